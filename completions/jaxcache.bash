@@ -104,7 +104,7 @@ _jaxcache() {
     pin) options='--remove -C --cache-dir --layout --json --jsonl --requests --color --debug -h --help'; words=keys ;;
     export) options='--filter --since --level --sign --side-caches --no-side-caches -C --cache-dir --layout --json --jsonl -q --quiet --requests --color --debug -h --help'; words=keys ;;
     import) options='--on-conflict --atomic --side-caches --no-side-caches --level --allow-large --require-compatible --python -n --dry-run -C --cache-dir --layout --json --jsonl -q --quiet --requests --color --debug -h --help'; words=files ;;
-    push) options='--include --exclude --filter --max-size --prune-remote --sign --side-caches --no-side-caches --ledger --no-ledger -j --jobs -n --dry-run -y --yes -C --cache-dir --layout --json --jsonl -q --quiet --requests --color --debug -h --help'; words=files ;;
+    push) options='--include --exclude --filter --max-size --prune-remote --sign --side-caches --no-side-caches --ledger --no-ledger -j --jobs --allow-large -n --dry-run -y --yes -C --cache-dir --layout --json --jsonl -q --quiet --requests --color --debug -h --help'; words=files ;;
     pull) options='--include --exclude --filter --max-size --require-signed --side-caches --no-side-caches --ledger --no-ledger -j --jobs --allow-large -n --dry-run -C --cache-dir --layout --json --jsonl -q --quiet --requests --color --debug -h --help'; words=files ;;
     copy) options='--filter --on-conflict --atomic --allow-large -n --dry-run --layout --json --jsonl -q --quiet --requests --color --debug -h --help'; words=files ;;
     'ci key') options='--hash-files --restore-keys --prefix --python --platform -C --cache-dir --json --jsonl --color --debug -h --help'; words=none ;;

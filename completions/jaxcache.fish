@@ -378,6 +378,7 @@ complete -c jaxcache -n '__fish_seen_subcommand_from push' -l sign -r -d 'Sign w
 complete -c jaxcache -n '__fish_seen_subcommand_from push' -l side-caches -l no-side-caches -d 'Include XLA\'s autotuning results.'
 complete -c jaxcache -n '__fish_seen_subcommand_from push' -l ledger -l no-ledger -d 'Include the ledger: what is recorded about the entries.'
 complete -c jaxcache -n '__fish_seen_subcommand_from push' -s j -l jobs -r -d 'Number of parallel requests (default: 32).'
+complete -c jaxcache -n '__fish_seen_subcommand_from push' -l allow-large -d 'Allow entries that inflate more than executables do.'
 complete -c jaxcache -n '__fish_seen_subcommand_from push' -s n -l dry-run -d 'Show what would be done, and change nothing.'
 complete -c jaxcache -n '__fish_seen_subcommand_from push' -s y -l yes -d 'Do not ask for confirmation; needed without a terminal.'
 complete -c jaxcache -n '__fish_seen_subcommand_from push' -s C -l cache-dir -r -F -d 'The cache (default: JAX_COMPILATION_CACHE_DIR, the configuration, ~/.cache/jax).'

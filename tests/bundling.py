@@ -11,22 +11,35 @@ from typing import Any
 import zstandard
 from conftest import CORPUS
 
-from jaxcache.cache.bundle.deliver import bundle_bytes
-from jaxcache.cache.bundle.export import plan_export
+from jaxcache.cache.bundle.check import verify_bundle
 from jaxcache.cache.bundle.format import Bundle, pack_header, pack_manifest, read_bundle
-from jaxcache.cache.bundle.importing import plan_import, verify_bundle
-from jaxcache.cache.bundle.pack import write_stream
-from jaxcache.cache.bundle.unpack import Imported, execute_import
+from jaxcache.cache.move.arrive import execute_import, plan_import
+from jaxcache.cache.move.file import bundle_bytes
+from jaxcache.cache.move.offer import plan_export
+from jaxcache.cache.move.pack import write_stream
+from jaxcache.cache.move.step import Outcome
 from jaxcache.entry.codec import decompress_chunks
+from jaxcache.model import FileInfo
 from jaxcache.store import make_store
+from jaxcache.store.base import NewFile
 from jaxcache.store.local import LocalStore
 
 SMALL = CORPUS / "0.4.38-cpu-zstd"
+#: No file of a test is young then.
+LATER_NS = 4 * 10**18
+
+
+def write_new(store: LocalStore, file: NewFile) -> FileInfo:
+    """Write one file of ``write_many`` by the methods for single files."""
+    name, chunks, mtime_ns, replace, expected = file
+    if expected is not None:
+        return store.rewrite(name, chunks, expected=expected, mtime_ns=mtime_ns)
+    return store.write(name, chunks, mtime_ns=mtime_ns, replace=replace)
 
 
 def make_bundle(cache: Path, *, signers: tuple[Any, ...] = (), **options: Any) -> bytes:
     store = LocalStore(cache)
-    exported = write_stream(store, plan_export(store, now_ns=0, **options), level=3)
+    exported = write_stream(store, plan_export(store, now_ns=LATER_NS, **options), level=3)
     with exported.stream:
         return b"".join(bundle_bytes(exported, signers))
 
@@ -35,7 +48,7 @@ def opened(data: bytes) -> Bundle:
     return read_bundle(io.BytesIO(data), "test")
 
 
-def bring(data: bytes, target: Path, **options: Any) -> Imported:
+def bring(data: bytes, target: Path, **options: Any) -> Outcome:
     """Import as the command does."""
     bundle = opened(data)
     bundle = verify_bundle(bundle)

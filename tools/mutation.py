@@ -88,18 +88,18 @@ ROOMS: dict[str, list[tuple[str, str]]] = {
     ],
     "trust": [
         ("jaxcache/cache/trust.py", _SIGNING),
-        ("jaxcache/cache/sync/signatures.py", _SIGNING),
+        ("jaxcache/cache/move/signatures.py", _SIGNING),
     ],
     "ci": [
         (
-            "jaxcache/cache/ci/{baseline,key,restore,save,staging}.py",
+            "jaxcache/cache/ci/{baseline,key,publish,restore,save}.py",
             "cache/test_ci_key cache/test_ci_seconds cli/test_ci cli/test_ci_job cli/test_ci_bucket",
         )
     ],
     "sync": [
         (
-            "jaxcache/cache/sync/{plan,execute,ledgers}.py",
-            "cli/test_push_pull cli/test_push_at_work cli/test_remote",
+            "jaxcache/cache/move/{sync,ledgers,room,loop,step,stores,check,choose}.py",
+            "cli/test_push_pull cli/test_push_at_work cli/test_remote cli/test_move",
         )
     ],
     "store": [
@@ -111,11 +111,12 @@ ROOMS: dict[str, list[tuple[str, str]]] = {
     "bundle": [
         ("jaxcache/cache/{gate,archive}.py", f"cache/test_containers cli/test_gate {_BUNDLES}"),
         (
-            "jaxcache/cache/bundle/{manifest,format,pack}.py",
+            "jaxcache/cache/bundle/{manifest,format}.py",
             f"cache/test_manifest cache/test_containers {_BUNDLES}",
         ),
+        ("jaxcache/cache/bundle/{check,compat,origin}.py", f"cache/test_compat {_BUNDLES}"),
         (
-            "jaxcache/cache/bundle/{compat,export,importing,unpack,deliver}.py",
+            "jaxcache/cache/move/{arrive,copy,file,offer,pack,unpack}.py",
             f"cache/test_compat {_BUNDLES}",
         ),
     ],

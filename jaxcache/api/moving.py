@@ -12,12 +12,10 @@ from jaxcache.options.move import ExportOptions, ImportOptions, PushOptions
 from jaxcache.store.base import Store
 
 if TYPE_CHECKING:
-    from jaxcache.cache.bundle.importing import ImportPlan
     from jaxcache.cache.bundle.manifest import Manifest
-    from jaxcache.cache.bundle.unpack import Imported
     from jaxcache.cache.diff import Diff
-    from jaxcache.cache.sync.execute import Synced
-    from jaxcache.cache.sync.plan import SyncPlan
+    from jaxcache.cache.move.step import Outcome, Plan
+    from jaxcache.cache.move.sync import SyncPlan
     from jaxcache.cache.trust import TrustedKey
 
 
@@ -63,13 +61,13 @@ class MovingMethods:
         Raises:
             UsageError: ``exists``, where the file is there and is not a bundle.
         """
-        from jaxcache.cache.bundle import deliver
+        from jaxcache.cache.move import file as bundle_file
         from jaxcache.layouts.sides import open_side
         from jaxcache.store import open_store
 
         chosen, path = ExportOptions.read(keys=keys, **options), os.fspath(file)
         since = chosen.since
-        deliver.check_file_name(path)
+        bundle_file.check_file_name(path)
         plan = self.layout.plan_export(
             self.store,
             keys=keys,
@@ -80,7 +78,7 @@ class MovingMethods:
             progress=progress,
         )
         signers = _private_keys(chosen.sign)
-        written = deliver.write_bundle(
+        written = bundle_file.write_bundle(
             self.store, plan, path, signers, level=chosen.level, progress=progress
         )
         return written.manifest
@@ -90,10 +88,10 @@ class MovingMethods:
         file: str | os.PathLike[str],
         *,
         trusted: str | os.PathLike[str] | None = None,
-        accept: "Callable[[ImportPlan], bool] | None" = None,
+        accept: "Callable[[Plan], bool] | None" = None,
         progress: Progress | None = None,
         **options: Any,
-    ) -> "Imported | None":
+    ) -> "Outcome | None":
         """Bring in what a bundle holds, every byte of it checked before.
 
         >>> manifest = cache.export("cache.jxb")
@@ -113,9 +111,9 @@ class MovingMethods:
             JaxcacheError: ``bad-bundle``, with ``atomic`` for one damaged entry, too; ``conflict``
                 where ``on_conflict`` is ``"fail"``.
         """
+        from jaxcache.cache.bundle.check import verify_bundle
         from jaxcache.cache.bundle.format import open_bundle
-        from jaxcache.cache.bundle.importing import verify_bundle
-        from jaxcache.cache.bundle.unpack import execute_import
+        from jaxcache.cache.move.arrive import execute_import
         from jaxcache.cache.trust import check_signatures
         from jaxcache.layouts import check_layout, load_layout
 
@@ -154,7 +152,7 @@ class MovingMethods:
         accept: "Callable[[SyncPlan], bool] | None" = None,
         progress: Progress | None = None,
         **options: Any,
-    ) -> "Synced | None":
+    ) -> "Outcome | None":
         """Send the entries that another cache lacks; what is sound there is never replaced.
 
         >>> len(cache.push(other, include=["jit_mlp*"]).carried)
@@ -172,10 +170,8 @@ class MovingMethods:
             UsageError: ``other-layout``.
             NoCacheError: a store cannot be reached; what went over until then is whole.
         """
-        from jaxcache.cache.sync.execute import execute
-        from jaxcache.cache.sync.plan import plan_sync
+        from jaxcache.cache.move.sync import execute, plan_sync
         from jaxcache.layouts import check_layout, check_not_torch
-        from jaxcache.store.ahead import REQUESTS_AT_ONCE
 
         check_not_torch(self.store)
         check_layout(target.store, "jax")
@@ -183,7 +179,7 @@ class MovingMethods:
         signed = None
         incoming = trusted is not None or not (chosen.sign or target.store.remote)
         if incoming and _requires_signatures(trusted):
-            from jaxcache.cache.sync.signatures import load_signed
+            from jaxcache.cache.move.signatures import load_signed
 
             signed = load_signed(self.store, _trusted_keys(trusted))
         plan = plan_sync(
@@ -202,7 +198,7 @@ class MovingMethods:
             target.store,
             plan,
             now_ns=time.time_ns(),
-            jobs=chosen.jobs or REQUESTS_AT_ONCE,
+            jobs=chosen.jobs,
             signers=_private_keys(chosen.sign),
             progress=progress,
         )

@@ -183,7 +183,7 @@ class Gate:
     Args:
         there: names of the files that the cache holds.
         signed: digests by file that a trusted key vouches for (see
-            :mod:`jaxcache.cache.sync.signatures`); None where no signature is required.
+            :mod:`jaxcache.cache.move.signatures`); None where no signature is required.
         allow_large: let in what inflates further than executables do, too.
     """
 

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from jaxcache.cli.options import Format, require_writable
 from jaxcache.errors import ExitCode, JaxcacheError, NoJaxError, UntrustedError, UsageError
-from jaxcache.options.move import ArrivalOptions
+from jaxcache.options.move import ArrivalOptions, CompatibilityOptions
 from jaxcache.store.location import config_is_set
 
 if TYPE_CHECKING:
     from jaxcache.cache.bundle.compat import Compatibility, Host
-    from jaxcache.cache.bundle.export import ExportPlan
     from jaxcache.cache.bundle.format import Bundle
     from jaxcache.cache.gate import Signed
+    from jaxcache.cache.move.offer import ExportPlan
+    from jaxcache.cache.move.step import Outcome
     from jaxcache.cache.trust import Verdict
     from jaxcache.cli.opening import Opened
     from jaxcache.model import Problem
@@ -53,13 +54,12 @@ def deliver(
     signers: Sequence[Any],
 ) -> bool:
     """Write the bundle and say so; return whether something was left out."""
-    from jaxcache.cache.bundle.deliver import write_bundle
+    from jaxcache.cache.move.file import write_bundle
     from jaxcache.cli.output import emit, note
     from jaxcache.cli.terminal.progress import progress_bar
-    from jaxcache.render.bundle import export_view
+    from jaxcache.render.bundle import export_view, left_out_lines
 
-    for warning in plan.warnings:
-        note(f"warning: {warning}")
+    note_warnings(plan)
     try:
         with progress_bar("exporting", in_bytes=True) as progress:
             written = write_bundle(store, plan, file, signers, level=level, progress=progress)
@@ -68,8 +68,16 @@ def deliver(
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise JaxcacheError(f"cannot write {file}: {reason}", code="io-error") from error
+    note(*left_out_lines(written.left))
     emit(form, export_view(written))
     return bool(written.left_out)
+
+
+def note_warnings(plan: "ExportPlan") -> None:
+    """Print the warnings about what a cache offers."""
+    from jaxcache.cli.output import note
+
+    note(*(f"warning: {warning}" for warning in plan.warnings))
 
 
 def rewrite(bundle: "Bundle", file: str, form: Format) -> None:
@@ -79,9 +87,9 @@ def rewrite(bundle: "Bundle", file: str, form: Format) -> None:
         BundleError: it is damaged; nothing is written.
     """
     from jaxcache.cache.archive import read_chunks, write_file
-    from jaxcache.cache.bundle.deliver import written_bundle
-    from jaxcache.cache.bundle.importing import verify_bundle
+    from jaxcache.cache.bundle.check import verify_bundle
     from jaxcache.cache.bundle.manifest import BundleError
+    from jaxcache.cache.move.file import written_bundle
     from jaxcache.cli.output import emit
     from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.render.bundle import export_view
@@ -101,8 +109,8 @@ def rewrite(bundle: "Bundle", file: str, form: Format) -> None:
 
 def open_input(file: str) -> "Bundle":
     """Open the bundle that the user names; ``-`` is standard input."""
-    from jaxcache.cache.bundle.deliver import check_file_path, spool
     from jaxcache.cache.bundle.format import open_bundle
+    from jaxcache.cache.move.file import check_file_path, spool
 
     check_file_path(file)
     return spool(sys.stdin.buffer) if file == "-" else open_bundle(file)
@@ -164,7 +172,7 @@ def required_signatures(source: "Opened", *, asked: bool = False) -> "Signed | N
     Raises:
         UntrustedError: nothing there can be signed, or the list of keys cannot be trusted.
     """
-    from jaxcache.cache.sync.signatures import load_signed
+    from jaxcache.cache.move.signatures import load_signed
     from jaxcache.cache.trust import key_folder, load_trusted
 
     if not (asked or config_is_set("require-signed")):
@@ -175,6 +183,24 @@ def required_signatures(source: "Opened", *, asked: bool = False) -> "Signed | N
             hint="jaxcache export --sign KEY",
         )
     return load_signed(source.store, load_trusted(key_folder()))
+
+
+@contextmanager
+def interruptible() -> "Iterator[None]":
+    """Say what an interrupted move has left: whole files, which another run does not repeat.
+
+    Raises:
+        JaxcacheError: ``interrupted``.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise JaxcacheError(
+            "interrupted",
+            code="interrupted",
+            exit_code=ExitCode.INTERRUPTED,
+            hint="run it again; files already there are not sent again",
+        ) from error
 
 
 @contextmanager
@@ -205,87 +231,118 @@ def receive(
     *,
     verdict: "Verdict",
     host: "Callable[[], Host | None]" = lambda: None,
-    signed: "Signed | None" = None,
-    require_compatible: bool = False,
-    forecast_first: bool = False,
+    needed: CompatibilityOptions | None = None,
     dry_run: bool = False,
     expect: bool = False,
-    left_out: "Sequence[Problem]" = (),
 ) -> int:
-    """Check, plan, write, say what to expect and what was done; return the exit code.
+    """Check a bundle, plan, write, say what to expect and what was done; return the exit code.
 
     Args:
         host: waits for the Python that is to use the cache, beside which everything else is done.
-        forecast_first: write nothing where it has no jax.
-        signed: the policy of the target, see :class:`jaxcache.cache.gate.Gate`.
+        needed: what must be known of that Python before anything is written.
         expect: say what will hit there, even where nothing is known to miss.
-        left_out: what does not even get here.
 
     Raises:
         JaxcacheError: ``incompatible``, ``conflict``, ``bad-bundle``.
     """
+    from jaxcache.cache.bundle.check import verify_bundle
     from jaxcache.cache.bundle.compat import forecast
-    from jaxcache.cache.bundle.importing import ImportAction, verify_bundle
-    from jaxcache.cache.bundle.unpack import execute_import
-    from jaxcache.cli.output import emit, note
+    from jaxcache.cache.move.arrive import execute_import
     from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.layouts import load_layout
-    from jaxcache.render import bundle as render
-    from jaxcache.store import find_store, local_path, make_store
+    from jaxcache.store import find_store, make_store
 
+    needed = needed or CompatibilityOptions()
     layout = load_layout(bundle.manifest.layout)
-
-    def look_ahead() -> "Compatibility":
-        try:
-            told = host()
-        except NoJaxError as error:
-            if forecast_first:
-                raise
-            note(f"warning: what will hit cannot be forecast: {error.message}")
-            told = None
-        outlooks = forecast(bundle.manifest, told, target)
-        line = render.outlook_line(outlooks) if expect else render.forecast_note(outlooks)
-        if line and layout.stands_alone and form.is_text:
-            note(line)
-        return outlooks
-
-    note_left_out(left_out)
-    if require_compatible and not layout.stands_alone:
+    if needed.require_compatible and not layout.stands_alone:
         raise UsageError(
             "--require-compatible is for JAX's entries; torch alone can check its keys"
         )
     with progress_bar("checking", in_bytes=True) as progress:
-        policy = {"allow_large": options.allow_large, "atomic": options.atomic}
-        bundle = verify_bundle(bundle, progress, signed=signed, **policy)
-    outlooks = look_ahead() if forecast_first else None
-    if require_compatible and outlooks and not outlooks.compatible:
-        raise JaxcacheError(
-            f"not everything in {bundle.name} will hit here: {render.outlook_line(outlooks)}",
-            code="incompatible",
-            hint="import without --require-compatible to have the rest",
+        bundle = verify_bundle(
+            bundle, progress, allow_large=options.allow_large, atomic=options.atomic
         )
+    outlooks = None
+    if needed.require_compatible or needed.python is not None:
+        outlooks = forecast(bundle.manifest, host(), target)
+    if outlooks and needed.require_compatible:
+        _require_compatible(bundle, outlooks)
     if store := find_store(target):
         require_writable(store)
     with progress_bar("comparing") as progress:
         plan = layout.plan_import(
             store,
             bundle,
-            cache_dir=store.url if store else os.path.abspath(local_path(target)),
+            cache_dir=place_of(target),
             on_conflict=options.on_conflict,
             side_caches=options.side_caches,
             progress=progress,
         )
-    done = None
-    if not dry_run:
-        store = store or make_store(target)
-        with progress_bar("importing") as progress:
-            done = execute_import(
-                store, bundle, plan, level=options.level, atomic=options.atomic, progress=progress
-            )
-    digest = bundle.manifest_sha256
-    outlooks = outlooks or look_ahead()
-    emit(form, render.import_view(plan, outlooks, verdict, done, manifest_sha256=digest))
-    if plan.count(ImportAction.UNTRUSTED):
-        return ExitCode.UNTRUSTED
-    failed = plan.count(ImportAction.BLOCKED, ImportAction.DAMAGED) or (done and done.failed)
-    return ExitCode.PARTIAL if failed else ExitCode.DONE
+    with interruptible(), progress_bar("importing") as progress:
+        done = execute_import(
+            None if dry_run else store or make_store(target),
+            bundle,
+            plan,
+            level=options.level,
+            atomic=options.atomic,
+            progress=progress,
+        )
+    outlooks = outlooks or forecast(bundle.manifest, _answer(host), target)
+    if layout.stands_alone:
+        note_outlooks(outlooks, form, expect=expect)
+    return show_arrival(done, form, outlooks, verdict, manifest_sha256=bundle.manifest_sha256)
+
+
+def place_of(location: str) -> str:
+    """Return a URL, or the absolute path of a directory that need not exist."""
+    from jaxcache.store import is_remote, local_path
+
+    return location if is_remote(location) else os.path.abspath(local_path(location))
+
+
+def _require_compatible(bundle: "Bundle", outlooks: "Compatibility") -> None:
+    from jaxcache.render.bundle import outlook_line
+
+    if not outlooks.compatible:
+        raise JaxcacheError(
+            f"not everything in {bundle.name} will hit here: {outlook_line(outlooks)}",
+            code="incompatible",
+            hint="import without --require-compatible to have the rest",
+        )
+
+
+def _answer(host: "Callable[[], Host | None]") -> "Host | None":
+    """Wait for the Python that is to use the cache; without jax there, nothing is forecast."""
+    from jaxcache.cli.output import note
+
+    try:
+        return host()
+    except NoJaxError as error:
+        note(f"warning: what will hit cannot be forecast: {error.message}")
+        return None
+
+
+def note_outlooks(outlooks: "Compatibility", form: Format, *, expect: bool = False) -> None:
+    """Say what will hit: in any case, or where something will miss."""
+    from jaxcache.cli.output import note
+    from jaxcache.render.bundle import forecast_note, outlook_line
+
+    line = outlook_line(outlooks) if expect else forecast_note(outlooks)
+    if line and form.is_text:
+        note(line)
+
+
+def show_arrival(
+    done: "Outcome",
+    form: Format,
+    outlooks: "Compatibility",
+    verdict: "Verdict",
+    *,
+    manifest_sha256: str | None,
+) -> int:
+    """Print what became of an import, and return the exit code."""
+    from jaxcache.cli.output import emit
+    from jaxcache.render.bundle import import_view
+
+    emit(form, import_view(done, outlooks, verdict, manifest_sha256=manifest_sha256))
+    return done.exit_code

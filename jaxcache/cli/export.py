@@ -27,7 +27,7 @@ def command(
     from the start with jaxcache warm --portable SCRIPT and use it with --portable, too. For plain
     JAX, set JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none in both places.
     """
-    from jaxcache.cache.bundle.deliver import check_file_name
+    from jaxcache.cache.move.file import check_file_name
     from jaxcache.cli.bundle import deliver, signing_keys
     from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.layouts.sides import open_side

@@ -55,8 +55,7 @@ def command(
             options,
             verdict=verdict,
             host=host,
-            require_compatible=required,
-            forecast_first=required or python is not None,
+            needed=needed,
             dry_run=dry.dry_run,
             expect=True,
         )

@@ -114,9 +114,9 @@ def command(
 
 def _show_bundle(path: str, form: Format) -> int:
     """List a bundle as a whole, and say how large it is."""
-    from jaxcache.cache.bundle.deliver import written_bundle
     from jaxcache.cache.bundle.format import open_bundle
     from jaxcache.cache.listing import list_cache
+    from jaxcache.cache.move.file import written_bundle
     from jaxcache.cli.output import emit
     from jaxcache.render.bundle import export_summary
     from jaxcache.render.listing import listing_view

@@ -1,23 +1,24 @@
 """``jaxcache push`` and ``jaxcache pull``."""
 
-import os
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from jaxcache.cli.opening import locate_target, open_cache
 from jaxcache.cli.options import Format, Output, require_writable
-from jaxcache.errors import ExitCode, JaxcacheError, NoCacheError, UsageError
+from jaxcache.errors import NoCacheError, UsageError
 from jaxcache.options import Consent, DryRun, Place
 from jaxcache.options.move import ArrivalOptions, PullOptions, PushOptions, SyncOptions
 from jaxcache.store.location import index_folder
 
 if TYPE_CHECKING:
     from jaxcache.cache.bundle.compat import Compatibility
-    from jaxcache.cache.sync.execute import Synced
-    from jaxcache.cache.sync.plan import SyncPlan
+    from jaxcache.cache.move.step import Step
+    from jaxcache.cache.move.sync import SyncPlan
     from jaxcache.cli.opening import Opened
+    from jaxcache.store.base import Store
 
 
 Url = Annotated[str, typer.Argument(metavar="URL", help="s3://, gs://, az://, or a path.")]
@@ -94,7 +95,7 @@ def _carry_over(
     Args:
         location: of the target.
         options: a configuration file can ask for signatures too, of whatever comes into a
-            directory; what goes to a bucket may be large.
+            directory.
         pulls: the target is where the entries are to be used, and a source without entries is
             none at all.
 
@@ -103,22 +104,54 @@ def _carry_over(
         UntrustedError: no ``cryptography``, or a list of keys that others may write.
         JaxcacheError: ``read-only``, ``declined``, ``interrupted``.
     """
-    from jaxcache.cache.bundle.compat import forecast_entries
-    from jaxcache.cache.sync.execute import execute
-    from jaxcache.cache.sync.plan import plan_sync
-    from jaxcache.cli.bundle import required_signatures, signing_keys
+    from jaxcache.cache.move.sync import execute
+    from jaxcache.cli.bundle import interruptible, signing_keys
     from jaxcache.cli.output import emit
     from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.render.sync import sync_view
-    from jaxcache.store import find_store, is_remote, local_path, make_store
-    from jaxcache.store.ahead import REQUESTS_AT_ONCE
+    from jaxcache.store import find_store, make_store
 
-    source = opened.store
-    target = find_store(location)
-    target_url = location if is_remote(location) else os.path.abspath(local_path(location))
+    source, target = opened.store, find_store(location)
     if target is not None:
         require_writable(target)
     signers = signing_keys(options.sign)
+    plan = _plan(opened, target, location, options)
+    if pulls and not plan.entries:
+        raise NoCacheError(
+            f"there is no cache at {source.url}", hint="check the folder in the URL; push fills it"
+        )
+    place = plan.target if pulls else None
+    outlooks = None if source.remote else _forecast(source, plan.writes, place, form)
+    if not consent.dry_run:
+        if plan.removals and not consent.yes:
+            _ask(plan)
+        target = target or make_store(location)
+    with interruptible(), progress_bar("checking" if consent.dry_run else "copying") as progress:
+        done = execute(
+            source,
+            target,
+            plan,
+            now_ns=time.time_ns(),
+            jobs=options.jobs,
+            signers=signers,
+            dry_run=consent.dry_run,
+            progress=progress,
+        )
+    if source.remote and target and not (target.remote or done.dry_run):
+        outlooks = _forecast(target, done.written, place, form)  # which costs no request now
+    emit(form, sync_view(done, outlooks))
+    return done.exit_code
+
+
+def _plan(
+    opened: "Opened", target: "Store | None", location: str, options: SyncOptions
+) -> "SyncPlan":
+    """Compare the two caches, with the signatures that the target requires."""
+    from jaxcache.cache.move.sync import plan_sync
+    from jaxcache.cli.bundle import place_of, required_signatures
+    from jaxcache.cli.terminal.progress import progress_bar
+    from jaxcache.store import is_remote
+
     incoming = options.require_signed or not (options.sign or is_remote(location))
     signed = required_signatures(opened, asked=options.require_signed) if incoming else None
     index = None
@@ -127,58 +160,28 @@ def _carry_over(
 
         index = Index.load(index_folder(), target.url, now_ns=time.time_ns())
     with progress_bar("comparing") as progress:
-        plan = plan_sync(
-            source,
+        return plan_sync(
+            opened.store,
             target,
             options,
-            target_url=target_url,
+            target_url=place_of(location),
             now_ns=time.time_ns(),
             signed=signed,
-            allow_large=options.allow_large or is_remote(location),
             index=index,
             progress=progress,
         )
-    if pulls and not plan.entries:
-        raise NoCacheError(
-            f"there is no cache at {source.url}", hint="check the folder in the URL; push fills it"
-        )
-    place = target_url if pulls else None
-    outlooks = None
-    if not source.remote:
-        outlooks = forecast_entries(source, [t.file for t in plan.transfers if t.file], place)
-        _note_forecast(outlooks, form)
-    done: Synced | None = None
-    if not consent.dry_run:
-        if plan.removals and not consent.yes:
-            _ask(plan)
-        target = target or make_store(location)
-        with progress_bar("copying") as progress:
-            try:
-                done = execute(
-                    source,
-                    target,
-                    plan,
-                    now_ns=time.time_ns(),
-                    jobs=options.jobs or REQUESTS_AT_ONCE,
-                    signers=signers,
-                    progress=progress,
-                )
-            except KeyboardInterrupt as error:
-                raise JaxcacheError(
-                    "interrupted",
-                    code="interrupted",
-                    exit_code=ExitCode.INTERRUPTED,
-                    hint="run it again; files already there are not sent again",
-                ) from error
-        if source.remote and not target.remote:  # what is here now costs no request
-            outlooks = forecast_entries(target, [t.file for t in done.carried if t.file], place)
-            _note_forecast(outlooks, form)
-    emit(form, sync_view(plan, done, outlooks))
-    if done and done.untrusted:
-        return ExitCode.UNTRUSTED
-    if plan.left_out or plan.unmet or (done and not done.complete):
-        return ExitCode.PARTIAL
-    return ExitCode.DONE
+
+
+def _forecast(
+    store: "Store", steps: "Sequence[Step]", place: str | None, form: Format
+) -> "Compatibility":
+    """Forecast what will hit, and warn people of what will not."""
+    from jaxcache.cache.bundle.compat import forecast_steps
+    from jaxcache.cli.bundle import note_outlooks
+
+    outlooks = forecast_steps(store, steps, place)
+    note_outlooks(outlooks, form)
+    return outlooks
 
 
 def _carry_files(
@@ -198,10 +201,9 @@ def _carry_files(
         UsageError: an option that is for JAX's caches alone; ``other-layout``.
         UntrustedError: nothing here is signed; a bundle can be.
     """
-    from jaxcache.cache.bundle.deliver import make_temporary_bundle
     from jaxcache.cache.diff import DiffSide
-    from jaxcache.cache.trust import Verdict
-    from jaxcache.cli.bundle import note_left_out, receive, required_signatures
+    from jaxcache.cli.bundle import required_signatures
+    from jaxcache.cli.copy import copy_files
     from jaxcache.layouts.sides import names_there
     from jaxcache.store import is_remote
 
@@ -211,37 +213,16 @@ def _carry_files(
     signed = options.require_signed or bool(options.sign)
     if signed or not is_remote(target):
         required_signatures(source, asked=signed)
-    there = DiffSide(target, {}, files=names_there(target))
-    plan = source.layout.plan_export(
+    export = source.layout.plan_export(
         source.store,
         keys=options.include,
         filters=options.filters,
-        since=there,
+        since=DiffSide(target, {}, files=names_there(target)),
         side_caches=options.side_caches and not (options.include or options.filters),
         now_ns=time.time_ns(),
         progress=None,
     )
-    bundle, exported = make_temporary_bundle(source.store, plan)
-    note_left_out(exported.left_out)
-    with bundle.file:
-        code = receive(
-            bundle,
-            target,
-            form,
-            ArrivalOptions(),
-            verdict=Verdict(("this machine",), ()),
-            dry_run=dry_run,
-        )
-    return ExitCode.PARTIAL if exported.left_out and code == ExitCode.DONE else code
-
-
-def _note_forecast(outlooks: "Compatibility", form: Format) -> None:
-    """Warn people of entries that will not hit where they go."""
-    from jaxcache.cli.output import note
-    from jaxcache.render.bundle import forecast_note
-
-    if form.is_text and (line := forecast_note(outlooks)):
-        note(line)
+    return copy_files(source, export, target, ArrivalOptions(), form, dry_run=dry_run)
 
 
 def _ask(plan: "SyncPlan") -> None:

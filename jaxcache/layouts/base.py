@@ -15,13 +15,13 @@ from jaxcache.model import Entry, FileInfo, Problem
 from jaxcache.store.base import Store
 
 if TYPE_CHECKING:
-    from jaxcache.cache.bundle.export import ExportPlan
     from jaxcache.cache.bundle.format import Bundle
-    from jaxcache.cache.bundle.importing import ImportPlan
     from jaxcache.cache.diff import DiffSide
     from jaxcache.cache.explain.churn import Churn
     from jaxcache.cache.explain.sides import Explanation
     from jaxcache.cache.index import FactIndex
+    from jaxcache.cache.move.offer import ExportPlan
+    from jaxcache.cache.move.step import Plan
     from jaxcache.cache.prune.removable import RemovableSet
     from jaxcache.cache.scan import Progress, ScanAids
     from jaxcache.cache.show import Shown
@@ -242,7 +242,7 @@ class Layout(Protocol):
         on_conflict: str,
         side_caches: bool,
         progress: "Progress | None",
-    ) -> "ImportPlan":
+    ) -> "Plan":
         """Look at what is there already, and decide for each file of a verified bundle."""
 
     def read_side(self, store: Store, progress: "Progress | None") -> "DiffSide":

@@ -85,6 +85,7 @@ class PushOptions(SyncOptions):
         keyword="make_room",
     )
     sign: tuple[str, ...] = SIGN
+    allow_large: bool = ALLOW_LARGE
 
 
 class PullOptions(SyncOptions):

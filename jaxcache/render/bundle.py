@@ -1,7 +1,8 @@
 """Exports, imports and differences as JSON documents and as text."""
 
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from jaxcache.cache.bundle.compat import (
     NO_DIRECTORY,
@@ -14,10 +15,9 @@ from jaxcache.cache.bundle.compat import (
     Outlook,
     forecast,
 )
-from jaxcache.cache.bundle.deliver import Written
-from jaxcache.cache.bundle.importing import ImportAction, ImportPlan, ImportStep
-from jaxcache.cache.bundle.manifest import BundleItem
-from jaxcache.cache.bundle.unpack import Imported
+from jaxcache.cache.move.copy import is_left_out
+from jaxcache.cache.move.file import Written
+from jaxcache.cache.move.step import WRITES, MoveAction, Outcome, Step
 from jaxcache.cache.trust import Verdict
 from jaxcache.model import Problem
 from jaxcache.render.columns import key_column, text_column
@@ -77,41 +77,47 @@ def export_summary(written: Written) -> str:
 
 
 def import_view(
-    plan: ImportPlan,
+    done: Outcome,
     outlooks: Compatibility,
     verdict: Verdict,
-    done: Imported | None,
     *,
-    manifest_sha256: str,
+    manifest_sha256: str | None,
 ) -> View:
-    """Return the view of ``import``; ``done`` is None for a dry run."""
+    """Return the view of ``import``, of ``copy`` into a directory, and of their dry runs.
+
+    Args:
+        manifest_sha256: None where no bundle is between the two.
+    """
     forecasts = {f.key: f for f in outlooks.forecasts}
-    pairs = [(step, forecasts.get(getattr(step.subject, "key", ""))) for step in plan.steps]
+    rows = list(_rows(done))
+    pairs = [(step, forecasts.get(step.key or "")) for step in rows]
     entries = [_step(step, forecast) for step, forecast in pairs]
+    written = {} if done.dry_run else {step.name: step for step in done.written}
     document = {
-        "cache_dir": plan.cache_dir,
-        "bundle": plan.bundle,
+        "cache_dir": done.plan.target,
+        "bundle": done.plan.source,
         "manifest_sha256": manifest_sha256,
-        "dry_run": done is None,
-        "rolled_back": bool(done and done.rolled_back),
+        "dry_run": done.dry_run,
+        "rolled_back": done.rolled_back,
         "signed_by": verdict.trusted,
         "signature_warning": verdict.warning,
         "entries": entries,
         "summary": {
-            **{action.value: plan.count(action) for action in ImportAction},
-            "written": len(done.written) if done else 0,
-            "conflicts": len(plan.conflicts),
+            **{action.value: sum(row.action is action for row in rows) for action in _ACTIONS},
+            "written": len(written),
+            "conflicts": sum(row.differs for row in rows),
         },
         "outlook": {o.value: outlooks.counts.get(o, 0) for o in Outlook},
         "forecast": forecast_document(outlooks),
         "host": outlooks.host,
-        "failed": [{"file": f.name, "detail": f.detail} for f in (done.failed if done else ())],
+        "failed": [{"file": s.name, "detail": s.detail} for s in _failures(done)],
     }
     actions: dict[str, str] = {}
-    if done:
-        written = {step.name for step in done.written}
+    if not done.dry_run:
         actions = {
-            s.name: _DONE[s.action] if s.name in written else "not written" for s in plan.writes
+            row.name: _DONE[row.action] if row.name in written else "not written"
+            for row in rows
+            if row.action in WRITES
         }
     shared = len({f.reason for f in outlooks.forecasts}) == 1 < len(outlooks.forecasts)
     columns = [
@@ -126,40 +132,62 @@ def import_view(
             cut="end",
         ),
     ]
-    notes = [
-        f"{step.name}: {step.detail}"
-        for step in plan.steps
-        if step.differs or step.action in ("damaged", "untrusted")
-    ]
-    writes = plan.writes if done is None else done.written
+    told = (MoveAction.DAMAGED, MoveAction.UNTRUSTED, MoveAction.LEFT)
+    notes = [f"{s.name}: {s.detail}" for s in rows if s.differs or s.action in told]
     return View(
         document,
         pairs,
         columns,
-        [getattr(step.subject, "key", None) for step in writes],
+        [step.key for step in done.written],
         records=entries,
-        page=[Table(columns, pairs)] if done is None and pairs else (),
-        notes=[*notes, _import_summary(plan, done)],
+        page=[Table(columns, pairs)] if done.dry_run and pairs else (),
+        notes=[*notes, _import_summary(done, rows, len(written))],
     )
 
 
+def _rows(done: Outcome) -> Iterator[Step]:
+    """Yield what was decided about each file that got here, with what was found out of it."""
+    for planned, step in zip(done.plan.steps, done.steps, strict=True):
+        if step.action in (MoveAction.FAILED, MoveAction.UNTRIED) and planned.action in WRITES:
+            if not is_left_out(step):
+                yield replace(planned, item=step.item)
+        elif not (is_left_out(step) and planned.action is not MoveAction.DAMAGED):
+            yield step
+
+
+def _failures(done: Outcome) -> list[Step]:
+    return [step for step in done.failed if not is_left_out(step)]
+
+
+#: In the order of the document.
+_ACTIONS = (
+    MoveAction.WRITE,
+    MoveAction.HEAL,
+    MoveAction.REPLACE,
+    MoveAction.SAME,
+    MoveAction.KEEP,
+    MoveAction.BLOCKED,
+    MoveAction.LEFT,
+    MoveAction.DAMAGED,
+    MoveAction.UNTRUSTED,
+)
 #: What is known; of the others, WHY says what keeps it from being known.
 _FORECASTS = {Outlook.HIT: "hit", Outlook.MISS: "miss"}
 _DONE = {
-    ImportAction.WRITE: "written",
-    ImportAction.HEAL: "healed",
-    ImportAction.REPLACE: "replaced",
+    MoveAction.WRITE: "written",
+    MoveAction.HEAL: "healed",
+    MoveAction.REPLACE: "replaced",
 }
 
 
-def _reason(step: ImportStep, told: Forecast | None) -> str:
+def _reason(step: Step, told: Forecast | None) -> str:
     """Return what speaks against an entry; the forecast's line says where portable ones hit."""
     if step.detail or told is None:
         return step.detail
     return NO_DIRECTORY if told.portable else told.reason or ""
 
 
-def _short_reason(step: ImportStep, told: Forecast | None, shared: bool) -> str:
+def _short_reason(step: Step, told: Forecast | None, shared: bool) -> str:
     """Return the same for a terminal, without what the forecast's line says of all entries."""
     if told and told.outlook is Outlook.MISS and not step.detail:
         if told.restore_to:
@@ -169,16 +197,17 @@ def _short_reason(step: ImportStep, told: Forecast | None, shared: bool) -> str:
     return _reason(step, told)
 
 
-def _step(step: ImportStep, told: Forecast | None) -> Document:
+def _step(step: Step, told: Forecast | None) -> Document:
     """Return one entry or file of an import."""
-    item = step.subject if isinstance(step.subject, BundleItem) else None
+    facts = step.item.facts
+    is_entry = step.key is not None and facts is not None
     return {
-        "key": item and item.key,
+        "key": step.key,
         "file": step.name,
         "action": step.action.value,
         "detail": step.detail or None,
-        "payload_bytes": step.content_bytes,
-        "compile_seconds": float(item.compile_seconds) if item else None,
+        "payload_bytes": step.item.content_bytes,
+        "compile_seconds": float(facts.compile_seconds) if facts and is_entry else None,
         "payload_differs": step.differs,
         "outlook": told.outlook.value if told else None,
         "reason": (told and told.reason) or None,
@@ -186,26 +215,26 @@ def _step(step: ImportStep, told: Forecast | None) -> Document:
     }
 
 
-def _import_summary(plan: ImportPlan, done: Imported | None) -> str:
+def _import_summary(done: Outcome, rows: Sequence[Step], written: int) -> str:
     """One line on what was done, or would be."""
-    if done and done.rolled_back:
-        first = done.failed[0]
-        return f"nothing was imported: {first.name}: {first.detail}"
-    writes = len(done.written) if done else len(plan.writes)
-    words = [f"{format_count(writes, 'file')} {'written' if done else 'to write'}"]
+    failed = _failures(done)
+    if done.rolled_back:
+        return f"nothing was imported: {failed[0].name}: {failed[0].detail}"
+    writes = len(done.written) if done.dry_run else written
+    words = [f"{format_count(writes, 'file')} {'to write' if done.dry_run else 'written'}"]
     for action, text in (
-        (ImportAction.HEAL, "of them instead of damaged ones"),
-        (ImportAction.SAME, "already there"),
-        (ImportAction.KEEP, "kept though another one is in the bundle"),
-        (ImportAction.BLOCKED, "blocked"),
+        (MoveAction.HEAL, "of them instead of damaged ones"),
+        (MoveAction.SAME, "already there"),
+        (MoveAction.KEEP, "kept though another one is in the bundle"),
+        (MoveAction.BLOCKED, "blocked"),
     ):
-        if count := plan.count(action):
+        if count := sum(row.action is action for row in rows):
             words.append(f"{count} {text}")
-    if done and done.failed:
-        words.append(f"{len(done.failed)} failed ({done.failed[0].detail})")
-        if untried := len(plan.writes) - writes - len(done.failed):
+    if failed:
+        words.append(f"{len(failed)} failed ({failed[0].detail})")
+        if untried := done.count(MoveAction.UNTRIED):
             words.append(f"{untried} not tried after it")
-    return f"{plan.cache_dir}: {', '.join(words)}"
+    return f"{done.plan.target}: {', '.join(words)}"
 
 
 def outlook_line(outlooks: Compatibility) -> str:

@@ -5,12 +5,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxcache.cache.bundle.compat import PORTABLE_ONLY, WITHOUT_DIRECTORY
-from jaxcache.cache.bundle.importing import ImportAction
 from jaxcache.cache.ci.key import CiKey
 from jaxcache.cache.ci.publish import Saved
 from jaxcache.cache.ci.restore import Restored, miss_reasons
 from jaxcache.cache.ci.save import THRESHOLD, SavePlan, Why
 from jaxcache.cache.ci.usage import Witness
+from jaxcache.cache.move.step import MoveAction
 from jaxcache.model import Entry
 from jaxcache.render.bundle import left_out_lines
 from jaxcache.render.document import Document, fields_of, to_document, versioned
@@ -56,13 +56,13 @@ def key_view(cache_dir: str, key: CiKey, *, restore_keys: bool) -> View:
 
 def restore_view(restored: Restored) -> View:
     """Return the view of ``ci restore``."""
-    keys = [item.key for item in restored.plan.fitting]
+    keys = [item.key or "" for item in restored.fitting]
     outputs = restore_outputs(restored)
     return _step_view(_restore_document(restored), outputs, keys, restore_lines(restored))
 
 
-def save_view(plan: SavePlan, saved: Saved | None, key: str | None) -> View:
-    """Return the view of ``ci save``; ``saved`` is None for a dry run."""
+def save_view(plan: SavePlan, saved: Saved, key: str | None) -> View:
+    """Return the view of ``ci save``."""
     outputs, keys = save_outputs(plan, saved, key), _keys(plan.kept)
     return _step_view(_save_document(plan, saved, key), outputs, keys, save_lines(plan, saved))
 
@@ -79,18 +79,17 @@ def _step_view(
 
 def restore_outputs(restored: Restored) -> Outputs:
     """Return the outputs of a restore, for the steps that follow."""
-    plan = restored.plan
     return {
-        "cache-hit": _flag(plan.hit),
-        "entries": str(len(plan.fitting) + plan.present),
-        "stored-seconds": _seconds(plan.stored_seconds),
+        "cache-hit": _flag(restored.hit),
+        "entries": str(len(restored.fitting) + restored.present),
+        "stored-seconds": _seconds(restored.stored_seconds),
     }
 
 
-def save_outputs(plan: SavePlan, saved: Saved | None, key: str | None) -> Outputs:
+def save_outputs(plan: SavePlan, saved: Saved, key: str | None) -> Outputs:
     """Return the outputs of a save, for the steps that follow."""
     outputs = {
-        "saved": _flag(saved is not None and plan.saves),
+        "saved": _flag(plan.saves and not saved.dry_run),
         "entries": str(len(plan.kept)),
         "new-entries": str(len(plan.usage.new)),
         "saved-seconds": _seconds(plan.usage.saved_seconds),
@@ -100,33 +99,37 @@ def save_outputs(plan: SavePlan, saved: Saved | None, key: str | None) -> Output
 
 
 def _restore_document(restored: Restored) -> Document:
-    plan = restored.plan
+    outlooks = restored.outlooks
     return {
-        "cache_dir": plan.cache_dir,
-        "source": plan.source,
-        "cache_hit": plan.hit,
+        "cache_dir": restored.cache_dir,
+        "source": restored.source,
+        "cache_hit": restored.hit,
         "lookup_only": restored.looked_up_only,
-        "entries": len(plan.fitting) + plan.present,
-        "found": len(plan.outlooks.forecasts) + plan.present,
-        "present": plan.present,
+        "entries": len(restored.fitting) + restored.present,
+        "found": len(outlooks.forecasts) + restored.present,
+        "present": restored.present,
         "written": restored.written,
-        "left_out": plan.left_out,
-        "untrusted": plan.untrusted,
-        "stored_seconds": plan.stored_seconds,
-        "outlook": {o.value: n for o, n in sorted(plan.outlooks.counts.items())},
-        "misses": [{"reason": r, "entries": n} for r, n in miss_reasons(plan.outlooks)],
-        "trouble": plan.trouble or None,
-        "failed": [{"file": f.name, "detail": f.detail} for f in restored.failed],
+        "left_out": restored.count(MoveAction.DAMAGED, *_REFUSED),
+        "untrusted": restored.count(MoveAction.UNTRUSTED),
+        "stored_seconds": restored.stored_seconds,
+        "outlook": {o.value: n for o, n in sorted(outlooks.counts.items())},
+        "misses": [{"reason": r, "entries": n} for r, n in miss_reasons(outlooks)],
+        "trouble": restored.trouble or None,
+        "failed": [{"file": step.name, "detail": step.detail} for step in restored.failed],
     }
 
 
-def _save_document(plan: SavePlan, saved: Saved | None, key: str | None) -> Document:
+#: What is left out beside damaged entries.
+_REFUSED = (MoveAction.STRAY, MoveAction.BLOCKED, MoveAction.UNFINISHED)
+
+
+def _save_document(plan: SavePlan, saved: Saved, key: str | None) -> Document:
     usage = plan.usage
     return {
         "cache_dir": plan.cache_dir,
         "target": plan.target,
-        "dry_run": saved is None,
-        "saved": saved is not None and plan.saves,
+        "dry_run": saved.dry_run,
+        "saved": plan.saves and not saved.dry_run,
         "why": plan.why,
         "finished": plan.finished,
         "key": None if key is None else f"{key}-{plan.digest}",
@@ -140,52 +143,55 @@ def _save_document(plan: SavePlan, saved: Saved | None, key: str | None) -> Docu
         "dropped": [{"key": e.key, "reason": r} for e, r in plan.dropped],
         "saved_seconds": usage.saved_seconds,
         "new_seconds": usage.new_seconds,
-        "written": saved.written if saved else 0,
-        "size_bytes": saved.size_bytes if saved else 0,
-        "pruned": saved.pruned if saved else 0,
-        "left_out": [p.file for p in saved.left_out] if saved else [],
-        "failed": list(saved.failed) if saved else [],
+        "written": saved.written,
+        "size_bytes": saved.size_bytes,
+        "pruned": saved.pruned,
+        "left_out": [problem.file for problem in saved.left_out],
+        "failed": list(saved.failed),
     }
 
 
 def restore_lines(restored: Restored) -> Iterator[str]:
     """Yield the lines about a restore, for people."""
-    plan = restored.plan
-    source = plan.source
-    if plan.trouble:
-        place = "" if source in plan.trouble else f" from {source}"
-        yield f"nothing restored{place}: {plan.trouble}"
-        if plan.is_missing:
+    source, outlooks = restored.source, restored.outlooks
+    if restored.trouble:
+        place = "" if source in restored.trouble else f" from {source}"
+        yield f"nothing restored{place}: {restored.trouble}"
+        if restored.is_missing:
             yield (
                 "the first job of a key finds nothing; where a later one finds nothing, its key "
                 "differs, such as by the path or by jax: jaxcache ci key --json shows the parts"
             )
         return
-    found, fit = len(plan.outlooks.forecasts), len(plan.fitting)
+    found, fit = len(outlooks.forecasts), len(restored.fitting)
     verb = "would be restored" if restored.looked_up_only else "restored"
-    there = plan.importing.count(ImportAction.SAME) if plan.importing else 0
+    there = sum(step.action is MoveAction.SAME for step in restored.steps)
     yield (
         f"{fit} of {format_count(found, 'entry')} {verb} from {source}"
-        + (f": {format_compiling(plan.stored_seconds, fit)}" if fit else "")
+        + (f": {format_compiling(restored.stored_seconds, fit)}" if fit else "")
         + (f" ({there} were there already)" if there else "")
     )
-    for reason, number in miss_reasons(plan.outlooks)[:_SHOWN_REASONS]:
+    for reason, number in miss_reasons(outlooks)[:_SHOWN_REASONS]:
         yield f"left: {format_count(number, 'entry')}, {reason}"
-    if portable := sum(f.portable for f in plan.outlooks.forecasts):
+    if portable := sum(f.portable for f in outlooks.forecasts):
         yield f"{format_count(portable, 'entry')} {WITHOUT_DIRECTORY} {PORTABLE_ONLY}"
-    if plan.present:
-        yield f"{format_count(plan.present, 'entry')} more are here already"
-    if plan.untrusted:
-        yield f"left: {format_count(plan.untrusted, 'entry')}, not signed by a trusted key"
-    if plan.left_out:
-        yield f"left: {format_count(plan.left_out, 'entry')}, damaged"
-    if plan.outlooks.host is None and found:
+    for action, what in (
+        (MoveAction.PRESENT, "{} more are here already"),
+        (MoveAction.UNTRUSTED, "left: {}, not signed by a trusted key"),
+        (MoveAction.DAMAGED, "left: {}, damaged"),
+    ):
+        if number := restored.count(action):
+            yield what.format(format_count(number, "entry"))
+    refused = (step.problem for step in restored.steps if step.action in _REFUSED)
+    yield from left_out_lines(refused)
+    if outlooks.host is None and found:
         yield "whether they fit was not checked: no jax was asked (--python)"
-    for failure in restored.failed:
-        yield f"not written: {failure.name}: {failure.detail}"
+    for step in restored.failed:
+        unread = step.item.facts is None
+        yield f"not {'read' if unread else 'written'}: {step.name}: {step.detail}"
 
 
-def save_lines(plan: SavePlan, saved: Saved | None) -> Iterator[str]:
+def save_lines(plan: SavePlan, saved: Saved) -> Iterator[str]:
     """Yield the lines about a save, for people."""
     usage = plan.usage
     new = f"{len(usage.new)} new ({format_compiling(usage.new_seconds, len(usage.new))})"
@@ -212,7 +218,7 @@ def save_lines(plan: SavePlan, saved: Saved | None) -> Iterator[str]:
     counts = Counter(reason for _, reason in plan.dropped)
     for reason, number in sorted(counts.items()):
         yield f"left out: {format_count(number, 'entry')} ({reason})"
-    if saved is None or not plan.saves:
+    if saved.dry_run or not plan.saves:
         target = plan.target
         yield f"would save {len(plan.kept)} to {target}" if plan.saves else _WHY[plan.why]
     else:
@@ -220,10 +226,10 @@ def save_lines(plan: SavePlan, saved: Saved | None) -> Iterator[str]:
             f"saved {format_count(saved.written, 'entry')}, {format_size(saved.size_bytes)}, to "
             f"{plan.target}: {_WHY[plan.why]}"
         )
-    if saved and saved.pruned:
+    if saved.pruned:
         yield f"removed there: {format_count(saved.pruned, 'entry')}"
-    yield from left_out_lines(saved.left_out if saved else ())
-    for failure in saved.failed if saved else ():
+    yield from left_out_lines(saved.left_out)
+    for failure in saved.failed:
         yield f"not written: {failure}"
 
 
@@ -232,7 +238,7 @@ def restore_summary(restored: Restored) -> str:
     return _section("JAX compilation cache: restored", restore_lines(restored))
 
 
-def save_summary(plan: SavePlan, saved: Saved | None) -> str:
+def save_summary(plan: SavePlan, saved: Saved) -> str:
     """Return the summary of a save as Markdown."""
     parts = [_section("JAX compilation cache: used and saved", save_lines(plan, saved))]
     newest = sorted(plan.usage.new, key=lambda e: (-(e.compile_seconds or 0.0), e.key))

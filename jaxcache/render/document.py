@@ -56,9 +56,9 @@ SHAPES = {
     "memory=contents.memory device=contents.device compile_options=contents.compile_options "
     "format=contents.format written_in_cache_dir=contents.written_in_cache_dir provenance problems",
     "Spared": "key=removal.key file=removal.file.name why detail",
+    "Step": "key file=name size_bytes=item.size_bytes replaces_damaged",
     "Stats": "cache_dir total size_bytes directory_bytes sealed orphan_atimes files by_platform "
     "by_codec by_age by_module problems",
-    "Transfer": "key file=info.name size_bytes=info.size_bytes replaces_damaged",
     "Summary": "-unread",
     "TorchBreak": "reason detail file line compile_id process",
     "TrustedKey": "name public_key=text",

@@ -5,8 +5,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 
 from jaxcache.cache.bundle.compat import Host
-from jaxcache.cache.bundle.export import plan_export
-from jaxcache.cache.bundle.pack import write_stream
 from jaxcache.cache.doctor.facts import Interpreter, Setting
 from jaxcache.cache.doctor.settings import (
     DEFAULTS,
@@ -15,6 +13,8 @@ from jaxcache.cache.doctor.settings import (
     settings_of_live,
 )
 from jaxcache.cache.leftovers import scratch_folder
+from jaxcache.cache.move.offer import plan_export
+from jaxcache.cache.move.pack import write_stream
 from jaxcache.entry.options import read_options
 from jaxcache.entry.wire import Budget, WireError
 from jaxcache.errors import JaxcacheError, NoJaxError

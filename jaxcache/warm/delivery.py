@@ -12,31 +12,39 @@ from jaxcache.cache.inventory import take_inventory
 from jaxcache.cache.ledger.record import COMPILE, PAYLOAD, Event, digest_facts
 from jaxcache.cache.ledger.segments import append
 from jaxcache.cache.leftovers import delete_leftovers
-from jaxcache.cache.pair import write_atime
+from jaxcache.cache.move.check import Check
+from jaxcache.cache.move.choose import is_truncated
+from jaxcache.cache.move.step import Item, MoveAction, Plan, Step
+from jaxcache.cache.move.stores import StoreParcel, StoreTarget
 from jaxcache.entry.codec import CodecError
 from jaxcache.entry.names import key_of
 from jaxcache.errors import JaxcacheError
 from jaxcache.model import FileInfo
-from jaxcache.store.base import ExistsError, Store
-
-_CHUNK_BYTES = 1 << 20
+from jaxcache.store.base import ChangedError, ExistsError, Store, StoreError
 
 
 class Delivery:
     """One cache that is being filled, from several threads.
 
     JAX writes entries in place, so a worker that is killed would leave half of one, which no run
-    ever mends. Workers therefore write elsewhere, and the store writes atomically.
+    ever mends. Workers therefore write elsewhere, and the store writes atomically. A truncated
+    entry that is there counts as missing, and is replaced.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         delete_leftovers(store)
         inventory = take_inventory(store)
-        self._there = {e.key_text for e in inventory.entries}
+        now_ns = time.time_ns()
+        self._torn = {
+            e.key_text: e.info for e in inventory.entries if is_truncated(store, e.info, now_ns)
+        }
+        self._there = {e.key_text for e in inventory.entries} - self._torn.keys()
         self._gate = Gate((e.info.name for e in inventory.entries), allow_large=True)
+        self._check = Check(self._gate)
         # A JAX with a size cap, before 0.11.2, fails on the first entry that lacks one.
-        self._with_atimes = bool(inventory.atimes)
+        plan = Plan("", store.url, (), with_atimes=bool(inventory.atimes))
+        self._target = StoreTarget(store, plan)
         self._learnt: list[Event] = []
         self._lock = threading.Lock()
 
@@ -78,33 +86,53 @@ class Delivery:
         """
         if key_of(name) != key:
             raise JaxcacheError(f"{name} is not the entry of {key}", code="bad-name")
-        self._check(name, file, payload_sha256)
-        now_ns = time.time_ns()
-        if self._with_atimes:
-            write_atime(self._store, name, now_ns, replace=True)
-        try:
-            info = self._store.write(
-                name, iter(lambda: file.read(_CHUNK_BYTES), b""), replace=False
-            )
-        except ExistsError:
+        parcel = self._parcel(name, file, key, payload_sha256)
+        with contextlib.closing(self._target.put([parcel])) as ends:
+            (error,) = ends
+        if error is not None:
+            self._check_overtaken(name, error)
             info = None
+        else:
+            info = self._target.files[name]
         with self._lock:
             self._there.add(key)
+            self._torn.pop(key, None)
             if info is not None:
-                self._learnt += _events(key, info, now_ns, facts, payload_sha256)
+                self._learnt += _events(key, info, info.mtime_ns, facts, payload_sha256)
         return info
 
-    def _check(self, name: str, file: BinaryIO, payload_sha256: str | None) -> None:
-        """Hold an entry against what any must be that comes into a cache."""
+    def _parcel(
+        self, name: str, file: BinaryIO, key: str, payload_sha256: str | None
+    ) -> StoreParcel:
+        """Check an entry as any that comes into a cache."""
         if reason := self._gate.refuse_name(name):
             raise JaxcacheError(f"{name} {reason}", code="bad-name")
+        now_ns = time.time_ns()
+        size_bytes = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        info = FileInfo(name, "file", size_bytes, now_ns, now_ns, 0, 0, -1)
+        there = self._torn.get(key)
+        item = Item(name, key, size_bytes, now_ns, now_ns, info)
         try:
-            content = self._gate.check_entry(name, file, file.seek(0, os.SEEK_END))
+            checked = self._check.read(item, file, info)
         except CodecError as error:
             raise JaxcacheError(f"{name}: {error.detail}", code=error.kind) from error
-        if payload_sha256 not in (None, content.payload_sha256):
+        if payload_sha256 not in (None, checked.facts.sha256):
             raise JaxcacheError(f"{name} changed on its way", code="digest-mismatch")
-        file.seek(0)
+        action = MoveAction.WRITE if there is None else MoveAction.HEAL
+        return StoreParcel(Step(item, action, there=there), info, file, checked, changes=False)
+
+    def _check_overtaken(self, name: str, error: StoreError) -> None:
+        """Let an entry be that another process wrote meanwhile.
+
+        Raises:
+            StoreError: any other failure, or something else has the name.
+        """
+        if not isinstance(error, ExistsError | ChangedError):
+            raise error
+        there = self._store.info(name)
+        if there.type != "file":
+            raise StoreError(name, f"a {there.type} has its name", code="exists") from error
 
     def remember(self) -> None:
         """Append what was learnt of the entries to the cache's ledger, if it can be written."""

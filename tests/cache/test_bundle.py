@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import zstandard
 from bundling import (
+    LATER_NS,
     SMALL,
     bring,
     contents,
@@ -24,20 +25,22 @@ from bundling import (
 )
 from conftest import CORPUS
 
-from jaxcache.cache.bundle.deliver import make_temporary_bundle
-from jaxcache.cache.bundle.export import plan_export
-from jaxcache.cache.bundle.pack import write_stream
 from jaxcache.cache.diff import diff_sides
 from jaxcache.cache.gate import read_content
 from jaxcache.cache.ledger.record import Event
 from jaxcache.cache.ledger.segments import Ledger, append
-from jaxcache.core.names import AUTOTUNE_DIR
+from jaxcache.cache.move.file import make_temporary_bundle
+from jaxcache.cache.move.offer import plan_export
+from jaxcache.cache.move.pack import write_stream
+from jaxcache.cache.move.step import MoveAction
+from jaxcache.core.names import AUTOTUNE_DIR, KERNEL_CACHE
 from jaxcache.errors import JaxcacheError
 from jaxcache.layouts import load_layout
 from jaxcache.layouts.sides import open_side
 from jaxcache.store import open_store
-from jaxcache.store.base import MissingError, StoreError
+from jaxcache.store.base import Fetched, MissingError, StoreError
 from jaxcache.store.local import LocalStore
+from jaxcache.store.system import naming
 
 CACHES = sorted(p.name for p in CORPUS.iterdir() if p.is_dir())
 
@@ -50,7 +53,8 @@ def test_every_real_cache_round_trips(name: str, tmp_path: Path) -> None:
     assert zstandard.get_frame_parameters(data[opened(data).stream_at :]).has_checksum
     done = bring(data, target)
     assert not done.failed
-    assert contents(target) == contents(source)
+    travels = {n: d for n, d in contents(source).items() if n != KERNEL_CACHE}
+    assert contents(target) == travels
     for path in target.glob("jit*"):
         there = source / path.name
         if not path.name.endswith("-atime"):
@@ -85,39 +89,35 @@ def test_a_damaged_entry_is_left_out_and_reported(tmp_path: Path) -> None:
     assert len(exported.manifest.items) == 6
 
 
-class BadSectors(io.BytesIO):
-    """A file that opens and cannot be read."""
-
-    def read(self, size: int | None = -1) -> bytes:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-
 class FadingStore(LocalStore):
     """Entries and side files that cannot be opened or read, or are gone since they were listed."""
 
-    def open_many(self, names: Sequence[str]) -> Iterator[Any]:
-        odd = {
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        names = sorted(p.name for p in path.glob("*-cache"))
+        self._failures = {
             names[2]: StoreError(names[2], "bad disk"),
-            names[3]: BadSectors(),
+            names[3]: OSError(errno.EIO, os.strerror(errno.EIO)),
             names[4]: MissingError(names[4]),
         }
-        for name in names:
-            yield odd.get(name) or self.open(name)
 
-    def open(self, name: str) -> Any:
-        if name.endswith("gone"):
+    def fetch(self, name: str, *, limit: int) -> Fetched:
+        if name.endswith("gone.textproto"):
             raise MissingError(name)
-        if name.endswith("locked"):
+        if name.endswith("locked.textproto"):
             raise StoreError(name, "permission denied")
-        return super().open(name)
+        with naming(name):
+            if name in self._failures:
+                raise self._failures[name]
+        return super().fetch(name, limit=limit)
 
 
 def test_what_cannot_be_read_is_left_out_and_what_is_gone_is_not_missed(tmp_path: Path) -> None:
     cache = copy_of(SMALL, tmp_path / "c")
-    folder = cache / "xla_gpu_per_fusion_autotune_cache_dir"
+    folder = cache / AUTOTUNE_DIR
     folder.mkdir(exist_ok=True)
     for name in ("a-gone", "b-there", "c-locked"):
-        (folder / name).write_bytes(b"autotuned")
+        (folder / f"{name}.textproto").write_bytes(b"autotuned")
     store = FadingStore(cache)
     exported = write_stream(store, plan_export(store, now_ns=0))
     exported.stream.close()
@@ -127,7 +127,7 @@ def test_what_cannot_be_read_is_left_out_and_what_is_gone_is_not_missed(tmp_path
         ("unreadable", "permission denied"),
     ]
     assert len(exported.manifest.items) == 4
-    assert [f.name.rpartition("/")[2] for f in exported.manifest.files] == ["b-there"]
+    assert [f.name.rpartition("/")[2] for f in exported.manifest.files] == ["b-there.textproto"]
 
 
 def test_what_the_ledger_knows_travels_and_is_not_counted_twice(tmp_path: Path) -> None:
@@ -163,8 +163,9 @@ def test_nothing_is_taken_over_of_entries_that_were_here_already(tmp_path: Path)
 
 def test_a_file_from_before_1970_travels(tmp_path: Path) -> None:
     cache = copy_of(SMALL, tmp_path / "c")
-    side = cache / "xla_gpu_kernel_cache_file"
-    side.write_bytes(b"kernels")
+    side = cache / AUTOTUNE_DIR / "x.textproto"
+    side.parent.mkdir()
+    side.write_bytes(b"tuned")
     for path in (side, first_entry(cache)):
         os.utime(path, (-5, -5))
     data = make_bundle(cache)
@@ -198,10 +199,10 @@ def test_a_date_that_makes_no_sense_stays_behind(
 class NoDates(LocalStore):
     """The dates of entries cannot be read."""
 
-    def read(self, name: str, *, limit: int) -> bytes:
-        if name.endswith("-atime"):
-            raise StoreError(name, "permission denied", code="io-error")
-        return super().read(name, limit=limit)
+    def read_many(self, names: Sequence[str], *, limit: int) -> Iterator[bytes | StoreError]:
+        for name, data in zip(names, super().read_many(names, limit=limit), strict=True):
+            dated = name.endswith("-atime")
+            yield StoreError(name, "permission denied", code="io-error") if dated else data
 
 
 def test_a_date_that_cannot_be_read_stays_behind_and_is_said() -> None:
@@ -273,13 +274,14 @@ def test_of_names_that_differ_in_case_alone_one_travels(
     for name in names:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
+        path.write_bytes(b"x")
     store = LocalStore(tmp_path)
     given: dict[str, Any] = dict.fromkeys(("since", "side_caches", "progress"))
-    plan = load_layout(layout).plan_export(store, keys=(), filters=(), now_ns=0, **given)
-    assert [(p.kind, p.detail) for p in plan.left_out] == [
-        ("stray-file", f"differs from {plan.side_files[0].name} in case only")
+    plan = load_layout(layout).plan_export(store, keys=(), filters=(), now_ns=LATER_NS, **given)
+    stray = [s.problem for s in plan.steps if s.action is MoveAction.STRAY]
+    assert [(p.kind, p.detail) for p in stray] == [
+        ("stray-file", f"differs from {plan.writes[0].name} in case only")
     ]
     bundle, _ = make_temporary_bundle(store, plan)
     with bundle.file:
-        assert [f.name for f in bundle.manifest.files] == [plan.side_files[0].name]
+        assert [f.name for f in bundle.manifest.files] == [plan.writes[0].name]

@@ -30,8 +30,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxcache.cache import gate
+from jaxcache.cache.bundle.check import verify_bundle
 from jaxcache.cache.bundle.format import MAGIC, pack_header, pack_manifest, read_bundle
-from jaxcache.cache.bundle.importing import verify_bundle
 from jaxcache.cache.bundle.manifest import BundleError, Manifest, encode_manifest
 from jaxcache.cache.trust import check_signatures, generate_key, read_private_key
 from jaxcache.core import frame
@@ -120,7 +120,9 @@ HOSTILE: dict[str, Callable[[dict[str, Any]], object]] = {
     "side traversal": lambda d: d["files"].append(
         side("xla_gpu_per_fusion_autotune_cache_dir/../../x")
     ),
-    "side folder": lambda d: d["files"].append(side("xla_gpu_per_fusion_autotune_cache_dir/a/b")),
+    "side folder": lambda d: d["files"].append(
+        side("xla_gpu_per_fusion_autotune_cache_dir/a/b/c/d")
+    ),
     "twice": lambda d: (d["entries"].append(forged_entry("jit_f", b"")),),
     "case": lambda d: d["entries"].append(forged_entry("JIT_f", b"")),
     "sum": lambda d: d["stream"].update(content_bytes=8),

@@ -25,15 +25,17 @@ from bundling import (
     opened,
     padded,
     payload_of,
+    write_new,
 )
 from conftest import CORPUS, REPOSITORY
 
-from jaxcache.cache.bundle.deliver import bundle_bytes
-from jaxcache.cache.bundle.export import plan_export
-from jaxcache.cache.bundle.importing import ImportAction, plan_import, verify_bundle
+from jaxcache.cache.bundle.check import verify_bundle
 from jaxcache.cache.bundle.manifest import BundleError
-from jaxcache.cache.bundle.pack import write_stream
-from jaxcache.cache.bundle.unpack import execute_import
+from jaxcache.cache.move.arrive import execute_import, plan_import
+from jaxcache.cache.move.file import bundle_bytes
+from jaxcache.cache.move.offer import plan_export
+from jaxcache.cache.move.pack import write_stream
+from jaxcache.cache.move.step import MoveAction
 from jaxcache.cache.seal import execute_seal, plan_seal
 from jaxcache.entry.codec import decompress_chunks
 from jaxcache.errors import JaxcacheError, UsageError
@@ -49,7 +51,7 @@ def test_a_good_entry_stays_and_a_bad_one_is_healed(tmp_path: Path) -> None:
     before = (good.read_bytes(), good.stat().st_ino)
     bad.write_bytes(b"")
     done = bring(make_bundle(SMALL), cache)
-    assert [s.action for s in done.written] == [ImportAction.HEAL]
+    assert [s.action for s in done.written] == [MoveAction.HEAL]
     assert (good.read_bytes(), good.stat().st_ino) == before
     assert contents(cache) == contents(SMALL)
 
@@ -69,7 +71,7 @@ def test_conflicts_are_kept_replaced_or_refused(conflicting: Path) -> None:
     data = make_bundle(SMALL)
     before = contents(conflicting)
     plan = plan_import(LocalStore(conflicting), opened(data), cache_dir="x")
-    assert [s.action for s in plan.steps].count(ImportAction.KEEP) == 1
+    assert [s.action for s in plan.steps].count(MoveAction.KEEP) == 1
     assert len(plan.conflicts) == 1
     assert bring(data, conflicting).written == ()
     assert contents(conflicting) == before
@@ -102,7 +104,7 @@ def test_links_and_folders_in_the_way_stay(tmp_path: Path) -> None:
     (cache / names[2]).symlink_to(tmp_path / "dangling")
     bundle = opened(make_bundle(SMALL))
     plan = plan_import(LocalStore(cache), bundle, cache_dir=str(cache), on_conflict="replace")
-    assert plan.count(ImportAction.BLOCKED) == 3
+    assert plan.count(MoveAction.BLOCKED) == 3
     execute_import(LocalStore(cache), bundle, plan)
     assert outside.read_bytes() == b"precious"
     assert not (tmp_path / "dangling").exists()
@@ -150,11 +152,14 @@ class FullDisk(LocalStore):
             raise StoreError(name, "no space left on device", code="io-error")
         return super().write(name, chunks, **options)
 
+    def rewrite(self, name: str, chunks: Any, **options: Any) -> Any:
+        self.room -= 1
+        if self.room < 0:
+            raise StoreError(name, "no space left on device", code="io-error")
+        return super().rewrite(name, chunks, **options)
+
     def write_many(self, files: Any) -> Any:
-        return (
-            or_error(partial(self.write, f.name, f.chunks, mtime_ns=f.mtime_ns, replace=f.replace))
-            for f in files
-        )
+        return (or_error(partial(write_new, self, file)) for file in files)
 
 
 @pytest.mark.parametrize("room", [0, 1, 4, 7, 9, 12])
@@ -258,7 +263,7 @@ def test_progress_ends_where_it_said_it_would(conflicting: Path) -> None:
         target, bundle, cache_dir="x", on_conflict="replace", progress=progress
     )
     assert steps() == [(n, 7) for n in range(1, 8)]
-    assert (import_plan.count(ImportAction.REPLACE), import_plan.count(ImportAction.SAME)) == (2, 5)
+    assert (import_plan.count(MoveAction.REPLACE), import_plan.count(MoveAction.SAME)) == (2, 5)
     execute_import(target, bundle, import_plan, progress=progress)
     assert steps() == [(1, 2), (2, 2)]
 
@@ -267,8 +272,13 @@ def test_only_what_is_wanted_comes(tmp_path: Path) -> None:
     bundle = opened(make_bundle(SMALL))
     last = bundle.manifest.items[-1]
     store = make_store(str(tmp_path / "c"))
-    plan = plan_import(store, bundle, cache_dir="x", wanted=lambda item: item is last)
-    assert (plan.count(ImportAction.LEFT), plan.count(ImportAction.WRITE, ImportAction.LEFT)) == (
+    plan = plan_import(
+        store,
+        bundle,
+        cache_dir="x",
+        wanted=lambda item: None if item.key == last.key else "not this one",
+    )
+    assert (plan.count(MoveAction.LEFT), plan.count(MoveAction.WRITE, MoveAction.LEFT)) == (
         6,
         7,
     )
@@ -299,13 +309,20 @@ def test_entries_are_dated_by_their_writing_where_no_use_is_known(tmp_path: Path
 
 
 class Gated(LocalStore):
-    """Writes of entries wait until a gate opens."""
+    """Writes of entries wait until another thread opens a gate."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self.gate = threading.Event()
+        self.asked, self.gate = threading.Event(), threading.Event()
+        self.opener = threading.Thread(target=self._open)
+        self.opener.start()
+
+    def _open(self) -> None:
+        assert self.asked.wait(60)
+        self.gate.set()
 
     def write_many(self, files: Any) -> Any:
+        self.asked.set()
         assert self.gate.wait(60)
         return super().write_many(files)
 
@@ -313,13 +330,8 @@ class Gated(LocalStore):
 def test_writes_that_end_last_are_waited_for_and_told(tmp_path: Path) -> None:
     (tmp_path / "c").mkdir()
     store, bundle = Gated(tmp_path / "c"), opened(make_bundle(SMALL))
-    plan = plan_import(store, bundle, cache_dir="x")
-
-    def open_at_the_end(done: int, total: int) -> None:
-        if done == total:
-            store.gate.set()
-
-    done = execute_import(store, bundle, plan, progress=open_at_the_end)
+    done = execute_import(store, bundle, plan_import(store, bundle, cache_dir="x"))
+    store.opener.join()
     assert {s.name for s in done.written} == {p.name for p in SMALL.glob("*-cache")}
 
 

@@ -12,22 +12,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bundling import write_new
 
 from jaxcache.cache.archive import write_file
-from jaxcache.cache.bundle.deliver import bundle_bytes, make_temporary_bundle
-from jaxcache.cache.bundle.export import plan_export
+from jaxcache.cache.bundle.check import verify_bundle
 from jaxcache.cache.bundle.format import open_bundle
-from jaxcache.cache.bundle.importing import plan_import, verify_bundle
-from jaxcache.cache.bundle.pack import write_stream
-from jaxcache.cache.bundle.unpack import execute_import
-from jaxcache.cache.ci.staging import sealed_copy
 from jaxcache.cache.ledger.pins import pin, unpin
 from jaxcache.cache.ledger.record import HIT, Event
 from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.cache.leftovers import delete_leftovers, staging
+from jaxcache.cache.move.arrive import execute_import, plan_import
+from jaxcache.cache.move.file import bundle_bytes, make_temporary_bundle
+from jaxcache.cache.move.offer import plan_export
+from jaxcache.cache.move.pack import write_stream
+from jaxcache.cache.move.sync import execute, plan_sync
 from jaxcache.cache.sidefile import read_checked, write_checked
-from jaxcache.cache.sync.execute import execute
-from jaxcache.cache.sync.plan import plan_sync
 from jaxcache.cache.trust import add_trusted, generate_key, load_trusted
 from jaxcache.cache.verify import quarantine
 from jaxcache.cache.verify.examine import verify
@@ -265,10 +264,7 @@ class Refusing(LocalStore):
         return super().write(name, chunks, **options)
 
     def write_many(self, files: Sequence[NewFile]) -> Iterator[FileInfo]:
-        return (
-            or_error(partial(self.write, f.name, f.chunks, mtime_ns=f.mtime_ns, replace=f.replace))
-            for f in files
-        )
+        return (or_error(partial(write_new, self, file)) for file in files)
 
 
 def test_of_an_entry_that_could_not_be_imported_the_ledger_says_nothing(
@@ -301,19 +297,6 @@ def test_no_room_for_temporary_files_is_an_error_with_a_name(
     store = LocalStore(cache)
     with pytest.raises(JaxcacheError, match="no space left on device"):
         make_temporary_bundle(store, plan_export(store, now_ns=0))
-
-
-def test_what_cannot_be_staged_for_a_shared_cache_is_an_error_and_not_left_out(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(self: LocalStore, files: Sequence[NewFile]) -> Iterator[FileInfo]:
-        raise StoreError(files[0].name, "no space left on device")
-
-    store = LocalStore(cache)
-    plan = plan_export(store, now_ns=0)
-    monkeypatch.setattr(LocalStore, "write_many", full)
-    with pytest.raises(JaxcacheError, match="no space left on device"), sealed_copy(store, plan):
-        raise AssertionError("it was taken for complete")
 
 
 def test_a_new_directory_is_dated_like_the_one_it_is_filled_from(

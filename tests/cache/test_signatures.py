@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxcache.cache.sync.signatures import SIGNATURES_DIR, load_signed, write_signatures
+from jaxcache.cache.move.signatures import SIGNATURES_DIR, load_signed, write_signatures
 from jaxcache.cache.trust import TrustedKey
 from jaxcache.store.local import LocalStore
 

@@ -8,11 +8,12 @@ from typing import Any, BinaryIO
 import pytest
 import zstandard
 
-from jaxcache.cache.bundle.deliver import make_temporary_bundle
-from jaxcache.cache.bundle.export import plan_export
-from jaxcache.cache.bundle.importing import ImportAction, plan_import
+from jaxcache.cache.move.arrive import plan_import
+from jaxcache.cache.move.file import make_temporary_bundle
+from jaxcache.cache.move.offer import plan_export
+from jaxcache.cache.move.step import MoveAction
 from jaxcache.cache.verify.examine import verify
-from jaxcache.core.names import KERNEL_CACHE
+from jaxcache.core.names import AUTOTUNE_DIR
 from jaxcache.layouts import load_layout
 from jaxcache.model import FileInfo
 from jaxcache.options import Level, VerifyOptions
@@ -74,10 +75,11 @@ def test_a_side_file_that_went_meanwhile_is_written(tmp_path: Path) -> None:
     stores: list[Any] = []
     for name, kind in (("source", LocalStore), ("target", Emptied)):
         (tmp_path / name).mkdir()
-        (tmp_path / name / KERNEL_CACHE).write_bytes(name.encode())
+        (tmp_path / name / AUTOTUNE_DIR).mkdir()
+        (tmp_path / name / AUTOTUNE_DIR / "x.textproto").write_bytes(name.encode())
         stores.append(kind(tmp_path / name))
     source, target = stores
     bundle, _ = make_temporary_bundle(source, plan_export(source, now_ns=0))
     with bundle.file:
         planned = plan_import(target, bundle, cache_dir=target.url)
-    assert [s.action for s in planned.steps] == [ImportAction.WRITE]
+    assert [s.action for s in planned.steps] == [MoveAction.WRITE]

@@ -230,7 +230,7 @@ def test_a_job_that_did_not_finish_throws_nothing_out(
     compile_new(job, corpus)
     torn = f"jit_torn-{1:064x}-cache"  # JAX was killed while it wrote
     (job / torn).write_bytes(min(job.glob("*-cache")).read_bytes()[:-20])
-    told = step("save", bundle, "--job-status", status)
+    told = step("save", bundle, "--job-status", status, code=3)
     assert (told["saved"], told["finished"]) == (True, kept == 2)
     found = in_bundle(run_cli, bundle, tmp_path)
     assert (len(found), torn in found, told["left_out"]) == (kept, False, [torn])

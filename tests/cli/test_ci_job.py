@@ -12,6 +12,8 @@ import pytest
 import zstandard
 from conftest import CORPUS, RunCli, clean_environment
 
+from jaxcache.cache.leftovers import scratch_folder
+
 FIRST, SECOND = "0.10.2-cpu-zstd", "0.8.3-cpu-zstd"
 
 
@@ -144,37 +146,35 @@ def test_names_from_a_cache_are_text_in_a_summary(
 
 
 _KILLED = """
-import os, sys
-from jaxcache.cache.ci import publish
-publish.plan_sync = lambda *_, **__: os.kill(os.getpid(), 9)
-from jaxcache.cli.main import run
-run(sys.argv[1:])
+import os
+from jaxcache.cache.leftovers import scratch_folder
+with scratch_folder("probe") as folder:
+    open(f"{folder}/entry", "w").close()
+    os.kill(os.getpid(), 9)
 """
 
 
 def test_the_next_command_removes_what_a_killed_one_left(
-    run_cli: RunCli, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     temporary = tmp_path / "tmp"
     temporary.mkdir()
-    save = ["ci", "save", "shared", "-C", "cache"]
     env = clean_environment(tmp_path) | {"TMPDIR": str(temporary)}
-    words = [sys.executable, "-c", _KILLED, *save]
-    done = subprocess.run(words, env=env, cwd=tmp_path, check=False)
+    done = subprocess.run([sys.executable, "-c", _KILLED], env=env, check=False)
     assert done.returncode == -signal.SIGKILL
     (left,) = temporary.iterdir()
-    assert names(left), "the entries that were to be saved"
     stranger, alive = temporary / "jaxcache-ci-mine", temporary / f"{left.name}-alive"
     for folder in (stranger, alive):
         folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
     lock = os.open(alive, os.O_RDONLY)
     fcntl.flock(lock, fcntl.LOCK_SH)
-    assert run_cli(*save).returncode == 0
-    assert left.exists(), "it may be so young that nobody has locked it yet"
+    with scratch_folder("probe"):
+        assert left.exists(), "it may be so young that nobody has locked it yet"
     for folder in (left, stranger, alive):
         os.utime(folder, (1, 1))
-    assert run_cli(*save, "--save-if", "always").returncode == 0
+    with scratch_folder("probe"):
+        pass
     assert set(temporary.iterdir()) == {stranger, alive}
     os.close(lock)
 

@@ -15,6 +15,7 @@ import pytest
 from conftest import RunCli, clean_environment
 from object_server import Proxy
 
+from jaxcache.entry.frame import seal_entry
 from jaxcache.store import open_store
 
 
@@ -107,7 +108,7 @@ def test_an_interrupted_pull_resumes(
     there = {p.name for p in here.glob("*-cache")}
     assert there
     for name in there:
-        assert (here / name).read_bytes() == (local / name).read_bytes()
+        assert (here / name).read_bytes() == seal_entry((local / name).read_bytes())
     done = run_cli("pull", bucket, "-C", here, "--json")
     assert done.returncode == 0, done.stderr
     assert s3.counts()["get"] == len(list(local.iterdir())) - len(there)
@@ -160,6 +161,6 @@ def test_a_pusher_beside_a_writer_sends_nothing_torn(
     assert writer.returncode == 0
     store = open_store(bucket)
     for info in store.list():
-        assert store.read(info.name, limit=1 << 24) == (local / info.name).read_bytes()
+        assert store.read(info.name, limit=1 << 24) == seal_entry((local / info.name).read_bytes())
     assert run_cli("push", bucket, "-C", target).returncode == 0
     assert run_cli("diff", local, bucket).returncode == 0

@@ -17,6 +17,7 @@ from object_server import Proxy, S3Server
 from jaxcache.cache.ledger.record import Event
 from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.core.names import LEDGER_DIR
+from jaxcache.entry.frame import seal_entry
 from jaxcache.store import open_store
 
 ENTRIES = 7
@@ -150,7 +151,7 @@ def test_pull_verifies_and_heals_and_keeps(
     told_ = json.loads(done.stdout)
     assert [(c["file"], c["replaces_damaged"]) for c in told_["carried"]] == [(torn, True)]
     assert [p["file"] for p in told_["left_out"]] == [rotten]
-    assert (here / torn).read_bytes() == data
+    assert (here / torn).read_bytes() == seal_entry(data)
     assert (here / other).read_bytes() == kept
     assert not (here / rotten).exists()
 
@@ -295,8 +296,8 @@ def test_only_what_a_trusted_key_has_signed(
     assert some.returncode == 12
     assert {t["file"] for t in json.loads(some.stdout)["untrusted"]} == {one, two}
     assert names(place) == set(rest)
-    # Sealing in the bucket changes bytes and no payload.
-    assert "sealed 7 entries" in run_cli("seal", "-C", bucket).stderr
+    # What was pushed is sealed; that changes bytes and no payload.
+    assert "sealed 1 entry;" in run_cli("seal", "-C", bucket).stderr
     (tmp_path / ".config" / "jaxcache" / "config.toml").write_text("require-signed = true\n")
     again = tmp_path / "again"
     assert run_cli("pull", bucket, "-C", again).returncode == 12

@@ -315,8 +315,8 @@ def _is_private_key(path: Path) -> bool:
 
 
 def _look_at_bundle(root: Path, name: str, files: dict[str, str], torn: list[str]) -> None:
+    from jaxcache.cache.bundle.check import verify_bundle
     from jaxcache.cache.bundle.format import open_bundle
-    from jaxcache.cache.bundle.importing import verify_bundle
     from jaxcache.errors import JaxcacheError
 
     try:

@@ -11,7 +11,7 @@ from conftest import RunCli
 
 from jaxcache.cache.ledger.record import COMPILE, Event
 from jaxcache.cache.ledger.segments import append
-from jaxcache.cache.sync.signatures import write_signatures
+from jaxcache.cache.move.signatures import write_signatures
 from jaxcache.cache.trust import add_trusted, generate_key, public_key_text, read_private_key
 from jaxcache.entry.read import read_payload
 from jaxcache.store import open_store

@@ -17,8 +17,8 @@ from typing import NamedTuple
 import cramjam
 import zstandard
 
+from jaxcache.cache.bundle.check import verify_bundle
 from jaxcache.cache.bundle.format import pack_header, pack_manifest, read_bundle
-from jaxcache.cache.bundle.importing import verify_bundle
 from jaxcache.cache.bundle.manifest import BundleError, decode_manifest, encode_manifest
 from jaxcache.cache.gate import MAX_NAME_BYTES
 from jaxcache.cache.ledger.segments import LEDGER_DIR, Ledger

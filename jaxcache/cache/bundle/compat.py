@@ -8,15 +8,16 @@ where ``xla_gpu_kernel_cache_file`` is on.
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from jaxcache.cache.bundle.manifest import BundleItem, Manifest, Origin
-from jaxcache.cache.bundle.pack import make_origin
-from jaxcache.cache.inventory import EntryFile
+from jaxcache.cache.bundle.manifest import Manifest, Origin
+from jaxcache.cache.bundle.origin import make_origin
+from jaxcache.cache.ledger.record import Event
 from jaxcache.cache.ledger.segments import Ledger
+from jaxcache.cache.move.step import Item, Step, bundle_items
 from jaxcache.entry.codec import CodecError
 from jaxcache.entry.decode import decode_origin
 from jaxcache.entry.read import read_payload
@@ -112,7 +113,14 @@ class _Known(NamedTuple):
 
 
 def forecast(manifest: Manifest, host: Host | None, cache_dir: str | None) -> Compatibility:
-    """Forecast which entries of a bundle will hit.
+    """Forecast which entries of a bundle will hit; see :func:`forecast_items`."""
+    return forecast_items(bundle_items(manifest), host, cache_dir)
+
+
+def forecast_items(
+    items: Iterable[Item], host: Host | None, cache_dir: str | None
+) -> Compatibility:
+    """Forecast which entries will hit, of those whose contents are known.
 
     Args:
         host: None where no jax was asked.
@@ -120,35 +128,34 @@ def forecast(manifest: Manifest, host: Host | None, cache_dir: str | None) -> Co
             hashes it as it is spelt; of a relative one it is not known here whether JAX is given
             that or the whole path.
     """
-    items = [
+    known = [
         _Known(
             item.key,
-            manifest.origin_of(item),
-            item.codec,
-            _version(item, "jax_version"),
-            _version(item, "jaxlib_version"),
+            item.facts.origin or Origin(),
+            item.facts.codec,
+            _version(item.events, "jax_version"),
+            _version(item.events, "jaxlib_version"),
         )
-        for item in manifest.items
+        for item in items
+        if item.key is not None and item.facts is not None
     ]
-    return _forecast_all(items, host, cache_dir, len(items))
+    return _forecast_all(known, host, cache_dir, len(known))
 
 
-def forecast_entries(
-    store: Store, files: Sequence[EntryFile], cache_dir: str | None
-) -> Compatibility:
+def forecast_steps(store: Store, steps: Sequence[Step], cache_dir: str | None) -> Compatibility:
     """Forecast which entries of a cache will hit elsewhere, by some that are read for it."""
+    steps = [step for step in steps if step.key is not None]
     ledger, known = Ledger.load(store), []
-    for file in files[:: -(-len(files) // _LOOKED_AT) or 1]:
+    for step in steps[:: -(-len(steps) // _LOOKED_AT) or 1]:
+        key = step.key or ""
         try:
-            with store.open(file.info.name) as opened:
-                origin = make_origin(decode_origin(read_payload(opened, file.info.size_bytes)))
+            with store.open(step.name) as opened:
+                origin = make_origin(decode_origin(read_payload(opened, step.item.size_bytes)))
         except (CodecError, StoreError):
             origin = Origin()
-        record = ledger.record(file.key_text)
-        known.append(
-            _Known(file.key_text, origin, jax_version=record.jax_version if record else None)
-        )
-    return _forecast_all(known, None, cache_dir, len(files))
+        record = ledger.record(key)
+        known.append(_Known(key, origin, jax_version=record.jax_version if record else None))
+    return _forecast_all(known, None, cache_dir, len(steps))
 
 
 def _forecast_all(
@@ -192,9 +199,9 @@ def _forecast(item: _Known, host: Host | None, spellings: set[str]) -> Forecast:
     return Forecast(item.key, Outlook.HIT)
 
 
-def _version(item: BundleItem, name: str) -> str | None:
+def _version(events: Sequence[Event], name: str) -> str | None:
     """A version that the ledger knows; the latest event counts."""
-    for event in reversed(item.ledger):
+    for event in reversed(events):
         if isinstance(version := event.facts.get(name), str):
             return version
     return None

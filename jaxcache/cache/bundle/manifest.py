@@ -23,6 +23,8 @@ _MAX_BYTES = 1 << 48
 _MAX_NS = 1 << 63
 #: Folders within folders of a path that travels.
 _MAX_PARTS = 16
+#: A device, a version and a file.
+_MAX_SIDE_PARTS = 3
 _MAX_SECONDS = 1 << 31
 _HINT = "get the file again, or make it again with: jaxcache export"
 
@@ -215,11 +217,15 @@ def check_path(name: str) -> str | None:
 
 
 def is_side_file(name: str) -> bool:
-    """Return whether a name is one of XLA's own caches, directly where XLA puts it."""
+    """Return whether a name is one of XLA's own caches, at most two directories below XLA's own."""
     if name == KERNEL_CACHE:
         return True
-    folder, _, base = name.partition("/")
-    return folder == AUTOTUNE_DIR and bool(base) and check_file_name(base) is None
+    folder, *parts = name.split("/")
+    return (
+        folder == AUTOTUNE_DIR
+        and 0 < len(parts) <= _MAX_SIDE_PARTS
+        and all(part and check_file_name(part) is None for part in parts)
+    )
 
 
 def _check_clashes(manifest: Manifest) -> None:

@@ -5,20 +5,21 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxcache.cache.ci.save import SavePlan
-from jaxcache.cache.ci.staging import sealed_copy
 from jaxcache.cache.ledger.record import HIT, Event
 from jaxcache.cache.ledger.segments import Ledger, append, compact
+from jaxcache.cache.move.arrive import events_of
+from jaxcache.cache.move.step import MoveAction, Outcome
+from jaxcache.cache.move.sync import execute, plan_save_to
 from jaxcache.cache.prune.execute import remove
 from jaxcache.cache.prune.plan import plan_prune, weighs_seconds
 from jaxcache.cache.prune.removable import total_bytes
 from jaxcache.cache.scan import Progress, scan
-from jaxcache.cache.sync.execute import execute
-from jaxcache.cache.sync.plan import plan_sync
 from jaxcache.core.ledger import COMPACT_ABOVE
 from jaxcache.model import Problem
 from jaxcache.options import PruneOptions
-from jaxcache.options.move import SyncOptions
 from jaxcache.store.base import Store
+
+_LEFT_OUT = (MoveAction.STRAY, MoveAction.BLOCKED, MoveAction.DAMAGED, MoveAction.UNFINISHED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,34 @@ class Saved:
     pruned: int = 0
     """Entries that the shared cache gave up for its bounds."""
     failed: tuple[str, ...] = ()
+    dry_run: bool = False
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything was saved that was to be."""
+        return not (self.left_out or self.failed)
+
+
+def saved_of(done: Outcome) -> Saved:
+    """Sum up a move into a shared cache, or a dry run."""
+    left_out = tuple(step.problem for step in done.of(*_LEFT_OUT))
+    failed = tuple(f"{s.name}: {s.detail}" for s in done.of(MoveAction.FAILED, MoveAction.UNTRIED))
+    if done.dry_run:
+        return Saved(0, 0, left_out, failed=failed, dry_run=True)
+    entries = sum(step.key is not None for step in done.written)
+    return Saved(entries, done.written_bytes, left_out, failed=failed)
+
+
+def check_save(store: Store, target: Store | None, plan: SavePlan) -> Saved:
+    """Read and check what a save would write, and write nothing.
+
+    Args:
+        target: the shared cache; None for a bundle, or where its directory does not exist.
+    """
+    if not plan.saves:
+        return Saved(0, 0, dry_run=True)
+    saving = plan_save_to(plan.export, target, target_url=plan.target)
+    return saved_of(execute(store, target, saving, now_ns=plan.export.now_ns, dry_run=True))
 
 
 def save_shared(
@@ -55,15 +84,12 @@ def save_shared(
     """
     saved, learnt = Saved(0, 0), [Event(e.key, HIT, now_ns) for e in plan.usage.used]
     if plan.saves:
-        with sealed_copy(store, plan.export) as (staged, left_out):
-            syncing = plan_sync(staged, target, SyncOptions(ledger=False), now_ns=now_ns)
-            done = execute(
-                staged, target, syncing, signers=private_keys, now_ns=now_ns, progress=progress
-            )
-            carried = {t.key for t in done.carried}
-            learnt += [e for e in Ledger.load(staged).events() if e.key in carried]
-        failed = tuple(f"{f.transfer.info.name}: {f.reason}" for f in done.failed)
-        saved = Saved(len(done.carried), done.carried_bytes, left_out, failed=failed)
+        saving = plan_save_to(plan.export, target, target_url=target.url)
+        done = execute(
+            store, target, saving, signers=private_keys, now_ns=now_ns, progress=progress
+        )
+        learnt += events_of(done.written, {}, Ledger())
+        saved = saved_of(done)
     append(target, learnt)
     if len(Ledger.load(target).segments) > COMPACT_ABOVE:
         compact(target)

@@ -1,56 +1,91 @@
-"""Bring into a cache what fits this job, from a bundle that another job has left."""
+"""Bring into a cache what fits this job, from a bundle or a cache that another job has left."""
 
 import math
-import os
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
-from jaxcache.cache.bundle.compat import Compatibility, Host, Outlook, forecast
+from jaxcache.cache.bundle.check import verify_bundle
+from jaxcache.cache.bundle.compat import Compatibility, Host, Outlook, forecast_items
 from jaxcache.cache.bundle.format import Bundle
-from jaxcache.cache.bundle.importing import ImportAction, ImportPlan, plan_import, verify_bundle
-from jaxcache.cache.bundle.manifest import BundleItem
-from jaxcache.cache.bundle.unpack import Failure, execute_import
-from jaxcache.cache.ci.baseline import take_baseline, write_baseline
-from jaxcache.cache.ci.staging import SharedBundle
+from jaxcache.cache.gate import Signed
 from jaxcache.cache.ledger.record import fold
+from jaxcache.cache.move.arrive import execute_import, plan_import, receive
+from jaxcache.cache.move.check import Check
+from jaxcache.cache.move.copy import plan_copy
+from jaxcache.cache.move.loop import BUDGET_BYTES
+from jaxcache.cache.move.offer import plan_export
+from jaxcache.cache.move.step import WRITES, Item, ItemFacts, MoveAction, Outcome, Plan, Step
+from jaxcache.cache.move.sync import plan_sync
 from jaxcache.cache.scan import Progress
+from jaxcache.errors import UntrustedError
+from jaxcache.options.move import SyncOptions
+from jaxcache.store.ahead import REQUESTS_AT_ONCE
 from jaxcache.store.base import Store
+
+_FITTING = (
+    *WRITES,
+    MoveAction.SAME,
+    MoveAction.KEEP,
+    MoveAction.OVERTAKEN,
+    MoveAction.FAILED,
+    MoveAction.UNTRIED,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class RestorePlan:
-    """The plan of a restore."""
+class RestoreJob:
+    """What a job takes from its source."""
+
+    cache_dir: str
+    """The cache, as JAX is going to be given it."""
+    host: Host | None
+    """The jax of the job; where none was asked, everything may hit."""
+    everything: bool = False
+    """Take what cannot hit, too."""
+    allow_large: bool = False
+    """See :class:`jaxcache.cache.gate.Gate`."""
+
+    def refuse(self, item: Item) -> str | None:
+        """Return why an entry whose contents are known cannot hit; None if it may."""
+        if self.everything:
+            return None
+        forecasts = forecast_items([item], self.host, self.cache_dir).forecasts
+        missing = [f.reason for f in forecasts if f.outlook is Outlook.MISS]
+        return (missing[0] or "it cannot hit") if missing else None
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What became of a restore."""
 
     cache_dir: str
     source: str
-    importing: ImportPlan | None
+    done: Outcome | None
     """None where the source is missing or unusable."""
     outlooks: Compatibility
-    left_out: int = 0
-    """Entries of the source that are damaged."""
-    present: int = 0
-    """Entries that were not even fetched, because the cache has them."""
-    untrusted: int = 0
-    """Entries of the source that no trusted key has signed, where that is asked for."""
     trouble: str = ""
     """The reason why there is nothing to restore from."""
     is_missing: bool = False
     """Whether that is because the source is not there."""
+    looked_up_only: bool = False
+    """Whether nothing was to be written."""
 
     @property
-    def fitting(self) -> tuple[BundleItem, ...]:
-        """Entries that are there when it is done, because they may hit."""
-        steps = self.importing.steps if self.importing else ()
-        absent = (
-            ImportAction.LEFT,
-            ImportAction.BLOCKED,
-            ImportAction.DAMAGED,
-            ImportAction.UNTRUSTED,
-        )
-        return tuple(
-            s.subject for s in steps if isinstance(s.subject, BundleItem) and s.action not in absent
-        )
+    def steps(self) -> Sequence[Step]:
+        """How each entry and file of the source ended."""
+        return self.done.steps if self.done else ()
+
+    @property
+    def fitting(self) -> tuple[Item, ...]:
+        """Entries that may hit here."""
+        return tuple(s.item for s in self.steps if _fits(s))
+
+    @property
+    def present(self) -> int:
+        """Entries that were not even read, because the cache has them."""
+        return self.count(MoveAction.PRESENT)
 
     @property
     def hit(self) -> bool:
@@ -58,97 +93,164 @@ class RestorePlan:
         return bool(self.fitting) or self.present > 0
 
     @property
+    def written(self) -> int:
+        """Files that were written."""
+        return len(self.done.written) if self.done and not self.looked_up_only else 0
+
+    @property
+    def failed(self) -> tuple[Step, ...]:
+        """Files that could not be read or written."""
+        return self.done.failed if self.done else ()
+
+    @property
+    def unwritten(self) -> bool:
+        """Whether a file was sound and could not be written."""
+        return any(step.item.facts is not None for step in self.failed)
+
+    @property
     def stored_seconds(self) -> float:
         """The compile seconds of the entries that fit."""
         return math.fsum(map(item_seconds, self.fitting))
 
-
-@dataclass(frozen=True, slots=True)
-class Restored:
-    """The result of executing a plan."""
-
-    plan: RestorePlan
-    written: int = 0
-    failed: tuple[Failure, ...] = ()
-    looked_up_only: bool = False
+    def count(self, *actions: MoveAction) -> int:
+        """Return the number of entries that ended like this."""
+        return sum(step.action in actions and step.key is not None for step in self.steps)
 
 
-def plan_restore(
+def _fits(step: Step) -> bool:
+    return step.key is not None and step.item.facts is not None and step.action in _FITTING
+
+
+def restore_bundle(
     store: Store | None,
-    fetched: SharedBundle,
+    bundle: Bundle,
+    job: RestoreJob,
     *,
-    source: str,
-    cache_dir: str,
-    host: Host | None,
-    everything: bool = False,
-    allow_large: bool = False,
+    lookup_only: bool = False,
     progress: Progress | None = None,
-) -> RestorePlan:
-    """Check a bundle from end to end and choose what may hit here.
+) -> Outcome:
+    """Check a bundle from end to end, and write what may hit here.
 
     Args:
-        cache_dir: as JAX is going to be given it.
         store: the cache; None where its directory does not exist yet.
-        source: as the user named it.
-        host: the jax of the job; where none was asked, everything may hit.
-        everything: also what cannot hit.
-        allow_large: see :class:`jaxcache.cache.gate.Gate`.
 
     Raises:
         BundleError: the bundle is damaged.
     """
-    outlooks = forecast(fetched.bundle.manifest, host, cache_dir)
-    useless = {f.key for f in outlooks.forecasts if f.outlook is Outlook.MISS}
-    bundle = verify_bundle(fetched.bundle, progress, allow_large=allow_large)
-    left_out = fetched.damaged + len(bundle.refused or ())
-    fits = {i.key for i in bundle.manifest.items if everything or i.key not in useless}
-    cache_dir = os.path.abspath(cache_dir)
-    importing = plan_import(
-        store,
-        bundle,
-        cache_dir=cache_dir,
-        side_caches=bool(fits),
-        wanted=lambda item: item.key in fits,
-    )
-    return RestorePlan(
-        cache_dir, source, importing, outlooks, left_out, fetched.present, fetched.untrusted
-    )
+    bundle = verify_bundle(bundle, progress, allow_large=job.allow_large)
+    plan = plan_import(store, bundle, cache_dir=job.cache_dir, wanted=job.refuse)
+    plan = _without_sides(plan) if not any(map(_fits, plan.steps)) else plan
+    return execute_import(store, bundle, plan, dry_run=lookup_only, progress=progress)
 
 
-def nothing_to_restore(
-    cache_dir: str, source: str, trouble: str, *, is_missing: bool
-) -> RestorePlan:
-    """The plan where the source is missing or unusable: the job compiles, and saves."""
-    unknown = Compatibility((), None)
-    return RestorePlan(cache_dir, source, None, unknown, trouble=trouble, is_missing=is_missing)
-
-
-def execute_restore(
-    store: Store,
-    bundle: Bundle | None,
-    plan: RestorePlan,
+def restore_cache(
+    source: Store,
+    target: Store | None,
+    job: RestoreJob,
     *,
+    lookup_only: bool = False,
+    signed: Signed | None = None,
     now_ns: int,
     progress: Progress | None = None,
-) -> Restored:
-    """Write what a plan says, and remember how the cache looks before the job.
+) -> Outcome:
+    """Read what a cache offers, and write what may hit here.
+
+    A directory is compared payload by payload. Of a bucket, only the names that the job's cache
+    lacks are read.
+
+    Args:
+        target: None where its directory does not exist yet.
+        signed: only what is vouched for here (``jaxcache.cache.move.signatures``); the rest is
+            left out, and where that is all, refused.
 
     Raises:
-        StoreError: that could not be written down.
+        NoCacheError: the source cannot be reached.
+        UntrustedError
     """
-    written = 0
-    failed: tuple[Failure, ...] = ()
-    if bundle is not None and plan.importing is not None:
-        done = execute_import(store, bundle, plan.importing, progress=progress)
-        written, failed = len(done.written), done.failed
-    write_baseline(store, take_baseline(store, source=plan.source, now_ns=now_ns))
-    return Restored(plan, written, failed)
+
+    def fits(item: Item, facts: ItemFacts) -> str | None:
+        return job.refuse(replace(item, facts=facts))
+
+    check = partial(Check, origins=True, fits=fits)
+    plan: Plan
+    if source.remote:
+        options = SyncOptions(allow_large=job.allow_large)
+        synced = plan_sync(
+            source,
+            target,
+            options,
+            target_url=job.cache_dir,
+            now_ns=now_ns,
+            signed=signed,
+            make_check=check,
+        )
+        plan, sender = synced, synced.sender(source)
+    else:
+        export = plan_export(source, now_ns=now_ns)
+        plan, sender, _ = plan_copy(
+            source,
+            export,
+            target,
+            cache_dir=job.cache_dir,
+            signed=signed,
+            allow_large=job.allow_large,
+            make_check=check,
+        )
+    workers = REQUESTS_AT_ONCE if source.remote else 8
+    receiving = partial(
+        receive,
+        None if lookup_only else target,
+        sender,
+        now_ns=now_ns,
+        workers=workers,
+        budget_bytes=BUDGET_BYTES,
+        progress=progress,
+    )
+    done = _entries_then_sides(receiving, plan)
+    if done.count(MoveAction.UNTRUSTED) and not done.count(*_FITTING, MoveAction.PRESENT):
+        raise UntrustedError(
+            f"no trusted key has signed anything in {source.url}",
+            hint="save with --sign KEY, and add its public key here: jaxcache trust add",
+        )
+    return done
 
 
-def item_seconds(item: BundleItem) -> float:
+def _entries_then_sides(receiving: Callable[..., Outcome], plan: Plan) -> Outcome:
+    """Write the entries of a plan; then its side files, if any entry is of use here."""
+    entries = replace(plan, steps=tuple(s for s in plan.steps if s.key is not None))
+    done = receiving(plan=entries)
+    sides = replace(plan, steps=tuple(s for s in plan.steps if s.key is None))
+    if any(map(_fits, done.steps)) or done.count(MoveAction.PRESENT):
+        rest = receiving(plan=sides).steps
+    else:
+        rest = _without_sides(sides).steps
+    whole = replace(plan, steps=(*entries.steps, *sides.steps))
+    return replace(done, plan=whole, steps=(*done.steps, *rest))
+
+
+def _without_sides(plan: Plan) -> Plan:
+    """Leave out the side files of a plan."""
+    reason = "nothing here can hit"
+    return replace(
+        plan,
+        steps=tuple(
+            s if s.key is not None else replace(s, action=MoveAction.LEFT, detail=reason)
+            for s in plan.steps
+        ),
+    )
+
+
+def item_seconds(item: Item) -> float:
     """Return the compile seconds of an entry: as measured, else of its header."""
-    known = fold(item.key, item.ledger).compile_seconds
-    return float(item.compile_seconds) if known is None else known
+    known = fold(item.key or "", item.events).compile_seconds
+    header = item.facts.compile_seconds if item.facts else 0
+    return float(header) if known is None else known
+
+
+def forecast_restored(done: Outcome, job: RestoreJob) -> Compatibility:
+    """Forecast which of the entries that were read will hit."""
+    items = (step.item for step in done.steps if step.action is not MoveAction.DAMAGED)
+    return forecast_items(items, job.host, job.cache_dir)
 
 
 def miss_reasons(outlooks: Compatibility) -> Sequence[tuple[str, int]]:

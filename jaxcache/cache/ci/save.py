@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from jaxcache.cache.bundle.export import ExportPlan, plan_export
 from jaxcache.cache.ci.baseline import Baseline
 from jaxcache.cache.ci.usage import Usage, judge_usage
 from jaxcache.cache.ledger.segments import Ledger
+from jaxcache.cache.move.offer import ExportPlan, plan_export
 from jaxcache.cache.prune.removable import removable_entries
 from jaxcache.cache.scan import Progress, Scan, ScanAids, scan
 from jaxcache.core.eviction import choose_for_room

@@ -40,6 +40,6 @@ def command(
     emit(output.form, render.restore_view(restored))
     write_outputs(render.restore_outputs(restored), outputs)
     write_summary(render.restore_summary(restored), summary)
-    if options.fail_on_cache_miss and not restored.plan.hit:
+    if options.fail_on_cache_miss and not restored.hit:
         raise JaxcacheError(f"nothing in {source} fits this job", code="cache-miss")
-    return ExitCode.PARTIAL if restored.failed else ExitCode.DONE
+    return ExitCode.PARTIAL if restored.unwritten else ExitCode.DONE

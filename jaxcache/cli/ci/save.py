@@ -29,14 +29,14 @@ def command(
 ) -> int:
     """After the job: keep what it used, if it compiled anything new."""
     from jaxcache.cli.ci import write_outputs, write_summary
-    from jaxcache.cli.ci.target import carry_out, plan
+    from jaxcache.cli.ci.target import carry_out, check, plan
     from jaxcache.cli.output import emit
     from jaxcache.render import ci as render
 
     planned = plan(locate_cache(place.cache_dir).path, expand_location(target), options)
-    saved = None if dry.dry_run else carry_out(planned, options)
+    saved = check(planned) if dry.dry_run else carry_out(planned, options)
     key = options.key
     emit(output.form, render.save_view(planned, saved, key))
     write_outputs(render.save_outputs(planned, saved, key), outputs)
     write_summary(render.save_summary(planned, saved), summary)
-    return ExitCode.PARTIAL if saved and saved.failed else ExitCode.DONE
+    return ExitCode.DONE if saved.complete else ExitCode.PARTIAL

@@ -1,18 +1,36 @@
 """Restore from whatever the command line names as a source."""
 
+import contextlib
 import os
 import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
-from jaxcache.cache.bundle.deliver import is_bundle_name, spool
+from jaxcache.cache.bundle.compat import Compatibility
+from jaxcache.cache.bundle.format import Bundle
 from jaxcache.cache.bundle.manifest import BundleError
-from jaxcache.cache.ci.restore import Restored, execute_restore, nothing_to_restore, plan_restore
-from jaxcache.cache.ci.staging import SharedBundle, fetch_directory, fetch_missing
-from jaxcache.cli.bundle import asking_host, check_trust, open_input, required_signatures
+from jaxcache.cache.ci.baseline import take_baseline, write_baseline
+from jaxcache.cache.ci.restore import (
+    Restored,
+    RestoreJob,
+    forecast_restored,
+    restore_bundle,
+    restore_cache,
+)
+from jaxcache.cache.move.file import is_bundle_name, spool
+from jaxcache.cache.move.step import Outcome
+from jaxcache.cli.bundle import (
+    asking_host,
+    check_trust,
+    interruptible,
+    open_input,
+    required_signatures,
+)
 from jaxcache.cli.ci import check_local, job_environment
 from jaxcache.cli.opening import Opened
 from jaxcache.cli.options import require_writable
 from jaxcache.cli.terminal.progress import progress_bar
-from jaxcache.errors import NoCacheError
+from jaxcache.errors import NoCacheError, UntrustedError
 from jaxcache.layouts import check_layout, load_layout
 from jaxcache.options.move import RestoreOptions
 from jaxcache.store import is_remote, make_store, open_store
@@ -27,75 +45,99 @@ def restore(source: str, target: str, options: RestoreOptions) -> Restored:
     """
     check_local(target, source)
     cache_dir = os.path.abspath(target)
-    fetched = None
     try:
-        store = open_store(cache_dir) if os.path.isdir(cache_dir) else None
-        if store is not None:
-            check_layout(store, "jax")
-            if not options.lookup_only:
-                require_writable(store)
-        fetched = _fetch(source, store, options.allow_large)
-        host = None
-        if options.python is not None or not options.everything:
-            environment = job_environment(options.platform)
-            with asking_host(options.python, environment=environment) as answer:
-                host = answer()
-        with progress_bar("checking", in_bytes=True) as progress:
-            plan = plan_restore(
-                store,
-                fetched,
-                source=source,
-                cache_dir=target,
-                host=host,
-                everything=options.everything,
-                allow_large=options.allow_large,
-                progress=progress,
-            )
+        with interruptible():
+            done, outlooks = _restore(source, target, options)
+        restored = Restored(cache_dir, source, done, outlooks)
     except (BundleError, NoCacheError, StoreError) as error:
-        plan = nothing_to_restore(
-            cache_dir, source, error.message, is_missing=error.code in ("no-cache", "missing")
-        )
-    bundle = fetched.bundle if fetched else None
-    try:
-        if options.lookup_only:
-            return Restored(plan, looked_up_only=True)
-        with progress_bar("restoring") as progress:
-            return execute_restore(
-                make_store(target), bundle, plan, now_ns=time.time_ns(), progress=progress
-            )
-    finally:
-        if bundle is not None:
-            bundle.close()
+        is_missing = error.code in ("no-cache", "missing")
+        nothing = Compatibility((), None)
+        restored = Restored(cache_dir, source, None, nothing, error.message, is_missing)
+    if options.lookup_only:
+        restored = replace(restored, looked_up_only=True)
+    else:
+        store = make_store(target)
+        write_baseline(store, take_baseline(store, source=source, now_ns=time.time_ns()))
+    return restored
 
 
-def _fetch(source: str, target: Store | None, allow_large: bool) -> SharedBundle:
-    """Return the source as a bundle.
+def _restore(source: str, target: str, options: RestoreOptions) -> tuple[Outcome, Compatibility]:
+    store = open_store(os.path.abspath(target)) if os.path.isdir(target) else None
+    if store is not None:
+        check_layout(store, "jax")
+        if not options.lookup_only:
+            require_writable(store)
+    with contextlib.ExitStack() as opened:
+        found: Bundle | Store
+        if is_bundle_name(source):
+            found = opened.enter_context(_open_bundle(source))
+        else:
+            found = open_store(source)
+        job = _job(target, options)
+        signed = None
+        if not isinstance(found, Bundle):
+            signed = required_signatures(Opened(found, load_layout("jax")))
+        made = store is None and not options.lookup_only
+        if made:
+            store = make_store(target)
+        if isinstance(found, Bundle):
+            with progress_bar("checking", in_bytes=True) as progress:
+                done = restore_bundle(
+                    store, found, job, lookup_only=options.lookup_only, progress=progress
+                )
+        else:
+            if made:
+                opened.push(_remove_if_untrusted(target))
+            with progress_bar("restoring") as progress:
+                done = restore_cache(
+                    found,
+                    store,
+                    job,
+                    lookup_only=options.lookup_only,
+                    signed=signed,
+                    now_ns=time.time_ns(),
+                    progress=progress,
+                )
+    return done, forecast_restored(done, job)
+
+
+def _remove_if_untrusted(path: str) -> Callable[..., None]:
+    """Return what removes a new directory that nothing has entered."""
+
+    def leave(_: object, error: BaseException | None, *__: object) -> None:
+        if isinstance(error, UntrustedError):
+            with contextlib.suppress(OSError):
+                os.rmdir(path)
+
+    return leave
+
+
+def _job(target: str, options: RestoreOptions) -> RestoreJob:
+    """Ask the jax of the job what its keys depend on, where that decides what is restored."""
+    host = None
+    if options.python is not None or not options.everything:
+        environment = job_environment(options.platform)
+        with asking_host(options.python, environment=environment) as answer:
+            host = answer()
+    return RestoreJob(target, host, options.everything, options.allow_large)
+
+
+@contextlib.contextmanager
+def _open_bundle(source: str) -> Iterator[Bundle]:
+    """Open a bundle and check who signed it.
 
     Raises:
         BundleError, NoCacheError, StoreError: missing, damaged, out of reach.
         UntrustedError
     """
-    if is_bundle_name(source):
-        if is_remote(source):
-            folder, _, name = source.rpartition("/")
-            with open_store(folder).open(name) as file:
-                bundle = spool(file, source)
-        elif source == "-" or os.path.lexists(source):
-            bundle = open_input(source)
-        else:
-            raise NoCacheError(f"{source} does not exist")
+    if is_remote(source):
+        folder, _, name = source.rpartition("/")
+        with open_store(folder).open(name) as file:
+            bundle = spool(file, source)
+    elif source == "-" or os.path.lexists(source):
+        bundle = open_input(source)
+    else:
+        raise NoCacheError(f"{source} does not exist")
+    with bundle.file:
         check_trust(bundle)
-        return SharedBundle(bundle, 0)
-    store = open_store(source)
-    signed = required_signatures(Opened(store, load_layout("jax")))
-    if signed is None and not store.remote:
-        return fetch_directory(store, allow_large=allow_large, now_ns=time.time_ns())
-    with progress_bar("fetching") as progress:
-        return fetch_missing(
-            store,
-            target,
-            signed=signed,
-            allow_large=allow_large,
-            now_ns=time.time_ns(),
-            progress=progress,
-        )
+        yield bundle

@@ -2,13 +2,15 @@
 
 import os
 import time
+from dataclasses import replace
 
-from jaxcache.cache.bundle.deliver import check_file_name, is_bundle_name, write_bundle
 from jaxcache.cache.ci.baseline import read_baseline
-from jaxcache.cache.ci.publish import Saved, save_shared
+from jaxcache.cache.ci.publish import Saved, check_save, save_shared
 from jaxcache.cache.ci.save import SavePlan, parse_job_status, plan_save
 from jaxcache.cache.ledger.record import HIT, Event
-from jaxcache.cache.ledger.segments import append
+from jaxcache.cache.ledger.segments import Ledger, append
+from jaxcache.cache.move.file import check_file_name, is_bundle_name, write_bundle
+from jaxcache.cache.move.offer import with_ledger
 from jaxcache.cli.bundle import signing_keys
 from jaxcache.cli.ci import check_local
 from jaxcache.cli.opening import open_jax_cache
@@ -68,6 +70,12 @@ def _exists(target: str) -> bool:
         return False
 
 
+def check(plan: SavePlan) -> Saved:
+    """Read and check what would be saved."""
+    target = None if is_bundle_name(plan.target) else find_store(plan.target)
+    return check_save(open_store(plan.cache_dir), target, plan)
+
+
 def carry_out(plan: SavePlan, options: SaveOptions) -> Saved:
     """Save what was planned; without anything to save, only note what was used.
 
@@ -82,6 +90,7 @@ def carry_out(plan: SavePlan, options: SaveOptions) -> Saved:
         return Saved(0, 0)
     # So that entries in use do not age.
     append(store, [Event(key, HIT, now_ns) for key in plan.usage.unrecorded])
+    plan = replace(plan, export=with_ledger(plan.export, Ledger.load(store)))
     if plan.why == "empty" or (bundle and not plan.saves):
         return Saved(0, 0)
     with progress_bar("saving", in_bytes=bundle) as progress:

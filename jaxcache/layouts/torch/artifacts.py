@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from jaxcache.cache.bundle.deliver import make_temporary_bundle
 from jaxcache.cache.bundle.format import Bundle
 from jaxcache.cache.bundle.manifest import BundleError
 from jaxcache.cache.leftovers import scratch_folder
+from jaxcache.cache.move.file import make_temporary_bundle
 from jaxcache.layouts.torch.bundle import judge, plan_export
 from jaxcache.layouts.torch.names import AOT_DIR, FX_DIR, TorchKind, digest_of, parse_path
 from jaxcache.model import Problem

@@ -8,12 +8,14 @@ be one that torch gives, and say what its bytes are.
 
 from collections.abc import Collection, Iterator, Sequence
 
-from jaxcache.cache.bundle.export import ExportPlan
 from jaxcache.cache.bundle.format import Bundle, ContentReader
-from jaxcache.cache.bundle.importing import ImportAction, ImportPlan, ImportStep, file_step, plan_of
-from jaxcache.cache.bundle.manifest import BundleError, SideFile, check_path
+from jaxcache.cache.bundle.manifest import BundleError, check_path
 from jaxcache.cache.diff import DiffSide
 from jaxcache.cache.gate import Gate
+from jaxcache.cache.ledger.segments import Ledger
+from jaxcache.cache.move.choose import LookThere, counted, look_at_payloads, refuse_conflicts
+from jaxcache.cache.move.offer import ExportPlan
+from jaxcache.cache.move.step import Item, MoveAction, Plan, Step, bundle_items
 from jaxcache.cache.scan import Progress, ScanAids
 from jaxcache.cache.select import Selection
 from jaxcache.layouts.torch.graph import examine
@@ -87,12 +89,19 @@ def plan_export(
             left_out.setdefault(name, Problem(name, "stray-file", reason))
     files = [i for n, i in wanted.items() if n not in left_out and not (since and n in since.files)]
     files.sort(key=lambda info: (_TRAVELS.index(parse_path(info.name).kind), info.name))
+    stray = [
+        Step(Item(p.file, p.key, 0, 0), MoveAction.STRAY, p.detail, p.kind)
+        for p in left_out.values()
+    ]
+    writes = [
+        Step(Item(i.name, None, i.size_bytes, i.mtime_ns, info=i), MoveAction.WRITE) for i in files
+    ]
     return ExportPlan(
         store.url,
-        (),
-        tuple(files),
+        (*stray, *writes),
         sum(i.size_bytes for i in files),
-        tuple(left_out.values()),
+        Ledger(),
+        now_ns,
         since.reference if since else None,
         layout="torch",
         warnings=_warnings(seen, chosen),
@@ -136,34 +145,39 @@ def plan_import(
     on_conflict: str = "keep",
     side_caches: bool = True,
     progress: Progress | None = None,
-) -> ImportPlan:
+) -> Plan:
     """Check every file of a bundle against its name, look at what is there, and decide.
 
     Raises:
         BundleError: a name is none of torch's, or not that of its bytes.
-        UsageError, JaxcacheError: see :func:`jaxcache.cache.bundle.importing.plan_import`.
+        UsageError, JaxcacheError: see :func:`jaxcache.cache.move.arrive.plan_import`.
     """
     inventory = take_inventory(store) if store else TorchInventory()
     there = {info.name: info for _, info in inventory.files()}
-    content, files = ContentReader(bundle), bundle.manifest.files
+    content = ContentReader(bundle)
+    look = look_at_payloads(store, on_conflict)
 
-    def steps() -> Iterator[ImportStep]:
-        for file in files:
-            found = parse_path(file.name)
+    def steps() -> Iterator[Step]:
+        for item in bundle_items(bundle.manifest):
+            found = parse_path(item.name)
             if found.kind not in _TRAVELS:
-                raise BundleError(f"it names {file.name[:300]!r}, which torch does not make")
-            _check_content(file, found, content)
+                raise BundleError(f"it names {item.name[:300]!r}, which torch does not make")
+            _check_content(item, found, content)
             if found.kind in _COMMON and found.kind is not TorchKind.PROBE and not side_caches:
                 continue
-            if file.name not in there or store is None:
-                yield ImportStep(file, ImportAction.WRITE)
+            if item.name not in there or store is None:
+                yield Step(item, MoveAction.WRITE)
+            elif there[item.name].type != "file":
+                yield Step(item, MoveAction.BLOCKED, f"a {there[item.name].type} has its name")
             else:
-                yield _step(store, file, found, there[file.name], on_conflict)
+                yield _step(store, item, found, there[item.name], look)
 
-    return plan_of(steps(), len(files), bundle, cache_dir, on_conflict, progress)
+    taken = tuple(counted(steps(), len(bundle.manifest.files), progress))
+    refuse_conflicts(taken, on_conflict, entries=False)
+    return Plan(bundle.name, cache_dir, taken)
 
 
-def _check_content(file: SideFile, found: TorchName, content: ContentReader) -> None:
+def _check_content(file: Item, found: TorchName, content: ContentReader) -> None:
     """Read one file and hold it against its name, without keeping it."""
     if file.size_bytes > MAX_BYTES or found.kind not in _JUDGED:
         content.skip(file.size_bytes)
@@ -192,15 +206,13 @@ def judge(data: bytes, found: TorchName) -> str | None:
     return None
 
 
-def _step(
-    store: Store, file: SideFile, found: TorchName, there: FileInfo, on_conflict: str
-) -> ImportStep:
-    step = file_step(store, file, there, on_conflict)
+def _step(store: Store, item: Item, found: TorchName, there: FileInfo, look: LookThere) -> Step:
+    step = look(item, there)
     if not step.differs:
         return step
     data = store.read(there.name, limit=MAX_BYTES + 1)
     if found.kind in _JUDGED and (problem := judge(data, found)):
-        return ImportStep(file, ImportAction.HEAL, problem, there=there)
+        return Step(item, MoveAction.HEAL, problem, there=there)
     if found.digest and digest_of(data) == found.digest:
-        return ImportStep(file, ImportAction.SAME)
+        return Step(item, MoveAction.SAME)
     return step

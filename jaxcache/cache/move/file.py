@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
 from jaxcache.cache.archive import read_chunks, write_file
-from jaxcache.cache.bundle.export import ExportPlan
 from jaxcache.cache.bundle.format import MAGIC, Bundle, is_bundle, pack_header, read_bundle
 from jaxcache.cache.bundle.manifest import BundleError, Manifest
-from jaxcache.cache.bundle.pack import Exported, write_stream
+from jaxcache.cache.move.offer import ExportPlan
+from jaxcache.cache.move.pack import Exported, write_stream
+from jaxcache.cache.move.step import MoveAction
 from jaxcache.cache.scan import Progress
 from jaxcache.cache.trust import sign_header
 from jaxcache.errors import JaxcacheError, UsageError
@@ -37,6 +38,8 @@ class Written:
     manifest_sha256: str
     signatures: int
     left_out: tuple[Problem, ...] = ()
+    left: tuple[Problem, ...] = ()
+    """Side files that do not travel."""
 
 
 def written_bundle(bundle: Bundle, file: str) -> Written:
@@ -82,6 +85,7 @@ def write_bundle(
         exported.manifest_sha256,
         len(private_keys),
         exported.left_out,
+        tuple(s.problem for s in exported.outcome.of(MoveAction.LEFT) if s.key is None),
     )
 
 

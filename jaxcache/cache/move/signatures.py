@@ -9,16 +9,22 @@ Files are written once and never changed, like the ledger's.
 """
 
 import base64
+import contextlib
 import json
 import os
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from jaxcache.cache.move.step import MoveAction, Plan, Step
+from jaxcache.cache.move.stores import StoreSource
 from jaxcache.cache.trust import TrustedKey, holds
 from jaxcache.cache.untrusted_json import parse_json
 from jaxcache.core.names import OWN_DIR
-from jaxcache.store.base import Store
+from jaxcache.entry.codec import CodecError
+from jaxcache.errors import UntrustedError
+from jaxcache.store.ahead import in_order
+from jaxcache.store.base import Store, StoreError
 
 SIGNATURES_DIR = f"{OWN_DIR}/signatures"
 _CONTEXT = b"jaxcache entries v1\0"
@@ -28,6 +34,33 @@ _MAX_SIGNATURES = 16
 _MAX_VALUES = 100_000
 #: A line has 900 bytes at the most, escaped, so that this many stay well below the largest file.
 _ENTRIES_PER_FILE = 25_000
+
+
+def unsigned_digests(
+    target: Store, source: StoreSource, plan: Plan, private_keys: Sequence[Any]
+) -> dict[str, str]:
+    """Return the digests of entries that the target has already and that some key has not signed.
+
+    They may come from a run that was interrupted. A digest is that of the source's own entry,
+    whatever the target holds under its name; what the source has damaged stays unsigned.
+    """
+    signed = [load_signed(target, [_public(key)]) for key in private_keys]
+    steps = plan.of(MoveAction.PRESENT)
+    unsigned = [s for s in steps if not all(s.name in names for names in signed)]
+
+    def read(step: Step) -> str | None:
+        try:
+            with contextlib.closing(source.open(step)) as parcel:
+                return parcel.facts.sha256
+        except (CodecError, UntrustedError, StoreError):
+            return None
+
+    digests = zip((s.name for s in unsigned), in_order(read, unsigned), strict=True)
+    return {name: digest for name, digest in digests if digest is not None}
+
+
+def _public(private_key: Any) -> TrustedKey:
+    return TrustedKey("", private_key.public_key().public_bytes_raw())
 
 
 def write_signatures(

@@ -1,0 +1,1 @@
+"""One mover: entries travel from a store or a bundle into another, each checked once."""

@@ -1,0 +1,124 @@
+"""The one check of what travels: every source reads its entries through it, whatever the target."""
+
+import hashlib
+from collections.abc import Callable, Iterable
+from typing import BinaryIO, NamedTuple
+
+from jaxcache.cache.archive import read_chunks
+from jaxcache.cache.bundle.origin import make_origin
+from jaxcache.cache.gate import Content, Gate, read_content
+from jaxcache.cache.inventory import EntryFile
+from jaxcache.cache.ledger.segments import Ledger
+from jaxcache.cache.move.step import Item, ItemFacts, NotSignedError, NotWantedError
+from jaxcache.cache.parallel import ByteBudget
+from jaxcache.cache.verify.check import recorded_digest
+from jaxcache.entry.codec import HEAD_BYTES, CodecError, read_head
+from jaxcache.entry.decode import decode_origin
+from jaxcache.entry.names import FileKind
+from jaxcache.model import FileInfo
+from jaxcache.store.base import StoreError
+
+#: A serialized executable is a protobuf message of less than 2 GiB, and zstd adds little.
+MAX_ENTRY_BYTES = (2 << 30) + (16 << 20)
+#: What all payloads hold in memory while they are decoded.
+_DECODING_BYTES = 256 << 20
+
+
+class CheckedItem(NamedTuple):
+    """An entry that passed, or a file that is not one."""
+
+    facts: ItemFacts
+    content: Content | None = None
+    sealed: bool = True
+    """Whether its file detects corruption by itself."""
+
+
+class Check:
+    """Checks size, head, frame, ratio, structure, module, digest and signature, in this order.
+
+    Args:
+        gate: the policy of the target.
+        ledger: records which payload each entry had.
+        origins: find out which compiler made an entry, and for which device.
+        fits: returns why a sound entry is not wanted, or None.
+    """
+
+    def __init__(
+        self,
+        gate: Gate,
+        ledger: Ledger | None = None,
+        *,
+        origins: bool = False,
+        fits: Callable[[Item, ItemFacts], str | None] | None = None,
+    ) -> None:
+        self.gate = gate
+        self._ledger, self._origins, self._fits = ledger, origins, fits
+        self._decoding = ByteBudget(_DECODING_BYTES)
+
+    def read(self, item: Item, file: BinaryIO, info: FileInfo) -> CheckedItem:
+        """Check the file of an item from end to end.
+
+        Raises:
+            CodecError: it is damaged, or another one than the ledger records.
+            NotSignedError, NotWantedError, StoreError
+        """
+        if item.key is None:
+            facts = ItemFacts(hash_chunks(read_chunks(file)), info.size_bytes)
+            self._check_signed(item.name, facts)
+            return CheckedItem(facts)
+        if info.size_bytes > MAX_ENTRY_BYTES and not self.gate.allow_large:
+            reason = f"holds more than {MAX_ENTRY_BYTES} bytes"
+            raise StoreError(item.name, reason, code="too-large")
+        head = read_head(file.read(HEAD_BYTES), info.size_bytes)
+        with self._decoding.take(head.content_bytes or 8 * info.size_bytes):
+            content = read_content(
+                file, info.size_bytes, item.name, allow_large=self.gate.allow_large
+            )
+        if not head.checksum:  # a right checksum outweighs a record
+            self._compare(item, info, content.payload_sha256)
+        facts = self._facts(content)
+        self._check_signed(item.name, facts)
+        unwanted = self._fits(item, facts) if self._fits else None
+        if unwanted:
+            raise NotWantedError(unwanted, facts)
+        return CheckedItem(facts, content, head.checksum)
+
+    def _compare(self, item: Item, info: FileInfo, digest: str) -> None:
+        """Compare a digest with the ledger.
+
+        Raises:
+            CodecError: ``digest-mismatch``.
+        """
+        record = self._ledger.record(item.key or "") if self._ledger else None
+        known = recorded_digest(EntryFile(info, item.key or "", FileKind.ENTRY), record)
+        if known not in (None, digest):
+            raise CodecError("digest-mismatch", "its payload is not the one in the ledger")
+
+    def _check_signed(self, name: str, facts: ItemFacts) -> None:
+        """Check that a trusted key vouches for contents, where one must.
+
+        Raises:
+            NotSignedError
+        """
+        if not self.gate.is_signed(name, facts.sha256):
+            raise NotSignedError(name, facts)
+
+    def _facts(self, content: Content) -> ItemFacts:
+        origin = None
+        if self._origins:
+            origin = make_origin(content.decoded or decode_origin(content.held))
+        return ItemFacts(
+            content.payload_sha256,
+            content.payload_bytes,
+            content.codec,
+            content.compile_seconds,
+            origin,
+        )
+
+
+def hash_chunks(chunks: Iterable[bytes | memoryview]) -> str:
+    """Return the SHA-256 of some bytes."""
+    digest = hashlib.sha256()
+    for chunk in chunks:
+        digest.update(chunk)
+    return digest.hexdigest()

@@ -1,0 +1,166 @@
+"""Decide what is done about each item, by what the target has of it."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from jaxcache.cache.archive import read_chunks
+from jaxcache.cache.gate import Gate, read_content
+from jaxcache.cache.move.check import hash_chunks
+from jaxcache.cache.move.step import Item, ItemFacts, MoveAction, Step
+from jaxcache.entry.codec import CodecError, check_frame
+from jaxcache.errors import JaxcacheError, UsageError
+from jaxcache.model import GRACE_NS, FileInfo
+from jaxcache.store.base import MissingError, Store, StoreError
+
+ON_CONFLICT = ("keep", "replace", "fail")
+#: Decides about an item whose name is that of a regular file in the target.
+LookThere = Callable[[Item, FileInfo], Step]
+
+
+def choose(item: Item, there: Mapping[str, FileInfo], gate: Gate, look: LookThere) -> Step:
+    """Decide about one item.
+
+    Args:
+        there: the files of the target by name.
+        gate: knows the names in the target, and refuses those that no cache takes.
+        look: decides where the target has a file of that name.
+    """
+    if reason := gate.refuse_name(item.name):
+        return Step(item, MoveAction.BLOCKED, reason)
+    info = there.get(item.name)
+    if info is None:
+        return Step(item, MoveAction.WRITE)
+    if info.type != "file":
+        return Step(item, MoveAction.BLOCKED, f"a {info.type} has its name")
+    return look(item, info)
+
+
+def look_at_frames(target: Store | None, now_ns: int) -> LookThere:
+    """Compare sizes, and read the block headers of a local entry that has another size."""
+
+    def look(item: Item, there: FileInfo) -> Step:
+        if target is not None and is_torn(target, there, item, now_ns):
+            return Step(item, MoveAction.HEAL, there=there)
+        return Step(item, MoveAction.PRESENT)
+
+    return look
+
+
+def is_torn(target: Store, there: FileInfo, item: Item, now_ns: int) -> bool:
+    """Return whether what the target has is only the beginning of an entry.
+
+    An empty file is; another size is a reason to look, where looking costs nothing: sealed
+    entries differ in size, too.
+    """
+    if item.key is None or there.size_bytes == item.size_bytes:
+        return False
+    return is_truncated(target, there, now_ns)
+
+
+def is_truncated(target: Store, there: FileInfo, now_ns: int) -> bool:
+    """Return whether a file that is not young is empty, or ends before its frame does."""
+    if abs(now_ns - there.mtime_ns) < GRACE_NS and not target.remote:
+        return False
+    if there.size_bytes == 0:
+        return True
+    if target.remote:
+        return False
+    try:
+        with target.open(there.name) as opened:
+            check_frame(opened, there.size_bytes)
+    except CodecError:
+        return True
+    except StoreError:
+        return False
+    return False
+
+
+def look_at_payloads(
+    target: Store | None,
+    on_conflict: str,
+    read: Callable[[Item], Item | Step] | None = None,
+) -> LookThere:
+    """Compare payloads; what the target has is read whole.
+
+    Args:
+        target: None where there is nothing to compare with.
+        read: reads an item whose contents nothing has read yet, and returns it with its facts, or
+            how it ended.
+
+    Raises:
+        UsageError: ``on_conflict`` is none of :data:`ON_CONFLICT`.
+    """
+    if on_conflict not in ON_CONFLICT:
+        raise UsageError(f"{on_conflict!r} is not one of {', '.join(ON_CONFLICT)}")
+    chosen = MoveAction.REPLACE if on_conflict == "replace" else MoveAction.KEEP
+
+    def look(item: Item, there: FileInfo) -> Step:
+        if target is None:
+            return Step(item, MoveAction.WRITE)
+        if item.facts is None and read is not None:
+            found = read(item)
+            if isinstance(found, Step):
+                return found
+            item = found
+        try:
+            here = _facts_there(target, item, there)
+        except CodecError as error:
+            return Step(item, MoveAction.HEAL, error.detail, there=there)
+        except MissingError:
+            return Step(item, MoveAction.WRITE)
+        except StoreError as error:
+            return Step(item, MoveAction.BLOCKED, error.reason)
+        return _compare(item, here, there, chosen)
+
+    return look
+
+
+def _facts_there(target: Store, item: Item, there: FileInfo) -> ItemFacts:
+    """Read what the target has under the name of an item."""
+    with target.open(there.name) as file:
+        if item.key is None:
+            return ItemFacts(hash_chunks(read_chunks(file)), there.size_bytes)
+        content = read_content(file, there.size_bytes, there.name, sound=item.sha256)
+    return ItemFacts(
+        content.payload_sha256,
+        content.payload_bytes,
+        compile_seconds=content.compile_seconds,
+    )
+
+
+def _compare(item: Item, here: ItemFacts, there: FileInfo, chosen: MoveAction) -> Step:
+    if here.sha256 != item.sha256:
+        what = "another one is here" if item.key is None else "another payload is here"
+        return Step(item, chosen, what, differs=True, there=there)
+    seconds = item.facts.compile_seconds if item.facts else 0
+    if item.key is None or here.compile_seconds == seconds:
+        return Step(item, MoveAction.SAME)
+    # The same executable: how long it took to compile is not a conflict.
+    action = MoveAction.REPLACE if chosen is MoveAction.REPLACE else MoveAction.SAME
+    detail = f"took {here.compile_seconds} s here and {seconds} s there"
+    return Step(item, action, detail, there=there)
+
+
+def refuse_conflicts(steps: Iterable[Step], on_conflict: str, *, entries: bool) -> None:
+    """Refuse a plan that would keep other contents, where that is not wanted.
+
+    Raises:
+        JaxcacheError: ``conflict``.
+    """
+    kept = [step for step in steps if step.action is MoveAction.KEEP]
+    if on_conflict == "fail" and kept:
+        what = "entries" if entries else "files"
+        raise JaxcacheError(
+            f"{len(kept)} {what} are there already with other contents, {kept[0].name} first",
+            code="conflict",
+            hint="--on-conflict keep or replace decides for all of them",
+        )
+
+
+def counted(
+    steps: Iterable[Step], total: int, progress: "Callable[[int, int], None] | None"
+) -> Iterator[Step]:
+    """Yield steps, and report how many there were."""
+    for number, step in enumerate(steps, 1):
+        yield step
+        if progress:
+            progress(number, total)

@@ -1,0 +1,168 @@
+"""Carry out a plan: read each item whole, check it, and only then write it."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, suppress
+from dataclasses import replace
+from typing import Any, cast
+
+from jaxcache.cache.move.step import (
+    WRITES,
+    MoveAction,
+    MoveSource,
+    MoveTarget,
+    NotSignedError,
+    NotWantedError,
+    Outcome,
+    Parcel,
+    Plan,
+    Step,
+)
+from jaxcache.cache.scan import Progress
+from jaxcache.entry.codec import CodecError
+from jaxcache.errors import JaxcacheError
+from jaxcache.model import CUT_SHORT, GRACE_NS
+from jaxcache.store.ahead import in_order
+from jaxcache.store.base import ChangedError, ExistsError, MissingError, StoreError
+
+UNFINISHED = "still being written; run it again in a minute"
+#: What the files and payloads under way hold in memory.
+BUDGET_BYTES = 256 << 20
+_BATCH_BYTES = 4 << 20
+_Taken = list[tuple[Step, Any]]
+
+
+def move(
+    source: MoveSource,
+    target: MoveTarget,
+    plan: Plan,
+    *,
+    now_ns: int,
+    workers: int,
+    budget_bytes: int = BUDGET_BYTES,
+    stop_at_failure: bool = False,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+    size_of: Callable[[Step], int] = lambda _: 1,
+) -> Outcome:
+    """Carry out a plan, and say how each step ended.
+
+    Args:
+        workers: threads that read, check and write.
+        budget_bytes: of memory, for all of them.
+        stop_at_failure: leave the rest untried after the first file that cannot be written.
+        dry_run: nothing is written, because the target writes nothing.
+        size_of: the size of a step in what ``progress`` counts.
+
+    Raises:
+        NoCacheError: a place is out of reach. What was written until then is whole and settled,
+            and so it is after an interrupt.
+    """
+    writes = plan.writes
+    ends: dict[str, Step] = {}  # noted where it happens, so that an interrupt loses none
+
+    def check(batch: _Taken) -> list[Parcel | Step]:
+        return [open_step(source, step, taken, now_ns) for step, taken in batch]
+
+    def carry(batch: _Taken) -> list[Parcel | Step]:
+        checked = check(batch)
+        _put(target, checked, ends)
+        return checked
+
+    def take() -> Iterator[_Taken]:
+        for batch in _in_batches(writes, 1 if source.remote else target.batch):
+            if stop_at_failure and any(map(_is_unwritten, list(ends.values()))):
+                return
+            yield [(step, source.take(step)) for step in batch]
+
+    def cost(batch: _Taken) -> int:
+        return sum(2 * step.item.content_bytes for step, _ in batch)
+
+    done = counted = 0
+    total = sum(map(size_of, writes))
+    work = check if target.ordered else carry
+    try:
+        moving = in_order(work, take(), workers=workers, cost=cost, budget=budget_bytes, wait=True)
+        with closing(cast(Any, moving)) as results:
+            for checked in results:
+                if target.ordered:
+                    _put(target, checked, ends)
+                for step in writes[counted : counted + len(checked)]:
+                    done += size_of(step)
+                    if progress:
+                        progress(done, total)
+                counted += len(checked)
+    except BaseException:
+        with suppress(JaxcacheError):
+            target.settle(_written(ends))
+        raise
+    target.settle(_written(ends))
+    untried = {s.name: replace(s, action=MoveAction.UNTRIED) for s in writes if s.name not in ends}
+    last = ends | untried
+    return Outcome(plan, tuple(last.get(s.name, s) for s in plan.steps), dry_run=dry_run)
+
+
+def _is_unwritten(step: Step) -> bool:
+    """Return whether a file was read, and could not be written."""
+    return step.action is MoveAction.FAILED and step.item.facts is not None
+
+
+def _written(ends: dict[str, Step]) -> dict[str, Step]:
+    return {name: step for name, step in list(ends.items()) if step.action in WRITES}
+
+
+def _in_batches(steps: Iterable[Step], most: int) -> Iterator[list[Step]]:
+    """Group steps: small ones share one sync, a large one goes alone."""
+    batch: list[Step] = []
+    size = 0
+    for step in steps:
+        if batch and (len(batch) == most or size + step.item.content_bytes > _BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(step)
+        size += step.item.content_bytes
+    if batch:
+        yield batch
+
+
+def open_step(source: MoveSource, step: Step, taken: Any, now_ns: int) -> Parcel | Step:
+    """Return the checked parcel of a step, or how the step ended without one."""
+    try:
+        return source.open(step, taken)
+    except CodecError as error:
+        young = abs(now_ns - step.item.created_ns) < GRACE_NS and not source.remote
+        if error.kind in CUT_SHORT and young:
+            return replace(step, action=MoveAction.UNFINISHED, detail=UNFINISHED, kind=error.kind)
+        return replace(step, action=MoveAction.DAMAGED, detail=error.detail, kind=error.kind)
+    except NotWantedError as error:
+        item = replace(step.item, facts=error.facts)
+        return replace(step, item=item, action=MoveAction.LEFT, detail=str(error))
+    except NotSignedError as error:
+        item = replace(step.item, facts=error.facts)
+        return replace(step, item=item, action=MoveAction.UNTRUSTED, detail=error.reason)
+    except MissingError as error:
+        return replace(step, action=MoveAction.GONE, detail=error.reason)
+    except ChangedError:
+        return replace(step, action=MoveAction.UNFINISHED, detail=UNFINISHED, kind="truncated")
+    except StoreError as error:
+        return replace(step, action=MoveAction.FAILED, detail=error.reason)
+
+
+def _put(target: MoveTarget, checked: list[Parcel | Step], ends: dict[str, Step]) -> None:
+    """Write the parcels of a batch, and note how each step ended."""
+    parcels = [one for one in checked if not isinstance(one, Step)]
+    ends |= {one.name: one for one in checked if isinstance(one, Step)}
+    try:
+        for parcel, error in zip(parcels, target.put(parcels), strict=True):
+            ends[parcel.step.name] = _end(parcel, error)
+    finally:
+        for parcel in parcels:
+            parcel.close()
+
+
+def _end(parcel: Parcel, error: StoreError | None) -> Step:
+    step = replace(parcel.step, item=replace(parcel.step.item, facts=parcel.facts))
+    if error is None:
+        return step
+    overtaken = isinstance(error, ExistsError | ChangedError | MissingError)
+    action = MoveAction.OVERTAKEN if overtaken else MoveAction.FAILED
+    return replace(step, action=action, detail=error.reason)

@@ -1,0 +1,376 @@
+"""The values of a move: what a source offers, what is decided about it, and how it ended."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from jaxcache.errors import ExitCode, UntrustedError
+from jaxcache.model import FileInfo, Problem, ProblemKind, result_repr
+from jaxcache.store.base import StoreError
+
+if TYPE_CHECKING:
+    from jaxcache.cache.bundle.manifest import Manifest, Origin
+    from jaxcache.cache.ledger.record import Event
+    from jaxcache.cache.prune.removal import Execution, Removal
+
+
+class MoveAction(StrEnum):
+    """The decision about one file, or how it ended instead."""
+
+    WRITE = "write"
+    """The target does not have it."""
+    HEAL = "heal"
+    """The target has a damaged file, which is replaced."""
+    REPLACE = "replace"
+    """The target has another sound file, which is replaced as requested."""
+    SAME = "same"
+    """The target has the same payload."""
+    KEEP = "keep"
+    """The target has another sound file, which stays."""
+    BLOCKED = "blocked"
+    """Something that is not an entry has its name, or one that differs in case only."""
+    LEFT = "left"
+    """It is not wanted, or cannot hit in the target."""
+    DAMAGED = "damaged"
+    """``verify`` would call it damaged, or it is not the one that the ledger records."""
+    UNTRUSTED = "untrusted"
+    """No trusted key vouches for it, and one must."""
+    PRESENT = "present"
+    """The target has a file of its name; its payload was not compared."""
+    NO_ROOM = "no-room"
+    """The limit of the target leaves no room for it."""
+    STRAY = "stray"
+    """No cache takes a file of its name."""
+    UNFINISHED = "unfinished"
+    """It is young and truncated, so its writer may not have finished."""
+    GONE = "gone"
+    """The source lost it since it was listed."""
+    OVERTAKEN = "overtaken"
+    """Another process wrote it first."""
+    FAILED = "failed"
+    """It could not be read or written."""
+    UNTRIED = "untried"
+    """An earlier failure ended the move."""
+
+
+WRITES = frozenset({MoveAction.WRITE, MoveAction.HEAL, MoveAction.REPLACE})
+#: The actions that make an outcome partial.
+LACKING = frozenset(
+    {
+        MoveAction.STRAY,
+        MoveAction.BLOCKED,
+        MoveAction.DAMAGED,
+        MoveAction.UNFINISHED,
+        MoveAction.FAILED,
+        MoveAction.UNTRIED,
+    }
+)
+#: What JSON and text call a file that has no other problem.
+_KINDS: Mapping[MoveAction, ProblemKind] = {MoveAction.FAILED: "unreadable"}
+
+
+class ItemFacts(NamedTuple):
+    """The contents of an entry or of a file, from a check or from a manifest."""
+
+    sha256: str
+    """Of the payload of an entry; of the bytes of any other file."""
+    content_bytes: int
+    codec: str = ""
+    compile_seconds: int = 0
+    origin: "Origin | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One entry or side file that a source offers; times are nanoseconds since the epoch."""
+
+    name: str
+    key: str | None
+    """None for a side file."""
+    size_bytes: int
+    """The size of its file, in the cache that it comes from."""
+    created_ns: int
+    used_ns: int | None = None
+    """The date for its ``-atime`` file; None where its creation is the best date."""
+    info: FileInfo | None = None
+    """Its file, where the source is a store."""
+    facts: ItemFacts | None = None
+    """None where nothing has read it yet."""
+    events: "tuple[Event, ...]" = ()
+    """The events of the ledger that travel with it."""
+
+    @property
+    def content_bytes(self) -> int:
+        """The size of its payload; of a file that nothing has read, that of the file."""
+        return self.facts.content_bytes if self.facts else self.size_bytes
+
+    @property
+    def sha256(self) -> str | None:
+        """The digest of its contents, where it is known."""
+        return self.facts.sha256 if self.facts else None
+
+
+def bundle_items(manifest: "Manifest") -> Iterator[Item]:
+    """Yield what a bundle holds, in the order of its stream."""
+    for entry in manifest.items:
+        facts = ItemFacts(
+            entry.payload_sha256,
+            entry.payload_bytes,
+            entry.codec,
+            entry.compile_seconds,
+            manifest.origin_of(entry),
+        )
+        yield Item(
+            entry.file,
+            entry.key,
+            entry.size_bytes,
+            entry.created_ns,
+            entry.atime_ns,
+            facts=facts,
+            events=entry.ledger,
+        )
+    for file in manifest.files:
+        facts = ItemFacts(file.sha256, file.size_bytes)
+        yield Item(file.name, None, file.size_bytes, file.created_ns, facts=facts)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The decision about one item, or how it ended."""
+
+    item: Item
+    action: MoveAction
+    detail: str = ""
+    """For people."""
+    kind: ProblemKind | None = None
+    differs: bool = False
+    """The target has another payload under its key, not only another header."""
+    there: FileInfo | None = None
+    """The file that it replaces, as it was looked at."""
+
+    @property
+    def name(self) -> str:
+        """The name of the file."""
+        return self.item.name
+
+    @property
+    def key(self) -> str | None:
+        """The key of an entry."""
+        return self.item.key
+
+    @property
+    def replaces_damaged(self) -> bool:
+        """Whether the target has a damaged file of this name."""
+        return self.there is not None
+
+    @property
+    def problem(self) -> Problem:
+        """The step as a problem of its file."""
+        kind = self.kind or _KINDS.get(self.action, "stray-file")
+        return Problem(self.name, kind, self.detail, self.key)
+
+
+class Parcel(Protocol):
+    """One item between source and target: whole and checked."""
+
+    @property
+    def step(self) -> Step: ...
+    @property
+    def facts(self) -> ItemFacts: ...
+    @property
+    def mtime_ns(self) -> int: ...
+
+    def frame(self) -> Iterator[bytes]:
+        """Yield the bytes of its file, sealed.
+
+        Raises:
+            ChangedError: the file in the source is another one by now.
+        """
+
+    def payload(self) -> Iterator[Any]:
+        """Yield its contents.
+
+        Raises:
+            JaxcacheError: ``changed``.
+        """
+
+    def close(self) -> None:
+        """Free what it holds."""
+
+
+class NotWantedError(Exception):
+    """A sound item does not travel."""
+
+    def __init__(self, reason: str, facts: ItemFacts) -> None:
+        super().__init__(reason)
+        self.facts = facts
+
+
+class NotSignedError(UntrustedError):
+    """No trusted key vouches for a sound item, and one must."""
+
+    reason = "no trusted key has signed it"
+
+    def __init__(self, name: str, facts: ItemFacts) -> None:
+        super().__init__(f"no trusted key has signed {name}")
+        self.facts = facts
+
+
+class MoveSource(Protocol):
+    """A store or a bundle that entries come from."""
+
+    @property
+    def remote(self) -> bool: ...
+
+    def take(self, step: Step) -> Any:
+        """Read what must be read in order; called by one thread, in the order of the plan."""
+
+    def open(self, step: Step, taken: Any) -> Parcel:
+        """Read the rest and check all of it; called by any thread.
+
+        Raises:
+            CodecError: it is damaged.
+            NotSignedError, NotWantedError, StoreError
+        """
+
+
+class MoveTarget(Protocol):
+    """A store or a bundle that entries go into."""
+
+    ordered: bool
+    """Whether parcels must come in the order of the plan."""
+    batch: int
+    """The most files that one call of :meth:`put` takes."""
+
+    def put(self, parcels: list[Parcel]) -> Iterator[StoreError | None]:
+        """Write files in order, and yield for each None or why it was not written."""
+
+    def settle(self, written: Mapping[str, Step]) -> None:
+        """Write what depends on all of them, such as signatures; called after an interrupt, too."""
+
+
+class _Steps:
+    """Steps under what they came to."""
+
+    __slots__ = ()
+
+    def all_steps(self) -> Iterable[Step]:
+        raise NotImplementedError
+
+    def of(self, *actions: MoveAction) -> tuple[Step, ...]:
+        """Return the steps with these actions."""
+        return tuple(step for step in self.all_steps() if step.action in actions)
+
+    def count(self, *actions: MoveAction) -> int:
+        """Return the number of steps with these actions."""
+        counts = Counter(step.action for step in self.all_steps())
+        return sum(counts[action] for action in actions)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan(_Steps):
+    """The decision about every item that a source offers."""
+
+    __repr__ = result_repr
+
+    source: str
+    target: str
+    steps: tuple[Step, ...]
+    entries: int = 0
+    """The entries of the source, selected or not."""
+    with_atimes: bool = False
+    """Whether new entries get an ``-atime`` file."""
+    removals: "tuple[Removal, ...]" = ()
+    """Entries to remove from the target to make room."""
+    unmet: bool = False
+    """The target holds more than its limit, whatever is done."""
+    segments: tuple[FileInfo, ...] = ()
+    """Segments of the ledger to copy."""
+
+    def all_steps(self) -> Iterable[Step]:
+        """Return every step."""
+        return self.steps
+
+    @property
+    def writes(self) -> tuple[Step, ...]:
+        """The steps that write."""
+        return self.of(*WRITES)
+
+    @property
+    def transfers(self) -> tuple[Step, ...]:
+        """The steps that write, as ``push`` calls them."""
+        return self.writes
+
+    @property
+    def conflicts(self) -> tuple[Step, ...]:
+        """The steps whose key has another payload in the target."""
+        return tuple(step for step in self.steps if step.differs)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome(_Steps):
+    """A plan, and how each of its steps ended."""
+
+    __repr__ = result_repr
+
+    plan: Plan
+    steps: tuple[Step, ...]
+    """As in the plan; a step that did not end as planned has another action."""
+    dry_run: bool = False
+    rolled_back: bool = False
+    """Nothing was kept, because not all of it could be written."""
+    written_bytes: int = 0
+    """The sizes of the files that were written, sealed as they are."""
+    segments: int = 0
+    """Segments of the ledger that were copied."""
+    removed: "Execution | None" = None
+    """Entries removed from the target to make room."""
+
+    def all_steps(self) -> Iterable[Step]:
+        """Return every step."""
+        return self.steps
+
+    def __iter__(self) -> Iterator[Step]:
+        return iter(self.steps)
+
+    @property
+    def written(self) -> tuple[Step, ...]:
+        """The steps that were written; of a dry run, those that would be."""
+        return self.of(*WRITES)
+
+    @property
+    def carried(self) -> tuple[Step, ...]:
+        """The same, as ``push`` calls them."""
+        return self.written
+
+    @property
+    def carried_bytes(self) -> int:
+        """The sizes of the entries and side files that were written."""
+        return sum(step.item.size_bytes for step in self.written)
+
+    @property
+    def damaged(self) -> tuple[Problem, ...]:
+        """The damaged entries that were not written."""
+        return tuple(step.problem for step in self.of(MoveAction.DAMAGED))
+
+    @property
+    def failed(self) -> tuple[Step, ...]:
+        """The files that could not be read or written."""
+        return self.of(MoveAction.FAILED)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the target has everything that was to come."""
+        return self.exit_code is ExitCode.DONE
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """The exit code of a command that ended like this."""
+        if self.of(MoveAction.UNTRUSTED):
+            return ExitCode.UNTRUSTED
+        unremoved = self.removed is not None and self.removed.failed
+        if self.of(*LACKING) or self.plan.unmet or unremoved:
+            return ExitCode.PARTIAL
+        return ExitCode.DONE

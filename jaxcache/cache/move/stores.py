@@ -1,0 +1,269 @@
+"""A cache as the source or the target of a move."""
+
+import contextlib
+import io
+import os
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, BinaryIO
+
+from jaxcache.cache.archive import read_chunks
+from jaxcache.cache.gate import HELD_BYTES
+from jaxcache.cache.move.check import MAX_ENTRY_BYTES, Check, CheckedItem
+from jaxcache.cache.move.step import Item, ItemFacts, Parcel, Plan, Step
+from jaxcache.cache.pair import find, new_atime
+from jaxcache.entry.codec import CodecError
+from jaxcache.entry.frame import add_checksum, seal_entry
+from jaxcache.model import FileInfo
+from jaxcache.store.base import (
+    ChangedError,
+    ExistsError,
+    NewFile,
+    Store,
+    StoreError,
+    or_error,
+    same_file,
+)
+from jaxcache.store.system import file_info, naming
+
+#: Files that share one sync of their folder.
+_BATCH_FILES = 16
+#: A name, the file that was there, and the name of its copy.
+_Undo = tuple[str, FileInfo | None, str]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreParcel:
+    """An entry or a side file as it lies in a store."""
+
+    step: Step
+    info: FileInfo
+    file: BinaryIO
+    checked: CheckedItem
+    changes: bool = True
+    """Whether another process may write to an open file."""
+
+    @property
+    def facts(self) -> ItemFacts:
+        """Its contents."""
+        return self.checked.facts
+
+    @property
+    def mtime_ns(self) -> int:
+        """The time of its file."""
+        return self.info.mtime_ns
+
+    def frame(self) -> Iterator[bytes]:
+        """Yield its own bytes; a checksum is added where the file has none."""
+        self.file.seek(0)
+        if self.checked.sealed:
+            yield from read_chunks(self.file)
+        else:
+            yield self._seal(self.file.read())
+        self._check_unchanged()
+
+    def _seal(self, frame: bytes) -> bytes:
+        content = self.checked.content
+        if content is not None and content.payload_bytes <= HELD_BYTES:
+            header = content.compile_seconds.to_bytes(4, "big")
+            return add_checksum(frame, header + content.held)
+        try:
+            return seal_entry(frame)
+        except CodecError as error:
+            raise ChangedError(self.info.name) from error
+
+    def payload(self) -> Iterator[Any]:
+        """Yield its payload, or the bytes of a side file."""
+        if self.checked.content is None:
+            self.file.seek(0)
+            return read_chunks(self.file)
+        return self.checked.content.chunks(self.file)
+
+    def _check_unchanged(self) -> None:
+        """Raise ``ChangedError`` where JAX has written to an open file."""
+        if self.changes and not isinstance(self.file, io.BytesIO):
+            now = file_info(self.info.name, os.fstat(self.file.fileno()))
+            if not same_file(now, self.info):
+                raise ChangedError(self.info.name)
+
+    def close(self) -> None:
+        """Close the file."""
+        self.file.close()
+
+
+class StoreSource:
+    """A cache directory or a bucket that entries come from, each read at any time."""
+
+    def __init__(self, store: Store, check: Check) -> None:
+        self._store, self._check = store, check
+        self.remote = store.remote
+
+    def take(self, step: Step) -> None:
+        """Nothing must be read in order."""
+
+    def open(self, step: Step, taken: None = None) -> StoreParcel:  # noqa: ARG002
+        """Read a file and check it."""
+        file, info = self._read(step.item)
+        with contextlib.ExitStack() as opened:
+            opened.callback(file.close)
+            with naming(info.name):
+                checked = self._check.read(step.item, file, info)
+            opened.pop_all()
+        return StoreParcel(step, info, file, checked)
+
+    def _read(self, item: Item) -> tuple[BinaryIO, FileInfo]:
+        if self._store.remote or item.size_bytes <= HELD_BYTES:
+            data, info = self._store.fetch(item.name, limit=MAX_ENTRY_BYTES)
+            return io.BytesIO(data), info
+        file = self._store.open(item.name)
+        return file, file_info(item.name, os.fstat(file.fileno()))
+
+
+class StoreTarget:
+    """A cache directory or a bucket that entries go into, each atomically and after its date."""
+
+    ordered = False
+
+    def __init__(
+        self,
+        store: Store,
+        plan: Plan,
+        settle: Callable[[Mapping[str, Step]], None] = lambda _: None,
+    ) -> None:
+        self._store, self._plan = store, plan
+        self.settle = settle
+        self.files: dict[str, FileInfo] = {}
+        """The files that were written, by name."""
+        self.batch = 1 if store.remote else _BATCH_FILES
+
+    def put(self, parcels: Sequence[Parcel]) -> Generator[StoreError | None, None, None]:
+        """Write dates, and then the entries whose dates are there; nothing is replaced unseen."""
+        undated = self._put_dates([parcel.step for parcel in parcels])
+        dated = [parcel for parcel in parcels if parcel.step.name not in undated]
+        files = [
+            NewFile(p.step.name, p.frame(), p.mtime_ns, replace=False, expected=p.step.there)
+            for p in dated
+        ]
+        written = iter(self._store.write_many(files))
+        for parcel in parcels:
+            name = parcel.step.name
+            end = undated[name] if name in undated else next(written)
+            if isinstance(end, StoreError):
+                yield end
+            else:
+                self.files[name] = end
+                yield None
+
+    def _put_dates(self, steps: list[Step]) -> dict[str, StoreError]:
+        """Write ``-atime`` files; return the entries whose date could not be written."""
+        dates = {s.name: d for s in steps if (d := new_date(self._plan, s))}
+        ends = zip(dates, self._store.write_many(list(dates.values())), strict=True)
+        return {
+            name: end
+            for name, end in ends
+            if isinstance(end, StoreError) and not isinstance(end, ExistsError)
+        }
+
+
+def new_date(plan: Plan, step: Step) -> NewFile | None:
+    """Return the ``-atime`` file that an entry gets; None where it gets none."""
+    item = step.item
+    if not plan.with_atimes or item.key is None:
+        return None
+    used_ns = item.created_ns if item.used_ns is None else item.used_ns
+    new = new_atime(item.name, used_ns, mtime_ns=used_ns)
+    return new and new._replace(replace=False)
+
+
+class NoTarget:
+    """The target of a dry run: everything is read and checked, and nothing is written."""
+
+    ordered = False
+    batch = _BATCH_FILES
+
+    def put(self, parcels: list[Parcel]) -> Iterator[StoreError | None]:
+        """Write nothing."""
+        return iter([None] * len(parcels))
+
+    def settle(self, written: Mapping[str, Step]) -> None:
+        """Write nothing."""
+
+
+class StagedTarget:
+    """A cache that gets all files of a plan or none of them.
+
+    Args:
+        stage: a prefix for the names of temporary files in the store.
+    """
+
+    ordered = False
+    batch = _BATCH_FILES
+
+    def __init__(self, store: Store, plan: Plan, stage: str) -> None:
+        self._store, self._plan, self._stage = store, plan, stage
+        self._numbers = {step.name: number for number, step in enumerate(plan.steps)}
+        self._steps: dict[str, Step] = {}
+
+    def put(self, parcels: list[Parcel]) -> Iterator[StoreError | None]:
+        """Write files under temporary names."""
+        files = []
+        for parcel in parcels:
+            name = f"{self._stage}-{self._numbers[parcel.step.name]}"
+            self._steps[name] = parcel.step
+            files.append(NewFile(name, parcel.frame(), parcel.mtime_ns))
+        done = self._store.write_many(files)
+        return (end if isinstance(end, StoreError) else None for end in done)
+
+    def settle(self, written: Mapping[str, Step]) -> None:
+        """Nothing depends on files that have no name yet."""
+
+    def commit(self) -> StoreError | None:
+        """Move all files to their names; on a failure put back what was there, and return it.
+
+        What is there is copied and then replaced in one step: moved away first, it would be
+        missing for a moment, and for ever after a kill. Putting it back takes no room on the disk.
+        """
+        undo: list[_Undo] = []
+        failed: StoreError | None = None
+        try:
+            for name, step in sorted(
+                self._steps.items(), key=lambda one: self._numbers[one[1].name]
+            ):
+                self._commit_one(name, step, undo)
+        except StoreError as error:
+            failed = error
+            for name, there, old in reversed(undo):
+                if there is None:
+                    or_error(partial(self._store.delete, name))
+                else:
+                    or_error(partial(self._store.rename, old, name, replace=True))
+        for _, there, old in undo:
+            if there is not None:
+                or_error(partial(self._store.delete, old))
+        return failed
+
+    def _commit_one(
+        self, name: str, step: Step, undo: list[tuple[str, FileInfo | None, str]]
+    ) -> None:
+        date = new_date(self._plan, step)
+        if date is not None and find(self._store, date.name) is None:
+            self._store.write(date.name, date.chunks, mtime_ns=date.mtime_ns, replace=False)
+            undo.append((date.name, None, ""))
+        if step.there is None:
+            self._store.rename(name, step.name)
+            undo.append((step.name, None, ""))
+            return
+        there = find(self._store, step.name)
+        if there is None or not same_file(there, step.there):
+            raise ChangedError(step.name)
+        old = f"{self._stage}-old{len(undo)}"
+        with self._store.open(step.name) as file:
+            self._store.write(old, read_chunks(file), mtime_ns=there.mtime_ns)
+        undo.append((step.name, there, old))
+        self._store.rename(name, step.name, replace=True)
+
+    def remove(self) -> None:
+        """Remove the temporary files."""
+        for name in self._steps:
+            or_error(partial(self._store.delete, name))
