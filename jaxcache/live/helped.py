@@ -34,9 +34,9 @@ class HelpedDirectory:
         if hasattr(self, "_control"):
             self.close()
 
-    def within(self, seconds: float) -> "Session":
+    def within(self, seconds: float) -> "DirectoryRequests":
         """Return the store with a limit for the next request."""
-        return Session(self, seconds)
+        return DirectoryRequests(self, seconds)
 
     def ask(
         self, head: "dict[str, Any]", data: bytes, limit: int, seconds: float
@@ -109,7 +109,7 @@ class HelpedDirectory:
         return ours
 
 
-class Session:
+class DirectoryRequests:
     """The operations of a directory tier, each within the same limit."""
 
     def __init__(self, directory: HelpedDirectory, seconds: float) -> None:

@@ -51,7 +51,7 @@ class UseLog:
         self._events: list[dict[str, Any]] = []
         self._due = time.monotonic() + _FLUSH_SECONDS
 
-    def hit(self, key: str, took_seconds: float) -> bool:
+    def hit(self, key: str, took_seconds: float = 0.0) -> bool:
         """Note a hit; whether a segment is due."""
         with self._lock:
             count, _, took = self._hits.get(key, (0, 0, 0.0))
