@@ -2,18 +2,18 @@
 
 import pytest
 
-from jaxcache.cache.bundle.manifest import BundleItem
 from jaxcache.cache.ci.restore import item_seconds
 from jaxcache.cache.ledger.record import COMPILE, HIT, Event
+from jaxcache.cache.move.step import Item, ItemFacts
 
 KEY = f"jit_f-{0:064x}"
 
 
-def item(*told: object) -> BundleItem:
+def item(*told: object) -> Item:
     """An entry whose header says three seconds, and what a ledger said of it, in that order."""
     events = [Event(KEY, COMPILE, at, {"compile_seconds": s}) for at, s in enumerate(told)]
-    ledger = (*events, Event(KEY, HIT, 99))
-    return BundleItem(KEY, False, "zstd", 3, 9, 9, "0" * 64, 0, None, 0, ledger)
+    facts = ItemFacts("0" * 64, 9, "zstd", 3)
+    return Item(f"{KEY}-cache", KEY, 9, 0, facts=facts, events=(*events, Event(KEY, HIT, 99)))
 
 
 def test_seconds_as_measured_count_more_than_the_header() -> None:

@@ -194,7 +194,7 @@ def test_a_step_of_a_job_shows_bytes_as_bytes(
     more = [] if step == "save" else ["--everything"]
     words = [sys.executable, "-c", _AT_ONCE, "ci", step, str(bundle), "-C", str(job), *more]
     terminal = Terminal(words, home=tmp_path, width=80)
-    assert terminal.finish() == 0, terminal.text
+    assert terminal.finish() == (3 if step == "save" else 0), terminal.text  # one entry is damaged
     title = "saving" if step == "save" else "checking"
     bars = [x for x in re.split(r"[\r\n]", without_style(terminal.text)) if title in x]
     assert bars

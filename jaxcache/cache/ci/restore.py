@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from jaxcache.cache.bundle.check import verify_bundle
 from jaxcache.cache.bundle.compat import Compatibility, Host, Outlook, forecast_items
 from jaxcache.cache.bundle.format import Bundle
 from jaxcache.cache.gate import Signed
@@ -129,15 +128,11 @@ def restore_bundle(
     lookup_only: bool = False,
     progress: Progress | None = None,
 ) -> Outcome:
-    """Check a bundle from end to end, and write what may hit here.
+    """Write what may hit here of a bundle that has been verified.
 
     Args:
         store: the cache; None where its directory does not exist yet.
-
-    Raises:
-        BundleError: the bundle is damaged.
     """
-    bundle = verify_bundle(bundle, progress, allow_large=job.allow_large)
     plan = plan_import(store, bundle, cache_dir=job.cache_dir, wanted=job.refuse)
     plan = _without_sides(plan) if not any(map(_fits, plan.steps)) else plan
     return execute_import(store, bundle, plan, dry_run=lookup_only, progress=progress)

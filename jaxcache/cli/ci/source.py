@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from jaxcache.cache.bundle.check import verify_bundle
 from jaxcache.cache.bundle.compat import Compatibility
 from jaxcache.cache.bundle.format import Bundle
 from jaxcache.cache.bundle.manifest import BundleError
@@ -82,6 +83,8 @@ def _restore(source: str, target: str, options: RestoreOptions) -> tuple[Outcome
             store = make_store(target)
         if isinstance(found, Bundle):
             with progress_bar("checking", in_bytes=True) as progress:
+                found = verify_bundle(found, progress, allow_large=job.allow_large)
+            with progress_bar("restoring") as progress:
                 done = restore_bundle(
                     store, found, job, lookup_only=options.lookup_only, progress=progress
                 )
