@@ -100,6 +100,17 @@ def test_damage_in_a_bucket_stays_there(
     assert victim.name not in names(tmp_path / "fresh")
 
 
+def test_an_entry_that_cannot_be_read_is_not_called_damaged(
+    run_cli: RunCli, s3: "Proxy", bucket: str, job: Path, tmp_path: Path
+) -> None:
+    step(run_cli, "save", bucket, job)
+    victim = min(job.glob("*-cache")).name
+    s3.fault = lambda seen: 400 if seen.name.endswith(victim) else None
+    told = step(run_cli, "restore", bucket, tmp_path / "fresh")
+    assert (told["left_out"], [f["file"] for f in told["failed"]]) == (0, [victim])
+    assert names(tmp_path / "fresh") == names(job) - {victim}
+
+
 def test_a_shared_cache_needs_no_bucket_for_jax(run_cli: RunCli, bucket: str) -> None:
     done = run_cli("ci", "restore", bucket, "-C", bucket)
     assert (done.returncode, "[not-local]" in done.stderr) == (2, True)

@@ -259,19 +259,25 @@ def test_what_was_there_unsigned_is_signed_by_the_next_push(
     assert len(done["carried"]) == len(names(there))
 
 
-@pytest.mark.parametrize("way", ["push", "pull", "copy", "save", "import"])
+@pytest.mark.parametrize(
+    "way", ["push", "pull", "copy", "save", "restore", "import", "restore-bundle"]
+)
 def test_what_travels_arrives_sealed_with_the_same_blocks(
     run_cli: RunCli, there: Path, tmp_path: Path, way: str
 ) -> None:
     here, bundle = tmp_path / "here", tmp_path / "b.jxb"
-    words = WAYS[way](there, here) if way in WAYS else ("import", bundle, "-C", here)
+    from_bundle = {
+        "import": ("import", bundle, "-C", here),
+        "restore-bundle": ("ci", "restore", bundle, "-C", here, "--everything"),
+    }
+    words = from_bundle.get(way) or WAYS[way](there, here)
     bundle.write_bytes(make_bundle(there))
     assert run_cli(*words).returncode == 0
     for name in names(there):
         old, new = (there / name).read_bytes(), (here / name).read_bytes()
         assert zstandard.get_frame_parameters(new).has_checksum
         assert not zstandard.get_frame_parameters(old).has_checksum
-        if way != "import":
+        if way not in from_bundle:
             assert new[5:-4] == old[5:]
 
 

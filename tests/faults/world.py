@@ -32,6 +32,8 @@ class State:
 
     files: dict[str, str]
     """What each file says, by name: bytes, permissions and, of an entry, its time."""
+    sealed: dict[str, str]
+    """The same of entries without a checksum, as they are in the cache that they are carried to."""
     leftovers: frozenset[str]
     """Temporary names."""
     torn: tuple[str, ...]
@@ -109,8 +111,10 @@ def _bundles(root: Path, source: Path) -> None:
     conflict = _file(source, _DATED, "jit_loss")
     shutil.copy(_file(CORPUS / _UNDATED, _UNDATED, "jit_loss"), conflict)
     (source / _AUTOTUNE).mkdir()
-    (source / _AUTOTUNE / "a.textproto").write_text("of the bundle")
-    (source / _AUTOTUNE / "b.textproto").write_text("only in the bundle")
+    for name, text in (("a", "of the bundle"), ("b", "only in the bundle")):
+        path = source / _AUTOTUNE / f"{name}.textproto"
+        path.write_text(text)
+        _age(path, 5)  # a young one does not travel
     _date(source)
     _cli(root, "export", "in.jxb", "-C", source)
     _cli(root, "export", "out/old.jxb", "-C", root / "other")
@@ -183,6 +187,7 @@ def copy_of(template: Path, name: str) -> Iterator[Path]:
 def look(root: Path) -> State:
     """Read a world."""
     files: dict[str, str] = {}
+    sealed: dict[str, str] = {}
     leftovers, torn, payloads, undated = set(), [], set(), set()
     records: dict[str, str] = {}
     for path in sorted(p for p in root.rglob("*") if not p.is_dir()):
@@ -208,15 +213,22 @@ def look(root: Path) -> State:
             files[name] = "a private key"
             torn += [] if _is_private_key(path) else [name]
         else:
-            files[_without_moment(name)] = _describe(path)
+            files[_without_moment(name)] = _describe(path, _read(path))
             if payload := _payload(path):
                 payloads.add(payload)
+                sealed[name] = _describe(path, _sealed(_read(path)))
     for cache in ("cache", "other", "new"):
         if (root / cache).is_dir():
             undated |= _undated(root / cache)
             torn += _read_ledger(root / cache, records)
     return State(
-        files, frozenset(leftovers), tuple(torn), frozenset(payloads), frozenset(undated), records
+        files,
+        sealed,
+        frozenset(leftovers),
+        tuple(torn),
+        frozenset(payloads),
+        frozenset(undated),
+        records,
     )
 
 
@@ -239,8 +251,17 @@ def _read(path: Path) -> bytes:
         return file.read()
 
 
-def _describe(path: Path) -> str:
-    data, status = _read(path), path.lstat()
+def _sealed(data: bytes) -> bytes:
+    """The frame with a checksum: its flag, and four bytes after the same blocks."""
+    from jaxcache.entry.frame import seal_entry
+
+    sealed = bytes(seal_entry(data))
+    assert sealed == data or (sealed[5:-4], len(sealed)) == (data[5:], len(data) + 4)
+    return sealed
+
+
+def _describe(path: Path, data: bytes) -> str:
+    status = path.lstat()
     said = f"{hashlib.sha256(data).hexdigest()[:16]}, {len(data)} bytes"
     said += f", mode {stat.S_IMODE(status.st_mode):o}"
     return f"{said}, of {status.st_mtime_ns}" if path.name.endswith("-cache") else said
@@ -275,14 +296,15 @@ def _read_ledger(cache: Path, records: dict[str, str]) -> list[str]:
     for key in ledger:
         record = ledger.record(key)
         assert record is not None
-        known = {
+        said = {
             "payload": record.payload_sha256,
             "hits": record.hits,
             "pinned": record.pinned,
             "sealed": record.sealed_ns is not None,
             "seconds": record.compile_seconds,
         } | record.extra
-        records |= {f"{cache.name}/{key}: {what}": repr(said) for what, said in known.items()}
+        if any(said.values()):  # a removal alone says nothing else
+            records |= {f"{cache.name}/{key}: {what}": repr(fact) for what, fact in said.items()}
     return [f"{cache.name}: {ledger.damaged} damaged parts of the ledger"] if ledger.damaged else []
 
 
