@@ -117,6 +117,19 @@ def enable(
     return Enabled(directory, live_layer.LAYER is not None, changed, kept)
 
 
+def set_default_directory(settings: Resolved) -> None:
+    """Set JAX's directory where a file switches the layer on, and nobody has set one.
+
+    Raises:
+        ConfigError: the file's own ``cache-dir`` cannot be made.
+    """
+    import jax
+
+    if os.path.isabs(settings.origins["enabled"]) and _is_free(jax.config, _DIRECTORY):
+        changed, _ = _apply(jax.config, {_DIRECTORY: _prepare(*_default_directory())})
+        _reset_where_needed(changed)
+
+
 def _warn_of_lost(
     asked: "dict[str, Any]", resolved: Resolved, kept: "dict[str, Any]", cache_dir: Any
 ) -> None:

@@ -257,6 +257,10 @@ def start(settings: "Resolved | None" = None) -> "Layer | None":
                     layer = Layer(asked, adapter)
                     layer.install()
                     LAYER = layer
+                    if settings is None:
+                        from .enable import set_default_directory
+
+                        set_default_directory(asked)
             if settings is not None:
                 LAYER.change(settings)
         except (ConfigError, UnknownJaxError) as error:

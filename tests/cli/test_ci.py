@@ -104,6 +104,46 @@ def test_nothing_new_is_not_saved(step: Step, bundle: Path, tmp_path: Path) -> N
     assert (told["saved"], told["why"]) == (True, "always")
 
 
+def test_a_job_without_jax_saves_what_it_was_restored_from(
+    run_cli: RunCli, step: Step, bundle: Path, cache: Path, tmp_path: Path
+) -> None:
+    step("restore", bundle)
+    witnessed(tmp_path / "job", reads=True)
+    told = step("save", tmp_path / "other.jxb")
+    assert (told["saved"], told["why"], told["dropped"]) == (True, "first", [])
+    assert in_bundle(run_cli, tmp_path / "other.jxb", tmp_path) == names(cache)
+
+
+def test_a_save_that_keeps_nothing_writes_no_bundle(
+    step: Step, bundle: Path, tmp_path: Path
+) -> None:
+    step("restore", bundle)
+    told = step("save", tmp_path / "other.jxb", "--max-size", "1")
+    assert (told["saved"], told["why"]) == (False, "empty")
+    assert not (tmp_path / "other.jxb").exists()
+
+
+def test_the_second_of_two_jobs_does_not_drop_what_the_first_compiled(
+    run_cli: RunCli, step: Step, bundle: Path, corpus: Path, tmp_path: Path
+) -> None:
+    job, mine = tmp_path / "job", tmp_path / "mine"
+    step("restore", bundle)
+    job.rename(mine)
+    step("restore", bundle)
+    theirs = compile_new(job, corpus)
+    assert step("save", bundle)["saved"]
+    before = bundle.read_bytes()
+    new = compile_new(mine, corpus, "jit_loss-*-cache")
+    for dry in ((), ("--dry-run",)):
+        done = run_cli("ci", "save", bundle, "-C", mine, *dry)
+        assert (done.returncode, "[newer-target]" in done.stderr) == (3, True), done.stderr
+        assert theirs.name.removesuffix("-cache") in done.stderr
+        assert bundle.read_bytes() == before
+    assert run_cli("import", bundle, "-C", mine).returncode == 0
+    assert run_cli("ci", "save", bundle, "-C", mine).returncode == 0
+    assert {theirs.name, new.name} <= in_bundle(run_cli, bundle, tmp_path)
+
+
 @pytest.mark.parametrize("save_if", ["false", "False"])
 def test_save_if(step: Step, bundle: Path, corpus: Path, tmp_path: Path, save_if: str) -> None:
     step("restore", bundle)

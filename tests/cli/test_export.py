@@ -13,6 +13,10 @@ import zstandard
 from bundling import first_entry, padded, payload_of
 from conftest import CORPUS, RunCli, clean_environment
 
+from jaxcache.cache.ledger.record import Event
+from jaxcache.cache.ledger.segments import append
+from jaxcache.store.local import LocalStore
+
 SMALL = "0.4.38-cpu-zstd"
 
 
@@ -103,6 +107,19 @@ def test_increments(run_cli: RunCli, corpus: Path, cache: Path, tmp_path: Path) 
     run_cli("import", base, "-C", tmp_path / "new")
     run_cli("import", more, "-C", tmp_path / "new")
     assert run_cli("diff", cache, tmp_path / "new").returncode == 0
+
+
+def test_an_increment_over_a_bundle_whose_ledger_knows_the_seconds(
+    run_cli: RunCli, cache: Path, tmp_path: Path
+) -> None:
+    """The ledger has them exactly, the header of an entry in whole seconds."""
+    base, more = tmp_path / "base.jxb", tmp_path / "more.jxb"
+    keys = [p.name.removesuffix("-cache") for p in cache.glob("*-cache")]
+    append(LocalStore(cache), [Event(k, "compile", 1, {"compile_seconds": 0.25}) for k in keys])
+    run_cli("export", base, "-C", cache)
+    for ref in (base, cache):
+        done = run_cli("export", more, "--since", ref, "-C", cache, "--json")
+        assert json.loads(done.stdout)["entries"] == 0, done.stderr
 
 
 def test_only_a_bundle_is_overwritten(run_cli: RunCli, cache: Path, tmp_path: Path) -> None:

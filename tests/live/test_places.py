@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import RunCli
 
 from live.conftest import (
     PROGRAM,
@@ -112,6 +113,23 @@ def test_whatever_fails_in_the_layer_the_program_runs_on(
         (line,) = [one for one in ran.err.splitlines() if "cpu_aot_loader.cc" not in one]
         assert line.startswith(f"jaxcache: {said}")
     assert len(entries(tmp_path / "cache")) > 1
+
+
+@pytest.mark.parametrize("cache_dir", [None, "jc"])
+def test_a_file_that_switches_the_layer_on_gives_a_program_without_a_cache_one(
+    run_live: RunLive, run_cli: RunCli, tmp_path: Path, cache_dir: str | None
+) -> None:
+    top = f'[tool.jaxcache]\ncache-dir = "{cache_dir}"\n' if cache_dir else ""
+    (tmp_path / "pyproject.toml").write_text(f"{top}[tool.jaxcache.live]\nenabled = true\n")
+    assert run_cli("trust", "here", "--yes").returncode == 0
+    unset = {"JAXCACHE_LIVE": None, "JAX_COMPILATION_CACHE_DIR": None, "XDG_CACHE_HOME": "xdg"}
+    where = tmp_path / (cache_dir or "xdg/jax")
+    first = run_live(PROGRAM, **unset)
+    assert len(entries(where)) == first["written"] > 1
+    assert run_live(PROGRAM, **unset)["hits_local"] == first["written"]
+    # A program that names a directory itself keeps it.
+    own = f"import jax\njax.config.update('jax_compilation_cache_dir', {str(tmp_path / 'own')!r})"
+    assert run_live(f"{own}\n{PROGRAM}", **unset)["written"] == len(entries(tmp_path / "own")) > 1
 
 
 CHILDREN = """

@@ -1,7 +1,7 @@
 """Keep of a cache what the job needed, if it compiled anything new."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,11 +12,11 @@ from jaxcache.cache.move.offer import ExportPlan, plan_export
 from jaxcache.cache.prune.removable import removable_entries
 from jaxcache.cache.scan import Progress, Scan, ScanAids, scan
 from jaxcache.core.eviction import choose_for_room
-from jaxcache.errors import UsageError
+from jaxcache.errors import ExitCode, JaxcacheError, UsageError
 from jaxcache.model import Entry
 from jaxcache.options.move import SaveIf
 from jaxcache.store.base import Store
-from jaxcache.units import NS_PER_SECOND
+from jaxcache.units import NS_PER_SECOND, format_count
 
 #: Why something is saved, or why not.
 Why = Literal["new", "always", "first", "nothing-new", "not-wanted", "empty"]
@@ -105,19 +105,21 @@ def plan_save(
     ledger = seen.ledger or Ledger()
     usage = judge_usage(seen, ledger, baseline)
     dropped: dict[str, DropReason] = {}
-    for entry in usage.unused if finished else ():
+    # A job that neither used nor compiled anything ran no JAX: it says nothing about use.
+    for entry in usage.unused if finished and (usage.used or usage.new) else ():
         if (now_ns - entry.last_used_ns) / NS_PER_SECOND > (unused_for_seconds or 0.0):
             dropped[entry.file] = "unused"
     for file in _over(seen, ledger, dropped.__contains__, max_size_bytes, now_ns):
         dropped[file] = "max-size"
+    kept = tuple(e for e in seen.entries if e.file not in dropped)
     return SavePlan(
         cache_dir=store.url,
         target=target,
         usage=usage,
-        kept=tuple(e for e in seen.entries if e.file not in dropped),
+        kept=kept,
         dropped=tuple((e, dropped[e.file]) for e in seen.entries if e.file in dropped),
         export=plan_export(store, only=lambda e: e.file not in dropped, now_ns=now_ns),
-        why=_why(save_if, usage, target_exists=target_exists),
+        why=_why(save_if, usage, kept, target_exists=target_exists),
         source=baseline.source if baseline else "",
         finished=finished,
         skips_quick=THRESHOLD not in environment
@@ -125,10 +127,32 @@ def plan_save(
     )
 
 
-def _why(save_if: SaveIf, usage: Usage, *, target_exists: bool) -> Why:
+def check_newer(plan: SavePlan, baseline: Baseline, held: Iterable[str]) -> None:
+    """Check that a save drops nothing that the target has gained since the job was restored.
+
+    Args:
+        held: the keys of the entries that the target holds now.
+
+    Raises:
+        JaxcacheError: ``newer-target``.
+    """
+    known = {e.key for e in plan.usage.entries} | baseline.entries.keys()
+    lost = sorted(key for key in held if key not in known)
+    if lost:
+        raise JaxcacheError(
+            f"{plan.target} has gained {format_count(len(lost), 'entry')} since ci restore, which "
+            f"saving would drop: {lost[0]}{' and others' if lost[1:] else ''}",
+            code="newer-target",
+            hint=f"jaxcache import {plan.target} -C {plan.cache_dir}, then save again; or save to "
+            "a directory or a bucket, where parallel jobs add to each other",
+            exit_code=ExitCode.PARTIAL,
+        )
+
+
+def _why(save_if: SaveIf, usage: Usage, kept: Sequence[Entry], *, target_exists: bool) -> Why:
     if save_if == "false":
         return "not-wanted"
-    if not usage.entries:
+    if not kept:
         return "empty"
     if save_if == "always":
         return "always"

@@ -52,9 +52,9 @@ class Usage:
     """New entries that were read later on, as far as the ledger knows."""
 
     @property
-    def entries(self) -> int:
+    def entries(self) -> tuple[Entry, ...]:
         """All of them."""
-        return len(self.new) + len(self.used) + len(self.unused) + len(self.unknown)
+        return self.new + self.used + self.unused + self.unknown
 
 
 def judge_usage(seen: Scan, ledger: Ledger, baseline: Baseline | None) -> Usage:

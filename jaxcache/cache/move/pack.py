@@ -185,7 +185,7 @@ def _write(
         found = (facts.sha256, facts.compile_seconds)
         return (
             "there already"
-            if there and found == (there.payload_sha256, there.compile_seconds)
+            if there and found == (there.payload_sha256, there.header_seconds)
             else None
         )
 

@@ -71,7 +71,7 @@ def _restore(source: str, target: str, options: RestoreOptions) -> tuple[Outcome
     with contextlib.ExitStack() as opened:
         found: Bundle | Store
         if is_bundle_name(source):
-            found = opened.enter_context(_open_bundle(source))
+            found = opened.enter_context(open_source(source))
         else:
             found = open_store(source)
         job = _job(target, options)
@@ -126,7 +126,7 @@ def _job(target: str, options: RestoreOptions) -> RestoreJob:
 
 
 @contextlib.contextmanager
-def _open_bundle(source: str) -> Iterator[Bundle]:
+def open_source(source: str) -> Iterator[Bundle]:
     """Open a bundle and check who signed it.
 
     Raises:

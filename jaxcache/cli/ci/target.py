@@ -4,19 +4,21 @@ import os
 import time
 from dataclasses import replace
 
+from jaxcache.cache.bundle.manifest import BundleError
 from jaxcache.cache.ci.baseline import read_baseline
 from jaxcache.cache.ci.publish import Saved, check_save, save_shared
-from jaxcache.cache.ci.save import SavePlan, parse_job_status, plan_save
+from jaxcache.cache.ci.save import SavePlan, check_newer, parse_job_status, plan_save
 from jaxcache.cache.ledger.record import HIT, Event
 from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.cache.move.file import check_file_name, is_bundle_name, write_bundle
 from jaxcache.cache.move.offer import with_ledger
 from jaxcache.cli.bundle import signing_keys
 from jaxcache.cli.ci import check_local
+from jaxcache.cli.ci.source import open_source
 from jaxcache.cli.opening import open_jax_cache
 from jaxcache.cli.options import require_writable
 from jaxcache.cli.terminal.progress import progress_bar
-from jaxcache.errors import NoCacheError
+from jaxcache.errors import NoCacheError, UntrustedError
 from jaxcache.layouts import check_layout
 from jaxcache.options.move import SaveOptions
 from jaxcache.store import find_store, is_remote, make_store, open_store
@@ -30,6 +32,7 @@ def plan(cache_dir: str, target: str, options: SaveOptions) -> SavePlan:
 
     Raises:
         NoCacheError, UsageError
+        JaxcacheError: ``newer-target``.
     """
     check_local(cache_dir, target)
     bundle = is_bundle_name(target)
@@ -40,11 +43,12 @@ def plan(cache_dir: str, target: str, options: SaveOptions) -> SavePlan:
         if not there.remote:
             check_layout(there, "jax")
     store = open_jax_cache(cache_dir)
+    baseline = read_baseline(store)
     with progress_bar("reading entries") as progress:
-        return plan_save(
+        planned = plan_save(
             store,
             target,
-            baseline=read_baseline(store),
+            baseline=baseline,
             save_if=options.save_if,
             target_exists=_exists(target),
             max_size_bytes=options.max_size_bytes if bundle else None,
@@ -54,6 +58,18 @@ def plan(cache_dir: str, target: str, options: SaveOptions) -> SavePlan:
             now_ns=time.time_ns(),
             progress=progress,
         )
+    if bundle and planned.saves and baseline is not None:
+        check_newer(planned, baseline, _held_keys(target))
+    return planned
+
+
+def _held_keys(target: str) -> list[str]:
+    """Return the keys of the entries in a bundle; none where no job could restore it."""
+    try:
+        with open_source(target) as bundle:
+            return [item.key for item in bundle.manifest.items]
+    except (BundleError, NoCacheError, StoreError, UntrustedError):
+        return []
 
 
 def _exists(target: str) -> bool:
