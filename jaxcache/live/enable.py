@@ -125,7 +125,7 @@ def set_default_directory(settings: Resolved) -> None:
     """
     import jax
 
-    if os.path.isabs(settings.origins["enabled"]) and _is_free(jax.config, _DIRECTORY):
+    if settings.origins["enabled"].endswith(".toml") and _is_free(jax.config, _DIRECTORY):
         changed, _ = _apply(jax.config, {_DIRECTORY: _prepare(*_default_directory())})
         _reset_where_needed(changed)
 
