@@ -25,7 +25,8 @@ CORPUS = Path(__file__).parent / "data" / "corpus"
 #: Variables of the caller that would change what a test sees.
 _FOREIGN = (
     *("JAX_", "XLA_", "LIBTPU", "XDG_", "NO_COLOR", "COLUMNS", "TERM", "PYTHONWARNINGS"),
-    *("VIRTUAL_ENV", "CONDA_PREFIX"),
+    *("VIRTUAL_ENV", "CONDA_PREFIX", "JAXCACHE_", "LC_", "LANG", "TZ", "LINES", "FORCE_COLOR"),
+    *("CI", "GITHUB_", "PYTHONUTF8", "PYTHONIOENCODING", "PYTHONOPTIMIZE"),
 )
 
 RunCli = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -43,7 +44,7 @@ def clean_environment(home: Path) -> dict[str, str]:
     """The caller's environment without what would leak into a test."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(_FOREIGN)}
     env |= {"HOME": str(home), "PYTHONPATH": str(REPOSITORY), "PYTHONHASHSEED": "0"}
-    env["PYTHONWARNINGS"] = "error"
+    env |= {"PYTHONWARNINGS": "error", "LANG": "C.UTF-8"}
     return env
 
 

@@ -81,7 +81,7 @@ class Terminal:
         """What was shown so far, with its escape sequences."""
         return b"".join(self._chunks).decode("utf-8", "replace").replace("\r\n", "\n")
 
-    def wait_for(self, wanted: str, timeout: float = 60) -> None:
+    def wait_for(self, wanted: str, timeout: float = 300) -> None:
         """Wait until a text was shown."""
         deadline = time.monotonic() + timeout
         while wanted not in without_style(self.text):
@@ -93,14 +93,14 @@ class Terminal:
         """Type something."""
         os.write(self._master, text.encode())
 
-    def finish(self, timeout: float = 120) -> int:
+    def finish(self, timeout: float = 600) -> int:
         """Wait for the end, and return the exit code."""
         try:
             code = self.process.wait(timeout)
         except subprocess.TimeoutExpired:
             os.killpg(self.process.pid, signal.SIGKILL)
             raise
-        self._reader.join(10)
+        self._reader.join(300)
         os.close(self._master)
         return code
 

@@ -206,7 +206,7 @@ def save_lines(plan: SavePlan, saved: Saved) -> Iterator[str]:
         others = f", {unknown} unknown" if unknown else ""
         yield (
             f"of {format_count(before, 'entry')} from before the job, {len(usage.used)} used "
-            f"(saved {saving}), {len(usage.unused)} not used{others}{_WITNESSES[usage.witness]}"
+            f"({saving}), {len(usage.unused)} not used{others}{_WITNESSES[usage.witness]}"
         )
         yield new
     else:

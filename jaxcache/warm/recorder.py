@@ -185,6 +185,7 @@ class Recorder:
         Args:
             known_seconds: exact compile seconds by key, where JAX keeps whole seconds only.
         """
+        known_seconds = self._with_own(known_seconds)
         processes = tuple(
             _process(number, known) for number, known in self.processes.items() if known.loaded
         )
@@ -221,10 +222,15 @@ class Recorder:
 
     def saved_by_hit(self, known_seconds: Mapping[str, float]) -> list[tuple[Done, float]]:
         """Return every hit with its part of the seconds that all together have saved."""
-        savings = list(self._savings(known_seconds))
+        savings = list(self._savings(self._with_own(known_seconds)))
         total = saved_in_series(span for _, *span in savings)
         alone = math.fsum(max(0.0, saved) for *_, saved in savings)
         return [(e, total * max(0.0, saved) / alone) for e, *_, saved in savings if alone > 0]
+
+    def _with_own(self, known_seconds: Mapping[str, float]) -> dict[str, float]:
+        """Add the compile seconds of what this run has written, which a later hit of it saves."""
+        written = (e for e in self.modules if e.key and e.outcome == "written" and e.compile)
+        return {**known_seconds, **{str(e.key): _length(e.compile) or 0.0 for e in written}}
 
     def _savings(
         self, known_seconds: Mapping[str, float]

@@ -270,9 +270,7 @@ def test_a_young_file_that_is_all_there_and_wrong_is_taken(
         data[len(data) // 2 : len(data) // 2 + 8] = b"\xff" * 8
     path.write_bytes(data)
     other.write_bytes(other.read_bytes()[:-9])
-    began = time.monotonic()
     done = run_cli("verify", "-C", cache, "--fix")
-    assert time.monotonic() - began > 1  # between two looks
     assert done.returncode == 1
     assert not path.exists() and other.exists()
     assert "1 file moved to quarantine" in done.stderr
