@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from jaxcache.cache.bundle.manifest import Manifest
     from jaxcache.cache.diff import Diff
     from jaxcache.cache.move.step import Outcome, Plan
-    from jaxcache.cache.move.sync import SyncPlan
     from jaxcache.cache.trust import TrustedKey
 
 
@@ -149,7 +148,7 @@ class MovingMethods:
         target: "MovingMethods",
         *,
         trusted: str | os.PathLike[str] | None = None,
-        accept: "Callable[[SyncPlan], bool] | None" = None,
+        accept: "Callable[[Plan], bool] | None" = None,
         progress: Progress | None = None,
         **options: Any,
     ) -> "Outcome | None":

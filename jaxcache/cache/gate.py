@@ -22,7 +22,7 @@ from jaxcache.entry.contents import Contents
 from jaxcache.entry.decode import decode_payload
 from jaxcache.entry.names import split_name
 from jaxcache.entry.read import OpenPayload
-from jaxcache.errors import JaxcacheError, UntrustedError
+from jaxcache.errors import JaxcacheError
 from jaxcache.model import Codec
 
 #: Longest file name that Linux file systems take, in bytes.
@@ -209,18 +209,6 @@ class Gate:
     def is_signed(self, name: str, digest: str) -> bool:
         """Return whether the policy lets bytes of this SHA-256 in under this name."""
         return self.signed is None or digest in self.signed.get(name, ())
-
-    def check_entry(self, name: str, file: BinaryIO, size_bytes: int) -> Content:
-        """Check one whole entry.
-
-        Raises:
-            CodecError: it is damaged, or larger than executables are.
-            UntrustedError: nobody vouches for it.
-        """
-        content = read_content(file, size_bytes, name, allow_large=self.allow_large)
-        if not self.is_signed(name, content.payload_sha256):
-            raise UntrustedError(f"no trusted key has signed {name}")
-        return content
 
 
 def _too_large(detail: str) -> CodecError:

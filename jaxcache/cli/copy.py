@@ -95,7 +95,9 @@ def _copy_cache(
 ) -> int:
     """Copy entries of JAX from one cache into another, file by file."""
     from jaxcache.cache.bundle.compat import forecast_items
-    from jaxcache.cache.move.copy import execute_copy, is_left_out, plan_copy
+    from jaxcache.cache.move.arrive import receive
+    from jaxcache.cache.move.copy import is_left_out, plan_copy
+    from jaxcache.cache.move.stores import sender_of
     from jaxcache.cache.trust import Verdict
     from jaxcache.cli import bundle as shared
     from jaxcache.cli.terminal.progress import progress_bar
@@ -107,7 +109,7 @@ def _copy_cache(
     if store := find_store(target):
         require_writable(store)
     with progress_bar("comparing") as progress:
-        copy = plan_copy(
+        plan = plan_copy(
             opened.store,
             export,
             store,
@@ -118,9 +120,11 @@ def _copy_cache(
             progress=progress,
         )
     with shared.interruptible(), progress_bar("copying") as progress:
-        done = execute_copy(
+        done = receive(
             None if dry_run else store or make_store(target),
-            copy,
+            sender_of(opened.store, plan),
+            plan,
+            now_ns=export.now_ns,
             atomic=options.atomic,
             progress=progress,
         )

@@ -15,8 +15,7 @@ from jaxcache.store.location import index_folder
 
 if TYPE_CHECKING:
     from jaxcache.cache.bundle.compat import Compatibility
-    from jaxcache.cache.move.step import Step
-    from jaxcache.cache.move.sync import SyncPlan
+    from jaxcache.cache.move.step import Plan, Step
     from jaxcache.cli.opening import Opened
     from jaxcache.store.base import Store
 
@@ -143,9 +142,7 @@ def _carry_over(
     return done.exit_code
 
 
-def _plan(
-    opened: "Opened", target: "Store | None", location: str, options: SyncOptions
-) -> "SyncPlan":
+def _plan(opened: "Opened", target: "Store | None", location: str, options: SyncOptions) -> "Plan":
     """Compare the two caches, with the signatures that the target requires."""
     from jaxcache.cache.move.sync import plan_sync
     from jaxcache.cli.bundle import place_of, required_signatures
@@ -225,7 +222,7 @@ def _carry_files(
     return copy_files(source, export, target, ArrivalOptions(), form, dry_run=dry_run)
 
 
-def _ask(plan: "SyncPlan") -> None:
+def _ask(plan: "Plan") -> None:
     from jaxcache.cli.output import note
     from jaxcache.cli.terminal import confirm
     from jaxcache.render.prune import removals_table

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from itertools import chain, islice
 from typing import TYPE_CHECKING, TypeVar
 
@@ -25,7 +25,7 @@ def in_order(
     cost: Callable[[_Item], int] | None = None,
     budget: int = 0,
     wait: bool = False,
-) -> Iterator[_Result]:
+) -> Generator[_Result, None, None]:
     """Yield ``work(item)`` for each item, in order, at most ``workers`` of them ahead.
 
     An exception of the work is raised in its place, and what has not begun is not begun.

@@ -8,8 +8,9 @@ from jaxcache.cache.ci.save import SavePlan
 from jaxcache.cache.ledger.record import HIT, Event
 from jaxcache.cache.ledger.segments import Ledger, append, compact
 from jaxcache.cache.move.arrive import events_of
-from jaxcache.cache.move.step import MoveAction, Outcome
-from jaxcache.cache.move.sync import execute, plan_save_to
+from jaxcache.cache.move.copy import plan_copy
+from jaxcache.cache.move.step import MoveAction, Outcome, Plan
+from jaxcache.cache.move.sync import execute
 from jaxcache.cache.prune.execute import remove
 from jaxcache.cache.prune.plan import plan_prune, weighs_seconds
 from jaxcache.cache.prune.removable import total_bytes
@@ -60,8 +61,21 @@ def check_save(store: Store, target: Store | None, plan: SavePlan) -> Saved:
     """
     if not plan.saves:
         return Saved(0, 0, dry_run=True)
-    saving = plan_save_to(plan.export, target, target_url=plan.target)
+    saving = _plan(store, target, plan)
     return saved_of(execute(store, target, saving, now_ns=plan.export.now_ns, dry_run=True))
+
+
+def _plan(store: Store, target: Store | None, plan: SavePlan) -> Plan:
+    """Compare what is saved with the names in the shared cache."""
+    return plan_copy(
+        store,
+        plan.export,
+        target,
+        cache_dir=target.url if target else plan.target,
+        on_conflict=None,
+        allow_large=target is not None and target.remote,
+        origins=False,
+    )
 
 
 def save_shared(
@@ -84,7 +98,7 @@ def save_shared(
     """
     saved, learnt = Saved(0, 0), [Event(e.key, HIT, now_ns) for e in plan.usage.used]
     if plan.saves:
-        saving = plan_save_to(plan.export, target, target_url=target.url)
+        saving = _plan(store, target, plan)
         done = execute(
             store, target, saving, signers=private_keys, now_ns=now_ns, progress=progress
         )

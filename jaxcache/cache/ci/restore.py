@@ -2,25 +2,22 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from jaxcache.cache.bundle.compat import Compatibility, Host, Outlook, forecast_items
 from jaxcache.cache.bundle.format import Bundle
 from jaxcache.cache.gate import Signed
 from jaxcache.cache.ledger.record import fold
 from jaxcache.cache.move.arrive import execute_import, plan_import, receive
-from jaxcache.cache.move.check import Check
 from jaxcache.cache.move.copy import plan_copy
-from jaxcache.cache.move.loop import BUDGET_BYTES
 from jaxcache.cache.move.offer import plan_export
-from jaxcache.cache.move.step import WRITES, Item, ItemFacts, MoveAction, Outcome, Plan, Step
+from jaxcache.cache.move.step import WRITES, Item, ItemFacts, MoveAction, Outcome, Step
+from jaxcache.cache.move.stores import sender_of
 from jaxcache.cache.move.sync import plan_sync
 from jaxcache.cache.scan import Progress
 from jaxcache.errors import UntrustedError
 from jaxcache.options.move import SyncOptions
-from jaxcache.store.ahead import REQUESTS_AT_ONCE
 from jaxcache.store.base import Store
 
 _FITTING = (
@@ -134,7 +131,8 @@ def restore_bundle(
         store: the cache; None where its directory does not exist yet.
     """
     plan = plan_import(store, bundle, cache_dir=job.cache_dir, wanted=job.refuse)
-    plan = _without_sides(plan) if not any(map(_fits, plan.steps)) else plan
+    if not any(map(_fits, plan.steps)):
+        plan = replace(plan, steps=tuple(map(_leave, plan.steps)))
     return execute_import(store, bundle, plan, dry_run=lookup_only, progress=progress)
 
 
@@ -166,73 +164,57 @@ def restore_cache(
     def fits(item: Item, facts: ItemFacts) -> str | None:
         return job.refuse(replace(item, facts=facts))
 
-    check = partial(Check, origins=True, fits=fits)
-    plan: Plan
     if source.remote:
-        options = SyncOptions(allow_large=job.allow_large)
-        synced = plan_sync(
+        plan = plan_sync(
             source,
             target,
-            options,
+            SyncOptions(allow_large=job.allow_large),
             target_url=job.cache_dir,
             now_ns=now_ns,
             signed=signed,
-            make_check=check,
+            fits=fits,
         )
-        plan, sender = synced, synced.sender(source)
     else:
-        export = plan_export(source, now_ns=now_ns)
-        plan, sender, _ = plan_copy(
+        plan = plan_copy(
             source,
-            export,
+            plan_export(source, now_ns=now_ns),
             target,
             cache_dir=job.cache_dir,
             signed=signed,
             allow_large=job.allow_large,
-            make_check=check,
+            fits=fits,
         )
-    workers = REQUESTS_AT_ONCE if source.remote else 8
-    receiving = partial(
-        receive,
-        None if lookup_only else target,
-        sender,
-        now_ns=now_ns,
-        workers=workers,
-        budget_bytes=BUDGET_BYTES,
-        progress=progress,
-    )
-    done = _entries_then_sides(receiving, plan)
+
+    def receive_some(steps: tuple[Step, ...]) -> Outcome:
+        return receive(
+            None if lookup_only else target,
+            sender_of(source, plan),
+            replace(plan, steps=steps),
+            now_ns=now_ns,
+            progress=progress,
+        )
+
+    entries = tuple(s for s in plan.steps if s.key is not None)
+    sides = tuple(s for s in plan.steps if s.key is None)
+    done = receive_some(entries)
     if done.count(MoveAction.UNTRUSTED) and not done.count(*_FITTING, MoveAction.PRESENT):
         raise UntrustedError(
             f"no trusted key has signed anything in {source.url}",
             hint="save with --sign KEY, and add its public key here: jaxcache trust add",
         )
-    return done
-
-
-def _entries_then_sides(receiving: Callable[..., Outcome], plan: Plan) -> Outcome:
-    """Write the entries of a plan; then its side files, if any entry is of use here."""
-    entries = replace(plan, steps=tuple(s for s in plan.steps if s.key is not None))
-    done = receiving(plan=entries)
-    sides = replace(plan, steps=tuple(s for s in plan.steps if s.key is None))
     if any(map(_fits, done.steps)) or done.count(MoveAction.PRESENT):
-        rest = receiving(plan=sides).steps
+        sides_done = receive_some(sides).steps
     else:
-        rest = _without_sides(sides).steps
-    whole = replace(plan, steps=(*entries.steps, *sides.steps))
-    return replace(done, plan=whole, steps=(*done.steps, *rest))
+        sides_done = tuple(map(_leave, sides))
+    whole = replace(plan, steps=(*entries, *sides))
+    return replace(done, plan=whole, steps=(*done.steps, *sides_done))
 
 
-def _without_sides(plan: Plan) -> Plan:
-    """Leave out the side files of a plan."""
-    reason = "nothing here can hit"
-    return replace(
-        plan,
-        steps=tuple(
-            s if s.key is not None else replace(s, action=MoveAction.LEFT, detail=reason)
-            for s in plan.steps
-        ),
-    )
+def _leave(step: Step) -> Step:
+    """Leave out a side file where no entry is of use."""
+    if step.key is not None:
+        return step
+    return replace(step, action=MoveAction.LEFT, detail="nothing here can hit")
 
 
 def item_seconds(item: Item) -> float:

@@ -7,19 +7,23 @@ taken: JAX looks at a new entry only under its final name, and never at ours bef
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
 from jaxcache.cache.bundle.check import verify_bundle
 from jaxcache.cache.bundle.format import Bundle
 from jaxcache.cache.bundle.manifest import JAX, BundleError
-from jaxcache.cache.gate import Gate
-from jaxcache.cache.inventory import Inventory, take_inventory
 from jaxcache.cache.ledger.record import PAYLOAD, Event, digest_facts
 from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.cache.leftovers import delete_leftovers, staging
-from jaxcache.cache.move.choose import choose, counted, look_at_payloads, refuse_conflicts
+from jaxcache.cache.move.choose import (
+    choose_all,
+    has_atimes,
+    list_target,
+    look_at_payloads,
+    refuse_conflicts,
+)
 from jaxcache.cache.move.loop import move
 from jaxcache.cache.move.offer import refuse_side_file
 from jaxcache.cache.move.step import (
@@ -27,24 +31,17 @@ from jaxcache.cache.move.step import (
     Item,
     MoveAction,
     MoveSource,
+    MoveTarget,
     Outcome,
     Plan,
     Step,
     bundle_items,
 )
-from jaxcache.cache.move.stores import NoTarget, StagedTarget, StoreTarget
-from jaxcache.cache.move.sync import has_atimes
+from jaxcache.cache.move.stores import StagedTarget, StoreTarget
 from jaxcache.cache.move.unpack import BundleSource
 from jaxcache.cache.scan import Progress
-from jaxcache.core.names import AUTOTUNE_DIR
 from jaxcache.model import FileInfo
-from jaxcache.store.ahead import in_order
 from jaxcache.store.base import Store, StoreError
-
-#: More than there are cores: most of their time goes into waiting for the disk to sync.
-_WRITERS = 8
-#: What the payloads out of a bundle hold, while they are compressed.
-_BUDGET_BYTES = 32 << 20
 
 
 def plan_import(
@@ -86,59 +83,20 @@ def plan_import(
         return Step(item, MoveAction.LEFT, reason_left) if reason_left else None
 
     items = [i for i in bundle_items(bundle.manifest) if side_caches or i.key is not None]
-    steps = choose_all(store, items, on_conflict, refuse=refuse, progress=progress)
-    inventory = take_inventory(store) if store else Inventory()
+    offered = [refuse(item) or Step(item, MoveAction.WRITE) for item in items]
+    look = look_at_payloads(store, on_conflict)
+    inventory = list_target(store)
+    at_once = store is not None and store.remote
+    steps = choose_all(offered, inventory, look, at_once=at_once, progress=progress)
+    refuse_conflicts(steps, on_conflict, entries=True)
     dated = any(item.atime_ns is not None for item in bundle.manifest.items)
     return Plan(
         bundle.name,
         cache_dir,
         steps,
         entries=len(bundle.manifest.items),
-        with_atimes=has_atimes(inventory, store, offered=dated),
+        with_atimes=has_atimes(inventory, store, dated=dated),
     )
-
-
-def choose_all(
-    store: Store | None,
-    items: Sequence[Item],
-    on_conflict: str,
-    *,
-    refuse: Callable[[Item], Step | None] = lambda _: None,
-    read: Callable[[Item], Item | Step] | None = None,
-    progress: Progress | None = None,
-) -> tuple[Step, ...]:
-    """Decide about items by the payloads that a cache has under their names.
-
-    Args:
-        refuse: decides about an item that does not come in.
-        read: see :func:`jaxcache.cache.move.choose.look_at_payloads`.
-
-    Raises:
-        UsageError, JaxcacheError: see :func:`plan_import`.
-    """
-    there = _there(store)
-    gate = Gate(there)
-    look = look_at_payloads(store, on_conflict, read)
-
-    def plan_step(item: Item) -> Step:
-        return refuse(item) or choose(item, there, gate, look)
-
-    remote = store is not None and store.remote
-    found = in_order(plan_step, items) if remote else map(plan_step, items)
-    steps = tuple(counted(found, len(items), progress))
-    refuse_conflicts(steps, on_conflict, entries=True)
-    return steps
-
-
-def _there(store: Store | None) -> dict[str, FileInfo]:
-    """Return everything in the root and below XLA's folder, by name."""
-    if store is None:
-        return {}
-    found = {info.name: info for info in store.list()}
-    if AUTOTUNE_DIR in found and found[AUTOTUNE_DIR].type == "dir":
-        found.update((info.name, info) for info in store.walk(AUTOTUNE_DIR))
-        found.update((info.name, info) for info in store.list(AUTOTUNE_DIR))
-    return found
 
 
 def execute_import(
@@ -162,15 +120,9 @@ def execute_import(
     """
     if dry_run or store is None:
         return Outcome(plan, plan.steps, dry_run=True)
-    return receive(
-        store,
-        BundleSource(bundle, level=level),
-        plan,
-        budget_bytes=_BUDGET_BYTES,
-        atomic=atomic,
-        ordered=bundle.manifest.layout != JAX,
-        progress=progress,
-    )
+    source = BundleSource(bundle, level=level)
+    ordered = bundle.manifest.layout != JAX
+    return receive(store, source, plan, atomic=atomic, ordered=ordered, progress=progress)
 
 
 def receive(
@@ -179,8 +131,6 @@ def receive(
     plan: Plan,
     *,
     now_ns: int = 0,
-    workers: int = _WRITERS,
-    budget_bytes: int,
     atomic: bool = False,
     ordered: bool = False,
     progress: Progress | None = None,
@@ -193,24 +143,17 @@ def receive(
         ordered: each file after those before it, as torch needs its own.
     """
     moving = partial(
-        move,
-        source,
-        plan=plan,
-        now_ns=now_ns,
-        workers=1 if ordered else workers,
-        budget_bytes=budget_bytes,
-        stop_at_failure=True,
-        progress=progress,
+        move, source, plan=plan, now_ns=now_ns, stop_at_failure=True, progress=progress
     )
     if store is None:
-        return moving(target=NoTarget(), dry_run=True)
+        return replace(moving(target=MoveTarget()), dry_run=True)
     delete_leftovers(store)
     if not atomic:
-        target = StoreTarget(store, plan)
-        target.settle = partial(_record, store, target.files)
+        target = StoreTarget(store, plan, partial(_record, store))
         if ordered:
-            target.batch = 1
+            target.batch = target.workers = 1
         return _settle_races(moving(target=target))
+    failed: StoreError | None
     try:
         with staging(store) as stage:
             staged = StagedTarget(store, plan, stage)
@@ -221,10 +164,10 @@ def receive(
         failed = error
         done = Outcome(plan, plan.steps)
     if failed is not None:
-        done = replace(done, steps=tuple(_fail(done.steps, failed)))
+        done = _fail(done, failed)
     if done.failed:
         return replace(done, steps=tuple(_roll_back(done.steps)), rolled_back=True)
-    _record(store, {}, {step.name: step for step in done.written})
+    _record(store, {step.name: step for step in done.written}, {})
     return done
 
 
@@ -239,17 +182,17 @@ def _settle_races(done: Outcome) -> Outcome:
     )
 
 
-def _fail(steps: Iterable[Step], error: StoreError) -> Iterator[Step]:
-    """Yield steps of which the one of a failure has failed, or the first."""
-    steps = list(steps)
-    writes = [step for step in steps if step.action in WRITES]
-    names = {step.name for step in writes}
-    failed = error.name if error.name in names else (writes[0].name if writes else "")
-    for step in steps:
-        if step.name == failed:
-            yield replace(step, action=MoveAction.FAILED, detail=error.reason)
-        else:
-            yield step
+def _fail(done: Outcome, error: StoreError) -> Outcome:
+    """Return an outcome of which the step of a failure has failed, or the first."""
+    names = [step.name for step in done.written]
+    name = error.name if error.name in names else next(iter(names), "")
+    return replace(
+        done,
+        steps=tuple(
+            replace(s, action=MoveAction.FAILED, detail=error.reason) if s.name == name else s
+            for s in done.steps
+        ),
+    )
 
 
 def _roll_back(steps: Iterable[Step]) -> Iterator[Step]:
@@ -260,7 +203,7 @@ def _roll_back(steps: Iterable[Step]) -> Iterator[Step]:
             yield step
 
 
-def _record(store: Store, files: Mapping[str, FileInfo], written: Mapping[str, Step]) -> None:
+def _record(store: Store, written: Mapping[str, Step], files: Mapping[str, FileInfo]) -> None:
     """Append to the ledger the digests of entries that were written, and the events with them."""
     append(store, list(events_of(written.values(), files, Ledger.load(store))))
 

@@ -9,7 +9,7 @@ from jaxcache.cache.bundle.origin import make_origin
 from jaxcache.cache.gate import Content, Gate, read_content
 from jaxcache.cache.inventory import EntryFile
 from jaxcache.cache.ledger.segments import Ledger
-from jaxcache.cache.move.step import Item, ItemFacts, NotSignedError, NotWantedError
+from jaxcache.cache.move.step import Item, ItemFacts, MoveAction, StaysError
 from jaxcache.cache.parallel import ByteBudget
 from jaxcache.cache.verify.check import recorded_digest
 from jaxcache.entry.codec import HEAD_BYTES, CodecError, read_head
@@ -60,7 +60,7 @@ class Check:
 
         Raises:
             CodecError: it is damaged, or another one than the ledger records.
-            NotSignedError, NotWantedError, StoreError
+            StaysError, StoreError
         """
         if item.key is None:
             facts = ItemFacts(hash_chunks(read_chunks(file)), info.size_bytes)
@@ -80,7 +80,7 @@ class Check:
         self._check_signed(item.name, facts)
         unwanted = self._fits(item, facts) if self._fits else None
         if unwanted:
-            raise NotWantedError(unwanted, facts)
+            raise StaysError(MoveAction.LEFT, unwanted, facts)
         return CheckedItem(facts, content, head.checksum)
 
     def _compare(self, item: Item, info: FileInfo, digest: str) -> None:
@@ -98,10 +98,10 @@ class Check:
         """Check that a trusted key vouches for contents, where one must.
 
         Raises:
-            NotSignedError
+            StaysError
         """
         if not self.gate.is_signed(name, facts.sha256):
-            raise NotSignedError(name, facts)
+            raise StaysError(MoveAction.UNTRUSTED, "no trusted key has signed it", facts)
 
     def _facts(self, content: Content) -> ItemFacts:
         origin = None

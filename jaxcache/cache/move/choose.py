@@ -1,14 +1,18 @@
 """Decide what is done about each item, by what the target has of it."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from jaxcache.cache.archive import read_chunks
 from jaxcache.cache.gate import Gate, read_content
+from jaxcache.cache.inventory import Inventory, take_inventory
 from jaxcache.cache.move.check import hash_chunks
 from jaxcache.cache.move.step import Item, ItemFacts, MoveAction, Step
+from jaxcache.cache.scan import Progress
 from jaxcache.entry.codec import CodecError, check_frame
+from jaxcache.entry.names import FileKind
 from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.model import GRACE_NS, FileInfo
+from jaxcache.store.ahead import in_order
 from jaxcache.store.base import MissingError, Store, StoreError
 
 ON_CONFLICT = ("keep", "replace", "fail")
@@ -32,6 +36,50 @@ def choose(item: Item, there: Mapping[str, FileInfo], gate: Gate, look: LookTher
     if info.type != "file":
         return Step(item, MoveAction.BLOCKED, f"a {info.type} has its name")
     return look(item, info)
+
+
+def list_target(target: Store | None) -> Inventory:
+    """List everything that a target holds; None is a directory that does not exist yet."""
+    return take_inventory(target, deep=True) if target else Inventory()
+
+
+def choose_all(
+    offered: Sequence[Step],
+    inventory: Inventory,
+    look: LookThere,
+    *,
+    at_once: bool = False,
+    progress: Progress | None = None,
+) -> tuple[Step, ...]:
+    """Decide about each step that writes; the others stay as they are.
+
+    Args:
+        inventory: of the target.
+        at_once: look at several files of the target at once.
+    """
+    there = {i.name: i for kind, i in inventory.files() if kind is not FileKind.ATIME}
+    gate = Gate(there)
+
+    def decide(step: Step) -> Step:
+        return choose(step.item, there, gate, look) if step.action is MoveAction.WRITE else step
+
+    steps = in_order(decide, offered) if at_once else map(decide, offered)
+    return tuple(counted(steps, len(offered), progress))
+
+
+def has_atimes(theirs: Inventory, target: Store | None, *, dated: bool) -> bool:
+    """Return whether new entries get an ``-atime`` file.
+
+    A cache has them for all its entries or for none: JAX with a cap before 0.11.2 fails on the
+    first that lacks one, and JAX without a cap writes none. A new directory is like the one that
+    it is filled from. A bucket, which no JAX evicts from, is spared the requests.
+
+    Args:
+        dated: whether the source has any.
+    """
+    if theirs.atimes:
+        return True
+    return dated and not theirs.entries and not (target and target.remote)
 
 
 def look_at_frames(target: Store | None, now_ns: int) -> LookThere:
@@ -140,7 +188,7 @@ def _compare(item: Item, here: ItemFacts, there: FileInfo, chosen: MoveAction) -
     return Step(item, action, detail, there=there)
 
 
-def refuse_conflicts(steps: Iterable[Step], on_conflict: str, *, entries: bool) -> None:
+def refuse_conflicts(steps: Iterable[Step], on_conflict: str | None, *, entries: bool) -> None:
     """Refuse a plan that would keep other contents, where that is not wanted.
 
     Raises:
@@ -156,9 +204,7 @@ def refuse_conflicts(steps: Iterable[Step], on_conflict: str, *, entries: bool) 
         )
 
 
-def counted(
-    steps: Iterable[Step], total: int, progress: "Callable[[int, int], None] | None"
-) -> Iterator[Step]:
+def counted(steps: Iterable[Step], total: int, progress: Progress | None) -> Iterator[Step]:
     """Yield steps, and report how many there were."""
     for number, step in enumerate(steps, 1):
         yield step

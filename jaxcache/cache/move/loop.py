@@ -1,32 +1,29 @@
 """Carry out a plan: read each item whole, check it, and only then write it."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from jaxcache.cache.move.step import (
     WRITES,
     MoveAction,
     MoveSource,
     MoveTarget,
-    NotSignedError,
-    NotWantedError,
     Outcome,
     Parcel,
     Plan,
+    StaysError,
     Step,
 )
 from jaxcache.cache.scan import Progress
 from jaxcache.entry.codec import CodecError
 from jaxcache.errors import JaxcacheError
 from jaxcache.model import CUT_SHORT, GRACE_NS
-from jaxcache.store.ahead import in_order
+from jaxcache.store.ahead import REQUESTS_AT_ONCE, in_order
 from jaxcache.store.base import ChangedError, ExistsError, MissingError, StoreError
 
 UNFINISHED = "still being written; run it again in a minute"
-#: What the files and payloads under way hold in memory.
-BUDGET_BYTES = 256 << 20
 _BATCH_BYTES = 4 << 20
 _Taken = list[tuple[Step, Any]]
 
@@ -37,21 +34,15 @@ def move(
     plan: Plan,
     *,
     now_ns: int,
-    workers: int,
-    budget_bytes: int = BUDGET_BYTES,
+    jobs: int | None = None,
     stop_at_failure: bool = False,
-    dry_run: bool = False,
     progress: Progress | None = None,
-    size_of: Callable[[Step], int] = lambda _: 1,
 ) -> Outcome:
     """Carry out a plan, and say how each step ended.
 
     Args:
-        workers: threads that read, check and write.
-        budget_bytes: of memory, for all of them.
+        jobs: threads that read, check and write; by default what suits source and target.
         stop_at_failure: leave the rest untried after the first file that cannot be written.
-        dry_run: nothing is written, because the target writes nothing.
-        size_of: the size of a step in what ``progress`` counts.
 
     Raises:
         NoCacheError: a place is out of reach. What was written until then is whole and settled,
@@ -59,6 +50,7 @@ def move(
     """
     writes = plan.writes
     ends: dict[str, Step] = {}  # noted where it happens, so that an interrupt loses none
+    remote = source.remote or target.remote
 
     def check(batch: _Taken) -> list[Parcel | Step]:
         return [open_step(source, step, taken, now_ns) for step, taken in batch]
@@ -69,7 +61,7 @@ def move(
         return checked
 
     def take() -> Iterator[_Taken]:
-        for batch in _in_batches(writes, 1 if source.remote else target.batch):
+        for batch in _in_batches(writes, 1 if remote else target.batch):
             if stop_at_failure and any(map(_is_unwritten, list(ends.values()))):
                 return
             yield [(step, source.take(step)) for step in batch]
@@ -77,20 +69,27 @@ def move(
     def cost(batch: _Taken) -> int:
         return sum(2 * step.item.content_bytes for step, _ in batch)
 
-    done = counted = 0
-    total = sum(map(size_of, writes))
-    work = check if target.ordered else carry
+    done = 0
+    sizes = [step.item.size_bytes if target.is_stream else 1 for step in writes]
+    total = sum(sizes)
+    left = iter(sizes)
+    moving = in_order(
+        check if target.is_stream else carry,
+        take(),
+        workers=jobs or (REQUESTS_AT_ONCE if remote else target.workers),
+        cost=cost,
+        budget=source.budget_bytes,
+        wait=True,
+    )
     try:
-        moving = in_order(work, take(), workers=workers, cost=cost, budget=budget_bytes, wait=True)
-        with closing(cast(Any, moving)) as results:
-            for checked in results:
-                if target.ordered:
+        with closing(moving):
+            for checked in moving:
+                if target.is_stream:
                     _put(target, checked, ends)
-                for step in writes[counted : counted + len(checked)]:
-                    done += size_of(step)
+                for _, size in zip(checked, left, strict=False):
+                    done += size
                     if progress:
                         progress(done, total)
-                counted += len(checked)
     except BaseException:
         with suppress(JaxcacheError):
             target.settle(_written(ends))
@@ -98,7 +97,7 @@ def move(
     target.settle(_written(ends))
     untried = {s.name: replace(s, action=MoveAction.UNTRIED) for s in writes if s.name not in ends}
     last = ends | untried
-    return Outcome(plan, tuple(last.get(s.name, s) for s in plan.steps), dry_run=dry_run)
+    return Outcome(plan, tuple(last.get(s.name, s) for s in plan.steps))
 
 
 def _is_unwritten(step: Step) -> bool:
@@ -133,18 +132,14 @@ def open_step(source: MoveSource, step: Step, taken: Any, now_ns: int) -> Parcel
         if error.kind in CUT_SHORT and young:
             return replace(step, action=MoveAction.UNFINISHED, detail=UNFINISHED, kind=error.kind)
         return replace(step, action=MoveAction.DAMAGED, detail=error.detail, kind=error.kind)
-    except NotWantedError as error:
+    except StaysError as error:
         item = replace(step.item, facts=error.facts)
-        return replace(step, item=item, action=MoveAction.LEFT, detail=str(error))
-    except NotSignedError as error:
-        item = replace(step.item, facts=error.facts)
-        return replace(step, item=item, action=MoveAction.UNTRUSTED, detail=error.reason)
-    except MissingError as error:
-        return replace(step, action=MoveAction.GONE, detail=error.reason)
+        return replace(step, item=item, action=error.action, detail=error.reason)
     except ChangedError:
         return replace(step, action=MoveAction.UNFINISHED, detail=UNFINISHED, kind="truncated")
     except StoreError as error:
-        return replace(step, action=MoveAction.FAILED, detail=error.reason)
+        action = MoveAction.GONE if isinstance(error, MissingError) else MoveAction.FAILED
+        return replace(step, action=action, detail=error.reason)
 
 
 def _put(target: MoveTarget, checked: list[Parcel | Step], ends: dict[str, Step]) -> None:

@@ -93,6 +93,8 @@ class ExportPlan:
     """The entries by key of what ``since`` names: the same need not travel again."""
     layout: str = JAX
     """The layout of the cache; of any other than JAX everything is a side file."""
+    dated: bool = False
+    """Whether its entries have ``-atime`` files."""
     warnings: tuple[str, ...] = ()
     """Warnings about the content, for whoever passes the bundle on."""
 
@@ -153,6 +155,7 @@ def plan_export(
         now_ns,
         since.reference if since else None,
         since.entries if since else {},
+        dated=any(step.item.used_ns is not None for step in steps),
         warnings=() if anything else (f"there is no entry in {store.url}",),
     )
 

@@ -6,7 +6,7 @@ The same cache gives the same bytes: nothing in the bundle says when or where it
 import contextlib
 import hashlib
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -17,7 +17,15 @@ from jaxcache.cache.gate import Gate
 from jaxcache.cache.move.check import Check
 from jaxcache.cache.move.loop import move
 from jaxcache.cache.move.offer import ExportPlan
-from jaxcache.cache.move.step import Item, ItemFacts, MoveAction, Outcome, Parcel, Plan, Step
+from jaxcache.cache.move.step import (
+    Item,
+    ItemFacts,
+    MoveAction,
+    MoveTarget,
+    Outcome,
+    Parcel,
+    Plan,
+)
 from jaxcache.cache.move.stores import StoreSource
 from jaxcache.cache.scan import Progress
 from jaxcache.errors import JaxcacheError
@@ -26,17 +34,14 @@ from jaxcache.store.base import Store, StoreError
 
 #: What the default costs and gives is in docs/bundles.md.
 DEFAULT_LEVEL, SMALL_LEVEL = 12, 19
-#: Threads that read and check while one compresses.
-_READERS = 4
-_REMOTE_READERS = 32
 _LEFT_OUT = (MoveAction.STRAY, MoveAction.DAMAGED, MoveAction.UNFINISHED, MoveAction.FAILED)
 
 
-class BundleTarget:
+class BundleTarget(MoveTarget):
     """The stream of a bundle, which parcels enter in the order of the plan."""
 
-    ordered = True
-    batch = 16
+    is_stream = True
+    workers = 4  # that read and check while one compresses
 
     def __init__(self, out: BinaryIO, level: int, size_bytes: int) -> None:
         self._stream = Packer(out, stream_parameters(level, size_bytes))
@@ -75,9 +80,6 @@ class BundleTarget:
             origin=self._origins.setdefault(origin, len(self._origins)),
             ledger=item.events,
         )
-
-    def settle(self, written: Mapping[str, Step]) -> None:
-        """The bundle gets its name when all of it is there."""
 
     def finish(self, plan: ExportPlan) -> Manifest:
         """End the stream, and describe it."""
@@ -196,9 +198,7 @@ def _write(
         target,
         Plan(plan.cache_dir, "", plan.steps),
         now_ns=plan.now_ns,
-        workers=_REMOTE_READERS if store.remote else _READERS,
         progress=progress,
-        size_of=lambda step: step.item.size_bytes,
     )
     manifest = target.finish(plan)
     packed = pack_manifest(encode_manifest(manifest))

@@ -1,22 +1,16 @@
 """Keep the target of a move within a limit."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from jaxcache.cache.inventory import EntryFile, Inventory
-from jaxcache.cache.move.step import WRITES, MoveAction
+from jaxcache.cache.move.step import WRITES, MoveAction, Plan
 from jaxcache.cache.prune.plan import plan_prune
 from jaxcache.cache.scan import Scan
 from jaxcache.options import PruneOptions
 from jaxcache.options.move import SyncOptions
 
-if TYPE_CHECKING:
-    from jaxcache.cache.move.sync import SyncPlan
 
-
-def make_room(
-    plan: "SyncPlan", ours: Scan, theirs: Scan, options: SyncOptions, now_ns: int
-) -> "SyncPlan":
+def make_room(plan: Plan, ours: Scan, theirs: Scan, options: SyncOptions, now_ns: int) -> Plan:
     """Leave behind, or remove from the target, what is worth least until all fits.
 
     The planner of ``prune`` chooses, over the target as it would be with all that comes.

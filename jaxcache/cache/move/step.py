@@ -1,18 +1,18 @@
 """The values of a move: what a source offers, what is decided about it, and how it ended."""
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from jaxcache.errors import ExitCode, UntrustedError
+from jaxcache.errors import ExitCode
 from jaxcache.model import FileInfo, Problem, ProblemKind, result_repr
 from jaxcache.store.base import StoreError
 
 if TYPE_CHECKING:
     from jaxcache.cache.bundle.manifest import Manifest, Origin
     from jaxcache.cache.ledger.record import Event
+    from jaxcache.cache.move.check import Check
     from jaxcache.cache.prune.removal import Execution, Removal
 
 
@@ -200,29 +200,20 @@ class Parcel(Protocol):
         """Free what it holds."""
 
 
-class NotWantedError(Exception):
-    """A sound item does not travel."""
+class StaysError(Exception):
+    """A sound item does not travel: it is not wanted, or not signed."""
 
-    def __init__(self, reason: str, facts: ItemFacts) -> None:
+    def __init__(self, action: MoveAction, reason: str, facts: ItemFacts) -> None:
         super().__init__(reason)
-        self.facts = facts
-
-
-class NotSignedError(UntrustedError):
-    """No trusted key vouches for a sound item, and one must."""
-
-    reason = "no trusted key has signed it"
-
-    def __init__(self, name: str, facts: ItemFacts) -> None:
-        super().__init__(f"no trusted key has signed {name}")
-        self.facts = facts
+        self.action, self.reason, self.facts = action, reason, facts
 
 
 class MoveSource(Protocol):
     """A store or a bundle that entries come from."""
 
-    @property
-    def remote(self) -> bool: ...
+    remote: bool
+    budget_bytes: int
+    """The memory that the files and payloads under way may take."""
 
     def take(self, step: Step) -> Any:
         """Read what must be read in order; called by one thread, in the order of the plan."""
@@ -232,20 +223,24 @@ class MoveSource(Protocol):
 
         Raises:
             CodecError: it is damaged.
-            NotSignedError, NotWantedError, StoreError
+            StaysError, StoreError
         """
 
 
-class MoveTarget(Protocol):
-    """A store or a bundle that entries go into."""
+class MoveTarget:
+    """Whatever entries go into; this one takes everything and writes nothing, for dry runs."""
 
-    ordered: bool
-    """Whether parcels must come in the order of the plan."""
-    batch: int
-    """The most files that one call of :meth:`put` takes."""
+    remote = False
+    is_stream = False
+    """Whether parcels must come in the order of the plan; then progress counts bytes."""
+    workers = 8
+    """Threads that read, check and write: most of their time goes into syncing."""
+    batch = 16
+    """The most files that one call of :meth:`put` takes: they share one sync of their folder."""
 
     def put(self, parcels: list[Parcel]) -> Iterator[StoreError | None]:
         """Write files in order, and yield for each None or why it was not written."""
+        return iter([None] * len(parcels))
 
     def settle(self, written: Mapping[str, Step]) -> None:
         """Write what depends on all of them, such as signatures; called after an interrupt, too."""
@@ -255,18 +250,15 @@ class _Steps:
     """Steps under what they came to."""
 
     __slots__ = ()
-
-    def all_steps(self) -> Iterable[Step]:
-        raise NotImplementedError
+    steps: tuple[Step, ...]
 
     def of(self, *actions: MoveAction) -> tuple[Step, ...]:
         """Return the steps with these actions."""
-        return tuple(step for step in self.all_steps() if step.action in actions)
+        return tuple(step for step in self.steps if step.action in actions)
 
     def count(self, *actions: MoveAction) -> int:
         """Return the number of steps with these actions."""
-        counts = Counter(step.action for step in self.all_steps())
-        return sum(counts[action] for action in actions)
+        return len(self.of(*actions))
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,20 +280,16 @@ class Plan(_Steps):
     """The target holds more than its limit, whatever is done."""
     segments: tuple[FileInfo, ...] = ()
     """Segments of the ledger to copy."""
-
-    def all_steps(self) -> Iterable[Step]:
-        """Return every step."""
-        return self.steps
+    check: "Check | None" = None
+    """What each entry of a store must pass."""
 
     @property
     def writes(self) -> tuple[Step, ...]:
         """The steps that write."""
         return self.of(*WRITES)
 
-    @property
-    def transfers(self) -> tuple[Step, ...]:
-        """The steps that write, as ``push`` calls them."""
-        return self.writes
+    transfers = writes
+    """The same, as ``push`` calls them."""
 
     @property
     def conflicts(self) -> tuple[Step, ...]:
@@ -328,10 +316,6 @@ class Outcome(_Steps):
     removed: "Execution | None" = None
     """Entries removed from the target to make room."""
 
-    def all_steps(self) -> Iterable[Step]:
-        """Return every step."""
-        return self.steps
-
     def __iter__(self) -> Iterator[Step]:
         return iter(self.steps)
 
@@ -340,10 +324,8 @@ class Outcome(_Steps):
         """The steps that were written; of a dry run, those that would be."""
         return self.of(*WRITES)
 
-    @property
-    def carried(self) -> tuple[Step, ...]:
-        """The same, as ``push`` calls them."""
-        return self.written
+    carried = written
+    """The same, as ``push`` calls them."""
 
     @property
     def carried_bytes(self) -> int:

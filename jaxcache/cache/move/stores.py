@@ -9,9 +9,10 @@ from functools import partial
 from typing import Any, BinaryIO
 
 from jaxcache.cache.archive import read_chunks
-from jaxcache.cache.gate import HELD_BYTES
+from jaxcache.cache.gate import HELD_BYTES, Gate
+from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.move.check import MAX_ENTRY_BYTES, Check, CheckedItem
-from jaxcache.cache.move.step import Item, ItemFacts, Parcel, Plan, Step
+from jaxcache.cache.move.step import Item, ItemFacts, MoveTarget, Parcel, Plan, Step
 from jaxcache.cache.pair import find, new_atime
 from jaxcache.entry.codec import CodecError
 from jaxcache.entry.frame import add_checksum, seal_entry
@@ -27,8 +28,6 @@ from jaxcache.store.base import (
 )
 from jaxcache.store.system import file_info, naming
 
-#: Files that share one sync of their folder.
-_BATCH_FILES = 16
 #: A name, the file that was there, and the name of its copy.
 _Undo = tuple[str, FileInfo | None, str]
 
@@ -95,6 +94,8 @@ class StoreParcel:
 class StoreSource:
     """A cache directory or a bucket that entries come from, each read at any time."""
 
+    budget_bytes = 256 << 20
+
     def __init__(self, store: Store, check: Check) -> None:
         self._store, self._check = store, check
         self.remote = store.remote
@@ -120,22 +121,28 @@ class StoreSource:
         return file, file_info(item.name, os.fstat(file.fileno()))
 
 
-class StoreTarget:
-    """A cache directory or a bucket that entries go into, each atomically and after its date."""
+def sender_of(store: Store, plan: Plan) -> StoreSource:
+    """Return the source of a plan, which checks each entry as the plan says."""
+    return StoreSource(store, plan.check or Check(Gate(), Ledger.load(store)))
 
-    ordered = False
+
+class StoreTarget(MoveTarget):
+    """A cache directory or a bucket that entries go into, each atomically and after its date.
+
+    Args:
+        then: called when it is over, with the steps that were written and their files, by name.
+    """
 
     def __init__(
         self,
         store: Store,
         plan: Plan,
-        settle: Callable[[Mapping[str, Step]], None] = lambda _: None,
+        then: Callable[[Mapping[str, Step], Mapping[str, FileInfo]], None] = lambda *_: None,
     ) -> None:
-        self._store, self._plan = store, plan
-        self.settle = settle
+        self._store, self._plan, self._then = store, plan, then
+        self.remote = store.remote
         self.files: dict[str, FileInfo] = {}
         """The files that were written, by name."""
-        self.batch = 1 if store.remote else _BATCH_FILES
 
     def put(self, parcels: Sequence[Parcel]) -> Generator[StoreError | None, None, None]:
         """Write dates, and then the entries whose dates are there; nothing is replaced unseen."""
@@ -154,6 +161,10 @@ class StoreTarget:
             else:
                 self.files[name] = end
                 yield None
+
+    def settle(self, written: Mapping[str, Step]) -> None:
+        """Do what depends on all of them."""
+        self._then(written, self.files)
 
     def _put_dates(self, steps: list[Step]) -> dict[str, StoreError]:
         """Write ``-atime`` files; return the entries whose date could not be written."""
@@ -176,32 +187,16 @@ def new_date(plan: Plan, step: Step) -> NewFile | None:
     return new and new._replace(replace=False)
 
 
-class NoTarget:
-    """The target of a dry run: everything is read and checked, and nothing is written."""
-
-    ordered = False
-    batch = _BATCH_FILES
-
-    def put(self, parcels: list[Parcel]) -> Iterator[StoreError | None]:
-        """Write nothing."""
-        return iter([None] * len(parcels))
-
-    def settle(self, written: Mapping[str, Step]) -> None:
-        """Write nothing."""
-
-
-class StagedTarget:
+class StagedTarget(MoveTarget):
     """A cache that gets all files of a plan or none of them.
 
     Args:
         stage: a prefix for the names of temporary files in the store.
     """
 
-    ordered = False
-    batch = _BATCH_FILES
-
     def __init__(self, store: Store, plan: Plan, stage: str) -> None:
         self._store, self._plan, self._stage = store, plan, stage
+        self.remote = store.remote
         self._numbers = {step.name: number for number, step in enumerate(plan.steps)}
         self._steps: dict[str, Step] = {}
 
@@ -214,9 +209,6 @@ class StagedTarget:
             files.append(NewFile(name, parcel.frame(), parcel.mtime_ns))
         done = self._store.write_many(files)
         return (end if isinstance(end, StoreError) else None for end in done)
-
-    def settle(self, written: Mapping[str, Step]) -> None:
-        """Nothing depends on files that have no name yet."""
 
     def commit(self) -> StoreError | None:
         """Move all files to their names; on a failure put back what was there, and return it.

@@ -125,6 +125,7 @@ class BundleSource:
     """
 
     remote = False
+    budget_bytes = 32 << 20  # of payloads, while they are compressed
 
     def __init__(self, bundle: Bundle, *, level: int | None = None) -> None:
         self._level = level
