@@ -13,7 +13,6 @@ Sizes are bytes, or text such as ``"10GB"``; durations are seconds, or text such
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
 from jaxcache.api.compiling import CompilingMethods
@@ -105,12 +104,7 @@ class Cache(MovingMethods, CompilingMethods):
         >>> cache.stats().total.size_bytes
         44099
         """
-        from jaxcache.cache.ledger.segments import Ledger
-        from jaxcache.cache.ledger.uses import count_uses
-
-        now_ns, uses = time.time_ns(), count_uses(Ledger.load(self.store))
-        counts = count_cache(self.store, self.layout, now_ns=now_ns, progress=progress)
-        return replace(counts, uses=uses)
+        return count_cache(self.store, self.layout, now_ns=time.time_ns(), progress=progress)
 
     def show(self, key: str) -> "Shown":
         """Everything inside one entry of JAX; a glob gives the first that fits.

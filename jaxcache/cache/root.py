@@ -115,13 +115,13 @@ def sum_up_listing(name: str, listing: Listing, ledger: Ledger) -> CacheSums:
         summary=listing.summary,
         size_bytes=None,
         platforms=tuple(sorted({e.platform for e in entries} - {"unknown"})),
-        jax_versions=_jax_versions(ledger),
+        jax_versions=ledger.jax_versions,
         last_used_ns=max((entry.last_used_ns for entry in entries), default=None),
         uses=count_uses(ledger),
     )
 
 
-def sum_up_stats(name: str, stats: Stats, ledger: Ledger) -> CacheSums:
+def sum_up_stats(name: str, stats: Stats) -> CacheSums:
     """Sum up one cache whole."""
     groups = stats.by_platform
     return CacheSums(
@@ -129,16 +129,11 @@ def sum_up_stats(name: str, stats: Stats, ledger: Ledger) -> CacheSums:
         summary=stats.total,
         size_bytes=stats.size_bytes,
         platforms=tuple(sorted({group.name for group in groups} - {"unknown"})),
-        jax_versions=_jax_versions(ledger),
+        jax_versions=stats.jax_versions,
         last_used_ns=max((g.last_used_ns for g in groups if g.last_used_ns), default=None),
-        uses=count_uses(ledger),
+        uses=stats.uses,
         problems=sum(count for _, count in stats.problems),
     )
-
-
-def _jax_versions(ledger: Ledger) -> tuple[str, ...]:
-    records = filter(None, map(ledger.record, ledger))
-    return tuple(sorted({record.jax_version for record in records if record.jax_version}))
 
 
 def sum_uses(caches: Iterable[CacheSums]) -> Uses:

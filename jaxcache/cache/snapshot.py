@@ -15,10 +15,12 @@ import zlib
 from array import array
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import astuple
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jaxcache.cache.ledger.uses import Uses
 from jaxcache.cache.listing import Group, Summary
 from jaxcache.cache.sidefile import read_checked, side_path, write_checked
 from jaxcache.cache.stats import AGE_CLASSES, FileCount, Stats
@@ -29,7 +31,7 @@ from jaxcache.units import NS_PER_SECOND
 if TYPE_CHECKING:
     from jaxcache.layouts.base import Layout
 
-_MAGIC = b"jaxcache-stats 5\n"
+_MAGIC = b"jaxcache-stats 6\n"
 _MASK = (1 << 64) - 1
 _SETTLED_NS = 2_000_000_000
 #: An -atime file can say more than a column holds: it is eight bytes of anything.
@@ -83,6 +85,8 @@ class Snapshot:
             "sealed": stats.sealed,
             "orphan_atimes": stats.orphan_atimes,
             "problems": stats.problems,
+            "uses": astuple(stats.uses),
+            "jax_versions": stats.jax_versions,
         }
         text = json.dumps(header).encode()
         ordered = sorted(entries, key=lambda e: e.last_used_ns)
@@ -164,6 +168,8 @@ def _stats(
         sealed=header["sealed"],
         orphan_atimes=header["orphan_atimes"],
         problems=tuple((kind, count) for kind, count in header["problems"]),
+        uses=Uses(*header["uses"]),
+        jax_versions=tuple(header["jax_versions"]),
     )
 
 

@@ -7,6 +7,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jaxcache.cache.ledger.segments import Ledger
+from jaxcache.cache.ledger.uses import Uses, count_uses
 from jaxcache.cache.listing import Group, Summary, group_entries, summarize
 from jaxcache.cache.scan import Progress, ScanAids
 from jaxcache.entry.names import FileKind
@@ -15,7 +17,6 @@ from jaxcache.store.base import Store
 from jaxcache.units import NS_PER_SECOND, format_size
 
 if TYPE_CHECKING:
-    from jaxcache.cache.ledger.uses import Uses
     from jaxcache.layouts.base import Layout
 
 _DAY_SECONDS = 86_400
@@ -60,12 +61,13 @@ class Stats:
     orphan_atimes: int
     problems: tuple[tuple[str, int], ...]
     """The number of problems of each kind."""
-    uses: "Uses | None" = None
-    """Recorded hits and misses; None where nobody looked."""
+    uses: Uses
+    """Recorded hits and misses."""
+    jax_versions: tuple[str, ...]
+    """The versions that the ledger has recorded, sorted."""
 
     def __str__(self) -> str:
-        counts = f"{self.total}; cache size {format_size(self.size_bytes)}"
-        return f"{self.uses}; {counts}" if self.uses else counts
+        return f"{self.uses}; {self.total}; cache size {format_size(self.size_bytes)}"
 
     @property
     def directory_bytes(self) -> int:
@@ -117,6 +119,9 @@ def count_cache(
         seen = layout.decode(store, seen, seen.entries, aids, hurried=True)
     if index is not None:
         index.save(entry.file for entry in seen.entries)
+    ledger: Ledger | None = getattr(seen, "ledger", None)
+    if ledger is None:  # a bucket without one is asked nothing more
+        ledger = Ledger() if store.remote else Ledger.load(store)
     entries, kinds = seen.entries, Counter(problem.kind for problem in seen.problems)
     stats = Stats(
         cache_dir=store.url,
@@ -129,6 +134,8 @@ def count_cache(
         sealed=sum(entry.sealed for entry in entries),
         orphan_atimes=kinds["orphan-atime"],
         problems=tuple(sorted(kinds.items())),
+        uses=count_uses(ledger),
+        jax_versions=ledger.jax_versions,
     )
     if snapshot is not None:
         snapshot.remember(stats, entries, [info for _, info in seen.inventory.files()])

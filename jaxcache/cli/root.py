@@ -105,7 +105,7 @@ def count_root(root: Root, place: Place, form: Format) -> None:
                 workers=available_cores(),
                 progress=progress,
             )
-        rows.append(sum_up_stats(name, stats, opened.ledger))
+        rows.append(sum_up_stats(name, stats))
     emit(form, sums_view(RootSums(root.path, tuple(rows)), now_ns=now_ns, measured=True))
 
 

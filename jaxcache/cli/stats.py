@@ -33,7 +33,7 @@ def command(
     output: JsonOutput,
 ) -> None:
     """Summarize a cache: hits, entries, size, compile time, age."""
-    from jaxcache.cache.ledger.uses import Uses, count_uses, live_totals, read_refusals
+    from jaxcache.cache.ledger.uses import live_totals, read_refusals
     from jaxcache.cache.stats import count_cache
     from jaxcache.cli.output import emit, print_lines
     from jaxcache.cli.terminal.progress import progress_bar
@@ -64,8 +64,7 @@ def command(
         c.kind in (FileKind.OWN, FileKind.LEDGER) for c in stats.files
     )
     live = live_totals(opened.store) if recorded else None
-    uses = count_uses(opened.ledger) if recorded else Uses()
     if prometheus:
-        print_lines(stats_prometheus(stats, uses, live))
+        print_lines(stats_prometheus(stats, live))
     else:
-        emit(output.form, stats_view(stats, uses, live, read_refusals(opened.store), now_ns=now_ns))
+        emit(output.form, stats_view(stats, live, read_refusals(opened.store), now_ns=now_ns))

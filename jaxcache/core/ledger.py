@@ -24,11 +24,16 @@ DAY_NS = 86_400 * 10**9
 _OPEN_NS = DAY_NS + DAY_NS // 2
 #: Kinds whose counts add up.
 COUNTED = ("hit", "compile", "too-quick", "miss")
+#: Kinds of which the later one of a key counts, whatever the clock says.
+PINNING = ("pin", "unpin")
 #: Facts of hits that add up: the seconds that ``timed`` of them saved as a run found it, and the
 #: seconds that fetching the others took.
 SUMS = ("saved_seconds", "timed", "retrieval_seconds")
 _BARE = {"key", "kind", "at_ns", "count", *SUMS}
 _MAX_COUNT = 1 << 62
+_MAX_SECONDS = 1e9
+#: Dates further ahead of the clock than this are wrong, by a bad clock or on purpose.
+MAX_AHEAD_NS = DAY_NS
 
 
 class Segment(Protocol):
@@ -194,7 +199,7 @@ def _choose_forgotten(events: "list[dict[str, Any]]", present: "Iterable[str]") 
     for event in events:
         key, at_ns = event["key"], event["at_ns"]
         latest[key] = max(latest.get(key, 0), at_ns)
-        if event.get("kind") in ("pin", "unpin"):
+        if event.get("kind") in PINNING:
             pins[key] = max(pins.get(key, (0, False)), (at_ns, event["kind"] == "pin"))
     return choose_forgotten(latest, present, (key for key, (_, is_pin) in pins.items() if is_pin))
 
@@ -228,8 +233,14 @@ def count_of(event: "Mapping[str, Any]") -> int:
 def seconds_of(event: "Mapping[str, Any]", name: str) -> float:
     """Return a number of seconds that an event states; 0 where it is missing or absurd."""
     value = event.get(name)
-    known = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e9
-    return value if known else 0  # type: ignore[return-value]
+    return 0 if read_seconds(value) is None else value  # type: ignore[return-value]
+
+
+def read_seconds(value: object) -> "float | None":
+    """Return a number of seconds that something can have taken; None for anything else in JSON."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return None
+    return float(value) if 0 <= value < _MAX_SECONDS else None
 
 
 def sum_uses(events: "Iterable[Mapping[str, Any]]") -> "dict[str, float]":

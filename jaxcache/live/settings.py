@@ -206,16 +206,18 @@ def _read_tables() -> "list[tuple[str, dict[str, Any]]]":
         ConfigError: a trusted file is no TOML.
     """
     tables = []
-    for path, settings in _read_files("live"):
+    for path, settings in _read_files("live", "require-signed"):
         table = settings.get("live", {})
         if not isinstance(table, dict):
             raise ConfigError(f"live in {path} is not a table")
+        if settings.get("require-signed", False) is not False:  # outside of [live]: for everything
+            table = {**table, "require-signed": True}
         tables.append((path, table))
     return tables
 
 
-def _read_files(wanted: str) -> "Iterator[tuple[str, dict[str, Any]]]":
-    """Yield the settings of each file that count; report once where ``wanted`` is ignored.
+def _read_files(*wanted: str) -> "Iterator[tuple[str, dict[str, Any]]]":
+    """Yield the settings of each file that count; report once where a wanted one is ignored.
 
     A file that is not trusted never stops the layer, whatever is in it.
 
@@ -223,7 +225,9 @@ def _read_files(wanted: str) -> "Iterator[tuple[str, dict[str, Any]]]":
         ConfigError: a trusted file cannot be read.
     """
     for file in configuration.find_config_files():
-        if wanted.encode() not in file.text:  # mostly no parser has to be imported
+        if not any(
+            name.encode() in file.text for name in wanted
+        ):  # mostly no parser has to be imported
             continue
         if not file.counts:
             configuration.report_once(file.explain_ignored())
@@ -236,7 +240,7 @@ def _read_files(wanted: str) -> "Iterator[tuple[str, dict[str, Any]]]":
             configuration.report_once(f"cannot read {file.path}: {error}")
             continue
         counting, ignored = file.select(table)
-        if wanted in ignored:
+        if any(name in ignored for name in wanted):
             configuration.report_once(file.explain_ignored(ignored))
         yield file.path, counting
 

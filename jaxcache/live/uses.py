@@ -13,13 +13,23 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ..core.atomic import delete_if_abandoned, locked_name
-from ..core.ledger import COMPACT_ABOVE, Lines, is_compacted, is_open, merge_uses, read_lines
+from ..core.ledger import (
+    COMPACT_ABOVE,
+    MAX_AHEAD_NS,
+    PINNING,
+    Lines,
+    count_of,
+    is_compacted,
+    is_open,
+    merge_uses,
+    read_lines,
+    read_seconds,
+)
 from ..core.names import CACHE_SUFFIX, TEMP_PREFIX
 from .files import own_folder, read_entry, write_whole
 
 _MAX_SEGMENT_BYTES = 32 << 20
 _MAX_EVENTS = 5_000
-_MAX_COUNT = 10**9
 #: A process that goes on running writes what it has so often.
 _FLUSH_SECONDS = 300.0
 #: A larger ledger is left to the command line: no program waits for its compaction.
@@ -154,23 +164,18 @@ def read_ledger(root: str) -> "dict[str, KnownUses]":
     compiled: dict[str, int] = {}
     pins: dict[str, tuple[int, bool]] = {}
     for event, _ in _events(root, word=b""):
-        key, kind, at_ns = event.get("key"), event.get("kind"), event.get("at_ns")
-        if not isinstance(key, str) or type(at_ns) is not int:
-            continue
-        if kind in ("pin", "unpin"):
+        key, kind, at_ns = event["key"], event.get("kind"), event["at_ns"]
+        if kind in PINNING:
             pins[key] = max(pins.get(key, (0, False)), (at_ns, kind == "pin"))
         elif kind == "compile":
             compiled[key] = max(compiled.get(key, 0), at_ns)
         elif kind in ("hit", "arrived"):
             used[key] = max(used.get(key, 0), at_ns)
         if kind == "hit":
-            count = event.get("count", 1)
-            hits[key] = hits.get(key, 0) + (
-                count if type(count) is int and 0 <= count <= _MAX_COUNT else 1
-            )
-        took = event.get("compile_seconds")
-        if isinstance(took, (int, float)) and 0 <= took < 1e9:
-            seconds[key] = max(seconds.get(key, (0, 0.0)), (at_ns, float(took)))
+            hits[key] = hits.get(key, 0) + count_of(event)
+        took = read_seconds(event.get("compile_seconds"))
+        if took is not None:
+            seconds[key] = max(seconds.get(key, (0, 0.0)), (at_ns, took))
     return {
         key: KnownUses(
             seconds=seconds[key][1] if key in seconds else None,
@@ -198,26 +203,27 @@ class LedgerDigest(NamedTuple):
 
 
 def read_digests(root: str) -> "dict[str, list[LedgerDigest]]":
-    """Return the digests that the ledger has recorded, by key.
+    """Return the digests that this user, or root, recorded in this cache, by key.
 
-    Those of other users and of other caches are of no file here: they accuse nothing.
+    Digests of other users and of other caches count for nothing: they neither accuse an entry nor
+    prove one.
     """
     digests: dict[str, list[LedgerDigest]] = {}
-    for event, owner in _events(root, word=b'"payload_sha256"'):
-        key, digest, at_ns = event.get("key"), event.get("payload_sha256"), event.get("at_ns")
-        if isinstance(key, str) and isinstance(digest, str) and type(at_ns) is int:
-            names = ("file_mtime_ns", "file_size_bytes", "file_inode")
-            is_own = owner in (os.geteuid(), 0) and not event.get("imported")
-            file = tuple(map(event.get, names)) if is_own else (None, None, None)
+    for event, is_own in _events(root, word=b'"payload_sha256"'):
+        key, digest, at_ns = event["key"], event.get("payload_sha256"), event["at_ns"]
+        if is_own and not event.get("imported") and isinstance(digest, str):
+            get = event.get
+            file = (get("file_mtime_ns"), get("file_size_bytes"), get("file_inode"))
             digests.setdefault(key, []).append(LedgerDigest(digest, at_ns, file))
     return digests
 
 
-def _events(root: str, *, word: bytes) -> "Any":
-    """Yield the events of the ledger of a cache directory whose lines contain a word.
+def _events(root: str, *, word: bytes) -> "Iterator[tuple[dict[str, Any], bool]]":
+    """Yield the events of a ledger whose lines contain a word, without those of the future.
 
-    With each comes the owner of its segment.
+    With each comes whether this user, or root, wrote its segment.
     """
+    latest_ns = time.time_ns() + MAX_AHEAD_NS
     for data, owner in _segments(root):
         if word not in data:
             continue
@@ -230,8 +236,12 @@ def _events(root: str, *, word: bytes) -> "Any":
                 event = json.loads(line)
             except (ValueError, RecursionError):
                 continue
-            if isinstance(event, dict):
-                yield event, owner
+            if not isinstance(event, dict) or not isinstance(event.get("key"), str):
+                continue
+            at_ns = event.get("at_ns")
+            is_pinning = event.get("kind") in PINNING
+            if type(at_ns) is int and (at_ns <= latest_ns or is_pinning):
+                yield event, owner in (os.geteuid(), 0)
 
 
 def _segments(root: str) -> "Iterator[tuple[bytes, int]]":

@@ -8,7 +8,7 @@ from jaxcache.cache.doctor.facts import Finding, Interpreter
 from jaxcache.layouts.torch.doctor import TorchDiagnosis
 from jaxcache.render.columns import short_name
 from jaxcache.render.view import Block, Line, View
-from jaxcache.units import format_count
+from jaxcache.units import format_count, format_size
 
 #: Files that the page for people names per finding.
 _SHOWN_FILES = 3
@@ -113,6 +113,8 @@ def _heading(diagnosis: Diagnosis) -> Iterator[Line]:
     line = format_count(entries, "entry") if cache.exists else "does not exist yet"
     cut = decoded < entries - sum("empty" in e.problems for e in cache.entries)
     line += f", of which {decoded:,} were decoded" if cut else ""
+    if cache.ledger_bytes:
+        line += f", ledger {format_size(cache.ledger_bytes)}"
     yield Line(f"{cache.path}: {line}", "  cache   ")
     if mine:
         versions = f"jax {mine.jax_version}, jaxlib {mine.jaxlib_version}, {mine.written_codec}"

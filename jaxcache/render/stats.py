@@ -26,7 +26,6 @@ Live = Mapping[str, int | float] | None
 
 def stats_view(
     stats: Stats,
-    uses: Uses,
     live: Live = None,
     refusals: Sequence[TierRefusal] = (),
     *,
@@ -40,7 +39,7 @@ def stats_view(
     """
     ages = [{"name": name, **fields_of(summary)} for name, summary in stats.by_age]
     document = fields_of(stats) | {"by_age": ages, "problems": dict(stats.problems)}
-    rows = [dict(zip(_NAMES, row, strict=True)) for row in _rows(stats, uses)]
+    rows = [dict(zip(_NAMES, row, strict=True)) for row in _rows(stats)]
     rows += [
         {**dict.fromkeys(_NAMES), "section": "live", "name": n, "count": v}
         for n, v in (live or {}).items()
@@ -50,12 +49,12 @@ def stats_view(
         | {"count": r.entries}
         for r in refusals
     ]
-    document |= fields_of(uses) | ({"live": live} if live else {})
+    document |= fields_of(stats.uses) | ({"live": live} if live else {})
     document |= {"refused": refusals} if refusals else {}
-    return View(document, rows, _COLUMNS, page=_page(stats, uses, live, refusals, now_ns))
+    return View(document, rows, _COLUMNS, page=_page(stats, live, refusals, now_ns))
 
 
-def _rows(stats: Stats, uses: Uses) -> Iterator[tuple[object, ...]]:
+def _rows(stats: Stats) -> Iterator[tuple[object, ...]]:
     def row(section: str, name: str, s: Summary) -> tuple[object, ...]:
         return section, name, s.entries, s.size_bytes, s.compile_seconds
 
@@ -71,19 +70,20 @@ def _rows(stats: Stats, uses: Uses) -> Iterator[tuple[object, ...]]:
             yield row(section, group.name, group.summary)
     for name, summary in stats.by_age:
         yield row("age", name, summary)
+    uses = stats.uses
     if uses.hits is not None:
         yield "use", "hits", uses.hits, None, uses.saved_seconds
         yield "use", "misses", uses.misses, None, None
 
 
 def _page(
-    stats: Stats, uses: Uses, live: Live, refusals: Sequence[TierRefusal], now_ns: int
+    stats: Stats, live: Live, refusals: Sequence[TierRefusal], now_ns: int
 ) -> Iterator[Block]:
     total = stats.total
     others = sum(f.files for f in stats.files) - total.entries
     yield Line(stats.cache_dir, style="bold")
     if total.entries:
-        yield from _uses_lines(uses)
+        yield from _uses_lines(stats.uses)
     else:
         yield "no entries yet; to fill the cache: jaxcache warm SCRIPT, or jaxcache run -- CMD"
     if live and (line := live_line(live)):
@@ -155,12 +155,13 @@ def _uses_lines(uses: Uses) -> Iterator[Line]:
     yield Line(format_compiling(uses.saved_seconds or 0.0, uses.hits), "Saved        ")
 
 
-def stats_prometheus(stats: Stats, uses: Uses, live: Live = None) -> Iterator[str]:
+def stats_prometheus(stats: Stats, live: Live = None) -> Iterator[str]:
     """Yield lines in the text format of Prometheus, for node_exporter's textfile collector."""
     platforms = [(g.name, g.summary) for g in stats.by_platform]
     seconds = [(n, s.compile_seconds) for n, s in platforms]
     file_bytes = [(str(f.kind), f.size_bytes) for f in stats.files]
     counted: list[tuple[str, int | float]] = list((live or {}).items())
+    uses = stats.uses
     recorded = [("hits", uses.hits), ("misses", uses.misses), ("saved_seconds", uses.saved_seconds)]
     used = [(name, value) for name, value in recorded if value is not None]
     for name, meaning, label, samples in (

@@ -2,14 +2,16 @@
 
 import json
 import shutil
+import time
 from pathlib import Path
 
 import pytest
 from conftest import GiveAway, RunCli
 
 from jaxcache.cache.ledger.pins import pinned_keys
-from jaxcache.cache.ledger.record import PAYLOAD, PIN, Event, digest_facts
+from jaxcache.cache.ledger.record import HIT, PAYLOAD, PIN, REMOVED, Event, digest_facts
 from jaxcache.cache.ledger.segments import Ledger, append
+from jaxcache.live.uses import read_digests, read_ledger
 from jaxcache.store.local import LocalStore
 
 LATE_NS = 2**62
@@ -144,3 +146,52 @@ def test_an_imported_record_is_marked(run_cli: RunCli, cache: Path, tmp_path: Pa
     record = Ledger.load(LocalStore(target)).record(key)
     assert record is not None
     assert (record.compile_seconds, record.extra.get("imported")) == (1.5, True)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_the_live_layer_takes_digests_of_this_user_alone(
+    cache: Path, give_away: GiveAway, own: bool
+) -> None:
+    forge(cache, cache)
+    for path in (cache / ".jaxcache" / "ledger").iterdir():
+        if not own:
+            give_away(path)
+    keys = {name.removesuffix("-cache") for name in entries(cache)}
+    assert read_digests(str(cache)).keys() == (keys if own else set())
+
+
+def test_a_hit_of_the_future_hides_no_other_from_the_live_layer(cache: Path) -> None:
+    append(LocalStore(cache), [Event("k", HIT, 5), Event("k", HIT, LATE_NS)])
+    append(LocalStore(cache), [Event("k", PIN, LATE_NS)])
+    uses = read_ledger(str(cache))["k"]
+    assert (uses.last_use_ns, uses.hits, uses.pinned) == (5, 1, True)
+
+
+@pytest.mark.parametrize("command", ["pull", "import", "ci restore", "copy"])
+@pytest.mark.parametrize("record", ["none", "hit", "removed"])
+def test_an_arrival_is_a_use_where_no_hit_came_along(
+    run_cli: RunCli, cache: Path, tmp_path: Path, command: str, record: str
+) -> None:
+    key = next(cache.glob("jit_mlp-*-cache")).name.removesuffix("-cache")
+    target = tmp_path / "target"
+    target.mkdir()
+    if record == "hit":
+        append(LocalStore(cache), [Event(key, HIT, 5)])
+    elif record == "removed":  # the hit is of an entry that is gone
+        append(LocalStore(target), [Event(key, HIT, 5), Event(key, REMOVED, 6)])
+    started_ns = time.time_ns()
+    if command == "pull":
+        done = run_cli("pull", cache, "-C", target)
+    elif command == "copy":
+        done = run_cli("copy", cache, target)
+    else:
+        bundle = tmp_path / "bundle.jxb"
+        assert run_cli("export", "-C", cache, bundle).returncode == 0
+        options = ("--everything",) if command == "ci restore" else ()
+        done = run_cli(*command.split(), bundle, *options, "-C", target)
+    assert done.returncode == 0, done.stderr
+    used_ns = read_ledger(str(target))[key].last_use_ns
+    assert used_ns is not None
+    assert (used_ns >= started_ns) == (record != "hit")
+    rows = json.loads(run_cli("ls", key, "-C", target, "--json").stdout)["entries"]
+    assert rows[0]["last_used_from"] == ("mtime" if record == "hit" else "ledger")

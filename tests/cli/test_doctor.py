@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,10 @@ from typing import Any
 import pytest
 from conftest import RunCli, clean_environment
 from terminal import run_all
+
+from jaxcache.cache.ledger.record import HIT, Event
+from jaxcache.cache.ledger.segments import append
+from jaxcache.store.local import LocalStore
 
 HASH = "cd" * 32
 #: Settings under which nothing is wrong with any of the caches below.
@@ -369,3 +374,14 @@ def test_the_page_leads_with_the_findings(cache: Path, tmp_path: Path) -> None:
     assert "jax_enable_pgle" in whole
     assert "jax_enable_pgle" not in short
     assert "--verbose lists all settings" in short
+
+
+def test_the_size_of_the_ledger_is_shown(cache: Path, tmp_path: Path) -> None:
+    def show() -> str:
+        argv = ["doctor", "-C", cache, "--python", "/nonexistent"]
+        ((_, text),) = run_all([argv], home=tmp_path, width=200)
+        return text
+
+    assert ", ledger" not in show()
+    append(LocalStore(cache), [Event("k", HIT, n, {"x": "y" * 999}) for n in range(5)])
+    assert re.search(r" entries, ledger 5\.\d kB\s", show())

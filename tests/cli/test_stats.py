@@ -12,6 +12,8 @@ from terminal import run_all, without_style
 from jaxcache.cache.ledger.record import COMPILE, HIT, Event
 from jaxcache.cache.ledger.segments import append, compact
 from jaxcache.store import find_store
+from jaxcache.store.base import Fetched
+from jaxcache.store.local import LocalStore
 
 HASH = "cd" * 32
 
@@ -150,3 +152,24 @@ def test_counts_of_the_live_layer_that_no_number_holds(run_cli: RunCli, cache: P
     (folder / "totals").write_text('{"misses": Infinity, "hits_local": 3}')
     done = run_cli("stats", "-C", cache, "--json")
     assert json.loads(done.stdout)["live"] == {"hits_local": 3}, done.stderr
+
+
+@pytest.mark.parametrize("where", ["cache", "root"])
+def test_the_ledger_is_read_once(
+    run_cli: RunCli, cache: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program may have written some megabytes of it."""
+    store = LocalStore(str(cache))
+    append(store, [Event("k", COMPILE, 5, {"jax_version": "0.12.0.1"}), Event("k", HIT, 6)])
+    reads: list[str] = []
+    fetch = LocalStore.fetch
+
+    def count(self: LocalStore, name: str, *, limit: int) -> Fetched:
+        reads.append(name)
+        return fetch(self, name, limit=limit)
+
+    monkeypatch.setattr(LocalStore, "fetch", count)
+    path = cache if where == "cache" else cache.parent
+    document = json.loads(run_cli("stats", "--json", "-C", path).stdout)
+    assert document["hits"] == 1
+    assert sum("/ledger/" in name for name in reads) == 1

@@ -227,3 +227,15 @@ def test_a_mistake_is_one_line_and_nothing_else(home: Path) -> None:
         "jaxcache: live is off: JAXCACHE_LIVE_TIRES: tires is not a setting; did you mean tiers?"
     ]
     assert "jaxcache.live.layer" in modules
+
+
+@pytest.mark.parametrize("file", ["user", "trusted", "untrusted"])
+def test_signatures_that_the_configuration_requires_bind_the_layer(home: Path, file: str) -> None:
+    path = home / "config" / "jaxcache" / "config.toml"
+    if file == "user":
+        path.write_text("require-signed = true\n")
+    else:
+        text = "[tool.jaxcache]\nrequire-signed = true\n[tool.jaxcache.live]\ntimeout = 1\n"
+        path = write_project(home, f"{text}require-signed = false\n", trusted=file == "trusted")
+    found = resolve({"require_signed": False})
+    assert (found["require-signed"], found.origins["require-signed"]) == (True, str(path))

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -93,17 +94,25 @@ def test_a_signature_of_a_trusted_key_is_as_good_as_a_checksum(
 def test_a_digest_that_was_recorded_here_is_as_good_as_a_checksum(
     run_live: RunLive, run_cli: RunCli, tier: Path, tmp_path: Path
 ) -> None:
-    for folder, wrong in ((tmp_path / "right", ""), (tmp_path / "wrong", "0")):
+    wrongs = {"right": "", "wrong": "0", "foreign": ""}
+    for name, wrong in wrongs.items():
+        folder = tmp_path / name
         folder.mkdir()
         append(
             open_store(str(folder)),
             [
-                Event(name.removesuffix("-cache"), COMPILE, 1, {"payload_sha256": wrong or sha256})
-                for name, sha256 in digests(tier).items()
+                Event(file.removesuffix("-cache"), COMPILE, 1, {"payload_sha256": wrong or sha256})
+                for file, sha256 in digests(tier).items()
             ],
         )
+        if name == "foreign":
+            if os.getuid() != 0:
+                continue
+            for path in (folder / ".jaxcache" / "ledger").iterdir():
+                os.chown(path, 12_345, -1)
         ran = run_live(cache_dir=folder, JAXCACHE_LIVE_TIERS=f"{tier}:ro", **PORTABLE)
-        assert (ran["misses"] > 0, ran["unsealed"] > 0) == (bool(wrong), bool(wrong))
+        is_refused = name != "right"
+        assert (ran["misses"] > 0, ran["unsealed"] > 0) == (is_refused, is_refused)
     # What arrives is sealed, so that the local copy is checked from now on.
     listed = json.loads(run_cli("ls", "--json", "-C", tmp_path / "right").stdout)["entries"]
     assert {entry["sealed"] for entry in listed} == {True}

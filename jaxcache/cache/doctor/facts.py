@@ -8,6 +8,7 @@ from jaxcache.cache.inventory import Inventory
 from jaxcache.cache.ledger.record import Record
 from jaxcache.core.refusals import TierRefusal
 from jaxcache.entry.contents import Contents
+from jaxcache.entry.names import FileKind
 from jaxcache.entry.options import nearest_version, same_generation
 from jaxcache.entry.releases import read_release
 from jaxcache.model import Entry, FileInfo, Problem
@@ -87,6 +88,12 @@ class CacheFacts:
     """By key, what the ledger knows."""
     refusals: tuple[TierRefusal, ...] = ()
     """Entries of tiers that the live layer refused."""
+
+    @property
+    def ledger_bytes(self) -> int:
+        """The size of the ledger."""
+        files = self.inventory.files()
+        return sum(info.size_bytes for kind, info in files if kind is FileKind.LEDGER)
 
 
 @dataclass(frozen=True, slots=True)

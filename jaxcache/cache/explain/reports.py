@@ -9,8 +9,8 @@ from typing import Any
 from jaxcache.cache.allowed import kept_flags
 from jaxcache.cache.explain.logs import read_log
 from jaxcache.cache.explain.sides import RUN_OUTCOMES, Compile, Side, is_helper
-from jaxcache.cache.ledger.record import read_seconds
 from jaxcache.cache.recipe.format import is_recipe, open_recipe
+from jaxcache.core.ledger import read_seconds
 from jaxcache.errors import UsageError
 
 _MAX_BYTES = 512 << 20

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from jaxcache.cache.ledger.record import PIN, PINNING, UNPIN, Event
+from jaxcache.cache.ledger.record import PIN, UNPIN, Event
 from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.cache.scan import NO_AIDS
 from jaxcache.cache.select import fits_key, select_by_keys
+from jaxcache.core.ledger import PINNING
 from jaxcache.errors import JaxcacheError
 from jaxcache.store.base import Store
 

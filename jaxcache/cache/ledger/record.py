@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
 
-from jaxcache.core.ledger import SUMS
+from jaxcache.core.ledger import MAX_AHEAD_NS, PINNING, SUMS, count_of, read_seconds
 from jaxcache.model import FileInfo
 
 #: Kinds of events, for which the facts named are usual; any event may carry any fact.
@@ -25,19 +25,13 @@ from jaxcache.model import FileInfo
 PAYLOAD, COMPILE, HIT, SEALED, PIN, UNPIN = "payload", "compile", "hit", "sealed", "pin", "unpin"
 TOO_QUICK, REMOVED, SKETCH, ARRIVED = "too-quick", "removed", "sketch", "arrived"
 MISS = "miss"
-COUNTED = frozenset({HIT, COMPILE, TOO_QUICK, MISS})
-PINNING = frozenset({PIN, UNPIN})
 
 #: Facts that accuse a file whose bytes are others.
 DIGEST_FACTS = ("payload_sha256", "file_mtime_ns", "file_size_bytes", "file_inode")
 #: The fact of an event that another cache recorded.
 IMPORTED = "imported"
-#: Dates further ahead of the clock than this are wrong, by a bad clock or on purpose.
-MAX_AHEAD_NS = 24 * 3600 * 10**9
-
 #: Years 1970 to 2262: what nanoseconds in 63 bits can say.
 _MAX_NS = 2**63
-_MAX_SECONDS = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +52,7 @@ class Event:
     @property
     def count(self) -> int:
         """Return the number of times it happened."""
-        count = self.facts.get("count", 1)
-        return count if type(count) is int and 0 <= count < _MAX_NS else 1
+        return count_of(self.facts)
 
     def to_json(self) -> dict[str, Any]:
         """The event as one JSON object; an absurd time becomes the nearest good one."""
@@ -232,13 +225,6 @@ def digest_facts(payload_sha256: str, info: FileInfo) -> dict[str, Any]:
         "file_size_bytes": info.size_bytes,
         "file_inode": info.inode,
     }
-
-
-def read_seconds(value: object) -> float | None:
-    """A number of seconds that something can have taken; None for anything else in JSON."""
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return None
-    return float(value) if 0 <= value < _MAX_SECONDS else None
 
 
 def _checked(name: str, value: Any) -> Any:

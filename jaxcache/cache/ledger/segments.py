@@ -22,12 +22,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from jaxcache.cache.ledger.record import (
-    COUNTED,
     DIGEST_FACTS,
     HIT,
     IMPORTED,
-    MAX_AHEAD_NS,
-    PINNING,
     SKETCH,
     Event,
     Record,
@@ -35,7 +32,10 @@ from jaxcache.cache.ledger.record import (
 )
 from jaxcache.core.ledger import (
     COMPACT_ABOVE,
+    COUNTED,
+    MAX_AHEAD_NS,
     MAX_REPLACED,
+    PINNING,
     SEGMENT_KIND,
     SUMS,
     add_totals,
@@ -140,6 +140,12 @@ class Ledger:
         """Everything known of one key, later facts over earlier ones; None if nothing is."""
         events = self._events.get(key)
         return fold(key, events.values()) if events else None
+
+    @property
+    def jax_versions(self) -> tuple[str, ...]:
+        """The versions of JAX that its records name, sorted."""
+        records = filter(None, map(self.record, self))
+        return tuple(sorted({record.jax_version for record in records if record.jax_version}))
 
     def events(self) -> Iterator[Event]:
         """Yield the fewest events that say the same: one per key and kind, each fact once."""

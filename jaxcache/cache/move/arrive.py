@@ -24,6 +24,7 @@ from jaxcache.cache.move.choose import (
     look_at_payloads,
     refuse_conflicts,
 )
+from jaxcache.cache.move.ledgers import arrivals
 from jaxcache.cache.move.loop import move
 from jaxcache.cache.move.offer import refuse_side_file
 from jaxcache.cache.move.step import (
@@ -205,7 +206,9 @@ def _roll_back(steps: Iterable[Step]) -> Iterator[Step]:
 
 def _record(store: Store, written: Mapping[str, Step], files: Mapping[str, FileInfo]) -> None:
     """Append to the ledger the digests of entries that were written, and the events with them."""
-    append(store, list(events_of(written.values(), files, Ledger.load(store))))
+    known = Ledger.load(store)
+    events = list(events_of(written.values(), files, known))
+    append(store, [*events, *arrivals({event.key for event in events}, known, events)])
 
 
 def events_of(

@@ -1,9 +1,9 @@
 """What one ledger takes over from another: marked as imported, without pins and digests."""
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from jaxcache.cache.ledger.record import Event
+from jaxcache.cache.ledger.record import ARRIVED, HIT, Event
 from jaxcache.cache.ledger.segments import (
     MAX_SEGMENT_BYTES,
     Ledger,
@@ -20,6 +20,19 @@ from jaxcache.core.names import LEDGER_DIR
 from jaxcache.model import FileInfo
 from jaxcache.store.ahead import in_order
 from jaxcache.store.base import Store, StoreError
+
+
+def arrivals(keys: Iterable[str], known: Ledger, brought: Iterable[Event] = ()) -> Iterator[Event]:
+    """Yield the arrival of each entry of which neither a ledger nor what came along has a hit.
+
+    A hit from before the entry was removed is none of the entry that arrived.
+    """
+    now_ns = time.time_ns()
+    hit_keys = {event.key for event in brought if event.kind == HIT}
+    for key in sorted({*keys} - hit_keys):
+        record = known.record(key)
+        if record is None or (record.last_hit_ns or 0) <= (record.removed_ns or 0):
+            yield Event(key, ARRIVED, now_ns)
 
 
 def missing_segments(source: Store, target: Store | None) -> tuple[FileInfo, ...]:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 from jaxcache.cache.bundle.manifest import JAX
 from jaxcache.cache.gate import Gate
 from jaxcache.cache.inventory import EntryFile, Inventory
-from jaxcache.cache.ledger.record import PAYLOAD, PINNING, Event
+from jaxcache.cache.ledger.record import PAYLOAD, Event
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.move.step import Item, MoveAction, Step
 from jaxcache.cache.pair import ATIME_BYTES, parse_atime
 from jaxcache.cache.scan import Progress, ScanAids, scan
 from jaxcache.cache.select import Selection
+from jaxcache.core.ledger import PINNING
 from jaxcache.core.names import AUTOTUNE_DIR, KERNEL_CACHE
 from jaxcache.entry.names import FileKind
 from jaxcache.model import GRACE_NS, Entry, FileInfo

@@ -280,6 +280,8 @@ class Plan(_Steps):
     """The target holds more than its limit, whatever is done."""
     segments: tuple[FileInfo, ...] = ()
     """Segments of the ledger to copy."""
+    records: bool = True
+    """Whether the target's ledger records what arrives."""
     check: "Check | None" = None
     """What each entry of a store must pass."""
 

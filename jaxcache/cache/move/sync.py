@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from jaxcache.cache.gate import Gate, Signed
 from jaxcache.cache.inventory import EntryFile, Inventory
 from jaxcache.cache.ledger.record import Event
-from jaxcache.cache.ledger.segments import Ledger
+from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.cache.leftovers import delete_leftovers
 from jaxcache.cache.move.copy import plan_copy
-from jaxcache.cache.move.ledgers import carry_segments, missing_segments
+from jaxcache.cache.move.ledgers import arrivals, carry_segments, missing_segments
 from jaxcache.cache.move.loop import move
 from jaxcache.cache.move.offer import ExportPlan, entry_item, side_steps, travelling_events
 from jaxcache.cache.move.room import make_room
@@ -96,6 +96,7 @@ def plan_sync(
     plan = replace(
         plan,
         entries=len(ours.inventory.entries),
+        records=options.ledger,
         segments=missing_segments(source, target) if options.ledger and signed is None else (),
     )
     return make_room(plan, ours, theirs, options, now_ns) if theirs else plan
@@ -185,5 +186,7 @@ def execute(
     done = moving(target=receiver)
     carried = {step.key for step in done.written if step.key is not None}
     segments = carry_segments(source, target, plan.segments, carried) if plan.segments else 0
+    if carried and plan.records and not target.remote:  # an object has the date of its arrival
+        append(target, arrivals(carried, Ledger.load(target)))
     written_bytes = sum(file.size_bytes for file in receiver.files.values())
     return replace(done, written_bytes=written_bytes, segments=segments, removed=removed)
