@@ -60,6 +60,12 @@ def command(
     asked = options.python or (used.executable if used else None)
     interpreter, settings, no_jax = ask_settings(asked, os.environ)
     path = locate_cache(place.cache_dir).path
+    if place.cache_dir and os.path.isfile(path):
+        raise UsageError(
+            f"{path} is a file, not a cache directory",
+            code="not-a-directory",
+            hint=f"look into a bundle with: jaxcache show {path}",
+        )
     if used:
         settings = with_script(settings, used.settings)
         path = path if place.cache_dir else used.opened or path

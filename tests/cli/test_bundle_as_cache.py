@@ -80,3 +80,10 @@ def test_a_bundle_of_torch_is_not_listed(run_cli: RunCli) -> None:
     refused = run_cli("ls", "-C", bundle)
     assert refused.returncode == 2
     assert "holds a cache of torch" in refused.stderr
+
+
+def test_doctor_does_not_take_a_bundle_for_a_cache_directory(run_cli: RunCli, bundle: Path) -> None:
+    done = run_cli("doctor", "-C", bundle)
+    assert (done.returncode, "[not-a-directory]" in done.stderr) == (2, True), done.stderr
+    assert "jaxcache show" in done.stderr
+    assert done.stdout == ""
