@@ -46,6 +46,7 @@ def command(
         return diagnose_root(root, options, output.form, dry_run=dry.dry_run)
     if layout.diagnose is not None:
         return _diagnose(layout, command_line, place, options, output)
+    from jaxcache.cache.bundle.format import is_bundle
     from jaxcache.cache.doctor.examine import diagnose
     from jaxcache.cache.doctor.settings import with_script
     from jaxcache.cli.output import emit
@@ -60,9 +61,9 @@ def command(
     asked = options.python or (used.executable if used else None)
     interpreter, settings, no_jax = ask_settings(asked, os.environ)
     path = locate_cache(place.cache_dir).path
-    if place.cache_dir and os.path.isfile(path):
+    if place.cache_dir and is_bundle(path):
         raise UsageError(
-            f"{path} is a file, not a cache directory",
+            f"{path} is a bundle, not a cache directory",
             code="not-a-directory",
             hint=f"look into a bundle with: jaxcache show {path}",
         )

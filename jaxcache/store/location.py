@@ -20,7 +20,7 @@ def index_folder() -> "Path":
     return Path(base, "jaxcache", "index")
 
 
-_VARIABLE = "JAX_COMPILATION_CACHE_DIR"
+VARIABLE = "JAX_COMPILATION_CACHE_DIR"
 _DEFAULT = "default"
 
 
@@ -36,14 +36,14 @@ class Location(NamedTuple):
 
         Plain JAX reads neither. It reads the variable alone, and without it has no cache.
         """
-        return self.origin not in (_VARIABLE, _DEFAULT)
+        return self.origin not in (VARIABLE, _DEFAULT)
 
     @property
     def spelling(self) -> str | None:
         """The directory as JAX gets it, byte for byte; None where JAX gets none."""
         if self.is_own_choice:
             return absolute_location(self.path)
-        return os.environ.get(_VARIABLE) or None
+        return os.environ.get(VARIABLE) or None
 
 
 def locate_cache(option: str | None) -> Location:
@@ -59,11 +59,11 @@ def locate_cache(option: str | None) -> Location:
     """
     if option is not None:
         return Location(expand_location(option), "--cache-dir")
-    if value := os.environ.get(_VARIABLE):
+    if value := os.environ.get(VARIABLE):
         # JAX takes a ~ that no shell has expanded for the name of a directory, and "file:", too.
         literal = value.startswith(("~", "file://"))
         path = os.path.abspath(value) if literal else expand_location(value)
-        return Location(path, _VARIABLE)
+        return Location(path, VARIABLE)
     for path, table in _configurations("cache-dir"):
         if value := table.get("cache-dir"):
             return Location(expand_location(value, os.path.dirname(path)), path)

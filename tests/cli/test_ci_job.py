@@ -47,6 +47,21 @@ def test_compiles_that_jax_does_not_write_are_told(
         assert (done.returncode, note in done.stderr) == (0, told), done.stderr
 
 
+@pytest.mark.parametrize("named", [None, "elsewhere", "job", "./x/../job"])
+def test_a_step_says_what_plain_python_needs(
+    run_cli: RunCli, tmp_path: Path, named: str | None
+) -> None:
+    told = f"plain Python needs JAX_COMPILATION_CACHE_DIR={tmp_path / 'job'}"
+    env = {"JAX_COMPILATION_CACHE_DIR": named} if named else {}
+    (tmp_path / "x").mkdir()
+    for line in ("ci restore none.jxb -C job", "ci save none.jxb -C job"):
+        done = run_cli(*line.split(), env=env)
+        assert done.returncode == 0, done.stderr
+        assert (told in done.stderr) == (named in (None, "elsewhere"))
+    # Without the variable, JAX's threshold is not why the cache is empty.
+    assert ("no compile of less than 1 s" in done.stderr) == bool(named)
+
+
 @pytest.mark.parametrize(
     "line",
     ["ci save {} -C cache", "push {} -C cache", "copy cache {}", "pull cache -C {}"],

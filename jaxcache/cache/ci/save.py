@@ -16,6 +16,7 @@ from jaxcache.errors import ExitCode, JaxcacheError, UsageError
 from jaxcache.model import Entry
 from jaxcache.options.move import SaveIf
 from jaxcache.store.base import Store
+from jaxcache.store.location import VARIABLE
 from jaxcache.units import NS_PER_SECOND, format_count
 
 #: Why something is saved, or why not.
@@ -123,6 +124,7 @@ def plan_save(
         source=baseline.source if baseline else "",
         finished=finished,
         skips_quick=THRESHOLD not in environment
+        and bool(seen.entries or environment.get(VARIABLE))
         and all(e.compile_seconds is None or e.compile_seconds >= 1.0 for e in seen.entries),
     )
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from jaxcache.errors import UsageError
+from jaxcache.store.location import VARIABLE
 
 OutputsFile = Annotated[
     str | None,
@@ -77,3 +78,13 @@ def write_summary(text: str, file: str | None) -> None:
 
     if path := file or os.environ.get("GITHUB_STEP_SUMMARY"):
         write_text(path, text + "\n", "a")
+
+
+def note_directory(cache_dir: str) -> None:
+    """Say how plain Python finds this cache, where this step's environment leads elsewhere."""
+    from jaxcache.cli.output import note
+
+    named = os.environ.get(VARIABLE)
+    if not named or os.path.realpath(named) != os.path.realpath(cache_dir):
+        value = f"is {named}" if named else "is not set"
+        note(f"{VARIABLE} {value} in this step; plain Python needs {VARIABLE}={cache_dir}")

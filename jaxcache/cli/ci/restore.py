@@ -30,7 +30,7 @@ def command(
 
     A source that is missing or damaged is a cache miss, not an error.
     """
-    from jaxcache.cli.ci import write_outputs, write_summary
+    from jaxcache.cli.ci import note_directory, write_outputs, write_summary
     from jaxcache.cli.ci.source import restore
     from jaxcache.cli.output import emit
     from jaxcache.render import ci as render
@@ -38,6 +38,7 @@ def command(
     target = locate_cache(place.cache_dir).path
     restored = restore(expand_location(source), target, options)
     emit(output.form, render.restore_view(restored))
+    note_directory(restored.cache_dir)
     write_outputs(render.restore_outputs(restored), outputs)
     write_summary(render.restore_summary(restored), summary)
     if options.fail_on_cache_miss and not restored.hit:

@@ -28,7 +28,7 @@ def command(
     output: Output,
 ) -> int:
     """After the job: keep what it used, if it compiled anything new."""
-    from jaxcache.cli.ci import write_outputs, write_summary
+    from jaxcache.cli.ci import note_directory, write_outputs, write_summary
     from jaxcache.cli.ci.target import carry_out, check, plan
     from jaxcache.cli.output import emit
     from jaxcache.render import ci as render
@@ -37,6 +37,8 @@ def command(
     saved = check(planned) if dry.dry_run else carry_out(planned, options)
     key = options.key
     emit(output.form, render.save_view(planned, saved, key))
+    if not (planned.usage.new or planned.usage.used):
+        note_directory(planned.cache_dir)
     write_outputs(render.save_outputs(planned, saved, key), outputs)
     write_summary(render.save_summary(planned, saved), summary)
     return ExitCode.DONE if saved.complete else ExitCode.PARTIAL
