@@ -19,19 +19,9 @@ from .channel import first_line
 
 #: Configuration that enters keys through the program or the compile options, not by itself.
 _NOT_IN_KEYS = (
-    "JAX_COMPILATION_CACHE",
-    "JAX_PERSISTENT_CACHE_MIN",
-    "JAX_ENABLE_COMPILATION_CACHE",
-    "JAX_LOG",
-    "JAX_DUMP",
-    "JAX_PLATFORMS",
-    "JAX_RAISE",
-    "JAX_EXPLAIN",
-    "JAX_DEBUG_LOG",
-    "JAX_COORDINATOR",
-    "JAX_NUM_PROCESSES",
-    "JAX_PROCESS_ID",
-    "JAX_TRACEBACK",
+    *("JAX_COMPILATION_CACHE", "JAX_PERSISTENT_CACHE_MIN", "JAX_ENABLE_COMPILATION_CACHE"),
+    *("JAX_LOG", "JAX_DUMP", "JAX_PLATFORMS", "JAX_RAISE", "JAX_EXPLAIN", "JAX_DEBUG_LOG"),
+    *("JAX_COORDINATOR", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JAX_TRACEBACK"),
 )
 _FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 

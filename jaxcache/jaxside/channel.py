@@ -12,6 +12,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 _EVENTS = "JAXCACHE_EVENTS"
@@ -85,8 +86,6 @@ def _introduction() -> dict[str, Any]:
     return {
         "event": "start",
         "pid": os.getpid(),
-        "parent_pid": os.getppid(),
-        "python": sys.version.split()[0],
         "executable": sys.executable,
         "cwd": _working_directory(),
         "argv": redact([str(a) for a in getattr(sys, "argv", [])][:64]),
@@ -129,6 +128,14 @@ def redact(arguments: "list[str]") -> "list[str]":
             shown.append(_SECRET_IN_QUERY.sub(r"\1=***", _PASSWORD_IN_URL.sub("***@", argument)))
         hide_next = secret and not equals and argument.startswith("-")
     return shown
+
+
+def safely(send: Callable[[dict[str, Any]], Any], action: Callable[[], Any]) -> None:
+    """Do something for the report; a failure is reported as trouble and never reaches the user."""
+    try:
+        action()
+    except Exception as error:
+        send({"event": "trouble", "detail": f"{type(error).__name__}: {error}"})
 
 
 def first_line(error: BaseException) -> str:

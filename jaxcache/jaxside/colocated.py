@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from .channel import safely
 from .hook import when_imported
 
 
@@ -32,12 +33,13 @@ def watch(send: Callable[[dict[str, Any]], None]) -> None:
         def compile_to_executable(*args: Any, **kwargs: Any) -> Any:
             started = time.time()
             result = original(*args, **kwargs)
-            try:
+
+            def report() -> None:
                 event = _describe(args, kwargs, started)
                 if event["file"] != module.__file__:  # not JAX's own helpers
                     send(event)
-            except Exception as error:
-                send({"event": "trouble", "detail": f"{type(error).__name__}: {error}"})
+
+            safely(send, report)
             return result
 
         module._compile_to_executable = compile_to_executable

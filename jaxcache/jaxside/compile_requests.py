@@ -103,7 +103,6 @@ class Compiler:
             "platform": str(self.backend.platform),
             "platform_version": str(self.backend.platform_version),
             "device_kind": str(first.device_kind),
-            "device_count": len(self.backend.local_devices()),
             "caches": self._caches(),
             "compile_options": settings.compile_options().hex(),
         }
@@ -255,7 +254,6 @@ class CrossCompiler(Compiler):
             **{name: profile[name] for name in names},
             "jaxlib_digest": settings.jaxlib_digest(),
             "device_kind": profile["device_kinds"][0],
-            "device_count": len(self.devices),
             "caches": True,
             "compile_options": settings.compile_options().hex(),
         }

@@ -15,6 +15,7 @@ from typing import Any
 from ..core import sketching
 from . import collect, keyflags, record
 from .adapter import Jax, hash_component, live_settings
+from .channel import safely
 from .outcome import CompileRequest, entry_file, identity, judge
 
 _COUNTED = {
@@ -126,7 +127,7 @@ class Listener:
         """Remember which function became which module."""
         if not self._sinks:
             return lower(*args, **kwargs)
-        self._safely(self._force)
+        safely(self.send, self._force)
         started = time.time()
         traced = getattr(self._local, "traced", None)
         self._local.traced = None
@@ -145,7 +146,7 @@ class Listener:
                 info["trace"] = [traced[0] - traced[1], traced[1]]
             self._jax.remember_lowering(result.module, info)
 
-        self._safely(remember)
+        safely(self.send, remember)
         return result
 
     def around_request(self, compile_: Any, args: Any, kwargs: Any) -> Any:
@@ -154,9 +155,9 @@ class Listener:
             raise _Asked(self._look(args, kwargs))
         if not self._sinks:
             return compile_(*args, **kwargs)
-        self._safely(self._force)
+        safely(self.send, self._force)
         request = CompileRequest(number=next(self._numbers), started=time.time())
-        self._safely(lambda: self._begin(request, args, kwargs))
+        safely(self.send, lambda: self._begin(request, args, kwargs))
         outer, self._local.request = self._request, request
         try:
             return compile_(*args, **kwargs)
@@ -170,7 +171,7 @@ class Listener:
         finally:
             self._local.request = outer
             request.ended = time.time()
-            self._safely(lambda: self._end(request))
+            safely(self.send, lambda: self._end(request))
 
     def refuse(self, module: Any, error: BaseException) -> None:
         """Count a request that a guard in front of us has refused."""
@@ -186,7 +187,7 @@ class Listener:
             request.settings = self._tell_settings()
             self._end(request)
 
-        self._safely(end)
+        safely(self.send, end)
 
     def ask(self, compile_: Callable[[], Any]) -> "dict[str, Any] | None":
         """The event of the request that ``compile_`` makes first, which goes no further.
@@ -235,7 +236,7 @@ class Listener:
         answer: list[Any] = []
         if self._collector:
             made = self._collector.answer
-            self._safely(lambda: answer.append(made(self._jax.asked(args, kwargs))))
+            safely(self.send, lambda: answer.append(made(self._jax.asked(args, kwargs))))
         if answer and answer[0] is not None:
             return answer[0]
         request.stubbed = False
@@ -270,7 +271,7 @@ class Listener:
         directory = self._jax.opened_directory() or request.settings.get(_DIRECTORY)
         request.found = identity(entry_file(directory, request.key))
         if request.stubbed:
-            self._safely(lambda: self._hash_components(request))
+            safely(self.send, lambda: self._hash_components(request))
             raise collect.Collect
         started = time.time()
         try:
@@ -281,18 +282,18 @@ class Listener:
         finally:
             request.read = (started, time.time() - started)
             if request.read_error:
-                self._safely(lambda: self._hash_components(request))
+                safely(self.send, lambda: self._hash_components(request))
         request.hit, request.stored_seconds = executable is not None, seconds
         # Now, not at the end: compiling may change the module.
-        self._safely(lambda: self._hash_components(request))
+        safely(self.send, lambda: self._hash_components(request))
         if not request.hit and request.computation is not None:
-            self._safely(lambda: self._sketch_request(request))
+            safely(self.send, lambda: self._sketch_request(request))
         return executable, seconds
 
     def around_decision(self, decide: Any, args: Any, kwargs: Any) -> Any:
         """JAX has compiled, and decides whether to write."""
         if (request := self._request) is not None:
-            self._safely(lambda: request.compiled(args, self._jax.process_id()))
+            safely(self.send, lambda: request.compiled(args, self._jax.process_id()))
         return decide(*args, **kwargs)
 
     def around_compressing(self, compress: Any, args: Any, kwargs: Any) -> Any:
@@ -316,7 +317,7 @@ class Listener:
         self._look_for_entry(request)  # the live layer may put its own compressing in place
         request.no_write = self.no_write
         if self._scratch or self.no_write:
-            self._safely(lambda: self._jax.divert_writes(self._scratch))
+            safely(self.send, lambda: self._jax.divert_writes(self._scratch))
         try:
             return write(*args, **kwargs)
         except Exception as error:
@@ -445,8 +446,8 @@ class Listener:
 
     def say_goodbye(self) -> None:
         """The process ends in good order: what only then can be known."""
-        self._safely(self.finish_sketches)
-        self._safely(lambda: self.send({"event": "end", "counters": self._counters}))
+        safely(self.send, self.finish_sketches)
+        safely(self.send, lambda: self.send({"event": "end", "counters": self._counters}))
 
     def _force(self) -> None:
         if self._forced:
@@ -455,12 +456,6 @@ class Listener:
     @property
     def _request(self) -> CompileRequest | None:
         return getattr(self._local, "request", None)
-
-    def _safely(self, action: Any) -> None:
-        try:
-            action()
-        except Exception as error:
-            self.send({"event": "trouble", "detail": f"{type(error).__name__}: {error}"})
 
 
 def _without_call(lowering: "dict[str, Any]") -> "dict[str, Any]":

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import channel
+from .channel import safely
 
 #: The logger of ``torch/_logging/_internal.py``; torch calls its handlers where it has any.
 _TRACE = "torch.__trace"
@@ -58,12 +59,13 @@ class TorchListener(logging.Handler):
     def _start_afresh(self) -> None:
         """A forked child has a connection of its own, and counts from here."""
         self._introduced = None
-        self._safely(lambda: setattr(self, "_before", _counters()))
+        safely(self._send, lambda: setattr(self, "_before", _counters()))
 
     def emit(self, record: logging.LogRecord) -> None:
         """Take one record of the trace."""
-        self._safely(
-            lambda: self._take(getattr(record, "metadata", {}), getattr(record, "payload", None))
+        safely(
+            self._send,
+            lambda: self._take(getattr(record, "metadata", {}), getattr(record, "payload", None)),
         )
 
     def _take(self, metadata: "dict[str, Any]", payload: Any) -> None:
@@ -115,7 +117,7 @@ class TorchListener(logging.Handler):
         def tell_and_write(key: Any, content: Any, *args: Any, **kwargs: Any) -> Any:
             done = write(key, content, *args, **kwargs)
             event = {"event": "torch-saved", "tier": tier, "key": key, "size_bytes": len(content)}
-            self._safely(lambda: self._send(event))
+            safely(self._send, lambda: self._send(event))
             return done
 
         return tell_and_write
@@ -126,14 +128,8 @@ class TorchListener(logging.Handler):
 
     def say_goodbye(self) -> None:
         """The process ends in good order."""
-        self._safely(self._introduce)
-        self._safely(lambda: self._send({"event": "torch-end", "counters": self._counts()}))
-
-    def _safely(self, action: Callable[[], Any]) -> None:
-        try:
-            action()
-        except Exception as error:
-            self._send({"event": "trouble", "detail": f"{type(error).__name__}: {error}"})
+        safely(self._send, self._introduce)
+        safely(self._send, lambda: self._send({"event": "torch-end", "counters": self._counts()}))
 
 
 def attach(torch: Any) -> None:

@@ -7,7 +7,7 @@ hits. A run knows all three; the ledger of the directory that was really used ke
 import contextlib
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -37,7 +37,7 @@ from jaxcache.warm.recorder import COMPILED_AHEAD, Recorder
 _LEARNT = {"written": COMPILE, "hit": HIT}
 
 
-def remember(modules: Iterable[Done], seen: Recorder) -> None:
+def remember(modules: Collection[Done], seen: Recorder) -> None:
     """Write what a run has seen of each key into the ledgers of their directories.
 
     Of an entry that was written, that is the digest of its payload, too: JAX adds no checksum, and
@@ -57,14 +57,17 @@ def remember(modules: Iterable[Done], seen: Recorder) -> None:
                 facts[directory].append(Event(event.key, TOO_QUICK, at_ns))
             elif is_miss(event.outcome, event.reason, event.key):
                 facts[directory].append(Event(event.key, MISS, at_ns))
-            _add_sketch(event, seen, facts[directory])
-    for directory, found in facts.items():
+    for event in [*seen.modules[: seen.learnt], *modules]:  # a sketch may arrive later
+        _add_sketch(event, seen, facts)
+    _append(facts)
+
+
+def _append(facts: Mapping[str, list[Event]]) -> None:
+    """Write events into the ledgers of their directories, as far as these can be written."""
+    for directory, events in facts.items():
         with contextlib.suppress(JaxcacheError):
             store = open_store(directory)
-            append(
-                store,
-                [replace(fact, facts={**fact.facts, **_digest(store, fact)}) for fact in found],
-            )
+            append(store, [replace(e, facts={**e.facts, **_digest(store, e)}) for e in events])
 
 
 def remember_savings(seen: Recorder, known_seconds: Mapping[str, float]) -> None:
@@ -75,29 +78,17 @@ def remember_savings(seen: Recorder, known_seconds: Mapping[str, float]) -> None
             saved = {"count": 0, "timed": 1, "saved_seconds": seconds}
             at_ns = int(event.at * NS_PER_SECOND)
             facts[directory].append(Event(event.key, HIT, at_ns, saved))
-    for directory, found in facts.items():
-        with contextlib.suppress(JaxcacheError):
-            append(open_store(directory), found)
+    _append(facts)
 
 
-def remember_sketches(seen: Recorder) -> None:
-    """Write the sketches that arrived after their compiles were remembered."""
-    facts: defaultdict[str, list[Event]] = defaultdict(list)
-    for event in seen.modules[: seen.learnt]:
-        if event.key and (directory := event.local_directory):
-            _add_sketch(event, seen, facts[directory])
-    for directory, found in facts.items():
-        with contextlib.suppress(JaxcacheError):
-            append(open_store(directory), found)
-
-
-def _add_sketch(event: Done, seen: Recorder, facts: list[Event]) -> None:
+def _add_sketch(event: Done, seen: Recorder, facts: defaultdict[str, list[Event]]) -> None:
     """Add the sketch of an entry that was written, once."""
-    request = event.process, event.number
-    blob = seen.sketches.get(request)
-    if blob and event.key and event.outcome == "written" and request not in seen.learnt_sketches:
+    request, directory = (event.process, event.number), event.local_directory
+    blob = None if request in seen.learnt_sketches else seen.sketches.get(request)
+    if blob and event.key and directory and event.outcome == "written":
         seen.learnt_sketches.add(request)
-        facts.append(Event(event.key, SKETCH, int(event.at * NS_PER_SECOND), {"sketch": blob}))
+        at_ns = int(event.at * NS_PER_SECOND)
+        facts[directory].append(Event(event.key, SKETCH, at_ns, {"sketch": blob}))
 
 
 def _digest(store: Store, fact: Event) -> dict[str, Any]:

@@ -20,7 +20,7 @@ MAX_LINE_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeenEvent:
+class RunEvent:
     """One event of one process."""
 
     process: int
@@ -30,7 +30,7 @@ class SeenEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Started(SeenEvent):
+class Started(RunEvent):
     """A Python has imported jax, or is about to."""
 
     pid: int
@@ -40,7 +40,7 @@ class Started(SeenEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded(SeenEvent):
+class Loaded(RunEvent):
     """The jax of a process."""
 
     jax: str
@@ -58,7 +58,7 @@ class LiveSetting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Configured(SeenEvent):
+class Configured(RunEvent):
     """The settings of the cache, where they are new or have changed."""
 
     opened_directory: str | None = None
@@ -70,7 +70,7 @@ class Configured(SeenEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hardware(SeenEvent):
+class Hardware(RunEvent):
     """A backend with one kind of device, as keys know it."""
 
     backend: int
@@ -113,7 +113,7 @@ class Recorded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begun(SeenEvent):
+class Begun(RunEvent):
     """A compile request has begun."""
 
     number: int
@@ -125,7 +125,7 @@ class Begun(SeenEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Called(SeenEvent):
+class Called(RunEvent):
     """A function and the arguments that it was compiled for."""
 
     function: str | None = None
@@ -176,7 +176,7 @@ class Done(Called):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sketched(SeenEvent):
+class Sketched(RunEvent):
     """The sketch of a program that is compiled; it may arrive after the compile has ended."""
 
     number: int
@@ -185,7 +185,7 @@ class Sketched(SeenEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Notice(SeenEvent):
+class Notice(RunEvent):
     """A sentence for the reader, or the reason why nothing can be done here."""
 
     event: str
@@ -198,14 +198,14 @@ class Notice(SeenEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Left(SeenEvent):
+class Left(RunEvent):
     """A process has ended in good order."""
 
     counters: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TorchLoaded(SeenEvent):
+class TorchLoaded(RunEvent):
     """The torch of a process with the settings of its caches, where they are new or changed."""
 
     version: str
@@ -215,7 +215,7 @@ class TorchLoaded(SeenEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TorchSeen(SeenEvent):
+class TorchSeen(RunEvent):
     """Something that happened while torch compiled."""
 
     compile_id: str | None = None
@@ -242,7 +242,7 @@ class TorchGraph(TorchSeen):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TorchSaved(SeenEvent):
+class TorchSaved(RunEvent):
     """An entry was written."""
 
     tier: TorchTier
@@ -287,28 +287,12 @@ class TorchRecompile(TorchSeen):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TorchLeft(SeenEvent):
+class TorchLeft(RunEvent):
     """A process with torch has ended in good order."""
 
     counters: Mapping[str, int] = field(default_factory=dict)
 
 
-TorchEvent = (
-    TorchLoaded | TorchGraph | TorchSaved | TorchCompiled | TorchBreak | TorchRecompile | TorchLeft
-)
-RunEvent = (
-    TorchEvent
-    | Started
-    | Loaded
-    | Configured
-    | Hardware
-    | Begun
-    | Called
-    | Done
-    | Sketched
-    | Notice
-    | Left
-)
 _KINDS: dict[str, type] = {
     "start": Started,
     "jax": Loaded,

@@ -215,7 +215,11 @@ class Recorder:
         """The cache that most compiles used; the expected one where JAX opened none."""
         if "://" in self.cache_dir:
             return self.cache_dir
-        opened = [e for e in self.modules if e.directory and _may_exist(e.directory)]
+        opened = [
+            e
+            for e in self.modules
+            if e.directory and ("://" in e.directory or os.path.isdir(e.directory))
+        ]
         served = [e for e in opened if e.outcome in ("hit", "written")]
         counts = Counter(str(e.directory) for e in served or opened)
         return max(counts, key=lambda path: counts[path], default=self.cache_dir)
@@ -305,10 +309,6 @@ def saved_in_series(hits: Iterable[Sequence[float]]) -> float:
         ends.append(end)
         best.append(max(best[-1], before + saved))
     return best[-1]
-
-
-def _may_exist(directory: str) -> bool:
-    return "://" in directory or os.path.isdir(directory)
 
 
 def _interrupted(begun: Begun) -> Done:

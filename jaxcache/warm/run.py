@@ -14,14 +14,9 @@ from jaxcache.options.run import CompileOptions, RunOptions, WarmOptions
 from jaxcache.store import is_remote
 from jaxcache.store.location import absolute_location
 from jaxcache.units import format_count, format_duration
-from jaxcache.warm.bookkeeping import (
-    known_seconds,
-    remember,
-    remember_savings,
-    remember_sketches,
-    waiting_uploads,
-)
+from jaxcache.warm.bookkeeping import known_seconds, remember, remember_savings, waiting_uploads
 from jaxcache.warm.causes import find_causes, is_new, path_note
+from jaxcache.warm.compiling.report import CompileReport
 from jaxcache.warm.crosshost.cross import Cross, Spool, open_spool, read_cross
 from jaxcache.warm.events import RunEvent
 from jaxcache.warm.interpreter import find_python
@@ -89,9 +84,7 @@ def _compile_ahead(
         collected = _run(silent, options.replace(**asked), None, Watch(), LIFTED)
         if collected.interrupted or collected.timed_out:
             return [], {}, collected
-        ahead = {
-            m.key: m.compile_seconds for m in collected.modules if m.outcome == "written" and m.key
-        }
+        ahead = _written_seconds(collected)
         if not collected.recorded:
             return ["nothing could be collected, so nothing was compiled ahead"], ahead, None
         notes = [note for note in collected.notes if recipe not in note]
@@ -107,13 +100,15 @@ def _compile_ahead(
         compiled = compile_recipe(recipe, first.cache_dir, how)
     if compiled.interrupted:
         return [], {}, replace(collected, interrupted=True)
-    written = {
-        m.key: m.compile_seconds for m in compiled.modules if m.outcome == "written" and m.key
-    }
+    written = _written_seconds(compiled)
     collecting, compiling = map(format_duration, (collected.wall_seconds, compiled.wall_seconds))
     count = format_count(len(written), "module")
     summary = f"collected in {collecting}; {options.jobs} workers compiled {count} in {compiling}"
     return [*notes, summary], ahead | written, None
+
+
+def _written_seconds(report: "Report | CompileReport") -> dict[str, float | None]:
+    return {m.key: m.compile_seconds for m in report.modules if m.outcome == "written" and m.key}
 
 
 def run_command(command: Sequence[str], options: RunOptions, watch: Watch | None = None) -> Report:
@@ -147,15 +142,11 @@ def _launches(program: WarmProgram, options: WarmOptions, cross: Cross | None) -
     if devices and not cross:
         flags = env.get("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))
         env["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={devices}".strip()
-    python = find_python(program.python or options.python, script=_script(program))
+    script = os.path.join(program.cwd or "", program.script) if program.script else ""
+    python = find_python(program.python or options.python, script=script)
     command = (python, *words)
     launch = Launch(command, env, program.cwd, needs="jax", unset=_unset(cross))
     yield from _together(launch, cross.processes if cross else options.processes)
-
-
-def _script(program: WarmProgram) -> str:
-    """Return the path of what is run, from here; empty for a module."""
-    return os.path.join(program.cwd or "", program.script) if program.script else ""
 
 
 def _together(launch: Launch, processes: int | None) -> Iterator[Launch]:
@@ -329,8 +320,6 @@ def _learn(recorder: Recorder, options: RunOptions) -> None:
     recorder.learnt = len(recorder.modules)
     if options.scratch is None and not options.no_write:
         remember(fresh, recorder)
-        if recorder.sketches.keys() - recorder.learnt_sketches:
-            remember_sketches(recorder)
 
 
 #: JAX's defaults (jax/_src/config.py) of the settings that decide what is written.

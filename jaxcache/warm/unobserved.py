@@ -184,16 +184,13 @@ def _prctl(option: int, argument: object) -> int:
 
 def unreported_entries(cache_dir: str, since_ns: int, reported: Collection[str]) -> list[str]:
     """Return names of entries that were written since then under keys that no process reported."""
+    written: list[str] = []
     with contextlib.suppress(OSError):  # a bucket, or no directory yet
-        if os.stat(cache_dir).st_mtime_ns >= since_ns:
-            return sorted(_written(cache_dir, since_ns, reported))
-    return []
-
-
-def _written(cache_dir: str, since_ns: int, reported: Collection[str]) -> Iterator[str]:
-    with os.scandir(cache_dir) as files:
-        for file in files:
-            if (key := key_of(file.name)) and key not in reported:
+        if os.stat(cache_dir).st_mtime_ns < since_ns:
+            return []
+        for name in os.listdir(cache_dir):
+            if (key := key_of(name)) and key not in reported:
                 with contextlib.suppress(FileNotFoundError):
-                    if file.stat().st_mtime_ns >= since_ns:
-                        yield file.name
+                    if os.stat(os.path.join(cache_dir, name)).st_mtime_ns >= since_ns:
+                        written.append(name)
+    return sorted(written)

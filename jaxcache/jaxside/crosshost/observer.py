@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from .. import channel, together
 from ..adapter import Jax, UnknownJaxError
-from ..channel import first_line
+from ..channel import first_line, safely
 from ..outcome import entry_file
 from ..record import is_profile_guided
 from . import tuning
@@ -106,8 +106,9 @@ class CrossObserver:
 
     def lowered(self, module: Any, args: Any, kwargs: Any) -> None:
         """JAX has made a module for the target."""
-        self._safely(
-            lambda: self._jax.remember_lowering(module, self._jax.describe_lowering(args, kwargs))
+        safely(
+            self._send,
+            lambda: self._jax.remember_lowering(module, self._jax.describe_lowering(args, kwargs)),
         )
 
     def lower_alone(self, work: Any) -> Any:
@@ -125,7 +126,7 @@ class CrossObserver:
         if self._hooks.is_crossing:
             return compile_(*args, **kwargs)
         result = compile_(*args, **kwargs)
-        self._safely(lambda: self.make(args[0], args[1:], kwargs))
+        safely(self._send, lambda: self.make(args[0], args[1:], kwargs))
         return result
 
     def make(self, computation: Any, args: Any = (), kwargs: Any = None) -> None:
@@ -242,12 +243,6 @@ class CrossObserver:
                 }
             )
         self._send({"event": "end", "counters": {}})
-
-    def _safely(self, action: Any) -> None:
-        try:
-            action()
-        except Exception as error:
-            self._send({"event": "trouble", "detail": f"{type(error).__name__}: {error}"})
 
 
 def refuse(error: TargetError, send: Any) -> None:

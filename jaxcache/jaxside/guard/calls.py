@@ -56,12 +56,8 @@ class EarlierCompile(NamedTuple):
     configuration: "tuple[Any, ...] | None"
 
 
-#: Earlier compiles by the place of their function, ``name at FILE:LINE``.
-History = defaultdict
-
-
 def new_history() -> "defaultdict[str, deque[EarlierCompile]]":
-    """Return an empty history, the newest few compiles of each function."""
+    """Return an empty history: the newest few compiles by the place of their function."""
     return defaultdict(lambda: deque(maxlen=_KEPT))
 
 

@@ -29,8 +29,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 TRIED = "0.4.38 to 0.12"
-#: JAX's steps, in their order.
-STEPS = ("trace", "load", "compile")
 
 
 class UnknownJaxError(Exception):

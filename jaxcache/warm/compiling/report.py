@@ -2,18 +2,12 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from jaxcache.model import result_repr
 
 CompileOutcome = Literal["written", "already-cached", "missing", "failed", "refused"]
-COMPILE_OUTCOMES: tuple[CompileOutcome, ...] = (
-    "written",
-    "already-cached",
-    "missing",
-    "failed",
-    "refused",
-)
+COMPILE_OUTCOMES: tuple[CompileOutcome, ...] = get_args(CompileOutcome)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -151,16 +151,9 @@ def _differences(target: Profile, here: Profile) -> Iterator[ProfileDifference]:
 
 
 #: What a key is made of, in :class:`ProfileDifference`; packages and builds are not.
-_IN_KEYS = frozenset(
-    {
-        "jax_lib version",
-        "computation",
-        "accelerator_config",
-        "backend version",
-        "compression",
-        "XLA flags",
-        "environment",
-    }
+_IN_KEYS = (
+    *("jax_lib version", "computation", "accelerator_config", "backend version"),
+    *("compression", "XLA flags", "environment"),
 )
 
 

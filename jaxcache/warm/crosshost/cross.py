@@ -73,13 +73,8 @@ class Cross:
             profiles.append(str(path))
         names = ("gemm", "autotune_from", "require_tuned")
         tuning = {name: getattr(self.options, name) for name in names}
+        document = {"profiles": profiles, "spool": folder, "directory": directory, "tuning": tuning}
         request = Path(folder, "request.json")
-        document = {
-            "profiles": profiles,
-            "spool": folder,
-            "directory": directory,
-            "tuning": tuning,
-        }
         request.write_text(json.dumps(document), "utf-8")
         return str(request)
 
