@@ -1,32 +1,12 @@
 """Values as text: parse what people type, such as sizes, and format what they read."""
 
 import os
-import re
 import sys
 from datetime import datetime, timedelta
 
+from jaxcache.core.units import DURATIONS, SIZES, read_seconds, read_size_bytes
 from jaxcache.errors import UsageError
 
-_SIZE_UNITS = {
-    "": 1,
-    "b": 1,
-    "k": 10**3,
-    "kb": 10**3,
-    "m": 10**6,
-    "mb": 10**6,
-    "g": 10**9,
-    "gb": 10**9,
-    "t": 10**12,
-    "tb": 10**12,
-    "kib": 2**10,
-    "mib": 2**20,
-    "gib": 2**30,
-    "tib": 2**40,
-}
-_DURATION_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_NUMBER = r"(?P<number>\d{1,18}(?:\.\d{1,18})?|\.\d{1,18})"  # more would overflow
-_SIZE = rf"(?i){_NUMBER}\s*(?P<unit>[a-z]*)"
-_DURATION = rf"(?i){_NUMBER}\s*(?P<unit>[smhdw])"
 NS_PER_SECOND = 1_000_000_000
 
 
@@ -36,14 +16,10 @@ def parse_size_bytes(text: str) -> int:
     Raises:
         UsageError: the text is not a size.
     """
-    match = re.fullmatch(_SIZE, text.strip())
-    unit = match and _SIZE_UNITS.get(match["unit"].lower())
-    if not match or not unit:
-        raise UsageError(
-            f"{text!r} is not a size", code="bad-size", hint="write 500MB, 10GiB, or bare bytes"
-        )
-    number = match["number"]
-    return int(float(number) * unit) if "." in number else int(number) * unit
+    size_bytes = read_size_bytes(text)
+    if size_bytes is None:
+        raise UsageError(f"{text!r} is not a size", code="bad-size", hint=f"write {SIZES}")
+    return size_bytes
 
 
 def parse_duration_seconds(text: str) -> float:
@@ -52,12 +28,12 @@ def parse_duration_seconds(text: str) -> float:
     Raises:
         UsageError: the text is not a duration.
     """
-    match = re.fullmatch(_DURATION, text.strip())
-    if not match:
+    seconds = read_seconds(text)
+    if seconds is None:
         raise UsageError(
-            f"{text!r} is not a duration", code="bad-duration", hint="write 30s, 15m, 12h, 7d or 2w"
+            f"{text!r} is not a duration", code="bad-duration", hint=f"write {DURATIONS}"
         )
-    return float(match["number"]) * _DURATION_UNITS[match["unit"].lower()]
+    return seconds
 
 
 def format_size(size_bytes: int) -> str:

@@ -6,8 +6,6 @@ trusted keys are lines ``<public key> <name>`` in ``trusted-keys`` of the config
 What a signature promises, and what not, is in docs/bundles.md.
 """
 
-import base64
-import binascii
 import contextlib
 import os
 import re
@@ -28,14 +26,20 @@ from jaxcache.core.atomic import (
 )
 from jaxcache.core.configuration import config_directory
 from jaxcache.core.lock import hold_lockfile
+from jaxcache.core.signing import (
+    KEY_BYTES,
+    MAX_KEYS_BYTES,
+    PRIVATE,
+    PUBLIC,
+    TRUSTED_KEYS,
+    encode,
+    holds,
+    parse_key,
+)
 from jaxcache.errors import JaxcacheError, LockedError, UntrustedError, UsageError
 from jaxcache.units import format_install
 
-_PUBLIC, _PRIVATE = "jaxcache-ed25519", "jaxcache-ed25519-private"
-_KEY_BYTES = 32
 _NAME = re.compile(r"[\w.@+-]{1,100}")
-_MAX_FILE_BYTES = 1 << 20
-TRUSTED_FILE = "trusted-keys"
 #: How long one command waits for another that changes the list: as long as for JAX's lock.
 _TURN_SECONDS = 10.0
 
@@ -78,7 +82,7 @@ class Verdict:
 
 def public_key_text(public_key: bytes) -> str:
     """A public key as text."""
-    return f"{_PUBLIC} {base64.b64encode(public_key).decode()}"
+    return f"{PUBLIC} {encode(public_key)}"
 
 
 def parse_public_key(text: str) -> bytes:
@@ -87,20 +91,14 @@ def parse_public_key(text: str) -> bytes:
     Raises:
         UsageError: ``bad-key``.
     """
-    return _parse(text, _PUBLIC)
+    return _parse(text, PUBLIC)
 
 
 def _parse(text: str, kind: str) -> bytes:
-    words = text.split()
-    if words[:1] == [kind]:
-        words = words[1:]
-    try:
-        key = base64.b64decode(words[0], validate=True) if words else b""
-    except (binascii.Error, ValueError):
-        key = b""
-    if len(key) != _KEY_BYTES:
+    key = parse_key(text, kind)
+    if key is None:
         raise UsageError(
-            f"not a key: a key is a line {kind!r} and {_KEY_BYTES} bytes in base64",
+            f"not a key: a key is a line {kind!r} and {KEY_BYTES} bytes in base64",
             code="bad-key",
             hint="jaxcache trust keygen makes a pair",
         )
@@ -119,8 +117,8 @@ def generate_key(path: Path) -> bytes:
         UntrustedError: no ``cryptography``.
         JaxcacheError: ``exists``, or the file cannot be written.
     """
-    private = _ed25519().Ed25519PrivateKey.generate()
-    line = f"{_PRIVATE} {base64.b64encode(private.private_bytes_raw()).decode()}\n"
+    private = load_ed25519().Ed25519PrivateKey.generate()
+    line = f"{PRIVATE} {encode(private.private_bytes_raw())}\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open_folder(str(path.parent)) as folder:
@@ -148,7 +146,7 @@ def read_private_key(path: Path) -> Any:
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
-            text = file.read(_MAX_FILE_BYTES).decode("utf-8", "replace")
+            text = file.read(MAX_KEYS_BYTES).decode("utf-8", "replace")
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise UsageError(
@@ -162,7 +160,7 @@ def read_private_key(path: Path) -> Any:
             code="unsafe-permissions",
             hint=f"chmod 600 {path}, or better a new key: jaxcache trust keygen",
         )
-    return _ed25519().Ed25519PrivateKey.from_private_bytes(_parse(text, _PRIVATE))
+    return load_ed25519().Ed25519PrivateKey.from_private_bytes(_parse(text, PRIVATE))
 
 
 def sign_header(header: bytes, private_keys: Sequence[Any]) -> bytes:
@@ -180,17 +178,17 @@ def load_trusted(folder: Path) -> list[TrustedKey]:
     Raises:
         UntrustedError: the list cannot be read, is absurdly long, or others may write it.
     """
-    path = folder / TRUSTED_FILE
+    path = folder / TRUSTED_KEYS
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
-            data = file.read(_MAX_FILE_BYTES + 1)
+            data = file.read(MAX_KEYS_BYTES + 1)
     except FileNotFoundError:
         return []
     except OSError as error:
         raise UntrustedError(f"cannot read {path}: {error.strerror}") from error
-    if len(data) > _MAX_FILE_BYTES:  # cut off, it would be written back without its end
-        raise UntrustedError(f"{path} is larger than {_MAX_FILE_BYTES} bytes")
+    if len(data) > MAX_KEYS_BYTES:  # cut off, it would be written back without its end
+        raise UntrustedError(f"{path} is larger than {MAX_KEYS_BYTES} bytes")
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or status.st_uid not in (os.getuid(), 0):
         raise UntrustedError(
             f"others may write {path}, so it says nothing about trust",
@@ -246,7 +244,7 @@ def remove_trusted(folder: Path, name: str) -> TrustedKey:
 @contextlib.contextmanager
 def _changing(folder: Path) -> Iterator[list[TrustedKey]]:
     """The list, to be changed in place and then written anew; one process at a time."""
-    with changing_alone(folder / TRUSTED_FILE) as replace:
+    with changing_alone(folder / TRUSTED_KEYS) as replace:
         keys = load_trusted(folder)
         yield keys
         replace([f"{k.text} {k.name}\n".encode() for k in keys])
@@ -313,30 +311,20 @@ def check_signatures(bundle: Bundle, trusted: Sequence[TrustedKey], *, required:
     return verdict
 
 
-def holds(public_key: bytes, signature: bytes, message: bytes) -> bool:
-    """Return whether a signature is one of that key over that message.
-
-    Raises:
-        UntrustedError: no ``cryptography``.
-    """
-    from cryptography.exceptions import InvalidSignature
-
-    try:
-        _ed25519().Ed25519PublicKey.from_public_bytes(public_key).verify(signature, message)
-    except (InvalidSignature, ValueError):
-        return False
-    return True
-
-
 def _has_cryptography() -> bool:
     try:
-        _ed25519()
+        load_ed25519()
     except UntrustedError:
         return False
     return True
 
 
-def _ed25519() -> Any:
+def load_ed25519() -> Any:
+    """Import what signs and verifies.
+
+    Raises:
+        UntrustedError: no ``cryptography``.
+    """
     try:
         from cryptography.hazmat.primitives.asymmetric import ed25519
     except ImportError as error:

@@ -9,7 +9,7 @@ bare uses and leaves every other line as it is.
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 SEGMENT_KIND = "segment"
@@ -19,6 +19,8 @@ COMPACT_ABOVE = 64
 MAX_REPLACED = 500
 #: Keys without an entry whose events are kept: as many as there are entries, and at least these.
 MIN_ABSENT = 1_000
+#: Lines longer than this are damaged: nothing here writes such.
+MAX_LINE_BYTES = 256 << 10
 DAY_NS = 86_400 * 10**9
 #: A client writes its segment of a day anew until the day is over, by any clock and time limit.
 _OPEN_NS = DAY_NS + DAY_NS // 2
@@ -132,35 +134,49 @@ def add_totals(left: "Mapping[str, float]", right: "Mapping[str, float]") -> "di
 
 
 class Lines(NamedTuple):
-    """A segment that the live layer has read."""
+    """A segment that was read."""
 
     name: str
     values: "list[dict[str, Any]]"
+    """Its events, as JSON has them."""
     replaces: "frozenset[str]"
     parts: "frozenset[str]"
     totals: "dict[str, float]"
+    damaged: int
+    """Lines that are none."""
 
 
 def read_lines(name: str, data: bytes) -> Lines:
-    """Read a segment; damaged lines are skipped."""
+    """Read a segment; damaged lines are skipped and counted."""
     values: list[dict[str, Any]] = []
     replaces: set[str] = set()
     parts: set[str] = set()
     totals: dict[str, float] = {}
-    for line in data.split(b"\n"):
-        try:
-            event = json.loads(line) if line else None
-        except (ValueError, RecursionError):
-            continue
-        if not isinstance(event, dict):
-            continue
-        if event.get("kind") == SEGMENT_KIND:
+    damaged = 0
+    for event in parse_lines(data):
+        if event is None:
+            damaged += 1
+        elif event.get("kind") == SEGMENT_KIND:
             replaces.update(_texts(event.get("replaces")))
             parts.update(_texts(event.get("parts")))
             totals = add_totals(totals, read_totals(event.get("totals")))
         elif isinstance(event.get("key"), str) and type(event.get("at_ns")) is int:
             values.append(event)
-    return Lines(name, values, frozenset(replaces), frozenset(parts), totals)
+        else:
+            damaged += 1
+    return Lines(name, values, frozenset(replaces), frozenset(parts), totals, damaged)
+
+
+def parse_lines(data: bytes) -> "Iterator[dict[str, Any] | None]":
+    """Yield the object of each line; None for a damaged one."""
+    for line in data.split(b"\n"):
+        if not line:
+            continue
+        try:
+            values = json.loads(line) if len(line) <= 4 * MAX_LINE_BYTES else None
+        except (ValueError, RecursionError):
+            values = None
+        yield values if isinstance(values, dict) else None
 
 
 def _texts(value: object) -> "list[str]":

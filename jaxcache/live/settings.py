@@ -12,39 +12,32 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ..core import configuration
+from ..core import configuration, units
 from ..core.remote import redact
 
 PREFIX = "JAXCACHE_LIVE"
-_SIZES = {"": 1, "b": 1}
-for _power, _letter in enumerate("kmgt", 1):
-    _SIZES |= {_letter: 1000**_power, f"{_letter}b": 1000**_power, f"{_letter}ib": 1024**_power}
-_DURATIONS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_AMOUNT = r"(\d+(?:\.\d+)?|\.\d+)\s*([A-Za-z]*)"  # compiled when there is something to read
 
 
 class ConfigError(ValueError):
     """A configuration file or a setting that cannot be used; the text says why."""
 
 
-def _amount(value: Any, units: Mapping[str, int], example: str) -> float:
-    if isinstance(value, str):
-        match = re.fullmatch(_AMOUNT, value.strip())
-        if match and match[2].lower() in units:
-            return float(match[1]) * units[match[2].lower()]
-    raise ValueError(f"write {example}")
-
-
 def _size(value: Any) -> int:
     if type(value) is int and value >= 0:
         return value
-    return int(_amount(value, _SIZES, "500MB, 10GiB, or bare bytes"))
+    size_bytes = units.read_size_bytes(value) if isinstance(value, str) else None
+    if size_bytes is None:
+        raise ValueError(f"write {units.SIZES}")
+    return size_bytes
 
 
 def _seconds(value: Any) -> float:
     if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0:
         return float(value)
-    return _amount(value, _DURATIONS, "30s, 15m, 12h, 7d or 2w")
+    seconds = units.read_seconds(value) if isinstance(value, str) else None
+    if seconds is None:
+        raise ValueError(f"write {units.DURATIONS}")
+    return seconds
 
 
 def _count(value: Any) -> int:

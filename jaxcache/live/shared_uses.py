@@ -10,13 +10,12 @@ import contextlib
 import hashlib
 import os
 import socket
-import threading
 import time
-from typing import Any
 
 from ..core.ledger import DAY_NS, day_segment, read_lines, sum_up
 from ..core.names import LEDGER_DIR
 from .files import own_folder, read_file, write_whole
+from .uses import UseLog
 
 #: The latest uses of a day that a client tells.
 _MAX_LINES = 8_192
@@ -24,28 +23,13 @@ _MAX_BYTES = 4 << 20
 _FOLDER = "shared"
 
 
-class SharedUses:
+class SharedUses(UseLog):
     """The uses of this process, for the tiers of one directory."""
 
     def __init__(self, root: str) -> None:
-        self._root = root
-        self._lock = threading.Lock()
-        self._events: list[dict[str, Any]] = []
-        self._hits: dict[str, tuple[int, int]] = {}
+        super().__init__(root, {})
         client = f"{socket.gethostname()}\0{os.path.abspath(root)}\0{os.getuid()}"
         self._client = hashlib.sha256(client.encode()).hexdigest()[:16]
-
-    def hit(self, key: str) -> None:
-        """Note a hit, of whatever place."""
-        with self._lock:
-            count = self._hits.get(key, (0, 0))[0]
-            self._hits[key] = (count + 1, time.time_ns())
-
-    def compiled(self, key: str, seconds: float) -> None:
-        """Note how long the compile of a new entry took."""
-        event = {"key": key, "kind": "compile", "at_ns": time.time_ns(), "compile_seconds": seconds}
-        with self._lock:
-            self._events.append(event)
 
     def segment(self) -> "tuple[str, bytes] | None":
         """The name and the content of today's segment; None where this process adds nothing.
@@ -53,13 +37,7 @@ class SharedUses:
         Raises:
             OSError: the directory cannot be written.
         """
-        with self._lock:
-            events, hits = self._events, self._hits
-            self._events, self._hits = [], {}
-        events += [
-            {"key": key, "kind": "hit", "at_ns": at_ns, "count": count}
-            for key, (count, at_ns) in hits.items()
-        ]
+        events = self.take()
         if not events:
             return None
         name = day_segment(time.time_ns() // DAY_NS, self._client)

@@ -83,12 +83,8 @@ class UseLog:
     def _is_due(self) -> bool:
         return time.monotonic() > self._due or len(self._events) + len(self._hits) >= _MAX_EVENTS
 
-    def flush(self) -> None:
-        """Write one segment with all that was noted.
-
-        Raises:
-            OSError: the directory cannot be written; the events are dropped.
-        """
+    def take(self) -> "list[dict[str, Any]]":
+        """Return the events that were noted, and forget them."""
         with self._lock:
             events, hits, misses = self._events, self._hits, self._misses
             self._events, self._hits, self._misses = [], {}, {}
@@ -97,10 +93,18 @@ class UseLog:
             {"key": key, "kind": "hit", "at_ns": at_ns, "count": n, "retrieval_seconds": took}
             for key, (n, at_ns, took) in hits.items()
         ]
-        events += [
+        return events + [
             {"key": key, "kind": "miss", "at_ns": at_ns, "count": n}
             for key, (n, at_ns) in misses.items()
         ]
+
+    def flush(self) -> None:
+        """Write one segment with all that was noted.
+
+        Raises:
+            OSError: the directory cannot be written; the events are dropped.
+        """
+        events = self.take()
         if not events:
             return
         lines = b"".join(json.dumps(e, separators=(",", ":")).encode() + b"\n" for e in events)

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from jaxcache.cache.trust import (
-    TRUSTED_FILE,
     TrustedKey,
     add_trusted,
     load_trusted,
@@ -14,6 +13,7 @@ from jaxcache.cache.trust import (
     read_private_key,
     remove_trusted,
 )
+from jaxcache.core.signing import TRUSTED_KEYS
 from jaxcache.errors import JaxcacheError, UntrustedError, UsageError
 
 ONE, TWO = bytes(range(32)), bytes(32)
@@ -36,13 +36,13 @@ def test_keys_are_listed_by_the_names_given_to_them(tmp_path: Path) -> None:
 def test_lines_that_are_no_keys_do_not_count(tmp_path: Path) -> None:
     good = f"{public_key_text(ONE)} ci"
     lines = ["# a note", "", public_key_text(TWO), f"{public_key_text(TWO)} a/b", "junk x", good]
-    (tmp_path / TRUSTED_FILE).write_text("\n".join(lines))
+    (tmp_path / TRUSTED_KEYS).write_text("\n".join(lines))
     assert load_trusted(tmp_path) == [TrustedKey("ci", ONE)]
 
 
 def test_a_list_that_would_be_cut_off_is_refused(tmp_path: Path) -> None:
     line = f"{public_key_text(ONE)} ci\n".encode()
-    path = tmp_path / TRUSTED_FILE
+    path = tmp_path / TRUSTED_KEYS
     path.write_bytes(line.rjust(1 << 20, b"#"))
     add_trusted(tmp_path, "more", public_key_text(TWO))
     path.write_bytes(line.rjust((1 << 20) + 1, b"#"))

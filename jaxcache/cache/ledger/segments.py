@@ -34,16 +34,19 @@ from jaxcache.core.ledger import (
     COMPACT_ABOVE,
     COUNTED,
     MAX_AHEAD_NS,
+    MAX_LINE_BYTES,
     MAX_REPLACED,
     PINNING,
     SEGMENT_KIND,
     SUMS,
+    Lines,
     add_totals,
     choose_forgotten,
     choose_live,
     is_compacted,
     is_open,
-    read_totals,
+    parse_lines,
+    read_lines,
     seconds_of,
     sum_uses,
 )
@@ -53,9 +56,8 @@ from jaxcache.errors import JaxcacheError
 from jaxcache.model import FileInfo
 from jaxcache.store.base import Fetched, Store, StoreError
 
-#: Segments and lines longer than this are damaged: nothing here writes such.
+#: Longer segments are damaged: nothing here writes such.
 MAX_SEGMENT_BYTES = 32 << 20
-MAX_LINE_BYTES = 256 << 10
 #: Events are split over segments of about this size.
 _SEGMENT_BYTES = 8 << 20
 _NAMES_PER_LINE = 2_000
@@ -361,16 +363,17 @@ def _newly_compacted(store: Store, before: Sequence[FileInfo]) -> bool:
 def _read_listed(store: Store, files: Sequence[FileInfo]) -> list[_Segment]:
     found = []
     for info, read in zip(files, read_segments(store, files), strict=True):
-        segment = _Segment(info.name.rpartition("/")[2])
+        name = info.name.rpartition("/")[2]
         if isinstance(read, StoreError):
-            if read.code == "missing":
-                continue  # compacted away since the listing
-            segment.damaged, segment.readable = 1, False
-        else:
-            _read_lines(read.data, segment)
-            if not is_own(store, read.info):
-                segment.events = [event.without_digest() for event in segment.events]
-        found.append(segment)
+            if read.code != "missing":  # compacted away since the listing
+                found.append(_Segment(name, damaged=1, readable=False))
+            continue
+        lines = read_lines(name, read.data)
+        events = list(_read_events(lines))
+        damaged = lines.damaged + len(lines.values) - len(events)
+        if not is_own(store, read.info):
+            events = [event.without_digest() for event in events]
+        found.append(_Segment(name, events, lines.replaces, lines.parts, lines.totals, damaged))
     return found
 
 
@@ -395,53 +398,24 @@ def is_own(store: Store, info: FileInfo) -> bool:
     return not store.remote and info.owner in (os.geteuid(), 0)
 
 
-def _read_lines(data: bytes, segment: _Segment) -> None:
-    for values in _parse_lines(data):
-        if values is None:
-            segment.damaged += 1
-        elif values.get("kind") == SEGMENT_KIND:
-            segment.replaces |= _names(values.get("replaces"))
-            segment.parts |= _names(values.get("parts"))
-            segment.totals = add_totals(segment.totals, read_totals(values.get("totals")))
-        elif event := Event.from_json(values):
-            segment.events.append(event)
-        else:
-            segment.damaged += 1
-
-
-def _parse_lines(data: bytes) -> Iterator[dict[str, Any] | None]:
-    """Yield the object of each line; None for a damaged one."""
-    for line in data.split(b"\n"):
-        if not line:
-            continue
-        try:
-            values = json.loads(line) if len(line) <= MAX_LINE_BYTES * 4 else None
-        except (ValueError, RecursionError):
-            values = None
-        yield values if isinstance(values, dict) else None
+def _read_events(segment: Lines) -> Iterator[Event]:
+    return filter(None, map(Event.from_json, segment.values))
 
 
 def read_events(data: bytes) -> list[Event]:
     """Return the events of a segment's content."""
-    segment = _Segment("")
-    _read_lines(data, segment)
-    return segment.events
+    return list(_read_events(read_lines("", data)))
 
 
 def import_lines(data: bytes, now_ns: int) -> bytes:
     """Return a segment's content as another cache takes it over; its headers stay."""
     lines = []
-    for values in _parse_lines(data):
+    for values in parse_lines(data):
         if values and values.get("kind") == SEGMENT_KIND:
             lines.append(_line(values))
         elif values and (event := Event.from_json(values)) and (known := event.imported(now_ns)):
             lines.append(_line(known.to_json()))
     return b"".join(lines)
-
-
-def _names(value: object) -> frozenset[str]:
-    values = value if isinstance(value, list) else ()
-    return frozenset(v for v in values if isinstance(v, str))
 
 
 def _line(values: Mapping[str, Any]) -> bytes:

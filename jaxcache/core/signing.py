@@ -1,0 +1,106 @@
+"""Signatures of single entries, and the lines that hold keys.
+
+A file below ``.jaxcache/signatures/`` is JSON: ``format`` 1, ``signed``, a text with one line
+``<SHA-256> <file>`` per entry, and ``signatures``, at most 16 pairs of ``public_key`` and
+``signature`` (Ed25519, base64) over ``jaxcache entries v1``, a NUL, and that text. The digest is of
+the decompressed payload without its 4-byte header, so that sealing an entry does not cost it its
+signature; of XLA's files it is of the bytes.
+
+A key is a line of a word and 32 bytes in base64; each line of the list of trusted keys ends with
+the name of its key.
+"""
+
+import base64
+import json
+from collections.abc import Collection, Iterable
+from importlib import import_module
+from typing import Any
+
+from .names import OWN_DIR
+
+SIGNATURES_DIR = f"{OWN_DIR}/signatures"
+MAX_SIGNATURES_BYTES = 32 << 20
+PUBLIC, PRIVATE = "jaxcache-ed25519", "jaxcache-ed25519-private"
+TRUSTED_KEYS = "trusted-keys"
+MAX_KEYS_BYTES = 1 << 20
+KEY_BYTES = 32
+_CONTEXT = b"jaxcache entries v1\0"
+_MAX_SIGNATURES = 16
+#: Of JSON: a few for each signature, and the commas that names may hold.
+_MAX_VALUES = 100_000
+
+
+def sign_text(text: str, private_keys: "Iterable[Any]") -> bytes:
+    """Return the file that vouches for lines of digests and names."""
+    message = _CONTEXT + text.encode()
+    pairs = [
+        {
+            "public_key": encode(key.public_key().public_bytes_raw()),
+            "signature": encode(key.sign(message)),
+        }
+        for key in private_keys
+    ]
+    return json.dumps({"format": 1, "signed": text, "signatures": pairs}).encode()
+
+
+def read_signed(data: bytes, trusted: "Collection[bytes]") -> "dict[str, set[str]]":
+    """Return the digests by file that one of some keys has signed; none of a damaged file.
+
+    Raises:
+        ImportError: the package cryptography is missing.
+    """
+    digests: dict[str, set[str]] = {}
+    for line in _trusted_text(data, trusted).split("\n"):
+        digest, space, name = line.partition(" ")
+        if space:
+            digests.setdefault(name, set()).add(digest)
+    return digests
+
+
+def _trusted_text(data: bytes, trusted: "Collection[bytes]") -> str:
+    if sum(map(data.count, (b",", b"[", b"{"))) > _MAX_VALUES:  # which take far more memory
+        return ""
+    try:
+        document = json.loads(data)
+        text = document["signed"]
+        message = _CONTEXT + text.encode()
+        for pair in document["signatures"][:_MAX_SIGNATURES]:
+            public_key = base64.b64decode(pair["public_key"], validate=True)
+            signature = base64.b64decode(pair["signature"], validate=True)
+            if public_key in trusted and holds(public_key, signature, message):
+                return str(text)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        pass
+    return ""
+
+
+def holds(public_key: bytes, signature: bytes, message: bytes) -> bool:
+    """Return whether a signature is of this key and message.
+
+    Raises:
+        ImportError: the package cryptography is missing.
+    """
+    ed25519 = import_module("cryptography.hazmat.primitives.asymmetric.ed25519")
+    invalid = import_module("cryptography.exceptions").InvalidSignature
+    try:
+        ed25519.Ed25519PublicKey.from_public_bytes(public_key).verify(signature, message)
+    except (invalid, ValueError):
+        return False
+    return True
+
+
+def parse_key(text: str, kind: str) -> "bytes | None":
+    """Read a key, with or without the word in front; None where it is none."""
+    words = text.split()
+    if words[:1] == [kind]:
+        words = words[1:]
+    try:
+        key = base64.b64decode(words[0], validate=True) if words else b""
+    except ValueError:
+        return None
+    return key if len(key) == KEY_BYTES else None
+
+
+def encode(data: bytes) -> str:
+    """Return bytes in base64."""
+    return base64.b64encode(data).decode()
