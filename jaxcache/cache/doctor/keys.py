@@ -38,16 +38,18 @@ def find_cache_dir_in_key(facts: Facts) -> Iterator[Finding]:
         return
     for written_in, names in sorted(moved.items()):
         old, new = shlex.quote(written_in), shlex.quote(here)
-        link = "" if _is_same_place(written_in, here) else f"ln -s {new} {old}; "
+        same = _is_same_place(written_in, here)
+        link = "" if same else f"ln -s {new} {old}; "
+        back = f"use the cache under its old path: {link}export JAX_COMPILATION_CACHE_DIR={old}. "
         yield Finding(
             "cache-dir-in-key",
             "problem",
             f"{format_count(len(names), 'entry')} written in {written_in}, "
             f"and the cache is {here} now",
             "JAX 0.4.36 to 0.10 hash that path into the key: these never hit here",
-            f"use the cache under its old path: {link}"
-            f"export JAX_COMPILATION_CACHE_DIR={old}. For caches that move: "
-            "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none before the first run, or jax 0.11",
+            f"{'' if not same and os.path.lexists(written_in) else back}For caches that move, and "
+            "tiers: JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none (the live layer: "
+            "JAXCACHE_LIVE_PORTABLE_KEYS=1) before the first run, or jax 0.11",
             files=tuple(names),
         )
 
