@@ -160,3 +160,11 @@ def write_file(path: str, chunks: Iterable[bytes]) -> None:
         raise JaxcacheError(
             f"cannot write {path}: {(error.strerror or str(error)).lower()}", code="io-error"
         ) from error
+
+
+def hash_chunks(chunks: Iterable[bytes | memoryview]) -> str:
+    """Return the SHA-256 of some bytes."""
+    digest = hashlib.sha256()
+    for chunk in chunks:
+        digest.update(chunk)
+    return digest.hexdigest()

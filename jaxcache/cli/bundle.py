@@ -6,23 +6,43 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from jaxcache.cache.archive import read_chunks, write_file
+from jaxcache.cache.bundle.check import verify_bundle
+from jaxcache.cache.bundle.compat import Compatibility, Host, forecast
+from jaxcache.cache.bundle.format import Bundle, is_bundle, open_bundle
+from jaxcache.cache.bundle.manifest import BundleError
+from jaxcache.cache.gate import Signed
+from jaxcache.cache.move.arrive import execute_import
+from jaxcache.cache.move.file import check_file_path, spool, write_bundle, written_bundle
+from jaxcache.cache.move.offer import ExportPlan
+from jaxcache.cache.move.signatures import load_signed
+from jaxcache.cache.trust import (
+    Verdict,
+    check_signatures,
+    key_folder,
+    load_trusted,
+    read_private_key,
+)
+from jaxcache.cli.opening import Opened
 from jaxcache.cli.options import Format, require_writable
+from jaxcache.cli.output import emit, note
+from jaxcache.cli.terminal.progress import progress_bar
 from jaxcache.errors import ExitCode, JaxcacheError, NoJaxError, UntrustedError, UsageError
+from jaxcache.layouts import load_layout
+from jaxcache.model import Problem
 from jaxcache.options.move import ArrivalOptions, CompatibilityOptions
+from jaxcache.render.bundle import (
+    export_view,
+    forecast_note,
+    import_view,
+    left_out_lines,
+    outlook_line,
+)
+from jaxcache.store import find_store, is_remote, local_path, make_store
+from jaxcache.store.base import Store
 from jaxcache.store.location import config_is_set
-
-if TYPE_CHECKING:
-    from jaxcache.cache.bundle.compat import Compatibility, Host
-    from jaxcache.cache.bundle.format import Bundle
-    from jaxcache.cache.gate import Signed
-    from jaxcache.cache.move.offer import ExportPlan
-    from jaxcache.cache.move.step import Outcome
-    from jaxcache.cache.trust import Verdict
-    from jaxcache.cli.opening import Opened
-    from jaxcache.model import Problem
-    from jaxcache.store.base import Store
 
 
 def key_path(name: str) -> Path:
@@ -31,8 +51,6 @@ def key_path(name: str) -> Path:
     Raises:
         UsageError: it is empty.
     """
-    from jaxcache.cache.trust import key_folder
-
     if not name:
         raise UsageError("an empty name names no key", hint="is a variable of the shell not set?")
     return Path(name) if os.sep in name or Path(name).is_file() else key_folder() / f"{name}.key"
@@ -40,25 +58,18 @@ def key_path(name: str) -> Path:
 
 def signing_keys(names: Sequence[str]) -> list[Any]:
     """Read the private keys to sign with."""
-    from jaxcache.cache.trust import read_private_key
-
     return [read_private_key(key_path(name)) for name in names]
 
 
 def deliver(
-    store: "Store",
-    plan: "ExportPlan",
+    store: Store,
+    plan: ExportPlan,
     file: str,
     form: Format,
     level: int | None,
     signers: Sequence[Any],
-) -> bool:
-    """Write the bundle and say so; return whether something was left out."""
-    from jaxcache.cache.move.file import write_bundle
-    from jaxcache.cli.output import emit, note
-    from jaxcache.cli.terminal.progress import progress_bar
-    from jaxcache.render.bundle import export_view, left_out_lines
-
+) -> ExitCode:
+    """Write the bundle and say so; return the exit code."""
     note_warnings(plan)
     try:
         with progress_bar("exporting", in_bytes=True) as progress:
@@ -70,34 +81,24 @@ def deliver(
         raise JaxcacheError(f"cannot write {file}: {reason}", code="io-error") from error
     note(*left_out_lines(written.left))
     emit(form, export_view(written))
-    return bool(written.left_out)
+    return ExitCode.PARTIAL if written.left_out else ExitCode.DONE
 
 
-def note_warnings(plan: "ExportPlan") -> None:
+def note_warnings(plan: ExportPlan) -> None:
     """Print the warnings about what a cache offers."""
-    from jaxcache.cli.output import note
-
     note(*(f"warning: {warning}" for warning in plan.warnings))
 
 
-def rewrite(bundle: "Bundle", file: str, form: Format) -> None:
+def rewrite(bundle: Bundle, file: str, form: Format) -> None:
     """Write an opened bundle to another file, its signatures included, and say so.
 
     Raises:
         BundleError: it is damaged; nothing is written.
     """
-    from jaxcache.cache.archive import read_chunks, write_file
-    from jaxcache.cache.bundle.check import verify_bundle
-    from jaxcache.cache.bundle.manifest import BundleError
-    from jaxcache.cache.move.file import written_bundle
-    from jaxcache.cli.output import emit
-    from jaxcache.cli.terminal.progress import progress_bar
-    from jaxcache.render.bundle import export_view
-
     with progress_bar("checking", in_bytes=True) as progress:
         refused = verify_bundle(bundle, progress, allow_large=True).refused or {}
     if refused:
-        name, (reason, _) = next(iter(refused.items()))
+        name, reason = next(iter(refused.items()))
         raise BundleError(
             f"{bundle.name} holds {len(refused)} damaged entries, such as {name}: {reason}",
             hint="jaxcache import takes the sound ones",
@@ -107,26 +108,21 @@ def rewrite(bundle: "Bundle", file: str, form: Format) -> None:
     emit(form, export_view(written_bundle(bundle, file)))
 
 
-def open_input(file: str) -> "Bundle":
+def open_input(file: str) -> Bundle:
     """Open the bundle that the user names; ``-`` is standard input."""
-    from jaxcache.cache.bundle.format import open_bundle
-    from jaxcache.cache.move.file import check_file_path, spool
-
     check_file_path(file)
     return spool(sys.stdin.buffer) if file == "-" else open_bundle(file)
 
 
 @contextmanager
-def open_import(file: str) -> "Iterator[tuple[Bundle, tuple[Problem, ...]]]":
+def open_import(file: str) -> Iterator[tuple[Bundle, tuple[Problem, ...]]]:
     """Open what is to be imported, a bundle or artifacts of torch, and say what is left out."""
-    from jaxcache.cache.bundle.format import is_bundle
-
     if file != "-" and os.path.isfile(file) and not is_bundle(file):
         from jaxcache.layouts.torch.artifacts import as_bundle, is_artifacts
 
         if is_artifacts(file):
             with as_bundle(file) as (bundle, left_out):
-                note_left_out(left_out)
+                note(*left_out_lines(left_out))
                 yield replace(bundle, name=file), left_out
             return
     bundle = open_input(file)
@@ -134,23 +130,12 @@ def open_import(file: str) -> "Iterator[tuple[Bundle, tuple[Problem, ...]]]":
         yield bundle, ()
 
 
-def note_left_out(problems: "Sequence[Problem]") -> None:
-    """Name what does not go over, and why."""
-    from jaxcache.cli.output import note
-    from jaxcache.render.bundle import left_out_lines
-
-    note(*left_out_lines(problems))
-
-
-def check_trust(bundle: "Bundle") -> "Verdict":
+def check_trust(bundle: Bundle) -> Verdict:
     """Check the signatures of a bundle as this user's configuration asks for, and warn.
 
     Raises:
         UntrustedError
     """
-    from jaxcache.cache.trust import check_signatures, key_folder, load_trusted
-    from jaxcache.cli.output import note
-
     required = config_is_set("require-signed")
     try:
         verdict = check_signatures(bundle, load_trusted(key_folder()), required=required)
@@ -166,15 +151,12 @@ def check_trust(bundle: "Bundle") -> "Verdict":
     return verdict
 
 
-def required_signatures(source: "Opened", *, asked: bool = False) -> "Signed | None":
+def required_signatures(source: Opened, *, asked: bool = False) -> Signed | None:
     """Load what trusted keys have signed in a cache; None where no signature is required.
 
     Raises:
         UntrustedError: nothing there can be signed, or the list of keys cannot be trusted.
     """
-    from jaxcache.cache.move.signatures import load_signed
-    from jaxcache.cache.trust import key_folder, load_trusted
-
     if not (asked or config_is_set("require-signed")):
         return None
     if not source.layout.stands_alone:
@@ -186,7 +168,7 @@ def required_signatures(source: "Opened", *, asked: bool = False) -> "Signed | N
 
 
 @contextmanager
-def interruptible() -> "Iterator[None]":
+def interruptible() -> Iterator[None]:
     """Say what an interrupted move has left: whole files, which another run does not repeat.
 
     Raises:
@@ -206,7 +188,7 @@ def interruptible() -> "Iterator[None]":
 @contextmanager
 def asking_host(
     python: str | None, *, required: bool = False, environment: Mapping[str, str] = os.environ
-) -> "Iterator[Callable[[], Host | None]]":
+) -> Iterator[Callable[[], Host | None]]:
     """Start a probe of the Python that is to use the cache, and yield what waits for its answer.
 
     The answer is None where no Python was named and ours has no jax.
@@ -224,13 +206,13 @@ def asking_host(
 
 
 def receive(
-    bundle: "Bundle",
+    bundle: Bundle,
     target: str,
     form: Format,
     options: ArrivalOptions,
     *,
-    verdict: "Verdict",
-    host: "Callable[[], Host | None]" = lambda: None,
+    verdict: Verdict,
+    host: Callable[[], Host | None] = lambda: None,
     needed: CompatibilityOptions | None = None,
     dry_run: bool = False,
     expect: bool = False,
@@ -245,13 +227,6 @@ def receive(
     Raises:
         JaxcacheError: ``incompatible``, ``conflict``, ``bad-bundle``.
     """
-    from jaxcache.cache.bundle.check import verify_bundle
-    from jaxcache.cache.bundle.compat import forecast
-    from jaxcache.cache.move.arrive import execute_import
-    from jaxcache.cli.terminal.progress import progress_bar
-    from jaxcache.layouts import load_layout
-    from jaxcache.store import find_store, make_store
-
     needed = needed or CompatibilityOptions()
     layout = load_layout(bundle.manifest.layout)
     if needed.require_compatible and not layout.stands_alone:
@@ -290,19 +265,16 @@ def receive(
     outlooks = outlooks or forecast(bundle.manifest, _answer(host), target)
     if layout.stands_alone:
         note_outlooks(outlooks, form, expect=expect)
-    return show_arrival(done, form, outlooks, verdict, manifest_sha256=bundle.manifest_sha256)
+    emit(form, import_view(done, outlooks, verdict, manifest_sha256=bundle.manifest_sha256))
+    return done.exit_code
 
 
 def place_of(location: str) -> str:
     """Return a URL, or the absolute path of a directory that need not exist."""
-    from jaxcache.store import is_remote, local_path
-
     return location if is_remote(location) else os.path.abspath(local_path(location))
 
 
-def _require_compatible(bundle: "Bundle", outlooks: "Compatibility") -> None:
-    from jaxcache.render.bundle import outlook_line
-
+def _require_compatible(bundle: Bundle, outlooks: Compatibility) -> None:
     if not outlooks.compatible:
         raise JaxcacheError(
             f"not everything in {bundle.name} will hit here: {outlook_line(outlooks)}",
@@ -311,10 +283,8 @@ def _require_compatible(bundle: "Bundle", outlooks: "Compatibility") -> None:
         )
 
 
-def _answer(host: "Callable[[], Host | None]") -> "Host | None":
+def _answer(host: Callable[[], Host | None]) -> Host | None:
     """Wait for the Python that is to use the cache; without jax there, nothing is forecast."""
-    from jaxcache.cli.output import note
-
     try:
         return host()
     except NoJaxError as error:
@@ -322,27 +292,8 @@ def _answer(host: "Callable[[], Host | None]") -> "Host | None":
         return None
 
 
-def note_outlooks(outlooks: "Compatibility", form: Format, *, expect: bool = False) -> None:
+def note_outlooks(outlooks: Compatibility, form: Format, *, expect: bool = False) -> None:
     """Say what will hit: in any case, or where something will miss."""
-    from jaxcache.cli.output import note
-    from jaxcache.render.bundle import forecast_note, outlook_line
-
     line = outlook_line(outlooks) if expect else forecast_note(outlooks)
     if line and form.is_text:
         note(line)
-
-
-def show_arrival(
-    done: "Outcome",
-    form: Format,
-    outlooks: "Compatibility",
-    verdict: "Verdict",
-    *,
-    manifest_sha256: str | None,
-) -> int:
-    """Print what became of an import, and return the exit code."""
-    from jaxcache.cli.output import emit
-    from jaxcache.render.bundle import import_view
-
-    emit(form, import_view(done, outlooks, verdict, manifest_sha256=manifest_sha256))
-    return done.exit_code

@@ -7,7 +7,7 @@ import typer
 
 from jaxcache.cli.opening import open_cache
 from jaxcache.cli.options import Output
-from jaxcache.errors import ExitCode, UsageError
+from jaxcache.errors import UsageError
 from jaxcache.options import Place
 from jaxcache.options.move import ExportOptions
 
@@ -54,5 +54,4 @@ def command(
             now_ns=time.time_ns(),
             progress=progress,
         )
-    left_out = deliver(opened.store, plan, file, form, options.level, signers)
-    return ExitCode.PARTIAL if left_out else ExitCode.DONE
+    return deliver(opened.store, plan, file, form, options.level, signers)

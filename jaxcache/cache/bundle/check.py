@@ -1,12 +1,12 @@
 """Check a bundle from end to end: every byte against its digests, and every entry as it is."""
 
-import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
-from jaxcache.cache.bundle.format import Bundle, ContentReader, Refusal, check_stream
+from jaxcache.cache.archive import hash_chunks
+from jaxcache.cache.bundle.format import Bundle, ContentReader, check_stream
 from jaxcache.cache.bundle.manifest import BundleError, Manifest
-from jaxcache.cache.gate import Gate, Signed, check_payload_pieces
+from jaxcache.cache.gate import check_payload_pieces
 from jaxcache.cache.scan import Progress
 from jaxcache.errors import ExitCode, JaxcacheError
 
@@ -15,14 +15,13 @@ def verify_bundle(
     bundle: Bundle,
     progress: Progress | None = None,
     *,
-    signed: Signed | None = None,
     allow_large: bool = False,
     atomic: bool = False,
 ) -> Bundle:
     """Compare every byte of a bundle with its digests and check its entries; write nothing.
 
     Args:
-        signed, allow_large: the policy of the target, see :class:`jaxcache.cache.gate.Gate`.
+        allow_large: the policy of the target, see :class:`jaxcache.cache.gate.Gate`.
         atomic: refuse all of it for one entry that must not come in.
 
     Returns:
@@ -30,51 +29,40 @@ def verify_bundle(
 
     Raises:
         BundleError
-        JaxcacheError: ``bad-bundle`` or ``untrusted``, with ``atomic``.
+        JaxcacheError: ``bad-bundle``, with ``atomic``.
     """
-    refused = dict(bundle.refused or {})
-    if bundle.refused is None:
+    refused = bundle.refused
+    if refused is None:
         check_stream(bundle)
-        refused.update(_damaged(bundle, progress, allow_large))
-    gate = Gate(signed=signed)
-    for name, _, digest in _contents(bundle.manifest):
-        if name not in refused and not gate.is_signed(name, digest):
-            refused[name] = Refusal("no trusted key has signed it", untrusted=True)
+        refused = dict(_damaged(bundle, progress, allow_large))
     if atomic and refused:
-        name, (reason, untrusted) = next(iter(refused.items()))
+        name, reason = next(iter(refused.items()))
         raise JaxcacheError(
             f"{bundle.name}: {name}: {reason}; with --atomic nothing is imported",
-            code="untrusted" if untrusted else "bad-bundle",
-            exit_code=ExitCode.UNTRUSTED if untrusted else ExitCode.PROBLEMS,
+            code="bad-bundle",
+            exit_code=ExitCode.PROBLEMS,
         )
     return replace(bundle, refused=refused)
 
 
 def _damaged(
     bundle: Bundle, progress: Progress | None, allow_large: bool
-) -> Iterator[tuple[str, Refusal]]:
+) -> Iterator[tuple[str, str]]:
     content, done, entries = ContentReader(bundle), 0, len(bundle.manifest.items)
     for number, (name, size, expected) in enumerate(_contents(bundle.manifest)):
         pieces, error = content.take(size), None
         if number < entries:
             digest, error = check_payload_pieces(name, pieces, allow_large=allow_large)
         else:
-            digest = _digest(pieces)
+            digest = hash_chunks(pieces)
         if digest != expected:
             raise BundleError(f"{bundle.name}: the payload of {name} does not match its digest")
         if error is not None:
-            yield name, Refusal(error.detail)
+            yield name, error.detail
         done += size
         if progress:
             progress(done, bundle.manifest.content_bytes)
     content.end()
-
-
-def _digest(pieces: Iterable[bytes | memoryview]) -> str:
-    digest = hashlib.sha256()
-    for piece in pieces:
-        digest.update(piece)
-    return digest.hexdigest()
 
 
 def _contents(manifest: Manifest) -> list[tuple[str, int, str]]:

@@ -50,14 +50,6 @@ class Signature(NamedTuple):
     signature: bytes
 
 
-class Refusal(NamedTuple):
-    """The reason for which a file of a bundle must not enter a cache."""
-
-    reason: str
-    untrusted: bool = False
-    """It is sound, and no trusted key vouches for it."""
-
-
 @dataclass(frozen=True, slots=True)
 class Bundle:
     """An opened bundle whose header and manifest have been checked, and its stream not yet."""
@@ -71,8 +63,8 @@ class Bundle:
     """The bytes that the signatures are over."""
     stream_at: int
     stream_bytes: int
-    refused: Mapping[str, Refusal] | None = None
-    """Files that must not come in; None until every byte of the bundle has been checked."""
+    refused: Mapping[str, str] | None = None
+    """Files that must not come in, and why; None until every byte of the bundle was checked."""
 
     @property
     def size_bytes(self) -> int:

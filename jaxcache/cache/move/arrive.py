@@ -76,8 +76,7 @@ def plan_import(
 
     def refuse(item: Item) -> Step | None:
         if item.name in refused:
-            reason, untrusted = refused[item.name]
-            return Step(item, MoveAction.UNTRUSTED if untrusted else MoveAction.DAMAGED, reason)
+            return Step(item, MoveAction.DAMAGED, refused[item.name])
         reason_left = wanted(item) if wanted is not None and item.key is not None else None
         if item.key is None:
             reason_left = refuse_side_file(item.name, item.content_bytes)

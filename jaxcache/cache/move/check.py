@@ -1,10 +1,9 @@
 """The one check of what travels: every source reads its entries through it, whatever the target."""
 
-import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import BinaryIO, NamedTuple
 
-from jaxcache.cache.archive import read_chunks
+from jaxcache.cache.archive import hash_chunks, read_chunks
 from jaxcache.cache.bundle.origin import make_origin
 from jaxcache.cache.gate import Content, Gate, read_content
 from jaxcache.cache.inventory import EntryFile
@@ -114,11 +113,3 @@ class Check:
             content.compile_seconds,
             origin,
         )
-
-
-def hash_chunks(chunks: Iterable[bytes | memoryview]) -> str:
-    """Return the SHA-256 of some bytes."""
-    digest = hashlib.sha256()
-    for chunk in chunks:
-        digest.update(chunk)
-    return digest.hexdigest()

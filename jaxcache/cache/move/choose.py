@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from jaxcache.cache.archive import read_chunks
+from jaxcache.cache.archive import hash_chunks, read_chunks
 from jaxcache.cache.gate import Gate, read_content
 from jaxcache.cache.inventory import Inventory, take_inventory
-from jaxcache.cache.move.check import hash_chunks
 from jaxcache.cache.move.step import Item, ItemFacts, MoveAction, Step
 from jaxcache.cache.scan import Progress
 from jaxcache.entry.codec import CodecError, check_frame

@@ -98,18 +98,13 @@ def bundle_bytes(exported: Exported, private_keys: Sequence[Any] = ()) -> Iterat
     yield from read_chunks(exported.stream)
 
 
-def make_temporary_bundle(
-    store: Store, plan: ExportPlan, *, allow_large: bool = False
-) -> tuple[Bundle, Exported]:
+def make_temporary_bundle(store: Store, plan: ExportPlan) -> tuple[Bundle, Exported]:
     """A temporary bundle, for a copy from directory to directory.
-
-    Args:
-        allow_large: see :class:`jaxcache.cache.gate.Gate`.
 
     Raises:
         JaxcacheError: ``io-error``: no room in the folder for temporary files.
     """
-    exported = write_stream(store, plan, level=_FAST_LEVEL, allow_large=allow_large)
+    exported = write_stream(store, plan, level=_FAST_LEVEL, allow_large=False)
     with exported.stream:
         # Its entries were checked as they were read, and nobody else can write to it.
         return replace(_keep(bundle_bytes(exported), store.url), refused={}), exported

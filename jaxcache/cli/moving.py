@@ -1,0 +1,229 @@
+"""Shared by ``push``, ``pull`` and ``copy``: carry the entries of one cache into another."""
+
+import time
+from collections.abc import Sequence
+
+from jaxcache.cache.bundle.compat import Compatibility, forecast_items, forecast_steps
+from jaxcache.cache.diff import DiffSide
+from jaxcache.cache.index import Index
+from jaxcache.cache.move import arrive
+from jaxcache.cache.move.copy import is_left_out, plan_copy
+from jaxcache.cache.move.file import make_temporary_bundle
+from jaxcache.cache.move.offer import ExportPlan
+from jaxcache.cache.move.step import Plan, Step
+from jaxcache.cache.move.stores import sender_of
+from jaxcache.cache.move.sync import execute, plan_sync
+from jaxcache.cache.trust import Verdict
+from jaxcache.cli.bundle import (
+    interruptible,
+    note_outlooks,
+    note_warnings,
+    place_of,
+    receive,
+    required_signatures,
+    signing_keys,
+)
+from jaxcache.cli.opening import Opened, locate_target
+from jaxcache.cli.options import Format, require_writable
+from jaxcache.cli.output import emit, note
+from jaxcache.cli.terminal import confirm
+from jaxcache.cli.terminal.progress import progress_bar
+from jaxcache.errors import ExitCode, NoCacheError, UsageError
+from jaxcache.layouts.sides import names_there
+from jaxcache.options import Consent
+from jaxcache.options.move import ArrivalOptions, SyncOptions
+from jaxcache.render.bundle import import_view, left_out_lines
+from jaxcache.render.prune import removals_table
+from jaxcache.render.sync import sync_view
+from jaxcache.store import find_store, is_remote, make_store
+from jaxcache.store.base import Store
+from jaxcache.store.location import index_folder
+
+#: What is said of signatures where no bundle comes from elsewhere.
+_OURS = Verdict(("this machine",), ())
+
+
+def carry_over(
+    opened: Opened,
+    location: str,
+    options: SyncOptions,
+    form: Format,
+    consent: Consent,
+    *,
+    pulls: bool = False,
+) -> int:
+    """Plan, ask where something would be removed, carry over, print; return the exit code.
+
+    Args:
+        location: of the target.
+        options: a configuration file can ask for signatures too, of whatever comes into a
+            directory.
+        pulls: the target is where the entries are to be used, and a source without entries is
+            none at all.
+
+    Raises:
+        NoCacheError: a place cannot be reached, or there is nothing to get.
+        UntrustedError: no ``cryptography``, or a list of keys that others may write.
+        JaxcacheError: ``read-only``, ``declined``, ``interrupted``.
+    """
+    source, target = opened.store, find_store(location)
+    if target is not None:
+        require_writable(target)
+    signers = signing_keys(options.sign)
+    plan = _plan(opened, target, location, options)
+    if pulls and not plan.entries:
+        raise NoCacheError(
+            f"there is no cache at {source.url}", hint="check the folder in the URL; push fills it"
+        )
+    place = plan.target if pulls else None
+    outlooks = None if source.remote else _forecast(source, plan.writes, place, form)
+    if not consent.dry_run:
+        if plan.removals and not consent.yes:
+            _ask(plan)
+        target = target or make_store(location)
+    with interruptible(), progress_bar("checking" if consent.dry_run else "copying") as progress:
+        done = execute(
+            source,
+            target,
+            plan,
+            now_ns=time.time_ns(),
+            jobs=options.jobs,
+            signers=signers,
+            dry_run=consent.dry_run,
+            progress=progress,
+        )
+    if source.remote and target and not (target.remote or done.dry_run):
+        outlooks = _forecast(target, done.written, place, form)  # which costs no request now
+    emit(form, sync_view(done, outlooks))
+    return done.exit_code
+
+
+def _plan(opened: Opened, target: Store | None, location: str, options: SyncOptions) -> Plan:
+    """Compare the two caches, with the signatures that the target requires."""
+    incoming = options.require_signed or not (options.sign or is_remote(location))
+    signed = required_signatures(opened, asked=options.require_signed) if incoming else None
+    index = None
+    if options.max_size_bytes is not None and target is not None and target.remote:
+        index = Index.load(index_folder(), target.url, now_ns=time.time_ns())
+    with progress_bar("comparing") as progress:
+        return plan_sync(
+            opened.store,
+            target,
+            options,
+            target_url=place_of(location),
+            now_ns=time.time_ns(),
+            signed=signed,
+            index=index,
+            progress=progress,
+        )
+
+
+def _forecast(
+    store: Store, steps: Sequence[Step], place: str | None, form: Format
+) -> Compatibility:
+    """Forecast what will hit, and warn people of what will not."""
+    outlooks = forecast_steps(store, steps, place)
+    note_outlooks(outlooks, form)
+    return outlooks
+
+
+def carry_files(
+    source: Opened,
+    location: str | None,
+    options: SyncOptions,
+    form: Format,
+    *,
+    dry_run: bool,
+) -> int:
+    """Bring to a place what it lacks of a cache, each file checked; never replace one there.
+
+    Args:
+        location: of the target; None for the compiler's own place.
+
+    Raises:
+        UsageError: an option that is for JAX's caches alone; ``other-layout``.
+        UntrustedError: nothing here is signed; a bundle can be.
+    """
+    if options.exclude or options.max_size_bytes is not None:
+        raise UsageError("--exclude and --max-size are for JAX's caches; prune first")
+    target = locate_target(location, None, source.layout.name)
+    signed = options.require_signed or bool(options.sign)
+    if signed or not is_remote(target):
+        required_signatures(source, asked=signed)
+    export = source.layout.plan_export(
+        source.store,
+        keys=options.include,
+        filters=options.filters,
+        since=DiffSide(target, {}, files=names_there(target)),
+        side_caches=options.side_caches and not (options.include or options.filters),
+        now_ns=time.time_ns(),
+        progress=None,
+    )
+    return copy_files(source, export, target, ArrivalOptions(), form, dry_run=dry_run)
+
+
+def _ask(plan: Plan) -> None:
+    note(removals_table(plan.removals, time.time_ns()))
+    confirm(f"Remove these from {plan.target}?", "nothing was changed")
+
+
+def copy_cache(
+    opened: Opened,
+    export: ExportPlan,
+    target: str,
+    options: ArrivalOptions,
+    form: Format,
+    *,
+    dry_run: bool,
+) -> int:
+    """Copy entries of JAX from one cache into another, file by file."""
+    signed = required_signatures(opened)
+    if not export.writes:
+        note_warnings(export)
+    if store := find_store(target):
+        require_writable(store)
+    with progress_bar("comparing") as progress:
+        plan = plan_copy(
+            opened.store,
+            export,
+            store,
+            cache_dir=place_of(target),
+            on_conflict=options.on_conflict,
+            signed=signed,
+            allow_large=options.allow_large,
+            progress=progress,
+        )
+    with interruptible(), progress_bar("copying") as progress:
+        done = arrive.receive(
+            None if dry_run else store or make_store(target),
+            sender_of(opened.store, plan),
+            plan,
+            now_ns=export.now_ns,
+            atomic=options.atomic,
+            progress=progress,
+        )
+    note(*left_out_lines(step.problem for step in done.steps if is_left_out(step)))
+    outlooks = forecast_items((step.item for step in done.steps), None, target)
+    note_outlooks(outlooks, form)
+    emit(form, import_view(done, outlooks, _OURS, manifest_sha256=None))
+    return done.exit_code
+
+
+def copy_files(
+    opened: Opened,
+    export: ExportPlan,
+    target: str,
+    options: ArrivalOptions,
+    form: Format,
+    *,
+    dry_run: bool,
+) -> int:
+    """Copy files of a layout whose files need each other, through a temporary bundle."""
+    required_signatures(opened)
+    if not export.writes:
+        note_warnings(export)
+    bundle, exported = make_temporary_bundle(opened.store, export)
+    note(*left_out_lines(exported.left_out))
+    with bundle.file:
+        code = receive(bundle, target, form, options, verdict=_OURS, dry_run=dry_run)
+    return ExitCode.PARTIAL if exported.left_out and code == ExitCode.DONE else code
