@@ -128,12 +128,7 @@ def _forecast(
 
 
 def carry_files(
-    source: Opened,
-    location: str | None,
-    options: SyncOptions,
-    form: Format,
-    *,
-    dry_run: bool,
+    source: Opened, location: str | None, options: SyncOptions, form: Format, *, dry_run: bool
 ) -> int:
     """Bring to a place what it lacks of a cache, each file checked; never replace one there.
 

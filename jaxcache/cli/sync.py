@@ -18,13 +18,7 @@ EXAMPLES = {
 EXIT_CODES = {"push": (0, 1, 2, 3, 10, 11, 12, 130), "pull": (0, 1, 2, 3, 10, 12, 130)}
 
 
-def push(
-    url: Url,
-    place: Place,
-    options: PushOptions,
-    consent: Consent,
-    output: Output,
-) -> int:
+def push(url: Url, place: Place, options: PushOptions, consent: Consent, output: Output) -> int:
     """Upload the entries that another cache lacks.
 
     What is there already is never replaced.
@@ -48,13 +42,7 @@ def push(
     return carry_over(opened, target, options, form, consent)
 
 
-def pull(
-    url: Url,
-    place: Place,
-    options: PullOptions,
-    dry: DryRun,
-    output: Output,
-) -> int:
+def pull(url: Url, place: Place, options: PullOptions, dry: DryRun, output: Output) -> int:
     """Download the entries that this cache lacks.
 
     Each entry is checked on arrival; a sound one here is never replaced.

@@ -77,11 +77,7 @@ def export_summary(written: Written) -> str:
 
 
 def import_view(
-    done: Outcome,
-    outlooks: Compatibility,
-    verdict: Verdict,
-    *,
-    manifest_sha256: str | None,
+    done: Outcome, outlooks: Compatibility, verdict: Verdict, *, manifest_sha256: str | None
 ) -> View:
     """Return the view of ``import``, of ``copy`` into a directory, and of their dry runs.
 
@@ -173,11 +169,7 @@ _ACTIONS = (
 )
 #: What is known; of the others, WHY says what keeps it from being known.
 _FORECASTS = {Outlook.HIT: "hit", Outlook.MISS: "miss"}
-_DONE = {
-    MoveAction.WRITE: "written",
-    MoveAction.HEAL: "healed",
-    MoveAction.REPLACE: "replaced",
-}
+_DONE = {MoveAction.WRITE: "written", MoveAction.HEAL: "healed", MoveAction.REPLACE: "replaced"}
 
 
 def _reason(step: Step, told: Forecast | None) -> str:

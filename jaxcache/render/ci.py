@@ -104,7 +104,7 @@ def _restore_document(restored: Restored) -> Document:
         "cache_dir": restored.cache_dir,
         "source": restored.source,
         "cache_hit": restored.hit,
-        "lookup_only": restored.looked_up_only,
+        "lookup_only": restored.done.dry_run,
         "entries": len(restored.fitting) + restored.present,
         "found": len(outlooks.forecasts) + restored.present,
         "present": restored.present,
@@ -115,7 +115,7 @@ def _restore_document(restored: Restored) -> Document:
         "outlook": {o.value: n for o, n in sorted(outlooks.counts.items())},
         "misses": [{"reason": r, "entries": n} for r, n in miss_reasons(outlooks)],
         "trouble": restored.trouble or None,
-        "failed": [{"file": step.name, "detail": step.detail} for step in restored.failed],
+        "failed": [{"file": step.name, "detail": step.detail} for step in restored.done.failed],
     }
 
 
@@ -164,8 +164,8 @@ def restore_lines(restored: Restored) -> Iterator[str]:
             )
         return
     found, fit = len(outlooks.forecasts), len(restored.fitting)
-    verb = "would be restored" if restored.looked_up_only else "restored"
-    there = sum(step.action is MoveAction.SAME for step in restored.steps)
+    verb = "would be restored" if restored.done.dry_run else "restored"
+    there = sum(step.action is MoveAction.SAME for step in restored.done)
     yield (
         f"{fit} of {format_count(found, 'entry')} {verb} from {source}"
         + (f": {format_compiling(restored.stored_seconds, fit)}" if fit else "")
@@ -182,11 +182,11 @@ def restore_lines(restored: Restored) -> Iterator[str]:
     ):
         if number := restored.count(action):
             yield what.format(format_count(number, "entry"))
-    refused = (step.problem for step in restored.steps if step.action in _REFUSED)
+    refused = (step.problem for step in restored.done if step.action in _REFUSED)
     yield from left_out_lines(refused)
     if outlooks.host is None and found:
         yield "whether they fit was not checked: no jax was asked (--python)"
-    for step in restored.failed:
+    for step in restored.done.failed:
         unread = step.item.facts is None
         yield f"not {'read' if unread else 'written'}: {step.name}: {step.detail}"
 

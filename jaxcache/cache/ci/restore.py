@@ -58,25 +58,18 @@ class Restored:
 
     cache_dir: str
     source: str
-    done: Outcome | None
-    """None where the source is missing or unusable."""
+    done: Outcome
+    """Without steps where the source is missing or unusable."""
     outlooks: Compatibility
     trouble: str = ""
     """The reason why there is nothing to restore from."""
     is_missing: bool = False
     """Whether that is because the source is not there."""
-    looked_up_only: bool = False
-    """Whether nothing was to be written."""
-
-    @property
-    def steps(self) -> Sequence[Step]:
-        """How each entry and file of the source ended."""
-        return self.done.steps if self.done else ()
 
     @property
     def fitting(self) -> tuple[Item, ...]:
         """Entries that may hit here."""
-        return tuple(s.item for s in self.steps if _fits(s))
+        return tuple(s.item for s in self.done if _fits(s))
 
     @property
     def present(self) -> int:
@@ -91,17 +84,12 @@ class Restored:
     @property
     def written(self) -> int:
         """Files that were written."""
-        return len(self.done.written) if self.done and not self.looked_up_only else 0
-
-    @property
-    def failed(self) -> tuple[Step, ...]:
-        """Files that could not be read or written."""
-        return self.done.failed if self.done else ()
+        return 0 if self.done.dry_run else len(self.done.written)
 
     @property
     def unwritten(self) -> bool:
         """Whether a file was sound and could not be written."""
-        return any(step.item.facts is not None for step in self.failed)
+        return any(step.item.facts is not None for step in self.done.failed)
 
     @property
     def stored_seconds(self) -> float:
@@ -110,7 +98,7 @@ class Restored:
 
     def count(self, *actions: MoveAction) -> int:
         """Return the number of entries that ended like this."""
-        return sum(step.action in actions and step.key is not None for step in self.steps)
+        return sum(step.action in actions and step.key is not None for step in self.done)
 
 
 def _fits(step: Step) -> bool:

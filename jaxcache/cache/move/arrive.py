@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from jaxcache.cache.bundle.check import verify_bundle
 from jaxcache.cache.bundle.format import Bundle
@@ -152,7 +153,8 @@ def receive(
         target = StoreTarget(store, plan, partial(_record, store))
         if ordered:
             target.batch = target.workers = 1
-        return _settle_races(moving(target=target))
+        # Nobody has compared what another process wrote meanwhile.
+        return _end_as(moving(target=target), _is_overtaken, action=MoveAction.FAILED)
     failed: StoreError | None
     try:
         with staging(store) as stage:
@@ -164,43 +166,26 @@ def receive(
         failed = error
         done = Outcome(plan, plan.steps)
     if failed is not None:
-        done = _fail(done, failed)
+        names = [step.name for step in done.written]
+        name = failed.name if failed.name in names else next(iter(names), "")
+        detail = failed.reason
+        done = _end_as(done, lambda s: s.name == name, action=MoveAction.FAILED, detail=detail)
     if done.failed:
-        return replace(done, steps=tuple(_roll_back(done.steps)), rolled_back=True)
+        done = replace(done, rolled_back=True)
+        unkept = (*WRITES, MoveAction.OVERTAKEN)
+        return _end_as(done, lambda s: s.action in unkept, action=MoveAction.UNTRIED)
     _record(store, {step.name: step for step in done.written}, {})
     return done
 
 
-def _settle_races(done: Outcome) -> Outcome:
-    """Count what another process wrote meanwhile as failed: nobody has compared it."""
-    return replace(
-        done,
-        steps=tuple(
-            replace(s, action=MoveAction.FAILED) if s.action is MoveAction.OVERTAKEN else s
-            for s in done.steps
-        ),
-    )
+def _is_overtaken(step: Step) -> bool:
+    return step.action is MoveAction.OVERTAKEN
 
 
-def _fail(done: Outcome, error: StoreError) -> Outcome:
-    """Return an outcome of which the step of a failure has failed, or the first."""
-    names = [step.name for step in done.written]
-    name = error.name if error.name in names else next(iter(names), "")
-    return replace(
-        done,
-        steps=tuple(
-            replace(s, action=MoveAction.FAILED, detail=error.reason) if s.name == name else s
-            for s in done.steps
-        ),
-    )
-
-
-def _roll_back(steps: Iterable[Step]) -> Iterator[Step]:
-    for step in steps:
-        if step.action in WRITES or step.action is MoveAction.OVERTAKEN:
-            yield replace(step, action=MoveAction.UNTRIED)
-        else:
-            yield step
+def _end_as(done: Outcome, chosen: Callable[[Step], bool], **changes: Any) -> Outcome:
+    """Return an outcome in which some steps ended differently."""
+    steps = (replace(step, **changes) if chosen(step) else step for step in done.steps)
+    return replace(done, steps=tuple(steps))
 
 
 def _record(store: Store, written: Mapping[str, Step], files: Mapping[str, FileInfo]) -> None:

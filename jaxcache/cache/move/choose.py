@@ -85,22 +85,13 @@ def look_at_frames(target: Store | None, now_ns: int) -> LookThere:
     """Compare sizes, and read the block headers of a local entry that has another size."""
 
     def look(item: Item, there: FileInfo) -> Step:
-        if target is not None and is_torn(target, there, item, now_ns):
+        # Sealed entries differ in size, too, so that another size is only a reason to look.
+        differs = item.key is not None and there.size_bytes != item.size_bytes
+        if target is not None and differs and is_truncated(target, there, now_ns):
             return Step(item, MoveAction.HEAL, there=there)
         return Step(item, MoveAction.PRESENT)
 
     return look
-
-
-def is_torn(target: Store, there: FileInfo, item: Item, now_ns: int) -> bool:
-    """Return whether what the target has is only the beginning of an entry.
-
-    An empty file is; another size is a reason to look, where looking costs nothing: sealed
-    entries differ in size, too.
-    """
-    if item.key is None or there.size_bytes == item.size_bytes:
-        return False
-    return is_truncated(target, there, now_ns)
 
 
 def is_truncated(target: Store, there: FileInfo, now_ns: int) -> bool:
@@ -122,9 +113,7 @@ def is_truncated(target: Store, there: FileInfo, now_ns: int) -> bool:
 
 
 def look_at_payloads(
-    target: Store | None,
-    on_conflict: str,
-    read: Callable[[Item], Item | Step] | None = None,
+    target: Store | None, on_conflict: str, read: Callable[[Item], Item | Step] | None = None
 ) -> LookThere:
     """Compare payloads; what the target has is read whole.
 
@@ -168,9 +157,7 @@ def _facts_there(target: Store, item: Item, there: FileInfo) -> ItemFacts:
             return ItemFacts(hash_chunks(read_chunks(file)), there.size_bytes)
         content = read_content(file, there.size_bytes, there.name, sound=item.sha256)
     return ItemFacts(
-        content.payload_sha256,
-        content.payload_bytes,
-        compile_seconds=content.compile_seconds,
+        content.payload_sha256, content.payload_bytes, compile_seconds=content.compile_seconds
     )
 
 

@@ -85,7 +85,6 @@ class ExportPlan:
     cache_dir: str
     steps: tuple[Step, ...]
     """Entries, then side files; those that do not travel say why."""
-    size_bytes: int
     ledger: Ledger
     now_ns: int
     """When it was made: a truncated entry that is young may still be being written."""
@@ -98,6 +97,11 @@ class ExportPlan:
     """Whether its entries have ``-atime`` files."""
     warnings: tuple[str, ...] = ()
     """Warnings about the content, for whoever passes the bundle on."""
+
+    @property
+    def size_bytes(self) -> int:
+        """The sizes of the files that travel."""
+        return sum(step.item.size_bytes for step in self.writes)
 
     @property
     def writes(self) -> tuple[Step, ...]:
@@ -151,7 +155,6 @@ def plan_export(
     return ExportPlan(
         store.url,
         tuple(steps),
-        sum(step.item.size_bytes for step in steps if step.action is MoveAction.WRITE),
         ledger,
         now_ns,
         since.reference if since else None,

@@ -17,15 +17,7 @@ from jaxcache.cache.gate import Gate
 from jaxcache.cache.move.check import Check
 from jaxcache.cache.move.loop import move
 from jaxcache.cache.move.offer import ExportPlan
-from jaxcache.cache.move.step import (
-    Item,
-    ItemFacts,
-    MoveAction,
-    MoveTarget,
-    Outcome,
-    Parcel,
-    Plan,
-)
+from jaxcache.cache.move.step import Item, ItemFacts, MoveAction, MoveTarget, Outcome, Parcel, Plan
 from jaxcache.cache.move.stores import StoreSource
 from jaxcache.cache.scan import Progress
 from jaxcache.errors import JaxcacheError
@@ -204,10 +196,5 @@ def _write(
     packed = pack_manifest(encode_manifest(manifest))
     out.seek(0)
     return Exported(
-        manifest,
-        hashlib.sha256(packed).hexdigest(),
-        packed,
-        out,
-        target.packed_bytes,
-        outcome,
+        manifest, hashlib.sha256(packed).hexdigest(), packed, out, target.packed_bytes, outcome
     )

@@ -28,9 +28,6 @@ from jaxcache.store.base import (
 )
 from jaxcache.store.system import file_info, naming
 
-#: A name, the file that was there, and the name of its copy.
-_Undo = tuple[str, FileInfo | None, str]
-
 
 @dataclass(frozen=True, slots=True)
 class StoreParcel:
@@ -216,44 +213,37 @@ class StagedTarget(MoveTarget):
         What is there is copied and then replaced in one step: moved away first, it would be
         missing for a moment, and for ever after a kill. Putting it back takes no room on the disk.
         """
-        undo: list[_Undo] = []
-        failed: StoreError | None = None
-        try:
-            for name, step in sorted(
-                self._steps.items(), key=lambda one: self._numbers[one[1].name]
-            ):
-                self._commit_one(name, step, undo)
-        except StoreError as error:
-            failed = error
-            for name, there, old in reversed(undo):
-                if there is None:
-                    or_error(partial(self._store.delete, name))
-                else:
-                    or_error(partial(self._store.rename, old, name, replace=True))
-        for _, there, old in undo:
-            if there is not None:
-                or_error(partial(self._store.delete, old))
-        return failed
+        names = sorted(self._steps, key=lambda name: self._numbers[self._steps[name].name])
+        with contextlib.ExitStack() as tidy, contextlib.ExitStack() as undo:
+            try:
+                for name in names:
+                    self._commit_one(name, self._steps[name], tidy, undo)
+            except StoreError as error:
+                return error
+            undo.pop_all()
+        return None
 
     def _commit_one(
-        self, name: str, step: Step, undo: list[tuple[str, FileInfo | None, str]]
+        self, name: str, step: Step, tidy: contextlib.ExitStack, undo: contextlib.ExitStack
     ) -> None:
+        store = self._store
         date = new_date(self._plan, step)
-        if date is not None and find(self._store, date.name) is None:
-            self._store.write(date.name, date.chunks, mtime_ns=date.mtime_ns, replace=False)
-            undo.append((date.name, None, ""))
+        if date is not None and find(store, date.name) is None:
+            store.write(date.name, date.chunks, mtime_ns=date.mtime_ns, replace=False)
+            undo.callback(or_error, partial(store.delete, date.name))
         if step.there is None:
-            self._store.rename(name, step.name)
-            undo.append((step.name, None, ""))
+            store.rename(name, step.name)
+            undo.callback(or_error, partial(store.delete, step.name))
             return
-        there = find(self._store, step.name)
+        there = find(store, step.name)
         if there is None or not same_file(there, step.there):
             raise ChangedError(step.name)
-        old = f"{self._stage}-old{len(undo)}"
-        with self._store.open(step.name) as file:
-            self._store.write(old, read_chunks(file), mtime_ns=there.mtime_ns)
-        undo.append((step.name, there, old))
-        self._store.rename(name, step.name, replace=True)
+        old = f"{name}-old"
+        tidy.callback(or_error, partial(store.delete, old))
+        with store.open(step.name) as file:
+            store.write(old, read_chunks(file), mtime_ns=there.mtime_ns)
+        undo.callback(or_error, partial(store.rename, old, step.name, replace=True))
+        store.rename(name, step.name, replace=True)
 
     def remove(self) -> None:
         """Remove the temporary files."""

@@ -17,15 +17,7 @@ from jaxcache.cache.move.loop import move
 from jaxcache.cache.move.offer import ExportPlan, entry_item, side_steps, travelling_events
 from jaxcache.cache.move.room import make_room
 from jaxcache.cache.move.signatures import unsigned_digests, write_signatures
-from jaxcache.cache.move.step import (
-    Item,
-    ItemFacts,
-    MoveAction,
-    MoveTarget,
-    Outcome,
-    Plan,
-    Step,
-)
+from jaxcache.cache.move.step import Item, ItemFacts, MoveAction, MoveTarget, Outcome, Plan, Step
 from jaxcache.cache.move.stores import StoreTarget, sender_of
 from jaxcache.cache.prune.execute import remove
 from jaxcache.cache.scan import NO_AIDS, Progress, Scan, ScanAids, scan
@@ -81,7 +73,7 @@ def plan_sync(
     offered = tuple(_offer(ours, options, used_ns, events, now_ns))
     plan = plan_copy(
         source,
-        ExportPlan(source.url, offered, 0, ledger, now_ns, dated=bool(ours.inventory.atimes)),
+        ExportPlan(source.url, offered, ledger, now_ns, dated=bool(ours.inventory.atimes)),
         target,
         cache_dir=target.url if target else target_url,
         on_conflict=None,

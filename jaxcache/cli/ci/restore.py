@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from jaxcache.cli.ci import OutputsFile, SummaryFile
+from jaxcache.cli.ci import OutputsFile, SummaryFile, note_directory, write_outputs, write_summary
 from jaxcache.cli.options import Output
 from jaxcache.errors import ExitCode, JaxcacheError
 from jaxcache.options import CacheDir
@@ -30,7 +30,6 @@ def command(
 
     A source that is missing or damaged is a cache miss, not an error.
     """
-    from jaxcache.cli.ci import note_directory, write_outputs, write_summary
     from jaxcache.cli.ci.source import restore
     from jaxcache.cli.output import emit
     from jaxcache.render import ci as render

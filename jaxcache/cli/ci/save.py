@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from jaxcache.cli.ci import OutputsFile, SummaryFile
+from jaxcache.cli.ci import OutputsFile, SummaryFile, note_directory, write_outputs, write_summary
 from jaxcache.cli.options import Output
 from jaxcache.errors import ExitCode
 from jaxcache.options import CacheDir, DryRun
@@ -28,7 +28,6 @@ def command(
     output: Output,
 ) -> int:
     """After the job: keep what it used, if it compiled anything new."""
-    from jaxcache.cli.ci import note_directory, write_outputs, write_summary
     from jaxcache.cli.ci.target import carry_out, check, plan
     from jaxcache.cli.output import emit
     from jaxcache.render import ci as render

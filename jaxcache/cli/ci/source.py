@@ -4,7 +4,6 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 from jaxcache.cache.bundle.check import verify_bundle
 from jaxcache.cache.bundle.compat import Compatibility
@@ -19,7 +18,7 @@ from jaxcache.cache.ci.restore import (
     restore_cache,
 )
 from jaxcache.cache.move.file import is_bundle_name, spool
-from jaxcache.cache.move.step import Outcome
+from jaxcache.cache.move.step import Outcome, Plan
 from jaxcache.cli.bundle import (
     asking_host,
     check_trust,
@@ -35,7 +34,7 @@ from jaxcache.errors import NoCacheError, UntrustedError
 from jaxcache.layouts import check_layout, load_layout
 from jaxcache.options.move import RestoreOptions
 from jaxcache.store import is_remote, make_store, open_store
-from jaxcache.store.base import Store, StoreError
+from jaxcache.store.base import StoreError
 
 
 def restore(source: str, target: str, options: RestoreOptions) -> Restored:
@@ -52,56 +51,53 @@ def restore(source: str, target: str, options: RestoreOptions) -> Restored:
         restored = Restored(cache_dir, source, done, outlooks)
     except (BundleError, NoCacheError, StoreError) as error:
         is_missing = error.code in ("no-cache", "missing")
-        nothing = Compatibility((), None)
-        restored = Restored(cache_dir, source, None, nothing, error.message, is_missing)
-    if options.lookup_only:
-        restored = replace(restored, looked_up_only=True)
-    else:
+        nothing = Outcome(Plan(source, target, ()), (), dry_run=options.lookup_only)
+        restored = Restored(
+            cache_dir, source, nothing, Compatibility((), None), error.message, is_missing
+        )
+    if not options.lookup_only:
         store = make_store(target)
         write_baseline(store, take_baseline(store, source=source, now_ns=time.time_ns()))
     return restored
 
 
 def _restore(source: str, target: str, options: RestoreOptions) -> tuple[Outcome, Compatibility]:
+    lookup_only = options.lookup_only
     store = open_store(os.path.abspath(target)) if os.path.isdir(target) else None
     if store is not None:
         check_layout(store, "jax")
-        if not options.lookup_only:
+        if not lookup_only:
             require_writable(store)
     with contextlib.ExitStack() as opened:
-        found: Bundle | Store
         if is_bundle_name(source):
-            found = opened.enter_context(open_source(source))
-        else:
-            found = open_store(source)
-        job = _job(target, options)
-        signed = None
-        if not isinstance(found, Bundle):
-            signed = required_signatures(Opened(found, load_layout("jax")))
-        made = store is None and not options.lookup_only
-        if made:
-            store = make_store(target)
-        if isinstance(found, Bundle):
+            bundle = opened.enter_context(open_source(source))
+            job = _job(target, options)
+            if not lookup_only:
+                store = store or make_store(target)
             with progress_bar("checking", in_bytes=True) as progress:
-                found = verify_bundle(found, progress, allow_large=job.allow_large)
+                bundle = verify_bundle(bundle, progress, allow_large=job.allow_large)
             with progress_bar("restoring") as progress:
                 done = restore_bundle(
-                    store, found, job, lookup_only=options.lookup_only, progress=progress
+                    store, bundle, job, lookup_only=lookup_only, progress=progress
                 )
-        else:
-            if made:
-                opened.push(_remove_if_untrusted(target))
-            with progress_bar("restoring") as progress:
-                done = restore_cache(
-                    found,
-                    store,
-                    job,
-                    lookup_only=options.lookup_only,
-                    signed=signed,
-                    now_ns=time.time_ns(),
-                    progress=progress,
-                )
-    return done, forecast_restored(done, job)
+            return done, forecast_restored(done, job)
+        cache = open_store(source)
+        job = _job(target, options)
+        signed = required_signatures(Opened(cache, load_layout("jax")))
+        if store is None and not lookup_only:
+            store = make_store(target)
+            opened.push(_remove_if_untrusted(target))
+        progress = opened.enter_context(progress_bar("restoring"))
+        done = restore_cache(
+            cache,
+            store,
+            job,
+            lookup_only=lookup_only,
+            signed=signed,
+            now_ns=time.time_ns(),
+            progress=progress,
+        )
+        return done, forecast_restored(done, job)
 
 
 def _remove_if_untrusted(path: str) -> Callable[..., None]:

@@ -13,7 +13,7 @@ from jaxcache.cache.bundle.manifest import BundleError, check_path
 from jaxcache.cache.diff import DiffSide
 from jaxcache.cache.gate import Gate
 from jaxcache.cache.ledger.segments import Ledger
-from jaxcache.cache.move.choose import LookThere, counted, look_at_payloads, refuse_conflicts
+from jaxcache.cache.move.choose import choose, counted, look_at_payloads, refuse_conflicts
 from jaxcache.cache.move.offer import ExportPlan
 from jaxcache.cache.move.step import Item, MoveAction, Plan, Step, bundle_items
 from jaxcache.cache.scan import Progress, ScanAids
@@ -99,7 +99,6 @@ def plan_export(
     return ExportPlan(
         store.url,
         (*stray, *writes),
-        sum(i.size_bytes for i in files),
         Ledger(),
         now_ns,
         since.reference if since else None,
@@ -156,6 +155,11 @@ def plan_import(
     there = {info.name: info for _, info in inventory.files()}
     content = ContentReader(bundle)
     look = look_at_payloads(store, on_conflict)
+    gate = Gate(there)
+
+    def judge_there(item: Item, info: FileInfo) -> Step:
+        step = look(item, info)
+        return _heal(store, step, info) if store and step.differs else step
 
     def steps() -> Iterator[Step]:
         for item in bundle_items(bundle.manifest):
@@ -165,12 +169,7 @@ def plan_import(
             _check_content(item, found, content)
             if found.kind in _COMMON and found.kind is not TorchKind.PROBE and not side_caches:
                 continue
-            if item.name not in there or store is None:
-                yield Step(item, MoveAction.WRITE)
-            elif there[item.name].type != "file":
-                yield Step(item, MoveAction.BLOCKED, f"a {there[item.name].type} has its name")
-            else:
-                yield _step(store, item, found, there[item.name], look)
+            yield choose(item, there, gate, judge_there)
 
     taken = tuple(counted(steps(), len(bundle.manifest.files), progress))
     refuse_conflicts(taken, on_conflict, entries=False)
@@ -206,10 +205,9 @@ def judge(data: bytes, found: TorchName) -> str | None:
     return None
 
 
-def _step(store: Store, item: Item, found: TorchName, there: FileInfo, look: LookThere) -> Step:
-    step = look(item, there)
-    if not step.differs:
-        return step
+def _heal(store: Store, step: Step, there: FileInfo) -> Step:
+    """Find out whether the file there is damaged, or the same by another digest."""
+    item, found = step.item, parse_path(step.name)
     data = store.read(there.name, limit=MAX_BYTES + 1)
     if found.kind in _JUDGED and (problem := judge(data, found)):
         return Step(item, MoveAction.HEAL, problem, there=there)
