@@ -175,6 +175,31 @@ def assert_adds_up(done: Outcome) -> None:
     assert written + done.count(*others) == len(done.plan.steps)
 
 
+class InterruptedCommit(LocalStore):
+    """A store that is interrupted while the files of an atomic import get their names."""
+
+    left = 3
+
+    def rename(self, name: str, new_name: str, *, replace: bool = False) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+        super().rename(name, new_name, replace=replace)
+
+
+def test_an_interrupted_atomic_import_puts_back_what_was_there(there: Path, tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    old = here / first(there).name
+    old.write_bytes(zstandard.compress(bytes(4) + b"other"))
+    before = old.read_bytes()
+    store, bundle = InterruptedCommit(here), verify_bundle(opened(make_bundle(there)))
+    plan = plan_import(store, bundle, cache_dir=str(here), on_conflict="replace")
+    with pytest.raises(KeyboardInterrupt):
+        execute_import(store, bundle, plan, atomic=True)
+    assert {p.name: p.read_bytes() for p in here.glob("*-*")} == {old.name: before}
+
+
 def test_of_refused_entries_the_ledger_learns_nothing_and_no_pin_travels(
     run_cli: RunCli, there: Path, tmp_path: Path
 ) -> None:
