@@ -57,6 +57,8 @@ def serve(mode: str, other: "int | None") -> ThreadingHTTPServer:
                     200,
                     page([f"{number:09d}-{n}{'n' * 1_000_000}" for n in range(9)], f"t{number}"),
                 )
+            elif mode == "drip":
+                self.drip()
             elif mode == "slow":
                 time.sleep(0.05)
                 self.answer(200, page([], f"t{number}"))
@@ -72,6 +74,18 @@ def serve(mode: str, other: "int | None") -> ThreadingHTTPServer:
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
+
+        def drip(self) -> None:
+            """An answer of a byte now and then."""
+            self.send_response_only(200)
+            self.send_header("Content-Length", "1000000")
+            self.end_headers()
+            try:
+                while True:
+                    self.wfile.write(b"x")
+                    time.sleep(0.05)
+            except ConnectionError:
+                self.close_connection = True
 
         def flood(self) -> None:
             """A single answer of 300 MB."""

@@ -12,7 +12,7 @@ import contextlib
 import os
 import stat
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 PROJECT = "pyproject.toml"
@@ -147,6 +147,30 @@ def find_config_files(directory: "str | None" = None) -> "list[ConfigFile]":
     paths.append(os.path.join(config_directory(), "config.toml"))
     files = [file for path in paths if (file := read_config_file(path)) is not None]
     return [file for file in files if not file.is_project or file.names_jaxcache]
+
+
+def read_counting(
+    files: "Iterable[ConfigFile]",
+    wanted: "Collection[str]",
+    read: "Callable[[ConfigFile], dict[str, Any] | None]",
+) -> "Iterator[tuple[str, dict[str, Any]]]":
+    """Yield the path and the settings that count of each file; report once what is ignored.
+
+    Args:
+        wanted: the settings that the caller uses.
+        read: returns all settings of a file; None where it is left out.
+    """
+    for file in files:
+        if not file.counts:
+            report_once(file.explain_ignored())
+            continue
+        table = read(file)
+        if table is None:
+            continue
+        counting, ignored = file.select(table)
+        if any(name in ignored for name in wanted):
+            report_once(file.explain_ignored(ignored))
+        yield file.path, counting
 
 
 def read_config_file(path: str) -> "ConfigFile | None":

@@ -404,13 +404,8 @@ class Tiers:
         if self._shared is not None:
             with contextlib.suppress(OSError):
                 segment = self._shared.segment()
-        if segment is None:
-            return
-        for tier in self._tiers:
-            left = deadline - time.monotonic()
-            if tier.can_write() and left > 0:
-                name, data = segment
-                tier.write(name, data, replace=True, limit_seconds=left)
+        if segment is not None:
+            self._write_to_tiers(*segment, deadline)
 
     def _write_run(self, deadline: float) -> None:
         """Remember the keys of this run, here and in the tiers."""
@@ -421,10 +416,13 @@ class Tiers:
         *folders, name = self._run_file.split("/")[1:]
         with contextlib.suppress(OSError), own_folder(self._directory.root, *folders) as folder:
             write_whole(folder, name, data)
+        self._write_to_tiers(self._run_file, data, deadline)
+
+    def _write_to_tiers(self, name: str, data: bytes, deadline: float) -> None:
         for tier in self._tiers:
             left = deadline - time.monotonic()
             if tier.can_write() and left > 0:
-                tier.write(self._run_file, data, replace=True, limit_seconds=left)
+                tier.write(name, data, replace=True, limit_seconds=left)
 
 
 def _remove_marker(folder: int, key: str, *, unless_young: bool = False) -> None:

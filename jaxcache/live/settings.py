@@ -210,32 +210,27 @@ def _read_tables() -> "list[tuple[str, dict[str, Any]]]":
 
 
 def _read_files(*wanted: str) -> "Iterator[tuple[str, dict[str, Any]]]":
-    """Yield the settings of each file that count; report once where a wanted one is ignored.
+    """Return the settings of each file that count; report once where a wanted one is ignored.
 
     A file that is not trusted never stops the layer, whatever is in it.
 
     Raises:
         ConfigError: a trusted file cannot be read.
     """
-    for file in configuration.find_config_files():
-        if not any(
-            name.encode() in file.text for name in wanted
-        ):  # mostly no parser has to be imported
-            continue
-        if not file.counts:
-            configuration.report_once(file.explain_ignored())
-            continue
-        try:
-            table = file.parse()
-        except ValueError as error:
-            if file.is_trusted:
-                raise ConfigError(f"cannot read {file.path}: {error}") from error
-            configuration.report_once(f"cannot read {file.path}: {error}")
-            continue
-        counting, ignored = file.select(table)
-        if any(name in ignored for name in wanted):
-            configuration.report_once(file.explain_ignored(ignored))
-        yield file.path, counting
+    # Mostly no parser has to be imported.
+    files = configuration.find_config_files()
+    naming = [f for f in files if any(name.encode() in f.text for name in wanted)]
+    return configuration.read_counting(naming, wanted, _parse)
+
+
+def _parse(file: configuration.ConfigFile) -> "dict[str, Any] | None":
+    try:
+        return file.parse()
+    except ValueError as error:
+        if file.is_trusted:
+            raise ConfigError(f"cannot read {file.path}: {error}") from error
+        configuration.report_once(f"cannot read {file.path}: {error}")
+        return None
 
 
 def describe() -> "dict[str, Any]":

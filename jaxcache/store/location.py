@@ -143,14 +143,8 @@ def _configurations(wanted: str) -> Iterator[tuple[str, dict[str, Any]]]:
     Raises:
         UsageError: ``bad-config``.
     """
-    for file in configuration.find_config_files():
-        if not file.counts:
-            configuration.report_once(file.explain_ignored())
-            continue
-        table, ignored = file.select(read_settings(file))
-        if wanted in ignored:
-            configuration.report_once(file.explain_ignored(ignored))
-        yield file.path, table
+    files = configuration.find_config_files()
+    return configuration.read_counting(files, (wanted,), read_settings)
 
 
 def read_settings(file: configuration.ConfigFile) -> dict[str, Any]:

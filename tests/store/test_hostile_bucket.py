@@ -5,13 +5,18 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY, RunCli
 from object_server import CREDENTIALS
 
+from jaxcache.errors import JaxcacheError
+from jaxcache.store import open_store
+
 pytest.importorskip("obstore")
+from jaxcache.store.object import connect, patience
 
 
 @pytest.fixture
@@ -104,3 +109,18 @@ def test_the_metadata_address_is_asked_only_where_somebody_wants_that(
     if url.startswith("s3"):
         run_cli("ls", "-C", url, env={**env, "AWS_METADATA_ENDPOINT": hostile})
         assert requests_at(hostile) > 0
+
+
+@pytest.mark.parametrize("hostile", ["drip"], indirect=True)
+def test_an_object_that_drips_is_requested_once(
+    hostile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every byte is in time for the connection, and all of them are not in time for the request."""
+    for name, value in {**CREDENTIALS, "AWS_ENDPOINT_URL": hostile}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setitem(connect._CLIENT, "timeout", timedelta(seconds=1))
+    monkeypatch.setattr(patience, "_REPEAT_SECONDS", 0.5)
+    store = open_store("s3://b/x")
+    with pytest.raises(JaxcacheError):
+        store.fetch("jit_f-cache", limit=1 << 20)
+    assert requests_at(hostile) == 1

@@ -22,7 +22,7 @@ from jaxcache.cache.bundle.manifest import (
     Manifest,
     decode_manifest,
 )
-from jaxcache.cache.untrusted_json import count_values
+from jaxcache.core.signing import count_values
 from jaxcache.entry.codec import CodecError, decompress_chunks
 
 MAGIC = b"\x89JXB\r\n\x1a\n"

@@ -24,6 +24,9 @@ _log = logging.getLogger("jaxcache.store")
 #: may simply be wrong.
 _ATTEMPTS, _ATTEMPTS_AT_FIRST = 8, 3
 _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.2, 10.0
+#: A request that took so long, with its repetitions, is not repeated: a server that sends one byte
+#: after another must not keep a command for hours.
+_REPEAT_SECONDS = 900.0
 #: Throttling is mentioned this often at the most.
 _SAY_AGAIN_SECONDS = 10.0
 
@@ -52,6 +55,7 @@ class Requests:
                 last answer.
         """
         attempt = 1
+        last_at = time.monotonic() + _REPEAT_SECONDS
         while True:
             self._wait()
             TRAFFIC.add(verb, sent_bytes=sent_bytes, retries=attempt > 1)
@@ -63,9 +67,8 @@ class Requests:
                 failure = find_meaning(error, url=self._url, verb=verb or "list", name=name)
                 again = failure.again if isinstance(failure, UnansweredError) else None
                 self._answered = self._answered or again != "connection"
-                if again is None or attempt >= (
-                    _ATTEMPTS if self._answered else _ATTEMPTS_AT_FIRST
-                ):
+                most = _ATTEMPTS if self._answered else _ATTEMPTS_AT_FIRST
+                if again is None or attempt >= most or time.monotonic() > last_at:
                     raise failure from error
                 if again == "throttled":
                     TRAFFIC.add(throttled=1)
