@@ -1,7 +1,7 @@
 """Deserialize executables with the real backend; the parent expects this process to die of some.
 
 The argument is how many devices a CPU host is to pretend to have, so that sharded programs load.
-A request is a line of JSON (``id``, ``size_bytes``, ``device_assignment``) followed by the payload.
+A request is a line of JSON (``size_bytes``, ``device_assignment``) followed by the payload.
 Answers: ``ready`` once, with a program of this jax to compare others with, then ``done``,
 ``failed`` or ``absent`` (devices that are not here) per request.
 """
@@ -23,7 +23,6 @@ def main(parent: Any) -> None:
         count = f"--xla_force_host_platform_device_count={sys.argv[1]}"
         os.environ["XLA_FLAGS"] = f"{flags} {count}".strip()
     import jax
-    import jaxlib
 
     jax.config.update("jax_enable_compilation_cache", False)
     backend = jax.devices()[0].client
@@ -32,23 +31,21 @@ def main(parent: Any) -> None:
     except Exception as error:
         parent.answer(event="unknown-jax", detail=f"{type(error).__name__}: {error}"[:500])
         return
-    parent.answer(
-        event="ready", platform=backend.platform, jaxlib=jaxlib.__version__, sample=_sample()
-    )
+    parent.answer(event="ready", platform=backend.platform, sample=_sample())
     here = {device.id for device in backend.devices()}
     while line := parent.requests.readline():
         request = json.loads(line)
         payload = parent.requests.read(request["size_bytes"])
         assignment = request["device_assignment"]
         if not here.issuperset(i for row in assignment for i in row):
-            parent.answer(event="absent", id=request["id"])
+            parent.answer(event="absent")
             continue
         try:
             load(payload, assignment)
         except Exception as error:
-            parent.answer(event="failed", id=request["id"], detail=first_line(error))
+            parent.answer(event="failed", detail=first_line(error))
         else:
-            parent.answer(event="done", id=request["id"])
+            parent.answer(event="done")
 
 
 def _sample() -> "str | None":

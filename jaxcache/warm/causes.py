@@ -1,10 +1,11 @@
 """Say why a run compiled what it wrote: the nearest entry known, and what differs from it."""
 
 import contextlib
+import math
 import shlex
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from jaxcache.cache.bundle.origin import make_origin
 from jaxcache.cache.explain.compare import explain
@@ -131,13 +132,22 @@ def _find_in(
         if time.monotonic() > deadline:
             causes[key] = f"differs from {_short(others[0])}; see jaxcache explain {_short(key)}"
             continue
-        candidates = [
-            known.complete(Compile(done.module, k), max_bytes=_MAX_ENTRY_BYTES)
-            for k in others[:MOST_CANDIDATES]
-        ]
-        new = known.complete(as_compile(done, seen), max_bytes=_MAX_ENTRY_BYTES)
-        compared = explain(Side("", tuple(candidates), is_run=False), Side("", (new,))).comparisons
-        causes[key] = describe_comparison(compared[0])
+        compared = compare_with(known, others, as_compile(done, seen), max_bytes=_MAX_ENTRY_BYTES)
+        causes[key] = describe_comparison(compared)
+
+
+def compare_with(
+    known: KnownCache, keys: Sequence[str], new: Compile, *, max_bytes: float = math.inf
+) -> Comparison:
+    """Compare a compile with the first few of the entries that its module has.
+
+    Args:
+        max_bytes: larger entries are not opened.
+    """
+    candidates = (Compile(new.module, key) for key in keys[:MOST_CANDIDATES])
+    left = tuple(known.complete(c, max_bytes=max_bytes) for c in candidates)
+    right = (known.complete(new, max_bytes=max_bytes),)
+    return explain(Side("", left, is_run=False), Side("", right)).comparisons[0]
 
 
 def _short(key: str) -> str:

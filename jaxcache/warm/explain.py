@@ -16,7 +16,7 @@ from jaxcache.layouts.torch.explain import compare_with_nearest
 from jaxcache.layouts.torch.scan import scan as torch_scan
 from jaxcache.options.run import WarmOptions
 from jaxcache.store import open_store
-from jaxcache.warm.causes import MOST_CANDIDATES, as_compile
+from jaxcache.warm.causes import as_compile, compare_with
 from jaxcache.warm.programs import WarmProgram
 from jaxcache.warm.recorder import Recorder
 from jaxcache.warm.run import Watch, run_command, warm_programs
@@ -79,12 +79,8 @@ def explain_script(
 
 def _compare_with_earlier(known: KnownCache, hit: Compile) -> Comparison:
     """Compare an entry that is hit with those that its module had when it was written."""
-    keys = known.keys_of(hit.module, before=hit.key)[:MOST_CANDIDATES]
-    candidates = tuple(known.complete(Compile(hit.module, k)) for k in keys)
-    if not candidates:
-        return Comparison(None, hit, ())
-    found = explain(Side("", candidates, is_run=False), Side("", (known.complete(hit),)))
-    return found.comparisons[0]
+    keys = known.keys_of(hit.module, before=hit.key)
+    return compare_with(known, keys, hit) if keys else Comparison(None, hit, ())
 
 
 def _first_looks(seen: Recorder) -> list[Compile]:

@@ -121,8 +121,7 @@ class _Loading(Child):
         Raises:
             DiedError: the child died of it, or hangs.
         """
-        request = {"id": 0, "size_bytes": len(payload), "device_assignment": assignment}
-        self.send(request, payload)
+        self.send({"size_bytes": len(payload), "device_assignment": assignment}, payload)
         event = self.answer(_LOAD_SECONDS)
         if event.get("event") == "absent":
             return "not-loadable-here", _ABSENT

@@ -233,11 +233,8 @@ class TorchRecorder:
         settings = loaded.settings if loaded else {}
         if settings.get("force_disable_caches"):
             return dict.fromkeys(_COUNTERS, "force_disable_caches")
-        found: dict[TorchTier, str] = {}
-        for tier, name in _SWITCHES.items():
-            if settings.get(name) is False:
-                found[tier] = f"{name} = False"
-        return found
+        off = (item for item in _SWITCHES.items() if settings.get(item[1]) is False)
+        return {tier: f"{name} = False" for tier, name in off}
 
     def _size(self, look: TorchGraph) -> int | None:
         """Bytes of what was hit; None where several files share its key, with other guards."""

@@ -220,16 +220,10 @@ class CrossObserver:
             except TargetError as error:
                 refuse(error, self._send)
             profile = self._target.profile
-            self._send(
-                {
-                    "event": "backend",
-                    "backend": 0,
-                    "platform": profile["platform"],
-                    "platform_version": profile["platform_version"],
-                    "device_kind": profile["device_kinds"][0],
-                    "topology_fingerprint": profile["topology_fingerprint"],
-                }
-            )
+            names = ("platform", "platform_version", "topology_fingerprint")
+            facts = {name: profile[name] for name in names}
+            facts["device_kind"] = profile["device_kinds"][0]
+            self._send({"event": "backend", "backend": 0, **facts})
 
     def say_goodbye(self) -> None:
         """The process ends in good order."""

@@ -97,20 +97,19 @@ class Session:
         """Return the result of a job that was not compiled."""
         self.jax = self.jax or answer.jax
         differs = _differing(job.request, answer)
+        # Whether the directory is part of the key, and another one than where it was recorded.
+        is_moved = job.environment.cache_dir != self.used_at and CACHE_PATH.holds(
+            answer.jax.jax_version
+        )
         return _result(
             job.request,
             "already-cached" if self.delivery.has(answer.key) else "missing",
             key=answer.key,
             compile_seconds=job.request.compile_seconds,
             differs=differs,
-            moved=differs == ("compile_options",) and self._is_moved(job.environment, answer),
+            moved=is_moved and differs == ("compile_options",),
             attempts=answer.attempts,
         )
-
-    def _is_moved(self, environment: Environment, answer: Answer) -> bool:
-        """Whether the directory is part of the key, and another one than where it was recorded."""
-        is_other = environment.cache_dir != self.used_at
-        return is_other and CACHE_PATH.holds(answer.jax.jax_version)
 
 
 def refused(request: Request, reason: str) -> Compiled:
