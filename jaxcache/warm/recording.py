@@ -125,43 +125,31 @@ def _request(
         seconds = done.compile[1]
     request = Request(
         module=module,
-        bytecode=recorded.bytecode,
-        options=recorded.options,
         environment=environment,
-        device_ids=recorded.device_ids,
-        device_shape=recorded.device_shape,
-        executable_device_ids=recorded.executable_device_ids,
-        callbacks=recorded.callbacks,
         refusals=refusals,
         doubts=recorded.doubts,
         compile_seconds=seconds,
+        **{name: getattr(recorded, name) for name in _COMPILED},
     )
     if done is None:
         return request
-    return replace(
-        request,
-        key=done.key,
-        components=done.components or {},
-        stubbed=done.stubbed,
-        function=done.function,
-        file=done.file,
-        line=done.line,
-    )
+    names = ("key", "stubbed", "function", "file", "line")
+    facts = {name: getattr(done, name) for name in names}
+    return replace(request, components=done.components or {}, **facts)
+
+
+#: What is compiled, and for which devices; alike in what the listener sends and in a recipe.
+_COMPILED = (
+    *("bytecode", "options", "device_ids", "device_shape", "executable_device_ids"),
+    "callbacks",
+)
 
 
 def _identity(request: Request) -> tuple[object, ...]:
     """The key, or what stands for it: two requests that are equal in this are one compile."""
     if request.key:
         return request.environment, request.key, request.callbacks
-    return (
-        request.environment,
-        request.bytecode,
-        request.options,
-        request.device_ids,
-        request.device_shape,
-        request.executable_device_ids,
-        request.callbacks,
-    )
+    return request.environment, *(getattr(request, name) for name in _COMPILED)
 
 
 def _fold(same: Sequence[Request]) -> Request:

@@ -184,7 +184,8 @@ def _run_all(
     ahead: Mapping[str, float | None],
 ) -> Report:
     known: dict[str, float] = {}
-    expected = _expected_directory(options)
+    # Empty where only the program can name the cache that it uses.
+    expected = options.cache_dir if options.jax_cache_dir or options.force_cache_dir else ""
 
     def look_up() -> None:
         known.update(known_seconds(expected))
@@ -339,12 +340,6 @@ def asked_thresholds(env: Mapping[str, str]) -> dict[str, float]:
     if env.get(ENABLED.upper(), "").lower() in ("0", "false", "f", "no", "n", "off"):
         asked[ENABLED] = 0.0
     return asked
-
-
-def _expected_directory(options: RunOptions) -> str:
-    """Return the cache that the run is to use; empty where only the program can name one."""
-    named = options.jax_cache_dir or options.force_cache_dir
-    return options.cache_dir if named else ""
 
 
 def _environment(

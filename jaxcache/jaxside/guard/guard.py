@@ -11,7 +11,7 @@ import warnings
 import weakref
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from .calls import ArgumentChange, EarlierCompile, PendingCall, new_history, read_history
 from .seams import Seams
@@ -102,9 +102,10 @@ class UnexpectedCompileError(RuntimeError):
 
 
 Action = Callable[[UnexpectedCompile], Any]
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 
-class CompileGuard:
+class CompileGuard(contextlib.ContextDecorator):
     """A guard that is up in a ``with`` block or while a function runs; see :func:`guard`."""
 
     def __init__(self, on: str, action: "str | Action", threads: str, eager: str) -> None:
@@ -142,25 +143,19 @@ class CompileGuard:
         else:
             _guards_everywhere.remove(self)
 
-    def __call__(self, function: "Callable[..., Any]") -> "Callable[..., Any]":
-        """CompileGuard each call of a function; of an ``async def``, until its coroutine ends."""
-        if inspect.iscoroutinefunction(function) or asyncio.iscoroutinefunction(function):
-
-            @functools.wraps(function)
-            async def guarded_coroutine(*args: Any, **kwargs: Any) -> Any:
-                with self._again():
-                    return await function(*args, **kwargs)
-
-            return guarded_coroutine
+    def __call__(self, function: _F) -> _F:
+        """Guard each call of a function; of an ``async def``, until its coroutine ends."""
+        if not (inspect.iscoroutinefunction(function) or asyncio.iscoroutinefunction(function)):
+            return super().__call__(function)
 
         @functools.wraps(function)
-        def guarded(*args: Any, **kwargs: Any) -> Any:
-            with self._again():
-                return function(*args, **kwargs)
+        async def guarded(*args: Any, **kwargs: Any) -> Any:
+            with self._recreate_cm():
+                return await function(*args, **kwargs)
 
-        return guarded
+        return guarded  # type: ignore[return-value]
 
-    def _again(self) -> "CompileGuard":
+    def _recreate_cm(self) -> "CompileGuard":
         """A guard for one call, which counts together with this one."""
         other = CompileGuard(self.on, self.action, self.threads, self.eager)
         other.counts, other.seen = self.counts, self.seen

@@ -59,8 +59,7 @@ class ProfileDifference:
 
 def compare_profiles(target: Profile, here: Profile) -> tuple[ProfileDifference, ...]:
     """Every difference that matters when warming here for the target, what prevents it first."""
-    found = sorted(_differences(target, here), key=lambda d: not d.prevents)
-    return tuple(found)
+    return tuple(sorted(_differences(target, here), key=lambda d: not d.prevents))
 
 
 def _differences(target: Profile, here: Profile) -> Iterator[ProfileDifference]:
