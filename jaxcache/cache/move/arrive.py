@@ -19,11 +19,9 @@ from jaxcache.cache.ledger.record import PAYLOAD, Event, digest_facts
 from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.cache.leftovers import delete_leftovers, staging
 from jaxcache.cache.move.choose import (
-    choose_all,
+    compare_payloads,
     has_atimes,
     list_target,
-    look_at_payloads,
-    refuse_conflicts,
 )
 from jaxcache.cache.move.ledgers import arrivals
 from jaxcache.cache.move.loop import move
@@ -85,11 +83,8 @@ def plan_import(
 
     items = [i for i in bundle_items(bundle.manifest) if side_caches or i.key is not None]
     offered = [refuse(item) or Step(item, MoveAction.WRITE) for item in items]
-    look = look_at_payloads(store, on_conflict)
     inventory = list_target(store)
-    at_once = store is not None and store.remote
-    steps = choose_all(offered, inventory, look, at_once=at_once, progress=progress)
-    refuse_conflicts(steps, on_conflict, entries=True)
+    steps = compare_payloads(store, offered, inventory, on_conflict, progress=progress)
     dated = any(item.atime_ns is not None for item in bundle.manifest.items)
     return Plan(
         bundle.name,

@@ -174,7 +174,28 @@ def _compare(item: Item, here: ItemFacts, there: FileInfo, chosen: MoveAction) -
     return Step(item, action, detail, there=there)
 
 
-def refuse_conflicts(steps: Iterable[Step], on_conflict: str | None, *, entries: bool) -> None:
+def compare_payloads(
+    target: Store | None,
+    offered: Sequence[Step],
+    inventory: Inventory,
+    on_conflict: str,
+    *,
+    read: Callable[[Item], Item | Step] | None = None,
+    progress: Progress | None = None,
+) -> tuple[Step, ...]:
+    """Decide about each step that writes by the payloads that the target has.
+
+    Raises:
+        UsageError, JaxcacheError: see :func:`look_at_payloads` and :func:`refuse_conflicts`.
+    """
+    look = look_at_payloads(target, on_conflict, read)
+    at_once = target is not None and target.remote
+    steps = choose_all(offered, inventory, look, at_once=at_once, progress=progress)
+    refuse_conflicts(steps, on_conflict)
+    return steps
+
+
+def refuse_conflicts(steps: Iterable[Step], on_conflict: str) -> None:
     """Refuse a plan that would keep other contents, where that is not wanted.
 
     Raises:
@@ -182,7 +203,7 @@ def refuse_conflicts(steps: Iterable[Step], on_conflict: str | None, *, entries:
     """
     kept = [step for step in steps if step.action is MoveAction.KEEP]
     if on_conflict == "fail" and kept:
-        what = "entries" if entries else "files"
+        what = "files" if kept[0].key is None else "entries"
         raise JaxcacheError(
             f"{len(kept)} {what} are there already with other contents, {kept[0].name} first",
             code="conflict",

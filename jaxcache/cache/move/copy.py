@@ -8,11 +8,10 @@ from jaxcache.cache.inventory import Inventory
 from jaxcache.cache.move.check import Check
 from jaxcache.cache.move.choose import (
     choose_all,
+    compare_payloads,
     has_atimes,
     list_target,
     look_at_frames,
-    look_at_payloads,
-    refuse_conflicts,
 )
 from jaxcache.cache.move.loop import open_step
 from jaxcache.cache.move.offer import ExportPlan
@@ -61,19 +60,14 @@ def plan_copy(
         found.close()
         return replace(item, facts=found.facts)
 
+    inventory = inventory or list_target(target)
     if on_conflict is None:
         look = look_at_frames(target, export.now_ns)
+        steps = choose_all(export.steps, inventory, look, progress=progress)
     else:
-        look = look_at_payloads(target, on_conflict, read)
-    inventory = inventory or list_target(target)
-    steps = choose_all(
-        export.steps,
-        inventory,
-        look,
-        at_once=on_conflict is not None and target is not None and target.remote,
-        progress=progress,
-    )
-    refuse_conflicts(steps, on_conflict, entries=True)
+        steps = compare_payloads(
+            target, export.steps, inventory, on_conflict, read=read, progress=progress
+        )
     return Plan(
         export.cache_dir,
         cache_dir,

@@ -106,21 +106,15 @@ class Exported:
 
     @property
     def left_out(self) -> tuple[Problem, ...]:
-        """Files that were to travel and do not, with the reason."""
-        return left_out(self.outcome)
+        """The files that were to travel and did not; those that had no chance come first."""
+        planned = {step.name for step in self.outcome.plan.writes}
+        steps = sorted(self.outcome.of(*_LEFT_OUT), key=lambda step: step.name in planned)
+        return tuple(step.problem for step in steps)
 
     @property
     def size_bytes(self) -> int:
         """The size of the bundle without its header and signatures."""
         return self.stream_bytes + len(self.packed_manifest)
-
-
-def left_out(outcome: Outcome) -> tuple[Problem, ...]:
-    """Return the files that were to travel and did not; those that had no chance come first."""
-    planned = {step.name for step in outcome.plan.writes}
-    steps = outcome.of(*_LEFT_OUT)
-    ordered = sorted(steps, key=lambda step: step.name in planned)
-    return tuple(step.problem for step in ordered)
 
 
 def write_stream(

@@ -172,7 +172,7 @@ def plan_import(
             yield choose(item, there, gate, judge_there)
 
     taken = tuple(counted(steps(), len(bundle.manifest.files), progress))
-    refuse_conflicts(taken, on_conflict, entries=False)
+    refuse_conflicts(taken, on_conflict)
     return Plan(bundle.name, cache_dir, taken)
 
 
