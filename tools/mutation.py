@@ -114,7 +114,7 @@ ROOMS: dict[str, list[tuple[str, str]]] = {
             "jaxcache/cache/bundle/{manifest,format}.py",
             f"cache/test_manifest cache/test_containers {_BUNDLES}",
         ),
-        ("jaxcache/cache/bundle/{check,compat,origin}.py", f"cache/test_compat {_BUNDLES}"),
+        ("jaxcache/cache/bundle/{check,compat}.py", f"cache/test_compat {_BUNDLES}"),
         (
             "jaxcache/cache/move/{arrive,copy,file,offer,pack,unpack}.py",
             f"cache/test_compat {_BUNDLES}",

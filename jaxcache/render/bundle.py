@@ -211,7 +211,8 @@ def _import_summary(done: Outcome, rows: Sequence[Step], written: int) -> str:
     """One line on what was done, or would be."""
     failed = _failures(done)
     if done.rolled_back:
-        return f"nothing was imported: {failed[0].name}: {failed[0].detail}"
+        first = (*failed, *done.failed)[0]
+        return f"nothing was imported: {first.name}: {first.detail}"
     writes = len(done.written) if done.dry_run else written
     words = [f"{format_count(writes, 'file')} {'to write' if done.dry_run else 'written'}"]
     for action, text in (

@@ -7,7 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from jaxcache.cache.bundle.origin import make_origin
+from jaxcache.cache.bundle.compat import make_origin
 from jaxcache.cache.explain.compare import explain
 from jaxcache.cache.explain.known import KnownCache
 from jaxcache.cache.explain.programs import first_change

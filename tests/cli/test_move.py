@@ -22,13 +22,16 @@ from jaxcache.cache.bundle.format import open_bundle
 from jaxcache.cache.ledger.pins import pinned_keys
 from jaxcache.cache.ledger.record import HIT, PAYLOAD, Event, digest_facts
 from jaxcache.cache.ledger.segments import Ledger, append
-from jaxcache.cache.move.arrive import execute_import, plan_import
+from jaxcache.cache.move.arrive import execute_import, plan_import, receive
+from jaxcache.cache.move.copy import plan_copy
+from jaxcache.cache.move.offer import plan_export
 from jaxcache.cache.move.step import MoveAction, Outcome
+from jaxcache.cache.move.stores import sender_of
 from jaxcache.cache.move.sync import execute, plan_sync
 from jaxcache.core.names import AUTOTUNE_DIR, KERNEL_CACHE
 from jaxcache.entry.names import key_of
 from jaxcache.errors import JaxcacheError
-from jaxcache.store.base import NewFile
+from jaxcache.store.base import NewFile, StoreError
 from jaxcache.store.local import LocalStore
 from jaxcache.warm.delivery import Delivery
 
@@ -198,6 +201,24 @@ def test_an_interrupted_atomic_import_puts_back_what_was_there(there: Path, tmp_
     with pytest.raises(KeyboardInterrupt):
         execute_import(store, bundle, plan, atomic=True)
     assert {p.name: p.read_bytes() for p in here.glob("*-*")} == {old.name: before}
+
+
+class Unreadable(LocalStore):
+    """A store of which one entry cannot be read."""
+
+    def fetch(self, name: str, **options: Any) -> Any:
+        if name == first(Path(self.path)).name:
+            raise StoreError(name, "input/output error", code="io-error")
+        return super().fetch(name, **options)
+
+
+def test_an_atomic_copy_leaves_out_what_cannot_be_read(there: Path, tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    source, target = Unreadable(there), LocalStore(tmp_path / "here")
+    plan = plan_copy(source, plan_export(source, now_ns=OLD_NS), target, cache_dir="here")
+    done = receive(target, sender_of(source, plan), plan, now_ns=OLD_NS, atomic=True)
+    assert (done.exit_code, done.rolled_back) == (3, False)
+    assert names(tmp_path / "here") == names(there) - {first(there).name}
 
 
 def test_of_refused_entries_the_ledger_learns_nothing_and_no_pin_travels(

@@ -14,15 +14,16 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from jaxcache.cache.bundle.manifest import Manifest, Origin
-from jaxcache.cache.bundle.origin import make_origin
 from jaxcache.cache.ledger.record import Event
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.move.step import Item, Step, bundle_items
 from jaxcache.entry.codec import CodecError
+from jaxcache.entry.contents import Contents
 from jaxcache.entry.decode import decode_origin
 from jaxcache.entry.read import read_payload
 from jaxcache.entry.releases import CACHE_PATH
 from jaxcache.store.base import Store, StoreError
+from jaxcache.units import printable
 
 XLA_CACHES = "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES"
 WHERE_PORTABLE = f"where the program runs with --portable, or with {XLA_CACHES}=none"
@@ -253,3 +254,29 @@ def _other_cpu(origin: Origin, mine: Origin, theirs: set[str], ours: set[str]) -
     if lacking:
         return f"compiled for a CPU ({origin.cpu_name}) with {shown}{more}, which this one lacks"
     return f"compiled for another CPU ({origin.cpu_name}; this is {mine.cpu_name})"
+
+
+def make_origin(found: Contents) -> Origin:
+    """Read from a payload which compiler made it, and for which device."""
+    device = found.device
+    return Origin(
+        platform=device.platform,
+        target=_text(device.target),
+        device_name=_text(device.name),
+        cpu_triple=_text(device.cpu_triple),
+        cpu_name=_text(device.cpu_name),
+        cpu_features=device.cpu_features,
+        compute_capability=_text(device.compute_capability),
+        toolkit=_text(device.toolkit),
+        cudnn=_text(device.cudnn),
+        ifrt_version=found.format.ifrt_version,
+        abi=_text(found.format.abi),
+        container=found.format.container,
+        like_jaxlib=found.like_jaxlib,
+        written_in_cache_dir=_text(found.written_in_cache_dir),
+        kernel_cache=found.kernel_cache or None,
+    )
+
+
+def _text(value: str | None) -> str | None:
+    return None if value is None else printable(value)

@@ -24,7 +24,7 @@ from jaxcache.cache.move.choose import (
     list_target,
 )
 from jaxcache.cache.move.ledgers import arrivals
-from jaxcache.cache.move.loop import move
+from jaxcache.cache.move.loop import is_unwritten, move
 from jaxcache.cache.move.offer import refuse_side_file
 from jaxcache.cache.move.step import (
     WRITES,
@@ -151,11 +151,13 @@ def receive(
         # Nobody has compared what another process wrote meanwhile.
         return _end_as(moving(target=target), _is_overtaken, action=MoveAction.FAILED)
     failed: StoreError | None
+    unwritten = False
     try:
         with staging(store) as stage:
             staged = StagedTarget(store, plan, stage)
             done = moving(target=staged)
-            failed = None if done.failed else staged.commit()
+            unwritten = any(map(is_unwritten, done))  # what cannot be read is left out
+            failed = None if unwritten else staged.commit()
             staged.remove()
     except StoreError as error:
         failed = error
@@ -165,7 +167,7 @@ def receive(
         name = failed.name if failed.name in names else next(iter(names), "")
         detail = failed.reason
         done = _end_as(done, lambda s: s.name == name, action=MoveAction.FAILED, detail=detail)
-    if done.failed:
+    if done.failed and (failed is not None or unwritten):
         done = replace(done, rolled_back=True)
         unkept = (*WRITES, MoveAction.OVERTAKEN)
         return _end_as(done, lambda s: s.action in unkept, action=MoveAction.UNTRIED)

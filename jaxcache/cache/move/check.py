@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import BinaryIO, NamedTuple
 
 from jaxcache.cache.archive import hash_chunks, read_chunks
-from jaxcache.cache.bundle.origin import make_origin
+from jaxcache.cache.bundle.compat import make_origin
 from jaxcache.cache.gate import Content, Gate, read_content
 from jaxcache.cache.inventory import EntryFile
 from jaxcache.cache.ledger.segments import Ledger

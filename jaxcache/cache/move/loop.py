@@ -62,7 +62,7 @@ def move(
 
     def take() -> Iterator[_Taken]:
         for batch in _in_batches(writes, 1 if remote else target.batch):
-            if stop_at_failure and any(map(_is_unwritten, list(ends.values()))):
+            if stop_at_failure and any(map(is_unwritten, list(ends.values()))):
                 return
             yield [(step, source.take(step)) for step in batch]
 
@@ -100,7 +100,7 @@ def move(
     return Outcome(plan, tuple(last.get(s.name, s) for s in plan.steps))
 
 
-def _is_unwritten(step: Step) -> bool:
+def is_unwritten(step: Step) -> bool:
     """Return whether a file was read, and could not be written."""
     return step.action is MoveAction.FAILED and step.item.facts is not None
 
