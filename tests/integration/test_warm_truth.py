@@ -85,6 +85,28 @@ def test_every_place_tells_the_same_hits_misses_and_savings(
     assert {name: float(value) for name, value in found.items()} == expected
 
 
+def test_the_totals_of_the_live_layer_are_those_of_the_ledger(
+    run_cli: RunCli, cache: Path, script: Any, jax_python: str
+) -> None:
+    path = script(
+        """
+        import jax
+        for n in range(3):
+            low = 1e9 if n == 2 else 0
+            jax.config.update("jax_persistent_cache_min_compile_time_secs", low)
+            jax.jit(lambda x: x * n + n)(1.0)
+        """
+    )
+    for _ in range(2):
+        done = run_cli("run", "--live", "--json", "-C", cache, "--", jax_python, path)
+        assert_counts_are_jax_own(json.loads(done.stdout))
+    stats = json.loads(run_cli("stats", "-C", cache, "--json").stdout)
+    live = stats["live"]
+    counts = (live["hits_local"] + live.get("hits_tier", 0), live["misses"])
+    assert counts == (stats["hits"], stats["misses"])
+    assert all(counts)
+
+
 def test_one_writer_of_each_file(
     run_cli: RunCli, cache: Path, script: Any, each_jax_python: str
 ) -> None:
