@@ -55,6 +55,7 @@ class Tiers:
         self._shared = SharedUses(directory.root) if is_told else None
         self._queue: queue.Queue[tuple[Tier, str]] = queue.Queue(layer.settings["queue"])
         self._queued: set[tuple[str, str]] = set()
+        self._uploaded: set[tuple[str, str]] = set()
         self._uploaders: list[threading.Thread] = []
         self.refusals = Refusals()
         """Entries that are damaged or not vouched for: the next upload replaces them."""
@@ -315,6 +316,7 @@ class Tiers:
                 return
             if not tier.write(name, data, replace=replace):
                 return
+            self._uploaded.add((tier.url, key))
             self.refusals.replace(tier.url, key)
             self._counters.count("uploaded")
             self._counters.add("uploaded_bytes", len(data))
@@ -390,7 +392,8 @@ class Tiers:
         for tier in self._tiers:
             if not tier.can_write():
                 continue
-            lost = [key for key in self._local if tier.has_lost(key + CACHE_SUFFIX)]
+            keys = [key for key in self._local if (tier.url, key) not in self._uploaded]
+            lost = [key for key in keys if tier.has_lost(key + CACHE_SUFFIX)]
             for key in lost[:_MAX_BROUGHT_BACK]:
                 with contextlib.suppress(OSError, DamagedEntryError):
                     data = read_file(self._directory.path(key))
