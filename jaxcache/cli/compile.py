@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from jaxcache.cli.opening import refuse_root
 from jaxcache.cli.options import Output
 from jaxcache.cli.terminal import can_redraw, draw_line, progress_line
 from jaxcache.errors import ExitCode
@@ -44,6 +45,7 @@ def command(
     form = output.form
     options.check()
     location = locate_cache(place.cache_dir)
+    refuse_root(location.path)
     if not (options.used_at or options.portable):
         options = options.replace(used_at=location.spelling)
     report = compile_recipe(recipe, location.path, options, watch)

@@ -140,7 +140,8 @@ def locate_target(cache_dir: str | None, layout: str | None, compiler: str) -> s
     """Return the place for the files of one compiler: the option, else its own directory.
 
     Raises:
-        UsageError: ``other-layout`` where ``--layout`` or what is there says otherwise.
+        UsageError: ``other-layout`` where ``--layout`` or what is there says otherwise;
+            ``root-of-caches``.
     """
     from jaxcache.layouts import check_layout, load_layout
     from jaxcache.store import is_remote, open_store
@@ -149,5 +150,6 @@ def locate_target(cache_dir: str | None, layout: str | None, compiler: str) -> s
         raise UsageError(f"the file to import holds entries of {compiler}", code="other-layout")
     path = locate(cache_dir, compiler)
     if not is_remote(path) and os.path.isdir(path):
+        refuse_root(path)
         check_layout(open_store(path), compiler)
     return path

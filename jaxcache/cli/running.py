@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from jaxcache.cli.opening import find_location
+from jaxcache.cli.opening import find_location, refuse_root
 from jaxcache.cli.options import Format
 from jaxcache.cli.output import emit, note, print_blocks, write_text
 from jaxcache.errors import ExitCode, UsageError
@@ -48,6 +48,8 @@ def place_run(options: RunOptionsT, place: Place, form: Format) -> tuple["Layout
     path = absolute_location(location.path)
     if os.path.exists(path) and not os.path.isdir(path):
         raise UsageError(f"{path} is a file, not a cache directory", code="not-a-directory")
+    if place.cache_dir is not None:  # what the variable names is up to the program
+        refuse_root(path)
     placed = options.replace(
         cache_dir=path,
         jax_cache_dir=location.spelling,

@@ -236,9 +236,6 @@ class WarmOptions(RunOptions, panel=None):
         default=1,
         min=1,
     )
-    seal: bool = option(
-        "--seal", FLAG, "Without effect: every entry is written with a checksum.", hidden=True
-    )
     mock_gpu_topology: str | None = option(
         "--mock-gpu-topology",
         TEXT,

@@ -148,6 +148,10 @@ def test_doctor_examines_each_cache_and_the_root(run_cli: RunCli, root: Path) ->
         ("show", "jit"),
         ("seal",),
         ("export", "out.jxb"),
+        ("report", "out.html"),
+        ("warm", "train.py"),
+        ("run", "true"),
+        ("compile", "train.recipe"),
         ("rm", "jit"),
         ("pin", "jit"),
         ("push", "elsewhere"),
@@ -158,9 +162,17 @@ def test_doctor_examines_each_cache_and_the_root(run_cli: RunCli, root: Path) ->
 def test_a_command_that_needs_one_cache_names_those_that_are_there(
     run_cli: RunCli, root: Path, command: tuple[str, ...]
 ) -> None:
-    done = run_cli(*command, "-C", root)
+    done = run_cli(command[0], "-C", root, *command[1:])
     assert (done.returncode, "root-of-caches" in done.stderr) == (2, True)
     assert all(f"-C {root / name}" in done.stderr for name in CACHES)
+
+
+def test_import_into_a_root_is_refused(run_cli: RunCli, root: Path, tmp_path: Path) -> None:
+    bundle = tmp_path / "cpu.jxb"
+    assert run_cli("export", bundle, "-C", root / "cpu-old").returncode == 0
+    done = run_cli("import", bundle, "-C", root)
+    assert (done.returncode, "root-of-caches" in done.stderr) == (2, True)
+    assert not list(root.glob("*-cache"))
 
 
 def test_an_entry_of_its_own_makes_a_directory_a_cache(run_cli: RunCli, root: Path) -> None:

@@ -17,6 +17,8 @@ from jaxcache.cache.leftovers import find_leftovers
 from jaxcache.cache.scan import NO_AIDS, Progress
 from jaxcache.cache.select import Selection
 from jaxcache.cache.verify.check import Checked
+from jaxcache.core.names import OWN_DIR
+from jaxcache.errors import NoCacheError
 from jaxcache.model import CUT_SHORT, Entry, FileInfo, Problem, ProblemKind, result_repr
 from jaxcache.options import Level, VerifyOptions
 from jaxcache.store.base import MissingError, Store, StoreError, same_file
@@ -117,12 +119,13 @@ def verify(
     """Verify a cache.
 
     Raises:
-        NoCacheError: the directory cannot be listed.
+        NoCacheError: the directory cannot be listed, or holds other files and no cache.
         UsageError: the layout knows no such level.
         JaxcacheError: a KEY fits nothing, or more than it may.
     """
     selection = Selection.parse(options.keys, options.filters)
     seen = layout.scan(store, NO_AIDS, heads=False, details=False, deep=False)
+    _refuse_foreign(store, seen)
     # What a filter reads of entries may bring findings of its own, which the checks repeat.
     read = seen
     if options.filters:
@@ -182,6 +185,20 @@ def verify(
         ),
         grace_seconds=options.grace_seconds,
     )
+
+
+def _refuse_foreign(store: Store, seen: "Seen") -> None:
+    """Refuse a directory whose files are all of other programs.
+
+    Raises:
+        NoCacheError: ``no-cache``.
+    """
+    kinds = {kind for kind, _ in seen.inventory.files()}
+    if kinds == {"stray"} and not any(True for _ in store.list(OWN_DIR)):
+        raise NoCacheError(
+            f"{store.url} holds no cache: no file in it has a name that a compiler gives",
+            hint="name the cache with -C; jaxcache where prints the directory in use",
+        )
 
 
 def _look_again(store: Store, file: Any) -> Any:
