@@ -85,7 +85,6 @@ complete -c jaxcache -n '__fish_seen_subcommand_from warm' -l python -r -F -d 'T
 complete -c jaxcache -n '__fish_seen_subcommand_from warm' -l platform -r -d 'Sets JAX_PLATFORMS, such as cpu or cuda.'
 complete -c jaxcache -n '__fish_seen_subcommand_from warm' -l devices -r -d 'Pretend that the host has N CPU devices.'
 complete -c jaxcache -n '__fish_seen_subcommand_from warm' -l jobs -r -d 'Compile N modules at once: the script runs twice, first with zeros for results; of a list run N scripts at once.'
-complete -c jaxcache -n '__fish_seen_subcommand_from warm' -l seal -d 'Without effect: every entry is written with a checksum.'
 complete -c jaxcache -n '__fish_seen_subcommand_from warm' -s C -l cache-dir -r -F -d 'The cache (default: JAX_COMPILATION_CACHE_DIR, the configuration, ~/.cache/jax).'
 complete -c jaxcache -n '__fish_seen_subcommand_from warm' -l layout -x -a 'jax torch' -d 'Cache layout (default: detected).'
 complete -c jaxcache -n '__fish_seen_subcommand_from warm' -l fail-on-miss -r -d 'Exit 1 if more than N compiles, or DURATION of compiling, missed; without a value, any.'

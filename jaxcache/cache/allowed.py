@@ -21,30 +21,15 @@ MOST_PROCESSES = 8
 LEFT_OUT = re.compile(
     r"-*(xla_dump_\w+|xla_gpu_cuda_data_dir|xla_force_host_platform_device_count)"
 )
+_PATHS_AND_DUMPS = """
+xla_gpu_cuda_data_dir xla_gpu_per_fusion_autotune_cache_dir xla_gpu_kernel_cache_file xla_dump_to
+xla_dump_hlo_module_re xla_dump_hlo_pass_re xla_dump_hlo_pipeline_re xla_dump_hlo_as_text
+xla_dump_hlo_as_long_text xla_dump_hlo_as_proto xla_dump_hlo_as_dot xla_dump_hlo_as_url
+xla_dump_hlo_as_html xla_dump_fusion_visualization xla_dump_hlo_snapshots xla_dump_max_hlo_modules
+xla_dump_module_metadata xla_dump_compress_protos xla_dump_disable_metadata
+"""
 #: Options that a worker sets anew (``compile_requests.py`` in jaxside), as JAX does for keys.
-_REPLACED = frozenset(
-    {
-        "xla_gpu_cuda_data_dir",
-        "xla_gpu_per_fusion_autotune_cache_dir",
-        "xla_gpu_kernel_cache_file",
-        "xla_dump_to",
-        "xla_dump_hlo_module_re",
-        "xla_dump_hlo_pass_re",
-        "xla_dump_hlo_pipeline_re",
-        "xla_dump_hlo_as_text",
-        "xla_dump_hlo_as_long_text",
-        "xla_dump_hlo_as_proto",
-        "xla_dump_hlo_as_dot",
-        "xla_dump_hlo_as_url",
-        "xla_dump_hlo_as_html",
-        "xla_dump_fusion_visualization",
-        "xla_dump_hlo_snapshots",
-        "xla_dump_max_hlo_modules",
-        "xla_dump_module_metadata",
-        "xla_dump_compress_protos",
-        "xla_dump_disable_metadata",
-    }
-)
+_REPLACED = frozenset(_PATHS_AND_DUMPS.split())
 #: Options by whose names XLA reads or writes files, or starts other programs.
 _RISKY = re.compile(
     r"dump|upload|file|(?<!fast_)path|profil|snapshot|extra_flags|flags_reset|dir$|_to$|_from$"

@@ -103,7 +103,7 @@ def _diagnose(
     """
     from collections import Counter
 
-    from jaxcache.cli.opening import locate
+    from jaxcache.cli.opening import find_location
     from jaxcache.cli.output import emit
     from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.options.run import RunOptions
@@ -111,7 +111,7 @@ def _diagnose(
     from jaxcache.store import open_store
 
     options.check_known(layout.name, ())
-    path = os.path.abspath(locate(place.cache_dir, place.layout))
+    path = os.path.abspath(find_location(place.cache_dir, place.layout).path)
     refused: Counter[tuple[str, str]] = Counter()
     if command_line:
         report = layout.run(command_line, RunOptions(cache_dir=path, stdout_to_stderr=True))

@@ -3,31 +3,11 @@
 import sys
 from typing import Any
 
+_NAMES = """
+ls show stats verify seal prune rm pin export import push pull diff copy report top compile explain
+"""
 #: Commands that may talk to an object store; each takes ``--requests``.
-REMOTE_COMMANDS = frozenset(
-    {
-        "ls",
-        "show",
-        "stats",
-        "verify",
-        "seal",
-        "prune",
-        "rm",
-        "pin",
-        "export",
-        "import",
-        "push",
-        "pull",
-        "diff",
-        "copy",
-        "report",
-        "top",
-        "compile",
-        "explain",
-        "ci restore",
-        "ci save",
-    }
-)
+REMOTE_COMMANDS = frozenset({*_NAMES.split(), "ci restore", "ci save"})
 
 _wanted = False
 

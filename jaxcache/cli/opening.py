@@ -72,7 +72,7 @@ def open_cache(cache_dir: str | None, layout: str | None = None) -> Opened:
     from jaxcache.layouts import choose_layout
     from jaxcache.store import open_store
 
-    path = locate(cache_dir, layout)
+    path = find_location(cache_dir, layout).path
     store = open_store(path)
     refuse_root(path)
     return Opened(store, choose_layout(store, layout))
@@ -98,17 +98,8 @@ def refuse_root(path: str) -> None:
         )
 
 
-def locate(cache_dir: str | None, layout: str | None) -> str:
-    """Return the path or URL of the cache: the option, else the directory of that compiler.
-
-    Raises:
-        UsageError: ``bad-layout``, ``bad-config`` or ``bad-path``.
-    """
-    return find_location(cache_dir, layout).path
-
-
 def find_location(cache_dir: str | None, layout: str | None) -> Location:
-    """Return the location of the cache with its origin; see :func:`locate`.
+    """Return the location of the cache: the option, else the directory of that compiler.
 
     Raises:
         UsageError: ``bad-layout``, ``bad-config`` or ``bad-path``.
@@ -148,7 +139,7 @@ def locate_target(cache_dir: str | None, layout: str | None, compiler: str) -> s
 
     if layout is not None and load_layout(layout).name != compiler:
         raise UsageError(f"the file to import holds entries of {compiler}", code="other-layout")
-    path = locate(cache_dir, compiler)
+    path = find_location(cache_dir, compiler).path
     if not is_remote(path) and os.path.isdir(path):
         refuse_root(path)
         check_layout(open_store(path), compiler)

@@ -2,8 +2,8 @@
 
 import os
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from jaxcache.cli.opening import Opened, open_cache
 from jaxcache.cli.options import Format, require_writable
@@ -52,88 +52,84 @@ def list_root(root: Root, options: ListOptions, place: Place, form: Format) -> N
         JaxcacheError: a KEY fits nothing in any of the caches.
     """
     from jaxcache.cache.listing import list_cache
-    from jaxcache.cache.root import RootSums, sum_up_listing
-    from jaxcache.cli.output import emit
-    from jaxcache.cli.terminal.progress import progress_bar
-    from jaxcache.render.root import sums_view
+    from jaxcache.cache.root import sum_up_listing
 
-    now_ns = time.time_ns()
-    rows: list[CacheSums] = []
-    lacking: list[JaxcacheError] = []
-    for name in root.names:
-        opened = root.open(name, place.layout)
-        with progress_bar(f"reading {name}") as progress:
-            try:
-                listing = list_cache(
-                    *opened,
-                    options.replace(limit=None),
-                    heads=not form.is_keys,
-                    details=form.is_json or form.is_table,
-                    index_folder=opened.index_folder,
-                    now_ns=now_ns,
-                    workers=available_cores(),
-                    progress=progress,
-                )
-            except JaxcacheError as error:
-                if error.code != "no-match":
-                    raise
-                lacking.append(error)
-                continue
-        rows.append(sum_up_listing(name, listing, opened.ledger))
-    if lacking and not rows:
-        raise lacking[0]
-    emit(form, sums_view(RootSums(root.path, tuple(rows)), now_ns=now_ns, measured=False))
+    unmatched: list[JaxcacheError] = []
+
+    def sum_up(name: str, opened: Opened, **how: Any) -> "CacheSums | None":
+        try:
+            listing = list_cache(
+                *opened,
+                options.replace(limit=None),
+                heads=not form.is_keys,
+                details=form.is_json or form.is_table,
+                index_folder=opened.index_folder,
+                **how,
+            )
+        except JaxcacheError as error:
+            if error.code != "no-match":
+                raise
+            unmatched.append(error)
+            return None
+        return sum_up_listing(name, listing, opened.ledger)
+
+    rows = _read_caches(root, place, sum_up)
+    if unmatched and not rows:
+        raise unmatched[0]
+    _print_sums(root, rows, form, measured=False)
 
 
 def count_root(root: Root, place: Place, form: Format) -> None:
     """Print the sums of each cache, and those over all."""
-    from jaxcache.cache.root import RootSums, sum_up_stats
+    from jaxcache.cache.root import sum_up_stats
     from jaxcache.cache.stats import count_cache
-    from jaxcache.cli.output import emit
-    from jaxcache.cli.terminal.progress import progress_bar
-    from jaxcache.render.root import sums_view
 
+    def sum_up(name: str, opened: Opened, **how: Any) -> "CacheSums":
+        return sum_up_stats(name, count_cache(*opened, index_folder(), **how))
+
+    _print_sums(root, _read_caches(root, place, sum_up), form, measured=True)
+
+
+def _read_caches(
+    root: Root, place: Place, sum_up: "Callable[..., CacheSums | None]"
+) -> "list[CacheSums]":
+    """Sum up each cache; those without a row are left out."""
+    from jaxcache.cli.terminal.progress import progress_bar
+
+    rows = []
     now_ns = time.time_ns()
-    rows: list[CacheSums] = []
     for name in root.names:
         opened = root.open(name, place.layout)
         with progress_bar(f"reading {name}") as progress:
-            stats = count_cache(
-                *opened,
-                index_folder(),
-                now_ns=now_ns,
-                workers=available_cores(),
-                progress=progress,
-            )
-        rows.append(sum_up_stats(name, stats))
-    emit(form, sums_view(RootSums(root.path, tuple(rows)), now_ns=now_ns, measured=True))
+            how: dict[str, Any] = {"workers": available_cores(), "progress": progress}
+            if row := sum_up(name, opened, now_ns=now_ns, **how):
+                rows.append(row)
+    return rows
+
+
+def _print_sums(root: Root, rows: "list[CacheSums]", form: Format, *, measured: bool) -> None:
+    from jaxcache.cache.root import RootSums
+    from jaxcache.cli.output import emit
+    from jaxcache.render.root import sums_view
+
+    sums = RootSums(root.path, tuple(rows))
+    emit(form, sums_view(sums, now_ns=time.time_ns(), measured=measured))
 
 
 def verify_root(
     root: Root, options: VerifyOptions, place: Place, consent: Consent, form: Format, *, fix: bool
 ) -> int:
     """Verify each cache; with ``fix``, repair each; return the exit code."""
-    from jaxcache.cache.verify.examine import verify
     from jaxcache.cli.output import emit
-    from jaxcache.cli.terminal.progress import progress_bar
-    from jaxcache.cli.verify import repair_problems
+    from jaxcache.cli.verify import end_code, verify_cache
     from jaxcache.render.root import verification_of_root_view
-    from jaxcache.warm.loading import make_loader
 
-    found = {}
-    is_bad = False
-    for name in root.names:
-        opened = root.open(name, place.layout)
-        loader = make_loader(options) if opened.layout.stands_alone else None
-        with progress_bar(f"verifying {name}") as progress:
-            one = verify(*opened, options, now_ns=time.time_ns(), loader=loader, progress=progress)
-        repair = None
-        if fix or consent.dry_run:
-            repair = repair_problems(opened, one, False, consent.dry_run, consent.yes)
-        is_bad |= bool(repair.unsolved(one.failures) if repair else one.failures)
-        found[name] = (one, repair)
+    found = {
+        name: verify_cache(root.open(name, place.layout), options, consent, fix=fix, name=name)
+        for name in root.names
+    }
     emit(form, verification_of_root_view(root.path, found))
-    return ExitCode.PROBLEMS if is_bad else ExitCode.DONE
+    return max(end_code(*one) for one in found.values())
 
 
 def prune_root(

@@ -71,11 +71,21 @@ def duration_column(get: Get) -> Column:
     return seconds_column(get, lambda s: "" if s is None else format_compile(s))
 
 
+def compile_total_column(get: Get) -> Column:
+    """Return the column of the compile time of several entries, of their summary."""
+    return Column(
+        "COMPILE",
+        lambda row: get(row).compile_seconds,
+        lambda row: get(row).compile_total if get(row).entries else "",
+        right=True,
+    )
+
+
 def used_column(now_ns: int) -> Column:
-    """Return the column of an entry's last use."""
+    """Return the column of a last use, empty where there is none."""
     return Column(
         "USED",
-        lambda row: rfc3339(row.last_used_ns),
-        lambda row: format_ago(row.last_used_ns, now_ns),
+        lambda row: None if row.last_used_ns is None else rfc3339(row.last_used_ns),
+        lambda row: "" if row.last_used_ns is None else format_ago(row.last_used_ns, now_ns),
         right=True,
     )

@@ -6,6 +6,7 @@ from typing import Any
 from jaxcache.cache.listing import Listing, group_entries
 from jaxcache.model import UNTUNED, Entry
 from jaxcache.render.columns import (
+    compile_total_column,
     count_column,
     entry_column,
     seconds_column,
@@ -98,11 +99,6 @@ def group_columns(by: str, now_ns: int) -> list[Column]:
         text_column(by.upper(), lambda g: g.name, elastic=True),
         count_column("ENTRIES", lambda g: g.summary.entries),
         size_column(lambda g: g.summary.size_bytes),
-        Column(
-            "COMPILE",
-            lambda g: g.summary.compile_seconds,
-            lambda g: g.summary.compile_total,
-            right=True,
-        ),
+        compile_total_column(lambda g: g.summary),
         used_column(now_ns),
     ]

@@ -11,13 +11,19 @@ from jaxcache.cache.prune.removal import Execution
 from jaxcache.cache.root import CacheSums, RootSums, sum_uses
 from jaxcache.cache.verify.examine import Verification
 from jaxcache.cache.verify.repair import Repair
-from jaxcache.render.columns import count_column, size_column, text_column
+from jaxcache.render.columns import (
+    compile_total_column,
+    count_column,
+    size_column,
+    text_column,
+    used_column,
+)
 from jaxcache.render.doctor import count_findings, finding_lines, interpreter_fields
 from jaxcache.render.document import fields_of
 from jaxcache.render.prune import prune_view, removals_table
 from jaxcache.render.verify import verification_view
 from jaxcache.render.view import Block, Column, Line, View
-from jaxcache.units import format_ago, format_count, format_size, rfc3339
+from jaxcache.units import format_count, format_size, rfc3339
 
 _JAX_SHOWN = 3
 
@@ -77,22 +83,10 @@ def _columns(now_ns: int) -> Sequence[Column]:
         text_column("CACHE", lambda cache: cache.name, elastic=True, least=16),
         count_column("ENTRIES", lambda cache: cache.summary.entries),
         size_column(lambda cache: cache.size_bytes or cache.summary.size_bytes),
-        Column(
-            "COMPILE",
-            lambda cache: cache.summary.compile_seconds,
-            lambda cache: cache.summary.compile_total if cache.summary.entries else "",
-            right=True,
-        ),
+        compile_total_column(lambda cache: cache.summary),
         text_column("PLATFORM", lambda cache: ",".join(cache.platforms)),
         text_column("JAX", lambda cache: ",".join(cache.jax_versions[-_JAX_SHOWN:])),
-        Column(
-            "USED",
-            lambda cache: None if cache.last_used_ns is None else rfc3339(cache.last_used_ns),
-            lambda cache: (
-                "" if cache.last_used_ns is None else format_ago(cache.last_used_ns, now_ns)
-            ),
-            right=True,
-        ),
+        used_column(now_ns),
     ]
 
 

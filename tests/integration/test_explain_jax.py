@@ -414,3 +414,20 @@ def test_explain_takes_portable(run_cli: RunCli, cache: Path, jax_python: str) -
     assert run_cli("warm", *words, script).returncode == 0
     done = run_cli("explain", "--json", *words, script)
     assert json.loads(done.stdout)["differences"] == [], done.stdout
+
+
+def test_metadata_in_keys_is_the_cause_of_a_miss_that_plain_jax_left(
+    run_cli: RunCli, cache: Path, jax_python: str
+) -> None:
+    script = cache.parent / "x.py"
+    script.write_text(ADDING.format(2).replace("; ", "\n"))
+    setting = "JAX_COMPILATION_CACHE_INCLUDE_METADATA_IN_KEY"
+    env = {**LOG, setting: "1", "JAX_COMPILATION_CACHE_DIR": str(cache)}
+    subprocess.run(
+        [jax_python, script], env=clean_environment(cache.parent) | env, check=True, timeout=600
+    )
+    script.write_text("# moved\n" + script.read_text())
+    done = run_cli("explain", "--json", "--python", jax_python, script, env=env)
+    (difference,) = json.loads(done.stdout)["differences"]
+    assert difference["cause"] == "source-lines"
+    assert setting in difference["meaning"]

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from functools import cache
 
-from jaxcache.cache.explain.matching import pair
+from jaxcache.cache.explain.matching import pair, user_lines
 from jaxcache.cache.explain.options import (
     compare_flags,
     compare_options,
@@ -27,6 +27,7 @@ from jaxcache.cache.explain.sides import (
     Explanation,
     Side,
 )
+from jaxcache.cache.explain.sketches import find_moved_lines
 from jaxcache.entry.contents import Contents
 from jaxcache.entry.options import nearest_version, same_generation
 
@@ -83,6 +84,8 @@ def compare(left: Compile | None, right: Compile, side: Side) -> Iterator[Differ
     known = [*_together(left, right)]
     if known:
         yield from known
+    elif right.sketch and (moved := find_moved_lines(user_lines(left), right.sketch)):
+        yield moved
     elif left.key is None or right.key is None:
         yield _unknown(left, right, "no key was made on one side: the cache was off there")
     else:

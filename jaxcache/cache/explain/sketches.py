@@ -4,7 +4,7 @@ import difflib
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from jaxcache.cache.explain.sides import Cause, Difference, SourceLocation
@@ -65,20 +65,38 @@ def compare_places(old: Sketch, new: Sketch) -> Difference | None:
     """Return that only lines or files moved, where a key contains them."""
     if not (old.config.get(_LINES_IN_KEY) and new.config.get(_LINES_IN_KEY)):
         return None
-    pairs = [(a, b) for a, b in zip(old.lines, new.lines, strict=False)]
-    moved = next(((a, b) for a, b in pairs if (a.file, a.line) != (b.file, b.line)), None)
-    shown = [f"{line.file}:{line.line}" for line in moved] if moved else [None, None]
-    place = (
-        (SourceLocation(moved[1].file, moved[1].line, _short(moved[1].function)),) if moved else ()
-    )
+    pairs = zip(old.lines, new.lines, strict=False)
+    moved = next(((a, b) for a, b in pairs if _place(a) != _place(b)), (None, None))
+    return _moved(_place(moved[0]) if moved[0] else None, moved[1])
+
+
+def find_moved_lines(old: Collection[str], new: Sketch) -> Difference | None:
+    """Return that lines moved since an entry was compiled, where the key contains them now.
+
+    Args:
+        old: ``file:line`` of what the entry was compiled from.
+    """
+    places = {_place(line): line for line in new.lines}
+    gone = sorted(set(old) - places.keys())
+    if not (gone and places and new.config.get(_LINES_IN_KEY)):
+        return None
+    come = [line for place, line in places.items() if place not in old]
+    return _moved(gone[0], come[0] if come else None)
+
+
+def _place(line: SketchedLine) -> str:
+    return f"{line.file}:{line.line}"
+
+
+def _moved(old: str | None, new: SketchedLine | None) -> Difference:
     return Difference(
         "computation",
-        shown[0],
-        shown[1],
+        old,
+        _place(new) if new else None,
         f"lines of the source moved, and {_LINES_IN_KEY.upper()} puts them into the key",
         f"unset {_LINES_IN_KEY.upper()}, so that the key contains the program alone",
         Cause.SOURCE_LINES,
-        place,
+        (SourceLocation(new.file, new.line, _short(new.function)),) if new else (),
         "lines of the source",
     )
 
