@@ -116,7 +116,8 @@ def top_page(
     elif tally.latest:
         yield Table(_COLUMNS, tally.latest[:rows])
     else:
-        yield "nothing has happened yet; by default JAX writes only compiles of 1 s or longer"
+        why = "" if look.too_quick else "; by default JAX writes only compiles of 1 s or longer"
+        yield f"no entry has come or gone yet{why}"
 
 
 def _time(change: Change) -> str:

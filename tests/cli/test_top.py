@@ -166,7 +166,7 @@ def test_a_live_view_shows_changes_and_ends_cleanly(cache: Path, tmp_path: Path)
         home=tmp_path,
         width=70,
     )
-    terminal.wait_for("nothing has happened yet")
+    terminal.wait_for("no entry has come or gone yet")
     assert "\x1b[?1049h" in terminal.text  # a screen of its own
     write_entry(cache, "jit_while_watching", 3)
     terminal.wait_for("jit_while_watching-000000000000")
@@ -185,7 +185,7 @@ def test_q_ends_a_live_view(cache: Path, tmp_path: Path) -> None:
         home=tmp_path,
         width=70,
     )
-    terminal.wait_for("nothing has happened yet")
+    terminal.wait_for("no entry has come or gone yet")
     terminal.press("q")
     assert terminal.finish() == 0
     assert "0 new" in terminal.text.rpartition("\x1b[?1049l")[2]
