@@ -4,7 +4,7 @@ import pytest
 
 from jaxcache.cache.explain.logs import read_log
 from jaxcache.cache.explain.matching import pair
-from jaxcache.cache.explain.programs import first_change
+from jaxcache.cache.explain.programs import compare_arguments, first_change
 from jaxcache.cache.explain.sides import Compile
 
 KEY = "ab" * 32
@@ -88,3 +88,14 @@ def test_the_first_changed_argument_is_named(
 ) -> None:
     right = Compile("jit_f", arguments=new, names=names)
     assert first_change(Compile("jit_f", arguments=old), right) == shown
+
+
+def test_keys_of_another_random_number_generator_are_no_other_shape() -> None:
+    """``jax_default_prng_impl`` decides between ``uint32[2]`` and ``uint32[4]``, not the caller."""
+    threefry, rbg, longer = (
+        Compile("jit_f", arguments=text)
+        for text in ("uint32[2], float32[8]", "uint32[4], float32[8]", "uint32[4], float32[9]")
+    )
+    assert compare_arguments(threefry, rbg) is None
+    assert compare_arguments(rbg, threefry) is None
+    assert compare_arguments(threefry, longer) is not None
