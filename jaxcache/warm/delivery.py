@@ -13,7 +13,7 @@ from jaxcache.cache.ledger.record import COMPILE, PAYLOAD, Event, digest_facts
 from jaxcache.cache.ledger.segments import append
 from jaxcache.cache.leftovers import delete_leftovers
 from jaxcache.cache.move.check import Check
-from jaxcache.cache.move.choose import is_truncated
+from jaxcache.cache.move.choose import has_atimes, is_truncated
 from jaxcache.cache.move.step import Item, MoveAction, Plan, Step
 from jaxcache.cache.move.stores import StoreParcel, StoreTarget
 from jaxcache.entry.codec import CodecError
@@ -42,8 +42,7 @@ class Delivery:
         self._there = {e.key_text for e in inventory.entries} - self._torn.keys()
         self._gate = Gate((e.info.name for e in inventory.entries), allow_large=True)
         self._check = Check(self._gate)
-        # A JAX with a size cap, before 0.11.2, fails on the first entry that lacks one.
-        plan = Plan("", store.url, (), with_atimes=bool(inventory.atimes))
+        plan = Plan("", store.url, (), with_atimes=has_atimes(inventory, store, dated=False))
         self._target = StoreTarget(store, plan)
         self._learnt: list[Event] = []
         self._lock = threading.Lock()

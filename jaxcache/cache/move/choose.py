@@ -1,5 +1,6 @@
 """Decide what is done about each item, by what the target has of it."""
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from jaxcache.cache.archive import hash_chunks, read_chunks
@@ -70,15 +71,15 @@ def has_atimes(theirs: Inventory, target: Store | None, *, dated: bool) -> bool:
     """Return whether new entries get an ``-atime`` file.
 
     A cache has them for all its entries or for none: JAX with a cap before 0.11.2 fails on the
-    first that lacks one, and JAX without a cap writes none. A new directory is like the one that
-    it is filled from. A bucket, which no JAX evicts from, is spared the requests.
+    first that lacks one, and JAX without a cap writes none. A new directory has them where a cap
+    is set, or where the directory that it is filled from has them. A bucket, which no JAX evicts
+    from, is spared the requests.
 
     Args:
         dated: whether the source has any.
     """
-    if theirs.atimes:
-        return True
-    return dated and not theirs.entries and not (target and target.remote)
+    wanted = dated or os.environ.get("JAX_COMPILATION_CACHE_MAX_SIZE", "-1") != "-1"
+    return bool(theirs.atimes or (wanted and not (theirs.entries or (target and target.remote))))
 
 
 def look_at_frames(target: Store | None, now_ns: int) -> LookThere:
