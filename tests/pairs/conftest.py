@@ -55,6 +55,11 @@ class Pair:
         finally:
             self.world.extra = extra
 
+    def change_one_function(self) -> None:
+        """Give the program one function that no cache has."""
+        program = self.directory / "program.py"
+        program.write_text(program.read_text().replace("sin(x) @ x", "sin(x) @ x + 1"))
+
     def program(self) -> tuple[str, ...]:
         """The command line of the program, for ``run --``."""
         return ("--", self.world.python, "program.py")

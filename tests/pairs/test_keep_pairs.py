@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from conftest import CORPUS, find_jax_pythons, jax_version
 
+from jaxcache.errors import ExitCode
 from tests.pairs.conftest import ALL_HITS, MakePair, Pair, keys
 from tools.oracle.world import MODULES, Counts
 
@@ -48,12 +49,6 @@ def test_a_capped_cache_is_pruned_and_sealed(pair: Pair) -> None:
     assert keys(pair.cache, "-atime") == keys(pair.cache)
 
 
-def change_one_function(pair: Pair) -> None:
-    """Give the program one function that no cache has."""
-    program = pair.directory / "program.py"
-    program.write_text(program.read_text().replace("sin(x) @ x", "sin(x) @ x + 1"))
-
-
 def test_jax_with_a_cap_goes_on_writing_where_a_recipe_was_compiled_and_pruned(pair: Pair) -> None:
     pair.run("warm", *pair.python, "--collect-only", "--record", "x.recipe", "program.py")
     pair.use("second")
@@ -62,7 +57,7 @@ def test_jax_with_a_cap_goes_on_writing_where_a_recipe_was_compiled_and_pruned(p
         pair.run("compile", *pair.python, "x.recipe")
         pair.run("prune", "--max-entries", str(limit), "--grace", "0s", "--yes")
     assert keys(pair.cache, "-atime") == keys(pair.cache)
-    change_one_function(pair)
+    pair.change_one_function()
     assert pair.plain() == Counts(MODULES - 1, 1)
     assert pair.plain() == ALL_HITS
 
@@ -73,7 +68,7 @@ def test_jax_with_a_cap_goes_on_writing_where_a_job_without_one_was_restored(pai
     pair.use("second")
     pair.world.extra |= CAP
     pair.run("ci", "restore", *pair.python, "x.jxb")
-    change_one_function(pair)
+    pair.change_one_function()
     assert pair.plain() == Counts(MODULES - 1, 1)
     assert pair.plain() == ALL_HITS
 
@@ -114,6 +109,17 @@ def test_prune_by_use_keeps_the_version_that_runs(pair: Pair, mixed: set[str]) -
         os.utime(pair.cache / f"{key}-cache", (1_700_000_000, 1_700_000_000))
     pair.run("prune", "--unused-for", "30d", "--grace", "0s", "--yes")
     assert not keys(pair.cache) & mixed
+    assert pair.plain() == ALL_HITS
+
+
+@pytest.mark.slow
+def test_entries_of_another_version_go_through_a_bucket(
+    pair: Pair, mixed: set[str], bucket: str
+) -> None:
+    pair.run("push", bucket)
+    pair.use("second")
+    pair.run("pull", bucket)
+    assert keys(pair.cache) >= mixed
     assert pair.plain() == ALL_HITS
 
 
@@ -161,3 +167,17 @@ def test_jax_in_the_same_directory_is_left_alone(pair: Pair, golden: Path) -> No
     pair.run("prune", *torch, "--max-entries", "1", "--orphans", "--grace", "0s", "--yes")
     assert len(contents(pair.cache)) < len(contents(golden))
     assert pair.plain() == ALL_HITS
+
+
+def test_a_signed_bundle_of_torch_is_taken_where_signatures_are_required(
+    pair: Pair, golden: Path
+) -> None:
+    public = pair.run("trust", "keygen", "ci").strip().split("\t")[1]
+    pair.run("trust", "add", "ci", public)
+    settings = pair.world.top / "home" / ".config" / "jaxcache" / "config.toml"
+    settings.write_text("require-signed = true\n")
+    pair.run("export", "signed.jxb", "--sign", "ci", "-C", golden)
+    pair.run("export", "unsigned.jxb", "-C", golden)
+    assert pair.start("import", "unsigned.jxb", "-C", "second").returncode == ExitCode.UNTRUSTED
+    pair.run("import", "signed.jxb", "-C", "second")
+    assert pair.start("diff", golden, "second").returncode == 0

@@ -150,3 +150,49 @@ def test_all_misses_without_any_of_it(pair: Pair) -> None:
     """The judge can tell: an empty directory is all misses, and then all hits."""
     assert pair.plain() == ALL_MISSES
     assert pair.plain() == ALL_HITS
+
+
+@pytest.mark.slow
+def test_a_recipe_is_compiled_into_a_bucket(pair: Pair, bucket: str) -> None:
+    pair.run("warm", *pair.python, "--collect-only", "--record", "x.recipe", "program.py")
+    pair.run("compile", *pair.python, "-C", bucket, "x.recipe")
+    pair.use("second")
+    pair.run("pull", bucket)
+    assert pair.plain() == ALL_HITS
+
+
+@pytest.mark.slow
+def test_a_job_that_compiles_a_recipe_saves_it(pair: Pair) -> None:
+    pair.run("warm", *pair.python, "--collect-only", "--record", "x.recipe", "program.py")
+    pair.use("job")
+    pair.run("ci", "restore", *pair.python, "x.jxb")
+    pair.run("compile", *pair.python, "x.recipe")
+    assert len(pair.run_json("ci", "save", "x.jxb")["new"]) == MODULES
+    pair.use("second")
+    pair.run("ci", "restore", *pair.python, "x.jxb")
+    assert pair.plain() == ALL_HITS
+
+
+@pytest.mark.slow
+def test_a_tier_gives_back_what_prune_removed(pair: Pair) -> None:
+    run = ("run", "--live", "--tier", pair.directory / "tier")
+    pair.run(*run, *pair.program())
+    pair.run("prune", "--max-entries", "1", "--grace", "0s", "--yes")
+    pair.run("prune", "-C", "tier", "--max-entries", "2", "--grace", "0s", "--yes")
+    remaining = keys(pair.cache) | keys(pair.directory / "tier")
+    pair.run(*run, "--fail-on-miss", str(MODULES - len(remaining)), *pair.program())
+    assert pair.plain() == ALL_HITS
+    assert len(keys(pair.directory / "tier")) == MODULES
+
+
+@pytest.mark.slow
+def test_jax_with_a_cap_goes_on_writing_where_a_tier_filled_the_directory(pair: Pair) -> None:
+    pair.plain()
+    pair.run("push", "tier")
+    pair.use("second")
+    pair.world.extra |= {"JAX_COMPILATION_CACHE_MAX_SIZE": str(10**9)}
+    run = ("run", "--live", "--fail-on-miss", "--tier", pair.directory / "tier")
+    pair.run(*run, *pair.program())
+    pair.change_one_function()
+    assert pair.plain() == Counts(MODULES - 1, 1)
+    assert pair.plain() == ALL_HITS

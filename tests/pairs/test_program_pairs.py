@@ -64,6 +64,23 @@ def test_an_odd_directory_in_a_bundle_of_an_odd_name(pair: Pair) -> None:
     assert pair.plain() == ALL_HITS
 
 
+@pytest.mark.slow
+def test_an_odd_directory_with_a_recipe_and_a_cap_is_pushed_signed(pair: Pair) -> None:
+    public = pair.run("trust", "keygen", "ci").strip().split("\t")[1]
+    pair.run("trust", "add", "ci", public)
+    pair.world.extra |= {"JAX_COMPILATION_CACHE_MAX_SIZE": str(10**9)}
+    recipe = f"{ODD}.recipe"
+    pair.run("warm", *pair.python, "--collect-only", "--record", recipe, "program.py")
+    pair.use(ODD)
+    pair.run("compile", *pair.python, recipe)
+    pair.run("push", "--sign", "ci", f"tier of {ODD}")
+    pair.use(f"second {ODD}")
+    pair.run("pull", "--require-signed", f"tier of {ODD}")
+    pair.change_one_function()
+    assert pair.plain() == Counts(MODULES - 1, 1)
+    assert pair.plain() == ALL_HITS
+
+
 def test_ctrl_c_during_warm_leaves_whole_entries(pair: Pair) -> None:
     (pair.directory / "interrupted.py").write_text(INTERRUPTED)
     child = subprocess.Popen(

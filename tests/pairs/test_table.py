@@ -2,11 +2,22 @@
 
 import subprocess
 import sys
+from itertools import combinations
 
 from conftest import REPOSITORY, clean_environment
 
 from jaxcache.cli.app import COMMANDS as EVERY_COMMAND
-from tests.pairs.table import COMMANDS, PAIRS, ROWS, VIEWS, Feature, Held, Senseless
+from tests.pairs.table import (
+    COMMANDS,
+    NAMED_BY_README,
+    PAIRS,
+    ROWS,
+    VIEWS,
+    Feature,
+    Held,
+    NotYet,
+    Senseless,
+)
 
 
 def test_every_pair_has_one_cell() -> None:
@@ -18,6 +29,15 @@ def test_every_pair_has_one_cell() -> None:
     assert len(cells) == len(PAIRS), (
         "a pair has its cell in the row of the feature that comes first"
     )
+
+
+def test_every_pair_of_features_that_readme_names_was_tried() -> None:
+    untried = [
+        f"{left.value} x {right.value}"
+        for left, right in combinations(NAMED_BY_README, 2)
+        if isinstance(ROWS[left][right], NotYet)
+    ]
+    assert not untried
 
 
 def test_every_command_belongs_to_a_feature() -> None:
