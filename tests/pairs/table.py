@@ -89,6 +89,7 @@ COMPILED_UNDER_A_CAP = (
     f"{KEEP}test_jax_with_a_cap_goes_on_writing_where_a_recipe_was_compiled_and_pruned"
 )
 OTHER_TRAVELS = f"{KEEP}test_entries_of_another_version_are_no_damage_and_travel"
+FILLED_BY_ROOT = f"{KEEP}test_what_root_fills_belongs_to_the_owner_of_an_odd_directory"
 BESIDE_TORCH = f"{KEEP}test_torch_in_the_same_directory_is_left_alone"
 ODD_TIER = f"{PROGRAM}test_an_odd_directory_with_the_live_layer_and_a_tier"
 ODD_BUNDLE = f"{PROGRAM}test_an_odd_directory_in_a_bundle_of_an_odd_name"
@@ -122,7 +123,7 @@ ROWS: dict[Feature, dict[Feature, Cell]] = {
         F.TORCH: held("integration/test_torch_run.py::test_warm_turns_the_caches_on"),
         F.CAP: held("integration/test_warm_outcomes.py::test_skipped_for_the_cap"),
         F.VERSIONS: held("integration/test_explain_jax.py::test_another_jaxlib"),
-        F.USERS: NotYet(),
+        F.USERS: NotYet("JAX itself writes the entries, so they belong to the user who runs warm"),
         F.NAMES: held(ODD_BUNDLE),
     },
     F.RECIPE: {
@@ -142,7 +143,7 @@ ROWS: dict[Feature, dict[Feature, Cell]] = {
         F.TORCH: held(REFUSED_BY_TORCH),
         F.CAP: held(COMPILED_UNDER_A_CAP),
         F.VERSIONS: held("integration/test_compile_jax.py::test_a_recipe_of_another_jax_says_so"),
-        F.USERS: NotYet(),
+        F.USERS: held(FILLED_BY_ROOT),
         F.NAMES: held(ODD_RECIPE),
     },
     F.LIVE: {
@@ -196,7 +197,7 @@ ROWS: dict[Feature, dict[Feature, Cell]] = {
         F.TORCH: NO_LIVE_TORCH,
         F.CAP: held(f"{MOVE}test_jax_with_a_cap_goes_on_writing_where_a_tier_filled_the_directory"),
         F.VERSIONS: held(TURNS),
-        F.USERS: NotYet(),
+        F.USERS: held(FILLED_BY_ROOT),
         F.NAMES: held(ODD_TIER),
     },
     F.BUCKET: {
@@ -242,7 +243,7 @@ ROWS: dict[Feature, dict[Feature, Cell]] = {
         ),
         F.CAP: Senseless("A cap reads -atime files and sizes, and a signature covers neither"),
         F.VERSIONS: Senseless("A signature covers the payload's bytes, whichever JAX wrote them"),
-        F.USERS: NotYet(),
+        F.USERS: held(FILLED_BY_ROOT),
         F.NAMES: held(ODD_RECIPE),
     },
     F.SEAL: {
@@ -280,7 +281,7 @@ ROWS: dict[Feature, dict[Feature, Cell]] = {
         F.TORCH: held(OTHER_LAYOUT),
         F.CAP: held(f"{KEEP}test_a_capped_cache_goes_through_a_job_of_ci"),
         F.VERSIONS: held(f"{KEEP}test_ci_restores_the_version_that_runs_and_keeps_the_other"),
-        F.USERS: NotYet(),
+        F.USERS: held(FILLED_BY_ROOT),
         F.NAMES: held("cli/test_ci.py::test_a_bundle_that_is_there_may_have_any_name"),
     },
     F.PORTABLE: {
@@ -303,7 +304,7 @@ ROWS: dict[Feature, dict[Feature, Cell]] = {
     },
     F.CAP: {F.VERSIONS: held(TURNS), F.USERS: held(SHARED_WITH_JAX), F.NAMES: held(ODD_RECIPE)},
     F.VERSIONS: {F.USERS: NotYet(), F.NAMES: NotYet()},
-    F.USERS: {F.NAMES: NotYet()},
+    F.USERS: {F.NAMES: held(FILLED_BY_ROOT)},
 }
 PAIRS = tuple(combinations(Feature, 2))
 #: Of the features that README names, no pair may be "not yet".

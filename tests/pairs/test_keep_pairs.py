@@ -181,3 +181,42 @@ def test_a_signed_bundle_of_torch_is_taken_where_signatures_are_required(
     assert pair.start("import", "unsigned.jxb", "-C", "second").returncode == ExitCode.UNTRUSTED
     pair.run("import", "signed.jxb", "-C", "second")
     assert pair.start("diff", golden, "second").returncode == 0
+
+
+#: Another user, whose directories root fills.
+OWNER = 65534
+
+
+def owners(directory: Path) -> set[int]:
+    """The users to whom a directory and all that lies below it belong."""
+    return {path.lstat().st_uid for path in (directory, *directory.rglob("*"))}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be other users")
+@pytest.mark.parametrize("way", ["compile", "ci restore", "live", "signed"])
+def test_what_root_fills_belongs_to_the_owner_of_an_odd_directory(pair: Pair, way: str) -> None:
+    tier = pair.directory / "tier ★"
+    pair.run("warm", *pair.python, "--record", "x.recipe", "program.py")
+    pair.run("ci", "save", "x.jxb")
+    source = pair.cache
+    pair.use("ein Verzeichnis ★")
+    for directory in (pair.cache, tier):
+        directory.mkdir()
+        os.chown(directory, OWNER, OWNER)
+    umask = os.umask(0o077)
+    try:
+        if way == "compile":
+            pair.run("compile", *pair.python, "x.recipe")
+        elif way == "ci restore":
+            pair.run("ci", "restore", *pair.python, "x.jxb")
+        elif way == "live":
+            pair.run("run", "--live", "--tier", tier, *pair.program())
+        else:
+            pair.run("trust", "keygen", "ci")
+            pair.run("push", "-C", source, "--sign", "ci", tier)
+            pair.run("pull", tier)
+    finally:
+        os.umask(umask)
+    assert owners(pair.cache) | owners(tier) == {OWNER}
+    assert pair.plain() == ALL_HITS
