@@ -40,6 +40,7 @@ def test_a_capped_cache_goes_through_a_job_of_ci(pair: Pair) -> None:
     assert len(used) == MODULES
 
 
+@pytest.mark.slow
 def test_a_capped_cache_is_pruned_and_sealed(pair: Pair) -> None:
     pair.plain(**CAP)
     pair.run("prune", "--max-entries", "2", "--grace", "0s", "--yes")

@@ -95,6 +95,7 @@ def test_warm_jobs_fetches_from_the_tier_instead_of_compiling(pair: Pair) -> Non
     assert pair.plain() == ALL_HITS
 
 
+@pytest.mark.slow
 def test_a_portable_cache_is_restored_into_another_directory(pair: Pair) -> None:
     del pair.world.extra["JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES"]
     portable = {"JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"}

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from tests.inprocess.conftest import OWN_COUNTS
+from tests.inprocess.conftest import OWN_COUNTS, inside_python  # noqa: F401
 from tests.pairs.conftest import ALL_HITS, Pair
 from tools.oracle.world import MODULES, Counts
 
@@ -106,6 +106,7 @@ def test_ctrl_c_during_warm_leaves_whole_entries(pair: Pair) -> None:
     pair.run("verify")
 
 
+@pytest.mark.usefixtures("inside_python")
 def test_watch_in_two_threads_counts_what_jax_counts(pair: Pair) -> None:
     """A block counts what the process compiles in it, in all threads."""
     done = subprocess.run(
