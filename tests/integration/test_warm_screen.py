@@ -184,8 +184,8 @@ def test_beside_entries_of_jax_alone_each_miss_has_a_reason(
     (named,) = [line for line in lines if line.startswith("in full: ")]
     found = run_in_process(named.split()[3:], env=env, cwd=tmp_path)
     assert found.returncode == 0, found.stderr
-    assert found.stdout.startswith("jit_train\tcomputation\t")
-    assert len(found.stdout.splitlines()) == 1
+    (row,) = found.stdout.splitlines()  # of the module that took longest to compile
+    assert row.split("\t")[1] == "computation"
 
     words = ["explain", "-C", cache, "--python", jax_python, path, "--", "12"]
     done = run_in_process(words, env=env, cwd=tmp_path)
