@@ -138,8 +138,8 @@ def check_newer(plan: SavePlan, baseline: Baseline, held: Iterable[str]) -> None
     Raises:
         JaxcacheError: ``newer-target``.
     """
-    known = {e.key for e in plan.usage.entries} | baseline.entries.keys()
-    lost = sorted(key for key in held if key not in known)
+    expected = {e.key for e in plan.usage.entries} | baseline.entries.keys()
+    lost = sorted(key for key in held if key not in expected)
     if lost:
         raise JaxcacheError(
             f"{plan.target} has gained {format_count(len(lost), 'entry')} since ci restore, which "
