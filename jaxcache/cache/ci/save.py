@@ -1,6 +1,7 @@
 """Keep of a cache what the job needed, if it compiled anything new."""
 
 import hashlib
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -15,9 +16,10 @@ from jaxcache.core.eviction import choose_for_room
 from jaxcache.errors import ExitCode, JaxcacheError, UsageError
 from jaxcache.model import Entry
 from jaxcache.options.move import SaveIf
+from jaxcache.store import is_remote
 from jaxcache.store.base import Store
 from jaxcache.store.location import VARIABLE
-from jaxcache.units import NS_PER_SECOND, format_count
+from jaxcache.units import NS_PER_SECOND, format_command, format_count
 
 #: Why something is saved, or why not.
 Why = Literal["new", "always", "first", "nothing-new", "not-wanted", "empty"]
@@ -141,12 +143,13 @@ def check_newer(plan: SavePlan, baseline: Baseline, held: Iterable[str]) -> None
     expected = {e.key for e in plan.usage.entries} | baseline.entries.keys()
     lost = sorted(key for key in held if key not in expected)
     if lost:
+        file = "COPY.jxb" if is_remote(plan.target) else plan.target
         raise JaxcacheError(
             f"{plan.target} has gained {format_count(len(lost), 'entry')} since ci restore, which "
             f"saving would drop: {lost[0]}{' and others' if lost[1:] else ''}",
             code="newer-target",
-            hint=f"jaxcache import {plan.target} -C {plan.cache_dir}, then save again; or save to "
-            "a directory or a bucket, where parallel jobs add to each other",
+            hint=f"bring them here with {format_command(f'import {shlex.quote(file)}', plan.cache_dir)}"
+            " and save again; or save to a directory or a bucket, where parallel jobs add up",
             exit_code=ExitCode.PARTIAL,
         )
 
