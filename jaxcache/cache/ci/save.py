@@ -143,13 +143,14 @@ def check_newer(plan: SavePlan, baseline: Baseline, held: Iterable[str]) -> None
     expected = {e.key for e in plan.usage.entries} | baseline.entries.keys()
     lost = sorted(key for key in held if key not in expected)
     if lost:
-        file = "COPY.jxb" if is_remote(plan.target) else plan.target
+        file = "COPY.jxb" if is_remote(plan.target) else shlex.quote(plan.target)
+        command = format_command(f"import {file}", plan.cache_dir)
         raise JaxcacheError(
             f"{plan.target} has gained {format_count(len(lost), 'entry')} since ci restore, which "
             f"saving would drop: {lost[0]}{' and others' if lost[1:] else ''}",
             code="newer-target",
-            hint=f"bring them here with {format_command(f'import {shlex.quote(file)}', plan.cache_dir)}"
-            " and save again; or save to a directory or a bucket, where parallel jobs add up",
+            hint=f"bring them here with: {command}, and save again; or save to a directory or a "
+            "bucket, where parallel jobs add up",
             exit_code=ExitCode.PARTIAL,
         )
 
