@@ -113,7 +113,7 @@ def restore_bundle(
     lookup_only: bool = False,
     progress: Progress | None = None,
 ) -> Outcome:
-    """Write what may hit here of a bundle that has been verified.
+    """Write those entries of a verified bundle that this job can use.
 
     Args:
         store: the cache; None where its directory does not exist yet.
@@ -134,7 +134,7 @@ def restore_cache(
     now_ns: int,
     progress: Progress | None = None,
 ) -> Outcome:
-    """Read what a cache offers, and write what may hit here.
+    """Read the entries of a cache, and write those that this job can use.
 
     A directory is compared payload by payload. Of a bucket, only the names that the job's cache
     lacks are read.
