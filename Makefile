@@ -24,6 +24,7 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/language.py
 
 demo: $(STAMP)
 	rm -rf $(DEMO) && mkdir -p $(DEMO)

@@ -39,6 +39,11 @@ class Command:
     exit_codes: tuple[int, ...]
 
     @property
+    def headline(self) -> str:
+        """The first sentence of its summary, without the full stop."""
+        return self.summary.partition(". ")[0].rstrip(".")
+
+    @property
     def completes(self) -> str:
         """What its arguments are: ``keys``, ``files`` or nothing."""
         shown = " ".join(metavar for metavar, _ in self.arguments)

@@ -1,17 +1,20 @@
 """Manual pages, and the reference in the documentation."""
 
-import textwrap
-
 from jaxcache.cli.app import EXIT_MEANINGS, SUMMARY
 from tools.generate.commands import Command
 
 
 def man_root(commands: list[Command]) -> str:
     """The page jaxcache(1)."""
-    parts = [_man_head("jaxcache", SUMMARY), ".SH SYNOPSIS", ".B jaxcache", ".I COMMAND"]
+    parts = [
+        _man_head("jaxcache", SUMMARY.rstrip(".")),
+        ".SH SYNOPSIS",
+        ".B jaxcache",
+        ".I COMMAND",
+    ]
     parts += [".SH DESCRIPTION", _roff(SUMMARY), ".SH COMMANDS"]
     for c in commands:
-        parts += [".TP", f".BR {_roff(page_of(c))} (1)", _roff(c.summary)]
+        parts += [".TP", f".BR {_roff(page_of(c))} (1)", _roff(c.headline)]
     parts += [".SH EXIT STATUS", *_man_codes(tuple(EXIT_MEANINGS))]
     parts += [".SH ENVIRONMENT", ".TP", ".B JAX_COMPILATION_CACHE_DIR"]
     parts += ["The cache, where no \\fB\\-\\-cache\\-dir\\fR is given."]
@@ -26,7 +29,7 @@ def page_of(command: Command) -> str:
 def man_command(command: Command) -> str:
     """The page of one command."""
     words = " ".join(_roff(metavar) for metavar, _ in command.arguments)
-    parts = [_man_head(page_of(command), command.summary), ".SH SYNOPSIS"]
+    parts = [_man_head(page_of(command), command.headline), ".SH SYNOPSIS"]
     parts += [f".B jaxcache {_roff(command.name)}", f"[\\fIOPTION\\fR]... {words}".rstrip()]
     parts += [".SH DESCRIPTION", _roff(command.summary), ".SH OPTIONS"]
     for metavar, text in command.arguments:
@@ -41,10 +44,9 @@ def man_command(command: Command) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _man_head(name: str, summary: str) -> str:
-    short = textwrap.shorten(summary.rstrip("."), 90, placeholder=" ...")
+def _man_head(name: str, headline: str) -> str:
     title = f'.TH {_roff(name.upper())} 1 "" jaxcache "jaxcache manual"'
-    return f"{title}\n.SH NAME\n{_roff(name)} \\- {_roff(short)}"
+    return f"{title}\n.SH NAME\n{_roff(name)} \\- {_roff(headline)}"
 
 
 def _man_codes(codes: tuple[int, ...]) -> list[str]:

@@ -1,0 +1,128 @@
+"""Count habits of language that readers stumble over, and fail above the limits of :data:`LIMITS`.
+
+``python tools/language.py`` prints one row for each habit: its count, its limit, and examples with
+``--examples N``. Limits only ever go down.
+"""
+
+import argparse
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PARTICIPLES = frozenset(
+    ("found", "known", "seen", "there", "given", "asked", "made", "left", "about", "how")
+)
+#: What each habit may reach. Those of names and assignments are per 1,000 lines of Python.
+LIMITS = {
+    "participles as names, per 1,000 lines": 12.5,
+    "parallel assignments, per 1,000 lines": 5.3,
+    '"is no" in messages': 48,
+    '"is no" in documents': 26,
+    "manual pages whose NAME line is cut": 0,
+}
+_IS_NO = re.compile(r"\b(?:is|are|was) (?:no|none)\b(?! longer| more)")
+
+
+@dataclass(frozen=True, slots=True)
+class Habit:
+    """One row of the table."""
+
+    name: str
+    #: Where the habit occurs: ``FILE:LINE: text``.
+    places: list[str]
+    #: What the count is divided by.
+    per: float = 1
+
+    @property
+    def count(self) -> float:
+        """The value that is compared with the limit."""
+        return len(self.places) / self.per
+
+
+def measure(root: Path) -> list[Habit]:
+    """Return the habits in the order of :data:`LIMITS`."""
+    sources = {path: path.read_text("utf-8") for path in sorted((root / "jaxcache").rglob("*.py"))}
+    trees = {path.relative_to(root): ast.parse(text) for path, text in sources.items()}
+    thousands = sum(text.count("\n") for text in sources.values()) / 1000
+    participles: list[str] = []
+    parallel: list[str] = []
+    messages: list[str] = []
+    for path, tree in trees.items():
+        participles += [f"{path}:{line}: {name}" for line, name in _bound_names(tree)]
+        parallel += [f"{path}:{line}" for line in _parallel_assignments(tree)]
+        messages += [f"{path}:{line}: {text}" for line, text in _texts(tree) if _IS_NO.search(text)]
+    names = list(LIMITS)
+    return [
+        Habit(names[0], participles, thousands),
+        Habit(names[1], parallel, thousands),
+        Habit(names[2], messages),
+        Habit(names[3], list(_document_lines(root))),
+        Habit(names[4], list(_cut_pages(root))),
+    ]
+
+
+def _bound_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield each participle that is a parameter or a local name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg) and node.arg in PARTICIPLES:
+            yield node.lineno, node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            if node.id in PARTICIPLES:
+                yield node.lineno, node.id
+
+
+def _parallel_assignments(tree: ast.AST) -> Iterator[int]:
+    """Yield the lines that assign several values to several names at once."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple):
+            yield from (node.lineno for t in node.targets if isinstance(t, ast.Tuple))
+
+
+def _texts(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield the strings of a module that are not docstrings."""
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and id(node) not in docstrings:
+            yield from [(node.lineno, node.value)] if isinstance(node.value, str) else []
+
+
+def _document_lines(root: Path) -> Iterator[str]:
+    pages = [root / "README.md", root / "CONTRIBUTING.md", root / "SECURITY.md"]
+    for path in [*pages, *sorted((root / "docs").rglob("*.md"))]:
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+            if _IS_NO.search(line):
+                yield f"{path.relative_to(root)}:{number}: {line.strip()}"
+
+
+def _cut_pages(root: Path) -> Iterator[str]:
+    """Yield the manual pages whose one-line summary ends in the middle of a sentence."""
+    for path in sorted((root / "man").glob("*.1")):
+        summary = path.read_text("utf-8").partition(".SH NAME\n")[2].partition("\n")[0]
+        if summary.endswith("...") or ". " in summary:
+            yield f"{path.relative_to(root)}: {summary}"
+
+
+def main() -> int:
+    """Print the table; return 1 where a count is above its limit."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--examples", type=int, default=0, metavar="N")
+    examples = parser.parse_args().examples
+    exceeded = 0
+    print(f"{'HABIT':<40} {'COUNT':>6} {'LIMIT':>6}")
+    for habit in measure(ROOT):
+        limit = LIMITS[habit.name]
+        is_above = round(habit.count, 1) > limit
+        exceeded += is_above
+        mark = "  above its limit" if is_above else ""
+        print(f"{habit.name:<40} {habit.count:>6.1f} {limit:>6.1f}{mark}")
+        for place in habit.places[: examples or (10 if is_above else 0)]:
+            print(f"  {place}")
+    return 1 if exceeded else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
