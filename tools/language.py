@@ -70,9 +70,12 @@ def _bound_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.arg) and node.arg in PARTICIPLES:
             yield node.lineno, node.arg
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            if node.id in PARTICIPLES:
-                yield node.lineno, node.id
+        elif (
+            isinstance(node, ast.Name)
+            and isinstance(node.ctx, ast.Store)
+            and node.id in PARTICIPLES
+        ):
+            yield node.lineno, node.id
 
 
 def _parallel_assignments(tree: ast.AST) -> Iterator[int]:
