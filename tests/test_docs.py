@@ -128,6 +128,16 @@ def test_links_lead_somewhere(path: Path) -> None:
             assert (path.parent / target).exists(), target
 
 
+@pytest.mark.parametrize(
+    "path",
+    sorted(p for p in (DOCS / "evidence").glob("*.md") if p.stem != "README"),
+    ids=lambda p: p.stem,
+)
+def test_a_page_of_evidence_begins_with_its_circumstances(path: Path) -> None:
+    fields = re.findall(r"^\| (\w+) \| \S", path.read_text("utf-8"), re.MULTILINE)
+    assert fields[:6] == ["field", "date", "command", "commit", "machine", "load"]
+
+
 def test_the_reader_sees_a_difference() -> None:
     """The comparison above can fail."""
     shown = "KEY   SIZE\njit_f-0123456789ab   1.2 kB   3 s\n2 entries, 5 kB\n"

@@ -18,6 +18,19 @@ from jaxcache.core.names import parse_key
 COMPLETIONS = REPOSITORY / "completions"
 
 
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "man").glob("*.1")), ids=lambda p: p.stem)
+def test_a_manual_page_names_its_command_in_one_whole_sentence(path: Path) -> None:
+    line = path.read_text("utf-8").partition(".SH NAME\n")[2].partition("\n")[0]
+    assert not line.endswith("...")
+    assert ". " not in line
+
+
+def test_the_changelog_is_one_page() -> None:
+    """A failure after a rebase may be a merge that brought an old list back."""
+    lines = (REPOSITORY / "CHANGELOG.md").read_text("utf-8").splitlines()
+    assert len(lines) <= 120, "describe the feature in its group instead of adding a bullet"
+
+
 def need(program: str) -> str:
     found = shutil.which(program)
     if not found:
