@@ -17,7 +17,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 #: A module whose text is longer has no sketch.
@@ -51,6 +51,22 @@ _NOWHERE: SourcePlace = ("", 0, "")
 
 
 @dataclass(frozen=True)
+class _Stack:
+    """A summary of the frames of a location; they are ordered from the operation outwards."""
+
+    place: SourcePlace = _NOWHERE
+    """The innermost frame of the user's own, else the innermost."""
+    is_own: bool = False
+    """Whether :attr:`place` is the user's own."""
+    is_library_inside: bool = False
+    """Whether a frame of a library is inside of all of the user's."""
+    is_library_outside: bool = False
+    """Whether a frame of a library is outside of all of the user's."""
+    own_functions: "tuple[tuple[str, str], ...]" = ()
+    """File and name of each function of the user's, from the innermost outwards."""
+
+
+@dataclass(frozen=True)
 class SketchedArgument:
     """One argument of a program that is used in it."""
 
@@ -81,6 +97,11 @@ class SketchedLine:
     """Counts by ``multiply(0.1) f32[8]~1a2b``: name, constants, types, digest of attributes."""
     wiring: str = ""
     """A digest of the operations with what they take, in any order."""
+    is_callback_site: bool = False
+    """A library made operations for this line, and called functions of the user's from it.
+
+    The value that such an operation uses may come from a line of those functions.
+    """
 
 
 @dataclass(frozen=True)
@@ -132,6 +153,7 @@ def read_sketch(blob: object) -> "Sketch | None":
         document = json.loads(data)
         operations = [str(o) for o in document["operations"]]
         files = [str(f) for f in document["files"]]
+        callback_sites = frozenset(document.get("callback_sites", ()))
         lines = tuple(
             SketchedLine(
                 files[file],
@@ -139,8 +161,9 @@ def read_sketch(blob: object) -> "Sketch | None":
                 str(function),
                 {operations[o]: int(n) for o, n in zip(counts[::2], counts[1::2], strict=True)},
                 str(wiring),
+                index in callback_sites,
             )
-            for file, line, function, wiring, counts in document["lines"]
+            for index, (file, line, function, wiring, counts) in enumerate(document["lines"])
         )
         arguments = tuple(
             SketchedArgument(str(name), str(type_), str(sharding), bool(donated))
@@ -202,7 +225,8 @@ class _Module:
     def __init__(self, text: str) -> None:
         self._functions: dict[str, list[_Operation]] = {}
         self._locations: dict[str, str] = {}
-        self._places: dict[str, tuple[SourcePlace, bool]] = {}
+        self._stacks: dict[str, _Stack] = {}
+        self._callback_sites: set[SourcePlace] = set()
         self._open: list[tuple[str, str, str, str]] = []
         self._function: list[_Operation] = []
         self._constants: dict[str, str] = {}
@@ -289,32 +313,50 @@ class _Module:
 
     # Locations --------------------------------------------------------------------------------
 
-    def _place(self, location: str) -> tuple[SourcePlace, bool]:
-        """Return the innermost frame of the user's own, else the innermost; and which it is."""
-        if location not in self._places:
-            self._places[location] = _NOWHERE, False  # a circle ends here
-            self._places[location] = self._resolve(location)
-        return self._places[location]
+    def _stack(self, location: str) -> _Stack:
+        if location not in self._stacks:
+            self._stacks[location] = _Stack()  # a circle ends here
+            self._stacks[location] = self._resolve(location)
+        return self._stacks[location]
 
-    def _resolve(self, location: str) -> tuple[SourcePlace, bool]:
+    def _resolve(self, location: str) -> _Stack:
         if location.startswith("#"):
-            return self._place(self._locations.get(location[1:], ""))
+            return self._stack(self._locations.get(location[1:], ""))
         if location.startswith("callsite(") and " at " in location:
             inner, _, outer = location[len("callsite(") : -1].rpartition(" at ")
-            place, is_own = self._place(inner)
-            if is_own:
-                return place, True
-            outside, is_own = self._place(outer)
-            return (outside, is_own) if is_own or place == _NOWHERE else (place, False)
+            return self._join(self._stack(inner), self._stack(outer))
         if match := _FILE.match(location):
-            return (match[1], int(match[2]), ""), not is_library(match[1])
+            return self._frame(match[1], int(match[2]), "")
         if match := _NAMED.match(location):
-            inner = match[2]
-            place, is_own = self._place(inner)
-            if place != _NOWHERE and not place[2] and _FILE.match(self._raw(inner)):
-                return (place[0], place[1], match[1]), is_own
-            return place, is_own
-        return _NOWHERE, False
+            if file := _FILE.match(self._raw(match[2])):
+                return self._frame(file[1], int(file[2]), match[1])
+            return self._stack(match[2])
+        return _Stack()
+
+    def _frame(self, file: str, line: int, function: str) -> _Stack:
+        place = file, line, function
+        if is_library(file):
+            return _Stack(place, False, True, True)
+        return _Stack(place, True, own_functions=((file, function),))
+
+    def _join(self, inner: _Stack, outer: _Stack) -> _Stack:
+        """Return the summary of a stack whose outer frames called the inner ones."""
+        functions = inner.own_functions + outer.own_functions
+        if inner.is_own and outer.is_own:
+            # What JAX traced once and calls again has the stack of its first call inside of the
+            # stack of this one: a function that occurs in both is no callback.
+            is_callback = inner.own_functions[-1] not in outer.own_functions
+            if is_callback and (inner.is_library_outside or outer.is_library_inside):
+                self._callback_sites.add(outer.place)
+            is_outside = outer.is_library_outside
+            return replace(inner, is_library_outside=is_outside, own_functions=functions)
+        is_library_between = inner.is_library_inside or outer.is_library_inside
+        if inner.is_own:
+            return replace(inner, is_library_outside=inner.is_library_outside or is_library_between)
+        if outer.is_own:
+            return replace(outer, is_library_inside=is_library_between)
+        place = outer.place if inner.place == _NOWHERE else inner.place
+        return _Stack(place, False, is_library_between, is_library_between)
 
     def _raw(self, location: str) -> str:
         return self._locations.get(location[1:], "") if location.startswith("#") else location
@@ -326,7 +368,7 @@ class _Module:
         base = _NUMBERED.sub("", name)
         if base in _BODIES or name not in self._functions:
             return False
-        places = {self._place(o.location)[0] for o in self._functions[name]} - {_NOWHERE}
+        places = {self._stack(o.location).place for o in self._functions[name]} - {_NOWHERE}
         return len(places) < 2 and all(p[2].rpartition(".")[2] != base for p in places)
 
     def _text(self, operation: _Operation) -> str:
@@ -340,12 +382,12 @@ class _Module:
             self._digests[callee] = _digest(f"{self._text(o)} {o.wiring}" for o in body)
         return f"{operation.text}~{self._digests[callee]}"
 
-    def _operations(self) -> Iterator[tuple[SourcePlace, str, str]]:
+    def _operations(self) -> Iterator[tuple[_Stack, str, str]]:
         for name, operations in self._functions.items():
             if name == "main" or not self._is_part_of_its_calls(name):
                 for operation in operations:
-                    place = self._place(operation.location)[0]
-                    yield place, self._text(operation), operation.wiring
+                    stack = self._stack(operation.location)
+                    yield stack, self._text(operation), operation.wiring
 
     def document(self, *, is_short: bool) -> dict[str, Any]:
         """Return the sketch as JSON holds it.
@@ -356,7 +398,11 @@ class _Module:
         counts: dict[SourcePlace, Counter[str]] = {}
         wirings: dict[SourcePlace, list[str]] = {}
         order = hashlib.blake2b(digest_size=8)
-        for place, text, wiring in self._operations():
+        from_libraries: set[SourcePlace] = set()
+        for stack, text, wiring in self._operations():
+            place = stack.place
+            if stack.is_library_inside:
+                from_libraries.add(place)
             counts.setdefault(place, Counter())[text] += 1
             wirings.setdefault(place, []).append(f"{text} {wiring}")
             order.update(f"{place} {text} {wiring}\n".encode("utf-8", "replace"))
@@ -384,6 +430,11 @@ class _Module:
                     [n for text, count in found.items() for n in (operations[text], count)],
                 ]
                 for place, found in counts.items()
+            ],
+            "callback_sites": [
+                index
+                for index, place in enumerate(counts)
+                if place in from_libraries and place in self._callback_sites
             ],
             "order": order.hexdigest(),
         }

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from jaxcache.cache.explain.sides import Cause
+from jaxcache.cache.explain.sketches import compare_code
 from jaxcache.cache.ledger.record import COMPILE, SKETCH, Event
 from jaxcache.cache.ledger.segments import Ledger, append, compact
 from jaxcache.core.sketch import Sketch, make_sketch, read_sketch
@@ -68,6 +70,37 @@ def test_a_function_of_jax_counts_where_it_is_called_and_not_where_it_was_traced
     assert 99 not in {line.line for line in sketch().lines}
     other = sketch(MODULE.replace("stablehlo.maximum", "stablehlo.minimum"))
     assert other.lines[0].operations != sketch().lines[0].operations
+
+
+#: As ``MODULE``, where the library that ``step`` calls also calls ``model``.
+CALLS_BACK = MODULE.replace(
+    "#loc10 =",
+    """\
+#loc20 = loc("/u/train.py":50:0 to :9)
+#loc21 = loc("model"(#loc20))
+#loc22 = loc(callsite(#loc21 at #loc9))
+#loc10 =""",
+).replace("loc(#loc11)\n    %2", "loc(#loc22)\n    %2")
+
+
+def test_a_line_from_which_a_library_calls_back_is_marked() -> None:
+    assert not any(line.is_callback_site for line in sketch().lines)
+    marks = {line.function: line.is_callback_site for line in sketch(CALLS_BACK).lines}
+    assert marks == {"model": False, "step": True}
+
+
+def test_a_function_that_was_traced_earlier_is_no_callback() -> None:
+    nested = CALLS_BACK.replace('"model"(#loc20)', '"step"(#loc20)')
+    assert not any(line.is_callback_site for line in sketch(nested).lines)
+
+
+@pytest.mark.parametrize(("text", "cause"), [(MODULE, Cause.CONSTANT), (CALLS_BACK, Cause.UNKNOWN)])
+def test_a_constant_of_a_library_that_calls_back_has_no_line(text: str, cause: Cause) -> None:
+    edited = text.replace("dense<5.000000e-01>", "dense<2.500000e-01>")
+    (difference,) = compare_code(sketch(text), sketch(edited))
+    assert difference.cause is cause
+    assert (difference.left, difference.right) == ("0.5", "0.25")
+    assert bool(difference.where) == bool(difference.fix) == (cause is Cause.CONSTANT)
 
 
 def test_arguments_tell_names_types_shardings_and_donations() -> None:

@@ -136,9 +136,10 @@ def compare_arguments(left: Compile, right: Compile) -> Difference | None:
         # An entry alone drops arguments that its program does not use: an edit changes their count.
         return _by_structure(known) if known.is_complete else None
     if known.lefts != known.rights:
-        if not (left.sketch and right.sketch) and _are_random_keys(known):
+        is_config_known = left.sketch is not None and right.sketch is not None
+        if not is_config_known and _are_random_keys(known):
             return None
-        found = _by_types(known)
+        found = _by_types(known, is_config_known=is_config_known)
         if left.arguments is None and not left.sketch and _is_divided(left, right):
             text = "the shapes on each device: of arguments, or of their shardings"
             found = replace(found, meaning=text)
@@ -178,8 +179,12 @@ def _by_structure(known: _Arguments) -> Difference:
     )
 
 
-def _by_types(known: _Arguments) -> Difference:
-    """Name what differs between two lists of types of equal length; named ones one by one."""
+def _by_types(known: _Arguments, *, is_config_known: bool) -> Difference:
+    """Name what differs between two lists of types of equal length; named ones one by one.
+
+    Args:
+        is_config_known: the settings of both sides were compared, and are the same.
+    """
     lefts: Sequence[ArrayType] = known.lefts
     rights: Sequence[ArrayType] = known.rights
     what, many = "arguments", "s"
@@ -191,15 +196,18 @@ def _by_types(known: _Arguments) -> Difference:
             what, many = f"argument {known.names[apart[0]]}", ""
     dtypes = {(a.dtype, b.dtype) for a, b in zip(lefts, rights, strict=True) if a.dtype != b.dtype}
     shapes = any(a.shape != b.shape for a, b in zip(lefts, rights, strict=True))
-    cause = Cause.ARGUMENT_SHAPE if shapes else Cause.ARGUMENT_DTYPE
-    if dtypes and not shapes and _is_x64(dtypes):
-        kind, extra = f"dtype{many}", ": twice the bits, as jax_enable_x64 makes them"
-        fix = "set JAX_ENABLE_X64 alike on both sides, or pass explicit dtypes"
-    elif dtypes and not shapes:
-        kind, extra, fix = f"dtype{many}", "", "cast to one dtype before the call"
-    else:
+    extra = ""
+    fix: str | None = "cast to one dtype before the call"
+    cause = Cause.ARGUMENT_DTYPE
+    kind = f"dtype{many}"
+    if shapes:
+        cause = Cause.ARGUMENT_SHAPE
         kind = f"shape{many} and dtype{many}" if dtypes else f"shape{many}"
-        extra, fix = "", "pad to a few fixed shapes: each shape is a program of its own"
+        fix = "pad to a few fixed shapes: each shape is a program of its own"
+    elif not is_config_known and _is_x64(dtypes):
+        cause = Cause.UNKNOWN
+        extra = ": by jax_enable_x64, or by the caller; the entries do not tell which"
+        fix = None
     sides = _show_all(lefts), _show_all(rights)
     title = f"{kind} of {what}"
     return _of_program(*sides, f"the {title}{extra}", fix, cause, title=title)

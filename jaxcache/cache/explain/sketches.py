@@ -5,7 +5,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jaxcache.cache.explain.sides import Cause, Difference, SourceLocation
 from jaxcache.core.sketch import Sketch, SketchedLine, is_library
@@ -44,16 +44,23 @@ class _Change:
         return _counts(self.new) - _counts(self.old)
 
     @property
-    def rank(self) -> tuple[bool, bool, int]:
+    def is_placed(self) -> bool:
+        """Whether the edit is in this line, or in a value that this line names."""
+        return not (self.new or self.old or _NO_LINE).is_callback_site
+
+    @property
+    def rank(self) -> tuple[bool, bool, bool, int]:
         """Lines of the user's own first, then other operations before other types."""
         without_types = [Counter(_without_types(c)) for c in (self.removed, self.added)]
         unlike = (without_types[0] - without_types[1]) + (without_types[1] - without_types[0])
-        return is_library(self.place.file), not unlike, -unlike.total()
+        return is_library(self.place.file), not self.is_placed, not unlike, -unlike.total()
 
 
 def compare_code(old: Sketch, new: Sketch) -> list[Difference]:
     """Return the lines that compute something else; those that say most come first."""
     changes = sorted(_changed_lines(old.lines, new.lines), key=lambda c: c.rank)
+    if changes and not changes[0].is_placed:
+        return [_unplaced(changes[0])]
     if changes:
         return [_describe(change) for change in changes]
     if old.order == new.order or _counted(old) != _counted(new):
@@ -197,6 +204,19 @@ def _describe(change: _Change) -> Difference:
         Cause.CODE,
         (place,),
         f"code at {place}",
+    )
+
+
+def _unplaced(change: _Change) -> Difference:
+    """Describe what a library computes of values that any function it called back may hold."""
+    return replace(
+        _describe(change),
+        meaning=f"what a library computes for {change.place}; that library also calls functions of "
+        "yours, and a value may come from any of them: the line is not known",
+        fix=None,
+        cause=Cause.UNKNOWN,
+        where=(),
+        title=f"what a library computes for {change.place}",
     )
 
 
