@@ -57,6 +57,13 @@ def serve(mode: str, other: "int | None") -> ThreadingHTTPServer:
                     200,
                     page([f"{number:09d}-{n}{'n' * 1_000_000}" for n in range(9)], f"t{number}"),
                 )
+            elif mode == "wide":
+                self.answer(
+                    200, page([f"{number:09d}-{n}{'n' * 4000}" for n in range(1000)], f"t{number}")
+                )
+            elif mode == "trickle":
+                time.sleep(0.3)
+                self.answer(200, page([f"jit_f-{number:064x}-cache"], f"t{number}"))
             elif mode == "drip":
                 self.drip()
             elif mode == "slow":

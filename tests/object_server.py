@@ -107,7 +107,8 @@ class Seen:
 #: Spoils a request: gets it and says how, or None.
 #: A number is a status, "drop" closes before anything happens, "lose" closes after the server has
 #: done it, "truncate" sends half of the answer, "shorten" does and announces no more, "junk" sends
-#: as many other bytes, "slow" waits a moment, "hang" answers nothing until the proxy ends.
+#: as many other bytes, "slow" waits a moment, "hang" answers nothing until the proxy ends,
+#: "drip" sends the answer a byte now and then.
 Fault = Callable[[Seen], "int | str | None"]
 
 
@@ -200,7 +201,9 @@ def run_proxy(upstream: str) -> Iterator[Proxy]:
                 data = data[: len(data) // 2]
             if how == "junk":
                 data = os.urandom(len(data))
-            self.answer(answer.status, answer.getheaders(), data, length, half=how == "truncate")
+            headers = answer.getheaders()
+            half, drip = how == "truncate", how == "drip"
+            self.answer(answer.status, headers, data, length, half=half, drip=drip)
 
         def answer(
             self,
@@ -209,6 +212,7 @@ def run_proxy(upstream: str) -> Iterator[Proxy]:
             data: bytes,
             length: str | None = None,
             half: bool = False,
+            drip: bool = False,
         ) -> None:
             self.send_response_only(status)
             for header, value in headers:
@@ -217,6 +221,12 @@ def run_proxy(upstream: str) -> Iterator[Proxy]:
             # The answer to HEAD announces a length and has no body.
             self.send_header("Content-Length", length if self.command == "HEAD" else str(len(data)))
             self.end_headers()
+            if drip:
+                for place in range(len(data)):
+                    self.wfile.write(data[place : place + 1])
+                    if proxy.ended.wait(0.05):
+                        break
+                return
             self.wfile.write(data[: len(data) // 2] if half else data)
             self.close_connection = self.close_connection or half
 

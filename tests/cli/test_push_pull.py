@@ -51,6 +51,55 @@ def test_push_sends_what_is_missing_and_nothing_else(
     assert s3.counts() == {"list": 1}
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object is too slow after seconds, at less than 200 bytes."""
+    from jaxcache.store.object import patience
+
+    monkeypatch.setattr(patience, "SPEED_SECONDS", 2.0)
+    monkeypatch.setattr(patience, "SLOWEST_BYTES", 200)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_an_object_that_arrives_too_slowly_stays_behind(
+    run_cli: RunCli, local: Path, bucket: str, s3: Proxy, tmp_path: Path
+) -> None:
+    assert run_cli("push", bucket, "-C", local).returncode == 0
+    slow = min(names(local))
+    s3.fault = lambda seen: "drip" if seen.verb == "get" and seen.name.endswith(slow) else None
+    done = run_cli("pull", bucket, "-C", tmp_path / "new")
+    assert done.returncode == 3, done.stderr
+    assert "arrives too slowly" in done.stdout + done.stderr
+    assert names(tmp_path / "new") == names(local) - {slow}
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(("command", "code"), [("pull", 10), ("verify", 10), ("ci restore", 0)])
+def test_a_bucket_of_slow_objects_is_given_up(
+    run_cli: RunCli,
+    local: Path,
+    bucket: str,
+    s3: Proxy,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    code: int,
+) -> None:
+    """A job of CI goes on without its cache."""
+    from jaxcache.store.object import patience
+
+    monkeypatch.setattr(patience, "SLOW_OBJECTS", 3)
+    assert run_cli("push", bucket, "-C", local).returncode == 0
+    s3.forget()
+    s3.fault = lambda seen: "drip" if seen.verb == "get" else None
+    places = (bucket,) if command != "verify" else ()
+    into = bucket if command == "verify" else tmp_path / "new"
+    done = run_cli(*command.split(), *places, "-C", into)
+    assert done.returncode == code, done.stderr
+    assert "were too slow; the last one" in done.stderr
+    assert s3.counts()["get"] <= 2 * ENTRIES
+
+
 def test_globs_choose(run_cli: RunCli, local: Path, bucket: str, tmp_path: Path) -> None:
     def sent(*options: str) -> list[str]:
         done = told(run_cli("push", bucket, "-C", local, "--json", "-n", *options))

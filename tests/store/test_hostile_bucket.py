@@ -47,7 +47,9 @@ IMPATIENT = (
 )
 
 
-@pytest.mark.parametrize("hostile", ["page", "empty", "large", "long"], indirect=True)
+@pytest.mark.parametrize(
+    "hostile", ["page", "empty", "large", "long", "wide", "trickle"], indirect=True
+)
 def test_a_listing_that_never_ends_is_given_up(hostile: str, tmp_path: Path) -> None:
     limits = "import resource; resource.setrlimit(resource.RLIMIT_DATA, (1 << 30, 1 << 30))\n"
     done = subprocess.run(

@@ -16,7 +16,11 @@ _LAST = "\U0010ffff"
 PAGE_SECONDS = 60.0
 #: A page of 1,000 names takes less than a megabyte; a server may answer with more than was asked.
 MAX_PAGE_MEMORY_BYTES = 256 << 20
-MAX_OBJECTS = 20_000_000
+#: What a listing takes in memory ends with these two: under 2 GB.
+MAX_OBJECTS = 2_000_000
+MAX_LISTED_CHARACTERS = 256 << 20
+#: After the first minute, a listing that names fewer objects a second is given up.
+SLOWEST_NAMES = 100
 #: S3, GCS and Azure allow 1,024 bytes.
 _MAX_NAME_LENGTH = 4096
 _LOOK_SECONDS = 0.05
@@ -56,11 +60,11 @@ class Lister:
                 pages.go_on_behind(f"{lead}{last[0]}/{_LAST}")
 
 
-def _next_page(stream: Any) -> Sequence[Any]:
-    """The next page of obstore's listing, which goes through empty pages without a word.
+def _next_page(stream: Any, seconds: float) -> Sequence[Any]:
+    """Return the next page of obstore's listing, which passes over empty pages silently.
 
     Raises:
-        NoCacheError: nothing came for :data:`PAGE_SECONDS`, or it takes too much memory.
+        NoCacheError: it does not arrive within the time, or takes too much memory.
     """
     found: list[Any] = []
     done = threading.Event()
@@ -72,19 +76,28 @@ def _next_page(stream: Any) -> Sequence[Any]:
             found.append(error)
         done.set()
 
-    before, deadline = _resident_bytes(), time.monotonic() + PAGE_SECONDS
+    before = _resident_bytes()
+    deadline = time.monotonic() + seconds
     threading.Thread(target=work, daemon=True).start()
     while not done.wait(_LOOK_SECONDS):
-        if time.monotonic() > deadline or _resident_bytes() - before > MAX_PAGE_MEMORY_BYTES:
-            raise NoCacheError(
-                f"its listing has given no name for {PAGE_SECONDS:.0f} s, or is absurdly large",
-                code="bad-listing",
-                hint="check the endpoint; another run begins anew",
+        if time.monotonic() > deadline:
+            raise _bad_listing(
+                f"its listing names nothing for {PAGE_SECONDS:.0f} s, or fewer than "
+                f"{SLOWEST_NAMES} objects a second"
+            )
+        if _resident_bytes() - before > MAX_PAGE_MEMORY_BYTES:
+            raise _bad_listing(
+                f"a page of its listing takes over {MAX_PAGE_MEMORY_BYTES >> 20} MiB of memory"
             )
     if isinstance(found[0], BaseException):
         raise found[0]
     page: Sequence[Any] = found[0]
     return page
+
+
+def _bad_listing(message: str) -> NoCacheError:
+    hint = "check the endpoint and the directory in the URL"
+    return NoCacheError(message, code="bad-listing", hint=hint)
 
 
 def _resident_bytes() -> int:
@@ -100,7 +113,9 @@ class _Pages:
         self._lister, self._lead = lister, lead
         self._after: str | None = None
         self._first: str | None = None
-        self._seen = 0
+        self._objects = 0
+        self._characters = 0
+        self._waited_seconds = 0.0
         self._stream: Any = None
 
     def next(self) -> Sequence[Any]:
@@ -113,12 +128,15 @@ class _Pages:
                 self._lister.client, folder, offset=self._after, chunk_size=self._lister.page
             )
         first = self._after is None
+        earned_seconds = PAGE_SECONDS + self._objects / SLOWEST_NAMES - self._waited_seconds
+        began = time.monotonic()
         try:
-            page = _next_page(self._stream)
+            page = _next_page(self._stream, min(PAGE_SECONDS, earned_seconds))
         except Exception:
             TRAFFIC.add("list")
             self._stream = None
             raise
+        self._waited_seconds += time.monotonic() - began
         if page or first:  # the end of a listing is known without asking
             TRAFFIC.add("list")
         if page:
@@ -129,22 +147,19 @@ class _Pages:
     def _check(self, page: Sequence[Any]) -> None:
         """Refuse a listing that begins anew, or never ends."""
         start = page[0]["path"]
-        self._seen += len(page)
         again = start == self._first or (
             self._lister.can_skip and self._first is not None and start <= (self._after or "")
         )
-        if again or self._seen > MAX_OBJECTS:
-            raise NoCacheError(
-                "its listing repeats itself" if again else f"it lists over {MAX_OBJECTS} objects",
-                code="bad-listing",
-                hint="check the endpoint and the folder in the URL",
-            )
+        if again:
+            raise _bad_listing("its listing repeats itself")
+        self._objects += len(page)
+        self._characters += sum(len(row["path"]) for row in page)
+        if self._objects > MAX_OBJECTS:
+            raise _bad_listing(f"it lists over {MAX_OBJECTS:,} objects")
+        if self._characters > MAX_LISTED_CHARACTERS:
+            raise _bad_listing(f"its names have over {MAX_LISTED_CHARACTERS:,} characters together")
         if any(len(row["path"]) > _MAX_NAME_LENGTH for row in page):
-            raise NoCacheError(
-                f"it lists a name of more than {_MAX_NAME_LENGTH:,} characters",
-                code="bad-listing",
-                hint="check the endpoint: no object store has such names",
-            )
+            raise _bad_listing(f"it lists a name of more than {_MAX_NAME_LENGTH:,} characters")
         self._first = self._first or start
 
     def go_on_behind(self, name: str) -> None:

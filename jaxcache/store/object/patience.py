@@ -7,11 +7,12 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 from jaxcache.errors import JaxcacheError, NoCacheError
 from jaxcache.store.ahead import pause
+from jaxcache.store.base import StoreError
 from jaxcache.store.object.failures import UnansweredError, find_meaning
 from jaxcache.store.object.traffic import TRAFFIC, Verb
 
@@ -27,6 +28,11 @@ _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.2, 10.0
 #: A request that took so long, with its repetitions, is not repeated: a server that sends one byte
 #: after another must not keep a command for hours.
 _REPEAT_SECONDS = 900.0
+#: An object of which fewer bytes arrive in a minute is given up. 32 of them share a slow network.
+SPEED_SECONDS = 60.0
+SLOWEST_BYTES = 6_000
+#: A store with so many slow objects is given up: together they take minutes, not hours.
+SLOW_OBJECTS = 8
 #: Throttling is mentioned this often at the most.
 _SAY_AGAIN_SECONDS = 10.0
 
@@ -40,6 +46,7 @@ class Requests:
         self._answered = False
         self._not_before = 0.0
         self._said_at = -1e9
+        self._slow_objects = 0
 
     def send(
         self, verb: Verb | None, name: str, request: Callable[[], _Result], *, sent_bytes: int = 0
@@ -68,6 +75,8 @@ class Requests:
                 again = failure.again if isinstance(failure, UnansweredError) else None
                 self._answered = self._answered or again != "connection"
                 most = _ATTEMPTS if self._answered else _ATTEMPTS_AT_FIRST
+                if again == "connection" and name and time.monotonic() > last_at:
+                    raise self._too_slow(name, f"took over {_REPEAT_SECONDS:.0f} s") from error
                 if again is None or attempt >= most or time.monotonic() > last_at:
                     raise failure from error
                 if again == "throttled":
@@ -85,6 +94,44 @@ class Requests:
                 self._answered = True
                 return result
             attempt += 1
+
+    def receive(self, name: str, answer: Any) -> Iterator[Any]:
+        """Yield the parts of an object's bytes as they arrive.
+
+        Raises:
+            StoreError: ``too-slow``; NoCacheError where other objects were before it.
+        """
+        received_bytes = 0
+        seconds = 0.0
+        asked_at = time.monotonic()
+        for part in answer.stream(min_chunk_size=1):
+            received_bytes += len(part)
+            # A process that was stopped meanwhile has not waited for the server.
+            seconds += min(time.monotonic() - asked_at, _LONGEST_WAIT_SECONDS)
+            yield part
+            if seconds > SPEED_SECONDS:
+                if received_bytes < SLOWEST_BYTES:
+                    raise self._too_slow(
+                        name,
+                        f"arrives too slowly: {received_bytes:,} bytes in {seconds:.0f} s, "
+                        f"expected at least {SLOWEST_BYTES:,}",
+                    )
+                received_bytes = 0
+                seconds = 0.0
+            asked_at = time.monotonic()
+
+    def _too_slow(self, name: str, reason: str) -> JaxcacheError:
+        """Return the failure of one object; of the store where it is not the first."""
+        with self._lock:
+            self._slow_objects += 1
+        if self._slow_objects < SLOW_OBJECTS:
+            return StoreError(name, reason, code="too-slow")
+        return NoCacheError(
+            f"{self._slow_objects} objects of {self._url} were too slow; the last one {reason}",
+            code="too-slow",
+            hint="check the network and the server; what arrived stays, and the same command "
+            "goes on from there",
+        )
 
     def _wait(self) -> None:
         while (seconds := self._not_before - time.monotonic()) > 0:

@@ -33,7 +33,6 @@ _Result = TypeVar("_Result")
 MAX_OBJECT_BYTES = 5 << 30
 #: Opened objects up to this size are held in memory, larger ones in a temporary file.
 _HELD_BYTES = 1 << 20
-_CHUNK_BYTES = 1 << 20
 #: Up to this many objects are looked at one by one before they are deleted, more by a listing.
 _LOOK_SINGLY = 100
 #: Keys in one deleting request of S3.
@@ -96,7 +95,7 @@ class ObjectStore:
         if not limit:
             return b""
         try:
-            data = self._get("get", name, lambda found: bytes(found.bytes()), range=(0, limit))
+            data = self._get("get", name, partial(self._receive, name), range=(0, limit))
         except OutOfRangeError:
             return b""
         except StoreError as error:
@@ -124,7 +123,7 @@ class ObjectStore:
             file = tempfile.SpooledTemporaryFile(_HELD_BYTES)  # noqa: SIM115 - the caller's
             seen = hashlib.sha256()
             try:
-                for chunk in found.stream(min_chunk_size=_CHUNK_BYTES):
+                for chunk in self._requests.receive(name, found):
                     file.write(chunk)
                     seen.update(chunk)
                 _check_whole(file.tell(), meta)
@@ -150,13 +149,16 @@ class ObjectStore:
         def take(found: Any) -> Fetched:
             meta, attributes = found.meta, found.attributes
             _check_size(name, meta, limit)
-            data = bytes(found.bytes())
+            data = self._receive(name, found)
             _check_whole(len(data), meta)
             TRAFFIC.add(received_bytes=len(data))
             _check_digest(name, hashlib.sha256(data).hexdigest(), attributes)
             return Fetched(data, info_of(meta, attributes))
 
         return self._get("get", name, take)
+
+    def _receive(self, name: str, found: Any) -> bytes:
+        return b"".join(self._requests.receive(name, found))
 
     def _get(
         self, verb: Verb, name: str, take: Callable[[Any], _Result], **options: Any
