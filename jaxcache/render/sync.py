@@ -93,9 +93,11 @@ def _notes(done: Outcome) -> Iterator[str]:
 
 
 def _failures(done: Outcome) -> Iterator[str]:
-    """Yield a line for each file that could not be read or written."""
-    for step in done.of(*_FAILED):
+    """Yield a line for each file that could not be read or written, and the number of the rest."""
+    for step in done.failed:
         yield f"{step.name}: {step.detail}"
+    if untried := done.of(MoveAction.UNTRIED):
+        yield f"{format_count(len(untried), 'file')} {untried[0].detail}"
 
 
 def _summary(done: Outcome, present: int, removed: Sequence[Removal]) -> str:

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,13 @@ from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.cache.move.arrive import execute_import, plan_import, receive
 from jaxcache.cache.move.copy import plan_copy
 from jaxcache.cache.move.offer import plan_export
-from jaxcache.cache.move.step import MoveAction, Outcome
+from jaxcache.cache.move.step import MoveAction, MoveTarget, Outcome
 from jaxcache.cache.move.stores import sender_of
 from jaxcache.cache.move.sync import execute, plan_sync
 from jaxcache.core.names import AUTOTUNE_DIR, KERNEL_CACHE
 from jaxcache.entry.names import key_of
 from jaxcache.errors import JaxcacheError
+from jaxcache.model import FileInfo
 from jaxcache.store.base import NewFile, StoreError
 from jaxcache.store.local import LocalStore
 from jaxcache.warm.delivery import Delivery
@@ -219,6 +220,37 @@ def test_an_atomic_copy_leaves_out_what_cannot_be_read(there: Path, tmp_path: Pa
     done = receive(target, sender_of(source, plan), plan, now_ns=OLD_NS, atomic=True)
     assert (done.exit_code, done.rolled_back) == (3, False)
     assert names(tmp_path / "here") == names(there) - {first(there).name}
+
+
+@pytest.mark.parametrize("way", ["push", "pull", "copy", "restore", "save"])
+def test_a_directory_that_takes_no_more_files_is_not_asked_again_and_every_entry_is_counted(
+    run_cli: RunCli, there: Path, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[str] = []
+
+    def refuse(store: LocalStore, files: Sequence[NewFile]) -> Iterator[FileInfo | StoreError]:
+        for file in files:
+            if file.name.endswith("-cache"):
+                tries.append(file.name)
+                yield StoreError(file.name, "no space left on device", code="io-error")
+            else:
+                yield from write_many(store, [file])
+
+    write_many = LocalStore.write_many
+    monkeypatch.setattr(LocalStore, "write_many", refuse)
+    monkeypatch.setattr(MoveTarget, "batch", 1)
+    monkeypatch.setattr(MoveTarget, "workers", 1)
+    done = run_cli(*WAYS[way](there, tmp_path / "here"), "--json")
+    assert (done.returncode, names(tmp_path / "here")) == (3, set())
+    assert 0 < len(tries) < len(names(there))
+    document = json.loads(done.stdout)
+    if way == "copy":
+        assert {e["action"] for e in document["entries"]} == {"write"}
+        assert (len(document["entries"]), document["summary"]["written"]) == (len(names(there)), 0)
+    elif way == "restore":
+        assert (document["written"], document["present"], document["left_out"]) == (0, 0, 0)
+    else:
+        assert len(document["failed"]) == len(names(there))
 
 
 def test_of_refused_entries_the_ledger_learns_nothing_and_no_pin_travels(

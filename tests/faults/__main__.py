@@ -18,7 +18,7 @@ from faults import places, process, trials, world
 from faults.commands import ROWS, Row
 from faults.intercept import why_not
 
-KINDS = ("kill", "eio", "eacces", "full", "disk", "clock", "lock", "pair")
+KINDS = ("kill", "interrupt", "eio", "eacces", "full", "disk", "clock", "lock", "pair")
 
 
 def main() -> int:
@@ -141,8 +141,9 @@ def _try(
             yield from places.stopped_holder(lab, plan)
     elif kind == "clock":
         yield from trials.clocks(lab, plan, _pick(list(trials.CLOCKS), sample, number))
-    elif kind == "kill":
-        yield from trials.kills(lab, plan, _pick(calls, sample, number))
+    elif kind in ("kill", "interrupt"):
+        tries = trials.kills if kind == "kill" else trials.interrupts
+        yield from tries(lab, plan, _pick(calls, sample, number))
     else:  # each call meets one of the three
         calls = calls[_ERRORS.index(kind) :: len(_ERRORS)]
         at = _pick(calls, sample, number)

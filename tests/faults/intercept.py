@@ -82,6 +82,8 @@ class Verdict(Enum):
 
     GO_ON = auto()
     KILL = auto()
+    INTERRUPT = auto()
+    """SIGINT, as by Ctrl-C; the call itself goes on."""
     WAIT = auto()
     """It stays where it is until :meth:`Supervised.release`."""
 
@@ -184,6 +186,8 @@ class Supervised:
             if verdict is Verdict.KILL:
                 self.kill()
                 return
+            if verdict is Verdict.INTERRUPT:
+                os.kill(self.pid, signal.SIGINT)
             if verdict is Verdict.WAIT:
                 self._waiting.append(number)
                 return
@@ -251,6 +255,7 @@ def _run_child(
     code = 70
     try:
         os.setsid()
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a background job
         if prepare:
             prepare()
         try:

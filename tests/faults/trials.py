@@ -15,7 +15,7 @@ from faults.process import DAY_NS, Clock, Done, later, run_cli, start_cli
 from faults.world import State, copy_of, look
 
 #: Exit codes of the command line's contract, without those of signals and of mistakes.
-_CODES = frozenset({0, 1, 2, 3, 10, 11, 12, 13})
+_CODES = frozenset({0, 1, 2, 3, 10, 11, 12, 13, 130})
 #: Calls that take room on the disk.
 _TAKES_ROOM = frozenset(
     {
@@ -88,6 +88,12 @@ def kills(lab: Lab, plan: Plan, numbers: Iterable[int]) -> Iterator[Failure | No
     """Kill at one call after the other; then run it again."""
     for number in numbers:
         yield _one(lab, plan, f"killed at call {number}", _at(number, Verdict.KILL))
+
+
+def interrupts(lab: Lab, plan: Plan, numbers: Iterable[int]) -> Iterator[Failure | None]:
+    """Interrupt at one call after the other; then run it again."""
+    for number in numbers:
+        yield _one(lab, plan, f"interrupted at call {number}", _at(number, Verdict.INTERRUPT))
 
 
 def errors(lab: Lab, plan: Plan, code: int, numbers: Iterable[int]) -> Iterator[Failure | None]:

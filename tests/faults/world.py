@@ -59,6 +59,7 @@ def build(root: Path) -> None:
     _bundles(root, source)
     _date(cache)
     _cli(root, "pin", "-C", cache, _key(cache, _DATED, "jit_loss"))
+    _cli(root, "trust", "keygen", "ours")
     _cli(root, "trust", "add", "foe", f"jaxcache-ed25519 {'B' * 43}=")
     _ledger(root)
     bad = _file(cache, _OLDER, "jit_dtypes")
@@ -202,6 +203,8 @@ def look(root: Path) -> State:
             leftovers.add(name)
         elif path.name == ".lockfile" or "/locks/" in name or "/.jaxcache/ledger/" in name:
             continue  # locks are empty, and made where there are none
+        elif "/.jaxcache/signatures/" in name:
+            files |= _signed(root, path)
         elif name.endswith("/.jaxcache/ci.json"):
             files[name] = "a baseline"  # of one moment
             torn += [] if _is_json(path) else [name]
@@ -258,6 +261,17 @@ def _sealed(data: bytes) -> bytes:
     sealed = bytes(seal_entry(data))
     assert sealed == data or (sealed[5:-4], len(sealed)) == (data[5:], len(data) + 4)
     return sealed
+
+
+def _signed(root: Path, path: Path) -> dict[str, str]:
+    """What a file of signatures vouches for with the key of this world."""
+    from jaxcache.cache.trust import read_private_key
+    from jaxcache.core.signing import read_signed
+
+    private = read_private_key(root / "home" / "config" / "jaxcache" / "ours.key")
+    key = private.public_key().public_bytes_raw()
+    signed = read_signed(_read(path), {key})
+    return {f"{path.parents[2].name}/{name}: signed": repr(d) for name, d in signed.items()}
 
 
 def _describe(path: Path, data: bytes) -> str:

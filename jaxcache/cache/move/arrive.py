@@ -107,8 +107,7 @@ def execute_import(
 ) -> Outcome:
     """Write what a plan says. The bundle must have been verified.
 
-    A file that cannot be written ends the import: most likely there is no room for the next one
-    either. What was written until then stays, each entry whole; with ``atomic`` nothing stays.
+    What was written before a failure stays, each entry whole; with ``atomic`` nothing stays.
 
     Args:
         store: None for a dry run.
@@ -138,9 +137,7 @@ def receive(
         atomic: all entries, or none.
         ordered: each file after those before it, as torch needs its own.
     """
-    moving = partial(
-        move, source, plan=plan, now_ns=now_ns, stop_at_failure=True, progress=progress
-    )
+    moving = partial(move, source, plan=plan, now_ns=now_ns, progress=progress)
     if store is None:
         return replace(moving(target=MoveTarget()), dry_run=True)
     delete_leftovers(store)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from jaxcache.cache.move.step import (
@@ -23,6 +24,7 @@ from jaxcache.model import CUT_SHORT, GRACE_NS
 from jaxcache.store.ahead import REQUESTS_AT_ONCE, in_order
 from jaxcache.store.base import ChangedError, ExistsError, MissingError, StoreError
 
+_UNTRIED = "not tried after a file that could not be written"
 UNFINISHED = "still being written; run it again in a minute"
 _BATCH_BYTES = 4 << 20
 _Taken = list[tuple[Step, Any]]
@@ -35,14 +37,15 @@ def move(
     *,
     now_ns: int,
     jobs: int | None = None,
-    stop_at_failure: bool = False,
     progress: Progress | None = None,
 ) -> Outcome:
     """Carry out a plan, and say how each step ended.
 
+    A file that a directory does not take ends the move: most likely it has no room for the next
+    one either. A bucket refuses objects one by one.
+
     Args:
         jobs: threads that read, check and write; by default what suits source and target.
-        stop_at_failure: leave the rest untried after the first file that cannot be written.
 
     Raises:
         NoCacheError: a place is out of reach. What was written until then is whole and settled,
@@ -62,7 +65,7 @@ def move(
 
     def take() -> Iterator[_Taken]:
         for batch in _in_batches(writes, 1 if remote else target.batch):
-            if stop_at_failure and any(map(is_unwritten, list(ends.values()))):
+            if not target.remote and any(map(is_unwritten, list(ends.values()))):
                 return
             yield [(step, source.take(step)) for step in batch]
 
@@ -95,8 +98,8 @@ def move(
             target.settle(_written(ends))
         raise
     target.settle(_written(ends))
-    untried = {s.name: replace(s, action=MoveAction.UNTRIED) for s in writes if s.name not in ends}
-    last = ends | untried
+    end_untried = partial(replace, action=MoveAction.UNTRIED, detail=_UNTRIED)
+    last = ends | {step.name: end_untried(step) for step in writes if step.name not in ends}
     return Outcome(plan, tuple(last.get(s.name, s) for s in plan.steps))
 
 
