@@ -18,6 +18,8 @@ from ..core.sharing import adopt_from_folder
 from .files import read_file, write_whole
 
 _MAX_NAMES, _MAX_LISTED = 200_000, 1_000_000
+#: No directory has longer names, so no entry has.
+_MAX_NAME_LENGTH = 255
 
 
 class AbsentError(Exception):
@@ -168,7 +170,7 @@ class BucketStore:
             for page in self._obstore.list(self._store, prefix, chunk_size=1000):
                 for meta in page:
                     name = meta["path"][len(prefix or "") :]
-                    if "/" not in name:
+                    if "/" not in name and len(name) <= _MAX_NAME_LENGTH:
                         found.add(name)
                 listed += len(page)
                 if len(found) > _MAX_NAMES or listed > _MAX_LISTED:

@@ -23,6 +23,7 @@ from jaxcache.live.endpoint import is_own_name, serve
 from jaxcache.live.frame import decode
 from jaxcache.live.helped import HelpedDirectory
 from jaxcache.live.leases import Leases
+from jaxcache.live.stores import BucketStore
 from jaxcache.live.tiers import Tier
 from live.conftest import PROGRAM, RunLive, entries
 
@@ -75,6 +76,14 @@ def test_a_tier_that_answers_every_second_request_is_given_up(hanging_server: An
     assert answers[-1] is None
     assert len(layer.said) == 1
     assert layer.counters["tier_skipped"] >= 28
+
+
+def test_a_name_that_no_entry_has_is_not_kept(bucket: str) -> None:
+    """A bucket takes names of 1,024 bytes, and a listing keeps 200,000."""
+    store = BucketStore(bucket, 10.0)
+    store.write(f"{KEY}-cache", b"entry", replace=True)
+    store.write("n" * 512, b"", replace=True)
+    assert store.names() == {f"{KEY}-cache"}
 
 
 def test_a_request_needs_no_new_thread(
