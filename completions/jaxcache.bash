@@ -11,6 +11,8 @@ _jaxcache() {
     esac
   done
   case "$command $previous" in
+  'ls --sort') mapfile -t COMPREPLY < <(compgen -W 'used key size payload compile created platform' -- "$current"); return ;;
+  'ls --group-by') mapfile -t COMPREPLY < <(compgen -W 'module function platform target codec' -- "$current"); return ;;
   'ls --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
   'ls --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'show --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;

@@ -56,13 +56,13 @@ def format_command(command: str, cache_dir: str) -> str:
     return f"jaxcache {command} -C {shlex.quote(cache_dir)}"
 
 
-def format_install(package: str) -> str:
-    """Print the command that installs a package beside jaxcache; not every Python has pip."""
+def format_install(extra: str) -> str:
+    """Print the command that installs an extra of jaxcache; not every Python has pip."""
     from importlib.util import find_spec
 
     if find_spec("pip"):
-        return f"{sys.executable} -m pip install {package}"
-    return f"uv pip install --python {sys.executable} {package}"
+        return f"{sys.executable} -m pip install 'jaxcache[{extra}]'"
+    return f"uv pip install --python {sys.executable} 'jaxcache[{extra}]'"
 
 
 def format_compile(seconds: float | None) -> str:

@@ -1,5 +1,6 @@
 """The files of a cache directory, by name alone: the first step of every operation."""
 
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
@@ -7,8 +8,31 @@ from typing import NamedTuple
 
 from jaxcache.core.names import AUTOTUNE_DIR, OWN_DIR, Key
 from jaxcache.entry.names import FileKind, own_kind, split_name
+from jaxcache.errors import NoCacheError
 from jaxcache.model import FileInfo, Problem
 from jaxcache.store.base import Store
+
+#: Directories by which a cache of torch's compilers is recognized.
+_TORCH_DIRECTORIES = frozenset({"aotautograd", "fxgraph", "locks"})
+
+
+def is_foreign(path: str) -> bool:
+    """Whether a directory holds visible files, and no compiler gives any of them its name."""
+    foreign = False
+    with os.scandir(path) as files:
+        for file in files:
+            if split_name(file.name)[0] is not FileKind.STRAY or file.name in _TORCH_DIRECTORIES:
+                return False
+            foreign = foreign or not (file.name.startswith(".") or file.is_dir())
+    return foreign
+
+
+def foreign_directory(url: str) -> NoCacheError:
+    """Return the error for a directory that holds files of other programs alone."""
+    return NoCacheError(
+        f"{url} is not a cache: no file in it has a name that a compiler gives",
+        hint="name the cache with -C; jaxcache where prints the directory in use",
+    )
 
 
 class EntryFile(NamedTuple):

@@ -224,7 +224,7 @@ def sort_entries(entries: Iterable[Entry], by: str) -> list[Entry]:
         raise UsageError(
             f"cannot sort by {by!r}",
             code="bad-sort",
-            hint=f"one of {', '.join(_SORTS)}, with :asc or :desc behind it",
+            hint=f"one of {', '.join(_SORTS)}, optionally followed by :asc or :desc",
         )
     read, _, descending = _SORTS[field]
     by_key = sorted(entries, key=lambda e: e.key)

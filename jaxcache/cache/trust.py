@@ -74,7 +74,7 @@ class Verdict:
         if self.trusted:
             return None
         if self.unchecked:
-            return f"its signature was not checked: {format_install('cryptography')}"
+            return f"its signature was not checked: {format_install('sign')}"
         if self.unknown:
             return f"it is signed by an unknown key, {self.unknown[0]}"
         return "it is not signed"
@@ -114,7 +114,7 @@ def generate_key(path: Path) -> bytes:
     """Make a key pair; write the private key to a new file and return the public key.
 
     Raises:
-        UntrustedError: no ``cryptography``.
+        UsageError: ``no-cryptography``.
         JaxcacheError: ``exists``, or the file cannot be written.
     """
     private = load_ed25519().Ed25519PrivateKey.generate()
@@ -314,7 +314,7 @@ def check_signatures(bundle: Bundle, trusted: Sequence[TrustedKey], *, required:
 def _has_cryptography() -> bool:
     try:
         load_ed25519()
-    except UntrustedError:
+    except UsageError:
         return False
     return True
 
@@ -323,14 +323,14 @@ def load_ed25519() -> Any:
     """Import what signs and verifies.
 
     Raises:
-        UntrustedError: no ``cryptography``.
+        UsageError: ``no-cryptography``.
     """
     try:
         from cryptography.hazmat.primitives.asymmetric import ed25519
     except ImportError as error:
-        raise UntrustedError(
-            "signing needs the package cryptography",
+        raise UsageError(
+            "signatures need jaxcache[sign]",
             code="no-cryptography",
-            hint=format_install("cryptography"),
+            hint=format_install("sign"),
         ) from error
     return ed25519

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from jaxcache.cli.opening import refuse_foreign
 from jaxcache.cli.options import JsonOutput
 from jaxcache.cli.root import diagnose_root, find_root
 from jaxcache.errors import ExitCode, UsageError
@@ -67,6 +68,8 @@ def command(
             code="not-a-directory",
             hint=f"look into a bundle with: jaxcache show {path}",
         )
+    if place.cache_dir and os.path.isdir(path):
+        refuse_foreign(path)
     if used:
         settings = with_script(settings, used.settings)
         path = path if place.cache_dir else used.opened or path

@@ -15,6 +15,8 @@ from jaxcache.store.location import absolute_location
 
 EXAMPLE = "jaxcache explain train.py --width 96"
 EXIT_CODES = (0, 1, 2, 10, 13)
+#: A side that ends so is a file, not a key.
+_FILES = (".json", ".jsonl", ".recipe", ".log")
 
 
 #: Whether the words are a command line, because all of them come after ``--``.
@@ -69,6 +71,12 @@ def command(
     command_line = given if context.meta.get(_COMMAND) else []
     if given and not command_line and given[0].startswith("-"):
         raise UsageError(f"No such option: {given[0]}")
+    missing = [s for s in given if s.endswith(_FILES) and not os.path.exists(s)]
+    if len(given) <= 2 and missing and not command_line:
+        raise UsageError(
+            f"no such file: {', '.join(missing)}",
+            hint="save a run with: jaxcache warm --json SCRIPT > FILE",
+        )
     if options.churn:
         if given:
             raise UsageError("--churn takes no sides")

@@ -102,7 +102,13 @@ def _usage_error(error: Exception) -> JaxcacheError:
     """Put a parser's complaint into our own form."""
     context = getattr(error, "ctx", None)
     message = error.format_message() if hasattr(error, "format_message") else str(error)
-    hint = f"{context.command_path} --help shows what it takes" if context else None
+    hint = f"see {context.command_path} --help" if context else None
+    if similar := getattr(error, "possibilities", None):
+        from difflib import get_close_matches
+
+        option = error.option_name  # type: ignore[attr-defined]
+        message = f"No such option: {option}"
+        hint = f"did you mean {get_close_matches(option, similar, 1, cutoff=0)[0]}?"
     return JaxcacheError(
         message.rstrip("."),
         code="usage",

@@ -10,7 +10,7 @@ from jaxcache.cli.options import Output
 from jaxcache.cli.root import find_root, list_root
 from jaxcache.errors import UsageError
 from jaxcache.model import Depth
-from jaxcache.options import ListOptions, Place
+from jaxcache.options import GROUP_FIELDS, ListOptions, Place
 from jaxcache.store.location import locate_cache
 from jaxcache.units import available_cores
 
@@ -24,7 +24,7 @@ def command(
     group_by: Annotated[
         str | None,
         typer.Option(
-            metavar="FIELD", help="One row per module, function, platform, target or codec."
+            metavar="|".join(GROUP_FIELDS), help="List one row for each value of this field."
         ),
     ] = None,
     *,

@@ -75,6 +75,7 @@ def open_cache(cache_dir: str | None, layout: str | None = None) -> Opened:
     path = find_location(cache_dir, layout).path
     store = open_store(path)
     refuse_root(path)
+    refuse_foreign(path)
     return Opened(store, choose_layout(store, layout))
 
 
@@ -96,6 +97,19 @@ def refuse_root(path: str) -> None:
             code="root-of-caches",
             hint=f"name one of them: {shown}{more}",
         )
+
+
+def refuse_foreign(path: str) -> None:
+    """Refuse a local directory whose visible files all belong to other programs.
+
+    Raises:
+        NoCacheError: ``no-cache``.
+    """
+    from jaxcache.cache.inventory import foreign_directory, is_foreign
+    from jaxcache.store import is_remote
+
+    if not is_remote(path) and is_foreign(path):
+        raise foreign_directory(path)
 
 
 def find_location(cache_dir: str | None, layout: str | None) -> Location:
@@ -123,6 +137,7 @@ def open_jax_cache(cache_dir: str | None) -> "Store":
     path = locate_cache(cache_dir).path
     store = open_store(path)
     refuse_root(path)
+    refuse_foreign(path)
     check_not_torch(store)
     return store
 

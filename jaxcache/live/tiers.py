@@ -242,7 +242,7 @@ class Tier:
         if breaker.failed(seconds, final=denied or missing):
             reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
             if missing:
-                reason = "object stores take the package obstore"
+                reason = "buckets need jaxcache[remote]"
             self._layer.say(f"live: cannot {verb} {self.url} ({reason}); going on without it")
 
     def list(self) -> None:

@@ -116,15 +116,21 @@ class RemovalOptions(Selected):
     )
 
 
+#: The fields that ``ls`` sorts by.
+SORT_FIELDS = ("used", "key", "size", "payload", "compile", "created", "platform")
+#: The fields that ``ls`` groups by.
+GROUP_FIELDS = ("module", "function", "platform", "target", "codec")
+
+
 class ListOptions(Selected):
     """The entries to list, their order, and how much of each to show."""
 
     sort: str = option(
         "--sort",
         TEXT,
-        "used (the latest first), key, size, payload, compile, created or platform.",
+        "Sort by this field (used: most recent first); add :asc or :desc for the direction.",
         default="used",
-        metavar="FIELD[:asc|desc]",
+        metavar="|".join(SORT_FIELDS),
     )
     limit: int | None = option("--limit", COUNT, "List at most N entries, or groups.", min=0)
     long: bool = option(

@@ -9,6 +9,7 @@ import contextlib
 import math
 import os
 import select
+import shlex
 import signal
 import subprocess
 import threading
@@ -51,6 +52,17 @@ class Launch:
     """Its output and its errors are thrown away."""
     unset: tuple[str, ...] = ()
     """Left out of the caller's environment."""
+
+
+def _hint_to_run(command: Sequence[str]) -> str | None:
+    """Return the command that runs an existing file which the system does not run as it is."""
+    path = command[0]
+    if not os.path.isfile(path):
+        return None
+    if path.endswith(".py"):
+        script = shlex.join(command)
+        return f"to run the script: jaxcache warm {script}, or jaxcache run -- python {script}"
+    return f"make it executable, and name it with its directory: ./{os.path.relpath(path)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +213,9 @@ class _Processes:
             self.stop(signal.SIGTERM)
             reason = (getattr(error, "strerror", None) or str(error)).lower()
             raise UsageError(
-                f"cannot run {launch.command[0]}: {reason}", code="cannot-run"
+                f"cannot run {launch.command[0]}: {reason}",
+                code="cannot-run",
+                hint=_hint_to_run(launch.command),
             ) from error
         self._running.append(child)
 

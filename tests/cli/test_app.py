@@ -18,6 +18,7 @@ from jaxcache.cli.optional_value import _ALONE, OptionalValueCommand
     ("words", "hint"),
     [
         (("lst",), "did you mean ls?"),
+        (("ls", "--limt", "3"), "did you mean --limit?"),
         (("prnue", "--max-size", "1"), "did you mean prune?"),
         (("ci", "rstore"), "did you mean restore?"),
         (("xyzzy",), "jaxcache --help lists them"),
@@ -32,6 +33,52 @@ def test_an_unknown_command_gets_a_hint(run_cli: RunCli, words: tuple[str, ...],
     done = run_cli(*words)
     assert (done.returncode, done.stdout) == (2, "")
     assert f"hint: {hint}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("ls",),
+        ("stats",),
+        ("prune", "--max-size", "1GB"),
+        ("doctor", "--fix"),
+        ("seal",),
+        ("export", "x.jxb"),
+        ("push", "x/"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_directory_of_other_files_is_refused(
+    run_cli: RunCli, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "train.py").write_text("print()\n")
+    done = run_cli(*words, "-C", project, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (10, "")
+    assert f"{project} is not a cache" in done.stderr
+    assert [file.name for file in project.iterdir()] == ["train.py"]
+
+
+def test_a_directory_with_hidden_files_alone_is_an_empty_cache(
+    run_cli: RunCli, tmp_path: Path
+) -> None:
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / ".gitkeep").touch()
+    assert run_cli("ls", "-C", tmp_path / "cache").returncode == 0
+
+
+def test_run_names_the_commands_for_a_script(run_cli: RunCli, tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    done = run_cli("run", "train.py", "--steps", "1", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "jaxcache warm train.py --steps 1, or jaxcache run -- python train.py" in done.stderr
+
+
+def test_explain_names_the_files_that_are_missing(run_cli: RunCli, corpus: Path) -> None:
+    done = run_cli("explain", "a.json", "b.json", "-C", corpus / "0.10.2-cpu-zstd")
+    assert done.returncode == 2
+    assert "no such file: a.json, b.json" in done.stderr
 
 
 def test_the_cache_may_be_named_before_the_command(

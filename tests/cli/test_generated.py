@@ -11,9 +11,12 @@ import pytest
 from conftest import REPOSITORY, clean_environment
 from terminal import Terminal
 
+from jaxcache.cache.listing import _GROUPS
+from jaxcache.cache.select import _SORTS
 from jaxcache.cli.app import COMMANDS, load_command, load_function
 from jaxcache.cli.complete import complete_keys
 from jaxcache.core.names import parse_key
+from jaxcache.options import GROUP_FIELDS, SORT_FIELDS
 
 COMPLETIONS = REPOSITORY / "completions"
 
@@ -29,6 +32,13 @@ def test_the_changelog_is_one_page() -> None:
     """A failure after a rebase may be a merge that brought an old list back."""
     lines = (REPOSITORY / "CHANGELOG.md").read_text("utf-8").splitlines()
     assert len(lines) <= 120, "describe the feature in its group instead of adding a bullet"
+
+
+def test_the_fields_of_ls_are_completed() -> None:
+    text = (COMPLETIONS / "jaxcache.bash").read_text("utf-8")
+    assert f"'ls --sort') mapfile -t COMPREPLY < <(compgen -W '{' '.join(SORT_FIELDS)}'" in text
+    assert set(SORT_FIELDS) == set(_SORTS)
+    assert set(GROUP_FIELDS) == set(_GROUPS)
 
 
 def need(program: str) -> str:

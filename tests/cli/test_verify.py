@@ -398,5 +398,5 @@ def test_a_directory_without_a_cache_has_no_problems(
     (tmp_path / "README.md").write_text("a project")
     done = run_cli("verify", "-C", tmp_path, *options)
     assert (done.returncode, done.stdout) == (10, "")
-    assert f"{tmp_path} holds no cache" in done.stderr
+    assert f"{tmp_path} is not a cache" in done.stderr
     assert "--fix" not in done.stderr

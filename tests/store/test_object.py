@@ -147,8 +147,9 @@ def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
         env=clean_environment(tmp_path),
         check=False,
     )
-    assert done.returncode == 1
-    assert done.stderr.endswith(f"  hint: {format_install('obstore')}\n")
+    assert done.returncode == 2
+    assert "buckets need jaxcache[remote]" in done.stderr
+    assert done.stderr.endswith(f"  hint: {format_install('remote')}\n")
 
 
 @pytest.mark.parametrize("how", [500, 502, "drop", "lose", "truncate", "slow"])

@@ -23,12 +23,12 @@ def explain_given(given: Sequence[str], path: str, *, explicit: bool = True) -> 
         explicit: that cache was named, so it must be there.
 
     Raises:
-        UsageError: there is no such run, and nothing else that it could be.
+        UsageError: a text that names no file, and there is no cache.
         JaxcacheError: ``no-match``, ``ambiguous-key``
         NoCacheError
     """
     known = open_known(path, explicit=explicit)
-    sides = [_side(text, known, explicit=explicit) for text in given]
+    sides = [_side(text, known, path, explicit=explicit) for text in given]
     if len(sides) == 1:
         side = _newest(sides[0][0], known)
         sides = [(_others(side, known), known), (side, known)]
@@ -37,7 +37,9 @@ def explain_given(given: Sequence[str], path: str, *, explicit: bool = True) -> 
     return explain(left, right)
 
 
-def _side(text: str, known: KnownCache | None, *, explicit: bool) -> tuple[Side, KnownCache | None]:
+def _side(
+    text: str, known: KnownCache | None, path: str, *, explicit: bool
+) -> tuple[Side, KnownCache | None]:
     """Return a side and the cache that knows more of its keys: the one named, else its own."""
     if os.path.isdir(text):
         cache = KnownCache(open_store(text))
@@ -48,7 +50,10 @@ def _side(text: str, known: KnownCache | None, *, explicit: bool) -> tuple[Side,
             return side, open_known(side.cache_dir)
         return side, known
     if known is None:
-        raise UsageError(f"there is no run {text}, and no cache whose key it could be")
+        raise UsageError(
+            f"{text}: no such file, and {path} has no cache whose key this could be",
+            hint="name a saved run (warm --json > FILE), a key, a cache directory or a script",
+        )
     return known.side(text), known
 
 

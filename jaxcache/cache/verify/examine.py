@@ -13,12 +13,12 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from jaxcache.cache.inventory import foreign_directory
 from jaxcache.cache.leftovers import find_leftovers
 from jaxcache.cache.scan import NO_AIDS, Progress
 from jaxcache.cache.select import Selection
 from jaxcache.cache.verify.check import Checked
 from jaxcache.core.names import OWN_DIR
-from jaxcache.errors import NoCacheError
 from jaxcache.model import CUT_SHORT, Entry, FileInfo, Problem, ProblemKind, result_repr
 from jaxcache.options import Level, VerifyOptions
 from jaxcache.store.base import MissingError, Store, StoreError, same_file
@@ -195,10 +195,7 @@ def _refuse_foreign(store: Store, seen: "Seen") -> None:
     """
     kinds = {kind for kind, _ in seen.inventory.files()}
     if kinds == {"stray"} and not any(True for _ in store.list(OWN_DIR)):
-        raise NoCacheError(
-            f"{store.url} holds no cache: no file in it has a name that a compiler gives",
-            hint="name the cache with -C; jaxcache where prints the directory in use",
-        )
+        raise foreign_directory(store.url)
 
 
 def _look_again(store: Store, file: Any) -> Any:

@@ -15,7 +15,7 @@ from jaxcache.core.remote import (
     has_credentials,
     split_url,
 )
-from jaxcache.errors import JaxcacheError, NoCacheError, UsageError
+from jaxcache.errors import NoCacheError, UsageError
 from jaxcache.store.object.failures import CREDENTIAL_HINTS, find_meaning, first_line
 from jaxcache.store.object.store import ObjectStore
 from jaxcache.units import format_install
@@ -35,8 +35,7 @@ def open_object_store(url: str) -> ObjectStore:
     """Open the store at a URL. No request is sent: what is wrong there shows at the first one.
 
     Raises:
-        UsageError: the URL is malformed, or holds credentials.
-        JaxcacheError: ``no-obstore`` where the extra is not installed.
+        UsageError: the URL is malformed, or holds credentials; ``no-obstore`` without the extra.
         NoCacheError: ``no-credentials`` where the configuration of the environment is unusable.
     """
     try:
@@ -60,10 +59,8 @@ def _import_obstore() -> Any:
     try:
         import obstore.store
     except ImportError as error:
-        raise JaxcacheError(
-            "object stores take the package obstore",
-            code="no-obstore",
-            hint=format_install("obstore"),
+        raise UsageError(
+            "buckets need jaxcache[remote]", code="no-obstore", hint=format_install("remote")
         ) from error
     return obstore
 

@@ -41,7 +41,7 @@ def compile_on_cluster(
         from distributed import Client, as_completed
     except ImportError as error:
         raise UsageError(
-            "--dask needs dask.distributed", code="no-dask", hint=format_install("distributed")
+            "--dask needs jaxcache[dask]", code="no-dask", hint=format_install("dask")
         ) from error
     try:
         client = Client(address, timeout=_CONNECT_SECONDS, set_as_default=False)
