@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxcache.cache.explain.churn import Churn
 from jaxcache.cache.inventory import counted_bytes
+from jaxcache.cache.ledger.uses import Uses, count_uses
 from jaxcache.cache.prune.bounds import without_suffix
 from jaxcache.cache.prune.plan import plan_items
 from jaxcache.cache.prune.removable import find_removable, total_bytes
@@ -61,6 +62,7 @@ class Overview:
     forecasts: tuple[tuple[str, tuple[SizeForecast, ...]], ...]
     """By policy: what pruning to smaller and smaller sizes would drop."""
     churn: tuple[Churn, ...]
+    uses: Uses
 
 
 def make_overview(
@@ -102,6 +104,7 @@ def make_overview(
             for policy in POLICIES
         ),
         churn=layout.find_churn(store, explained=_EXPLAINED_MODULES, seen=seen),
+        uses=count_uses(ledger) if ledger else Uses(),
     )
 
 

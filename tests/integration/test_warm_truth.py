@@ -65,6 +65,16 @@ def test_every_place_tells_the_same_hits_misses_and_savings(
         jax.jit(lambda x: x * n + n)(1.0)  # the first run hits what it has written
         """
     )
+    restored = (
+        "ci",
+        "restore",
+        cache.parent / "none.jxb",
+        "-C",
+        cache,
+        "--python",
+        each_jax_python,
+    )
+    assert run_cli(*restored).returncode == 0
     runs = []
     for number in "123":
         done = run_cli("run", "--json", "-C", cache, "--", each_jax_python, path, number)
@@ -83,6 +93,16 @@ def test_every_place_tells_the_same_hits_misses_and_savings(
     text = run_cli("stats", "-C", cache, "--prometheus").stdout
     found = dict(re.findall(r'jaxcache_uses\{.*counter="(\w+)"\} (.*)', text))
     assert {name: float(value) for name, value in found.items()} == expected
+    job = run_cli("ci", "save", cache.parent / "job.jxb", "-C", cache, "--json")
+    assert json.loads(job.stdout)["saved_seconds"] == expected["saved_seconds"]
+    top = json.loads(run_cli("top", "-C", cache, "--json", "--once").stdout)
+    assert top["total"]["entries"] == len(list(cache.glob("*-cache")))
+    assert run_cli("report", cache.parent / "report.html", "-C", cache).returncode == 0
+    page = (cache.parent / "report.html").read_text()
+    totals = json.loads(re.search(r'"totals": ?(\{.*?\})', page)[1])  # type: ignore[index]
+    assert {name.removesuffix("_seconds"): expected[name] for name in names} == {
+        name: totals[name] for name in ("hits", "misses", "saved")
+    }
 
 
 def test_the_totals_of_the_live_layer_are_those_of_the_ledger(

@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxcache.cache.inventory import EntryFile, Inventory, take_inventory
+from jaxcache.cache.ledger.segments import Ledger
+from jaxcache.cache.ledger.uses import count_uses
 from jaxcache.cache.untrusted_json import parse_json
+from jaxcache.core.ledger import read_seconds
 from jaxcache.core.names import OWN_DIR
 from jaxcache.entry.names import FileKind
 from jaxcache.model import FileInfo
@@ -50,6 +53,8 @@ class Baseline:
     """Whether a read of a file showed in its access time when that was tried here."""
     entries: Mapping[str, Before] = field(default_factory=dict)
     """By key."""
+    saved_seconds: float = 0.0
+    """What hits had saved by then, as the ledger counts it."""
 
 
 def take_baseline(store: Store, *, source: str, now_ns: int) -> Baseline:
@@ -60,7 +65,8 @@ def take_baseline(store: Store, *, source: str, now_ns: int) -> Baseline:
         stamp, info = dated_by(file, inventory), file.info
         stamp_ns = stamp.mtime_ns if stamp else None
         entries[file.key_text] = Before(info.mtime_ns, info.atime_ns, stamp_ns)
-    return Baseline(now_ns, source, records_reads(store), entries)
+    saved_seconds = count_uses(Ledger.load(store)).saved_seconds or 0.0
+    return Baseline(now_ns, source, records_reads(store), entries, saved_seconds)
 
 
 def dated_by(file: EntryFile, inventory: Inventory) -> FileInfo | None:
@@ -103,6 +109,7 @@ def write_baseline(store: Store, baseline: Baseline) -> None:
         "started_ns": baseline.started_ns,
         "source": baseline.source,
         "records_reads": baseline.records_reads,
+        "saved_seconds": baseline.saved_seconds,
         "entries": entries,
     }
     store.write(BASELINE, [json.dumps(document, separators=(",", ":")).encode()])
@@ -120,13 +127,13 @@ def read_baseline(store: Store) -> Baseline | None:
     started_ns, entries = document.get("started_ns"), document.get("entries")
     if type(started_ns) is not int or not isinstance(entries, dict):
         return None
-    found = {key: before for key, row in entries.items() if (before := _before(row))}
     source = document.get("source")
     return Baseline(
         started_ns,
         source if isinstance(source, str) else "",
         document.get("records_reads") is True,
-        found,
+        {key: before for key, row in entries.items() if (before := _before(row))},
+        read_seconds(document.get("saved_seconds")) or 0.0,
     )
 
 

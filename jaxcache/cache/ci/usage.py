@@ -16,6 +16,7 @@ from jaxcache.cache.ci.baseline import Baseline, Before, dated_by
 from jaxcache.cache.inventory import EntryFile, Inventory
 from jaxcache.cache.ledger.record import COMPILE, HIT
 from jaxcache.cache.ledger.segments import Ledger
+from jaxcache.cache.ledger.uses import count_uses
 from jaxcache.cache.scan import Scan
 from jaxcache.entry.names import FileKind
 from jaxcache.model import Entry
@@ -44,7 +45,8 @@ class Usage:
     unrecorded: tuple[str, ...]
     """Keys whose use the ledger does not know yet."""
     saved_seconds: float
-    """The compile seconds of the used entries, by the ledger or else by their headers."""
+    """What the hits since ``ci restore`` saved, as the ledger counts it; and the compile seconds of
+    the used entries whose use it does not record."""
     new_seconds: float
     compared: bool
     """Whether ``ci restore`` ran before the job; if not, every entry is new."""
@@ -89,11 +91,16 @@ def judge_usage(seen: Scan, ledger: Ledger, baseline: Baseline | None) -> Usage:
             lists["used"].append(entry)
         else:
             lists["unused" if _would_know(witness, before) else "unknown"].append(entry)
+    unrecorded = [e for e in lists["used"] if e.key not in recorded]
+    saved_seconds = math.fsum(e.compile_seconds or 0.0 for e in unrecorded)
+    if compared:
+        uses = count_uses(ledger)
+        saved_seconds += max(0.0, (uses.saved_seconds or 0.0) - baseline.saved_seconds)
     return Usage(
         **{name: tuple(found) for name, found in lists.items()},
         witness=witness if compared else Witness.NOBODY,
-        unrecorded=tuple(e.key for e in lists["used"] if e.key not in recorded),
-        saved_seconds=math.fsum(e.compile_seconds or 0.0 for e in lists["used"]),
+        unrecorded=tuple(e.key for e in unrecorded),
+        saved_seconds=saved_seconds,
         new_seconds=math.fsum(e.compile_seconds or 0.0 for e in lists["new"]),
         compared=compared,
         hits=sum(e.key in hit for e in lists["new"]),

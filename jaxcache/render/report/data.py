@@ -50,6 +50,9 @@ def page_data(overview: Overview, *, version: str) -> dict[str, Any]:
             "sealed": sum(e.sealed for e in entries),
             "problems": len(overview.problems),
             "modules": len({e.module for e in entries}),
+            "hits": overview.uses.hits,
+            "misses": overview.uses.misses,
+            "saved": overview.uses.saved_seconds,
         },
         "entries": {
             "hash": "".join(e.hash[:SHOWN_HASH_DIGITS] for e in drawn),

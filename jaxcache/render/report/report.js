@@ -119,7 +119,10 @@ const heading = () => {
       ? (all.seconds.includes(null) ? "not recorded" : "under 1 s each")
       : `${t.unknown ? "at least " : ""}${duration(t.seconds)}`],
     ["sealed", t.entries ? `${Math.round((100 * t.sealed) / t.entries)} %` : "–"],
-    ["problems", number(t.problems)]];
+    ["problems", number(t.problems)],
+    ["hits", t.hits === null ? "not recorded"
+      : `${number(t.hits)} of ${number(t.hits + t.misses)} compiles`],
+    ["saved by hits", duration(t.saved)]];
   element("totals").replaceChildren(...facts.map(([name, value]) => {
     const box = make("div");
     box.append(make("dt", name), make("dd", value));
