@@ -20,10 +20,10 @@ from jaxcache.options.move import (
     CopyOptions,
     ExportOptions,
     ImportOptions,
-    PullOptions,
     PushOptions,
     RestoreOptions,
     SaveOptions,
+    SyncOptions,
 )
 from jaxcache.options.run import (
     CompileOptions,
@@ -52,7 +52,7 @@ def commands_with_options() -> dict[str, type[Options]]:
         "copy": CopyOptions,
         "export": ExportOptions,
         "import": ImportOptions,
-        "pull": PullOptions,
+        "pull": SyncOptions,
         "push": PushOptions,
         "seal": SealOptions,
         "verify": VerifyOptions,
@@ -67,6 +67,23 @@ def test_the_command_has_every_option_that_is_declared(command: str) -> None:
         assert {*parsed[field].opts} >= {n for n in declared.names if n.startswith("-")} - {
             part for n in declared.names if "/" in n for part in (n,)
         }
+
+
+def test_push_pull_and_copy_have_the_same_options() -> None:
+    shared = {"include", "exclude", "filters", "max_size_bytes", "sign", "require_signed"}
+    shared |= {"side_caches", "ledger", "jobs", "allow_large"}
+    for command, own in (
+        ("push", {"make_room"}),  # of what others share
+        ("pull", set()),
+        ("copy", {"layout", "on_conflict", "atomic"}),  # it compares contents
+    ):
+        declared = commands_with_options()[command].DECLARED
+        assert declared.keys() == shared | own
+        assert all(declared[name] is SyncOptions.DECLARED[name] for name in shared)
+    for command in ("import", "ci restore"):
+        declared = commands_with_options()[command].DECLARED
+        for name in ("require_signed", "allow_large"):
+            assert declared[name] is SyncOptions.DECLARED[name]
 
 
 def test_the_help_groups_options_under_headings(run_cli: RunCli) -> None:

@@ -102,7 +102,7 @@ class MovingMethods:
                 the user's own keys, and only where ``require-signed`` is configured.
             accept: shown the plan; where it says no, nothing is written and None comes back.
             options: :class:`jaxcache.options.move.ImportOptions`: ``on_conflict``, ``atomic``,
-                ``side_caches``, ``level``, ``allow_large``.
+                ``side_caches``, ``level``, ``allow_large``, ``require_signed``.
 
         Raises:
             UsageError: ``other-layout``: the bundle holds another compiler's cache.
@@ -119,7 +119,7 @@ class MovingMethods:
         chosen = ImportOptions.read(**options)
         with contextlib.closing(open_bundle(os.fspath(file))) as bundle:
             check_layout(self.store, bundle.manifest.layout)
-            required = _requires_signatures(trusted)
+            required = chosen.require_signed or _requires_signatures(trusted)
             check_signatures(bundle, _trusted_keys(trusted), required=required)
             bundle = verify_bundle(
                 bundle, progress, allow_large=chosen.allow_large, atomic=chosen.atomic
@@ -163,7 +163,8 @@ class MovingMethods:
             trusted: as of :meth:`import_`; for what goes into a directory.
             accept: shown the plan; where it says no, nothing happens and None comes back.
             options: :class:`jaxcache.options.move.PushOptions`: ``include``, ``exclude``,
-                ``max_size``, ``make_room``, ``side_caches``, ``ledger``, ``jobs``, ``sign``.
+                ``filters``, ``max_size``, ``make_room``, ``side_caches``, ``ledger``, ``jobs``,
+                ``sign``, ``require_signed``, ``allow_large``.
 
         Raises:
             UsageError: ``other-layout``.
@@ -177,7 +178,7 @@ class MovingMethods:
         chosen = PushOptions.read(**options)
         signed = None
         incoming = trusted is not None or not (chosen.sign or target.store.remote)
-        if incoming and _requires_signatures(trusted):
+        if chosen.require_signed or (incoming and _requires_signatures(trusted)):
             from jaxcache.cache.move.signatures import load_signed
 
             signed = load_signed(self.store, _trusted_keys(trusted))

@@ -130,13 +130,16 @@ def open_import(file: str) -> Iterator[tuple[Bundle, tuple[Problem, ...]]]:
         yield bundle, ()
 
 
-def check_trust(bundle: Bundle) -> Verdict:
-    """Check the signatures of a bundle as this user's configuration asks for, and warn.
+def check_trust(bundle: Bundle, *, required: bool = False) -> Verdict:
+    """Check the signatures of a bundle, and warn.
+
+    Args:
+        required: refuse what no trusted key has signed, as a configuration file can, too.
 
     Raises:
         UntrustedError
     """
-    required = config_is_set("require-signed")
+    required = required or config_is_set("require-signed")
     try:
         verdict = check_signatures(bundle, load_trusted(key_folder()), required=required)
     except UntrustedError:

@@ -9,7 +9,7 @@ from jaxcache.cli.opening import locate_target, open_cache
 from jaxcache.cli.options import Format, Output
 from jaxcache.errors import ExitCode, UsageError
 from jaxcache.options import DryRun
-from jaxcache.options.move import CopyOptions
+from jaxcache.options.move import CopyOptions, arrival_of
 
 EXAMPLE = "jaxcache copy ~/.cache/jax /mnt/usb/cache.jxb"
 EXIT_CODES = (0, 1, 2, 3, 10, 12)
@@ -34,34 +34,57 @@ def command(
     """
     from jaxcache.cache.bundle.format import is_bundle
     from jaxcache.cache.move.file import check_file_name, is_bundle_name
-    from jaxcache.cli.bundle import deliver
-    from jaxcache.cli.moving import copy_cache, copy_files
+    from jaxcache.cache.move.sync import plan_offer
+    from jaxcache.cli.bundle import deliver, signing_keys
+    from jaxcache.cli.moving import copy_cache, copy_files, offer_files
 
-    to_bundle = is_bundle_name(target)
-    from_bundle = is_bundle(source)
-    if from_bundle and options.filters:
-        raise UsageError("a bundle is copied whole; import it and filter then")
-    if to_bundle and (dry.dry_run or options.atomic or options.on_conflict != "keep"):
-        raise UsageError("--dry-run, --atomic and --on-conflict are for copies into a directory")
+    to_bundle, from_bundle = is_bundle_name(target), is_bundle(source)
+    _check_options(options, from_bundle=from_bundle, to_bundle=to_bundle, dry_run=dry.dry_run)
     if to_bundle:
         check_file_name(target)
     if from_bundle:
         return _copy_bundle(source, target, options, output.form, dry_run=dry.dry_run)
     opened = open_cache(source, options.layout)
-    export = opened.layout.plan_export(
-        opened.store,
-        keys=(),
-        filters=options.filters,
-        since=None,
-        side_caches=None,
-        now_ns=time.time_ns(),
-        progress=None,
-    )
+    is_jax = opened.layout.stands_alone
+    if not is_jax:
+        export = offer_files(opened, options)
+    elif to_bundle:
+        export = plan_offer(opened.store, options, by_use=False, now_ns=time.time_ns())
     if to_bundle:
-        return deliver(opened.store, export, target, output.form, None, [])
+        signers = signing_keys(options.sign)
+        return deliver(opened.store, export, target, output.form, None, signers)
     place = locate_target(target, None, opened.layout.name)
-    copy = copy_cache if opened.layout.stands_alone else copy_files
-    return copy(opened, export, place, options, output.form, dry_run=dry.dry_run)
+    if is_jax:
+        return copy_cache(opened, place, options, output.form, dry_run=dry.dry_run)
+    return copy_files(opened, export, place, options, output.form, dry_run=dry.dry_run)
+
+
+#: The options that reading or writing a bundle knows; a copy between directories knows all.
+_FROM_BUNDLE = frozenset(
+    {"layout", "on_conflict", "atomic", "side_caches", "allow_large", "require_signed"}
+)
+_TO_BUNDLE = frozenset(
+    {"layout", "include", "exclude", "filters", "side_caches", "allow_large", "sign"}
+)
+
+
+def _check_options(
+    options: CopyOptions, *, from_bundle: bool, to_bundle: bool, dry_run: bool
+) -> None:
+    """Refuse options that a copy from or to a bundle would ignore.
+
+    Raises:
+        UsageError
+    """
+    given = options.given()
+    if from_bundle and (refused := [o for name, o in given if name not in _FROM_BUNDLE]):
+        raise UsageError(
+            f"{refused[0].names[0]} is for copies from a directory",
+            hint="a bundle is copied whole: import it, and copy from there",
+        )
+    names = [o.names[0] for name, o in given if name not in _TO_BUNDLE]
+    if to_bundle and (names or dry_run):
+        raise UsageError(f"{[*names, '--dry-run'][0]} is for copies into a directory")
 
 
 def _copy_bundle(
@@ -72,10 +95,10 @@ def _copy_bundle(
     from jaxcache.cli.bundle import check_trust, open_input, receive, rewrite
 
     bundle = open_input(source)
-    verdict = check_trust(bundle)
+    verdict = check_trust(bundle, required=options.require_signed)
     with bundle.file:
         if is_bundle_name(target):
             rewrite(bundle, target, form)
             return ExitCode.DONE
         place = locate_target(target, None, bundle.manifest.layout)
-        return receive(bundle, place, form, options, verdict=verdict, dry_run=dry_run)
+        return receive(bundle, place, form, arrival_of(options), verdict=verdict, dry_run=dry_run)

@@ -44,7 +44,7 @@ def command(
     with ExitStack() as opened:
         bundle, left_out = opened.enter_context(open_import(file))
         layout = bundle.manifest.layout
-        verdict = check_trust(bundle)
+        verdict = check_trust(bundle, required=options.require_signed)
         host: Callable[[], Any] = lambda: None  # noqa: E731
         if layout == "jax":
             host = opened.enter_context(asking_host(python, required=required))

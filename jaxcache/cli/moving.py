@@ -7,10 +7,10 @@ from jaxcache.cache.bundle.compat import Compatibility, forecast_items, forecast
 from jaxcache.cache.diff import DiffSide
 from jaxcache.cache.index import Index
 from jaxcache.cache.move import arrive
-from jaxcache.cache.move.copy import is_left_out, plan_copy
+from jaxcache.cache.move.copy import is_left_out
 from jaxcache.cache.move.file import make_temporary_bundle
-from jaxcache.cache.move.offer import ExportPlan
-from jaxcache.cache.move.step import Plan, Step
+from jaxcache.cache.move.offer import ExportPlan, nothing_in
+from jaxcache.cache.move.step import MoveAction, Plan, Step
 from jaxcache.cache.move.stores import sender_of
 from jaxcache.cache.move.sync import execute, plan_sync
 from jaxcache.cache.trust import Verdict
@@ -31,7 +31,7 @@ from jaxcache.cli.terminal.progress import progress_bar
 from jaxcache.errors import ExitCode, NoCacheError, UsageError
 from jaxcache.layouts.sides import names_there
 from jaxcache.options import Consent
-from jaxcache.options.move import ArrivalOptions, SyncOptions
+from jaxcache.options.move import CopyOptions, SyncOptions, arrival_of
 from jaxcache.render.bundle import import_view, left_out_lines
 from jaxcache.render.prune import removals_table
 from jaxcache.render.sync import sync_view
@@ -70,7 +70,7 @@ def carry_over(
     if target is not None:
         require_writable(target)
     signers = signing_keys(options.sign)
-    plan = _plan(opened, target, location, options)
+    plan = _plan(opened, target, location, options, pulls=pulls)
     if pulls and not plan.entries:
         raise NoCacheError(
             f"there is no cache at {source.url}", hint="check the folder in the URL; push fills it"
@@ -98,9 +98,12 @@ def carry_over(
     return done.exit_code
 
 
-def _plan(opened: Opened, target: Store | None, location: str, options: SyncOptions) -> Plan:
+def _plan(
+    opened: Opened, target: Store | None, location: str, options: SyncOptions, *, pulls: bool
+) -> Plan:
     """Compare the two caches, with the signatures that the target requires."""
-    incoming = options.require_signed or not (options.sign or is_remote(location))
+    vouched = is_remote(location) or (options.sign and not pulls)
+    incoming = options.require_signed or not vouched
     signed = required_signatures(opened, asked=options.require_signed) if incoming else None
     index = None
     if options.max_size_bytes is not None and target is not None and target.remote:
@@ -139,22 +142,33 @@ def carry_files(
         UsageError: an option that is for JAX's caches alone; ``other-layout``.
         UntrustedError: nothing here is signed; a bundle can be.
     """
+    target = locate_target(location, None, source.layout.name)
+    export = offer_files(source, options, since=DiffSide(target, {}, files=names_there(target)))
+    return copy_files(source, export, target, options, form, dry_run=dry_run)
+
+
+def offer_files(
+    source: Opened, options: SyncOptions, *, since: DiffSide | None = None
+) -> ExportPlan:
+    """Choose what a layout offers whose files need each other.
+
+    Args:
+        since: a place whose files need not travel again.
+
+    Raises:
+        UsageError: an option that is for JAX's caches alone.
+    """
     if options.exclude or options.max_size_bytes is not None:
         raise UsageError("--exclude and --max-size are for JAX's caches; prune first")
-    target = locate_target(location, None, source.layout.name)
-    signed = options.require_signed or bool(options.sign)
-    if signed or not is_remote(target):
-        required_signatures(source, asked=signed)
-    export = source.layout.plan_export(
+    return source.layout.plan_export(
         source.store,
         keys=options.include,
         filters=options.filters,
-        since=DiffSide(target, {}, files=names_there(target)),
+        since=since,
         side_caches=options.side_caches and not (options.include or options.filters),
         now_ns=time.time_ns(),
         progress=None,
     )
-    return copy_files(source, export, target, ArrivalOptions(), form, dry_run=dry_run)
 
 
 def _ask(plan: Plan) -> None:
@@ -163,42 +177,40 @@ def _ask(plan: Plan) -> None:
 
 
 def copy_cache(
-    opened: Opened,
-    export: ExportPlan,
-    target: str,
-    options: ArrivalOptions,
-    form: Format,
-    *,
-    dry_run: bool,
+    opened: Opened, location: str, options: CopyOptions, form: Format, *, dry_run: bool
 ) -> int:
     """Copy entries of JAX from one cache into another, file by file."""
-    signed = required_signatures(opened)
-    if not export.writes:
-        note_warnings(export)
-    if store := find_store(target):
+    signed = required_signatures(opened, asked=options.require_signed)
+    signers = signing_keys(options.sign)
+    if store := find_store(location):
         require_writable(store)
+    now_ns = time.time_ns()
     with progress_bar("comparing") as progress:
-        plan = plan_copy(
+        plan = plan_sync(
             opened.store,
-            export,
             store,
-            cache_dir=place_of(target),
-            on_conflict=options.on_conflict,
+            options,
+            target_url=place_of(location),
+            now_ns=now_ns,
             signed=signed,
-            allow_large=options.allow_large,
+            on_conflict=options.on_conflict,
             progress=progress,
         )
+    if all(step.action is MoveAction.LEFT for step in plan.steps):
+        note(f"warning: {nothing_in(opened.store.url)}")
     with interruptible(), progress_bar("copying") as progress:
         done = arrive.receive(
-            None if dry_run else store or make_store(target),
+            None if dry_run else store or make_store(location),
             sender_of(opened.store, plan),
             plan,
-            now_ns=export.now_ns,
+            now_ns=now_ns,
             atomic=options.atomic,
+            jobs=options.jobs,
+            signers=signers,
             progress=progress,
         )
     note(*left_out_lines(step.problem for step in done.steps if is_left_out(step)))
-    outlooks = forecast_items((step.item for step in done.steps), None, target)
+    outlooks = forecast_items((step.item for step in done.steps), None, location)
     note_outlooks(outlooks, form)
     emit(form, import_view(done, outlooks, _OURS, manifest_sha256=None))
     return done.exit_code
@@ -208,17 +220,18 @@ def copy_files(
     opened: Opened,
     export: ExportPlan,
     target: str,
-    options: ArrivalOptions,
+    options: SyncOptions,
     form: Format,
     *,
     dry_run: bool,
 ) -> int:
     """Copy files of a layout whose files need each other, through a temporary bundle."""
-    required_signatures(opened)
+    required_signatures(opened, asked=options.require_signed or bool(options.sign))
     if not export.writes:
         note_warnings(export)
     bundle, exported = make_temporary_bundle(opened.store, export)
     note(*left_out_lines(exported.left_out))
     with bundle.file:
-        code = receive(bundle, target, form, options, verdict=_OURS, dry_run=dry_run)
+        arrival = arrival_of(options)
+        code = receive(bundle, target, form, arrival, verdict=_OURS, dry_run=dry_run)
     return ExitCode.PARTIAL if exported.left_out and code == ExitCode.DONE else code

@@ -8,7 +8,7 @@ from jaxcache.cli.opening import locate_target, open_cache
 from jaxcache.cli.options import Output
 from jaxcache.errors import UsageError
 from jaxcache.options import Consent, DryRun, Place
-from jaxcache.options.move import PullOptions, PushOptions
+from jaxcache.options.move import PushOptions, SyncOptions
 
 Url = Annotated[str, typer.Argument(metavar="URL", help="s3://, gs://, az://, or a path.")]
 EXAMPLES = {
@@ -42,7 +42,7 @@ def push(url: Url, place: Place, options: PushOptions, consent: Consent, output:
     return carry_over(opened, target, options, form, consent)
 
 
-def pull(url: Url, place: Place, options: PullOptions, dry: DryRun, output: Output) -> int:
+def pull(url: Url, place: Place, options: SyncOptions, dry: DryRun, output: Output) -> int:
     """Download the entries that this cache lacks.
 
     Each entry is checked on arrival; a sound one here is never replaced.

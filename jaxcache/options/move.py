@@ -31,10 +31,21 @@ LEVEL = option(
     max=22,
 )
 ALLOW_LARGE = option("--allow-large", FLAG, "Allow entries that inflate more than executables do.")
+REQUIRE_SIGNED = option(
+    "--require-signed", FLAG, "Take only entries signed by a trusted key (see jaxcache trust)."
+)
+JOBS = option("--jobs -j", COUNT, "Number of parallel requests (default: 32).", min=1, max=256)
+ON_CONFLICT = option(
+    "--on-conflict",
+    choice("conflict-rule", "keep", "replace", "fail"),
+    "What to do if another sound entry has the same key.",
+    default="keep",
+)
+ATOMIC = option("--atomic", FLAG, "All entries, or none.")
 
 
 class SyncOptions(Options):
-    """The entries that another cache gets, and how."""
+    """The entries that another cache gets, and how: of push, pull and copy."""
 
     include: tuple[str, ...] = option(
         "--include",
@@ -58,8 +69,8 @@ class SyncOptions(Options):
         panel="Selection",
     )
     make_room: bool = False
-    sign: tuple[str, ...] = ()
-    require_signed: bool = False
+    sign: tuple[str, ...] = SIGN
+    require_signed: bool = REQUIRE_SIGNED
     side_caches: bool = option(
         "--side-caches/--no-side-caches", FLAG, "Include XLA's autotuning results.", default=True
     )
@@ -69,14 +80,12 @@ class SyncOptions(Options):
         "Include the ledger: what is recorded about the entries.",
         default=True,
     )
-    jobs: int | None = option(
-        "--jobs -j", COUNT, "Number of parallel requests (default: 32).", min=1, max=256
-    )
-    allow_large: bool = False
+    jobs: int | None = JOBS
+    allow_large: bool = ALLOW_LARGE
 
 
 class PushOptions(SyncOptions):
-    """The entries to push, and who signs for them."""
+    """The entries to push, and whether others make room for them."""
 
     make_room: bool = option(
         "--prune-remote",
@@ -84,17 +93,14 @@ class PushOptions(SyncOptions):
         "With --max-size: remove less valuable entries there to make room.",
         keyword="make_room",
     )
-    sign: tuple[str, ...] = SIGN
-    allow_large: bool = ALLOW_LARGE
 
 
-class PullOptions(SyncOptions):
-    """The entries to pull, and the checks that they must pass."""
+class CopyOptions(SyncOptions):
+    """The entries to copy, and what to do about those already there."""
 
-    require_signed: bool = option(
-        "--require-signed", FLAG, "Take only entries signed by a trusted key (see jaxcache trust)."
-    )
-    allow_large: bool = ALLOW_LARGE
+    layout: str | None = LAYOUT
+    on_conflict: ConflictRule = ON_CONFLICT
+    atomic: bool = ATOMIC
 
 
 class ExportOptions(Selected):
@@ -119,23 +125,18 @@ class ExportOptions(Selected):
 class ArrivalOptions(Options):
     """Options for entries that arrive in a cache."""
 
-    on_conflict: ConflictRule = option(
-        "--on-conflict",
-        choice("conflict-rule", "keep", "replace", "fail"),
-        "What to do if another sound entry has the same key.",
-        default="keep",
-    )
-    atomic: bool = option("--atomic", FLAG, "All entries, or none.")
+    on_conflict: ConflictRule = ON_CONFLICT
+    atomic: bool = ATOMIC
+    require_signed: bool = REQUIRE_SIGNED
     side_caches: bool = True
     level: int | None = None
     allow_large: bool = ALLOW_LARGE
 
 
-class CopyOptions(ArrivalOptions):
-    """The entries to copy, and how."""
-
-    layout: str | None = LAYOUT
-    filters: tuple[str, ...] = FILTERS
+def arrival_of(options: SyncOptions) -> ArrivalOptions:
+    """Return what options to push, pull or copy say of arrivals."""
+    names = ArrivalOptions().__dict__
+    return ArrivalOptions(**{n: v for n, v in vars(options).items() if n in names})
 
 
 class ImportOptions(ArrivalOptions):
@@ -200,6 +201,7 @@ class SaveOptions(Options):
     )
     level: int | None = LEVEL
     sign: tuple[str, ...] = SIGN
+    allow_large: bool = ALLOW_LARGE
 
     @property
     def pruning(self) -> PruneOptions | None:
@@ -220,6 +222,8 @@ class RestoreOptions(Options):
         FLAG,
         "Restore entries that cannot hit here, too; needs no jax.",
     )
+    require_signed: bool = REQUIRE_SIGNED
+    jobs: int | None = JOBS
     allow_large: bool = ALLOW_LARGE
     python: str | None = PYTHON
     platform: str | None = PLATFORM

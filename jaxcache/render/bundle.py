@@ -17,7 +17,7 @@ from jaxcache.cache.bundle.compat import (
 )
 from jaxcache.cache.move.copy import is_left_out
 from jaxcache.cache.move.file import Written
-from jaxcache.cache.move.step import WRITES, MoveAction, Outcome, Step
+from jaxcache.cache.move.step import WRITES, MoveAction, Outcome, Plan, Step
 from jaxcache.cache.trust import Verdict
 from jaxcache.model import Problem
 from jaxcache.render.columns import key_column, text_column
@@ -55,6 +55,12 @@ def export_view(written: Written) -> View:
         page=(),
         notes=[*notes, export_summary(written)],
     )
+
+
+def unmet_lines(plan: Plan) -> Iterator[str]:
+    """Yield a line where the target exceeds its limit whatever is done."""
+    if plan.unmet:
+        yield "--max-size cannot be met: what is there already exceeds it"
 
 
 def left_out_lines(problems: Iterable[Problem]) -> Iterator[str]:
@@ -137,7 +143,7 @@ def import_view(
         [step.key for step in done.written],
         records=entries,
         page=[Table(columns, pairs)] if done.dry_run and pairs else (),
-        notes=[*notes, _import_summary(done, rows, len(written))],
+        notes=[*notes, *unmet_lines(done.plan), _import_summary(done, rows, len(written))],
     )
 
 
@@ -166,6 +172,7 @@ _ACTIONS = (
     MoveAction.LEFT,
     MoveAction.DAMAGED,
     MoveAction.UNTRUSTED,
+    MoveAction.NO_ROOM,
 )
 #: What is known; of the others, WHY says what keeps it from being known.
 _FORECASTS = {Outlook.HIT: "hit", Outlook.MISS: "miss"}
@@ -220,6 +227,7 @@ def _import_summary(done: Outcome, rows: Sequence[Step], written: int) -> str:
         (MoveAction.SAME, "already there"),
         (MoveAction.KEEP, "kept though another one is in the bundle"),
         (MoveAction.BLOCKED, "blocked"),
+        (MoveAction.NO_ROOM, "left out because --max-size leaves no room"),
     ):
         if count := sum(row.action is action for row in rows):
             words.append(f"{count} {text}")

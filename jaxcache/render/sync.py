@@ -6,7 +6,7 @@ from jaxcache.cache.bundle.compat import Compatibility
 from jaxcache.cache.move.step import MoveAction, Outcome
 from jaxcache.cache.prune.removal import Removal, freed_bytes
 from jaxcache.model import Problem
-from jaxcache.render.bundle import forecast_document, left_out_lines
+from jaxcache.render.bundle import forecast_document, left_out_lines, unmet_lines
 from jaxcache.render.columns import key_column, size_column
 from jaxcache.render.document import Document, fields_of
 from jaxcache.render.view import Table, View
@@ -88,8 +88,7 @@ def _notes(done: Outcome) -> Iterator[str]:
     ):
         if some:
             yield f"{format_count(len(some), 'entry')} {what}"
-    if done.plan.unmet:
-        yield "--max-size cannot be met: what is there already exceeds it"
+    yield from unmet_lines(done.plan)
 
 
 def _failures(done: Outcome) -> Iterator[str]:

@@ -299,6 +299,117 @@ class Interrupted(LocalStore):
             yield from super().write_many([file])
 
 
+MOVES = ["push", "pull", "copy"]
+
+
+@pytest.mark.parametrize("way", MOVES)
+@pytest.mark.parametrize(
+    ("words", "left"),
+    [
+        (("--include", "jit_mlp*"), lambda name: not name.startswith("jit_mlp")),
+        (("--exclude", "jit_mlp*"), lambda name: name.startswith("jit_mlp")),
+        (("--filter", "module=jit_mlp"), lambda name: not name.startswith("jit_mlp-")),
+        (("--max-size", "1kB"), lambda name: True),
+        (("--jobs", "1", "--no-ledger"), lambda name: False),
+    ],
+    ids=["include", "exclude", "filter", "max-size", "jobs"],
+)
+def test_a_selection_and_a_bound_choose_the_same_entries_every_way(
+    run_cli: RunCli,
+    there: Path,
+    tmp_path: Path,
+    way: str,
+    words: Sequence[str],
+    left: Callable[[str], bool],
+) -> None:
+    key = key_of(first(there).name) or ""
+    append(LocalStore(there), [Event(key, HIT, OLD_NS)])
+    expected = {name for name in names(there) if not left(name)}
+    for dry in (("--dry-run",), ()):
+        done = run_cli(*WAYS[way](there, tmp_path / "here"), *words, *dry)
+        assert done.returncode == 0, done.stderr
+    assert names(tmp_path / "here") == expected
+    if "--max-size" in words:
+        assert "no room" in done.stderr
+    if "--no-ledger" in words:
+        record = Ledger.load(LocalStore(tmp_path / "here")).record(key)
+        assert record is None or not record.hits
+
+
+@pytest.mark.parametrize("way", [*MOVES, "restore", "import", "restore-bundle"])
+def test_only_what_a_trusted_key_has_signed_comes_where_that_is_required(
+    run_cli: RunCli, there: Path, tmp_path: Path, way: str
+) -> None:
+    pytest.importorskip("cryptography")
+    here, bundle = tmp_path / "here", tmp_path / "b.jxb"
+    ways = {
+        **WAYS,
+        "import": lambda there, here: ("import", bundle, "-C", here),
+        "restore-bundle": lambda there, here: ("ci", "restore", bundle, "-C", here, "--everything"),
+    }
+    public = run_cli("trust", "keygen", "me").stdout.partition("\t")[2].strip()
+    assert run_cli("export", bundle, "-C", there).returncode == 0
+    words = (*ways[way](there, here), "--require-signed")
+    assert run_cli(*words).returncode == 12
+    assert not names(here)
+    assert run_cli("trust", "add", "me", public).returncode == 0
+    assert run_cli("push", there, "-C", SOURCE, "--sign", "me").returncode == 0
+    assert run_cli("export", bundle, "-C", there, "--sign", "me").returncode == 0
+    done = run_cli(*words)
+    assert (done.returncode, names(here)) == (0, names(there)), done.stderr
+
+
+@pytest.mark.parametrize("way", [*MOVES, "save"])
+@pytest.mark.parametrize("before", [False, True])
+def test_what_is_signed_on_its_way_is_taken_where_signatures_are_required(
+    run_cli: RunCli, there: Path, tmp_path: Path, way: str, before: bool
+) -> None:
+    pytest.importorskip("cryptography")
+    here = tmp_path / "here"
+    public = run_cli("trust", "keygen", "me").stdout.partition("\t")[2].strip()
+    assert run_cli("trust", "add", "me", public).returncode == 0
+    if before:
+        assert run_cli(*WAYS[way](there, here)).returncode == 0
+    assert run_cli(*WAYS[way](there, here), "--sign", "me").returncode == 0
+    done = run_cli("pull", here, "-C", tmp_path / "last", "--require-signed")
+    assert (done.returncode, names(tmp_path / "last")) == (0, names(there)), done.stderr
+
+
+@pytest.mark.parametrize("way", [*MOVES, "restore", "save"])
+def test_an_entry_that_inflates_far_comes_only_where_that_is_allowed(
+    run_cli: RunCli, there: Path, tmp_path: Path, way: str
+) -> None:
+    large = first(there)
+    content = bytes(4) + padded(payload_of(large), 300 << 20)
+    large.write_bytes(zstandard.ZstdCompressor(level=1).compress(content))
+    os.utime(large, ns=(OLD_NS, OLD_NS))
+    words = WAYS[way](there, tmp_path / "here")
+    assert run_cli(*words).returncode == (0 if way == "restore" else 3)
+    assert names(tmp_path / "here") == names(there) - {large.name}
+    done = run_cli(*words, "--allow-large")
+    assert (done.returncode, names(tmp_path / "here")) == (0, names(there)), done.stderr
+
+
+def test_a_dry_save_into_a_bundle_takes_a_large_entry_as_the_real_one_does(
+    run_cli: RunCli, there: Path, tmp_path: Path
+) -> None:
+    content = bytes(4) + padded(payload_of(first(there)), 300 << 20)
+    first(there).write_bytes(zstandard.ZstdCompressor(level=1).compress(content))
+    os.utime(first(there), ns=(OLD_NS, OLD_NS))
+    for dry in (("--dry-run",), ()):
+        assert run_cli("ci", "save", tmp_path / "b.jxb", "-C", there, *dry).returncode == 0
+
+
+def test_a_configured_requirement_of_signatures_binds_a_pull_that_signs(
+    run_cli: RunCli, there: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("cryptography")
+    assert run_cli("trust", "keygen", "me").returncode == 0
+    (tmp_path / ".config/jaxcache/config.toml").write_text("require-signed = true\n")
+    done = run_cli("pull", there, "-C", tmp_path / "here", "--sign", "me")
+    assert (done.returncode, names(tmp_path / "here")) == (12, set())
+
+
 def test_what_an_interrupted_push_has_brought_is_signed(
     run_cli: RunCli, there: Path, tmp_path: Path
 ) -> None:

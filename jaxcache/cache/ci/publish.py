@@ -53,7 +53,9 @@ def saved_of(done: Outcome) -> Saved:
     return Saved(entries, done.written_bytes, left_out, failed=failed)
 
 
-def check_save(store: Store, target: Store | None, plan: SavePlan) -> Saved:
+def check_save(
+    store: Store, target: Store | None, plan: SavePlan, *, allow_large: bool = False
+) -> Saved:
     """Read and check what a save would write, and write nothing.
 
     Args:
@@ -61,11 +63,11 @@ def check_save(store: Store, target: Store | None, plan: SavePlan) -> Saved:
     """
     if not plan.saves:
         return Saved(0, 0, dry_run=True)
-    saving = _plan(store, target, plan)
+    saving = _plan(store, target, plan, allow_large=allow_large)
     return saved_of(execute(store, target, saving, now_ns=plan.export.now_ns, dry_run=True))
 
 
-def _plan(store: Store, target: Store | None, plan: SavePlan) -> Plan:
+def _plan(store: Store, target: Store | None, plan: SavePlan, *, allow_large: bool) -> Plan:
     """Compare what is saved with the names in the shared cache."""
     return plan_copy(
         store,
@@ -73,7 +75,7 @@ def _plan(store: Store, target: Store | None, plan: SavePlan) -> Plan:
         target,
         cache_dir=target.url if target else plan.target,
         on_conflict=None,
-        allow_large=target is not None and target.remote,
+        allow_large=allow_large or (target is not None and target.remote),
         origins=False,
     )
 
@@ -85,6 +87,7 @@ def save_shared(
     *,
     bounds: PruneOptions | None,
     private_keys: Sequence[Any] = (),
+    allow_large: bool = False,
     now_ns: int,
     progress: Progress | None = None,
 ) -> Saved:
@@ -98,7 +101,7 @@ def save_shared(
     """
     saved, learnt = Saved(0, 0), [Event(e.key, HIT, now_ns) for e in plan.usage.used]
     if plan.saves:
-        saving = _plan(store, target, plan)
+        saving = _plan(store, target, plan, allow_large=allow_large)
         done = execute(
             store, target, saving, signers=private_keys, now_ns=now_ns, progress=progress
         )

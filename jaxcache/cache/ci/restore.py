@@ -10,8 +10,6 @@ from jaxcache.cache.bundle.format import Bundle
 from jaxcache.cache.gate import Signed
 from jaxcache.cache.ledger.record import fold
 from jaxcache.cache.move.arrive import execute_import, plan_import, receive
-from jaxcache.cache.move.copy import plan_copy
-from jaxcache.cache.move.offer import plan_export
 from jaxcache.cache.move.step import WRITES, Item, ItemFacts, MoveAction, Outcome, Step
 from jaxcache.cache.move.stores import sender_of
 from jaxcache.cache.move.sync import plan_sync
@@ -131,6 +129,7 @@ def restore_cache(
     *,
     lookup_only: bool = False,
     signed: Signed | None = None,
+    jobs: int | None = None,
     now_ns: int,
     progress: Progress | None = None,
 ) -> Outcome:
@@ -141,6 +140,7 @@ def restore_cache(
 
     Args:
         target: None where its directory does not exist yet.
+        jobs: files under way at once.
         signed: only what is vouched for here (``jaxcache.cache.move.signatures``); the rest is
             left out, and where that is all, refused.
 
@@ -152,26 +152,16 @@ def restore_cache(
     def fits(item: Item, facts: ItemFacts) -> str | None:
         return job.refuse(replace(item, facts=facts))
 
-    if source.remote:
-        plan = plan_sync(
-            source,
-            target,
-            SyncOptions(allow_large=job.allow_large),
-            target_url=job.cache_dir,
-            now_ns=now_ns,
-            signed=signed,
-            fits=fits,
-        )
-    else:
-        plan = plan_copy(
-            source,
-            plan_export(source, now_ns=now_ns),
-            target,
-            cache_dir=job.cache_dir,
-            signed=signed,
-            allow_large=job.allow_large,
-            fits=fits,
-        )
+    plan = plan_sync(
+        source,
+        target,
+        SyncOptions(allow_large=job.allow_large),
+        target_url=job.cache_dir,
+        now_ns=now_ns,
+        signed=signed,
+        fits=fits,
+        on_conflict=None if source.remote else "keep",
+    )
 
     def receive_some(steps: tuple[Step, ...]) -> Outcome:
         return receive(
@@ -179,6 +169,7 @@ def restore_cache(
             sender_of(source, plan),
             replace(plan, steps=steps),
             now_ns=now_ns,
+            jobs=jobs,
             progress=progress,
         )
 

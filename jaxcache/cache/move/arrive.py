@@ -7,7 +7,7 @@ taken: JAX looks at a new entry only under its final name, and never at ours bef
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -26,6 +26,7 @@ from jaxcache.cache.move.choose import (
 from jaxcache.cache.move.ledgers import arrivals
 from jaxcache.cache.move.loop import is_unwritten, move
 from jaxcache.cache.move.offer import refuse_side_file
+from jaxcache.cache.move.signatures import make_signer
 from jaxcache.cache.move.step import (
     WRITES,
     Item,
@@ -128,6 +129,8 @@ def receive(
     now_ns: int = 0,
     atomic: bool = False,
     ordered: bool = False,
+    jobs: int | None = None,
+    signers: Sequence[Any] = (),
     progress: Progress | None = None,
 ) -> Outcome:
     """Move what a plan says into a cache that is also told what is recorded of the entries.
@@ -136,13 +139,21 @@ def receive(
         store: None for a dry run.
         atomic: all entries, or none.
         ordered: each file after those before it, as torch needs its own.
+        jobs: files under way at once.
+        signers: private keys that vouch for what the target has of the selection.
     """
-    moving = partial(move, source, plan=plan, now_ns=now_ns, progress=progress)
+    moving = partial(move, source, plan=plan, now_ns=now_ns, jobs=jobs, progress=progress)
     if store is None:
         return replace(moving(target=MoveTarget()), dry_run=True)
     delete_leftovers(store)
+    sign = make_signer(store, source, plan, signers, now_ns=now_ns)
+
+    def settle(written: Mapping[str, Step], files: Mapping[str, FileInfo]) -> None:
+        _record(store, written, files)
+        sign(written)
+
     if not atomic:
-        target = StoreTarget(store, plan, partial(_record, store))
+        target = StoreTarget(store, plan, settle)
         if ordered:
             target.batch = target.workers = 1
         # Nobody has compared what another process wrote meanwhile.
@@ -168,7 +179,7 @@ def receive(
         done = replace(done, rolled_back=True)
         unkept = (*WRITES, MoveAction.OVERTAKEN)
         return _end_as(done, lambda s: s.action in unkept, action=MoveAction.UNTRIED)
-    _record(store, {step.name: step for step in done.written}, {})
+    settle({step.name: step for step in done.written}, {})
     return done
 
 

@@ -1,7 +1,7 @@
 """The entries and side files that a cache offers for a move."""
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -12,10 +12,10 @@ from jaxcache.cache.ledger.record import PAYLOAD, Event
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.move.step import Item, MoveAction, Step
 from jaxcache.cache.pair import ATIME_BYTES, parse_atime
-from jaxcache.cache.scan import Progress, ScanAids, scan
+from jaxcache.cache.scan import Progress, Scan, ScanAids, scan
 from jaxcache.cache.select import Selection
 from jaxcache.core.ledger import PINNING
-from jaxcache.core.names import AUTOTUNE_DIR, KERNEL_CACHE
+from jaxcache.core.names import ATIME_SUFFIX, AUTOTUNE_DIR, KERNEL_CACHE
 from jaxcache.entry.names import FileKind
 from jaxcache.model import GRACE_NS, Entry, FileInfo
 from jaxcache.store.base import MissingError, Store, StoreError
@@ -95,6 +95,8 @@ class ExportPlan:
     """The layout of the cache; of any other than JAX everything is a side file."""
     dated: bool = False
     """Whether its entries have ``-atime`` files."""
+    seen: Scan | None = None
+    """The cache as it was read for this plan."""
     warnings: tuple[str, ...] = ()
     """Warnings about the content, for whoever passes the bundle on."""
 
@@ -127,6 +129,10 @@ def plan_export(
     since: "DiffSide | None" = None,
     only: Callable[[Entry], bool] | None = None,
     side_caches: bool | None = None,
+    heads: bool = False,
+    by_use: bool = False,
+    records: bool = True,
+    seen: Scan | None = None,
     now_ns: int,
     progress: Progress | None = None,
 ) -> ExportPlan:
@@ -136,21 +142,35 @@ def plan_export(
         since: leave out entries that this side has with the same payload.
         only: of those chosen, the entries for which this is true.
         side_caches: whether XLA's autotuning results go too; by default if nothing was selected.
+        heads: read the compile seconds of every entry, whatever the selection needs.
+        by_use: date entries by their last use, not by their ``-atime`` files.
+        records: whether the events of the ledger go with their entries.
+        seen: the cache, where the caller has read all of it already.
 
     Raises:
         UsageError, NoCacheError
         JaxcacheError: a KEY fits nothing, or more than it may.
     """
     selection = Selection.parse(keys, filters, "key")
-    depth = selection.scan_options(has_heads=True)
-    seen = scan(store, ScanAids(progress=progress), deep=True, **depth)
+    if seen is None:
+        depth = selection.scan_options(has_heads=True)
+        depth["heads"] |= heads
+        seen = scan(store, ScanAids(progress=progress), deep=True, **depth)
     selected = selection.pick_sorted(seen.entries, now_ns)
     chosen = {e.file for e in selected if only is None or only(e)}
     ledger = seen.ledger or Ledger()
     gate = Gate()
-    steps = list(_entry_steps(store, seen.inventory, chosen, gate, travelling_events(ledger)))
+    events = travelling_events(ledger) if records else {}
+    inventory = seen.inventory
+    files = [file for file in inventory.entries if file.info.name in chosen]
+    if by_use:
+        used_ns: Mapping[str, int | None] = {e.key: e.last_used_ns for e in seen.entries}
+        unreadable = _unreadable_dates(seen)
+    else:
+        used_ns, unreadable = read_stamps(store, files, inventory.atimes)
+    steps = [*_entry_steps(files, gate, used_ns, events), *unreadable]
     if (not keys and not filters) if side_caches is None else side_caches:
-        steps += side_steps(seen.inventory, gate, now_ns)
+        steps += side_steps(inventory, gate, now_ns)
     anything = any(step.action is not MoveAction.LEFT for step in steps)
     return ExportPlan(
         store.url,
@@ -159,37 +179,42 @@ def plan_export(
         now_ns,
         since.reference if since else None,
         since.entries if since else {},
-        dated=any(step.item.used_ns is not None for step in steps),
-        warnings=() if anything else (f"there is no entry in {store.url}",),
+        dated=bool(inventory.atimes),
+        seen=seen,
+        warnings=() if anything else (nothing_in(store.url),),
     )
 
 
+def nothing_in(url: str) -> str:
+    """Return the warning about a cache that offers nothing."""
+    return f"there is no entry in {url}"
+
+
 def _entry_steps(
-    store: Store,
-    inventory: Inventory,
-    chosen: Collection[str],
+    files: Iterable[EntryFile],
     gate: Gate,
+    used_ns: Mapping[str, int | None],
     events: Mapping[str, tuple[Event, ...]],
 ) -> Iterator[Step]:
     """Yield entries by module, size and name, so that programs that differ little are near."""
-    stray: list[Step] = []
-    files: list[EntryFile] = []
-    for file in sorted(inventory.entries, key=lambda e: e.info.name):
-        if file.info.name not in chosen:
-            continue
+    sound: list[EntryFile] = []
+    for file in sorted(files, key=lambda f: f.info.name):
         if reason := gate.refuse_name(file.info.name):
-            stray.append(Step(entry_item(file), MoveAction.STRAY, reason))
+            yield Step(entry_item(file), MoveAction.STRAY, reason)
         else:
-            files.append(file)
-    files.sort(key=lambda f: (f.key.module, f.info.size_bytes, f.info.name))
-    stamps, unreadable = read_stamps(store, files, inventory.atimes)
-    yield from stray
-    for file in files:
-        yield Step(
-            entry_item(file, stamps.get(file.key_text), events.get(file.key_text, ())),
-            MoveAction.WRITE,
-        )
-    yield from unreadable
+            sound.append(file)
+    for file in sorted(sound, key=lambda f: (f.key.module, f.info.size_bytes, f.info.name)):
+        key = file.key_text
+        yield Step(entry_item(file, used_ns.get(key), events.get(key, ())), MoveAction.WRITE)
+
+
+def _unreadable_dates(seen: Scan) -> list[Step]:
+    """Return steps for ``-atime`` files that a scan could not read."""
+    return [
+        Step(Item(p.file, None, 0, 0), MoveAction.FAILED, p.detail, p.kind)
+        for p in seen.problems
+        if p.kind == "unreadable" and p.file.endswith(ATIME_SUFFIX)
+    ]
 
 
 def entry_item(file: EntryFile, used_ns: int | None = None, events: tuple[Event, ...] = ()) -> Item:

@@ -7,11 +7,10 @@ changed, like the ledger's.
 import contextlib
 import os
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from jaxcache.cache.move.step import MoveAction, Plan, Step
-from jaxcache.cache.move.stores import StoreSource
+from jaxcache.cache.move.step import MoveAction, MoveSource, Plan, Step
 from jaxcache.cache.trust import TrustedKey, load_ed25519
 from jaxcache.core.signing import (
     MAX_SIGNATURES_BYTES,
@@ -28,8 +27,23 @@ from jaxcache.store.base import Store, StoreError
 _ENTRIES_PER_FILE = 25_000
 
 
-def unsigned_digests(
-    target: Store, source: StoreSource, plan: Plan, private_keys: Sequence[Any]
+def make_signer(
+    target: Store, source: MoveSource, plan: Plan, private_keys: Sequence[Any], *, now_ns: int
+) -> Callable[[Mapping[str, Step]], None]:
+    """Return a function that signs the entries that were written, and those already there."""
+    if not private_keys:
+        return lambda _: None
+    vouched = _unsigned_digests(target, source, plan, private_keys)
+
+    def sign(written: Mapping[str, Step]) -> None:
+        digests = vouched | {name: step.item.sha256 or "" for name, step in written.items()}
+        write_signatures(target, digests, private_keys, now_ns=now_ns)
+
+    return sign
+
+
+def _unsigned_digests(
+    target: Store, source: MoveSource, plan: Plan, private_keys: Sequence[Any]
 ) -> dict[str, str]:
     """Return the digests of entries that the target has already and that some key has not signed.
 
@@ -37,12 +51,12 @@ def unsigned_digests(
     whatever the target holds under its name; what the source has damaged stays unsigned.
     """
     signed = [load_signed(target, [_public(key)]) for key in private_keys]
-    steps = plan.of(MoveAction.PRESENT)
+    steps = plan.of(MoveAction.PRESENT, MoveAction.SAME)
     unsigned = [s for s in steps if not all(s.name in names for names in signed)]
 
     def read(step: Step) -> str | None:
         try:
-            with contextlib.closing(source.open(step)) as parcel:
+            with contextlib.closing(source.open(step, source.take(step))) as parcel:
                 return parcel.facts.sha256
         except (CodecError, UntrustedError, StoreError):
             return None

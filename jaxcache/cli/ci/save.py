@@ -33,7 +33,7 @@ def command(
     from jaxcache.render import ci as render
 
     planned = plan(locate_cache(place.cache_dir).path, expand_location(target), options)
-    saved = check(planned) if dry.dry_run else carry_out(planned, options)
+    saved = check(planned, options) if dry.dry_run else carry_out(planned, options)
     key = options.key
     emit(output.form, render.save_view(planned, saved, key))
     if not (planned.usage.new or planned.usage.used):

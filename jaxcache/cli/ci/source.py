@@ -70,7 +70,7 @@ def _restore(source: str, target: str, options: RestoreOptions) -> tuple[Outcome
             require_writable(store)
     with contextlib.ExitStack() as opened:
         if is_bundle_name(source):
-            bundle = opened.enter_context(open_source(source))
+            bundle = opened.enter_context(open_source(source, signed=options.require_signed))
             job = _job(target, options)
             if not lookup_only:
                 store = store or make_store(target)
@@ -83,7 +83,9 @@ def _restore(source: str, target: str, options: RestoreOptions) -> tuple[Outcome
             return done, forecast_restored(done, job)
         cache = open_store(source)
         job = _job(target, options)
-        signed = required_signatures(Opened(cache, load_layout("jax")))
+        signed = required_signatures(
+            Opened(cache, load_layout("jax")), asked=options.require_signed
+        )
         if store is None and not lookup_only:
             store = make_store(target)
             opened.push(_remove_if_untrusted(target))
@@ -94,6 +96,7 @@ def _restore(source: str, target: str, options: RestoreOptions) -> tuple[Outcome
             job,
             lookup_only=lookup_only,
             signed=signed,
+            jobs=options.jobs,
             now_ns=time.time_ns(),
             progress=progress,
         )
@@ -122,8 +125,11 @@ def _job(target: str, options: RestoreOptions) -> RestoreJob:
 
 
 @contextlib.contextmanager
-def open_source(source: str) -> Iterator[Bundle]:
+def open_source(source: str, *, signed: bool = False) -> Iterator[Bundle]:
     """Open a bundle and check who signed it.
+
+    Args:
+        signed: a trusted key must have.
 
     Raises:
         BundleError, NoCacheError, StoreError: missing, damaged, out of reach.
@@ -138,5 +144,5 @@ def open_source(source: str) -> Iterator[Bundle]:
     else:
         raise NoCacheError(f"{source} does not exist")
     with bundle.file:
-        check_trust(bundle)
+        check_trust(bundle, required=signed)
         yield bundle

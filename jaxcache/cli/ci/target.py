@@ -86,10 +86,12 @@ def _exists(target: str) -> bool:
         return False
 
 
-def check(plan: SavePlan) -> Saved:
+def check(plan: SavePlan, options: SaveOptions) -> Saved:
     """Read and check what would be saved."""
-    target = None if is_bundle_name(plan.target) else find_store(plan.target)
-    return check_save(open_store(plan.cache_dir), target, plan)
+    is_bundle = is_bundle_name(plan.target)
+    target = None if is_bundle else find_store(plan.target)
+    allow_large = options.allow_large or is_bundle
+    return check_save(open_store(plan.cache_dir), target, plan, allow_large=allow_large)
 
 
 def carry_out(plan: SavePlan, options: SaveOptions) -> Saved:
@@ -117,6 +119,7 @@ def carry_out(plan: SavePlan, options: SaveOptions) -> Saved:
                 plan,
                 bounds=options.pruning,
                 private_keys=signers,
+                allow_large=options.allow_large,
                 now_ns=now_ns,
                 progress=progress,
             )
