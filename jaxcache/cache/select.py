@@ -43,7 +43,8 @@ def select_by_keys(
     """Pick entries by KEY arguments, in the entries' own order; all of them if none is given.
 
     A KEY is a full key, a unique prefix of a key or of its hash, a key as a narrow table shows it
-    (``jit_train…5f3a91c``), a module's name, or a glob over these.
+    (``jit_train…5f3a91c``), the name of a module or of a torch graph's function, or a glob over
+    keys and names.
 
     Raises:
         UsageError: ``short-prefix``.
@@ -57,8 +58,8 @@ def select_by_keys(
 
 def _match_key(entries: Sequence[_Named], text: str, shortest_prefix: int) -> list[_Named]:
     if any(c in text for c in "*?["):
-        found = [e for e in entries if fnmatchcase(e.module, text) or fnmatchcase(e.key, text)]
-    elif not (found := [e for e in entries if text and text in (e.key, e.module)]):
+        found = [e for e in entries if any(fnmatchcase(name, text) for name in _names(e))]
+    elif not (found := [e for e in entries if text and text in _names(e)]):
         found = [e for e in entries if text and (e.key.startswith(text) or e.hash.startswith(text))]
         if found and len(text) < shortest_prefix:
             raise UsageError(
@@ -84,6 +85,11 @@ def _match_key(entries: Sequence[_Named], text: str, shortest_prefix: int) -> li
         hint = f"did you mean {modules[near[0]]!r}?" if near else "jaxcache ls -q prints every key"
         raise JaxcacheError(f"no entry matches {text!r}", code="no-match", hint=hint)
     return found
+
+
+def _names(entry: Named) -> tuple[str, ...]:
+    """The names that an entry shares with others, and its key."""
+    return entry.key, entry.module, getattr(entry, "function", None) or ""
 
 
 def fits_key(key: str, text: str) -> bool:
@@ -147,6 +153,7 @@ _FIELDS: dict[str, _Field] = {
     "target": _text(lambda e: e.target, Depth.DECODED),
     "signature": _text(lambda e: e.signature, Depth.DECODED),
     "source": _text(lambda e: e.source, Depth.DECODED),
+    "function": _text(lambda e: getattr(e, "function", None), Depth.DECODED),
     "problem": _text(lambda e: e.problems, Depth.DECODED),
 }
 _OPERATORS = {"=": eq, "==": eq, "!=": ne, ">": gt, ">=": ge, "<": lt, "<=": le}
@@ -258,7 +265,8 @@ class Selection(NamedTuple):
 
     def scan_options(self, *, has_heads: bool) -> dict[str, bool]:
         """Return ``heads`` and ``details`` of the scan that this selection needs."""
-        heads = self.depth >= Depth.OPENED
+        # A key may be the name of a function, which only the graphs tell.
+        heads = self.depth >= Depth.OPENED or bool(self.keys and not has_heads)
         return {"heads": heads, "details": heads if not has_heads else self.depth is Depth.DECODED}
 
     def pick(

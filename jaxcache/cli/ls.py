@@ -34,7 +34,8 @@ def command(
 
     Also the modules of a recipe (-C FILE.recipe) and the entries of a bundle (-C FILE.jxb). In a
     pipe each line is key, bytes, compile seconds, time of the last use, problems, with tabs between
-    them and no header; --long adds platform, target, signature, source.
+    them and no header; --long adds platform, target, signature, source, and
+    for torch the function.
     """
     from jaxcache.cache.listing import group_depth, list_cache
     from jaxcache.cli.opening import names_recipe

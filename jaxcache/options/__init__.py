@@ -220,7 +220,8 @@ class PruneOptions(Options, panel="Limits"):
     orphans: bool = option(
         "--orphans",
         FLAG,
-        "Remove -atime files without an entry, and temporary files of interrupted writes.",
+        "Remove -atime files without an entry, temporary files of interrupted writes, and code "
+        "that no graph of torch needs.",
         panel="Leftovers",
     )
     legacy: bool = option(

@@ -62,8 +62,10 @@ def _notes(listing: Listing) -> Iterator[str]:
 
 
 def _entry_columns(entries: Sequence[Entry], now_ns: int, *, long: bool) -> list[Column]:
+    functions = any(map(_function, entries))
     columns = [
         entry_column(),
+        *([Column("FUNCTION", None, _function, elastic=True)] if functions else []),
         size_column(lambda e: e.size_bytes),
         seconds_column(lambda e: e.compile_seconds),
         used_column(now_ns),
@@ -83,8 +85,14 @@ def _entry_columns(entries: Sequence[Entry], now_ns: int, *, long: bool) -> list
             Column("TARGET", lambda e: e.target),
             Column("SIGNATURE", lambda e: e.signature),
             Column("SOURCE", lambda e: e.source),
+            *([Column("FUNCTION", _function)] if functions else []),
         ]
     return columns
+
+
+def _function(entry: Entry) -> str | None:
+    """Return the function that a graph of torch was traced from."""
+    return getattr(entry, "function", None)
 
 
 def _target(entry: Entry) -> str:

@@ -63,8 +63,11 @@ def _flat(document: Document, verbose: bool, prefix: str = "") -> Iterator[tuple
         if isinstance(value, dict):
             yield from _flat(value, verbose, f"{path}.")
         elif isinstance(value, list) and value and isinstance(value[0], dict):
-            for index, item in enumerate(value if verbose else value[:_SHOWN]):
+            shown = value if verbose else value[:_SHOWN]
+            for index, item in enumerate(shown):
                 yield from _flat(item, verbose, f"{path}[{index}].")
+            if more := len(value) - len(shown):
+                yield f"{path}.more", f"{more:,} (--verbose lists all)"
         else:
             yield path, value
 

@@ -32,7 +32,7 @@ def report_view(report: TorchReport, *, unfolded: bool = False) -> View:
         "fxgraph": report.tally("fxgraph"),
         "compiles": len(report.compiles),
         "recompiles": sum(bool(c.guards) for c in report.compiles),
-        "graph_breaks": len(report.graph_breaks),
+        "graph_breaks": sum(p.counters.get("graph_break", 0) for p in report.processes),
     }
     document = run_document(report, parts, counts)
     return View(document, records=report.modules, page=_page(report, unfolded))
@@ -47,13 +47,11 @@ def _page(report: TorchReport, unfolded: bool) -> Iterator[Block]:
     if not counts:
         yield "no compiles"
     else:
-        yield " · ".join(
-            [
-                *counts,
-                f"{format_duration(report.compile_seconds)} compiling",
-                f"{format_duration(max(0.0, report.saved_seconds))} saved",
-            ]
-        )
+        # A hit is traced all the same, and its code is loaded.
+        hits_only = all(g.outcome == "hit" for g in report.modules)
+        work = "tracing and loading" if hits_only else "compiling"
+        counts.append(f"{format_duration(report.compile_seconds)} {work}")
+        yield " · ".join([*counts, f"{format_duration(max(0.0, report.saved_seconds))} saved"])
         yield Table(
             _columns(report),
             sorted(
@@ -77,10 +75,12 @@ def _page(report: TorchReport, unfolded: bool) -> Iterator[Block]:
 
 
 def _columns(report: TorchReport) -> list[Column]:
-    pids = {p.process: str(p.pid) for p in report.processes}
-    first = text_column("PROCESS", lambda g: pids.get(g.process), right=True)
+    ranked = any(p.rank is not None for p in report.processes)
+    numbers = {p.process: str(p.rank if ranked else p.pid) for p in report.processes}
+    heading = "RANK" if ranked else "PROCESS"
+    first = text_column(heading, lambda g: numbers.get(g.process), right=True)
     return [
-        *([first] if len(pids) > 1 else []),
+        *([first] if len(numbers) > 1 else []),
         text_column("FUNCTION", lambda g: g.function, elastic=True),
         text_column("SOURCE", lambda g: _place(g.file, g.line), elastic=True),
         text_column("CACHE", lambda g: _NAMES[g.tier]),

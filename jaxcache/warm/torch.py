@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxcache.errors import JaxcacheError, NoJaxError, UsageError
-from jaxcache.layouts.torch.digests import remember_code
+from jaxcache.layouts.torch.digests import record_new_code
 from jaxcache.layouts.torch.names import TorchTier, folder_of
 from jaxcache.options.run import RunOptions, WarmOptions
 from jaxcache.store import open_store
@@ -104,10 +104,12 @@ def _run(launches: Sequence[Launch], options: RunOptions, watch: Watch | None) -
                 code="no-torch",
                 hint="name a Python that has torch with --python",
             )
-    if any(graph.outcome == "miss" for graph in recorder.graphs):
+    if recorder.compiled:
         for directory in {d for p in recorder.loaded.values() if (d := p.directory)}:
             with contextlib.suppress(JaxcacheError):
-                remember_code(open_store(directory), started_ns)
+                # Where the program failed, older code may be the reason.
+                sound = ended.exit_code == 0
+                record_new_code(open_store(directory), started_ns, unrecorded=sound)
     return recorder.report(ended)
 
 
@@ -124,8 +126,10 @@ class TorchRecorder:
     loaded: dict[int, TorchLoaded] = field(default_factory=dict)
     counters: dict[int, Mapping[str, int]] = field(default_factory=dict)
     graphs: list[TorchGraph] = field(default_factory=list)
-    saved: dict[tuple[int, str], int] = field(default_factory=dict)
-    """Bytes that a process wrote under a key."""
+    saved: defaultdict[tuple[int, str], list[int]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    """The sizes of what a process wrote under a key."""
     compiled: defaultdict[CompileId, list[TorchCompiled]] = field(
         default_factory=lambda: defaultdict(list)
     )
@@ -145,7 +149,7 @@ class TorchRecorder:
             case TorchGraph():
                 self.graphs.append(event)
             case TorchSaved():
-                self.saved[event.process, event.key] = event.size_bytes
+                self.saved[event.process, event.key].append(event.size_bytes)
             case TorchCompiled():
                 self.compiled[event.process, event.compile_id].append(event)
             case TorchBreak():
@@ -161,7 +165,8 @@ class TorchRecorder:
         for graph in self.graphs:
             by_compile[graph.process, graph.compile_id].append(graph)
         compiles = dict.fromkeys([*by_compile, *self.compiled])
-        graphs = [g for c in compiles for g in self._graphs(c, by_compile[c])]
+        written = self._written()
+        graphs = [g for c in compiles for g in self._graphs(c, by_compile[c], written)]
         unobserved = tuple(dict.fromkeys(self._unobserved(graphs, ended)))
         return TorchReport(
             cache_dir=self.cache_dir,
@@ -183,7 +188,19 @@ class TorchRecorder:
             trace=self._trace(),
         )
 
-    def _graphs(self, compile_: CompileId, looks: Sequence[TorchGraph]) -> Iterator[Lookup]:
+    def _written(self) -> dict[int, int]:
+        """The bytes that were written after a miss, by the identity of its event.
+
+        A compile that torch restarts has several misses of one key, and writes after the last.
+        """
+        sizes = {key: list(found) for key, found in self.saved.items()}
+        misses = (g for g in reversed(self.graphs) if g.outcome == "miss")
+        keys = ((id(g), sizes.get((g.process, g.key or ""))) for g in misses)
+        return {number: found.pop() for number, found in keys if found}
+
+    def _graphs(
+        self, compile_: CompileId, looks: Sequence[TorchGraph], written: Mapping[int, int]
+    ) -> Iterator[Lookup]:
         """The rows of one compile: its looks, and those that torch did not make."""
         process, number = compile_
         parts = self.compiled[compile_]
@@ -201,18 +218,18 @@ class TorchRecorder:
                 seconds = None if seconds is None else max(0.0, seconds - within)
             elif look.outcome == "bypass":
                 seconds = math.fsum(p.inductor_seconds or 0.0 for p in parts)
-            written = self.saved.get((process, look.key or "")) if look.outcome == "miss" else None
+            size_bytes = self._size(look) if is_hit else written.get(id(look))
             yield Lookup(
                 tier=look.tier,
                 key=f"{look.tier}-{look.key}" if look.key else None,
                 outcome="bypassed" if look.outcome == "bypass" else look.outcome,
                 reason=look.reason or look.status if not is_hit else None,
-                saved=written is not None,
+                saved=id(look) in written,
                 **place,
                 compile_id=number,
                 compile_seconds=seconds,
                 retrieval_seconds=frame.backend_seconds if is_hit and is_aot and frame else None,
-                size_bytes=self._size(look) if is_hit else written,
+                size_bytes=size_bytes,
                 process=process,
             )
         if frame and frame.inductor_seconds and not frame.failure:

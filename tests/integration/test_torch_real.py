@@ -18,7 +18,7 @@ import pytest
 from command_line import run_in_process
 from conftest import RunCli, clean_environment, first_file
 
-from jaxcache.layouts.torch.digests import remember_code
+from jaxcache.layouts.torch.digests import record_new_code
 from jaxcache.layouts.torch.names import digest_of
 from jaxcache.store import open_store
 
@@ -195,16 +195,16 @@ FAULTS: dict[str, tuple[Callable[[Path], Path], str]] = {
     "tampered-fx": (tamper_fx, "source-mismatch"),
     "cut-kernel": (cut_kernel, "truncated"),
     "empty-cpp": (lambda c: damage_kernel_source(c, lambda data: b""), "empty"),
-    "cut-cpp": (lambda c: damage_kernel_source(c, lambda data: data[:-99]), "truncated"),
+    "cut-cpp": (lambda c: damage_kernel_source(c, lambda data: data[:-99]), "digest-mismatch"),
     "flipped-cpp": (
         lambda c: damage_kernel_source(c, lambda data: data.replace(b"  kernel(", b"  kErnel(", 1)),
         "source-mismatch",
     ),
     "flipped-bindings": (
         lambda c: damage_kernel_source(c, lambda data: data.replace(b"PyInit_k", b"PyInit_m")),
-        "source-mismatch",
+        "digest-mismatch",
     ),
-    "useless-kernel": (useless_kernel, "source-mismatch"),
+    "useless-kernel": (useless_kernel, "digest-mismatch"),
     "foreign-fx": (foreign_fx, "key-mismatch"),
     "wrong-class": (wrong_class, "wrong-class"),
 }
@@ -217,6 +217,7 @@ def test_each_fault_is_named_and_put_right(
     run_cli: RunCli, run_torch: Run, real_cache: Path, tmp_path: Path, name: str
 ) -> None:
     fault, kind = FAULTS[name]
+    assert run_cli("verify", "-C", real_cache, "--grace", "0s").returncode == 0  # records code
     bad = fault(real_cache)
     broken = Path(shutil.copytree(real_cache, tmp_path / "broken"))
     ran = run_torch(broken)
@@ -340,7 +341,7 @@ def test_after_fix_no_damaged_directory_crashes(
         cache = Path(shutil.copytree(warm_cache, tmp_path / str(number)))
         recorded = number % 6 == 5
         if recorded:
-            remember_code(open_store(str(cache)), 0)
+            record_new_code(open_store(str(cache)), 0, unrecorded=False)
         pattern = PROBE if number % 10 == 0 else KINDS[4 if recorded else chance.randrange(5)]
         way = "flipped" if recorded else chance.choice(["emptied", "cut", "flipped", "removed"])
         path = damage(cache, chance, pattern, way)

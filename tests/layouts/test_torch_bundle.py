@@ -20,7 +20,9 @@ from jaxcache.layouts.torch.artifacts import parse_artifacts
 
 
 def files(cache: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(cache)): p.read_bytes() for p in cache.rglob("*") if p.is_file()}
+    """All files of torch."""
+    paths = [p for p in cache.rglob("*") if p.is_file() and ".jaxcache" not in p.parts]
+    return {str(p.relative_to(cache)): p.read_bytes() for p in paths}
 
 
 def test_a_bundle_brings_everything_there(run_cli: RunCli, golden: Path, tmp_path: Path) -> None:
@@ -38,6 +40,24 @@ def test_a_bundle_brings_everything_there(run_cli: RunCli, golden: Path, tmp_pat
     again = run_cli("import", tmp_path / "c.jxb", "-C", target, "--json")
     assert json.loads(again.stdout)["summary"]["written"] == 0
     assert run_cli("diff", golden, tmp_path / "c.jxb").returncode == 0
+
+
+def test_an_import_records_the_digests_of_code(
+    run_cli: RunCli, golden: Path, tmp_path: Path
+) -> None:
+    cache, bundle = tmp_path / "in", tmp_path / "c.jxb"
+    assert run_cli("export", "-C", golden, bundle).returncode == 0
+    assert run_cli("import", "-C", cache, bundle).returncode == 0
+    found = json.loads(run_cli("verify", "-C", cache, "--json").stdout)
+    assert found["proven"] == found["checked"] == 33
+    kernel = first_file(cache, "*/*.main.so")
+    data = kernel.read_bytes()
+    middle = len(data) // 2
+    inverted = bytes(byte ^ 255 for byte in data[middle : middle + 256])
+    kernel.write_bytes(data[:middle] + inverted + data[middle + 256 :])
+    found = json.loads(run_cli("verify", "-C", cache, "--json").stdout)
+    kinds = {p["file"]: p["kind"] for p in found["problems"]}
+    assert kinds[str(kernel.relative_to(cache))] == "digest-mismatch"
 
 
 def test_a_bundle_is_smaller_than_what_torch_saves(

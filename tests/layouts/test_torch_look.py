@@ -48,6 +48,37 @@ def test_the_layout_is_detected_and_graphs_are_entries(run_cli: RunCli, golden: 
     assert listed["problems"] == []
 
 
+def test_graphs_are_chosen_by_their_function(
+    run_cli: RunCli, golden: Path, torch_cache: Path
+) -> None:
+    listed = document(run_cli, "ls", "-C", golden)["entries"]
+    keys = {e["key"] for e in listed if e["function"] == "loss"}
+    assert keys
+    for args in (("loss",), ("los[s]",), ("--filter", "function=loss")):
+        assert {e["key"] for e in document(run_cli, "ls", "-C", golden, *args)["entries"]} == keys
+    shown = document(run_cli, "show", "-C", golden, "loss")["entries"]
+    assert {s["entry"]["key"] for s in shown} == keys
+    assert document(run_cli, "verify", "-C", golden, "loss", "--level", "quick")["checked"] > 0
+    gone = document(run_cli, "rm", "-C", torch_cache, "loss", "--yes")["removed"]
+    assert {r["key"] for r in gone if r["key"]} == keys
+    rows = run_cli("ls", "--long", "-C", golden).stdout.splitlines()
+    assert {row.split("\t")[-1] for row in rows} == {"scale", "loss", "spread"}
+
+
+def test_a_pipe_says_how_many_files_it_leaves_out(run_cli: RunCli, torch_cache: Path) -> None:
+    listed = document(run_cli, "ls", "-C", torch_cache)["entries"]
+    (key,) = {e["key"] for e in listed if len(e["references"]) == 2}
+    files = document(run_cli, "show", "-C", torch_cache, key)["files"]
+    inner = next(torch_cache / f["file"] for f in files if f["file"].startswith("fxgraph/"))
+    for letter in "ab":  # other graphs under its key
+        shutil.copy(inner, inner.with_name(letter * 51))
+    count = len(document(run_cli, "show", "-C", torch_cache, key)["files"])
+    lines = run_cli("show", "-C", torch_cache, key).stdout.splitlines()
+    assert f"files.more\t{count - 8} (--verbose lists all)" in lines
+    lines = run_cli("show", "-C", torch_cache, key, "--verbose").stdout.splitlines()
+    assert sum(line.startswith("files[") and ".file\t" in line for line in lines) == count
+
+
 def test_kernels_alone_are_known_by_their_locks(run_cli: RunCli, torch_cache: Path) -> None:
     """Where graphs are kept elsewhere, or were removed."""
     kernel = first_file(torch_cache, "*/*.main.so")

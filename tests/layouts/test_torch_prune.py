@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,68 @@ def write_graph(folder: Path, class_: bytes, state: bytes, used_ns: int) -> None
     folder.mkdir(parents=True, exist_ok=True)
     (folder / digest_of(data)).write_bytes(data)
     os.utime(folder / digest_of(data), ns=(used_ns, used_ns))
+
+
+def write_code(cache: Path, quotes: str) -> str:
+    """Write a generated ``.py`` that embeds a kernel, and the kernel; return its key."""
+    text = 'extern "C" void kernel() {}'
+    code = f"import torch\nsource = r{quotes}\n{text}\n{quotes}\n"
+    key = f"c{digest_of(code.strip().encode())}"
+    kernel = "c" + "k" * 51
+    for name, content in {
+        f"{key[1:3]}/{key}.py": code,
+        f"kk/{kernel}.main.cpp": f"{text}\n\n// Python bindings to call kernel():\n",
+        f"kk/{kernel}.main.so": "machine code",
+    }.items():
+        path = cache / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+        os.utime(path, ns=(0, 0))
+    return key
+
+
+def write_cpp_wrapper(cache: Path) -> None:
+    """A graph of ``cpp_wrapper``: its ``.py`` has all code in other quotes."""
+    inner = "f" + "b" * 51
+    state = {"_fx_graph_cache_key": inner, "cache_key": write_code(cache, '"""')}
+    write_graph(cache / "fxgraph" / "bb" / inner, FX_CLASS, pickle.dumps(state, 2), 0)
+
+
+def write_bundled(cache: Path) -> None:
+    """A graph of ``bundled_autograd_cache``, which has its FX graphs inside."""
+    key = write_code(cache, "'''").encode()
+    result = b"cm\nR\n)\x81}X\x09\0\0\0cache_keyX" + len(key).to_bytes(4, "little") + key + b"sb"
+    forward = b"cm\nF\n)\x81}X\x06\0\0\0result" + result + b"sb"
+    state = b"\x80\x02}X\x0b\0\0\0compiled_fw" + forward + b"s."
+    bundled = AOT_CLASS.replace(b"\nAOT", b"\nBundledAOT")
+    write_graph(cache / "aotautograd" / f"a{'b' * 51}", bundled, state, 0)
+
+
+@pytest.mark.parametrize("write", [write_cpp_wrapper, write_bundled])
+def test_kernels_of_all_kinds_of_graphs_are_shown_and_stay(
+    run_cli: RunCli, tmp_path: Path, write: Callable[[Path], None]
+) -> None:
+    cache = tmp_path / "kinds"
+    write(cache)
+    shown = json.loads(run_cli("show", "-C", cache, "--json", "*").stdout)
+    kinds = [Path(f["file"]).suffixes for f in shown["files"]]
+    assert kinds == [[".py"], [".main", ".cpp"], [".main", ".so"]]
+    assert shown["missing"] == []
+    for args in (("--orphans",), ("--max-size", "10GB")):
+        assert run(run_cli, "prune", cache, *args, "-y")["removed"] == []
+
+
+def test_code_without_a_graph_stays_where_the_limit_is_met(
+    run_cli: RunCli, tmp_path: Path
+) -> None:
+    """Freezing bypasses both caches, and its kernels serve the next run."""
+    cache = tmp_path / "frozen"
+    (cache / "aotautograd").mkdir(parents=True)
+    write_code(cache, "'''")
+    over = size(cache)
+    assert run(run_cli, "prune", cache, "--max-size", f"{over}", "-y")["removed"] == []
+    done = run(run_cli, "prune", cache, "--max-size", f"{over - 1}", "-y")
+    assert {r["reason"] for r in done["removed"]} == {"unreferenced"}
 
 
 @pytest.mark.parametrize("policy", ["lru", "cost"])

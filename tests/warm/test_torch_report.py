@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from conftest import RunCli
 
+from jaxcache.render.document import to_document
 from jaxcache.render.torch import report_view
+from jaxcache.render.typeset import set_blocks
 from jaxcache.warm.events import parse_event
 from jaxcache.warm.launch import Ended
 from jaxcache.warm.torch import TorchRecorder
@@ -44,6 +46,10 @@ def report_of(*events: dict[str, object], exit_code: int = 0) -> TorchReport:
     return recorder.report(Ended(exit_code, False, False, 6.0))
 
 
+def page_of(report: TorchReport) -> str:
+    return "\n".join(set_blocks(report_view(report).page or (), width=120, color=False))
+
+
 def look(tier: str, outcome: str, **others: object) -> dict[str, object]:
     key = {"aotautograd": "a", "fxgraph": "f"}[tier] + KEY
     event = {"event": "torch-graph", "compile_id": "0/0", "tier": tier, "outcome": outcome}
@@ -65,6 +71,43 @@ def test_a_miss_counts_its_own_seconds_and_what_it_wrote() -> None:
     assert report.tally("fxgraph")["guard_misses"] == 1
     assert report.compile_seconds == 5.0
     assert report.trace["traceEvents"][0]["dur"] == 5e6
+
+
+def test_a_restarted_compile_writes_once() -> None:
+    """Torch looks twice for one key, and writes after the second look."""
+    saved = {"event": "torch-saved", "tier": "aotautograd", "key": "a" + KEY, "size_bytes": 9}
+    looks = [look("aotautograd", "miss", status="full_miss")] * 2
+    report = report_of(TORCH, *looks, saved, FRAME)
+    assert [g.saved for g in report.modules] == [False, True]
+    assert report.tally("aotautograd")["saved"] == 1
+
+
+def test_graph_breaks_are_counted_as_torch_counts_them() -> None:
+    """Torch reports the break at a GRU again for the function that it then skips."""
+    found = {"event": "torch-break", "reason": "GRU", "detail": "GRU", "compile_id": "0/0"}
+    end = {"event": "torch-end", "counters": {"graph_break": 1}}
+    report = report_of(TORCH, {**found, "file": "/x/a.py", "line": 3}, found, FRAME, end)
+    document = to_document(report_view(report).document)
+    assert len(document["graph_breaks"]) == 2
+    assert document["summary"]["graph_breaks"] == 1
+
+
+def test_a_run_of_hits_compiles_nothing() -> None:
+    report = report_of(TORCH, look("aotautograd", "hit", stored_seconds=36.0), FRAME)
+    assert "5.0 s tracing and loading" in page_of(report)
+    report = report_of(TORCH, look("aotautograd", "miss"), FRAME)
+    assert "5.0 s compiling" in page_of(report)
+
+
+def test_processes_of_a_distributed_program_are_named_by_their_rank() -> None:
+    recorder = TorchRecorder("/c")
+    for process, rank in ((1, 1), (2, 0)):
+        for event in ({**TORCH, "rank": rank}, look("aotautograd", "miss"), FRAME):
+            parsed = parse_event(json.dumps({"at": 12.0, **event}).encode(), process)
+            assert parsed is not None
+            recorder.add(parsed)
+    page = page_of(recorder.report(Ended(0, False, False, 6.0)))
+    assert "RANK" in page and "PROCESS" not in page
 
 
 def test_a_hit_saves_what_it_took_less_the_retrieval() -> None:

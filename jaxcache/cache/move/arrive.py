@@ -211,11 +211,13 @@ def events_of(
     now_ns = time.time_ns()
     for step in written:
         item = step.item
-        if item.key is None or item.sha256 is None:
+        # Compiled code of torch has no key: its path names it.
+        key = item.key or (item.name if item.name.endswith((".so", ".cpp")) else None)
+        if key is None or item.sha256 is None:
             continue
         facts = {"payload_sha256": item.sha256, "file_mtime_ns": item.created_ns}
         if step.name in files:
             facts = digest_facts(item.sha256, files[step.name])
-        yield Event(item.key, PAYLOAD, item.created_ns, facts)
-        if item.key not in known:
+        yield Event(key, PAYLOAD, item.created_ns, facts)
+        if key not in known:
             yield from (e for event in item.events if (e := event.imported(now_ns)))

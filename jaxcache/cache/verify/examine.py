@@ -79,6 +79,8 @@ class Verification:
     """Files with a problem that may still be being written."""
     grace_seconds: float = 0.0
     """The age below which a file is young."""
+    unit: str = "entry"
+    """The name of what was checked: ``file`` where an entry consists of several."""
 
     def __str__(self) -> str:
         """Return the sums; what cannot be proven is never called intact."""
@@ -97,7 +99,7 @@ class Verification:
                 parts.append(f"{anew:,} changed since recorded")
         if bad := self.checked - self.ok:
             parts.append(f"{bad:,} with problems")
-        checked = format_count(self.checked, "entry")
+        checked = format_count(self.checked, self.unit)
         return f"{checked} checked: {', '.join(parts) or 'none there'}"
 
     @property
@@ -128,8 +130,8 @@ def verify(
     _refuse_foreign(store, seen)
     # What a filter reads of entries may bring findings of its own, which the checks repeat.
     read = seen
-    if options.filters:
-        how = selection.scan_options(has_heads=layout.has_heads)
+    how = selection.scan_options(has_heads=layout.has_heads)
+    if any(how.values()):
         read = layout.scan(store, NO_AIDS, deep=False, **how)
     chosen = {e.file for e in selection.pick(read.entries, now_ns)}
     entries = {e.file: e for e in seen.entries if e.file in chosen}
@@ -184,6 +186,7 @@ def verify(
             or (name in unproven and abs(now_ns - info.mtime_ns) < now_ns - new_ns)
         ),
         grace_seconds=options.grace_seconds,
+        unit="entry" if layout.stands_alone else "file",
     )
 
 

@@ -116,7 +116,7 @@ def _chosen_files(
             if kind in _TRAVELS and kind not in _COMMON and info.type == "file":
                 yield info.name, info
         return
-    links = link(store, inventory, seen.facts)
+    links = link(store, inventory)
     for graph in inventory.graphs:
         if graph.info.name in chosen:
             yield graph.info.name, graph.info

@@ -12,15 +12,17 @@
 That a pickle can be read proves nothing: of 800 entries with one flipped bit 680 could.
 """
 
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 from jaxcache.cache.parallel import spread
 from jaxcache.cache.verify.check import Checked, RecordedDigest
 from jaxcache.cache.verify.examine import CORRUPT
 from jaxcache.errors import UsageError
-from jaxcache.layouts.torch.digests import digest_of_code, known_digests
+from jaxcache.layouts.torch.digests import digest_of_code, known_digests, record_code
 from jaxcache.layouts.torch.graph import Found, GraphFacts, examine_file
 from jaxcache.layouts.torch.kernels import SourceJudge, judge_header, split_source
 from jaxcache.layouts.torch.links import link
@@ -29,6 +31,7 @@ from jaxcache.layouts.torch.scan import PARALLEL_ABOVE, TorchScan, decode
 from jaxcache.model import FileInfo, Problem
 from jaxcache.options import VerifyOptions
 from jaxcache.store.base import MissingError, Store, StoreError
+from jaxcache.units import NS_PER_SECOND
 
 _MAX_SOURCE_BYTES = 64 << 20
 _HEADER_BYTES = 64
@@ -63,8 +66,8 @@ def files_to_check(
     if options.keys or options.filters:
         facts = decode(store, seen, [e for e in seen.entries if e.file in chosen]).facts
         graphs = [g for g in graphs if g.info.name in facts]
-        wanted = {f.source_key for f in facts.values() if f.source_key}
-        kernels_of = link(store, inventory, facts, sources=wanted).kernels_of.values()
+        wanted = {key for f in facts.values() for key in f.needs}
+        kernels_of = link(store, inventory, sources=wanted).kernels_of.values()
         needed = {kernel for found in kernels_of for kernel in found}
         sources = {key: info for key, info in sources.items() if key in wanted}
         kernels = {key: info for key, info in kernels.items() if key in needed}
@@ -80,13 +83,15 @@ def files_to_check(
 def check(
     store: Store, seen: TorchScan, files: Sequence[CodeFile], options: VerifyOptions
 ) -> Iterator[tuple[str, Checked]]:
-    """Check files: at ``quick`` names, sizes and kernels, at ``full`` everything."""
+    """Check files: at ``quick`` names, sizes and kernels, at ``full`` everything.
+
+    Code that nobody has recorded yet, and that looks intact, is recorded for the next time.
+    """
     quick = options.level == "quick"
     by_itself = [f for f in files if parse_path(f.info.name).kind is not TorchKind.KERNEL_SOURCE]
     known = {} if quick else known_digests(store, (info for _, info in seen.inventory.files()))
     check_some = partial(_check, quick=quick, known=known)
     found = spread(check_some, store, by_itself, workers=options.jobs or 1, above=PARALLEL_ABOVE)
-    yield from zip((f.info.name for f in by_itself), found, strict=True)
     others = [f for f in files if parse_path(f.info.name).kind is TorchKind.KERNEL_SOURCE]
     inventory = seen.inventory
     codes: Sequence[Iterable[FileInfo]] = ((), ())
@@ -94,7 +99,15 @@ def check(
         codes = (inventory.sources.values(), inventory.kernel_sources.values())
     judge = SourceJudge(store, *codes).judge
     checks = _check(store, others, quick=quick, known=known, judge=judge)
-    yield from zip((f.info.name for f in others), checks, strict=True)
+    settled_ns = time.time_ns() - options.grace_seconds * NS_PER_SECOND
+    unrecorded: list[FileInfo] = []
+    for file, checked in zip((*by_itself, *others), chain(found, checks), strict=True):
+        yield file.info.name, checked
+        is_code = file.key_text is None and file.info.name not in known
+        if is_code and not checked.problems and file.info.mtime_ns < settled_ns:
+            unrecorded.append(file.info)
+    if not (quick or store.remote):
+        record_code(store, unrecorded)
 
 
 def _check(
@@ -172,7 +185,9 @@ def check_beside(
 ) -> Iterator[Problem]:
     """Yield what graphs refer to that is not there (rule 6), and kernels with their sources."""
     inventory = seen.inventory
-    fx_keys = {g.key for g in inventory.graphs if g.tier == "fxgraph"}
+    damaged = {name for name, checked in checks.items() if _is_corrupt(checked)}
+    fx = [g for g in inventory.graphs if g.tier == "fxgraph"]
+    fx_keys = {g.key for g in fx if g.info.name not in damaged}
     names = {info.name for _, info in inventory.files()}
     for file in files:
         name, checked = file.info.name, checks[file.info.name]
@@ -185,11 +200,16 @@ def check_beside(
         if absent := [key for key in facts.references if key not in fx_keys]:
             if facts.bundled:
                 continue
-            detail = f"refers to {', '.join(absent)}, gone: torch compiles anew"
+            state = "damaged" if any(g.key in absent for g in fx) else "gone"
+            detail = f"refers to {', '.join(absent)}, {state}: torch compiles anew"
             yield Problem(name, "dangling-reference", detail, file.key_text)
         if facts.source_key and facts.source_key not in inventory.sources:
             detail = f"{facts.source_key}.py is not there; torch writes it again from the graph"
             yield Problem(name, "missing-source", detail, file.key_text)
+
+
+def _is_corrupt(checked: Checked) -> bool:
+    return any(problem.kind in CORRUPT for problem in checked.problems)
 
 
 def _check_twin(name: str, checked: Checked, twin: str, other: Checked | None) -> Iterator[Problem]:
@@ -197,8 +217,7 @@ def _check_twin(name: str, checked: Checked, twin: str, other: Checked | None) -
 
     Torch compiles whatever source is there, and loads whatever kernel.
     """
-    damaged = any(problem.kind in CORRUPT for problem in checked.problems)
-    if damaged and not (other and other.problems):
+    if _is_corrupt(checked) and not (other and other.problems):
         detail = f"belongs to {name.rpartition('/')[2]}, which is damaged"
         yield Problem(twin, "source-mismatch", detail)
     elif checked.facts is True and other and other.facts is False and name.endswith(".cpp"):

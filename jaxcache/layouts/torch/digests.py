@@ -1,9 +1,9 @@
 """Digests of compiled code, which torch records nowhere: the name of a kernel says nothing of it.
 
-A run that is listened to writes them into the ledger, by the path of the file. Under the name of a
-source torch never writes another text. A kernel that is compiled again, where a newer compiler or
-another path may change its bytes, comes with its source; so a record holds for as long as one of
-the two has the time that was recorded.
+A run that is observed, an import, and the first ``verify`` write them into the ledger, by the path
+of the file. Under the name of a source torch never writes another text. A kernel that is compiled
+again, where a newer compiler or another path may change its bytes, comes with its source; so a
+record holds for as long as one of the two has the time that was recorded.
 """
 
 import hashlib
@@ -22,19 +22,29 @@ _CODE = (TorchKind.KERNEL, TorchKind.KERNEL_SOURCE, TorchKind.PROBE)
 _MAX_BYTES = 64 << 20
 
 
-def remember_code(store: Store, since_ns: int) -> None:
-    """Record the digests of kernels, their sources and probes that were written since then."""
+def record_new_code(store: Store, since_ns: int, *, unrecorded: bool) -> None:
+    """Record the digests of kernels, their sources and probes that were written since then.
+
+    Args:
+        unrecorded: also of older ones that have no record.
+    """
+    files = [info for kind, info in take_inventory(store).files() if kind in _CODE]
+    known = known_digests(store, files) if unrecorded else {i.name for i in files}
+    record_code(store, (i for i in files if i.mtime_ns >= since_ns or i.name not in known))
+
+
+def record_code(store: Store, files: Iterable[FileInfo]) -> None:
+    """Record the digests of some files."""
     events = []
-    for kind, info in take_inventory(store).files():
-        if kind in _CODE and info.mtime_ns >= since_ns and 0 < info.size_bytes <= _MAX_BYTES:
+    for info in files:
+        if 0 < info.size_bytes <= _MAX_BYTES:
             try:
                 digest = digest_of_code(store.read(info.name, limit=_MAX_BYTES))
             except StoreError:
                 continue
             facts = {"payload_sha256": digest, "file_mtime_ns": info.mtime_ns}
             events.append(Event(info.name, PAYLOAD, time.time_ns(), facts))
-    if events:
-        append(store, events)
+    append(store, events)
 
 
 def known_digests(store: Store, files: Iterable[FileInfo]) -> Mapping[str, RecordedDigest]:

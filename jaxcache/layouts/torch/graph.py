@@ -88,7 +88,7 @@ class GraphFacts:
     """An expression over symbolic sizes under which the entry serves; None: it always does."""
     torch_version: str | None = None
     references: tuple[str, ...] = ()
-    """AOT: the FX keys of forward and backward."""
+    """AOT: the FX keys of forward and backward; the keys of their code where it holds both itself."""
     bundled: bool = False
     """AOT: holds its FX graphs itself."""
     source_key: str | None = None
@@ -102,6 +102,11 @@ class GraphFacts:
     problems: tuple[Found, ...] = ()
     gone: bool = False
     """The file vanished after it was listed."""
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The keys of all that it needs directly."""
+        return (*self.references, *([self.source_key] if self.source_key else []))
 
     def facts(self) -> "GraphFacts":
         """Only what a listing needs."""
@@ -255,7 +260,12 @@ def _aot(root: PickledRecord, found: Pickle, *, bundled: bool) -> Graph:
     lines: tuple[str, ...] = ()
     for part in ("compiled_fw", "compiled_bw"):
         compiled = root.get(part)
-        info = compiled.get("fx_graph_cache_info") if isinstance(compiled, PickledRecord) else None
+        if not isinstance(compiled, PickledRecord):
+            continue
+        result = compiled.get("result")
+        if bundled and isinstance(result, PickledRecord):
+            references += filter(None, [_text(result.get("cache_key"))])
+        info = compiled.get("fx_graph_cache_info")
         if isinstance(info, tuple) and info and isinstance(info[0], str):
             references += [info[0]] if _FX_KEY.fullmatch(info[0]) else []
             if part == "compiled_fw" and len(info) > 1:

@@ -12,7 +12,6 @@ System V gABI chapter 4 (``e_shoff``, ``e_shentsize``, ``e_shnum``).
 import hashlib
 import re
 import struct
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -25,15 +24,9 @@ _SHORT_HEADER_BYTES = 52
 _MACH_O = (b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
 #: Generated code is some kB; what is larger is not searched.
 _MAX_BYTES = 16 << 20
-_KERNEL = re.compile(rb"'''\n(.*?)'''", re.DOTALL)
+#: Of a kernel, and of all the code of a graph that ``cpp_wrapper`` compiled.
+_KERNEL = re.compile(rb"('''|\"\"\")\n(.*?)\1", re.DOTALL)
 _BINDINGS = b"\n// Python bindings to call"
-#: What bindings say of one kernel: how many arguments it takes (twice), and how it is called.
-_OWN = re.compile(rb"(?<=args\) != )\d+(?=\))|(?<=requires )\d+(?= args)|\n[^\n]*Py_RETURN_NONE;")
-#: Without a bracket inside: else each of many beginnings is followed to the end of the line.
-_ARGUMENTS = re.compile(rb"cpp_pybinding\(\[([^\[\]\n]*)\]")
-#: Bindings that differ from those of the other kernels by no more than this are damaged, and not
-#: those of another torch.
-_FEW_BYTES = 16
 
 
 class Source(NamedTuple):
@@ -48,24 +41,6 @@ class Source(NamedTuple):
         """Names the text."""
         return digest_of_kernel(self.text)
 
-    @property
-    def common(self) -> bytes:
-        """The part of the bindings that every kernel of one torch has."""
-        return _OWN.sub(b"", self.bindings or b"")
-
-    @property
-    def own(self) -> tuple[bytes, ...]:
-        """The other part."""
-        return tuple(part.strip() for part in _OWN.findall(self.bindings or b""))
-
-    @property
-    def whole(self) -> bool:
-        """Whether its end is there."""
-        bindings = self.bindings
-        if bindings is None:
-            return True
-        return bindings.count(b"{") == bindings.count(b"}") and bindings.rstrip().endswith(b"}")
-
 
 def split_source(data: bytes) -> Source:
     """A ``.main.cpp`` in its two parts."""
@@ -75,21 +50,12 @@ def split_source(data: bytes) -> Source:
 
 def embedded_kernels(code: bytes) -> Iterator[bytes]:
     """Yield the sources of kernels in a generated ``.py``."""
-    return (match[1] for match in _KERNEL.finditer(code))
+    return (match[2] for match in _KERNEL.finditer(code))
 
 
 def digest_of_kernel(text: bytes) -> bytes:
     """Names a kernel's source, without its margins."""
     return hashlib.sha256(text.strip()).digest()
-
-
-def embedded_calls(code: bytes) -> Iterator[tuple[bytes, ...]]:
-    """Yield what the bindings of each kernel in a generated ``.py`` say of it."""
-    for match in _ARGUMENTS.finditer(code):
-        types = [word.strip(b" '").replace(b"const ", b"") for word in match[1].split(b",")]
-        words = [b"parse_arg<%b>(args, %d)" % (t, n) for n, t in enumerate(types)]
-        count = b"%d" % len(types)
-        yield count, count, b"kernel(%b); Py_RETURN_NONE;" % b", ".join(words)
 
 
 def read_code(store: Store, info: FileInfo) -> bytes:
@@ -101,7 +67,7 @@ def read_code(store: Store, info: FileInfo) -> bytes:
 
 
 class SourceJudge:
-    """Holds the sources of kernels against the ``.py`` that embed them, and against each other.
+    """Compares the sources of kernels with the ``.py`` that embed them.
 
     Args:
         sources: every generated ``.py``.
@@ -111,26 +77,13 @@ class SourceJudge:
     def __init__(
         self, store: Store, sources: Iterable[FileInfo], kernel_sources: Iterable[FileInfo]
     ) -> None:
-        self._store = store
-        embedded: dict[bytes, FileInfo] = {}
-        calls: set[tuple[bytes, ...]] = set()
+        embedded: dict[bytes, tuple[bytes, FileInfo]] = {}
         for info in sources:
-            code = read_code(store, info)
-            embedded.update((digest_of_kernel(text), info) for text in embedded_kernels(code))
-            calls.update(embedded_calls(code))
-        bindings: Counter[bytes] = Counter()
-        intact: set[bytes] = set()
-        known = False
-        for info in kernel_sources:
-            source = split_source(read_code(store, info))
-            intact.add(source.digest)
-            if source.bindings is not None:
-                bindings[source.common] += 1
-                known = known or source.own in calls
+            for text in embedded_kernels(read_code(store, info)):
+                embedded[digest_of_kernel(text)] = text.strip(), info
+        intact = {split_source(read_code(store, info)).digest for info in kernel_sources}
         self._embedded = embedded.keys()
-        self._calls = calls if known else set()  # else this torch writes them otherwise
-        self._usual = [common for common, count in bindings.items() if count > 1]
-        self._wanting = {i.name: i for digest, i in embedded.items() if digest not in intact}
+        self._wanting = [found for digest, found in embedded.items() if digest not in intact]
 
     def judge(self, data: bytes) -> Found | None:
         """Judge one ``.main.cpp``; None where nothing speaks against it."""
@@ -139,28 +92,13 @@ class SourceJudge:
         if b"\0" in data:
             return "bad-payload", "holds NUL bytes, as no source does"
         source = split_source(data)
-        if not source.whole:
-            return "truncated", "its bindings end too early: torch would compile it, and fail"
         if source.digest in self._embedded:
-            detail = "its bindings are not those of the other kernels here"
-            return ("source-mismatch", detail) if self._is_odd(source) else None
-        for info in self._wanting.values():
-            for text in embedded_kernels(read_code(self._store, info)):
-                if digest_of_kernel(text) in self._embedded and _is_remains(source, text.strip()):
-                    base = info.name.rpartition("/")[2]
-                    return "source-mismatch", f"its code is not the one that {base} holds"
+            return None
+        for text, info in self._wanting:
+            if _is_remains(source, text):
+                base = info.name.rpartition("/")[2]
+                return "source-mismatch", f"its code is not the one that {base} holds"
         return None
-
-    def _is_odd(self, source: Source) -> bool:
-        """Whether a source has bindings that torch did not write."""
-        if source.bindings is None:
-            return False
-        if self._calls and b" kernel():" in source.bindings[:20] and source.own not in self._calls:
-            return True
-        common, usual = source.common, self._usual
-        return common not in usual and any(
-            u.startswith(common) or _resembles(common, u, _FEW_BYTES) for u in usual
-        )
 
 
 def _is_remains(source: Source, text: bytes) -> bool:

@@ -26,20 +26,14 @@ class Links:
 
     fx_files: Mapping[str, tuple[GraphFile, ...]]
     """FX key → its files."""
-    source_of: Mapping[str, str]
-    """FX file → key of its generated ``.py``, where that exists."""
     kernels_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Key of a generated ``.py`` → keys of its kernels."""
 
 
 def link(
-    store: Store,
-    inventory: TorchInventory,
-    facts: Mapping[str, GraphFacts],
-    *,
-    sources: Iterable[str] | None = None,
+    store: Store, inventory: TorchInventory, *, sources: Iterable[str] | None = None
 ) -> Links:
-    """Find out who needs whom, among graphs that were read.
+    """Find out which files have the keys that graphs need.
 
     Args:
         sources: keys of the generated ``.py`` whose kernels are wanted; by default all.
@@ -48,15 +42,9 @@ def link(
     for graph in inventory.graphs:
         if graph.tier == "fxgraph":
             fx.setdefault(graph.key, []).append(graph)
-    source_of = {
-        name: found.source_key
-        for name, found in facts.items()
-        if found.source_key and found.source_key in inventory.sources
-    }
     wanted = inventory.sources.keys() if sources is None else set(sources)
     return Links(
         {key: tuple(files) for key, files in fx.items()},
-        source_of,
         _link_kernels(store, inventory, sorted(wanted)),
     )
 
@@ -82,15 +70,13 @@ def files_below(
     file: GraphFile, facts: Mapping[str, GraphFacts], links: Links, inventory: TorchInventory
 ) -> Iterator[FileInfo]:
     """Yield what exists for one graph: FX graphs below it, generated ``.py``, kernels."""
-    known = facts.get(file.info.name, GraphFacts())
-    if file.tier == "aotautograd":
-        for key in known.references:
-            for inner in links.fx_files.get(key, ()):
-                yield inner.info
-                yield from files_below(inner, facts, links, inventory)
-    elif source := links.source_of.get(file.info.name):
-        yield inventory.sources[source]
-        for kernel in links.kernels_of.get(source, ()):
-            for found in (inventory.kernel_sources, inventory.kernels):
-                if kernel in found:
-                    yield found[kernel]
+    for key in facts.get(file.info.name, GraphFacts()).needs:
+        for inner in links.fx_files.get(key, ()):
+            yield inner.info
+            yield from files_below(inner, facts, links, inventory)
+        if key in inventory.sources:
+            yield inventory.sources[key]
+            for kernel in links.kernels_of.get(key, ()):
+                for found in (inventory.kernel_sources, inventory.kernels):
+                    if kernel in found:
+                        yield found[kernel]

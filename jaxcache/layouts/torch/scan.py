@@ -69,7 +69,7 @@ class GraphIndex(FactIndex):
     """The index of a cache of torch's compilers: of each graph, its facts as JSON."""
 
     #: Names the fields, so that facts of a version with others are read anew.
-    magic = b"jaxcache-torch-index 6 %08x\n" % zlib.crc32(repr(GraphFacts.__slots__).encode())
+    magic = b"jaxcache-torch-index 7 %08x\n" % zlib.crc32(repr(GraphFacts.__slots__).encode())
     facts = ("facts",)
     texts = frozenset(facts)
 
@@ -205,7 +205,7 @@ def _entry(
         platform=_platform(facts.devices),
         target=f"torch {version}" if version else None,
         problems=tuple(kind for kind, _ in facts.problems),
-        references=facts.references or ((facts.source_key,) if facts.source_key else ()),
+        references=facts.needs,
         **{name: getattr(facts, name) for name in _SHARED},
         **origin,
     )

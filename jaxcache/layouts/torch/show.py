@@ -45,7 +45,7 @@ def show_graphs(store: Store, wanted: str) -> list[ShownGraph]:
         NoCacheError
         JaxcacheError: it fits nothing, or is ambiguous.
     """
-    seen = scan(store, details=False)
+    seen = scan(store)
     chosen = {e.file for e in select_by_keys(seen.entries, [wanted])}
     files = [g for g in seen.inventory.graphs if g.info.name in chosen]
     facts: dict[str, GraphFacts] = {}
@@ -54,8 +54,8 @@ def show_graphs(store: Store, wanted: str) -> list[ShownGraph]:
     below = [g for g in seen.inventory.graphs if g.tier == "fxgraph" and g.key in keys]
     _examine(store, below, facts)
     read = make_scan(seen.inventory, facts)
-    sources = {f.source_key for f in facts.values() if f.source_key}
-    links = link(store, seen.inventory, facts, sources=sources)
+    sources = {key for f in facts.values() for key in f.needs}
+    links = link(store, seen.inventory, sources=sources)
     entries = {e.file: e for e in read.entries}
     shown = []
     for file in files:

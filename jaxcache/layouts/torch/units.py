@@ -1,8 +1,9 @@
 """Units that are removed as one: a graph that torch looks up, with all that exists only for it.
 
 A unit is an AOT graph with its FX graphs and their code, or an FX graph that no AOT graph refers
-to. Before any of them go files that torch never comes to because another under their key serves,
-and code that no graph needs. Compiler probes stay: they are small, and cost 9 s to make anew.
+to. Where a limit is exceeded, files that torch never comes to because another under their key
+serves are removed before any of them, and so is code that no graph needs. Torch may still use such
+code: what it compiles without its caches leaves no graph. Compiler probes stay: they are small, and cost 9 s to make anew.
 """
 
 import math
@@ -62,10 +63,10 @@ def find_removable(
     """
     if options and options.legacy:
         raise UsageError("--legacy is for JAX's caches")
-    links = link(store, seen.inventory, seen.facts)
+    links = link(store, seen.inventory)
     grace_ns = int(options.grace_seconds * NS_PER_SECOND) if options else 0
-    bounds = (options.max_size_bytes, options.max_entries) if options else ()
-    tidy = bool(options and options.orphans) or any(bound is not None for bound in bounds)
+    size_bytes = counted_bytes(seen.inventory.files())
+    tidy = bool(options and (options.orphans or _is_over(options, size_bytes, len(seen.entries))))
     entries = {e.file: e for e in seen.entries}
     others: list[RemovableItem] = []
     duplicates: set[str] = set()
@@ -96,7 +97,13 @@ def find_removable(
                 others.append(other_item(removal, reason="temp-file"))
             if options.takes_quarantine and kind is TorchKind.QUARANTINE:
                 others.append(other_item(_removal(info, entries, "quarantine")))
-    return RemovableSet([*others, *units], counted_bytes(seen.inventory.files()))
+    return RemovableSet([*others, *units], size_bytes)
+
+
+def _is_over(options: PruneOptions, size_bytes: int, entries: int) -> bool:
+    """Whether a cache exceeds a limit of ``prune``."""
+    over_size = options.max_size_bytes is not None and size_bytes > options.max_size_bytes
+    return over_size or (options.max_entries is not None and entries > options.max_entries)
 
 
 def _is_old(info: FileInfo, now_ns: int, grace_ns: int) -> bool:
