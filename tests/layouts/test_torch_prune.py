@@ -116,9 +116,7 @@ def test_kernels_of_all_kinds_of_graphs_are_shown_and_stay(
         assert run(run_cli, "prune", cache, *args, "-y")["removed"] == []
 
 
-def test_code_without_a_graph_stays_where_the_limit_is_met(
-    run_cli: RunCli, tmp_path: Path
-) -> None:
+def test_code_without_a_graph_stays_where_the_limit_is_met(run_cli: RunCli, tmp_path: Path) -> None:
     """Freezing bypasses both caches, and its kernels serve the next run."""
     cache = tmp_path / "frozen"
     (cache / "aotautograd").mkdir(parents=True)

@@ -88,7 +88,7 @@ class GraphFacts:
     """An expression over symbolic sizes under which the entry serves; None: it always does."""
     torch_version: str | None = None
     references: tuple[str, ...] = ()
-    """AOT: the FX keys of forward and backward; the keys of their code where it holds both itself."""
+    """AOT: the FX keys of forward and backward; if it is bundled, the keys of their code."""
     bundled: bool = False
     """AOT: holds its FX graphs itself."""
     source_key: str | None = None

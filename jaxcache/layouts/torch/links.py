@@ -30,9 +30,7 @@ class Links:
     """Key of a generated ``.py`` → keys of its kernels."""
 
 
-def link(
-    store: Store, inventory: TorchInventory, *, sources: Iterable[str] | None = None
-) -> Links:
+def link(store: Store, inventory: TorchInventory, *, sources: Iterable[str] | None = None) -> Links:
     """Find out which files have the keys that graphs need.
 
     Args:

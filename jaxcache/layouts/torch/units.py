@@ -3,7 +3,8 @@
 A unit is an AOT graph with its FX graphs and their code, or an FX graph that no AOT graph refers
 to. Where a limit is exceeded, files that torch never comes to because another under their key
 serves are removed before any of them, and so is code that no graph needs. Torch may still use such
-code: what it compiles without its caches leaves no graph. Compiler probes stay: they are small, and cost 9 s to make anew.
+code: what it compiles without its caches leaves no graph. Compiler probes stay: they
+are small, and cost 9 s to compile again.
 """
 
 import math
