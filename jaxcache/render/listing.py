@@ -90,9 +90,9 @@ def _entry_columns(entries: Sequence[Entry], now_ns: int, *, long: bool) -> list
     return columns
 
 
-def _function(entry: Entry) -> str | None:
+def _function(entry: Entry) -> str:
     """Return the function that a graph of torch was traced from."""
-    return getattr(entry, "function", None)
+    return getattr(entry, "function", None) or ""
 
 
 def _target(entry: Entry) -> str:
