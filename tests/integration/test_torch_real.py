@@ -204,7 +204,7 @@ FAULTS: dict[str, tuple[Callable[[Path], Path], str]] = {
         lambda c: damage_kernel_source(c, lambda data: data.replace(b"PyInit_k", b"PyInit_m")),
         "digest-mismatch",
     ),
-    "useless-kernel": (useless_kernel, "digest-mismatch"),
+    "useless-kernel": (useless_kernel, "source-mismatch"),
     "foreign-fx": (foreign_fx, "key-mismatch"),
     "wrong-class": (wrong_class, "wrong-class"),
 }

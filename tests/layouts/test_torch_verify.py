@@ -369,6 +369,19 @@ def test_a_kernel_that_was_compiled_anew_is_not_held_against_an_old_record(
     assert found["proven"] == proven - 1
 
 
+def test_a_kernel_that_was_compiled_of_an_empty_source_goes_with_it(
+    run_cli: RunCli, torch_cache: Path
+) -> None:
+    verify(run_cli, torch_cache, code=0)  # records both
+    kernel = useless(first_file(torch_cache, "*/*.main.so"))
+    empty(kernel.with_suffix(".cpp"))
+    found = verify(run_cli, torch_cache, code=1)
+    kinds = [p["kind"] for p in found["problems"] if torch_cache / p["file"] == kernel]
+    assert kinds == ["changed-since-recorded", "source-mismatch"]
+    verify(run_cli, torch_cache, "--fix", code=0)
+    assert not kernel.exists()
+
+
 def test_a_kernel_stays_for_the_next_run_where_its_source_could_not_go(
     run_cli: RunCli, torch_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -217,7 +217,7 @@ def _check_twin(name: str, checked: Checked, twin: str, other: Checked | None) -
 
     Torch compiles whatever source is there, and loads whatever kernel.
     """
-    if _is_corrupt(checked) and not (other and other.problems):
+    if _is_corrupt(checked) and not (other and _is_corrupt(other)):
         detail = f"belongs to {name.rpartition('/')[2]}, which is damaged"
         yield Problem(twin, "source-mismatch", detail)
     elif checked.facts is True and other and other.facts is False and name.endswith(".cpp"):
