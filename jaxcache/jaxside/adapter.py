@@ -371,13 +371,10 @@ def live_settings() -> "dict[str, Any] | None":
     for name, module in list(sys.modules.items()):
         layer = getattr(module, "LAYER", None) if name.endswith("live.layer") else None
         if layer is not None:
-            made = layer.settings
+            shown = {**layer.settings.shown, "tiers": ", ".join(layer.settings.shown["tiers"])}
             return {
-                name: {
-                    "value": ", ".join(made[name]) if name == "tiers" else made[name],
-                    "origin": origin,
-                }
-                for name, origin in made.origins.items()
+                name: {"value": shown[name], "origin": origin}
+                for name, origin in layer.settings.origins.items()
                 if origin != "default"
             }
     return None

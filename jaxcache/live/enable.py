@@ -7,6 +7,7 @@ import tempfile
 import warnings
 from typing import Any, NamedTuple
 
+from ..core.remote import redact
 from . import layer as live_layer
 from .settings import SETTINGS, Resolved, configured_directory, resolve
 from .settings import ConfigError as ConfigError
@@ -144,7 +145,8 @@ def _warn_of_lost(
         differs = name != "enabled" and SETTINGS[name][0](asked[name]) != resolved[name]
         if where != "enable()" and differs:
             argument = name.replace("-", "_")
-            lost.append(f"{argument}={asked[name]!r} ({where} says {resolved[name]!r})")
+            value = tuple(map(redact, asked[name])) if name == "tiers" else asked[name]
+            lost.append(f"{argument}={value!r} ({where} says {resolved.shown[name]!r})")
     if lost:
         warnings.warn(
             f"jaxcache: enable() leaves your own settings, so these arguments have no effect: "

@@ -126,6 +126,11 @@ class Resolved:
     def __getitem__(self, name: str) -> Any:
         return self.values[name]
 
+    @property
+    def shown(self) -> "dict[str, Any]":
+        """The values without what may be a secret, to be printed."""
+        return {**self.values, "tiers": tuple(map(redact, self.values["tiers"]))}
+
 
 def variable(name: str) -> str:
     """The environment variable of a setting."""
@@ -243,5 +248,4 @@ def describe() -> "dict[str, Any]":
         resolved = resolve()
     except ConfigError as error:
         return {"installed": found, "error": str(error)}
-    values = {**resolved.values, "tiers": tuple(map(redact, resolved["tiers"]))}
-    return {"installed": found, "values": values, "origins": resolved.origins}
+    return {"installed": found, "values": resolved.shown, "origins": resolved.origins}

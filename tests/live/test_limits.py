@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from conftest import RunCli
 from mount_without_links import can_mount, mounted_without_links
 
 from jaxcache.live.counters import Counters
@@ -25,7 +26,7 @@ from jaxcache.live.helped import HelpedDirectory
 from jaxcache.live.leases import Leases
 from jaxcache.live.stores import BucketStore
 from jaxcache.live.tiers import Tier
-from live.conftest import PROGRAM, RunLive, entries
+from live.conftest import PROGRAM, RunLive, entries, live_environment
 
 KEY = "jit_f-" + "a" * 64
 DEFINITIONS = PROGRAM.partition("x = jax")[0]
@@ -197,6 +198,32 @@ def test_credentials_in_a_url_are_refused_and_never_printed(
     assert "PASSWORD" not in ran.err
     assert ran.err.count("credentials do not belong into a URL") == 2
     assert len(entries(tmp_path / "cache")) > 1
+
+
+#: Nothing is sent: the layer refuses such a tier.
+ASKS_FOR_A_TIER = """
+import jax
+import jaxcache
+jaxcache.enable(tiers=["s3://user:PASSWORD@bucket/y:ro"])
+jax.jit(lambda x: x + 1)(1.0)
+"""
+
+
+@pytest.mark.jax
+def test_what_describes_the_settings_shows_no_credentials(
+    run_cli: RunCli, jax_python: str, tmp_path: Path
+) -> None:
+    """``where`` and the warning of ``enable()`` name the tiers."""
+    env = live_environment(jax_python, tmp_path, tmp_path / "cache")
+    env |= {
+        "JAXCACHE_LIVE_TIERS": "https://user:PASSWORD@127.0.0.1:9/x:ro",
+        "PYTHONWARNINGS": "default",
+    }
+    done = run_cli("where", "--json", "--", jax_python, "-c", ASKS_FOR_A_TIER, env=env)
+    assert done.returncode == 0, done.stderr
+    assert "https://127.0.0.1:9/x:ro" in done.stdout
+    assert "s3://bucket/y" in done.stderr
+    assert "PASSWORD" not in done.stdout + done.stderr
 
 
 @pytest.mark.jax
