@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
+from itertools import islice
 from typing import NamedTuple
 
 from jaxcache.core.names import AUTOTUNE_DIR, OWN_DIR, Key
@@ -11,7 +12,10 @@ from jaxcache.entry.names import FileKind, own_kind, split_name
 from jaxcache.errors import NoCacheError
 from jaxcache.model import FileInfo, Problem
 from jaxcache.store.base import Store
+from jaxcache.units import format_count, format_size
 
+#: The most files that are counted in a directory of another program.
+_MAX_UNKNOWN_FILES = 100_000
 #: Directories by which a cache of torch's compilers is recognized.
 _TORCH_DIRECTORIES = frozenset({"aotautograd", "fxgraph", "locks"})
 
@@ -60,6 +64,18 @@ class OtherFile(NamedTuple):
     """One of the layout's kinds."""
 
 
+class UnknownDirectory(NamedTuple):
+    """A directory of another program below a cache."""
+
+    name: str
+    files: int
+    size_bytes: int
+
+    def __str__(self) -> str:
+        size = f"{format_size(self.size_bytes)} in {format_count(self.files, 'file')}"
+        return f"{size} of another program"
+
+
 class Inventory:
     """Every file of a cache under what it is. Nothing has been opened.
 
@@ -104,6 +120,19 @@ class Inventory:
                 yield Problem(other.info.name, "temp-file", detail)
             elif other.kind is FileKind.STRAY:
                 yield Problem(other.info.name, "stray-file", _why_stray(other.info))
+        for directory in self.unknown_directories():
+            detail = f"{directory}; jaxcache neither carries nor removes it"
+            yield Problem(directory.name, "unknown-directory", detail)
+
+    def unknown_directories(self) -> Iterator[UnknownDirectory]:
+        """Yield the directories that belong to none of JAX, XLA and jaxcache."""
+        sizes: dict[str, list[int]] = {}
+        for other in self.others:
+            if other.kind is FileKind.UNKNOWN:
+                of_one = sizes.setdefault(other.info.name.partition("/")[0], [])
+                if other.info.type == "file":
+                    of_one.append(other.info.size_bytes)
+        return (UnknownDirectory(name, len(each), sum(each)) for name, each in sizes.items())
 
 
 def take_inventory(store: Store, *, deep: bool = False, start: str = "") -> Inventory:
@@ -133,6 +162,9 @@ def take_inventory(store: Store, *, deep: bool = False, start: str = "") -> Inve
                     ours = kind is FileKind.OWN
                     what = FileKind(own_kind(inner.name)) if ours else kind
                     found.others.append(OtherFile(inner, what))
+        elif info.type == "dir" and kind is FileKind.STRAY:
+            files = list(islice(store.walk(info.name), _MAX_UNKNOWN_FILES)) or [info]
+            found.others += (OtherFile(file, FileKind.UNKNOWN) for file in files)
         elif info.type == "file" and key is None:
             found.others.append(OtherFile(info, kind))
         else:
@@ -146,12 +178,15 @@ def counted_bytes(files: Iterable[tuple[StrEnum, FileInfo]]) -> int:
 
 
 def count_bytes(files: Iterable[tuple[StrEnum, FileInfo]]) -> tuple[int, int]:
-    """Sum up what a bound on the size counts, and the ledger, which bounds itself."""
+    """Sum up what a bound on the size counts, and the ledger, which bounds itself.
+
+    What is in a directory of another program counts nowhere: nothing here removes it.
+    """
     counted = ledger = 0
     for kind, info in files:
         if kind == FileKind.LEDGER:
             ledger += info.size_bytes
-        elif info.type == "file":
+        elif info.type == "file" and kind != FileKind.UNKNOWN:
             counted += info.size_bytes
     return counted, ledger
 
@@ -160,7 +195,7 @@ def _why_stray(info: FileInfo) -> str:
     if info.type == "symlink":
         return "a symbolic link, which is not followed"
     if info.type == "dir":
-        return "a folder that neither JAX nor XLA makes"
+        return "a directory has its name"
     if info.type == "other":
         return "not a regular file"
     return "not a name that JAX or XLA gives"

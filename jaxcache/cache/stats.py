@@ -76,8 +76,9 @@ class Stats:
 
     @property
     def size_bytes(self) -> int:
-        """The size that a bound counts: every file but those of the ledger."""
-        return sum(f.size_bytes for f in self.files if f.kind != FileKind.LEDGER)
+        """The size that a bound counts: of every file but the ledger's and other programs'."""
+        uncounted = (FileKind.LEDGER, FileKind.UNKNOWN)
+        return sum(f.size_bytes for f in self.files if f.kind not in uncounted)
 
 
 def count_cache(
@@ -123,6 +124,7 @@ def count_cache(
     if ledger is None:  # a bucket without one is asked nothing more
         ledger = Ledger() if store.remote else Ledger.load(store)
     entries, kinds = seen.entries, Counter(problem.kind for problem in seen.problems)
+    del kinds["unknown-directory"]  # which is a row of the files
     stats = Stats(
         cache_dir=store.url,
         total=summarize(entries),

@@ -36,6 +36,8 @@ class FileKind(StrEnum):
     QUARANTINE = "quarantine"
     OWN = "own"
     STRAY = "stray"
+    UNKNOWN = "unknown-directory"
+    """A directory of another program, or a file in it."""
 
 
 def split_name(name: str) -> tuple[FileKind, str | None]:

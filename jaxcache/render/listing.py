@@ -56,7 +56,9 @@ def listing_view(
 
 
 def _notes(listing: Listing) -> Iterator[str]:
-    if count := len(listing.problems):
+    problems = [p for p in listing.problems if p.kind != "unknown-directory"]
+    yield from (f"{p.file}: {p.detail}" for p in listing.problems if p not in problems)
+    if count := len(problems):
         see = format_command("verify", listing.cache_dir)
         yield f"{format_count(count, 'problem')} found; see them with: {see}"
 

@@ -97,7 +97,7 @@ def _page(
         yield Line(f"{size}, {seconds}{sealed}", "Entries      ")
     if others:
         size = f"{format_size(stats.size_bytes)}, as --max-size counts it"
-        if ledger := stats.directory_bytes - stats.size_bytes:
+        if ledger := sum(f.size_bytes for f in stats.files if f.kind == "ledger"):
             size += f"; {format_size(ledger)} of ledger beside it"
         yield Line(size, "Cache size   ")
     if stats.problems:
@@ -133,6 +133,7 @@ _KINDS = {
     "own": "other files of jaxcache",
     "quarantine": "quarantine (of jaxcache verify --fix)",
     "stray": "unknown",
+    "unknown-directory": "directories of other programs (not in the cache size)",
     "temp": "temp (of an interrupted write)",
 }
 _FILES = [

@@ -184,6 +184,27 @@ def test_caches_of_xla_in_a_bucket(seen: CacheFacts, corpus: Path) -> None:
     assert not list(place.find_autotune_incomplete(with_bucket(seen, default)))
 
 
+def test_a_cache_of_kernels_that_is_on(seen: CacheFacts, corpus: Path) -> None:
+    default = "xla_gpu_per_fusion_autotune_cache_dir"
+    plain = look_at_cache(
+        str(corpus / "0.12.0.1-cuda13-h200-zstd"), max_decoded=None, progress=None
+    )
+    filled = look_at_cache(
+        str(corpus / "0.10.2-cuda13-h200-kernelcache"), max_decoded=None, progress=None
+    )
+    compiled_with_it = replace(filled, inventory=plain.inventory)
+    for cache, chosen, severity in (
+        (seen, "all", "note"),
+        (plain, "xla_gpu_kernel_cache_file", "note"),
+        (filled, default, "problem"),
+        (compiled_with_it, default, "problem"),
+    ):
+        (finding,) = place.find_kernel_cache(with_bucket(cache, chosen))
+        assert (finding.severity, finding.trap) == (severity, "kernel-cache")
+    for cache in (seen, plain):
+        assert not list(place.find_kernel_cache(with_bucket(cache, default)))
+
+
 def test_a_bucket_that_jax_uses_itself(seen: CacheFacts) -> None:
     (finding,) = place.find_bucket_unchecked(with_bucket(seen, "none"))
     assert "jaxcache stats -C gs://team/jax" in finding.fix

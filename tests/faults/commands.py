@@ -60,6 +60,7 @@ ROWS: tuple[Row, ...] = (
     _row("import into nothing", "import in.jxb -C new"),
     _row("copy to a cache", "copy cache other --on-conflict replace"),
     _row("copy from a cache", "copy other cache --atomic"),
+    _row("copy --sign", "copy cache other --sign ours"),
     _row("copy to a bundle", "copy cache out/new.jxb"),
     _row("export", "export out/new.jxb -C cache"),
     _row("export over a bundle", "export out/old.jxb -C cache"),

@@ -7,10 +7,12 @@ from collections import Counter
 from collections.abc import Iterator
 
 from jaxcache.cache.doctor.facts import Facts, Finding
+from jaxcache.core.names import KERNEL_CACHE
 from jaxcache.core.refusals import describe_refusal, mend_refusal
 from jaxcache.core.use import is_possible
+from jaxcache.entry.names import FileKind
 from jaxcache.model import FileInfo
-from jaxcache.units import format_command, format_count
+from jaxcache.units import format_command, format_count, format_size
 
 #: Types of mounts that reach another machine, as Linux names them.
 _NETWORK = """
@@ -209,6 +211,43 @@ def find_autotune_incomplete(facts: Facts) -> Iterator[Finding]:
         )
 
 
+def find_kernel_cache(facts: Facts) -> Iterator[Finding]:
+    """XLA's cache of kernels, which takes the code of one GPU for another."""
+    chosen = str(facts.setting("jax_persistent_cache_enable_xla_caches") or "")
+    files = facts.files_with("gpu", lambda contents: contents.kernel_cache)
+    kept = [i for k, i in facts.cache.inventory.files() if k is FileKind.KERNEL_CACHE]
+    if not (kept or files or chosen == "all" or KERNEL_CACHE in chosen):
+        return
+    is_on = f"jax_persistent_cache_enable_xla_caches is {chosen}"
+    if kept:
+        is_on = f"{kept[0].name} is here ({format_size(kept[0].size_bytes)})"
+    elif files:
+        is_on = f"{format_count(len(files), 'entry')} compiled with {KERNEL_CACHE}"
+    yield Finding(
+        "kernel-cache",
+        "problem" if kept or files else "note",
+        is_on,
+        "XLA takes kernels from that file for any GPU without a check, so that a program may get "
+        "code of another GPU; and a truncated file ends every compile with OUT_OF_RANGE",
+        "set neither jax_persistent_cache_enable_xla_caches=all nor "
+        f"--{KERNEL_CACHE}, and remove the file",
+        "openxla/xla#35951, openxla/xla#33220",
+        files=tuple(info.name for info in kept),
+    )
+
+
+def find_unknown_directories(facts: Facts) -> Iterator[Finding]:
+    """Directories of other programs below the cache."""
+    for directory in facts.cache.inventory.unknown_directories():
+        yield Finding(
+            "unknown-directory",
+            "note",
+            f"{directory.name} holds {directory}",
+            "push, copy and export leave it, and limits on the size do not count it",
+            "carry what the other program needs by its own means, or keep it outside of the cache",
+        )
+
+
 def find_refused_tiers(facts: Facts) -> Iterator[Finding]:
     """The last program that took entries of a tier refused some of them."""
     for refusal in facts.cache.refusals:
@@ -264,7 +303,7 @@ def _files(facts: Facts) -> Iterator[FileInfo]:
     inventory = facts.cache.inventory
     yield from (e.info for e in inventory.entries)
     yield from inventory.atimes.values()
-    yield from (o.info for o in inventory.others)
+    yield from (o.info for o in inventory.others if o.kind is not FileKind.UNKNOWN)
 
 
 def _what(files: list[FileInfo], facts: Facts) -> str:

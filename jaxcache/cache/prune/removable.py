@@ -191,7 +191,7 @@ def _other_files(seen: Scan) -> Iterator[tuple[RemovalKind, FileInfo]]:
     for _, info in seen.inventory.orphan_atimes():
         yield "orphan-atime", info
     for other in seen.inventory.others:
-        if other.info.type != "file":
+        if other.info.type != "file" or other.kind is FileKind.UNKNOWN:
             continue
         if other.kind is FileKind.TEMP or is_temporary(other.info.name):
             yield "temp-file", other.info

@@ -29,7 +29,14 @@ if TYPE_CHECKING:
 
 #: What says something and accuses nothing.
 INFORMATIONAL: frozenset[ProblemKind] = frozenset(
-    {"unsealed", "missing-source", "legacy-name", "not-loadable-here", "changed-since-recorded"}
+    {
+        "unsealed",
+        "missing-source",
+        "legacy-name",
+        "not-loadable-here",
+        "changed-since-recorded",
+        "unknown-directory",
+    }
 )
 #: What makes a file worthless: its compiler fails on it, or must not be trusted with it.
 CORRUPT: frozenset[ProblemKind] = frozenset({
@@ -197,7 +204,11 @@ def _refuse_foreign(store: Store, seen: "Seen") -> None:
         NoCacheError: ``no-cache``.
     """
     kinds = {kind for kind, _ in seen.inventory.files()}
-    if kinds == {"stray"} and not any(True for _ in store.list(OWN_DIR)):
+    if (
+        kinds
+        and kinds <= {"stray", "unknown-directory"}
+        and not any(True for _ in store.list(OWN_DIR))
+    ):
         raise foreign_directory(store.url)
 
 
