@@ -45,9 +45,10 @@ def scratch_folder(purpose: str) -> Iterator[str]:
     Raises:
         JaxcacheError: ``io-error``: it cannot be made.
     """
-    top, prefix = tempfile.gettempdir(), f"{TEMP_PREFIX}{purpose}-"
-    _delete_scratch(top)
+    top, prefix = "the directories for temporary files", f"{TEMP_PREFIX}{purpose}-"
     try:
+        top = tempfile.gettempdir()
+        _delete_scratch(top)
         made = tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
     except OSError as error:
         raise JaxcacheError(

@@ -59,15 +59,18 @@ def remember(modules: Collection[Done], seen: Recorder) -> None:
                 facts[directory].append(Event(event.key, MISS, at_ns))
     for event in [*seen.modules[: seen.learnt], *modules]:  # a sketch may arrive later
         _add_sketch(event, seen, facts)
-    _append(facts)
+    _append(facts, seen)
 
 
-def _append(facts: Mapping[str, list[Event]]) -> None:
+def _append(facts: Mapping[str, list[Event]], seen: Recorder) -> None:
     """Write events into the ledgers of their directories, as far as these can be written."""
     for directory, events in facts.items():
         with contextlib.suppress(JaxcacheError):
             store = open_store(directory)
-            append(store, [replace(e, facts={**e.facts, **_digest(store, e)}) for e in events])
+            known = [replace(e, facts={**e.facts, **_digest(store, e)}) for e in events]
+            with contextlib.suppress(OSError):
+                if not append(store, known) and not os.statvfs(directory).f_bavail:
+                    seen.full.add(directory)
 
 
 def remember_savings(seen: Recorder, known_seconds: Mapping[str, float]) -> None:
@@ -78,7 +81,7 @@ def remember_savings(seen: Recorder, known_seconds: Mapping[str, float]) -> None
             saved = {"count": 0, "timed": 1, "saved_seconds": seconds}
             at_ns = int(event.at * NS_PER_SECOND)
             facts[directory].append(Event(event.key, HIT, at_ns, saved))
-    _append(facts)
+    _append(facts, seen)
 
 
 def _add_sketch(event: Done, seen: Recorder, facts: defaultdict[str, list[Event]]) -> None:

@@ -1,6 +1,7 @@
 """The parent's end of the listener's sockets: one queue for the events of every process."""
 
 import contextlib
+import errno
 import os
 import queue
 import socket
@@ -15,9 +16,21 @@ _MAX_TEMP_PATH_BYTES = 70
 
 
 def socket_folder() -> "tempfile.TemporaryDirectory[str]":
-    """A private folder whose path leaves room for a socket's name (107 bytes on Linux)."""
-    long = len(os.fsencode(tempfile.gettempdir())) > _MAX_TEMP_PATH_BYTES
-    return tempfile.TemporaryDirectory(prefix="jaxcache-", dir="/tmp" if long else None)  # noqa: S108
+    """Make a private directory whose path leaves room for a socket's name (107 bytes on Linux).
+
+    A socket needs no room for contents, so a full disk is no reason not to start the program.
+
+    Raises:
+        OSError: no directory for temporary files takes one.
+    """
+    tops = ["/tmp", "/dev/shm"]  # noqa: S108
+    with contextlib.suppress(OSError):  # where it cannot write a file
+        tops.insert(0, tempfile.gettempdir())
+    for top in tops:
+        if len(os.fsencode(top)) <= _MAX_TEMP_PATH_BYTES:
+            with contextlib.suppress(OSError):
+                return tempfile.TemporaryDirectory(prefix="jaxcache-", dir=top)
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), tops[0])
 
 
 class Inbox:

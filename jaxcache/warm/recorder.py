@@ -116,6 +116,8 @@ class Recorder:
     """The sketches that the ledger has."""
     unreported: list[str] = field(default_factory=list)
     """Entries written during the run that no process reported."""
+    full: set[str] = field(default_factory=set)
+    """Directories whose ledger cannot be written because their disk is full."""
 
     def add(self, event: RunEvent) -> None:
         """Take one event."""

@@ -12,7 +12,7 @@ from jaxcache.cache.leftovers import scratch_folder
 from jaxcache.cache.recipe.format import encode_recipe, is_recipe
 from jaxcache.cache.recipe.manifest import KEY_SETTINGS
 from jaxcache.cache.recipe.model import Environment, Recipe, Request
-from jaxcache.errors import UsageError
+from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.units import format_count
 from jaxcache.warm.events import Done, Recorded
 from jaxcache.warm.launch import Ended
@@ -169,7 +169,7 @@ def _fold(same: Sequence[Request]) -> Request:
 def open_recording(
     path: str | None, collect: int | None = None
 ) -> Iterator[RecordingFolder | None]:
-    """Give a folder to record into, or None where there is no recipe to write.
+    """Give a folder to record into, or None where there is no recipe to write, or no room for one.
 
     Args:
         collect: see :class:`RecordingFolder`.
@@ -187,5 +187,9 @@ def open_recording(
             code="exists",
             hint="name another file, or remove it",
         )
-    with scratch_folder("record") as folder:
-        yield RecordingFolder(Path(folder), path, collect)
+    with contextlib.ExitStack() as stack:
+        recording = None
+        with contextlib.suppress(JaxcacheError):  # the program runs all the same
+            folder = stack.enter_context(scratch_folder("record"))
+            recording = RecordingFolder(Path(folder), path, collect)
+        yield recording

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from jaxcache.cache.leftovers import scratch_folder
-from jaxcache.errors import NoJaxError, UsageError
+from jaxcache.errors import JaxcacheError, NoJaxError, UsageError
 from jaxcache.options.run import CompileOptions, RunOptions, WarmOptions
 from jaxcache.store import is_remote
 from jaxcache.store.location import absolute_location
@@ -58,7 +58,12 @@ def warm_programs(
     if options.jobs == 1 or not alone or cross or options.collect is not None:
         return _run(launches, options, cross, watch or Watch(), LIFTED)
     started = time.monotonic()
-    notes, ahead, stopped = _compile_ahead(launches, options)
+    try:
+        notes, ahead, stopped = _compile_ahead(launches, options)
+    except JaxcacheError as error:
+        if error.code != "io-error":
+            raise
+        notes, ahead, stopped = [f"nothing was compiled ahead: {error.message}"], {}, None
     if stopped is not None:
         return stopped
     report = _run(launches, options, cross, watch or Watch(), LIFTED, ahead)
@@ -208,6 +213,8 @@ def _run_all(
         if recipe:
             recorded, recipe_notes = recipe.save(recorder, known, ended)
             notes += recipe_notes
+        elif options.record:
+            notes.append(f"{options.record} was not written: no directory takes temporary files")
     if options.check_contents and not (ended.exit_code or ended.interrupted or ended.timed_out):
         again = _with(launches, _CHECKED)
         recorder = Recorder(first.cache_dir, asked=first.asked, notices=first.notices)
@@ -231,6 +238,7 @@ def _run_all(
     for directory in recorder.directories - {expected}:
         known.update(known_seconds(directory))
     report = recorder.report(ended, known)
+    notes += (f"this run could not be recorded in {d}: its disk is full" for d in recorder.full)
     causes = {} if spool or options.scratch else find_causes(recorder, known_keys)
     if not (options.portable or spool or options.scratch or options.no_write):
         version = next((p.jax for p in report.processes if p.jax), None)

@@ -2,11 +2,14 @@
 
 import json
 import os
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import RunCli
+from conftest import RunCli, clean_environment
 from warm_checks import STEP, Warm, assert_counts_are_jax_own, only, outcomes
 
 pytestmark = pytest.mark.jax
@@ -211,8 +214,6 @@ pathlib.Path.write_bytes = write_bytes
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a mount")
 def test_error_of_a_full_disk(warm: Warm, script: Any, cache: Path) -> None:
-    import subprocess
-
     cache.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(cache)]
     if subprocess.run(mount, capture_output=True, check=False).returncode:
@@ -224,6 +225,40 @@ def test_error_of_a_full_disk(warm: Warm, script: Any, cache: Path) -> None:
         assert "No space left" in only(document, "jit_step")["detail"]
     finally:
         subprocess.run(["umount", str(cache)], check=True)
+
+
+#: A file system without room that holds the cache and everything for temporary files.
+FULL = """
+mount -t tmpfs -o size=256k none "$1" && mkdir "$1/tmp" "$1/work" || exit 99
+printf 'import sys, jax\\nprint(jax.jit(lambda x: x * 2)(3.0))\\nsys.exit(7)\\n' > "$1/work/p.py"
+for place in /tmp /var/tmp /dev/shm; do mount --bind "$1/tmp" "$place" || exit 99; done
+dd if=/dev/zero of="$1/ballast" bs=4k 2> /dev/null
+cd "$1/work" && "$2" -m jaxcache run -C cache -- "$3" p.py
+echo "run $?"
+"$2" -m jaxcache warm -C cache --python "$3" --record p.recipe p.py
+echo "warm $?"
+"""
+
+
+def test_a_disk_without_room_keeps_no_program_from_running(
+    each_jax_python: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    top = Path(__file__).parents[2] / "build"
+    top.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=top) as point:
+        done = subprocess.run(
+            ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", FULL, "sh", point]
+            + [sys.executable, each_jax_python],
+            capture_output=True,
+            text=True,
+            env=clean_environment(tmp_path_factory.mktemp("home")) | LENIENT,
+            check=False,
+        )
+    if done.returncode == 99 or "unshare" in done.stderr:
+        pytest.skip(f"no mounts of one's own here: {done.stderr.strip()[-80:]}")
+    assert done.stdout.splitlines() == ["6.0", "run 7", "6.0", "warm 7"], done.stderr
+    assert f"could not be recorded in {point}/work/cache: its disk is full" in done.stderr
+    assert "p.recipe was not written" in done.stderr
 
 
 def test_error_of_a_compile_that_fails(warm: Warm, script: Any) -> None:
