@@ -247,8 +247,10 @@ def test_a_disk_without_room_keeps_no_program_from_running(
     top.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=top) as point:
         done = subprocess.run(
-            ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", FULL, "sh", point]
-            + [sys.executable, each_jax_python],
+            [
+                *("unshare", "--user", "--map-root-user", "--mount"),
+                *("sh", "-c", FULL, "sh", point, sys.executable, each_jax_python),
+            ],
             capture_output=True,
             text=True,
             env=clean_environment(tmp_path_factory.mktemp("home")) | LENIENT,
