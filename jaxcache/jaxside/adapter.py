@@ -144,16 +144,12 @@ class Jax:
         """Function, source line and arguments of one call of ``lower_jaxpr_to_module``."""
         jaxpr = args[1]
         info = getattr(jaxpr.jaxpr, "_debug_info", None) or getattr(jaxpr.jaxpr, "debug_info", None)
-        source = str(getattr(info, "func_src_info", None) or "")
-        function, _, place = source.partition(" at ")
-        file, _, line = place.rpartition(":")
+        place = _place_of(getattr(info, "func_src_info", None))
         avals = kwargs.get("in_avals") or jaxpr.in_avals
         names = kwargs.get("arg_names") or [""] * len(avals)
         described = {
-            "function": function or None,
+            **place,
             "kind": getattr(info, "traced_for", None),
-            "file": file or None,
-            "line": int(line) if line.isdigit() else None,
             "arguments": [
                 {
                     "name": str(name or ""),
@@ -165,7 +161,7 @@ class Jax:
                 for name, aval in zip(names, avals, strict=False)
             ],
         }
-        return {**described, **_find_mapped(jaxpr.jaxpr, function, file)}
+        return {**described, **_find_mapped(place["function"], place["file"])}
 
     @staticmethod
     def are_alike(asked: tuple[Any, ...], error: Any) -> bool:
@@ -307,40 +303,39 @@ def hash_component(component: Callable[[Any], None]) -> str:
     return digest.hexdigest()
 
 
-def _find_mapped(jaxpr: Any, function: str | None, file: str | None) -> dict[str, Any]:
+def _find_mapped(function: str | None, file: str | None) -> dict[str, Any]:
     """Function, file, line and kind of the user's function behind a ``pmap``; or nothing.
 
     From 0.8 on ``jax.pmap`` is ``jit`` of ``shard_map`` over a wrapper of its own (``_fun`` in
     jax/_src/pmap.py, ``call_wrapped`` in jax/_src/linear_util.py), and the module is named after
-    the wrapper. The operations inside still know the lines of the user's program.
+    the wrapper. The call of the ``pmap``, which is running, holds the user's function.
     """
     if not file or (os.path.basename(file), function) not in _PMAP_WRAPPERS:
         return {}
-    for outer in jaxpr.eqns:
-        if str(outer.primitive) != "shard_map":
-            continue
-        for inner in getattr(outer.params["jaxpr"], "jaxpr", outer.params["jaxpr"]).eqns:
-            frame = _user_frame(inner)
-            if frame is not None and not frame.function_name.startswith("<"):
-                name = frame.function_name.rpartition(".")[2]
-                return {
-                    "function": name,
-                    "kind": "pmap",
-                    "file": frame.file_name,
-                    "line": frame.start_line,
-                }
-        return {"kind": "pmap"}
-    return {}
+    frame: Any = sys._getframe()
+    while frame is not None:
+        infer = frame.f_locals.get("infer_params")
+        if inspect.isfunction(infer):
+            held = inspect.getclosurevars(infer).nonlocals
+            if "wrapped_fun" in held:
+                return {"kind": "pmap", **_place_of(held["wrapped_fun"].debug_info.func_src_info)}
+            if "f" in held:  # before 0.10
+                from jax._src.api_util import fun_sourceinfo
+
+                return {"kind": "pmap", **_place_of(fun_sourceinfo(held["f"]))}
+        frame = frame.f_back
+    return {"kind": "pmap"}
 
 
-def _user_frame(equation: Any) -> Any:
-    from jax._src import source_info_util
-
-    info = equation.source_info
-    try:
-        return source_info_util.user_frame(info.traceback)
-    except AttributeError:  # takes the whole source info, before 0.8
-        return source_info_util.user_frame(info)
+def _place_of(source: Any) -> dict[str, Any]:
+    """Function, file and line in the text ``FUNCTION at FILE:LINE``."""
+    function, _, place = str(source or "").partition(" at ")
+    file, _, line = place.rpartition(":")
+    return {
+        "function": function or None,
+        "file": file or None,
+        "line": int(line) if line.isdigit() else None,
+    }
 
 
 def _topology_fingerprint(devices: Any) -> str | None:

@@ -34,7 +34,13 @@ FILTERS = option(
     panel="Selection",
     keyword="filters",
 )
-LAYOUT = option("--layout", TEXT, "Cache layout (default: detected).", metavar="jax|torch")
+LAYOUT = option(
+    "--layout",
+    TEXT,
+    "The compiler whose cache it is (default: what its files say; jax in a bucket, and for run, "
+    "warm, doctor and scripts).",
+    metavar="jax|torch",
+)
 PYTHON = option(
     "--python",
     TEXT,
@@ -134,7 +140,7 @@ class ListOptions(Selected):
     )
     limit: int | None = option("--limit", COUNT, "List at most N entries, or groups.", min=0)
     long: bool = option(
-        "--long -l", FLAG, "Also show platform, target, signature and source.", keyword="details"
+        "--long -l", FLAG, "Also show platform, target, signature and source (of torch, the function, too).", keyword="details"
     )
 
 
@@ -256,6 +262,12 @@ class PruneOptions(Options, panel="Limits"):
     def takes_quarantine(self) -> bool:
         """Whether quarantined entries may go: on request, or first of all to meet a size."""
         return self.quarantine or self.max_size_bytes is not None
+
+    @property
+    def other_kinds(self) -> str:
+        """The options that let files other than entries go, and that are not given."""
+        given = {"--side-caches": self.side_caches, "--orphans": self.orphans}
+        return " or ".join(name for name, value in given.items() if not value)
 
     @property
     def by_age(self) -> bool:

@@ -127,10 +127,9 @@ def plan_notes(plan: "PrunePlan") -> Iterator[str]:
     most = (plan.options.max_size_bytes if plan.options else None) or math.inf
     if plan.fixed_bytes > most * _NOTABLE:
         size = format_size(plan.fixed_bytes)
-        yield (
-            f"{size} of {format_size(int(most))} are files other than entries; "
-            "--orphans or --side-caches removes them"
-        )
+        others = plan.options.other_kinds if plan.options else ""
+        remove = f"; {others} removes what may go of them" if others else ""
+        yield f"{size} of {format_size(int(most))} are files other than entries{remove}"
     for reason in plan.unmet:
         bound = "the bound"
         if plan.options and reason == "max-size":
