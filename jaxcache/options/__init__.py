@@ -140,7 +140,10 @@ class ListOptions(Selected):
     )
     limit: int | None = option("--limit", COUNT, "List at most N entries, or groups.", min=0)
     long: bool = option(
-        "--long -l", FLAG, "Also show platform, target, signature and source (of torch, the function, too).", keyword="details"
+        "--long -l",
+        FLAG,
+        "Also show platform, target, signature and source (of torch, the function, too).",
+        keyword="details",
     )
 
 
