@@ -29,6 +29,7 @@ NAMES = (
     "prune",
     "bundle",
     "remote",
+    "save",
     "warm",
     "recipe",
     "eviction",

@@ -104,7 +104,7 @@ def plan_save(
         finished: whether the job came to its end; if not, what it did not use stays.
         environment: of the job.
     """
-    seen = scan(store, ScanAids(progress=progress))
+    seen = scan(store, ScanAids(progress=progress), deep=True)
     ledger = seen.ledger or Ledger()
     usage = judge_usage(seen, ledger, baseline)
     dropped: dict[str, DropReason] = {}
@@ -121,7 +121,7 @@ def plan_save(
         usage=usage,
         kept=kept,
         dropped=tuple((e, dropped[e.file]) for e in seen.entries if e.file in dropped),
-        export=plan_export(store, only=lambda e: e.file not in dropped, now_ns=now_ns),
+        export=plan_export(store, only=lambda e: e.file not in dropped, seen=seen, now_ns=now_ns),
         why=_why(save_if, usage, kept, target_exists=target_exists),
         source=baseline.source if baseline else "",
         finished=finished,
