@@ -1,0 +1,59 @@
+"""Features where the program or the cache is in another place: notebooks, buckets, beside ``top``."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import jax_version
+
+from tests.pairs.conftest import ALL_HITS, Pair, keys
+from tools.oracle.__main__ import write_notebook
+from tools.oracle.world import MODULES
+
+pytestmark = pytest.mark.jax
+
+
+def test_a_notebook_fills_a_tier_and_is_filled_by_it(pair: Pair) -> None:
+    probe = [pair.world.python, "-c", "import nbconvert, ipykernel"]
+    if subprocess.run(probe, capture_output=True, check=False).returncode:
+        pytest.skip("this Python has no nbconvert")
+    notebook = write_notebook(pair.world, "")
+    live = ("--live", "--tier", pair.directory / "tier")
+    pair.run("warm", *pair.python, *live, notebook)
+    assert len(keys(pair.directory / "tier")) == MODULES
+    pair.use("second")
+    pair.run("warm", *pair.python, *live, "--fail-on-miss", notebook)
+    assert pair.plain() == ALL_HITS
+
+
+def test_top_shows_what_the_live_layer_writes_and_hits(pair: Pair) -> None:
+    pair.cache.mkdir()
+    with subprocess.Popen(
+        [*pair.world.jaxcache, "top", "--jsonl", "--interval", "0.1s"],
+        cwd=pair.directory,
+        env=pair.world.environment(plain=False),
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as top:
+        assert top.stdout is not None
+        for change in ("new", "hit"):
+            pair.run("run", "--live", *pair.program())
+            shown = [json.loads(top.stdout.readline()) for _ in range(MODULES)]
+            assert {row["key"] for row in shown} == keys(pair.cache)
+            assert {row["change"] for row in shown} == {change}
+        top.terminate()
+    assert pair.plain() == ALL_HITS
+
+
+def test_a_target_is_checked_against_a_bucket(pair: Pair, bucket: str, tmp_path: Path) -> None:
+    if jax_version(pair.world.python) < (0, 11):
+        pytest.skip("a topology can be compiled for since JAX 0.11")
+    profile = tmp_path / "host.json"
+    pair.run("target", "capture", *pair.python, profile)
+    pair.run("warm", *pair.python, "--target", profile, "program.py")
+    pair.run("push", bucket)
+    local = pair.run_json("target", "check", *pair.python, profile)
+    remote = pair.run_json("target", "check", *pair.python, "-C", bucket, profile)
+    assert local["looked_up"] == MODULES
+    assert {**remote, "cache_dir": None} == {**local, "cache_dir": None}
