@@ -80,7 +80,7 @@ def rank_churn(
         for name, entries in groups.items()
         if len(entries) > 1
     }
-    found = []
+    churns = []
     for rank, name in enumerate(sorted(sizes, key=lambda name: (-sizes[name], name))):
         entries = sorted(groups[name], key=lambda e: e.created_ns)
         counted: Counter[tuple[str, str, Cause, str]] = Counter()
@@ -93,11 +93,11 @@ def rank_churn(
             for (component, meaning, cause, title), count in counted.most_common()
         )
         causes = tuple(sorted(causes, key=lambda c: c.cause is Cause.UNKNOWN))
-        found.append(Churn(name, len(entries), sizes[name], seconds, causes))
-    return tuple(found)
+        churns.append(Churn(name, len(entries), sizes[name], seconds, causes))
+    return tuple(churns)
 
 
-def _differences(known: KnownCache, entries: Sequence[Entry]) -> Iterator[Difference]:
+def _differences(cache: KnownCache, entries: Sequence[Entry]) -> Iterator[Difference]:
     """Yield the cause of each pair of neighbours."""
-    for left, right in pairwise(known.complete(Compile(e.module, e.key)) for e in entries):
+    for left, right in pairwise(cache.complete(Compile(e.module, e.key)) for e in entries):
         yield from islice(compare(left, right, Side("", (left,), is_run=False)), 1)

@@ -78,12 +78,12 @@ def compare(left: Compile | None, right: Compile, side: Side) -> Iterator[Differ
         yield from compare_programs(left, right)
         return
     for rule in _ALONE:
-        if found := rule(left, right):
-            yield found
+        if difference := rule(left, right):
+            yield difference
             return
-    known = [*_together(left, right)]
-    if known:
-        yield from known
+    differences = [*_together(left, right)]
+    if differences:
+        yield from differences
     elif right.sketch and (moved := find_moved_lines(user_lines(left), right.sketch)):
         yield moved
     elif left.key is None or right.key is None:
@@ -177,13 +177,13 @@ def _by_version(left: Compile, right: Compile) -> Difference | None:
     component, cause = "jax_lib version", Cause.JAXLIB_VERSION
     what = "jaxlib"
     sides: tuple[str | None, str | None] = left.jaxlib_version, right.jaxlib_version
-    known = [c.contents.flags if c.contents else None for c in (left, right)]
+    flags = [c.contents.flags if c.contents else None for c in (left, right)]
     if names is not None:
         apart = component in names
     elif all(sides):
         apart = sides[0] != sides[1]
     else:
-        apart = bool(known[0] and known[1] and not same_generation(known[0], known[1]))
+        apart = bool(flags[0] and flags[1] and not same_generation(flags[0], flags[1]))
     versions = left.jax_version, right.jax_version
     if all(versions) and versions[0] != versions[1] and (names is None or names):
         apart, cause, what, sides = True, Cause.JAX_VERSION, "jax", versions
@@ -192,8 +192,8 @@ def _by_version(left: Compile, right: Compile) -> Difference | None:
         return None
     if not all(sides) or sides[0] == sides[1]:
         sides = _value(component, left), _value(component, right)
-        if names is None and known[0] and known[1]:
-            before, after = (nearest_version(frozenset(f or {})) for f in known)
+        if names is None and flags[0] and flags[1]:
+            before, after = (nearest_version(frozenset(f or {})) for f in flags)
             sides = before or "?", after or "?"
     return Difference(
         component,
@@ -291,8 +291,8 @@ def _together(left: Compile, right: Compile) -> Iterator[Difference]:
     elif left.sketch and right.sketch:
         yield from _claimed(compare_programs(left, right))
     elif left.contents is None or right.contents is None:
-        if found := compare_arguments(left, right):
-            yield found
+        if difference := compare_arguments(left, right):
+            yield difference
     elif left.contents.program and right.contents.program:
         outlines = left.outline and right.outline and left.outline != right.outline
         if outlines or left.contents.program != right.contents.program:
@@ -339,9 +339,9 @@ def _values_by_hash() -> dict[tuple[str, str], str]:
     """Values that are found again by hashing them: codecs and versions."""
     releases = {f"0.{minor}.{patch}" for minor in range(3, 30) for patch in range(60)}
     releases |= {f"0.{m}.{p}.{q}" for m in range(4, 30) for p in range(10) for q in range(1, 5)}
-    found = {("jax_lib version", _sha256(r)): r for r in releases}
-    found |= {("compression", _sha256(c)): c for c in _CODECS}
-    return found | {("custom_hook", _sha256("")): "no hook"}
+    values = {("jax_lib version", _sha256(r)): r for r in releases}
+    values |= {("compression", _sha256(c)): c for c in _CODECS}
+    return values | {("custom_hook", _sha256("")): "no hook"}
 
 
 def _sha256(text: str) -> str:

@@ -33,11 +33,11 @@ class KnownCache:
 
     def keys_of(self, module: str, *, before: str | None = None) -> list[str]:
         """The keys of a module, those written last first; only those written before one of them."""
-        found = [f for f in self._files.values() if f.key.module == module]
+        files = [f for f in self._files.values() if f.key.module == module]
         if before is not None:
             own = self._files.get(before)
-            found = [f for f in found if own and f.info.mtime_ns < own.info.mtime_ns]
-        return [f.key_text for f in sorted(found, key=lambda f: -f.info.mtime_ns)]
+            files = [f for f in files if own and f.info.mtime_ns < own.info.mtime_ns]
+        return [f.key_text for f in sorted(files, key=lambda f: -f.info.mtime_ns)]
 
     def side(self, wanted: str) -> Side:
         """A KEY argument as a side: every compile that it fits, not yet opened.
@@ -45,10 +45,10 @@ class KnownCache:
         Raises:
             JaxcacheError: ``no-match`` or ``ambiguous-key``.
         """
-        if (known := self._ledger.record(wanted)) and wanted not in self._files:
+        if (record := self._ledger.record(wanted)) and wanted not in self._files:
             parsed = parse_key(wanted)
-            made = Compile(parsed.module if parsed else "", wanted, record=known)
-            return Side(wanted, (made,), is_run=False)
+            compiled = Compile(parsed.module if parsed else "", wanted, record=record)
+            return Side(wanted, (compiled,), is_run=False)
         stubs, _ = read_entries(self._store, list(self._files.values()), {}, heads=False)
         chosen = select_by_keys(stubs, [wanted])
         return Side(wanted, tuple(Compile(e.module, e.key) for e in chosen), is_run=False)
@@ -71,18 +71,18 @@ class KnownCache:
             return compile_
         if key not in self._complete:
             self._complete[key] = self._read(key, max_bytes)
-        known = self._complete[key]
-        record = compile_.record or known.record
+        facts = self._complete[key]
+        record = compile_.record or facts.record
         components = compile_.components or (record and record.components) or None
         flags = compile_.xla_flags
         if flags is None and record and record.xla_flags is not None:
             flags = tuple(sorted(record.xla_flags.split()))
         return replace(
             compile_,
-            contents=known.contents,
-            outline=known.outline,
-            names=compile_.names or known.names,
-            codec=known.codec,
+            contents=facts.contents,
+            outline=facts.outline,
+            names=compile_.names or facts.names,
+            codec=facts.codec,
             record=record,
             components=components,
             xla_flags=flags,
@@ -103,12 +103,12 @@ class KnownCache:
                 payload = read_payload(stream, file.info.size_bytes)
         except (StoreError, CodecError):
             return blank
-        known = replace(blank, contents=decode_payload(payload, check=False), codec=codec)
+        decoded = replace(blank, contents=decode_payload(payload, check=False), codec=codec)
         try:
             module = find_hlo_module(payload)
-            return replace(known, outline=tuple(outline(module)), names=parameter_names(module))
+            return replace(decoded, outline=tuple(outline(module)), names=parameter_names(module))
         except WireError:
-            return known
+            return decoded
 
 
 def open_known(path: str, *, explicit: bool = False) -> KnownCache | None:

@@ -73,8 +73,8 @@ class _Log:
 
     def key(self, digest: str) -> None:
         """The hash after the last component is the key's."""
-        made = replace(self._next, components=dict(self._hashed))
-        self._made[digest] = self._last = made
+        compiled = replace(self._next, components=dict(self._hashed))
+        self._made[digest] = self._last = compiled
         self._next = Compile("")
 
     def skipped(self, module: str, reason: str) -> None:
@@ -87,13 +87,13 @@ class _Log:
 
     def tell(self, module: str, key: str | None, **facts: Any) -> None:
         parsed = parse_key(key) if key else None
-        known = self._made.get(parsed.hash) if parsed else self._latest(module)
-        key = key or (known.key if known else None)
-        if key is None and known is not None:
-            digest = next((d for d, c in self._made.items() if c is known), None)
+        compiled = self._made.get(parsed.hash) if parsed else self._latest(module)
+        key = key or (compiled.key if compiled else None)
+        if key is None and compiled is not None:
+            digest = next((d for d, c in self._made.items() if c is compiled), None)
             key = f"{module}-{digest}" if digest else None
         name = key or module
-        before = self.compiles.get(name) or replace(known or Compile(module), key=key)
+        before = self.compiles.get(name) or replace(compiled or Compile(module), key=key)
         self.compiles[name] = replace(before, module=module, **facts)
 
     def _latest(self, module: str) -> Compile | None:

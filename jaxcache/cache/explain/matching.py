@@ -24,8 +24,8 @@ def without_addresses(module: str) -> str:
 
 def user_lines(compile_: Compile) -> list[str]:
     """Return ``file:line`` of the Python that the instructions of an entry came from."""
-    found = compile_.contents.source if compile_.contents else ()
-    return [f"{s.file}:{s.line}" for s in found if "/jaxcache/jaxside/" not in s.file]
+    sources = compile_.contents.source if compile_.contents else ()
+    return [f"{s.file}:{s.line}" for s in sources if "/jaxcache/jaxside/" not in s.file]
 
 
 def known_types(compile_: Compile, other: Compile) -> tuple[ArrayType, ...] | None:
@@ -35,8 +35,8 @@ def known_types(compile_: Compile, other: Compile) -> tuple[ArrayType, ...] | No
             ArrayType(dtype, tuple(_dimension(d) for d in dims.split(",") if d.strip()))
             for dtype, dims in _ARGUMENT.findall(compile_.arguments)
         )
-    known = compile_.contents and compile_.contents.program
-    return known.parameters if known else None
+    program = compile_.contents and compile_.contents.program
+    return program.parameters if program else None
 
 
 def _dimension(text: str) -> int:
@@ -79,8 +79,8 @@ def pair(
                 some = free or candidates
                 partner[index] = min(some, key=lambda c: _distance(c, right[index], ages))
     for index, compile_ in enumerate(right):
-        known = by_key.get(compile_.key) if compile_.key else None
-        yield known or partner.get(index), compile_
+        same_key = by_key.get(compile_.key) if compile_.key else None
+        yield same_key or partner.get(index), compile_
 
 
 def _ages(candidates: Sequence[Compile]) -> dict[str | None, int]:
@@ -130,14 +130,14 @@ def _types_apart(left: Compile, right: Compile) -> tuple[float, bool]:
     programs = [c.contents and c.contents.program for c in (left, right)]
     if programs[0] and programs[1]:
         pairs.append((programs[0].results, programs[1].results))
-    known = [(a, b) for a, b in pairs if a is not None and b is not None]
+    both = [(a, b) for a, b in pairs if a is not None and b is not None]
     apart = sum(
         abs(math.log(max(1, math.prod(a.shape)) / max(1, math.prod(b.shape))))
         + (a.dtype != b.dtype)
-        for lefts, rights in known
+        for lefts, rights in both
         for a, b in zip(lefts, rights, strict=False)
     )
-    return apart, any(a != b for a, b in known)
+    return apart, any(a != b for a, b in both)
 
 
 def _inner_distance(left: Compile, right: Compile) -> int:

@@ -31,8 +31,8 @@ def compare_flags(left: Compile, right: Compile) -> Difference:
             Cause.FLAG,
             title="XLA flags",
         )
-    if found := compare_options(left, right):
-        return found
+    if difference := compare_options(left, right):
+        return difference
     meaning = "the XLA flags; which of them is not recorded on both sides"
     if _entry_flags(left) is not None and _entry_flags(right) is not None:
         meaning = (
@@ -114,8 +114,8 @@ def compare_paths(left: Compile, right: Compile) -> Difference | None:
             Cause.PATH,
             title="cache path",
         )
-    known = _entry_flags(left) is not None and _entry_flags(right) is not None
-    if not (known and _hashes_path(left) and _hashes_path(right)):
+    are_flags_known = _entry_flags(left) is not None and _entry_flags(right) is not None
+    if not (are_flags_known and _hashes_path(left) and _hashes_path(right)):
         return None
     return _of_options(
         paths[0] or _WITHOUT,
@@ -130,19 +130,19 @@ def compare_paths(left: Compile, right: Compile) -> Difference | None:
 
 def _placements(left: Compile, right: Compile) -> tuple[Values, Values]:
     """Replicas, partitions and devices that both sides tell: their entries, else their logs."""
-    found: list[Values] = []
+    values: list[Values] = []
     for compile_ in (left, right):
-        known = compile_.contents.compile_options if compile_.contents else None
-        if known is not None and known.num_replicas is not None:
-            found.append(
+        options = compile_.contents.compile_options if compile_.contents else None
+        if options is not None and options.num_replicas is not None:
+            values.append(
                 {
-                    "num_replicas": known.num_replicas,
-                    "num_partitions": known.num_partitions,
-                    "device_assignment": known.device_assignment,
-                    "profile_guided": known.profile_guided,
+                    "num_replicas": options.num_replicas,
+                    "num_partitions": options.num_partitions,
+                    "device_assignment": options.device_assignment,
+                    "profile_guided": options.profile_guided,
                 }
             )
-    old, new = found if len(found) == 2 else (left.options, right.options)
+    old, new = values if len(values) == 2 else (left.options, right.options)
     names = [n for n in old if old[n] is not None and new.get(n) is not None]
     return {n: old[n] for n in names}, {n: new[n] for n in names}
 
@@ -157,8 +157,12 @@ def _written_in(compile_: Compile) -> str | None:
 
 def _hashes_path(compile_: Compile) -> bool:
     """Whether its JAX hashes the path of the cache directory; so does one that is not known."""
-    known = compile_.contents
-    return known is None or known.kernel_cache or CACHE_PATH.holds(known.like_jaxlib or "0.4.36")
+    contents = compile_.contents
+    return (
+        contents is None
+        or contents.kernel_cache
+        or CACHE_PATH.holds(contents.like_jaxlib or "0.4.36")
+    )
 
 
 def _differing(left: Values, right: Values) -> list[str]:

@@ -35,14 +35,14 @@ _DONATION_FIX = "donate the same arguments in both"
 
 def compare_programs(left: Compile, right: Compile) -> list[Difference]:
     """Return why the computations of two compiles differ; one unknown difference where it is."""
-    if found := _by_name(left, right) or compare_arguments(left, right):
-        return [found]
+    if difference := _by_name(left, right) or compare_arguments(left, right):
+        return [difference]
     if left.sketch is None or right.sketch is None:
-        found = _by_kernel(left, right) or _by_aliases(left, right)
-        return [found or _unknown(left, right)]
-    found = _by_static(left.sketch, right.sketch) or _by_donation(left.sketch, right.sketch)
-    if found:
-        return [found]
+        difference = _by_kernel(left, right) or _by_aliases(left, right)
+        return [difference or _unknown(left, right)]
+    difference = _by_static(left.sketch, right.sketch) or _by_donation(left.sketch, right.sketch)
+    if difference:
+        return [difference]
     changes = [] if right.is_helper else compare_code(left.sketch, right.sketch)
     if not changes and (moved := compare_places(left.sketch, right.sketch)):
         return [moved]
@@ -129,43 +129,43 @@ def _array(text: str) -> ArrayType:
 
 def compare_arguments(left: Compile, right: Compile) -> Difference | None:
     """Return how the arguments of two compiles differ; None if they do not, or are not known."""
-    known = _arguments(left, right)
-    if known is None:
+    arguments = _arguments(left, right)
+    if arguments is None:
         return None
-    if len(known.lefts) != len(known.rights):
+    if len(arguments.lefts) != len(arguments.rights):
         # An entry alone drops arguments that its program does not use: an edit changes their count.
-        return _by_structure(known) if known.is_complete else None
-    if known.lefts != known.rights:
+        return _by_structure(arguments) if arguments.is_complete else None
+    if arguments.lefts != arguments.rights:
         is_config_known = left.sketch is not None and right.sketch is not None
-        if not is_config_known and _are_random_keys(known):
+        if not is_config_known and _are_random_keys(arguments):
             return None
-        found = _by_types(known, is_config_known=is_config_known)
+        difference = _by_types(arguments, is_config_known=is_config_known)
         if left.arguments is None and not left.sketch and _is_divided(left, right):
             text = "the shapes on each device: of arguments, or of their shardings"
-            found = replace(found, meaning=text)
-        return found
+            difference = replace(difference, meaning=text)
+        return difference
     if left.sketch and right.sketch:
         return _by_sharding(left.sketch, right.sketch)
     return _by_layout(left, right)
 
 
-def _are_random_keys(known: _Arguments) -> bool:
+def _are_random_keys(arguments: _Arguments) -> bool:
     """Whether all that differs is ``uint32[2]`` and ``uint32[4]``: keys of threefry and of rbg.
 
     ``jax_default_prng_impl`` decides between them (jax/_src/prng.py), not the caller.
     """
-    pairs = zip(known.lefts, known.rights, strict=True)
+    pairs = zip(arguments.lefts, arguments.rights, strict=True)
     apart = [(a, b) for a, b in pairs if a != b]
     keys = {ArrayType("uint32", (2,)), ArrayType("uint32", (4,))}
     return all({a, b} == keys for a, b in apart)
 
 
-def _by_structure(known: _Arguments) -> Difference:
-    gone = [n for n in known.left_names if n not in known.names]
-    come = [n for n in known.names if n not in known.left_names]
+def _by_structure(arguments: _Arguments) -> Difference:
+    gone = [n for n in arguments.left_names if n not in arguments.names]
+    come = [n for n in arguments.names if n not in arguments.left_names]
     if not (gone or come):
-        text = f"{len(known.rights)} arguments and not {len(known.lefts)}"
-        sides = _show_all(known.lefts), _show_all(known.rights)
+        text = f"{len(arguments.rights)} arguments and not {len(arguments.lefts)}"
+        sides = _show_all(arguments.lefts), _show_all(arguments.rights)
     else:
         parts = [
             f"{_listed(names)} {'is' if len(names) == 1 else 'are'} {word}"
@@ -179,21 +179,21 @@ def _by_structure(known: _Arguments) -> Difference:
     )
 
 
-def _by_types(known: _Arguments, *, is_config_known: bool) -> Difference:
+def _by_types(arguments: _Arguments, *, is_config_known: bool) -> Difference:
     """Name what differs between two lists of types of equal length; named ones one by one.
 
     Args:
         is_config_known: the settings of both sides were compared, and are the same.
     """
-    lefts: Sequence[ArrayType] = known.lefts
-    rights: Sequence[ArrayType] = known.rights
+    lefts: Sequence[ArrayType] = arguments.lefts
+    rights: Sequence[ArrayType] = arguments.rights
     what, many = "arguments", "s"
-    if len(known.names) == len(rights):
+    if len(arguments.names) == len(rights):
         apart = [i for i, (a, b) in enumerate(zip(lefts, rights, strict=True)) if a != b]
         lefts, rights = ([types[i] for i in apart] for types in (lefts, rights))
-        what = f"arguments {_listed([known.names[i] for i in apart])}"
+        what = f"arguments {_listed([arguments.names[i] for i in apart])}"
         if len(apart) == 1:
-            what, many = f"argument {known.names[apart[0]]}", ""
+            what, many = f"argument {arguments.names[apart[0]]}", ""
     dtypes = {(a.dtype, b.dtype) for a, b in zip(lefts, rights, strict=True) if a.dtype != b.dtype}
     shapes = any(a.shape != b.shape for a, b in zip(lefts, rights, strict=True))
     extra = ""
@@ -215,18 +215,18 @@ def _by_types(known: _Arguments, *, is_config_known: bool) -> Difference:
 
 def first_change(left: Compile, right: Compile) -> str | None:
     """Return the first argument of another type: ``x float32[8] → [16], +1 more``."""
-    known = _arguments(left, right)
-    if known is None or len(known.lefts) != len(known.rights):
+    arguments = _arguments(left, right)
+    if arguments is None or len(arguments.lefts) != len(arguments.rights):
         return None
-    pairs = zip(known.lefts, known.rights, strict=True)
+    pairs = zip(arguments.lefts, arguments.rights, strict=True)
     apart = [i for i, (a, b) in enumerate(pairs) if a != b]
     if not apart:
         return None
     first, more = apart[0], len(apart) - 1
-    old, new = known.lefts[first], known.rights[first]
-    named = len(known.names) == len(known.rights)
-    number = f" {first}" if len(known.lefts) > 1 else ""
-    name = known.names[first] if named else f"argument{number}"
+    old, new = arguments.lefts[first], arguments.rights[first]
+    named = len(arguments.names) == len(arguments.rights)
+    number = f" {first}" if len(arguments.lefts) > 1 else ""
+    name = arguments.names[first] if named else f"argument{number}"
     shown = _show(new).removeprefix(old.dtype if old.dtype == new.dtype else "")
     return f"{name} {_show(old)} → {shown}" + (f", +{more:,} more" if more else "")
 
@@ -270,10 +270,10 @@ def _by_sharding(old: Sketch, new: Sketch) -> Difference | None:
 
 def _by_layout(left: Compile, right: Compile) -> Difference | None:
     """Compare the pieces on each device, where the arguments as a whole are the same."""
-    known = [c.contents and c.contents.program for c in (left, right)]
-    if left.arguments is None or left.arguments != right.arguments or not all(known):
+    programs = [c.contents and c.contents.program for c in (left, right)]
+    if left.arguments is None or left.arguments != right.arguments or not all(programs):
         return None
-    shards = [", ".join(map(_show, p.parameters)) for p in known if p]
+    shards = [", ".join(map(_show, p.parameters)) for p in programs if p]
     if shards[0] == shards[1]:
         return None
     return _of_program(

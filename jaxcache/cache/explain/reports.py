@@ -46,12 +46,12 @@ def read_run(path: str) -> Side:
 
 def _recorded(path: str) -> tuple[Compile, ...]:
     """The compiles of a recipe, as far as they have keys."""
-    found = {}
+    records = {}
     with open_recipe(path) as file:
         for r in file.recipe.requests:
             e = file.recipe.environment_of(r)
             flags = kept_flags((*e.xla_flags, *e.libtpu_init_args, *e.argv_flags))
-            found[r.name] = Compile(
+            records[r.name] = Compile(
                 module=r.module,
                 key=r.key,
                 components=r.components or None,
@@ -61,7 +61,7 @@ def _recorded(path: str) -> tuple[Compile, ...]:
                 is_helper=is_helper(r.function, r.file),
                 compile_seconds=r.compile_seconds,
             )
-    return tuple(found.values())
+    return tuple(records.values())
 
 
 def _document(text: str) -> Mapping[str, Any] | None:
@@ -78,16 +78,16 @@ def read_document(document: Mapping[str, Any]) -> tuple[Compile, ...]:
     """The compiles of a ``warm --json`` document; what has the wrong type is left out."""
     rows = document.get("modules")
     versions = _versions(document.get("processes"))
-    found: dict[str, Compile] = {}
+    compiles: dict[str, Compile] = {}
     for row in rows if isinstance(rows, list) else ():
         if isinstance(row, dict) and isinstance(row.get("module"), str):
             jax, jaxlib = versions.get(str(row.get("process")), (None, None))
             compile_ = replace(_compile(row), jax_version=jax, jaxlib_version=jaxlib)
-            name = compile_.key or f"{compile_.module} {len(found)}"
-            if name in found and compile_.outcome == "hit":
+            name = compile_.key or f"{compile_.module} {len(compiles)}"
+            if name in compiles and compile_.outcome == "hit":
                 continue  # the first look-up is the one that says something
-            found[name] = compile_
-    return tuple(found.values())
+            compiles[name] = compile_
+    return tuple(compiles.values())
 
 
 def _versions(processes: object) -> dict[str, tuple[str | None, str | None]]:

@@ -172,10 +172,10 @@ def _counted(sketch: Sketch) -> Counter[tuple[str, int, str]]:
 
 
 def _without_types(counts: Counter[str]) -> Counter[str]:
-    found: Counter[str] = Counter()
+    counted: Counter[str] = Counter()
     for text, count in counts.items():
-        found[_TYPES.sub("", _DIGEST.sub("", text))] += count
-    return found
+        counted[_TYPES.sub("", _DIGEST.sub("", text))] += count
+    return counted
 
 
 def _describe(change: _Change) -> Difference:
@@ -231,12 +231,12 @@ def _constant_change(change: _Change) -> tuple[str, str] | None:
             counts[_CONSTANTS.sub(r"\1()", text)] += count
     if not lefts or plain[0] != plain[1]:
         return None
-    found = [
+    constants = [
         [c for text in side if (match := _CONSTANTS.match(text)) for c in match[2].split(",")]
         for side in (lefts, rights)
     ]
-    old = [c for c in found[0] if c not in found[1]]
-    new = [c for c in found[1] if c not in found[0]]
+    old = [c for c in constants[0] if c not in constants[1]]
+    new = [c for c in constants[1] if c not in constants[0]]
     return (old[0], new[0]) if old and new else None
 
 
