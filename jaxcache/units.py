@@ -75,7 +75,7 @@ def format_compile(seconds: float | None) -> str:
 def format_compiling(seconds: float, entries: int) -> str:
     """Print the compile time of some entries, which sums up to 0 where each took less than 1 s."""
     if entries and not seconds:
-        return f"under 1 s of compiling{' each' if entries > 1 else ''}"
+        return "under 1 s of compiling" + (" per entry" if entries > 1 else "")
     return f"{format_duration(seconds)} of compiling"
 
 

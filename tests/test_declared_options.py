@@ -90,9 +90,9 @@ def test_the_help_groups_options_under_headings(run_cli: RunCli) -> None:
     lines = run_cli("warm", "--help").stdout.splitlines()
     headings = [line.rstrip(":") for line in lines if line.endswith(":") and line[0] != " "]
     assert headings == ["Arguments", *(p for p in PANELS if p in headings)]
-    assert {"Assertions", "MODULE:FUNCTION", "Recipe", "Another host", "Output"} < {*headings}
+    assert {"Assertions", "MODULE:FUNCTION", "Recipe", "Absent hardware", "Output"} < {*headings}
     after = lines[lines.index("Assertions:") :]
-    assert after[1].split()[0] == "--fail-on-miss"
+    assert after[1].split()[0] == "--except"
     for name in COMMANDS:
         assert in_panels(p for p in load_command(name).params if p.param_type_name == "option")
 
@@ -105,7 +105,7 @@ def test_a_run_through_python_takes_the_options_of_the_command(tmp_path: Path) -
     cache = jaxcache.open(tmp_path)
     for wrong, said in (
         ({"collect": 3}, "--collect-only needs --record"),
-        ({"require_tuned": True}, "for --target"),
+        ({"require_tuned": True}, "need --target"),
         ({"target": "p.json", "platform": "cpu"}, "--target and --platform cannot"),
     ):
         with pytest.raises(UsageError, match=said):
@@ -122,12 +122,12 @@ def test_a_run_through_python_takes_the_options_of_the_command(tmp_path: Path) -
         (("--fail-on-miss=²",), "'²' is not a duration"),
         (("--timeout", "9" * 400 + "s"), "is not a duration"),
         (("--gemm", "fast"), "'fast' is not a gemm"),
-        (("--except", "uncacheable"), "--except is for --fail-on-miss"),
+        (("--except", "uncacheable"), "--except needs --fail-on-miss"),
         (("--target", "p.json", "--processes", "2"), "--target and --processes cannot be combined"),
         (("--timeout", "soon"), "soon"),
         (("--tier", ""), "an empty path names no cache [bad-path]"),
-        (("--record", ""), "there is no folder for ''"),
-        (("--trace", "none/t.json"), "there is no folder for 'none/t.json'"),
+        (("--record", ""), "cannot write '': its directory does not exist"),
+        (("--trace", "none/t.json"), "cannot write 'none/t.json': its directory does not exist"),
     ],
 )
 def test_a_run_refuses_what_does_not_go_together(

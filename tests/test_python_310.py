@@ -81,7 +81,7 @@ def test_newer_names_are_seen() -> None:
 def test_python_310_itself_compiles_it(tmp_path: Path) -> None:
     python = shutil.which("python3.10")
     if python is None or subprocess.run([python, "-c", ""], check=False).returncode:
-        pytest.skip("there is no Python 3.10 here")
+        pytest.skip("Python not found: 3.10 here")
     code = "import sys\nfor p in sys.argv[1:]: compile(open(p, encoding='utf-8').read(), p, 'exec')"
     done = subprocess.run(
         [python, "-W", "error", "-c", code, *map(str, FILES)],

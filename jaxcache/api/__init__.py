@@ -308,7 +308,7 @@ class Cache(MovingMethods, CompilingMethods):
                 # Without the verification's list every temporary file may be young.
                 young = frozenset(step.file for step in plan.steps)
                 return execute_repair(self.store, self.layout, plan, young=young, progress=progress)
-        raise TypeError(f"{type(plan).__name__} is no plan of a cache")
+        raise TypeError(f"{type(plan).__name__} is not a plan of this package")
 
     def restore(self, *keys: str, dry_run: bool = False) -> "Restoration":
         """Restore entries from quarantine; without a KEY, all of them.

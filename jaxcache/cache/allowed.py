@@ -186,7 +186,7 @@ def _text(value: str) -> str:
 def _entry(data: int | memoryview) -> tuple[str, str]:
     """Key and value of one entry of a map of strings."""
     if not isinstance(data, memoryview):
-        raise WireError("a map entry that is none")
+        raise WireError("a map entry of another type")
     fields = wire.walk(data, Budget())
     found = {n: bytes(v).decode("utf-8", "replace") for n, _, v in fields if not isinstance(v, int)}
     return found.get(1, ""), found.get(2, "")

@@ -52,9 +52,9 @@ def scratch_folder(purpose: str) -> Iterator[str]:
         made = tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
     except OSError as error:
         raise JaxcacheError(
-            f"cannot make a folder in {top}: {(error.strerror or str(error)).lower()}",
+            f"cannot create a directory in {top}: {(error.strerror or str(error)).lower()}",
             code="io-error",
-            hint="TMPDIR names another folder for temporary files",
+            hint="set TMPDIR to another directory for temporary files",
         ) from error
     with made as path, open_folder(path) as folder:
         with contextlib.suppress(OSError):  # a file system without flock

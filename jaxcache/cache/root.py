@@ -160,7 +160,7 @@ def find_unused(
         "note",
         f"{format_count(len(unused), 'cache')} not used for {UNUSED_DAYS} days: "
         f"{', '.join(sorted(unused))}",
-        "a version of JAX or a kind of machine that is gone leaves its cache behind",
+        "an old version of JAX or a retired machine may have left them",
         f"{format_command(f'prune --unused-for {UNUSED_DAYS}d', root)} removes them whole",
     )
 
@@ -174,6 +174,6 @@ def find_used_as_cache(root: str, setting: object) -> Finding | None:
         "root-as-cache",
         "problem",
         f"jax_compilation_cache_dir is {setting}, which is a directory above several caches",
-        "JAX writes into it beside them, and uses none of them",
+        "JAX writes into the directory itself and does not use them",
         f"export JAX_COMPILATION_CACHE_DIR={path}/$(jaxcache ci key -C {path})",
     )

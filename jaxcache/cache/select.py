@@ -126,7 +126,7 @@ def _parse_seconds(text: str) -> float:
     except ValueError:
         return parse_duration_seconds(text)
     if math.isnan(seconds):
-        raise UsageError(f"{text!r} is no duration", code="bad-filter")
+        raise UsageError(f"{text!r} is not a duration", code="bad-filter")
     return seconds
 
 

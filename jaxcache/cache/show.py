@@ -143,7 +143,7 @@ def payload_chunks(store: Store, name: str) -> Iterator[bytes]:
 
 def _bad_entry(name: str, error: Exception) -> JaxcacheError:
     return JaxcacheError(
-        f"{name}: {error}", code="bad-entry", hint="jaxcache verify shows what is wrong with it"
+        f"{name}: {error}", code="bad-entry", hint="jaxcache verify reports the problem"
     )
 
 

@@ -191,7 +191,7 @@ def load_trusted(folder: Path) -> list[TrustedKey]:
         raise UntrustedError(f"{path} is larger than {MAX_KEYS_BYTES} bytes")
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or status.st_uid not in (os.getuid(), 0):
         raise UntrustedError(
-            f"others may write {path}, so it says nothing about trust",
+            f"others may write {path}, so it cannot define trust",
             code="unsafe-permissions",
             hint=f"chmod 600 {path} after looking through it",
         )

@@ -36,7 +36,7 @@ class Fields:
 
     def __init__(self, value: object, what: str, error: Callable[[str], Exception]) -> None:
         if not isinstance(value, dict):
-            raise error(f"{what} in its manifest is no object")
+            raise error(f"{what} of the manifest must be an object")
         self.values: Mapping[str, Any] = value
         self._what = what
         self._error = error

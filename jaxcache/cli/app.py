@@ -57,7 +57,7 @@ HEADINGS: dict[str, dict[str, str]] = {
 COMMANDS = {name: module for row in HEADINGS.values() for name, module in row.items()}
 GROUPS = {
     "ci": "Restore and save a cache in a CI job.",
-    "target": "Capture, check or show what a host's keys depend on.",
+    "target": "Capture, check or show what the cache keys of a host depend on.",
     "trust": "Trust this project's settings; make a signing key; choose whose signatures count.",
 }
 
@@ -76,9 +76,9 @@ The keys of JAX before 0.11 contain the cache's path: give it the same path in
 every job, or fill it and use it with --portable (jaxcache warm, jaxcache run),
 or with JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none where plain JAX runs.
 
-Without that 0, JAX writes no compile that takes less than 1 s, and the cache of
-a quick job stays empty. store/ is any directory that outlives the job; in its
-place, a URL such as s3://bucket/jax does as well.""",
+Without the 0, JAX does not cache compiles shorter than 1 s, so the cache of a
+short job stays empty. store/ is any directory that outlives the job, or a URL
+such as s3://bucket/jax.""",
 }
 
 #: Commands as other tools call them, and what to use here.
@@ -136,7 +136,7 @@ class LazyGroup(TyperGroup):
             hint = f"did you mean {near[0]}?" if near else f"{ctx.command_path} --help lists them"
             hint = hint if self.family else SYNONYMS.get(name, hint)
             typed = f"{self.family} {name}".lstrip()
-            raise UsageError(f"there is no command {typed!r}", hint=hint)
+            raise UsageError(f"unknown command {typed!r}", hint=hint)
         takes = isinstance(found, LazyGroup) or any(p.name == "cache_dir" for p in found.params)
         if not takes and ctx.params.get("cache_dir") is not None:
             raise UsageError(f"{name} takes no --cache-dir")
@@ -206,7 +206,9 @@ def load_command(name: str) -> Any:
         context_settings=getattr(module, "CONTEXT_SETTINGS", None),
         no_args_is_help=False,
     )(expand_options(function))
-    parser = typer.main.get_command(app)
+    parser: Any = typer.main.get_command(app)
+    if most_used := getattr(module, "MOST_USED", {}):
+        parser.most_used = most_used.get(name, ())
     if name in metering.REMOTE_COMMANDS:
         metering.add_option(parser)
     parser.params.extend(_shared_options())

@@ -101,7 +101,7 @@ def rewrite(bundle: Bundle, file: str, form: Format) -> None:
         name, reason = next(iter(refused.items()))
         raise BundleError(
             f"{bundle.name} holds {len(refused)} damaged entries, such as {name}: {reason}",
-            hint="jaxcache import takes the sound ones",
+            hint="jaxcache import adds the undamaged ones",
         )
     bundle.file.seek(0)
     write_file(file, read_chunks(bundle.file))
@@ -146,10 +146,10 @@ def check_trust(bundle: Bundle, *, required: bool = False) -> Verdict:
         bundle.file.close()
         raise
     if verdict.warning:
-        advice = "take it only from a source that you trust, or have it signed with --sign"
+        advice = "use it only if you trust its source, or sign it with --sign"
         if verdict.unchecked or verdict.unknown:
-            advice = "take it only if you trust its signer (jaxcache trust add NAME KEY)"
-        warned = f"{verdict.warning}; what it holds is machine code: {advice}"
+            advice = "use it only if you trust its signer (jaxcache trust add NAME KEY)"
+        warned = f"{verdict.warning}; the entries are machine code: {advice}"
         note(f"warning: {bundle.name}: {warned}")
     return verdict
 
@@ -184,7 +184,7 @@ def interruptible() -> Iterator[None]:
             "interrupted",
             code="interrupted",
             exit_code=ExitCode.INTERRUPTED,
-            hint="run it again; files already there are not sent again",
+            hint="run the command again; it skips the files that are complete",
         ) from error
 
 
@@ -291,7 +291,7 @@ def _answer(host: Callable[[], Host | None]) -> Host | None:
     try:
         return host()
     except NoJaxError as error:
-        note(f"warning: what will hit cannot be forecast: {error.message}")
+        note(f"warning: cannot forecast the hits: {error.message}")
         return None
 
 

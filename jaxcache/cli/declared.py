@@ -2,7 +2,7 @@
 
 import inspect
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from typing import Annotated, Any
 
@@ -15,24 +15,31 @@ from jaxcache.options.declare import PANELS, TEXTS, Option, Options
 class PanelCommand(TyperCommand):
     """A command whose help lists its options under headings."""
 
+    #: The options that its help lists first, in this order.
+    most_used: tuple[str, ...] = ()
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, then each panel of options."""
         parameters = self.get_params(ctx)
         arguments = [p for p in parameters if p.param_type_name == "argument"]
-        options = in_panels(p for p in parameters if p.param_type_name == "option")
+        options = in_panels(
+            (p for p in parameters if p.param_type_name == "option"), self.most_used
+        )
         for heading, some in {"Arguments": arguments, **options}.items():
             if records := [record for p in some if (record := p.get_help_record(ctx))]:
                 with formatter.section(heading):
                     formatter.write_dl(records)
 
 
-def in_panels(parameters: Iterable[Any]) -> dict[str, list[Any]]:
+def in_panels(parameters: Iterable[Any], most_used: Sequence[str] = ()) -> dict[str, list[Any]]:
     """Sort a command's options into the panels of its help."""
-    found: defaultdict[str, list[Any]] = defaultdict(list)
+    panels: defaultdict[str, list[Any]] = defaultdict(list)
     for parameter in parameters:
-        plain = "Output" if "--help" in parameter.opts else "Options"
-        found[getattr(parameter, "rich_help_panel", None) or plain].append(parameter)
-    return {name: found[name] for name in sorted(found, key=PANELS.index)}
+        panel = "Output" if "--help" in parameter.opts else "Options"
+        panel = getattr(parameter, "rich_help_panel", None) or panel
+        panels["Most used" if parameter.opts[0] in most_used else panel].append(parameter)
+    panels["Most used"].sort(key=lambda parameter: most_used.index(parameter.opts[0]))
+    return {name: panels[name] for name in sorted(panels, key=PANELS.index) if panels[name]}
 
 
 def expand_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -41,7 +41,7 @@ def command(
     from jaxcache.layouts import load_layout
 
     if dry.dry_run and not options.fix:
-        raise UsageError("--dry-run goes with --fix")
+        raise UsageError("--dry-run needs --fix")
     layout = load_layout(place.layout or "jax")
     if not command_line and (root := find_root(place)):
         return diagnose_root(root, options, output.form, dry_run=dry.dry_run)

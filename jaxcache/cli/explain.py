@@ -79,7 +79,7 @@ def command(
         )
     if options.churn:
         if given:
-            raise UsageError("--churn takes no sides")
+            raise UsageError("--churn cannot be combined with arguments")
         store, layout = open_cache(place.cache_dir, place.layout)
         what = "MODULE" if layout.stands_alone else "FUNCTION"
         emit(output.form, churn_view(layout.find_churn(store), store.url, what=what))
@@ -119,7 +119,7 @@ def command(
         emit(output.form, explain_view(found, path, unfolded=options.all))
     else:
         raise UsageError(
-            "explain takes two sides, a script, a key, or --churn",
+            "explain needs two sides, a script, a key, or --churn",
             hint=f"a side is a saved run, a key, or a cache directory ({os.sep} in its name)",
         )
 

@@ -89,6 +89,6 @@ def command(
         listing, now_ns=now_ns, group_by=group_by, limit=options.limit, long=options.long
     )
     if opened.store.remote and not heads and any(e.codec == "unknown" for e in listing.entries):
-        hint = "compile seconds and platforms take a request per entry: --long"
+        hint = "use --long for compile seconds and platforms (one request per entry)"
         view = view._replace(notes=[*view.notes, hint])
     emit(form, view)

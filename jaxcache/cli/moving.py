@@ -73,7 +73,8 @@ def carry_over(
     plan = _plan(opened, target, location, options, pulls=pulls)
     if pulls and not plan.entries:
         raise NoCacheError(
-            f"there is no cache at {source.url}", hint="check the folder in the URL; push fills it"
+            f"cache not found: {source.url}",
+            hint="check the path in the URL; jaxcache push fills it",
         )
     place = plan.target if pulls else None
     outlooks = None if source.remote else _forecast(source, plan.writes, place, form)

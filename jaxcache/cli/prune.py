@@ -20,6 +20,20 @@ EXAMPLES = {
     "prune": "jaxcache prune --max-size 10GB --unused-for 30d --dry-run",
     "rm": "jaxcache rm 'jit_step*' --dry-run",
 }
+MOST_USED = {
+    "prune": (
+        "--max-size",
+        "--unused-for",
+        "--dry-run",
+        "--yes",
+        "--cache-dir",
+        "--policy",
+        "--keep-last",
+        "--keep",
+        "--filter",
+        "--json",
+    )
+}
 EXIT_CODES = dict.fromkeys(EXAMPLES, (0, 1, 2, 3, 10, 11))
 
 

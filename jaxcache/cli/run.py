@@ -11,6 +11,19 @@ from jaxcache.options.run import Assertions, ReportOptions, RunOptions
 
 EXAMPLE = "jaxcache run --fail-on-miss -- ./train.sh"
 EXIT_CODES = (0, 1, 2, 13, 130)
+MOST_USED = {
+    "run": (
+        "--cache-dir",
+        "--fail-on-miss",
+        "--portable",
+        "--no-write",
+        "--live",
+        "--guard",
+        "--timeout",
+        "--all",
+        "--json",
+    )
+}
 CONTEXT_SETTINGS = {"allow_interspersed_args": False}
 COMMAND_CLASS = OptionalValueCommand
 
@@ -25,11 +38,11 @@ def command(
     extent: ReportOptions,
     output: Output,
 ) -> int:
-    """Watch any command: run it with the cache on, and report each compile.
+    """Run any command with the cache on, and report each compile.
 
-    JAX's thresholds are left as they are: what compiles in less than 1 s is not written (warm
-    writes it). With --processes the command is run N times, and the first Python in each that
-    imports jax is one of the N.
+    JAX's thresholds stay in effect: JAX does not write compiles shorter than 1 s (jaxcache warm
+    does). With --processes the command runs N times; in each, the first Python that imports jax
+    is one of the N processes.
     """
     from jaxcache.cli.running import finish, place_run
     from jaxcache.cli.terminal.live import watch

@@ -89,7 +89,7 @@ def programs(
     if (program is None) == (file is None) or module:
         raise UsageError(
             "name a script, a module with -m, or a list of scripts with --file",
-            hint="jaxcache warm --help shows what it takes",
+            hint="jaxcache warm --help lists its options",
         )
     if program is not None and is_function(program):
         if arguments:

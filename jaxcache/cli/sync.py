@@ -32,8 +32,8 @@ def push(url: Url, place: Place, options: PushOptions, consent: Consent, output:
     form = output.form
     if options.make_room:
         if options.max_size_bytes is None:
-            hint = "say what may be held there"
-            raise UsageError("--prune-remote goes with --max-size", hint=hint)
+            hint = "set the limit of the target"
+            raise UsageError("--prune-remote needs --max-size", hint=hint)
         consent.check()
     opened = open_cache(place.cache_dir, place.layout)
     if not opened.layout.stands_alone:

@@ -38,7 +38,7 @@ def command(
 
     form = wanted.form
     if form.is_document and not once:
-        raise UsageError("--json goes with --once", hint="--jsonl prints changes as they come")
+        raise UsageError("--json needs --once", hint="--jsonl prints changes as they come")
     seconds = parse_duration_seconds(interval)
     if seconds <= 0:
         raise UsageError("--interval must be positive")

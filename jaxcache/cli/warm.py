@@ -11,6 +11,20 @@ from jaxcache.options.run import Assertions, CallOptions, ReportOptions, WarmOpt
 
 EXAMPLE = "jaxcache warm train.py --steps 1"
 EXIT_CODES = (0, 1, 2, 13, 130)
+MOST_USED = {
+    "warm": (
+        "--cache-dir",
+        "--fail-on-miss",
+        "--python",
+        "-m",
+        "--portable",
+        "--jobs",
+        "--no-write",
+        "--timeout",
+        "--all",
+        "--json",
+    )
+}
 #: What follows the script's name belongs to the script.
 CONTEXT_SETTINGS = {"allow_interspersed_args": False}
 COMMAND_CLASS = WarmCommand
@@ -34,7 +48,7 @@ def command(
         typer.Option(
             "-m",
             metavar="NAME",
-            help="Run a module, as python -m does; what follows are its arguments.",
+            help="Run a module, as python -m does; the remaining words are its arguments.",
         ),
     ] = None,
     file: Annotated[
@@ -51,13 +65,13 @@ def command(
 ) -> int:
     """Fill the cache: run a script or compile a function, and report each compile.
 
-    SCRIPT may be a folder with a __main__.py, or a notebook, whose code cells are run.
+    SCRIPT may also be a notebook, or a directory with a __main__.py.
 
-    The script runs unchanged in its own Python; its output, input and exit code pass through.
-    The thresholds below which JAX does not cache are lifted. The report goes to standard error;
-    with --json it goes to standard output, and the script's own output to standard error.
+    The script runs unchanged in its own Python, with its own input, output and exit code. JAX's
+    thresholds are off, so that short compiles are cached, too. The report goes to standard error;
+    with --json it goes to standard output, and the script's output to standard error.
 
-    MODULE:FUNCTION (or FILE.py:FUNCTION) is lowered and compiled for --arg without being run.
+    MODULE:FUNCTION (or FILE.py:FUNCTION) is compiled for the shapes of --arg, and not run.
     """
     from jaxcache.cli.running import finish, place_run, programs
     from jaxcache.cli.terminal.live import watch

@@ -106,11 +106,11 @@ class _Decoder:
         if program:
             with self._finding("the HLO module"):
                 if hlo is None:
-                    raise WireError("there is none")
+                    raise WireError("none")
                 reader = ModuleReader(hlo, self._budget)
                 facts |= {"program": reader.program, "source": reader.source}
                 if module and not same_module(name := reader.program.module, module):
-                    detail = f"holds {name!r}, the name says {module!r}"
+                    detail = f"holds {name!r}, but the file name has {module!r}"
                     self._found.append(("module-mismatch", detail))
         with self._finding("the target"):
             facts["device"], code_bytes = read_device(envelope, self._budget)

@@ -123,7 +123,7 @@ def _assignment(data: memoryview) -> tuple[tuple[int, ...], ...]:
     columns = [c.replica_device_ids for c in message.computation_devices]
     rows = message.replica_count
     if not 0 <= rows <= _MAX_REPLICAS or any(len(c) != rows for c in columns):
-        raise WireError("a device assignment that is no matrix")
+        raise WireError("a device assignment that is not a matrix")
     return tuple(tuple(column[i] for column in columns) for i in range(rows))
 
 

@@ -64,7 +64,7 @@ CACHE_PATH = Rule(
     "compile_options",
     (0, 4, 36),
     (0, 11, 0),
-    "the path of the cache directory, by XLA's autotune folder in it",
+    "the path of the cache directory, through XLA's autotune directory",
     _KEY,
 )
 KERNEL_CACHE_PATH = Rule(

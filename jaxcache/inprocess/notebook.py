@@ -30,7 +30,7 @@ def load_ipython_extension(shell: Any) -> None:
         if line.strip():
             from IPython.core.error import UsageError
 
-            raise UsageError(f"%jaxcache takes nothing, or report; not {line.strip()}")
+            raise UsageError(f"%jaxcache accepts report or no argument (got {line.strip()})")
         return Status(kernel)
 
     shell.register_magic_function(magic, "line_cell", "jaxcache")

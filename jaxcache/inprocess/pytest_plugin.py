@@ -25,13 +25,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         nargs="?",
         const=DEFAULT,
         metavar="DIR",
-        help="Use one compilation cache for all tests, and say what each compiled; write the "
+        help="Use one compilation cache for all tests, and report the compiles of each; write the "
         "directory as --jaxcache=DIR.",
     )
     group.addoption(
         "--jaxcache-fail-on-miss",
         action="store_true",
-        help="Fail tests that compile what the cache does not have; implies --jaxcache.",
+        help="Fail tests that miss the cache; implies --jaxcache.",
     )
     group.addoption(
         "--jaxcache-no-write",

@@ -32,8 +32,8 @@ _PREFIX = "jaxcache_"
 _SHOWN_TESTS = 20
 _SHOWN_MISSES = 5
 _FILLED = (
-    "\nwhat can be written is in the cache now, so that a retry passes (--jaxcache-no-write leaves "
-    "the cache as it is)"
+    "\nthe misses are in the cache now, so a retry passes (--jaxcache-no-write leaves the cache "
+    "unchanged)"
 )
 Counts = Counter[str]
 

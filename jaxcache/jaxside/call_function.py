@@ -33,9 +33,9 @@ def find_function(name: str) -> Any:
         try:
             found = getattr(found, part)
         except AttributeError as error:
-            raise CallError(f"there is no {path} in {module_name}") from error
+            raise CallError(f"no {path} in {module_name}") from error
     if not callable(found):
-        raise CallError(f"{name} is no function")
+        raise CallError(f"{name} is not a function")
     return found
 
 
@@ -43,13 +43,13 @@ def _load_file(path: str) -> Any:
     path = os.path.abspath(path)
     name = os.path.splitext(os.path.basename(path))[0]
     if not os.path.isfile(path):
-        raise CallError(f"there is no file {path}")
+        raise CallError(f"no such file: {path}")
     if name in sys.modules:
         return sys.modules[name]
     sys.path[0] = os.path.dirname(path)  # as for a script
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise CallError(f"{path} is no Python file")
+        raise CallError(f"{path} is not a Python file")
     sys.modules[name] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

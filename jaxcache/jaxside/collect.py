@@ -222,8 +222,8 @@ class Collector:
                         self._places.add(place)
                     if is_new and len(self._places) <= _MOST_REMARKS:
                         detail = (
-                            f"{place} reads a value, and values are zeros here: what it decided on "
-                            "is marked, and other modules may be missing"
+                            f"{place} reads a computed value, which is zero in this mode; modules "
+                            "that depend on it are marked, and some may be missing"
                         )
                         self._send({"event": "remark", "detail": detail})
             return original(value)

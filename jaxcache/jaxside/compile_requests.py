@@ -134,7 +134,7 @@ class Compiler:
 
     def _parse(self, bytecode: bytes) -> Any:
         if not bytecode.startswith(b"ML\xefR"):
-            raise RefusedError("this is no MLIR bytecode")
+            raise RefusedError("this is not MLIR bytecode")
         return self._ir.Module.parse(bytecode)
 
     def _arguments(self, request: "dict[str, Any]", options: bytes) -> "dict[str, Any]":
@@ -153,9 +153,7 @@ class Compiler:
 
     def _device(self, number: int) -> Any:
         if number not in self.devices:
-            raise RefusedError(
-                f"there is no device {number} here, only {len(self.devices)} devices"
-            )
+            raise RefusedError(f"no device {number} here, only {len(self.devices)} devices")
         return self.devices[number]
 
     def _options(self, data: bytes, cache_dir: str) -> Any:

@@ -26,7 +26,7 @@ COUNTERS = {
     "present": "entries not written because another process had",
     "write_failed": "entries that could not be written",
     "evicted": "entries evicted",
-    "prefetched": "entries fetched before they were asked for",
+    "prefetched": "entries fetched before the first request",
     "uploaded": "entries written to a tier",
     "uploads_left": "uploads left to the next process",
     "tier_misses": "requests that a tier answered with a miss",

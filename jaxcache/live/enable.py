@@ -146,7 +146,7 @@ def _warn_of_lost(
         if where != "enable()" and differs:
             argument = name.replace("-", "_")
             value = tuple(map(redact, asked[name])) if name == "tiers" else asked[name]
-            lost.append(f"{argument}={value!r} ({where} says {resolved.shown[name]!r})")
+            lost.append(f"{argument}={value!r} ({where} sets {resolved.shown[name]!r})")
     if lost:
         warnings.warn(
             f"jaxcache: enable() leaves your own settings, so these arguments have no effect: "

@@ -67,7 +67,7 @@ def _find_decoder() -> "Callable[[bytes, int], bytes]":
             decoder = zstd.ZstdDecompressor()
             content: bytes = decoder.decompress(value, size + 1)
             if not decoder.eof or decoder.unused_data or len(content) != size:
-                raise DamagedEntryError("truncated, or bytes behind the frame")
+                raise DamagedEntryError("truncated, or bytes after the frame")
             return content
 
         return decode_standard
@@ -80,7 +80,7 @@ def _find_decoder() -> "Callable[[bytes, int], bytes]":
 
         return refuse
 
-    # A decoder belongs to one call: it is not safe between threads. Refusing bytes behind the frame
+    # A decoder belongs to one call: it is not safe between threads. Refusing bytes after the frame
     # takes zstandard 0.19 (2022); the announced size bounds what is allocated.
     def decode_zstandard(value: bytes, size: int) -> bytes:
         content: bytes = zstandard.ZstdDecompressor().decompress(value, allow_extra_data=False)
@@ -123,7 +123,7 @@ def _inflate(value: bytes, limit: int) -> bytes:
     decoder = zlib.decompressobj()
     content = decoder.decompress(value, limit)
     if not decoder.eof or decoder.unused_data:
-        raise DamagedEntryError("truncated, or bytes behind the stream")
+        raise DamagedEntryError("truncated, or bytes after the stream")
     if len(content) <= HEADER_BYTES:
         raise DamagedEntryError("no executable in it")
     return content

@@ -88,7 +88,7 @@ class HelpedDirectory:
         python = sys.executable or ""
         is_python = os.path.basename(python).startswith(("python", "pypy"))
         if not is_python or getattr(sys, "frozen", False):
-            raise DeniedError("a directory as a tier takes a Python that can be started")
+            raise DeniedError("a directory tier needs a Python that can be started")
         ours, theirs = socket.socketpair()
         program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "helper.py")
         with theirs:

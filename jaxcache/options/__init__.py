@@ -77,7 +77,7 @@ class Place(CacheDir, panel="Cache"):
 class DryRun(Options):
     """Whether to change anything."""
 
-    dry_run: bool = option("--dry-run -n", FLAG, "Show what would be done, and change nothing.")
+    dry_run: bool = option("--dry-run -n", FLAG, "Show the plan, and change nothing.")
 
 
 class Consent(DryRun):
@@ -93,9 +93,9 @@ class Consent(DryRun):
         """
         if not (self.dry_run or self.yes or (sys.stdin.isatty() and sys.stderr.isatty())):
             raise UsageError(
-                "cannot ask for confirmation without a terminal",
+                "confirmation needs a terminal",
                 code="needs-yes",
-                hint="add --yes to remove, or --dry-run to see what would go",
+                hint="add --yes to remove, or --dry-run to see the plan",
             )
 
 
@@ -172,7 +172,7 @@ class VerifyOptions(Selected):
     grace_seconds: float = option(
         "--grace",
         DURATION,
-        "Leave a file that is cut short and younger than this: JAX may still be writing it.",
+        "Do not repair truncated files younger than this; JAX may still be writing them.",
         default="60s",
     )
     jobs: int | None = JOBS
@@ -187,7 +187,7 @@ class SealOptions(Selected):
     recompress: int | None = option(
         "--recompress",
         COUNT,
-        "Compress anew at LEVEL, 1 to 22, where that is smaller; zlib takes up to 9.",
+        "Recompress at LEVEL (zstd: 1-22, zlib: 1-9) if the result is smaller.",
         metavar="LEVEL",
         min=1,
         max=22,
@@ -201,7 +201,7 @@ class PruneOptions(Options, panel="Limits"):
     max_size_bytes: int | None = option(
         "--max-size",
         SIZE,
-        "Bound the cache size (see jaxcache stats), such as 10GB; quarantined files go first.",
+        "Limit the cache size, such as 10GB (see jaxcache stats); removes quarantined files first.",
     )
     max_entries: int | None = option("--max-entries", COUNT, "Keep at most N entries.", min=0)
     unused_for_seconds: float | None = option(
@@ -219,7 +219,8 @@ class PruneOptions(Options, panel="Limits"):
     policy: str = option(
         "--policy",
         choice("policy", *POLICIES),
-        "What goes first to meet a limit: what was used longest ago, or saves least per byte.",
+        "Which entries to remove first: lru (least recently used) or cost (least compile time per "
+        "byte).",
         default="cost",
     )
     filters: tuple[str, ...] = FILTERS
@@ -257,7 +258,7 @@ class PruneOptions(Options, panel="Limits"):
     grace_seconds: float = option(
         "--grace",
         DURATION,
-        "Keep files younger than this, which may still be being written.",
+        "Keep files younger than this; another process may still be writing them.",
         default="60s",
     )
 

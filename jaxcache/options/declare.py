@@ -11,6 +11,7 @@ from jaxcache.units import NS_PER_SECOND, parse_duration_seconds, parse_size_byt
 
 #: Headings of the options in a command's help, in their order.
 PANELS = (
+    "Most used",
     "Limits",
     "Leftovers",
     "Selection",
@@ -19,9 +20,9 @@ PANELS = (
     "Assertions",
     "MODULE:FUNCTION",
     "Recipe",
-    "Another host",
     "Live layer",
     "Output",
+    "Absent hardware",
 )
 
 

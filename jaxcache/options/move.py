@@ -32,13 +32,13 @@ LEVEL = option(
 )
 ALLOW_LARGE = option("--allow-large", FLAG, "Allow entries that inflate more than executables do.")
 REQUIRE_SIGNED = option(
-    "--require-signed", FLAG, "Take only entries signed by a trusted key (see jaxcache trust)."
+    "--require-signed", FLAG, "Accept only entries signed by a trusted key (see jaxcache trust)."
 )
 JOBS = option("--jobs -j", COUNT, "Number of parallel requests (default: 32).", min=1, max=256)
 ON_CONFLICT = option(
     "--on-conflict",
     choice("conflict-rule", "keep", "replace", "fail"),
-    "What to do if another sound entry has the same key.",
+    "Which entry to keep if a different, undamaged one has the same key.",
     default="keep",
 )
 ATOMIC = option("--atomic", FLAG, "All entries, or none.")
@@ -77,7 +77,7 @@ class SyncOptions(Options):
     ledger: bool = option(
         "--ledger/--no-ledger",
         FLAG,
-        "Include the ledger: what is recorded about the entries.",
+        "Include the ledger, the record of uses and compile times.",
         default=True,
     )
     jobs: int | None = JOBS
@@ -176,7 +176,7 @@ class SaveOptions(Options):
     save_if: SaveIf = option(
         "--save-if",
         choice("save-if", "true", "always", "false"),
-        "true: save if the job compiled anything new; takes the result of a CI expression.",
+        "When to save: true (if the job compiled anything new), always or false.",
         default="true",
     )
     max_size_bytes: int | None = option(
@@ -192,7 +192,7 @@ class SaveOptions(Options):
         "--job-status",
         TEXT,
         "The CI system's status of the job, or an exit status; after a failure a bundle also "
-        "keeps what the job did not use.",
+        "keeps the entries that the job did not use.",
         default="success",
         metavar="STATUS",
     )
@@ -215,7 +215,9 @@ class SaveOptions(Options):
 class RestoreOptions(Options):
     """The conditions of ``ci restore``, and the Python that will use the entries."""
 
-    lookup_only: bool = option("--lookup-only", FLAG, "Report what fits, and restore nothing.")
+    lookup_only: bool = option(
+        "--lookup-only", FLAG, "Report the matching entries, and restore nothing."
+    )
     fail_on_cache_miss: bool = option("--fail-on-cache-miss", FLAG, "Exit 1 if nothing there fits.")
     everything: bool = option(
         "--everything",

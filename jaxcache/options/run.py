@@ -30,8 +30,8 @@ TIMEOUT = option("--timeout", DURATION, "Stop the program after this long.")
 PORTABLE = option(
     "--portable",
     FLAG,
-    "Let the cache be moved: keep its path out of the keys (JAX before 0.11). Every run needs it; "
-    "for plain JAX, set JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none.",
+    "Make keys independent of the cache's path (for JAX before 0.11). Use it on every run; for "
+    "plain JAX, set JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none.",
 )
 
 
@@ -60,13 +60,15 @@ def _read_guard(text: str) -> str:
 
 def _read_directory(path: str) -> str:
     if not os.path.isdir(path):
-        raise UsageError(f"there is no directory {path}", code="no-directory")
+        raise UsageError(f"no such directory: {path}", code="no-directory")
     return os.path.abspath(path)
 
 
 def _read_new_file(path: str) -> str:
     if not (path and os.path.isdir(os.path.dirname(os.path.abspath(path)))):
-        raise UsageError(f"there is no folder for {path!r}", code="cannot-write")
+        raise UsageError(
+            f"cannot write {path!r}: its directory does not exist", code="cannot-write"
+        )
     return path
 
 
@@ -74,7 +76,7 @@ def _read_new_file(path: str) -> str:
 _NEW_FILE = Kind(str | None, "FILE", _read_new_file)
 
 
-class TargetOptions(Options, panel="Another host"):
+class TargetOptions(Options, panel="Absent hardware"):
     """A host that is not here, to compile for."""
 
     target: str | None = option(
@@ -86,7 +88,7 @@ class TargetOptions(Options, panel="Another host"):
     gemm: str = option(
         "--gemm",
         choice("gemm", "cublas", "cost-model", "triton"),
-        "How to compile matrix products, which only a GPU can tune.",
+        "The kernels for matrix products, which only a GPU can tune.",
         default="cublas",
     )
     autotune_from: str | None = option(
@@ -95,7 +97,7 @@ class TargetOptions(Options, panel="Another host"):
         "Use the autotuning results in this directory of a real host.",
     )
     require_tuned: bool = option(
-        "--require-tuned", FLAG, "Skip modules that could only be compiled untuned."
+        "--require-tuned", FLAG, "Skip modules that can only be compiled without tuning."
     )
 
     #: Fields that make no sense with a target.
@@ -109,7 +111,7 @@ class TargetOptions(Options, panel="Another host"):
         """
         if self.target is None:
             if self.autotune_from or self.require_tuned or self.gemm != "cublas":
-                raise UsageError("--gemm, --autotune-from and --require-tuned are for --target")
+                raise UsageError("--gemm, --autotune-from and --require-tuned need --target")
         elif given := [n for n in self._NOT_WITH_TARGET if getattr(self, n)]:
             raise UsageError(f"--target and {self.DECLARED[given[0]].names[0]} cannot be combined")
 
@@ -136,13 +138,13 @@ class RunOptions(TargetOptions, panel=None):
     check_contents: bool = option(
         "--check",
         FLAG,
-        "Compile hits too, and compare the executables with the entries.",
+        "Also compile the hits, and compare the results with the entries.",
         panel="Assertions",
     )
     no_write: bool = option(
         "--no-write",
         FLAG,
-        "Write nothing into the cache, so that what misses now misses in the next run, too.",
+        "Leave the cache unchanged, so that a miss is a miss again in the next run.",
         panel="Assertions",
     )
     record: str | None = option(
@@ -170,8 +172,8 @@ class RunOptions(TargetOptions, panel=None):
     live: bool = option(
         "--live",
         FLAG,
-        "Enable the live layer, jaxcache at work inside JAX (checked reads, a size bound, tiers), "
-        "in every Python that is started.",
+        "Enable the live layer inside JAX (verified reads, a size limit, tiers) in every Python "
+        "that the command starts.",
         panel="Live layer",
     )
     tiers: tuple[str, ...] = option(
@@ -185,13 +187,13 @@ class RunOptions(TargetOptions, panel=None):
     guard: str | None = option(
         "--guard",
         Kind(str | None, "ON:ACTION[:SECONDS]", _read_guard),
-        "Allow no compile after jaxcache.warmed_up(), or after SECONDS (docs/guard.md).",
+        "Refuse compiles after jaxcache.warmed_up(), or after SECONDS (docs/guard.md).",
         panel="Assertions",
     )
     components: bool = option(
         "--components",
         FLAG,
-        "Record the components of the keys of hits, too; a run of hits takes 10% longer.",
+        "Also record key components for hits (about 10% slower when everything hits).",
         panel="Output",
     )
 
@@ -212,11 +214,13 @@ class RunOptions(TargetOptions, panel=None):
         """
         super().check()
         if self.no_write and (self.live or self.tiers):
-            raise UsageError("--no-write does not go with --live and --tier, which fill the cache")
+            raise UsageError(
+                "--no-write cannot be combined with --live or --tier, which fill the cache"
+            )
         if self.collect is not None and not self.record:
             raise UsageError(
                 "--collect-only needs --record",
-                hint="it runs no large module: its only result is a recipe",
+                hint="it does not run large modules; its only result is a recipe",
             )
 
 
@@ -225,14 +229,12 @@ class WarmOptions(RunOptions, panel=None):
 
     python: str | None = PYTHON
     platform: str | None = PLATFORM
-    devices: int | None = option(
-        "--devices", COUNT, "Pretend that the host has N CPU devices.", min=1
-    )
+    devices: int | None = option("--devices", COUNT, "Give the program N CPU devices.", min=1)
     jobs: int = option(
         "--jobs",
         NUMBER,
-        "Compile N modules at once: the script runs twice, first with zeros for results; of a list "
-        "run N scripts at once.",
+        "Compile N modules in parallel; the script runs twice, the first time with zeros as "
+        "results. With --file: run N scripts in parallel.",
         default=1,
         min=1,
     )
@@ -241,7 +243,7 @@ class WarmOptions(RunOptions, panel=None):
         TEXT,
         "Sets JAX_MOCK_GPU_TOPOLOGY.",
         metavar="NxNxN",
-        panel="Another host",
+        panel="Absent hardware",
     )
 
     _NOT_WITH_TARGET: tuple[str, ...] = (
@@ -258,7 +260,9 @@ class WarmOptions(RunOptions, panel=None):
         """
         super().check()
         if self.no_write and self.jobs > 1:
-            raise UsageError("--no-write does not go with --jobs, which fills the cache first")
+            raise UsageError(
+                "--no-write cannot be combined with --jobs, which fills the cache first"
+            )
 
 
 class CallOptions(Options, panel="MODULE:FUNCTION"):
@@ -288,17 +292,17 @@ class Assertions(Options, panel="Assertions"):
     fail_on_miss: int | float | None = option(
         "--fail-on-miss",
         Kind(str | None, "[N|DURATION]", read_limit),
-        "Exit 1 if more than N compiles, or DURATION of compiling, missed; without a value, any.",
+        "Exit with 1 if more than N compiles (or DURATION of compile time) missed; default: any.",
         show_default=False,
     )
     excepted: tuple[str, ...] = option(
         "--except",
         TEXTS,
-        "With --fail-on-miss: allow compiles that JAX cannot cache, or that are under its "
-        "thresholds; repeatable.",
+        "With --fail-on-miss: allow compiles that JAX cannot cache (uncacheable) or that are below "
+        "its thresholds (skipped); repeatable.",
         metavar="|".join(EXCEPTED),
     )
-    strict: bool = option("--strict", FLAG, "Exit 1 if a module cannot be cached at all.")
+    strict: bool = option("--strict", FLAG, "Exit with 1 if JAX cannot cache a module at all.")
 
     def check(self) -> None:
         """Refuse options that do not go together.
@@ -307,7 +311,7 @@ class Assertions(Options, panel="Assertions"):
             UsageError
         """
         if self.excepted and self.fail_on_miss is None:
-            raise UsageError("--except is for --fail-on-miss")
+            raise UsageError("--except needs --fail-on-miss")
         if unknown := [name for name in self.excepted if name not in EXCEPTED]:
             raise UsageError(f"{unknown[0]!r} is not one of {', '.join(EXCEPTED)}")
 
@@ -319,7 +323,7 @@ class CompileOptions(TargetOptions, panel=None):
     check_only: bool = option(
         "--check",
         FLAG,
-        "Compile nothing; report what would hit, and why the rest would not.",
+        "Compile nothing; report which modules would hit, and why the others would miss.",
         keyword="check",
     )
     shard: str | None = option("--shard", TEXT, "Compile only part I of N.", metavar="I/N")
@@ -376,15 +380,15 @@ class DoctorOptions(Options):
 class ReportOptions(Options, panel="Output"):
     """The extent and the destination of a run's report."""
 
-    all: bool = option("--all", FLAG, "List JAX's own operations one by one, too.")
-    trace: str | None = option("--trace", _NEW_FILE, "Write a Chrome trace, which Perfetto opens.")
+    all: bool = option("--all", FLAG, "Also list JAX's own operations one by one.")
+    trace: str | None = option("--trace", _NEW_FILE, "Write a Chrome trace, to open in Perfetto.")
 
 
 class ExplainOptions(Options):
     """The subjects of ``explain``."""
 
     churn: bool = option("--churn", FLAG, "Modules with several keys, their cost, and why.")
-    all: bool = option("--all", FLAG, "List JAX's own operations one by one, too.")
+    all: bool = option("--all", FLAG, "Also list JAX's own operations one by one.")
     python: str | None = option("--python", TEXT, "The Python that runs SCRIPT.", metavar="PYTHON")
     portable: bool = PORTABLE
 

@@ -256,7 +256,7 @@ def outlook_line(outlooks: Compatibility) -> str:
     if not misses and host is None:
         return (
             f"whether {format_count(total, 'entry')} will hit here was not checked: "
-            "no jax was asked (--python)"
+            "no jax was found to check it (--python)"
         )
     where = "here" if outlooks.cache_dir is not None else "at another path"
     unknown = counts.get(Outlook.UNKNOWN, 0) - portable
@@ -274,7 +274,7 @@ def outlook_line(outlooks: Compatibility) -> str:
             told += f"; {len(misses)} will miss"
     if outlooks.entries > total:
         told = told.replace(" will ", f" entries looked at (of {outlooks.entries:,}) will ", 1)
-    told += f", {unknown} cannot be told" if unknown else ""
+    told += f", {unknown} unknown" if unknown else ""
     moved = [f for f in misses if f.restore_to]
     reasons = list(dict.fromkeys(f.reason for f in misses if f.reason and not f.restore_to))
     if moved:
@@ -285,7 +285,7 @@ def outlook_line(outlooks: Compatibility) -> str:
     line = told + (f": {'; '.join(reasons[:_MISS_REASONS])}" if reasons else "")
     place = shlex.quote(outlooks.cache_dir or "DIR")
     cure = (
-        f"Use the same path there, or fill it anew without the path in its keys: jaxcache warm "
+        f"Use the same path there, or fill it again without the path in its keys: jaxcache warm "
         f"--portable -C {place} SCRIPT (where plain JAX uses it, set {XLA_CACHES}=none)"
     )
     return ". ".join([line, *([cure] if moved else []), *([only] if portable and only else [])])

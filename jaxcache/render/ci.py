@@ -22,17 +22,17 @@ _SHOWN_MODULES = 20
 _SHOWN_REASONS = 5
 _WHY: dict[Why, str] = {
     "new": "the job compiled something new",
-    "always": "as asked",
-    "first": "there was nothing yet",
+    "always": "always, by --save-if",
+    "first": "the target was empty",
     "nothing-new": "not saved: the job compiled nothing new",
-    "not-wanted": "not saved: --save-if said so",
+    "not-wanted": "not saved (--save-if false)",
     "empty": "not saved: the cache is empty",
 }
 _WITNESSES: dict[Witness, str] = {
-    Witness.JAX: ", as JAX's own dates of use say",
-    Witness.FILE_SYSTEM: ", as the access times of their files say",
-    Witness.LEDGER: ": the ledger has only what ran under jaxcache",
-    Witness.NOBODY: ": nothing here records uses",
+    Witness.JAX: ", by JAX's own dates of use",
+    Witness.FILE_SYSTEM: ", by the access times of their files",
+    Witness.LEDGER: ": the ledger records only runs under jaxcache",
+    Witness.NOBODY: ": no record of uses",
 }
 
 
@@ -169,7 +169,7 @@ def restore_lines(restored: Restored) -> Iterator[str]:
     yield (
         f"{fit} of {format_count(found, 'entry')} {verb} from {source}"
         + (f": {format_compiling(restored.stored_seconds, fit)}" if fit else "")
-        + (f" ({there} were there already)" if there else "")
+        + (f" ({there} were already present)" if there else "")
     )
     for reason, number in miss_reasons(outlooks)[:_SHOWN_REASONS]:
         yield f"left: {format_count(number, 'entry')}, {reason}"
@@ -185,7 +185,7 @@ def restore_lines(restored: Restored) -> Iterator[str]:
     refused = (step.problem for step in restored.done if step.action in _REFUSED)
     yield from left_out_lines(refused)
     if outlooks.host is None and found:
-        yield "whether they fit was not checked: no jax was asked (--python)"
+        yield "not checked whether they fit: no jax was found (--python)"
     for step in restored.done.failed:
         unread = step.item.facts is None
         yield f"not {'read' if unread else 'written'}: {step.name}: {step.detail}"
@@ -214,7 +214,7 @@ def save_lines(plan: SavePlan, saved: Saved) -> Iterator[str]:
     if plan.skips_quick:
         yield f"no compile of less than 1 s is here: JAX writes them only with {THRESHOLD}=0"
     if not plan.finished:
-        yield "the job did not finish: what it did not use may only be what it did not get to"
+        yield "the job did not finish, so entries that it did not use are kept"
     counts = Counter(reason for _, reason in plan.dropped)
     for reason, number in sorted(counts.items()):
         yield f"left out: {format_count(number, 'entry')} ({reason})"

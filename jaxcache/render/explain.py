@@ -50,11 +50,12 @@ def explain_view(explanation: Explanation, cache_dir: str, *, unfolded: bool = F
     hit = f"{explanation.hits:,} of {explanation.hits + len(comparisons):,} hit now"
     note = f"no difference in {format_count(explanation.same, 'module')}"
     if has_causes:
-        note = f"{hit}; the rows say why they were compiled when they were written"
-        page += (
-            ["", f"{hit}; why they were compiled when they were written:"] if comparisons else []
-        )
-        page += _past_table(past, cache_dir, unfolded=unfolded)
+        note = f"{hit}; the rows show why they were compiled"
+        if comparisons and not unfolded and all(c.right.is_helper for c in past):
+            page += ["", f"{hit}, all of them helpers of JAX (--all lists why they were compiled)"]
+        else:
+            page += ["", f"{hit}; why they were compiled:"] if comparisons else []
+            page += _past_table(past, cache_dir, unfolded=unfolded)
     elif explanation.hits and explanation.hits == explanation.same:
         note = f"{hit}; the cache has no earlier entry of their modules to compare them with"
     notes = [] if comparisons else [note]
@@ -91,7 +92,7 @@ def _past_table(past: Sequence[Comparison], cache_dir: str, *, unfolded: bool) -
         some = format_count(len(folded), "helper")
         first_times = sum(not c.differences for c in folded)
         named = f"and {some} of JAX, such as {folded[0].right.module}"
-        counts = {"for the first time": first_times, "anew": len(folded) - first_times}
+        counts = {"for the first time": first_times, "again": len(folded) - first_times}
         each = ", ".join(f"{n:,} compiled {when}" for when, n in counts.items() if n)
         yield f"{named}: {each} (--all lists them)"
 
@@ -124,7 +125,7 @@ def _page(explanation: Explanation, *, unfolded: bool) -> Iterator[Block]:
         yield f"and {format_count(more, 'other difference')} (--all lists them)"
     if any(c.compared_with == "nearest" for c in shown):
         yield ""
-        yield "compared with the entry that is most alike: what the call used last is not recorded"
+        yield "compared with the most similar entry; the last entry of the call is not recorded"
     if folded := differing[len(shown) :]:
         some = format_count(len(folded), "helper")
         verb = "differs" if len(folded) == 1 else "differ"

@@ -75,7 +75,7 @@ def _summary(plan: SealPlan, result: SealResult | None) -> Iterator[str]:
             saved = result.saved_bytes
             word = "saved of" if saved >= 0 else "of checksums added to"
             line += f"; {format_size(abs(saved))} {word} {format_size(before)}"
-    yield line + (f"; left as they are: {kept}" if kept else "")
+    yield line + (f"; unchanged: {kept}" if kept else "")
     if result and result.failed:
         why = ", ".join(sorted({reason for _, reason in result.failed}))
         yield f"{len(result.failed):,} not sealed, because they could not be written: {why}"

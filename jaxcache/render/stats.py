@@ -98,7 +98,7 @@ def _page(
     if others:
         size = f"{format_size(stats.size_bytes)}, as --max-size counts it"
         if ledger := sum(f.size_bytes for f in stats.files if f.kind == "ledger"):
-            size += f"; {format_size(ledger)} of ledger beside it"
+            size += f"; {format_size(ledger)} of ledger not counted"
         yield Line(size, "Cache size   ")
     if stats.problems:
         problems = ", ".join(f"{n:,} {kind}" for kind, n in stats.problems)

@@ -103,7 +103,7 @@ def _summary(done: Outcome, present: int, removed: Sequence[Removal]) -> str:
     """Return one line: how much went where, and how much was there."""
     verb, removing = ("would copy", "would remove") if done.dry_run else ("copied", "removed")
     count, size = format_count(len(done.written), "entry"), format_size(done.carried_bytes)
-    line = f"{verb} {count}, {size}, to {done.plan.target}; {present:,} there already"
+    line = f"{verb} {count}, {size}, to {done.plan.target}; {present:,} already present"
     if removed:
         freed = format_size(freed_bytes(removed))
         line += f"; {removing} {format_count(len(removed), 'entry')}, {freed}"

@@ -59,7 +59,7 @@ def _rows(profile: Profile) -> Iterator[tuple[str, str, str]]:
     yield "platform_version", " ".join(p.platform_version.split()), "in keys"
     yield "topology fingerprint", p.topology_fingerprint or "none", "in keys"
     topology = "none" if p.topology is None else f"{len(p.topology)} bytes"
-    yield "topology", topology, "what is compiled for"
+    yield "topology", topology, "compiled for"
     if p.target_config is not None:
         yield "target config", f"{len(p.target_config)} characters", "of the GPU"
     yield "jax", p.jax_version, "traces and lowers"

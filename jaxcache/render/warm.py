@@ -104,8 +104,8 @@ def _saved(report: Report) -> str:
     if not known or any(known) or report.saved_seconds > 0:
         return f"{format_duration(max(0.0, report.saved_seconds))} saved"
     if None in known:
-        return "time saved not known"
-    return f"under 1 s{' each' if report.hits > 1 else ''} saved"
+        return "saved time unknown"
+    return f"under 1 s saved{' per hit' if report.hits > 1 else ''}"
 
 
 def _is_abridged(module: Module) -> bool:
@@ -171,7 +171,7 @@ def _source(module: Module) -> str | None:
 
 def _why(module: Module) -> str:
     if module.outcome == "hit" and module.retrieval_seconds is None:
-        return "there already"
+        return "already loaded"
     if module.outcome == "hit":
         return f"retrieved in {format_duration(module.retrieval_seconds or 0)}"
     if module.reason == "replaced":
@@ -212,7 +212,7 @@ def end_notes(report: "Report | TorchReport") -> Iterator[str]:
     if report.timed_out:
         yield "note: stopped because the time was up"
     if report.interrupted:
-        yield "note: interrupted; the report holds what was known by then"
+        yield "note: interrupted; the report ends there"
     if report.script_exit_code < 0:
         yield f"note: the program was ended by signal {-report.script_exit_code}"
     elif report.script_exit_code:

@@ -70,7 +70,7 @@ def cannot_make(path: str) -> str | None:
     while not os.path.lexists(above):
         above = os.path.dirname(above)
     if not os.path.isdir(above):
-        return f"{above} is no directory"
+        return f"{above} is not a directory"
     return None if os.access(above, os.W_OK | os.X_OK) else f"{above} cannot be written"
 
 

@@ -65,10 +65,10 @@ def no_cache(path: Path, error: OSError) -> NoCacheError:
     if error.errno == errno.ENOENT:
         hint = "name one with --cache-dir, or fill one with: jaxcache warm SCRIPT"
         if any(part.startswith("~") for part in path.parts):
-            hint = 'JAX takes ~ for the name of a folder: write "$HOME/…" in its place'
+            hint = 'JAX does not expand ~: write "$HOME/…"'
         if "file:" in path.parts:
-            hint = "JAX takes file: for the name of a folder: write the path without file://"
-        return NoCacheError(f"there is no cache directory {path}", hint=hint)
+            hint = "JAX uses a directory named file:; write the path without file://"
+        return NoCacheError(f"no such cache directory: {path}", hint=hint)
     if error.errno == errno.ENOTDIR:
         return NoCacheError(
             f"{path} is a file, not a cache directory",

@@ -25,7 +25,7 @@ from jaxcache.warm.events import Done
 from jaxcache.warm.recorder import COMPILED_AHEAD, Recorder
 
 FIRST_TIME = "first time"
-LOST = "its entry is no longer there"
+LOST = "its entry has been removed"
 #: How a difference in the path of the cache is told.
 CACHE_PATH = "cache path: "
 #: Bounds of what a run spends on it: entries looked at per compile, their size, and the time.
@@ -163,7 +163,7 @@ def describe_comparison(comparison: Comparison) -> str:
     if first.cause is Cause.NOT_CACHED_BEFORE:
         return FIRST_TIME
     if first.cause is Cause.UNKNOWN and left and left.key and right.key:
-        return f"differs from {_short(left.key)}, unknown in what"
+        return f"differs from {_short(left.key)} in an unknown part"
     what = first.title
     values = [v for v in (first.left, first.right) if v]
     if first.cause in _OF_TYPES and left and (change := first_change(left, right)):

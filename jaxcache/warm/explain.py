@@ -144,7 +144,7 @@ def explain_torch_script(
 #: Why a look had no success that no parts of a key tell: its meaning, and the step to take.
 _UNMATCHED = {
     "bypassed": ("torch bypassed its cache", "jaxcache doctor --layout torch -- CMD names cures"),
-    "off": ("the cache is off", "jaxcache doctor --layout torch says by what"),
+    "off": ("the cache is off", "jaxcache doctor --layout torch names the setting"),
     "miss": ("the cache has nothing like it", None),
 }
 

@@ -181,6 +181,6 @@ def _resolve(python: str) -> str:
     found = shutil.which(python)
     if not found:
         raise NoJaxError(
-            f"there is no Python {python}", code="no-python", hint="name an interpreter's path"
+            f"Python not found: {python}", code="no-python", hint="name an interpreter's path"
         )
     return os.path.abspath(found)

@@ -95,9 +95,9 @@ def bucket_notes(url: str, modules: Iterable[Done], waiting: Mapping[str, int]) 
     used = {done.local_directory for done in modules if done.local_directory}
     for directory in sorted(used):
         yield (
-            f"the live layer keeps the entries of {url} in {directory}, too; plain Python uses "
-            f"them with JAX_COMPILATION_CACHE_DIR={shlex.quote(url)} JAXCACHE_LIVE=1, where "
-            "jaxcache is installed beside jax"
+            f"the live layer keeps the entries of {url} in {directory} as well; plain Python uses "
+            f"them with JAX_COMPILATION_CACHE_DIR={shlex.quote(url)} JAXCACHE_LIVE=1, if "
+            "jaxcache is installed in the environment of jax"
         )
     for directory, count in waiting.items():
         yield (

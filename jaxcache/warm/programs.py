@@ -43,7 +43,7 @@ Node = dict[str, Any]
 
 FUNCTION = re.compile(r"(?P<module>.+):(?P<name>[^\W\d]\w*(\.[^\W\d]\w*)*)")
 _NAMED = re.compile(r"(?P<name>[^\W\d]\w*)\s*=(?P<value>.*)", re.DOTALL)
-#: A typed PRNG key, which is no array of numbers: ``key[]``, ``key[8]``.
+#: A typed PRNG key, which is not an array of numbers: ``key[]``, ``key[8]``.
 _KEY = re.compile(r"key\[(\d+(,\d+)*)?\]")
 _MAX_LIST_BYTES = 16 << 20
 _FIELDS = {"args": list, "kwargs": dict, "static": dict, "committed": bool}
@@ -105,7 +105,7 @@ def read_programs(path: str) -> list[WarmProgram]:
     ):
         tables = document.get(kind, [])
         if not isinstance(tables, list):
-            raise UsageError(f"{kind} in {path} is no [[{kind}]]", code="bad-list")
+            raise UsageError(f"{kind} in {path} is not a [[{kind}]]", code="bad-list")
         for number, table in enumerate(tables):
             place = f"[[{kind}]] number {number + 1}"
             check_fields(table, known, place)
@@ -223,7 +223,7 @@ def check_fields(table: object, known: Mapping[str, type], place: str) -> None:
         UsageError: ``bad-list``.
     """
     if not isinstance(table, Mapping):
-        raise UsageError(f"{place} is no table", code="bad-list")
+        raise UsageError(f"{place} is not a table", code="bad-list")
     for name, value in table.items():
         if name not in known:
             raise UsageError(
@@ -269,7 +269,7 @@ def _read_value(value: Any, place: str) -> Node:
         node = _read_array(value)
         if node is None:
             raise UsageError(
-                f"{value!r} in {place} is no array",
+                f"{value!r} in {place} is not an array",
                 code="bad-list",
                 hint="write 'f32[8,128]', or { '$value' = 'text' } for text itself",
             )
@@ -279,13 +279,13 @@ def _read_value(value: Any, place: str) -> Node:
     if isinstance(value, list):
         return {"list": [_read_value(v, place) for v in value]}
     if not isinstance(value, dict):
-        raise UsageError(f"{value!r} in {place} is no argument", code="bad-list")
+        raise UsageError(f"{value!r} in {place} is not an argument", code="bad-list")
     marks = [name for name in value if name.startswith("$")]
     if not marks:
         return {"dict": {k: _read_value(v, place) for k, v in value.items()}}
     if len(value) != 1 or marks[0] not in _MARKS:
         raise UsageError(
-            f"a table in {place} has {marks[0]!r} beside other fields, or which is not known",
+            f"a table in {place} has {marks[0]!r} next to other fields, or an unknown field",
             code="bad-list",
             hint=f"known are {', '.join(_MARKS)}, each alone in its table",
         )
@@ -293,11 +293,11 @@ def _read_value(value: Any, place: str) -> Node:
 
 
 def _as_it_is(value: Any, place: str) -> Node:
-    """A value that is no array; a date of TOML has no JSON."""
+    """A value that is not an array; a date of TOML has no JSON."""
     try:
         json.dumps(value)
     except TypeError as error:
-        raise UsageError(f"{value!r} in {place} is no argument", code="bad-list") from error
+        raise UsageError(f"{value!r} in {place} is not an argument", code="bad-list") from error
     return {"value": value}
 
 

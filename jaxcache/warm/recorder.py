@@ -288,12 +288,12 @@ class Recorder:
                 f"{_UNREACHED}"
             )
         if not (any(processes) or trouble or ended.unobserved):
-            yield f"nothing was heard of jax: the program does not import it, or {_UNREACHED}"
+            yield f"no jax activity was observed: the program does not import it, or {_UNREACHED}"
 
 
 _UNREACHED = (
-    "its Python loses PYTHONPATH (-E, -I, env -i, a launcher that sets its own); one that keeps "
-    "JAXCACHE_EVENTS is heard where jaxcache is installed beside its jax"
+    "its Python ignores PYTHONPATH (-E, -I, env -i, a launcher that sets its own); one that keeps "
+    "JAXCACHE_EVENTS is observed if jaxcache is installed in the environment of its jax"
 )
 
 

@@ -101,11 +101,11 @@ def _environment(seen: Recorder, process: int, recorded: Recorded) -> Environmen
 
 def _ends(ended: Ended) -> Iterator[str]:
     if ended.idle:
-        yield "the program was stopped: it asked for no new module any more"
+        yield "the program was stopped: it requested no new module"
     if ended.exit_code < 0 or ended.timed_out or ended.interrupted:
-        yield "the program was stopped: what it would have compiled later is missing"
+        yield "the program was stopped: later compiles are missing"
     elif ended.exit_code:
-        yield f"the program exited with code {ended.exit_code}; what it compiled is recorded"
+        yield f"the program exited with code {ended.exit_code}; earlier compiles are recorded"
 
 
 def _request(

@@ -297,7 +297,7 @@ class TorchRecorder:
             if used and os.path.abspath(used) != self.cache_dir:
                 yield f"the program used {used}, not {self.cache_dir}"
         for reason in dict.fromkeys(str(g.reason) for g in graphs if g.outcome == "off"):
-            yield f"a cache of torch is off: {reason}; jaxcache doctor --layout torch says why"
+            yield f"a cache of torch is off: {reason}; see jaxcache doctor --layout torch"
 
     def _unobserved(self, graphs: Sequence[Lookup], ended: Ended) -> Iterator[str]:
         """Say why there may be looks that have no row."""
@@ -313,7 +313,7 @@ class TorchRecorder:
                     if (counted := counters.get(f"{name}_{end}", 0)) > rows:
                         yield f"torch counts {counted} of {name}_{end}, and {rows} were observed"
         if not (self.loaded or trouble or ended.unobserved):
-            yield f"nothing was heard of torch: the program does not import it, or {_UNREACHED}"
+            yield f"no torch activity was observed: the program does not import it, or {_UNREACHED}"
 
     def _trace(self) -> dict[str, Any]:
         """Chrome trace events: a span per compile, its backend, and an instant per look."""
@@ -370,4 +370,4 @@ _SWITCHES: dict[TorchTier, str] = {
     "fxgraph": "fx_graph_cache",
 }
 _ENDS: dict[LookupOutcome, str] = {"hit": "hit", "miss": "miss", "bypassed": "bypass"}
-_UNREACHED = "its Python loses PYTHONPATH (-E, -I, env -i, a launcher that sets its own)"
+_UNREACHED = "its Python ignores PYTHONPATH (-E, -I, env -i, a launcher that sets its own)"

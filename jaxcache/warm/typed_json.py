@@ -33,7 +33,7 @@ def build(kind: type, wire: object, names: Mapping[str, str] = _SAME) -> Any:
         ValueError: a value is missing, or of another type.
     """
     if not isinstance(wire, dict):
-        raise ValueError("it is no object")
+        raise ValueError("not an object")
     found = {}
     for name, (reader, required) in _readers(kind).items():
         value = wire.get(names.get(name, name))
@@ -90,7 +90,7 @@ def _bounded(value: Any, kind: type[list[Any] | dict[Any, Any]]) -> Any:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{type(value).__name__} is no text")
+        raise TypeError(f"{type(value).__name__} is not a string")
     return value[:_MAX_CHARACTERS]
 
 
@@ -109,7 +109,7 @@ def _base64(value: Any) -> bytes:
 
 def _int(value: Any) -> int:
     if type(value) is not int or abs(value) >= 1 << 64:
-        raise TypeError(f"{type(value).__name__} is no whole number")
+        raise TypeError(f"{type(value).__name__} is not an integer")
     return value
 
 

@@ -133,7 +133,7 @@ def test_every_truncation_and_every_flipped_byte_is_noticed(place: Path) -> None
         with pytest.raises(RecipeError):
             open_recipe(str(place))
     place.write_bytes(data + b"\0")
-    with pytest.raises(RecipeError, match="behind its end"):
+    with pytest.raises(RecipeError, match="after its end"):
         open_recipe(str(place))
 
 

@@ -74,7 +74,7 @@ def with_cpu(seen: CacheFacts, *features: str) -> Facts:
 def test_cpu_features(seen: CacheFacts) -> None:
     facts = with_cpu(seen, "+avx2", "-avx512f", "-prefer-no-gather")
     (finding,) = place.find_cpu_features(facts)
-    assert finding.seen == "7 entries need what this CPU lacks: avx512f"
+    assert finding.seen == "7 entries need features that this CPU does not have: avx512f"
     assert len(finding.files) == 7
 
 

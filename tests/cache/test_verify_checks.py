@@ -84,7 +84,7 @@ def test_only_what_is_not_sealed_is_unsealed(cache: Path, options: dict[str, obj
 
 def test_nothing_is_deleted_unless_asked(cache: Path) -> None:
     os.truncate(next(cache.glob("jit_mlp-*")), 9)
-    looks = "6 look intact (no checksum to prove it), 1 with problems"
+    looks = "6 without visible damage (no checksum), 1 with problems"
     assert str(look(LocalStore(cache))) == f"7 entries checked: {looks}"
     (step,) = plan_repair(look(LocalStore(cache)), now_ns=NOW_NS).steps
     assert step.action == "quarantine"

@@ -214,13 +214,15 @@ def test_hits_of_new_entries_are_told(
     append(store, [Event(key, "hit", time.time_ns())])
     done = run_cli("ci", "save", bundle, "-C", job, "--dry-run")
     assert "unknown" not in done.stderr
-    told = "7 new (under 1 s of compiling each), 1 of them hit since; the cache was empty before"
+    told = (
+        "7 new (under 1 s of compiling per entry), 1 of them hit since; the cache was empty before"
+    )
     assert told in done.stderr
     (job / ".jaxcache" / "ci.json").unlink()
     done = run_cli("ci", "save", bundle, "-C", job, "--dry-run")
     assert "used" not in done.stderr
     assert (
-        "of compiling each), 1 of them hit since: without jaxcache ci restore before the job, "
+        "of compiling per entry), 1 of them hit since: without jaxcache ci restore before the job, "
         "every entry counts as new\n"
     ) in done.stderr
 
@@ -312,9 +314,9 @@ def test_a_missing_or_damaged_source_is_a_miss(
 
 def test_what_was_restored_before_is_told(run_cli: RunCli, bundle: Path, tmp_path: Path) -> None:
     words = ("ci", "restore", bundle, "-C", tmp_path / "job", "--everything")
-    assert "there already" not in run_cli(*words).stderr
+    assert "already present" not in run_cli(*words).stderr
     assert "7 of 7 entries restored" in (again := run_cli(*words).stderr)
-    assert "under 1 s of compiling each (7 were there already)" in again
+    assert "under 1 s of compiling per entry (7 were already present)" in again
 
 
 def test_a_bundle_that_is_there_may_have_any_name(step: Step, bundle: Path, tmp_path: Path) -> None:

@@ -198,7 +198,7 @@ def test_the_help_shows_the_steps_in_their_order(run_cli: RunCli, tmp_path: Path
     """Pasted into a shell, they do as they say; ``key`` alone needs a jax."""
     said = run_cli("ci", "--help", env={"COLUMNS": "80"}).stdout
     assert "keys of JAX before 0.11 contain the cache's path: give it the same" in said
-    assert "no compile that takes less than 1 s" in said
+    assert "does not cache compiles shorter than 1 s" in said
     lines = [
         x.strip() for x in said.partition("in this order:\n")[2].partition("\n\n")[0].split("\n")
     ]

@@ -69,4 +69,4 @@ def test_a_source_without_entries_is_told(run_cli: RunCli, tmp_path: Path) -> No
     (tmp_path / "home").mkdir()
     for target in ("new", "new.jxb"):
         done = run_cli("copy", tmp_path / "home", tmp_path / target)
-        assert f"warning: there is no entry in {tmp_path / 'home'}" in done.stderr
+        assert f"warning: no entries in {tmp_path / 'home'}" in done.stderr

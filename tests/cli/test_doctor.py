@@ -217,7 +217,7 @@ def test_not_writable(doctor: Doctor, cache: Path, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
     doctor.finds("not-writable", file)
-    assert "is no directory" in doctor.finds("not-writable", file / "cache")["seen"]
+    assert "is not a directory" in doctor.finds("not-writable", file / "cache")["seen"]
     found = {f["trap"]: f for f in mounted(tmp_path, "ro", cache)["findings"]}
     assert "read-only" in found["not-writable"]["seen"]
 

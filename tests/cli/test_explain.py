@@ -104,7 +104,7 @@ def test_cannot_tell_is_said(run_cli: RunCli, tmp_path: Path) -> None:
     left, right = run_file(tmp_path / "l.json", row(KEY)), run_file(tmp_path / "r.json", row(OTHER))
     (found,) = document(run_cli, left, right)["differences"]
     assert found["component"] == "unknown"
-    assert found["meaning"].startswith("cannot tell")
+    assert found["meaning"].startswith("cause unknown")
 
 
 @pytest.mark.parametrize("hashed", [True, False])
@@ -378,13 +378,13 @@ def test_hits_are_compared_with_what_their_module_had_before() -> None:
         "in full: jaxcache explain -C cache jit_step-bbbbbbbbbbbb",
         "and 1 helper of JAX, such as jit_sin: 1 compiled for the first time (--all lists them)",
     ]
-    said = "2 of 2 hit now; the rows say why they were compiled when they were written"
+    said = "2 of 2 hit now; the rows show why they were compiled"
     assert explain_view(found, "cache").notes == [said]
 
     anew = replace(helper, key="jit_sin-" + "d" * 64)
     both = replace(found, past=(*past, Comparison(helper, anew, (flag,))))
     *_, last = set_blocks(explain_view(both, "cache").page or (), width=200, color=False)
-    counts = "1 compiled for the first time, 1 compiled anew (--all lists them)"
+    counts = "1 compiled for the first time, 1 compiled again (--all lists them)"
     assert last == f"and 2 helpers of JAX, such as jit_sin: {counts}"
 
     first = replace(found, past=(Comparison(None, own, ()),), same=1, hits=1)

@@ -16,7 +16,9 @@ from jaxcache.cache.select import _SORTS
 from jaxcache.cli.app import COMMANDS, load_command, load_function
 from jaxcache.cli.complete import complete_keys
 from jaxcache.core.names import parse_key
+from jaxcache.live.settings import SETTINGS, variable
 from jaxcache.options import GROUP_FIELDS, SORT_FIELDS
+from tools.generate.configuration import INTERNAL, LIVE_TEXTS, VARIABLE_TEXTS, variables_in
 
 COMPLETIONS = REPOSITORY / "completions"
 
@@ -32,6 +34,14 @@ def test_the_changelog_is_one_page() -> None:
     """A failure after a rebase may be a merge that brought an old list back."""
     lines = (REPOSITORY / "CHANGELOG.md").read_text("utf-8").splitlines()
     assert len(lines) <= 120, "describe the feature in its group instead of adding a bullet"
+
+
+def test_the_page_of_settings_has_every_variable() -> None:
+    read = variables_in(REPOSITORY / "jaxcache")
+    known = {variable(name) for name in SETTINGS} | set(VARIABLE_TEXTS) | INTERNAL
+    assert known >= read
+    assert set(LIVE_TEXTS) == set(SETTINGS)
+    assert read >= set(VARIABLE_TEXTS) | INTERNAL
 
 
 def test_the_fields_of_ls_are_completed() -> None:

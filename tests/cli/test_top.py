@@ -128,7 +128,7 @@ def test_a_terminal_waits_for_a_directory_that_is_not_there_yet(
     later = tmp_path / "later"
     command = [sys.executable, "-m", "jaxcache", "top", "--interval", "0.1s", "-C", later]
     terminal = Terminal(command, home=tmp_path, width=200)
-    terminal.wait_for(f"waiting: there is no cache directory {later} yet; q or Ctrl-C ends this")
+    terminal.wait_for(f"waiting: no such cache directory: {later} yet; q or Ctrl-C ends this")
     entries = len(list(cache.glob("*-cache")))
     cache.rename(later)
     terminal.wait_for(f"{entries} new")  # all of them: the directory was not there a moment ago

@@ -70,7 +70,7 @@ def test_a_sound_unsealed_cache_is_never_called_intact(run_cli, cache: Path) -> 
     assert document["not_provable"] == 7
     assert {p["kind"] for p in document["problems"]} == {"unsealed"}
     done = run_cli("verify", "-C", cache)
-    assert "7 look intact (no checksum to prove it)" in done.stderr
+    assert "7 without visible damage (no checksum)" in done.stderr
     assert "7 intact" not in done.stdout + done.stderr
     assert done.stdout == ""  # a pipe gets what is wrong; --jsonl gets every finding
 
@@ -162,9 +162,9 @@ def test_a_recorded_digest_proves_or_accuses(run_cli, cache: Path) -> None:
     assert [p["kind"] for p in document["problems"]].count("unsealed") == document["checked"]
     said = run_cli("verify", "-C", cache).stderr
     assert (
-        "1 changed since recorded, and without a checksum: written anew by JAX, or damaged" in said
+        "1 with another digest than recorded, and no checksum: rewritten by JAX, or damaged" in said
     )
-    assert "7 entries checked: 6 look intact (no checksum to prove it), 1 changed since rec" in said
+    assert "7 entries checked: 6 without visible damage (no checksum), 1 changed since rec" in said
     assert run_cli("verify", "-C", cache, "--fix").returncode == 0
     assert path.exists()
     # Rot leaves inode, size and time of the file.
@@ -242,10 +242,10 @@ def test_young_files_are_left_and_reported(run_cli, cache: Path) -> None:
     path = entry(cache, "jit_mlp")
     path.write_bytes(path.read_bytes()[:-5])
     told = run_cli("verify", "-C", cache).stderr  # before it is tried
-    young = "1 file is younger than 60 s and may still be being written"
-    assert told.rstrip().endswith(f"{young} (--fix --grace 0s takes it now)")
+    young = "1 file younger than 60 s: JAX may still be writing"
+    assert told.rstrip().endswith(f"{young} (--fix --grace 0s repairs now)")
     assert young not in run_cli("verify", "-C", cache, "--grace", "0s").stderr
-    assert f"{young} (--grace 0s takes it now)" in run_cli("verify", "-C", cache, "--fix").stderr
+    assert f"{young} (--grace 0s repairs now)" in run_cli("verify", "-C", cache, "--fix").stderr
     document = verify(run_cli, cache, "--fix", code=1)
     assert [p["action"] for p in document["problems"] if p["kind"] == "truncated"] == [
         "leave-young"
@@ -274,7 +274,7 @@ def test_a_young_file_that_is_all_there_and_wrong_is_taken(
     assert done.returncode == 1
     assert not path.exists() and other.exists()
     assert "1 file moved to quarantine" in done.stderr
-    assert "1 file is younger than 60 s and may still be being written" in done.stderr
+    assert "1 file younger than 60 s: JAX may still be writing" in done.stderr
     assert len(list((cache / ".jaxcache" / "quarantine").glob("*/jit_mlp*"))) == 1
 
 

@@ -114,9 +114,9 @@ def test_the_plot_divides_all_of_the_time() -> None:
 @pytest.mark.parametrize(
     ("seconds", "said"),
     [
-        ((0.0, 0.0), "under 1 s each saved"),
+        ((0.0, 0.0), "under 1 s saved per hit"),
         ((0.0,), "under 1 s saved"),
-        ((None, 0.0), "time saved not known"),
+        ((None, 0.0), "saved time unknown"),
         ((), "0 s saved"),
         ((2.0, 0.0), "1.9 s saved"),
     ],

@@ -184,7 +184,7 @@ def test_a_test_that_failed_for_a_miss_fails_again_without_writing(suite: Suite)
         done = suite.run(*options, "--jaxcache-no-write", code=1)
         assert "run once without --jaxcache-no-write to fill it" in done.stdout
     failed = suite.run(*options, code=1)
-    assert "so that a retry passes (--jaxcache-no-write leaves the cache as it is)" in failed.stdout
+    assert "so a retry passes (--jaxcache-no-write leaves the cache unchanged)" in failed.stdout
     suite.run(*options)
 
 

@@ -195,7 +195,7 @@ def test_codec_clash(
     if release(document) < (0, 7, 1):
         assert "codec-clash" not in traps(document)
         pytest.skip("only JAX 0.7.1 and later looks for the standard library's zstd")
-    assert "under keys that say zlib" in traps(document)["codec-clash"]["seen"]
+    assert "under keys that name zlib" in traps(document)["codec-clash"]["seen"]
     without = python_with(jax_python, compression____init__=ABSENT, compression__zstd=ABSENT)
     assert "codec-clash" not in traps(doctor(cache, without))
 

@@ -129,7 +129,7 @@ def test_mistakes_are_said(call: Call, tmp_path: Path) -> None:
         ("models:nope", "there is no nope in models"),
         ("models:MODELS.x", "there is no MODELS.x"),
         ("nowhere:f", "cannot import nowhere"),
-        ("nowhere.py:f", "there is no file"),
+        ("nowhere.py:f", "no such file:"),
     ):
         error = json.loads(call(word, code=2))["error"]
         assert error["code"] == "no-function"

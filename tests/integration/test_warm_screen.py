@@ -141,7 +141,7 @@ def test_ctrl_c_lists_the_compile_that_was_running_as_interrupted(
     (row,) = [line for line in shown.splitlines() if line.startswith("jit_slow")]
     assert "interrupted" in row
     assert "error" not in row
-    assert "interrupted; the report holds what was known by then" in shown
+    assert "interrupted; the report ends there" in shown
 
 
 @pytest.mark.core
@@ -191,9 +191,7 @@ def test_beside_entries_of_jax_alone_each_miss_has_a_reason(
     done = run_in_process(words, env=env, cwd=tmp_path)
     assert done.returncode == 0
     hits, _, asked = done.stderr.splitlines()[-1].partition(" of ")
-    assert asked == f"{hits} hit now; the rows say why they were compiled when they were written", (
-        done.stderr
-    )
+    assert asked == f"{hits} hit now; the rows show why they were compiled", done.stderr
     assert any(line.startswith("jit_train\tcomputation\t") for line in done.stdout.splitlines())
     done = run_in_process([*words[:5], "--json", *words[5:]], env=env, cwd=tmp_path)
     past = json.loads(done.stdout)["hits"]

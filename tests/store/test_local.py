@@ -106,7 +106,7 @@ def test_a_claim_that_a_killed_process_left_stops_nobody(without_links: Path) ->
 
 
 def test_no_directory_a_file_and_a_link_loop(tmp_path: Path) -> None:
-    with pytest.raises(NoCacheError, match="there is no cache directory"):
+    with pytest.raises(NoCacheError, match="no such cache directory:"):
         LocalStore(tmp_path / "gone")
     (tmp_path / "file").write_text("")
     with pytest.raises(NoCacheError, match="is a file"):

@@ -116,7 +116,7 @@ def test_a_configured_python_that_does_not_exist(tmp_path: Path) -> None:
     config = tmp_path / "home/.config/jaxcache/config.toml"
     config.parent.mkdir(parents=True)
     config.write_text('python = "/absent/python"\n')
-    with pytest.raises(NoJaxError, match="there is no Python /absent/python"):
+    with pytest.raises(NoJaxError, match="Python not found: /absent/python"):
         choose_python()
 
 

@@ -59,7 +59,8 @@ def read_command(name: str) -> Command:
         for p in parser.params
         if p.param_type_name == "argument"
     ]
-    panels = in_panels(p for p in parser.params if p.param_type_name == "option")
+    options_of_parser = (p for p in parser.params if p.param_type_name == "option")
+    panels = in_panels(options_of_parser, parser.most_used)
     options = [
         Option(_option_names(p), _metavar(p), _help(p)) for some in panels.values() for p in some
     ]

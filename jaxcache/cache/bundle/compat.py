@@ -194,7 +194,7 @@ def _forecast(item: _Known, host: Host | None, spellings: set[str]) -> Forecast:
         reason = f"{NO_DIRECTORY}, so it {PORTABLE_ONLY}"
         return Forecast(item.key, Outlook.UNKNOWN, reason, jax_version=version, portable=True)
     if host is None:
-        return Forecast(item.key, Outlook.UNKNOWN, "no jax was asked")
+        return Forecast(item.key, Outlook.UNKNOWN, "not checked with jax")
     if origin.platform == "unknown":
         return Forecast(item.key, Outlook.UNKNOWN, "its executable could not be read")
     return Forecast(item.key, Outlook.HIT)

@@ -269,4 +269,4 @@ class ContentReader:
         """Make sure that nothing follows."""
         rest = next(self._chunks, b"")
         if self._left or rest:
-            raise BundleError(f"{self._name}: its stream goes on behind the last payload")
+            raise BundleError(f"{self._name}: unexpected data after the last payload")

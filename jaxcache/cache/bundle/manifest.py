@@ -200,7 +200,7 @@ def decode_manifest(data: bytes | bytearray) -> Manifest:
         layout=layout,
     )
     if layout != JAX and manifest.items:
-        raise BundleError(f"its manifest lists entries of JAX's beside the layout {layout}")
+        raise BundleError(f"the manifest lists entries of JAX, but the layout is {layout}")
     if manifest.content_bytes != manifest.announced_bytes:
         raise BundleError("the sizes that its manifest announces do not add up")
     _check_clashes(manifest)
@@ -212,7 +212,7 @@ def check_path(name: str) -> str | None:
     parts = name.split("/")
     if len(parts) > _MAX_PARTS:
         return f"is nested deeper than {_MAX_PARTS}"
-    reasons = (check_file_name(part) if part else "is no path" for part in parts)
+    reasons = (check_file_name(part) if part else "is not a path" for part in parts)
     return next((reason for reason in reasons if reason), None)
 
 
@@ -253,7 +253,7 @@ def _item(value: object, origins: int) -> BundleItem:
         origin=entry.whole("origin", max(origins, 1)),
         ledger=tuple(_events(entry.values.get("ledger", []), key)),
     )
-    reason = check_file_name(item.file) or (None if parse_key(key) else "is no key of JAX's")
+    reason = check_file_name(item.file) or (None if parse_key(key) else "is not a JAX cache key")
     if reason:
         raise BundleError(f"its manifest names an entry {key[:300]!r}, which {reason}")
     if item.codec not in ("zstd", "zlib"):
@@ -265,7 +265,7 @@ def _item(value: object, origins: int) -> BundleItem:
 
 def _events(values: object, key: str) -> list[Event]:
     if not isinstance(values, list):
-        raise BundleError("its manifest holds a ledger that is no list")
+        raise BundleError("ledger of the manifest must be a list")
     events = [Event.from_json(v) if isinstance(v, dict) else None for v in values]
     return [e for e in events if e is not None and e.key == key]
 
@@ -276,7 +276,7 @@ def _side_file(value: object, layout: str) -> SideFile:
     if layout != JAX and (reason := check_path(name)):
         raise BundleError(f"its manifest names {name[:300]!r}, which {reason}")
     if layout == JAX and not is_side_file(name):
-        raise BundleError(f"its manifest names {name[:300]!r}, which is no file of XLA's caches")
+        raise BundleError(f"its manifest names {name[:300]!r}, which is not a file of XLA's caches")
     return SideFile(
         name,
         entry.whole("size_bytes", _MAX_BYTES),
@@ -298,7 +298,7 @@ def _origin(value: object) -> Origin:
         elif field.name == "cpu_features":
             found = entry.items_of(field.name)
             if not all(isinstance(f, str) for f in found):
-                raise BundleError("its manifest lists CPU features that are no text")
+                raise BundleError("the CPU features in the manifest must be strings")
             known[field.name] = tuple(found)
         else:
             known[field.name] = entry.text(field.name)

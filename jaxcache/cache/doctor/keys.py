@@ -151,7 +151,7 @@ def find_codec_missing(facts: Facts) -> Iterator[Finding]:
         f"{mine.executable} {'lacks' if missing else 'has'} zstandard, and "
         f"{format_count(len(others), 'entry')} came from a Python that "
         f"{'has' if missing else 'lacks'} it",
-        "the codec's name is part of the key: one Python never hits what the other wrote",
+        "the codec's name is part of the key: one Python never hits the entries of the other",
         install_into(mine.executable, "zstandard")
         if missing
         else "install zstandard in every environment that shares this cache",
@@ -168,7 +168,7 @@ def find_codec_clash(facts: Facts) -> Iterator[Finding]:
         "codec-clash",
         "problem",
         f"{mine.executable} (Python {mine.python_version}, jax {mine.jax_version}) writes "
-        f"{mine.written_codec} under keys that say {mine.key_codec}",
+        f"{mine.written_codec} under keys that name {mine.key_codec}",
         "a Python without zstandard makes the same keys, reads zlib, and fails on such an entry "
         "at every run; a Python with zstandard never hits them",
         "give Python 3.14 and older Pythons different cache directories",
@@ -251,7 +251,7 @@ def find_orphaned_generations(facts: Facts) -> Iterator[Finding]:
         "note",
         f"{format_count(len(orphans), 'entry')} ({by_version}), {format_size(size_bytes)}, "
         f"while {mine.executable} has jaxlib {mine.jaxlib_version}",
-        "another jaxlib never reads them; after an upgrade they only take space",
+        "another jaxlib never reads them; after an upgrade they only use space",
         "if the other version is no longer used: jaxcache prune --unused-for 7d",
         files=tuple(sizes[k][0] for k in orphans),
     )

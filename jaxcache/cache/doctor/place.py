@@ -43,7 +43,7 @@ def find_cpu_features(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "cpu-features",
             "problem",
-            f"{format_count(len(files), 'entry')} need what this CPU lacks: "
+            f"{format_count(len(files), 'entry')} need features that this CPU does not have: "
             f"{', '.join(sorted(set().union(*lacking.values())))}",
             "JAX warns that they may end in SIGILL; under a version that does not hash the CPU "
             "they do",
@@ -201,10 +201,10 @@ def find_autotune_incomplete(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "autotune-incomplete",
             "note",
-            "entries for a GPU, and XLA's autotune folder",
-            "some fusions are timed anew in every compile, and their results are not kept there: "
-            "a program that is compiled again may give other last digits",
-            "keep and copy the entries themselves, which hold the choice; to compile again alike: "
+            "entries for a GPU, and XLA's autotune directory",
+            "XLA times some fusions in every compile and does not store the results: the "
+            "next compile may give results that differ in the last digits",
+            "keep and copy the entries, which contain the choice; to compile the same again: "
             "XLA_FLAGS=--xla_gpu_dump_autotune_results_to=FILE, then "
             "--xla_gpu_load_autotune_results_from=FILE",
             "openxla/xla#37902",
@@ -272,7 +272,7 @@ def find_open_permissions(facts: Facts) -> Iterator[Finding]:
         "problem",
         f"{who} may write {_what(files, facts)}",
         "an entry is machine code that JAX runs unasked: whoever writes here runs code as you",
-        f"{format_command('doctor --fix', facts.cache.path)} takes those permissions away"
+        f"{format_command('doctor --fix', facts.cache.path)} removes those permissions"
         if mine
         else f"its owner should run: chmod -R go-w {shlex.quote(facts.cache.path)}",
         mend="drop-permissions" if mine else None,
@@ -337,7 +337,7 @@ def find_noatime(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "noatime",
             "note",
-            "the file system does not record reads (noatime), and there are no -atime files",
+            "the file system does not record reads (noatime), and the cache has no -atime files",
             "an entry in daily use looks as old as an unused one: prune --unused-for is refused",
             "mount it with relatime, or run programs through jaxcache run, which keeps a record",
         )
@@ -356,6 +356,6 @@ def find_future_dates(facts: Facts) -> Iterator[Finding]:
             f"{format_count(len(wrong), 'file')} written in the future, by the clock of this host",
             "the clock of some host was wrong; JAX's own eviction removes these entries last, and "
             "jaxcache ignores the dates",
-            "set the clocks; touch dates the files anew",
+            "set the clocks; touch sets new dates",
             files=tuple(wrong),
         )

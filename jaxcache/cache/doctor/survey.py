@@ -86,7 +86,7 @@ def _absent(path: str, error: NoCacheError) -> CacheFacts:
     parent = _nearest(path)
     if parent.is_dir() and os.access(parent, os.W_OK | os.X_OK):
         return facts
-    reason = "may not be written" if parent.is_dir() else "is no directory"
+    reason = "may not be written" if parent.is_dir() else "is not a directory"
     why = f"does not exist, and {parent} {reason}"
     return replace(facts, writable=False, why_not_writable=why)
 

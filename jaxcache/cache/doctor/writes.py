@@ -32,7 +32,7 @@ def find_live_off(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "live-not-installed",
             "problem",
-            "the live layer is enabled, and jaxcache is not installed beside this jax",
+            "the live layer is enabled, but jaxcache is not installed next to this jax",
             "JAX does not find the layer",
             "install jaxcache in that Python, or start programs with jaxcache run --live --",
         )
@@ -130,8 +130,8 @@ def find_bucket_library_missing(facts: Facts) -> Iterator[Finding]:
             f"jax_compilation_cache_dir is {facts.bucket}, and {mine.executable} has no "
             "etils[epath]",
             "JAX warns once, and runs without a cache",
-            "start programs with jaxcache run -- CMD; or have jaxcache[remote] beside that jax and "
-            "export JAXCACHE_LIVE=1; or, for JAX's own way, "
+            "run programs with jaxcache run -- CMD; or install jaxcache[remote] next to that jax, "
+            "and export JAXCACHE_LIVE=1; or, for JAX's own way, "
             + install_into(mine.executable, f"'etils[epath]' {'s3fs' if s3 else 'gcsfs'}"),
             "jax-ml/jax#21819",
         )
@@ -154,7 +154,7 @@ def find_missing_atime(facts: Facts) -> Iterator[Finding]:
         "missing-atime",
         "problem",
         f"{format_count(len(missing), 'entry')} without an -atime file"
-        + ("" if facts.capped else " beside others that have one"),
+        + ("" if facts.capped else " next to others that have one"),
         "with jax_compilation_cache_max_size set, JAX before 0.11.2 fails on the first of them, "
         "and writes nothing any more",
         f"{format_command('doctor --fix', facts.cache.path)} writes them, dated to the last use",
@@ -172,7 +172,7 @@ def find_lock_held(facts: Facts) -> Iterator[Finding]:
             "problem",
             f".lockfile is held by {', '.join(holders)}",
             "with a size cap, every read and write waits for it, up to 10 s each, and then "
-            "compiles anew",
+            "compiles again",
             "wait for that process, or end it if it hangs",
             files=(".lockfile",),
         )
@@ -251,7 +251,7 @@ def find_uncacheable(facts: Facts) -> Iterator[Finding]:
             "problem",
             f"{_shown(modules)} calls back into Python",
             "JAX before 0.11 never caches such a program",
-            "leave debug.print and pure_callback out of what is compiled, or use jax 0.11",
+            "remove debug.print and pure_callback from the compiled function, or use jax 0.11",
         )
 
 
@@ -283,7 +283,7 @@ def find_capped_bucket(facts: Facts) -> Iterator[Finding]:
             "capped-bucket",
             "problem",
             f"jax_compilation_cache_max_size is set, and JAX's cache is {facts.bucket}",
-            "JAX lists all of it at every write, puts an -atime object at every use, and locks "
+            "JAX lists the bucket at every write, puts an -atime object at every use, and locks "
             "a local directory, which other machines do not see",
             "unset the cap, and run jaxcache prune --max-size from time to time",
         )

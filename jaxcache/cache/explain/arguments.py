@@ -71,7 +71,7 @@ def _others(side: Side, cache: KnownCache | None) -> Side:
     """Every other key of the modules of a side."""
     if cache is None or side.is_run:
         raise UsageError(
-            "explain takes one or two sides",
+            "explain needs one or two sides",
             hint="a saved run, a key, a cache directory or a script; see jaxcache explain --help",
         )
     mine = {c.key for c in side.compiles}

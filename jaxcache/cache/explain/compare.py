@@ -33,7 +33,7 @@ from jaxcache.entry.options import nearest_version, same_generation
 
 _SAME_KEY = "entry"
 _CODECS = {"zstandard": "zstd", "zlib": "zlib"}
-_CALLBACKS_FIX = "leave debug.print and pure_callback out of what is compiled, or use jax 0.11"
+_CALLBACKS_FIX = "remove debug.print and pure_callback from the compiled function, or use jax 0.11"
 
 
 def explain(left: Side, right: Side) -> Explanation:
@@ -94,7 +94,9 @@ def compare(left: Compile | None, right: Compile, side: Side) -> Iterator[Differ
 
 def _unknown(left: Compile, right: Compile, why: str) -> Difference:
     title = "another key"
-    return Difference(Cause.UNKNOWN, left.key, right.key, f"cannot tell: {why}", None, title=title)
+    return Difference(
+        Cause.UNKNOWN, left.key, right.key, f"cause unknown: {why}", None, title=title
+    )
 
 
 def _same_key(left: Compile, right: Compile) -> Iterator[Difference]:
@@ -109,7 +111,7 @@ def _same_key(left: Compile, right: Compile) -> Iterator[Difference]:
                 left.outcome,
                 right.outcome,
                 "the same key: the entry is gone, damaged, or in another directory",
-                "jaxcache verify; and jaxcache where -- CMD tells the directory really used",
+                "jaxcache verify; and jaxcache where -- CMD prints the directory in use",
                 Cause.LOST,
                 title="the entry is gone or damaged",
             )

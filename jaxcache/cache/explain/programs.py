@@ -206,7 +206,7 @@ def _by_types(arguments: _Arguments, *, is_config_known: bool) -> Difference:
         fix = "pad to a few fixed shapes: each shape is a program of its own"
     elif not is_config_known and _is_x64(dtypes):
         cause = Cause.UNKNOWN
-        extra = ": by jax_enable_x64, or by the caller; the entries do not tell which"
+        extra = ": by jax_enable_x64, or by the caller; the entries do not record which"
         fix = None
     sides = _show_all(lefts), _show_all(rights)
     title = f"{kind} of {what}"

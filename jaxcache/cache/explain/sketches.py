@@ -211,8 +211,8 @@ def _unplaced(change: _Change) -> Difference:
     """Describe what a library computes of values that any function it called back may hold."""
     return replace(
         _describe(change),
-        meaning=f"what a library computes for {change.place}; that library also calls functions of "
-        "yours, and a value may come from any of them: the line is not known",
+        meaning=f"what a library computes for {change.place}; that library also calls your "
+        "functions, so the line cannot be determined",
         fix=None,
         cause=Cause.UNKNOWN,
         where=(),

@@ -193,6 +193,6 @@ def _keep(chunks: Iterable[bytes], name: str) -> Bundle:
             f"cannot keep the bundle in {tempfile.gettempdir()}: "
             f"{(error.strerror or str(error)).lower()}",
             code="io-error",
-            hint="TMPDIR names another folder for temporary files",
+            hint="set TMPDIR to another directory for temporary files",
         ) from error
     return bundle

@@ -33,7 +33,7 @@ _AUTOTUNE_NAME = re.compile(
     re.ASCII,
 )
 _MAX_AUTOTUNE_BYTES = 16 << 20
-_KERNELS = "XLA takes the code in it for any GPU without a check"
+_KERNELS = "XLA loads its code on any GPU without a check"
 
 
 def refuse_side_file(name: str, size_bytes: int) -> str | None:

@@ -100,7 +100,7 @@ def count_entries(removals: Iterable[Removal]) -> int:
 
 
 def describe(removed: Sequence[Removal], verb: str) -> str:
-    """Return what is removed, what it frees and what it costs, without a full stop."""
+    """Return what is removed, its size and its compile time, without a full stop."""
     entries = count_entries(removed)
     parts = [format_count(entries, "entry")] if entries or len(removed) == entries else []
     if others := len(removed) - entries:
@@ -109,7 +109,8 @@ def describe(removed: Sequence[Removal], verb: str) -> str:
     each = " each" if entries > 1 else ""
     lost = format_compiling(sum(known), entries) if known else f"unknown compile time{each}"
     freed = format_size(freed_bytes(removed))
-    return f"{verb} {' and '.join(parts)}: frees {freed}" + (f", loses {lost}" if entries else "")
+    cost = f", {lost}" if entries else ""
+    return f"{verb} {' and '.join(parts)} ({freed}{cost})"
 
 
 def plan_notes(plan: "PrunePlan") -> Iterator[str]:
@@ -131,7 +132,7 @@ def plan_notes(plan: "PrunePlan") -> Iterator[str]:
         remove = f"; {others} removes what may go of them" if others else ""
         yield f"{size} of {format_size(int(most))} are files other than entries{remove}"
     for reason in plan.unmet:
-        bound = "the bound"
+        bound = "the limit"
         if plan.options and reason == "max-size":
             bound = format_size(plan.options.max_size_bytes or 0)
         elif plan.options:
@@ -149,4 +150,4 @@ def _hold(plan: "PrunePlan", why: Hold, count: int) -> str:
         return f"{entries} pinned (jaxcache pin lists them)"
     seconds = plan.options.grace_seconds if plan.options else 0
     grace = f"{seconds:g} s" if seconds < 120 else format_duration(seconds)
-    return f"{entries} younger than {grace} (--grace 0s lets them go)"
+    return f"{entries} younger than {grace} (--grace 0s removes them)"

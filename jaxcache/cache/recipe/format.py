@@ -159,7 +159,7 @@ class RecipeFile:
             raise RecipeError("has an invalid header")
         if frame_bytes != self.size_bytes - HEADER_BYTES:
             short = frame_bytes > self.size_bytes - HEADER_BYTES
-            raise RecipeError("is cut off" if short else "goes on behind its end")
+            raise RecipeError("is cut off" if short else "unexpected data after its end")
         if manifest_bytes > min(content_bytes, _MAX_MANIFEST_BYTES):
             raise RecipeError("announces a larger manifest than any recipe has")
         if content_bytes > _MAX_CONTENT_BYTES:

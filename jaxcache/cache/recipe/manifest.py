@@ -130,7 +130,7 @@ _ENVIRONMENT_TEXTS = tuple(f.name for f in fields(Environment) if f.type == str 
 def _flags(read: Fields, name: str) -> tuple[str, ...]:
     flags = read.texts(name)
     if not all(f and not any(c.isspace() or c == "\0" for c in f) for f in flags):
-        raise RecipeError(f"its manifest has {name} that are no flags")
+        raise RecipeError(f"its manifest has {name} that are not flags")
     return flags
 
 
@@ -149,7 +149,9 @@ def _request(value: object, digests: Sequence[str], environments: int) -> Reques
     shape = read.wholes("device_shape", _MAX_DEVICES)
     ids = read.wholes("device_ids", _MAX_ID)
     if not ids or _product(shape) != len(ids):
-        raise RecipeError("its manifest has a device assignment of another shape than it says")
+        raise RecipeError(
+            "its manifest has a device assignment whose shape differs from the declared one"
+        )
     executable = None
     if "executable_device_ids" in read.values:
         executable = read.wholes("executable_device_ids", _MAX_ID)
@@ -183,7 +185,7 @@ def _read_key(read: Fields, module: str) -> str | None:
         return None
     key = f"{module}-{text}" if parse_key(text) and not parse_key(text).module else text  # type: ignore[union-attr]
     if parse_key(key) is None or "/" in key or "\0" in key:
-        raise RecipeError(f"its manifest names {key[:300]!r}, which is no key of JAX's")
+        raise RecipeError(f"its manifest names {key[:300]!r}, which is not a JAX cache key")
     return key
 
 

@@ -118,7 +118,7 @@ def check_entry(
     """Decompress one entry whole and check everything inside.
 
     Args:
-        known: what the ledger says of its payload.
+        known: what the ledger recorded of its payload.
         decode: also decode the payload: structure, inner hashes, module name. Holds it whole.
     """
     return _catching(partial(_check_whole, known=known, decode=decode), store, file)
@@ -199,7 +199,7 @@ def digest_mismatch(file: EntryFile, found: str, known: str) -> Problem:
 
 
 def _digests(found: str, known: str) -> str:
-    return f"payload has SHA-256 {found[:12]}…, the ledger says {known[:12]}…"
+    return f"payload has SHA-256 {found[:12]}…, the ledger recorded {known[:12]}…"
 
 
 def _problem(file: EntryFile, kind: ProblemKind, detail: str) -> Problem:

@@ -93,7 +93,7 @@ class Verification:
         """Return the sums; what cannot be proven is never called intact."""
         parts = []
         if self.level == "quick":
-            parts.append(f"{self.ok:,} look right from outside (contents not read)")
+            parts.append(f"{self.ok:,} passed the quick checks (contents not read)")
         elif self.ok:
             if self.proven:
                 parts.append(f"{self.proven:,} intact")
@@ -101,7 +101,7 @@ class Verification:
             changed = {p.file for p in self.problems if p.kind == "changed-since-recorded"}
             anew = len(changed & self.entries.keys() - failing)
             if unproven := self.ok - self.proven - anew:
-                parts.append(f"{unproven:,} look intact (no checksum to prove it)")
+                parts.append(f"{unproven:,} without visible damage (no checksum)")
             if anew:
                 parts.append(f"{anew:,} changed since recorded")
         if bad := self.checked - self.ok:

@@ -90,7 +90,9 @@ class Hooks:
                 computation.compile(*args, **(kwargs or {}))
         except _Caught as caught:
             return caught.request
-        raise TargetError("unknown-jax", "jax did not compile what it lowered for the target")
+        raise TargetError(
+            "unknown-jax", "jax did not compile the module that it lowered for the target"
+        )
 
     # The answers ------------------------------------------------------------------------------
 

@@ -96,7 +96,7 @@ class Target:
         if not (profile["topology"] and profile["topology_fingerprint"]):
             raise TargetError(
                 "no-topology",
-                f"jax {profile['jax_version']} does not tell enough of the target's topology",
+                f"jax {profile['jax_version']} does not record enough of the target's topology",
                 f"jax 0.11 or newer on the target, and capture it again; tried are {TRIED}",
             )
         check_names(jax)
@@ -156,7 +156,7 @@ class Target:
             raise TargetError(
                 "bad-topology",
                 f"jaxlib cannot rebuild the target's topology: {describe_error(error)}",
-                "see jaxcache target show for what differs here",
+                "jaxcache target show lists the differences",
             ) from error
         if not {str(made[0].client.platform), str(made[0].platform)} & self.platforms:
             raise TargetError(
@@ -264,7 +264,7 @@ def _open_compiler(platform: str, plugins: "dict[str, str]") -> None:
         else:
             xla_bridge._discover_and_register_pjrt_plugins()
         if not xla_client.pjrt_plugin_loaded(platform):
-            raise TargetError("no-compiler", f"there is no PJRT plugin for {platform}", hint)
+            raise TargetError("no-compiler", f"no PJRT plugin for {platform}", hint)
         if not xla_client.pjrt_plugin_initialized(platform):
             xla_client.initialize_pjrt_plugin(platform)
     except TargetError:

@@ -232,8 +232,8 @@ class CrossObserver:
             self._send(
                 {
                     "event": "trouble",
-                    "detail": f"{place} asked for the platform and was told cpu; what depends on "
-                    "the answer is not what the target would compile",
+                    "detail": f"{place} queried the platform and got cpu; code that depends on it "
+                    "differs from what the target compiles",
                 }
             )
         self._send({"event": "end", "counters": {}})

@@ -136,7 +136,7 @@ def _text(stream: io.BytesIO) -> str:
     try:
         return base64.b64decode(data, validate=True).decode()
     except (binascii.Error, ValueError) as error:
-        raise BundleError("a key in these artifacts is no text", hint=None) from error
+        raise BundleError("a key in these artifacts is not a string", hint=None) from error
 
 
 @contextmanager

@@ -185,7 +185,7 @@ def _check_content(file: Item, found: TorchName, content: ContentReader) -> None
         return
     problem = judge(b"".join(content.take(file.size_bytes)), found)
     if problem:
-        raise BundleError(f"{file.name} in it is no sound file: {problem}")
+        raise BundleError(f"{file.name} in the bundle is damaged: {problem}")
 
 
 _JUDGED = frozenset({TorchKind.AOT, TorchKind.FX, TorchKind.SOURCE, TorchKind.KERNEL})

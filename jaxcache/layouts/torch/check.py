@@ -57,7 +57,7 @@ def files_to_check(
     """
     if options.level == "load":
         raise UsageError(
-            "--level load is for JAX's caches", hint="torch unpickles and runs what it loads"
+            "--level load is for JAX's caches", hint="torch unpickles and runs the file"
         )
     inventory = seen.inventory
     graphs, sources, kernels = inventory.graphs, inventory.sources, inventory.kernels
@@ -164,7 +164,7 @@ def _check_code(
     if known and not problem and digest_of_code(data) != known.sha256:
         problem = "digest-mismatch", "not the bytes that were recorded when it was compiled"
         if not known.binding:
-            problem = "changed-since-recorded", "compiled anew by a run that recorded nothing"
+            problem = "changed-since-recorded", "compiled again by a run without jaxcache"
     return None if quick else importable, [problem] if problem else ()
 
 
@@ -200,8 +200,8 @@ def check_beside(
         if absent := [key for key in facts.references if key not in fx_keys]:
             if facts.bundled:
                 continue
-            state = "damaged" if any(g.key in absent for g in fx) else "gone"
-            detail = f"refers to {', '.join(absent)}, {state}: torch compiles anew"
+            state = "damaged" if any(g.key in absent for g in fx) else "missing"
+            detail = f"refers to {', '.join(absent)}, {state}: torch compiles again"
             yield Problem(name, "dangling-reference", detail, file.key_text)
         if facts.source_key and facts.source_key not in inventory.sources:
             detail = f"{facts.source_key}.py is not there; torch writes it again from the graph"

@@ -175,7 +175,7 @@ def find_temporary(facts: _Facts) -> Iterator[Finding]:
         yield Finding(
             "temporary-directory",
             "note",
-            f"{facts.path} lies {where}",
+            f"{facts.path} is {where}",
             "a reboot, or the system's cleaning of old temporary files, empties it: then all is "
             "compiled again; a file of several that is gone can make a program fail",
             "export TORCHINDUCTOR_CACHE_DIR=~/.cache/torchinductor",
@@ -192,7 +192,7 @@ def find_size(facts: _Facts) -> Iterator[Finding]:
         yield Finding(
             "no-bound",
             "note",
-            f"{format_size(size)}; torch itself removes nothing, and takes no limit",
+            f"{format_size(size)}; torch itself removes nothing and has no limit",
             f"it grows with every change of code, torch or compiler (headers that were compiled "
             f"lie outside, in {headers})",
             f"jaxcache prune -C {shlex.quote(facts.path)} --max-size 10GB, from time to time",
@@ -217,10 +217,9 @@ def find_mixed_versions(facts: _Facts) -> Iterator[Finding]:
                 name,
                 "note",
                 f"{things} of {len(found)} {what}: {each}",
-                "each hits only what its own kind wrote; what the others left is never hit, and "
-                "prune, copies and CI caches carry all of it",
-                "give each its own directory with TORCHINDUCTOR_CACHE_DIR, or remove what is no "
-                f"longer used: jaxcache prune -C {shlex.quote(facts.path)} --unused-for 30d",
+                "each hits its own graphs only; prune, copies and CI caches carry the others, too",
+                "give each its own directory with TORCHINDUCTOR_CACHE_DIR, or remove unused "
+                f"graphs: jaxcache prune -C {shlex.quote(facts.path)} --unused-for 30d",
             )
 
 

@@ -28,7 +28,7 @@ _SHOWN_CHARACTERS = 200
 _MOST_COMPARED = 200
 #: What a part of a key is about, and what to do where it differs; the first that fits counts.
 _MEANINGS: tuple[tuple[str, str, str | None], ...] = (
-    (_PROGRAM, "the traced program", "compare what was traced: TORCH_LOGS=aot_graphs"),
+    (_PROGRAM, "the traced program", "compare the traces: TORCH_LOGS=aot_graphs"),
     (
         "example_inputs[",
         "an input: its dtype, shape, stride, device or alignment",
@@ -153,7 +153,7 @@ def _resolve(store: Store, seen: TorchScan, wanted: str) -> list[_Read]:
         raise JaxcacheError(
             f"{first.name} refers to no FX graph that is there",
             code="bad-entry",
-            hint="jaxcache verify shows what is wrong with it",
+            hint="jaxcache verify reports the problem",
         )
     return [_read(store, file) for file in found]
 
@@ -162,9 +162,9 @@ def _read(store: Store, file: GraphFile) -> _Read:
     graph = examine_file(store, file)
     if not isinstance(graph, Graph) or not graph.key_lines:
         raise JaxcacheError(
-            f"{file.name} tells nothing of its key",
+            f"{file.name} does not record its key",
             code="bad-entry",
-            hint="jaxcache verify shows what is wrong with it",
+            hint="jaxcache verify reports the problem",
         )
     return _Read(file, graph, {c.name: c for c in graph.components})
 

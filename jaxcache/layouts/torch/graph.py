@@ -172,7 +172,7 @@ def examine_file(store: Store, file: GraphFile) -> GraphFacts:
 def examine(data: bytes, tier: TorchTier, key: str, digest: str) -> GraphFacts:
     """Judge the bytes of a graph that is stored under a key and a digest."""
     if not data:
-        return GraphFacts(problems=(("empty", "no bytes: torch fails on it and compiles anew"),))
+        return GraphFacts(problems=(("empty", "empty: torch fails to load it and compiles again"),))
     whole = digest_of(data) == digest
     try:
         graph = decode_graph(data, tier)

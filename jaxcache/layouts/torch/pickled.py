@@ -145,7 +145,7 @@ class Machine:
         elif (handler := _HANDLERS.get(name)) is not None:
             handler(self, argument)
         else:
-            raise PickleError(f"{name} is no operation of a pickle that stands alone")
+            raise PickleError(f"{name} is not an operation of a self-contained pickle")
 
     def _pop(self) -> Any:
         value = self._top()
@@ -154,7 +154,7 @@ class Machine:
 
     def _top(self) -> Any:
         if not self._stack or self._stack[-1] is _MARK:
-            raise PickleError("takes more from its stack than is there")
+            raise PickleError("pickle stack underflow")
         return self._stack[-1]
 
     def _pop_to_mark(self) -> list[Any]:
@@ -165,7 +165,7 @@ class Machine:
                 del stack[at:]
                 self._marks -= 1
                 return found
-        raise PickleError("closes what it never opened")
+        raise PickleError("MARK missing")
 
     def _push(self, value: Any, inside: Iterable[Any] = ()) -> None:
         self._alive.append(value)
@@ -202,7 +202,7 @@ class Machine:
 
     def _get(self, number: Any) -> None:
         if int(number) not in self._memo:
-            raise PickleError("refers to what it never remembered")
+            raise PickleError("unknown memo index")
         self._stack.append(self._memo[int(number)])
 
     def _list(self, _: Any) -> None:
@@ -233,7 +233,7 @@ class Machine:
         """Put values into what lies on top, which is of that kind, or an object."""
         target = self._top()
         if not isinstance(target, kind | PickledRecord):
-            raise PickleError("puts something into what takes nothing of the kind")
+            raise PickleError("APPEND or SETITEM on an object that does not support it")
         held: list[Any] = target if isinstance(target, list) else target.items
         held.extend(_pairs(values) if kind is PickledTable else values)
         self._deepen(target, values)
@@ -245,7 +245,7 @@ class Machine:
     def _stack_global(self, _: Any) -> None:
         name, module = self._pop(), self._pop()
         if not isinstance(name, str) or not isinstance(module, str):
-            raise PickleError("names a global by what is no text")
+            raise PickleError("STACK_GLOBAL with a name that is not a string")
         self._push_global(module, name)
 
     def _push_global(self, module: str, name: str) -> None:
@@ -282,7 +282,7 @@ class Machine:
             target.state = state
             self._deepen(target, (state,))
         elif not isinstance(target, Global):
-            raise PickleError("gives a state to what has none")
+            raise PickleError("BUILD on an object without a state")
 
 
 def _pairs(flat: list[Any]) -> list[tuple[Any, Any]]:
@@ -379,5 +379,5 @@ def read_pickle(data: bytes, *, max_operations: int = MAX_OPERATIONS) -> Pickle:
         ended = any(sign in text for sign in _ENDED)
         raise PickleError(text[:200], truncated=ended) from error
     if rest := len(data) - stream.tell():
-        raise PickleError(f"{rest} bytes behind its end")
+        raise PickleError(f"{rest} bytes after its end")
     return Pickle(machine.result, tuple(dict.fromkeys(map(str, machine.globals))), count)

@@ -166,7 +166,7 @@ const boxes = (measure) => {
     add("", "cache", null, i);
     add(platform, data.platforms[all.platform[i]], "", i);
     add(module, known ? data.modules[all.module[i]] : "other modules", platform, i);
-    add(key, rank < MOST_KEYS ? hash(i) : "smaller ones", module, i);
+    add(key, rank < MOST_KEYS ? data.modules[all.module[i]] : "smaller ones", module, i);
     if (rank < MOST_KEYS) nodes.get(key).entry = i;
   });
   return nodes;
@@ -200,7 +200,7 @@ const treemap = (measure) => {
     text: nodes.map(([, n]) => shownValue(n.value)),
     customdata: nodes.map(([, n]) => (n.entry === undefined
       ? `${shownValue(n.value)} in ${entriesText(n.keys)}, last used ${ago(n.used)}`
-      : `${bytes(all.size[n.entry])}, compiled in ${took(n.entry)}<br>`
+      : `${hash(n.entry)}, ${bytes(all.size[n.entry])}, compiled in ${took(n.entry)}<br>`
         + `written ${ago(all.created[n.entry])}, used ${ago(all.used[n.entry])}`)),
     textinfo: "label+text", hovertemplate: "<b>%{label}</b><br>%{customdata}<extra></extra>",
     tiling: { pad: 2 }, pathbar: { visible: true }, root: { color: "#eef2f5" },

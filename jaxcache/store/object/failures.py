@@ -38,7 +38,7 @@ class UnansweredError(NoCacheError):
         *,
         again: Literal["connection", "server", "throttled"],
         code: str = "unavailable",
-        hint: str = "try again later; what is done stays",
+        hint: str = "try again later; completed transfers are kept",
     ) -> None:
         super().__init__(message, code=code, hint=hint)
         self.again = again
@@ -84,12 +84,12 @@ def find_meaning(error: Exception, *, url: str, verb: str, name: str) -> Jaxcach
     status = int(match[1]) if (match := _STATUS.search(text)) else None
     if _NO_BUCKET.search(text):
         return NoCacheError(
-            f"there is no bucket for {url}",
+            f"bucket not found: {url}",
             code="no-bucket",
             hint="check its name and the region, or make it with your provider's own tool",
         )
     if kind == "FileNotFoundError" or kind == "NotFoundError" or status == 404:
-        return MissingError(name) if name else NoCacheError(f"there is nothing at {url}")
+        return MissingError(name) if name else NoCacheError(f"nothing found at {url}")
     if kind == "AlreadyExistsError":
         return ExistsError(name)
     if kind == "PreconditionError" or status == 412:
@@ -153,10 +153,10 @@ def _denied(url: str, verb: str) -> JaxcacheError:
         return NoCacheError(
             f"no permission to read {url}",
             code="permission-denied",
-            hint="docs/remote.md names the permissions that reading takes",
+            hint="docs/remote.md lists the permissions that reading needs",
         )
     return JaxcacheError(
         f"{url} cannot be written",
         code="read-only",
-        hint="docs/remote.md names the permissions that writing takes",
+        hint="docs/remote.md lists the permissions that writing needs",
     )

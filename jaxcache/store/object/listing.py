@@ -87,7 +87,7 @@ def _next_page(stream: Any, seconds: float) -> Sequence[Any]:
             )
         if _resident_bytes() - before > MAX_PAGE_MEMORY_BYTES:
             raise _bad_listing(
-                f"a page of its listing takes over {MAX_PAGE_MEMORY_BYTES >> 20} MiB of memory"
+                f"a page of its listing needs over {MAX_PAGE_MEMORY_BYTES >> 20} MiB of memory"
             )
     if isinstance(found[0], BaseException):
         raise found[0]

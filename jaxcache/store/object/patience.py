@@ -129,8 +129,7 @@ class Requests:
         return NoCacheError(
             f"{self._slow_objects} objects of {self._url} were too slow; the last one {reason}",
             code="too-slow",
-            hint="check the network and the server; what arrived stays, and the same command "
-            "goes on from there",
+            hint="check the network and the server; run the same command again to resume",
         )
 
     def _wait(self) -> None:

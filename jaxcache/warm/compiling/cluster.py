@@ -49,7 +49,7 @@ def compile_on_cluster(
         raise JaxcacheError(
             f"no dask scheduler answers at {address}: {error}",
             code="no-cluster",
-            hint="the address is what dask scheduler prints, such as tcp://10.0.0.1:8786",
+            hint="use the address that dask scheduler prints, such as tcp://10.0.0.1:8786",
         ) from error
     results: dict[int, Compiled] = {}
     interrupted = False

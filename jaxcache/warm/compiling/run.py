@@ -128,7 +128,7 @@ def _check_size(plan: CompilePlan, options: CompileOptions) -> None:
         needed, count = job.environment.device_count, job.environment.process_count
         if options.devices is None and needed > MOST_DEVICES:
             raise UsageError(
-                f"the recipe asks for {needed} devices",
+                f"the recipe needs {needed} devices",
                 code="too-many-devices",
                 hint=f"to have so many, name them: --devices {needed}",
             )
@@ -141,7 +141,7 @@ def _check_size(plan: CompilePlan, options: CompileOptions) -> None:
             )
         if count > max(MOST_PROCESSES, options.jobs or 1):
             raise UsageError(
-                f"the recipe asks for {count} processes",
+                f"the recipe needs {count} processes",
                 code="too-many-processes",
                 hint=f"to start so many, allow them: --jobs {count}",
             )

@@ -174,7 +174,7 @@ def version_notes(environments: Sequence[Environment], jax: HostJax | None) -> I
             )
     builds = {e.jaxlib_digest for e in environments if e.jaxlib_version == jax.jaxlib_version}
     if builds - {None, jax.jaxlib_digest}:
-        yield "this is another build of the jaxlib that recorded, and keys do not tell them apart"
+        yield "this jaxlib is another build than the recorded one; keys do not distinguish builds"
 
 
 def key_notes(done: Sequence[Compiled]) -> Iterator[str]:

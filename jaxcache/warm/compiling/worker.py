@@ -207,7 +207,7 @@ class _Process(Child):
             )
         else:
             raise JaxcacheError(
-                f"the recipe is for {self._platform}, and there is none here: {detail}",
+                f"the recipe is for {self._platform}, which this machine does not have: {detail}",
                 code="no-platform",
                 hint="compile it where such a device is",
             )

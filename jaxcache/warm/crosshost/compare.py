@@ -30,8 +30,8 @@ def capture_profile(python: str | None = None, *, now_ns: int, pod: bool = False
         raise ProfileError(
             f"this process could not join the others of its pod: {facts['no_pod']}",
             code="no-pod",
-            hint="start it on every host as the program is started; where no cluster manager "
-            "says who is who, set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID",
+            hint="start it on every host as the program is started; without a cluster manager, "
+            "set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID",
         )
     if facts.get("process_count", 1) != 1 and not pod:
         raise ProfileError(
@@ -94,7 +94,7 @@ def _differences(target: Profile, here: Profile) -> Iterator[ProfileDifference]:
             "accelerator_config",
             f"fingerprint {target.topology_fingerprint or 'unknown'}",
             "",
-            "the target's jaxlib does not tell enough of its topology to compile for it elsewhere",
+            "the target's jaxlib does not record enough of its topology to compile elsewhere",
             "jax 0.11 or newer on the target, and capture again",
             prevents=True,
         )
@@ -145,7 +145,7 @@ def _differences(target: Profile, here: Profile) -> Iterator[ProfileDifference]:
             "Python",
             target.python_version,
             here.python_version,
-            "not in the key; a program that asks for it may trace otherwise",
+            "not in the key; a program that reads it may trace differently",
         )
 
 
@@ -185,7 +185,7 @@ def check_target(
         raise ProfileError(
             f"the profiles are of {len(targets)} processes, and here are {here.process_count}",
             code="mixed-pod",
-            hint="capture the profiles anew, and warm with them",
+            hint="capture the profiles again, and warm with them",
         )
     target = targets[here.process_index]
     here = replace(here, environment=_with_kept_flags(here))
@@ -196,7 +196,7 @@ def check_target(
         replace(
             d,
             meaning="in the key: this host looks for other entries",
-            fix="capture the profile here anew, and warm with it; or set it here as there",
+            fix="capture the profile again here, and warm with it; or use the same setting on both",
             prevents=True,
         )
         for d in _differences(there, here)

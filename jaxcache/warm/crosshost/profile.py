@@ -25,7 +25,7 @@ ProfilePlatform = Literal["cpu", "gpu", "cuda", "rocm", "tpu"]
 
 
 class ProfileError(UsageError):
-    """The file is no target profile, or one that cannot be used."""
+    """The file is not a target profile, or one that cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ def read_profile(path: str) -> Profile:
         raise ProfileError(f"{path} is too large to be a target profile", code="bad-profile")
 
     def bad(_message: str) -> ProfileError:
-        return ProfileError(f"{path} is no target profile", code="bad-profile")
+        return ProfileError(f"{path} is not a target profile", code="bad-profile")
 
     return parse_profile(parse_json(data, bad, max_values=MAX_PROFILE_BYTES), path)
 
@@ -167,12 +167,12 @@ def read_profiles(path: str) -> tuple[Profile, ...]:
         raise ProfileError(
             f"the profiles in {path} are not of one pod: they differ in {differs}",
             code="mixed-pod",
-            hint="remove them, and capture all anew, with one setup on all hosts",
+            hint="remove them, and capture all profiles again, with one setup on all hosts",
         )
     if list(found[0].device_processes) != sorted(found[0].device_processes):
         raise ProfileError(
-            "jax.devices() has the devices of the processes mixed there, and CPU devices that "
-            "stand for them are in the order of processes: no program would be the same",
+            "jax.devices() on the target interleaves the processes; CPU devices cannot reproduce "
+            "that order",
             code="mixed-pod",
             hint="warm on the pod itself",
         )
@@ -227,19 +227,19 @@ def parse_profile(document: Any, origin: str) -> Profile:
         ProfileError: ``bad-profile``, or ``newer-profile``.
     """
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise ProfileError(f"{origin} is no target profile", code="bad-profile")
+        raise ProfileError(f"{origin} is not a target profile", code="bad-profile")
     if document.get("version") != VERSION:
         raise ProfileError(
             f"{origin} is of version {document.get('version')!r}, and known is {VERSION}",
             code="newer-profile",
-            hint="upgrade jaxcache, or capture the profile anew",
+            hint="upgrade jaxcache, or capture the profile again",
         )
 
     def bad(message: str) -> ProfileError:
         return ProfileError(
-            f"{origin} is no target profile: {message}",
+            f"{origin} is not a target profile: {message}",
             code="bad-profile",
-            hint="capture the profile anew: jaxcache target capture FILE",
+            hint="capture the profile again: jaxcache target capture FILE",
         )
 
     try:
@@ -249,24 +249,29 @@ def parse_profile(document: Any, origin: str) -> Profile:
     fingerprint = profile.topology_fingerprint
     digits = re.fullmatch(r"\d{1,20}", "0" if fingerprint is None else fingerprint)
     if not digits or int(digits[0]) >= 1 << 64:
-        raise bad("topology_fingerprint is not what it should be")
+        raise bad(f"topology_fingerprint must be an unsigned 64-bit decimal (got {fingerprint!r})")
     count, ids = len(profile.device_ids), profile.device_ids
     if not 1 <= count <= MOST_DEVICES or count != len(profile.device_kinds) or min(ids) < 0:
-        raise bad("device_ids is not what it should be")
+        raise bad(
+            f"device_ids must be 1 to {MOST_DEVICES} numbers from 0, one for each of device_kinds"
+        )
     processes, index = profile.process_count, profile.process_index
     if not 0 <= index < processes <= MOST_DEVICES:
-        raise bad("process_index is not what it should be")
+        raise bad(
+            f"process_index must be below process_count, at most {MOST_DEVICES} (got {index})"
+        )
     if processes > 1 and (
         len(profile.device_processes) != count
         or set(profile.device_processes) != set(range(processes))
     ):
-        raise bad("device_processes is not what it should be")
+        raise bad(
+            "device_processes must name a process for each device, and each process at least once"
+        )
     if forbidden := next(_forbidden(profile), None):
         if "PGLE" in forbidden.partition("=")[0].upper():
             raise ProfileError(
-                f"{origin} sets {forbidden[:200]}: what profiles guide (PGLE) has keys that only a "
-                "run on the target can follow (_resolve_compilation_strategy in "
-                "jax/_src/compiler.py)",
+                f"{origin} sets {forbidden[:200]}, which enables PGLE: its keys depend on profiles "
+                "recorded on the target, and cannot be computed here",
                 code="profile-guided",
                 hint="unset it where the profile is captured; warm guided entries on the target",
             )
@@ -274,7 +279,7 @@ def parse_profile(document: Any, origin: str) -> Profile:
             f"{origin} sets {forbidden[:200]}, and a profile may only set XLA_FLAGS and "
             "LIBTPU_INIT_ARGS to known flags that name no file, and known settings of JAX",
             code="bad-profile",
-            hint="unset it where the profile is captured, and capture it anew",
+            hint="unset it where the profile is captured, and capture it again",
         )
     return profile
 
