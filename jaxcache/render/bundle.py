@@ -60,7 +60,7 @@ def export_view(written: Written) -> View:
 def unmet_lines(plan: Plan) -> Iterator[str]:
     """Yield a line where the target exceeds its limit whatever is done."""
     if plan.unmet:
-        yield "--max-size cannot be met: what is there already exceeds it"
+        yield "--max-size cannot be met: the target already exceeds it"
 
 
 def left_out_lines(problems: Iterable[Problem]) -> Iterator[str]:

@@ -312,7 +312,7 @@ def test_a_bound_below_what_may_not_go_empties_nothing(tmp_path: Path) -> None:
         assert "with --side-caches or --orphans" in (caught.value.hint or "")
         with pytest.raises(JaxcacheError) as caught:
             plan(cache, max_size_bytes=1, side_caches=True, orphans=True)
-        assert caught.value.hint == "jaxcache stats shows what they are"
+        assert caught.value.hint == "jaxcache stats lists them"
         made = plan(cache, max_size_bytes=2000, side_caches=True, quarantine=True, orphans=True)
         assert made.size_bytes_after <= 2000
         assert made.unmet == ()

@@ -187,7 +187,7 @@ def plan_export(
 
 def nothing_in(url: str) -> str:
     """Return the warning about a cache that offers nothing."""
-    return f"there is no entry in {url}"
+    return f"no entries in {url}"
 
 
 def _entry_steps(
