@@ -18,13 +18,14 @@ from typing import Any
 from jaxcache.cache.bundle.format import Bundle, Signature, pack_signature, signed_bytes
 from jaxcache.core.atomic import (
     delete_all_abandoned,
+    make_private_folder,
     move_to_new_name,
     new_file,
     open_folder,
     replace_file,
     sync_folder,
 )
-from jaxcache.core.configuration import config_directory
+from jaxcache.core.configuration import config_directory, find_writer_of_directory
 from jaxcache.core.lock import hold_lockfile
 from jaxcache.core.signing import (
     KEY_BYTES,
@@ -120,7 +121,7 @@ def generate_key(path: Path) -> bytes:
     private = load_ed25519().Ed25519PrivateKey.generate()
     line = f"{PRIVATE} {encode(private.private_bytes_raw())}\n"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(str(path.parent))
         with open_folder(str(path.parent)) as folder:
             delete_all_abandoned(folder)
             with new_file(folder, [line.encode()], mode=0o600) as (temp, _):
@@ -189,6 +190,12 @@ def load_trusted(folder: Path) -> list[TrustedKey]:
         raise UntrustedError(f"cannot read {path}: {error.strerror}") from error
     if len(data) > MAX_KEYS_BYTES:  # cut off, it would be written back without its end
         raise UntrustedError(f"{path} is larger than {MAX_KEYS_BYTES} bytes")
+    if reason := find_writer_of_directory(str(path)):
+        raise UntrustedError(
+            f"{path} says nothing about trust: {reason}",
+            code="unsafe-permissions",
+            hint=f"chmod go-w {folder} after looking through it",
+        )
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or status.st_uid not in (os.getuid(), 0):
         raise UntrustedError(
             f"others may write {path}, so it cannot define trust",
@@ -259,7 +266,7 @@ def changing_alone(path: Path) -> Iterator[Callable[[Iterable[bytes]], None]]:
         JaxcacheError: ``io-error``.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(str(path.parent))
         with (
             open_folder(str(path.parent)) as fd,
             hold_lockfile(fd, timeout_seconds=_TURN_SECONDS) as alone,

@@ -212,6 +212,21 @@ def open_folder(path: str, *, follow: bool = True) -> Iterator[int]:
         os.close(fd)
 
 
+def make_private_folder(path: str) -> None:
+    """Make a folder of the user's own, and its parents, which nobody else may write.
+
+    The umask does not matter: 000 would let everybody exchange files in it.
+
+    Raises:
+        OSError
+    """
+    parent = os.path.dirname(path)
+    if parent and not os.path.isdir(parent):
+        make_private_folder(parent)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, 0o700)
+
+
 @contextlib.contextmanager
 def open_below(folder: int, path: str, *, make: bool = False) -> Iterator[int]:
     """A descriptor of a folder below an open one; no link on the way is followed.

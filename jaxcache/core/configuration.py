@@ -188,27 +188,31 @@ def read_config_file(path: str) -> "ConfigFile | None":
         return None
     finally:
         os.close(descriptor)
-    return ConfigFile(path, text[:MAX_BYTES], _find_fault(status, len(text)))
+    unsafe = find_other_writer(status)
+    if len(text) > MAX_BYTES:
+        unsafe = f"it is larger than {MAX_BYTES} bytes"
+    elif os.path.basename(path) != PROJECT:
+        unsafe = unsafe or find_writer_of_directory(path)
+    return ConfigFile(path, text[:MAX_BYTES], unsafe)
 
 
-def _find_fault(status: os.stat_result, size_bytes: int) -> str:
-    if size_bytes > MAX_BYTES:
-        return f"it is larger than {MAX_BYTES} bytes"
-    return find_other_writer(status)
+def find_writer_of_directory(path: str) -> str:
+    """Return why somebody else may have put another of the user's files in the place of one."""
+    return find_other_writer(os.stat(os.path.dirname(path)), "its directory")
 
 
-def find_other_writer(status: os.stat_result) -> str:
+def find_other_writer(status: os.stat_result, what: str = "it") -> str:
     """Return why somebody else may have written a file; empty where only the user or root could.
 
     A group whose number is that of the owner is the owner's private group, which the usual
     ``umask`` of many systems lets write.
     """
     if status.st_uid not in (os.getuid(), 0):
-        return "it belongs to another user"
+        return f"{what} belongs to another user"
     if status.st_mode & stat.S_IWOTH:
-        return "every user may write it"
+        return f"every user may write {what}"
     if status.st_mode & stat.S_IWGRP and status.st_gid != status.st_uid:
-        return "its group may write it"
+        return f"its group may write {what}"
     return ""
 
 

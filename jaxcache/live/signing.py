@@ -8,7 +8,7 @@ import os
 import stat
 from typing import Any
 
-from ..core.configuration import config_directory
+from ..core.configuration import config_directory, find_writer_of_directory
 from ..core.signing import (
     MAX_KEYS_BYTES,
     MAX_SIGNATURES_BYTES,
@@ -108,7 +108,8 @@ def _trusted_keys() -> "frozenset[bytes]":
             text = file.read(MAX_KEYS_BYTES).decode("utf-8", "replace")
     except FileNotFoundError:
         return frozenset()
-    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or status.st_uid not in (os.getuid(), 0):
+    is_writable = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if is_writable or status.st_uid not in (os.getuid(), 0) or find_writer_of_directory(path):
         raise PermissionError(f"others may write {path}")
     keys = (parse_key(line.strip().rpartition(" ")[0], PUBLIC) for line in text.splitlines())
     return frozenset(key for key in keys if key is not None)
