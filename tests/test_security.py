@@ -60,6 +60,22 @@ def forgeries(cache: Path) -> Iterator[bytes]:
     yield b"\0\xff" * 1000
 
 
+def test_every_variable_is_in_the_table() -> None:
+    """Settings of the live layer are one row, ``JAXCACHE_LIVE_NAME``."""
+    code = "".join(path.read_text() for path in (REPOSITORY / "jaxcache").rglob("*.py"))
+    read = set(re.findall(r"[\"'](JAXCACHE_[A-Z_]*[A-Z])[\"']", code))
+    table = (REPOSITORY / "SECURITY.md").read_text().partition("| variable |")[2]
+    rows = set(re.findall(r"`(JAXCACHE_[A-Z_]+)`", table.partition("\n\n")[0]))
+    settings = {name for name in read if name.startswith("JAXCACHE_LIVE_")}
+    assert read - settings == rows - {"JAXCACHE_LIVE_NAME"}
+
+
+def is_in_table(name: str) -> bool:
+    """Whether a row describes a file below ``.jaxcache``."""
+    pattern = "|".join(re.sub("[A-Z]+", "[^/]+", re.escape(row)) for row in ROWS)
+    return re.fullmatch(pattern, name) is not None
+
+
 @pytest.mark.parametrize("row", ROWS)
 def test_a_forged_file_harms_no_entry(
     run_cli: RunCli, cache: Path, tmp_path: Path, row: str

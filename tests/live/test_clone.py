@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from test_security import is_in_table
 
 from live.conftest import PROGRAM, TELL, RunLive, entries, live_environment
 
@@ -45,18 +46,35 @@ def test_a_program_in_a_clone_runs_as_outside_of_it(
 
 def test_forged_files_of_the_layer_change_no_result(run_live: RunLive, tmp_path: Path) -> None:
     """Each file of ``.jaxcache/live`` holds rubbish, then is a link to a file of the user's."""
-    first = run_live()
+    settings = {
+        "JAXCACHE_LIVE_MAX_SIZE": "1GB",
+        "JAXCACHE_LIVE_SINGLE_FLIGHT": "2s",
+        "JAXCACHE_LIVE_TIERS": str(tmp_path / "tier"),
+    }
+    first = run_live(**settings)
     keys = [path.name.removesuffix("-cache") for path in entries(tmp_path / "cache")]
     live = tmp_path / "cache" / ".jaxcache" / "live"
     precious = tmp_path / "precious.txt"
     precious.write_text("precious")
-    names = ("leases", "sweep", "totals", "refused", f"spool/x/{keys[0]}", "runs/x", "loading/x")
+    files = [p for p in live.parent.rglob("*") if p.is_file()]
+    assert all(is_in_table(p.relative_to(live.parent).as_posix()) for p in files), files
+    locks = ("totals.lock", "spool/lock", "shared/x.jsonl")
+    names = (
+        *locks,
+        "leases",
+        "sweep",
+        "totals",
+        "refused",
+        f"spool/x/{keys[0]}",
+        "runs/x",
+        "loading/x",
+    )
     for forge in (lambda p: p.write_bytes(b"\xff[" * 50_000), lambda p: p.symlink_to(precious)):
         shutil.rmtree(live, ignore_errors=True)
         for name in names:
             (live / name).parent.mkdir(parents=True, exist_ok=True)
             forge(live / name)
-        again = run_live(JAXCACHE_LIVE_MAX_SIZE="1GB", JAXCACHE_LIVE_SINGLE_FLIGHT="2s")
+        again = run_live(**settings)
         assert again.result == first.result
         assert again["hits_local"] == len(keys)
         assert precious.read_text() == "precious"
