@@ -265,7 +265,9 @@ def test_permissions_are_taken_in_the_cache_and_nowhere_else(tmp_path: Path) -> 
 
 def test_the_page_of_traps_names_each_with_its_reports() -> None:
     page = (Path(__file__).parents[2] / "docs" / "troubleshooting.md").read_text("utf-8")
-    rows = [[c.strip() for c in line.split("|")] for line in page.splitlines() if "| `" in line]
+    rows = [
+        [c.strip() for c in line.split("|")] for line in page.splitlines() if line.startswith("| `")
+    ]
     described = {row[1].split("`")[1]: row[3] for row in rows}
     written: dict[str, str] = {}
     for module in (keys, place, writes):
