@@ -7,7 +7,6 @@ from jaxcache.cache.bundle.compat import Compatibility, forecast_items, forecast
 from jaxcache.cache.diff import DiffSide
 from jaxcache.cache.index import Index
 from jaxcache.cache.move import arrive
-from jaxcache.cache.move.copy import is_left_out
 from jaxcache.cache.move.file import make_temporary_bundle
 from jaxcache.cache.move.offer import ExportPlan, nothing_in
 from jaxcache.cache.move.step import MoveAction, Plan, Step
@@ -210,7 +209,7 @@ def copy_cache(
             signers=signers,
             progress=progress,
         )
-    note(*left_out_lines(step.problem for step in done.steps if is_left_out(step)))
+    note(*left_out_lines(step.problem for step in done.steps if step.is_left_out))
     outlooks = forecast_items((step.item for step in done.steps), None, location)
     note_outlooks(outlooks, form)
     emit(form, import_view(done, outlooks, _OURS, manifest_sha256=None))

@@ -15,7 +15,6 @@ from jaxcache.cache.bundle.compat import (
     Outlook,
     forecast,
 )
-from jaxcache.cache.move.copy import is_left_out
 from jaxcache.cache.move.file import Written
 from jaxcache.cache.move.step import WRITES, MoveAction, Outcome, Plan, Step
 from jaxcache.cache.trust import Verdict
@@ -95,6 +94,8 @@ def import_view(
     pairs = [(step, forecasts.get(step.key or "")) for step in rows]
     entries = [_step(step, forecast) for step, forecast in pairs]
     written = {} if done.dry_run else {step.name: step for step in done.written}
+    names = {row.name for row in rows}
+    left_out = [s.problem for s in done.steps if s.is_left_out and s.name not in names]
     document = {
         "cache_dir": done.plan.target,
         "bundle": done.plan.source,
@@ -105,7 +106,10 @@ def import_view(
         "signature_warning": verdict.warning,
         "entries": entries,
         "summary": {
-            **{action.value: sum(row.action is action for row in rows) for action in _ACTIONS},
+            **{
+                action.value.replace("-", "_"): sum(row.action is action for row in rows)
+                for action in _ACTIONS
+            },
             "written": len(written),
             "conflicts": sum(row.differs for row in rows),
         },
@@ -113,6 +117,7 @@ def import_view(
         "forecast": forecast_document(outlooks),
         "host": outlooks.host,
         "failed": [{"file": s.name, "detail": s.detail} for s in _failures(done)],
+        "left_out": left_out,
     }
     actions: dict[str, str] = {}
     if not done.dry_run:
@@ -143,7 +148,11 @@ def import_view(
         [step.key for step in done.written],
         records=entries,
         page=[Table(columns, pairs)] if done.dry_run and pairs else (),
-        notes=[*notes, *unmet_lines(done.plan), _import_summary(done, rows, len(written))],
+        notes=[
+            *notes,
+            *unmet_lines(done.plan),
+            _import_summary(done, rows, len(written)),
+        ],
     )
 
 
@@ -151,14 +160,14 @@ def _rows(done: Outcome) -> Iterator[Step]:
     """Yield what was decided about each file that got here, with what was found out of it."""
     for planned, step in zip(done.plan.steps, done.steps, strict=True):
         if step.action in (MoveAction.FAILED, MoveAction.UNTRIED) and planned.action in WRITES:
-            if not is_left_out(step):
+            if not step.is_left_out:
                 yield replace(planned, item=step.item)
-        elif not (is_left_out(step) and planned.action is not MoveAction.DAMAGED):
+        elif not (step.is_left_out and planned.action is not MoveAction.DAMAGED):
             yield step
 
 
 def _failures(done: Outcome) -> list[Step]:
-    return [step for step in done.failed if not is_left_out(step)]
+    return [step for step in done.failed if not step.is_left_out]
 
 
 #: In the order of the document.

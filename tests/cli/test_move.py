@@ -23,11 +23,10 @@ from jaxcache.cache.ledger.pins import pinned_keys
 from jaxcache.cache.ledger.record import HIT, PAYLOAD, Event, digest_facts
 from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.cache.move.arrive import execute_import, plan_import, receive
-from jaxcache.cache.move.copy import plan_copy
 from jaxcache.cache.move.offer import plan_export
 from jaxcache.cache.move.step import MoveAction, MoveTarget, Outcome
 from jaxcache.cache.move.stores import sender_of
-from jaxcache.cache.move.sync import execute, plan_sync
+from jaxcache.cache.move.sync import execute, plan_copy, plan_sync
 from jaxcache.core.names import AUTOTUNE_DIR, KERNEL_CACHE
 from jaxcache.entry.names import key_of
 from jaxcache.errors import JaxcacheError
@@ -101,7 +100,7 @@ def test_what_cannot_come_in_is_named_and_counted(
     """A name that clashes, a folder in the way, a payload that inflates too far, a damaged one."""
     here = tmp_path / "here"
     here.mkdir()
-    clash, folder, large, damaged, *rest = sorted(names(there))
+    clash, folder, large, damaged, *rest = offered = sorted(names(there))
     (here / clash.replace("jit_", "JIT_")).write_bytes((there / clash).read_bytes())
     (here / folder).mkdir()
     content = bytes(4) + padded(payload_of(there / large), 300 << 20)
@@ -118,12 +117,15 @@ def test_what_cannot_come_in_is_named_and_counted(
     if way == "copy":
         blocked = {e["file"] for e in document["entries"] if e["action"] == "blocked"}
         assert blocked == {clash, folder}
+        assert {p["file"] for p in document["left_out"]} == {large, damaged}
+        assert len(document["entries"]) + len(document["left_out"]) == len(offered)
     elif way == "save":
         assert set(document["left_out"]) == {clash, folder, large, damaged}
         assert document["entries"] == document["written"] + len(document["left_out"])
     else:
         assert {p["file"] for p in document["left_out"]} == {clash, folder, large, damaged}
         assert document["present"] == 0
+        assert len(document["carried"]) + len(document["left_out"]) == len(offered)
 
 
 @pytest.mark.parametrize("way", ["push", "pull", "copy", "save", "save-bundle"])

@@ -8,9 +8,8 @@ from jaxcache.cache.ci.save import SavePlan
 from jaxcache.cache.ledger.record import HIT, Event
 from jaxcache.cache.ledger.segments import Ledger, append, compact
 from jaxcache.cache.move.arrive import events_of
-from jaxcache.cache.move.copy import plan_copy
 from jaxcache.cache.move.step import MoveAction, Outcome, Plan
-from jaxcache.cache.move.sync import execute
+from jaxcache.cache.move.sync import execute, plan_copy
 from jaxcache.cache.prune.execute import remove
 from jaxcache.cache.prune.plan import plan_prune, weighs_seconds
 from jaxcache.cache.prune.removable import total_bytes

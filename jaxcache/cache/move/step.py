@@ -67,6 +67,7 @@ LACKING = frozenset(
         MoveAction.UNTRIED,
     }
 )
+_UNREAD = (MoveAction.STRAY, MoveAction.DAMAGED, MoveAction.UNFINISHED, MoveAction.FAILED)
 #: What JSON and text call a file that has no other problem.
 _KINDS: Mapping[MoveAction, ProblemKind] = {MoveAction.FAILED: "unreadable"}
 
@@ -164,6 +165,11 @@ class Step:
     def replaces_damaged(self) -> bool:
         """Whether the target has a damaged file of this name."""
         return self.there is not None
+
+    @property
+    def is_left_out(self) -> bool:
+        """Whether its file was never read whole, so that nothing came of it."""
+        return self.action in _UNREAD and self.item.facts is None
 
     @property
     def problem(self) -> Problem:
