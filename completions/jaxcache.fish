@@ -64,7 +64,7 @@ complete -c jaxcache -n '__fish_seen_subcommand_from report' -l color -x -a 'aut
 complete -c jaxcache -n '__fish_seen_subcommand_from report' -l debug -d 'Show a traceback when something fails.'
 complete -c jaxcache -n '__fish_seen_subcommand_from report' -s h -l help -d 'Show this message and exit.'
 complete -c jaxcache -n '__fish_seen_subcommand_from report' -F
-complete -c jaxcache -n __fish_use_subcommand -a top -d 'Watch a cache in use; it sees hits of programs under jaxcache run or the live layer. The live layer (JAXCACHE_LIVE=1) is jaxcache at work inside the program\'s JAX. Show new, hit and removed entries as they happen; q or Ctrl-C ends it with code 0, and --once shows the newest entries and exits. In a pipe, and with --jsonl, each change is a line. On a terminal it waits for a directory that is not there yet.'
+complete -c jaxcache -n __fish_use_subcommand -a top -d 'Watch a cache in use. Hits appear for programs under jaxcache run or with the live layer. The live layer (JAXCACHE_LIVE=1) is jaxcache at work inside the program\'s JAX. Show new, hit and removed entries as they happen; q or Ctrl-C ends it with code 0, and --once shows the newest entries and exits. In a pipe, and with --jsonl, each change is a line. On a terminal it waits for a directory that is not there yet.'
 complete -c jaxcache -n '__fish_seen_subcommand_from top' -l interval -r -d 'Time between updates.'
 complete -c jaxcache -n '__fish_seen_subcommand_from top' -l once -d 'Show the newest entries once, and exit.'
 complete -c jaxcache -n '__fish_seen_subcommand_from top' -s C -l cache-dir -r -F -d 'The cache (default: JAX_COMPILATION_CACHE_DIR, the configuration, ~/.cache/jax).'
@@ -172,13 +172,13 @@ complete -c jaxcache -n '__fish_seen_subcommand_from compile' -l autotune-from -
 complete -c jaxcache -n '__fish_seen_subcommand_from compile' -l require-tuned -d 'Skip modules that can only be compiled without tuning.'
 complete -c jaxcache -n '__fish_seen_subcommand_from compile' -s h -l help -d 'Show this message and exit.'
 complete -c jaxcache -n '__fish_seen_subcommand_from compile' -F
-complete -c jaxcache -n '__fish_seen_subcommand_from target; and not __fish_seen_subcommand_from capture check show' -a capture -d 'Write what this host\'s keys depend on into a file. With it, warm --target fills a cache for this host on a machine without its hardware. With DIR/ this is one process of a program of several hosts: run it on all of them at once, as the program is started. Each waits for the others, and writes a file of its own.'
+complete -c jaxcache -n '__fish_seen_subcommand_from target; and not __fish_seen_subcommand_from capture check show' -a capture -d 'Save a profile of this host: everything that its cache keys depend on. With it, warm --target fills a cache for this host on a machine without its hardware. With DIR/ this is one process of a program of several hosts: run it on all of them at once, as the program is started. Each waits for the others, and writes a file of its own.'
 complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_subcommand_from capture' -l python -r -F -d 'The Python that has jax (default: the active environment\'s, else jaxcache\'s own).'
 complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_subcommand_from capture' -l color -x -a 'auto always never' -d 'When to use colour (default: on a terminal, unless NO_COLOR is set).'
 complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_subcommand_from capture' -l debug -d 'Show a traceback when something fails.'
 complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_subcommand_from capture' -s h -l help -d 'Show this message and exit.'
 complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_subcommand_from capture' -F
-complete -c jaxcache -n '__fish_seen_subcommand_from target; and not __fish_seen_subcommand_from capture check show' -a check -d 'On the target itself: count the entries of a cache that it would look up. Compares what is in keys here with the profile; nothing is compiled. Exits with 1 where no entry would be looked up. With the DIR of a pod, run it on all of its hosts at once.'
+complete -c jaxcache -n '__fish_seen_subcommand_from target; and not __fish_seen_subcommand_from capture check show' -a check -d 'Count the cache entries whose keys match this host; run it on the target. Compares the key components of this host with the profile, and compiles nothing. Exits with 1 if no entry matches. With the DIR of a pod, run it on all of its hosts at once.'
 complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_subcommand_from check' -l python -r -F -d 'The Python that has jax (default: the active environment\'s, else jaxcache\'s own).'
 complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_subcommand_from check' -s C -l cache-dir -r -F -d 'The cache (default: JAX_COMPILATION_CACHE_DIR, the configuration, ~/.cache/jax).'
 complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_subcommand_from check' -l json -d 'Print one JSON document.'
@@ -368,7 +368,7 @@ complete -c jaxcache -n '__fish_seen_subcommand_from import' -l color -x -a 'aut
 complete -c jaxcache -n '__fish_seen_subcommand_from import' -l debug -d 'Show a traceback when something fails.'
 complete -c jaxcache -n '__fish_seen_subcommand_from import' -s h -l help -d 'Show this message and exit.'
 complete -c jaxcache -n '__fish_seen_subcommand_from import' -F
-complete -c jaxcache -n __fish_use_subcommand -a push -d 'Upload the entries that another cache lacks. What is there already is never replaced. JAX 0.4.36 to 0.10 puts the cache\'s path into its keys: keep the same path, or fill the cache from the start with jaxcache warm --portable SCRIPT and use it with --portable, too. For plain JAX, set JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none in both places.'
+complete -c jaxcache -n __fish_use_subcommand -a push -d 'Upload the entries that another cache lacks. Entries of the target are never replaced. JAX 0.4.36 to 0.10 puts the cache\'s path into its keys: keep the same path, or fill the cache from the start with jaxcache warm --portable SCRIPT and use it with --portable, too. For plain JAX, set JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none in both places.'
 complete -c jaxcache -n '__fish_seen_subcommand_from push' -l include -r -d 'Include only these modules or keys; repeatable.'
 complete -c jaxcache -n '__fish_seen_subcommand_from push' -l exclude -r -d 'Exclude these modules or keys; repeatable.'
 complete -c jaxcache -n '__fish_seen_subcommand_from push' -l filter -r -d 'Only entries that match, such as \'size>1MB\', \'unused>7d\', \'platform=gpu\'; repeatable.'
@@ -437,7 +437,7 @@ complete -c jaxcache -n '__fish_seen_subcommand_from copy' -l color -x -a 'auto 
 complete -c jaxcache -n '__fish_seen_subcommand_from copy' -l debug -d 'Show a traceback when something fails.'
 complete -c jaxcache -n '__fish_seen_subcommand_from copy' -s h -l help -d 'Show this message and exit.'
 complete -c jaxcache -n '__fish_seen_subcommand_from copy' -F
-complete -c jaxcache -n '__fish_seen_subcommand_from ci; and not __fish_seen_subcommand_from key restore save' -a key -d 'Print a key for the CI system\'s cache, made of what JAX\'s keys depend on. JAX 0.4.36 to 0.10 puts the cache\'s path into its keys: give every job the same path, or fill the cache with warm --portable.'
+complete -c jaxcache -n '__fish_seen_subcommand_from ci; and not __fish_seen_subcommand_from key restore save' -a key -d 'Print a key for the CI system\'s cache, from everything that JAX\'s keys depend on. JAX 0.4.36 to 0.10 puts the cache\'s path into its keys: give every job the same path, or fill the cache with warm --portable.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ci; and __fish_seen_subcommand_from key' -l hash-files -r -d 'Files whose contents are part of the key; repeatable; \'!GLOB\' excludes.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ci; and __fish_seen_subcommand_from key' -l restore-keys -d 'Print the less specific keys instead, the closest first.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ci; and __fish_seen_subcommand_from key' -l prefix -r -d 'Prefix of the key.'
@@ -449,7 +449,7 @@ complete -c jaxcache -n '__fish_seen_subcommand_from ci; and __fish_seen_subcomm
 complete -c jaxcache -n '__fish_seen_subcommand_from ci; and __fish_seen_subcommand_from key' -l color -x -a 'auto always never' -d 'When to use colour (default: on a terminal, unless NO_COLOR is set).'
 complete -c jaxcache -n '__fish_seen_subcommand_from ci; and __fish_seen_subcommand_from key' -l debug -d 'Show a traceback when something fails.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ci; and __fish_seen_subcommand_from key' -s h -l help -d 'Show this message and exit.'
-complete -c jaxcache -n '__fish_seen_subcommand_from ci; and not __fish_seen_subcommand_from key restore save' -a restore -d 'Before the job: add the entries that can hit here to the cache. A source that is missing or damaged is a cache miss, not an error.'
+complete -c jaxcache -n '__fish_seen_subcommand_from ci; and not __fish_seen_subcommand_from key restore save' -a restore -d 'Add the entries that can hit here to the cache, before the job. A source that is missing or damaged is a cache miss, not an error.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ci; and __fish_seen_subcommand_from restore' -l lookup-only -d 'Report the matching entries, and restore nothing.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ci; and __fish_seen_subcommand_from restore' -l fail-on-cache-miss -d 'Exit 1 if nothing there fits.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ci; and __fish_seen_subcommand_from restore' -l everything -d 'Restore entries that cannot hit here, too; needs no jax.'
@@ -469,7 +469,7 @@ complete -c jaxcache -n '__fish_seen_subcommand_from ci; and __fish_seen_subcomm
 complete -c jaxcache -n '__fish_seen_subcommand_from ci; and __fish_seen_subcommand_from restore' -l debug -d 'Show a traceback when something fails.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ci; and __fish_seen_subcommand_from restore' -s h -l help -d 'Show this message and exit.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ci; and __fish_seen_subcommand_from restore' -F
-complete -c jaxcache -n '__fish_seen_subcommand_from ci; and not __fish_seen_subcommand_from key restore save' -a save -d 'After the job: keep what it used, if it compiled anything new.'
+complete -c jaxcache -n '__fish_seen_subcommand_from ci; and not __fish_seen_subcommand_from key restore save' -a save -d 'Save the entries that the job used, if it compiled anything new.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ci; and __fish_seen_subcommand_from save' -l save-if -x -a 'true always false' -d 'When to save: true (if the job compiled anything new), always or false.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ci; and __fish_seen_subcommand_from save' -l max-size -r -d 'Limit the size; keep the entries with the most compile time.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ci; and __fish_seen_subcommand_from save' -l unused-for -r -d 'Also keep entries that other jobs used within this time (default: a bundle holds only what this job used, a shared directory everything).'

@@ -21,7 +21,7 @@ EXIT_CODES = {"push": (0, 1, 2, 3, 10, 11, 12, 130), "pull": (0, 1, 2, 3, 10, 12
 def push(url: Url, place: Place, options: PushOptions, consent: Consent, output: Output) -> int:
     """Upload the entries that another cache lacks.
 
-    What is there already is never replaced.
+    Entries of the target are never replaced.
 
     JAX 0.4.36 to 0.10 puts the cache's path into its keys: keep the same path, or fill the cache
     from the start with jaxcache warm --portable SCRIPT and use it with --portable, too. For plain

@@ -25,7 +25,7 @@ def command(
     *,
     wanted: JsonOutput,
 ) -> None:
-    """Watch a cache in use; it sees hits of programs under jaxcache run or the live layer.
+    """Watch a cache in use. Hits appear for programs under jaxcache run or with the live layer.
 
     The live layer (JAXCACHE_LIVE=1) is jaxcache at work inside the program's JAX. Show new, hit
     and removed entries as they happen; q or Ctrl-C ends it with code 0, and --once shows the

@@ -12,7 +12,7 @@ EXIT_CODES = (0, 2, 13)
 
 
 def command(place: CacheDir, options: KeyOptions, output: JsonOutput) -> None:
-    """Print a key for the CI system's cache, made of what JAX's keys depend on.
+    """Print a key for the CI system's cache, from everything that JAX's keys depend on.
 
     JAX 0.4.36 to 0.10 puts the cache's path into its keys: give every job the same path, or fill
     the cache with warm --portable.

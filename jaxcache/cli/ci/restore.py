@@ -26,7 +26,7 @@ def command(
     *,
     output: Output,
 ) -> int:
-    """Before the job: add the entries that can hit here to the cache.
+    """Add the entries that can hit here to the cache, before the job.
 
     A source that is missing or damaged is a cache miss, not an error.
     """

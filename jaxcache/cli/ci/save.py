@@ -27,7 +27,7 @@ def command(
     dry: DryRun,
     output: Output,
 ) -> int:
-    """After the job: keep what it used, if it compiled anything new."""
+    """Save the entries that the job used, if it compiled anything new."""
     from jaxcache.cli.ci.target import carry_out, check, plan
     from jaxcache.cli.output import emit
     from jaxcache.render import ci as render
