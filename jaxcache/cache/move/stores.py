@@ -184,6 +184,12 @@ def new_date(plan: Plan, step: Step) -> NewFile | None:
     return new and new._replace(replace=False)
 
 
+def _remove_date(store: Store, date: str, entry: str) -> None:
+    """Remove a date whose entry is not there; an interrupt can follow right after its rename."""
+    if find(store, entry) is None:
+        or_error(partial(store.delete, date))
+
+
 class StagedTarget(MoveTarget):
     """A cache that gets all files of a plan or none of them.
 
@@ -230,7 +236,7 @@ class StagedTarget(MoveTarget):
         date = new_date(self._plan, step)
         if date is not None and find(store, date.name) is None:
             store.write(date.name, date.chunks, mtime_ns=date.mtime_ns, replace=False)
-            undo.callback(or_error, partial(store.delete, date.name))
+            undo.callback(_remove_date, store, date.name, step.name)
         if step.there is None:
             store.rename(name, step.name)
             undo.callback(or_error, partial(store.delete, step.name))
