@@ -90,8 +90,8 @@ _SETTINGS: dict[str, str] = {
 
 def is_allowed_setting(name: str, value: object) -> bool:
     """Whether a file may give this setting of JAX, by JAX's name, this value."""
-    known = _SETTINGS.get(name)
-    return known is not None and bool(re.fullmatch(known, str(value), re.ASCII))
+    setting = _SETTINGS.get(name)
+    return setting is not None and bool(re.fullmatch(setting, str(value), re.ASCII))
 
 
 def is_allowed_variable(name: str, value: str) -> bool:
@@ -188,8 +188,10 @@ def _entry(data: int | memoryview) -> tuple[str, str]:
     if not isinstance(data, memoryview):
         raise WireError("a map entry of another type")
     fields = wire.walk(data, Budget())
-    found = {n: bytes(v).decode("utf-8", "replace") for n, _, v in fields if not isinstance(v, int)}
-    return found.get(1, ""), found.get(2, "")
+    fields_by_name = {
+        n: bytes(v).decode("utf-8", "replace") for n, _, v in fields if not isinstance(v, int)
+    }
+    return fields_by_name.get(1, ""), fields_by_name.get(2, "")
 
 
 def _debug_values(options: bytes) -> dict[int, tuple[str, ...]]:

@@ -73,8 +73,8 @@ class Diff:
     @property
     def equal(self) -> bool:
         """Return whether both hold the same entries, and none is damaged."""
-        found = (*self.only_left, *self.only_right, *self.left.damaged, *self.right.damaged)
-        return not found and not self.differing
+        differing = (*self.only_left, *self.only_right, *self.left.damaged, *self.right.damaged)
+        return not differing and not self.differing
 
 
 def read_bundle(bundle: Bundle) -> DiffSide:

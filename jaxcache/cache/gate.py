@@ -97,8 +97,8 @@ def read_content(
     digest = payload.digest
     decoded = payload.check() if digest != sound else None
     held = payload.held if payload.size_bytes <= HELD_BYTES else payload.held[:HELD_BYTES]
-    about = (payload.size_bytes, digest, held, size_bytes, decoded)
-    return Content(opened.codec, opened.compile_seconds, *about)
+    identity = (payload.size_bytes, digest, held, size_bytes, decoded)
+    return Content(opened.codec, opened.compile_seconds, *identity)
 
 
 def check_payload_pieces(
@@ -189,12 +189,12 @@ class Gate:
 
     def __init__(
         self,
-        there: Iterable[str] = (),
+        present: Iterable[str] = (),
         *,
         signed: Signed | None = None,
         allow_large: bool = False,
     ) -> None:
-        self._names = {fold_name(name): name for name in there}
+        self._names = {fold_name(name): name for name in present}
         self._lock = threading.Lock()
         self.signed, self.allow_large = signed, allow_large
 

@@ -115,16 +115,16 @@ def read_facts_and_briefs(
 ) -> Iterator[tuple[HeadFacts, Brief]]:
     """Yield both of each file, in order, opening it once: for stores where that is what costs."""
     opened = store.open_many([file.info.name for file in files])
-    for file, found in zip(files, opened, strict=True):
-        if isinstance(found, MissingError):
+    for file, opened_file in zip(files, opened, strict=True):
+        if isinstance(opened_file, MissingError):
             yield HeadFacts(None, None, None, gone=True), Brief()
-        elif isinstance(found, StoreError):
-            problem: tuple[ProblemKind, str] = ("unreadable", found.reason)
+        elif isinstance(opened_file, StoreError):
+            problem: tuple[ProblemKind, str] = ("unreadable", opened_file.reason)
             yield HeadFacts(None, problem, None), Brief(problem=problem)
         else:
-            with found:
-                facts = _facts_of_file(found, file.info.size_bytes)
-                yield facts, read_brief(found, file.info.size_bytes, file.key.module or None)
+            with opened_file:
+                facts = _facts_of_file(opened_file, file.info.size_bytes)
+                yield facts, read_brief(opened_file, file.info.size_bytes, file.key.module or None)
 
 
 _Wanted = tuple[str, int, str]

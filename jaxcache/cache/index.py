@@ -101,10 +101,10 @@ class FactIndex:
     def _id(self, text: str | None) -> int:
         if text is None:
             return -1
-        found = self._text_ids.setdefault(text, len(self._texts))
-        if found == len(self._texts):
+        text_id = self._text_ids.setdefault(text, len(self._texts))
+        if text_id == len(self._texts):
             self._texts.append(text)
-        return found
+        return text_id
 
     def _text(self, number: int) -> str | None:
         return None if number == -1 else self._texts[number]
@@ -147,10 +147,10 @@ def _take(data: memoryview, start: int, count: int) -> "array[int]":
     Raises:
         ValueError: there are fewer.
     """
-    found = array("q", data[start * _WIDTH : (start + count) * _WIDTH].tobytes())
-    if len(found) != count:
+    values = array("q", data[start * _WIDTH : (start + count) * _WIDTH].tobytes())
+    if len(values) != count:
         raise ValueError("too short")
-    return found
+    return values
 
 
 class KnownEntry(NamedTuple):
@@ -230,8 +230,8 @@ class Index(FactIndex):
         return tuple(map(self._id, (*brief[:-1], *(brief.problem or (None, None)))))
 
     def _head(self, row: tuple[int, ...]) -> tuple[Head | None, Any]:
-        found = self._heads.get(row)
-        if found is None:
+        pair = self._heads.get(row)
+        if pair is None:
             content, seconds, codec, sealed, kind, detail = row
             head = None
             if codec != -1:
@@ -243,19 +243,19 @@ class Index(FactIndex):
                     None if seconds < 0 else seconds,
                 )
             problem = None if kind == -1 else (self._text(kind), self._text(detail))
-            found = self._heads[row] = (head, problem)
-        return found
+            pair = self._heads[row] = (head, problem)
+        return pair
 
     def _brief(self, row: tuple[int, ...]) -> Brief | None:
         if row[0] == -1:
             return None
-        found = self._briefs.get(row)
-        if found is None:
+        brief = self._briefs.get(row)
+        if brief is None:
             facts: Any
             *facts, kind, detail = map(self._text, row)
             problem: Any = None if kind is None else (kind, detail)
-            found = self._briefs[row] = Brief._make((*facts, problem))
-        return found
+            brief = self._briefs[row] = Brief._make((*facts, problem))
+        return brief
 
 
 def _is_unreadable(problem: tuple[str, str] | None) -> bool:

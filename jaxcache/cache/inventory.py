@@ -146,30 +146,30 @@ def take_inventory(store: Store, *, deep: bool = False, start: str = "") -> Inve
     Raises:
         NoCacheError: the directory cannot be listed.
     """
-    found = Inventory()
+    inventory = Inventory()
     for info in store.list(start=start):
         kind, key = split_name(info.name)
         if info.type == "file" and key is not None:
             if kind is FileKind.ATIME:
-                found.atimes[key] = info
+                inventory.atimes[key] = info
             else:
-                found.entries.append(EntryFile(info, key, kind))
+                inventory.entries.append(EntryFile(info, key, kind))
         elif info.type == "dir" and kind in (FileKind.AUTOTUNE, FileKind.OWN):
-            found.folders.add(kind)
+            inventory.folders.add(kind)
             if deep:
                 folder = AUTOTUNE_DIR if kind is FileKind.AUTOTUNE else OWN_DIR
                 for inner in store.walk(folder):
                     ours = kind is FileKind.OWN
                     what = FileKind(own_kind(inner.name)) if ours else kind
-                    found.others.append(OtherFile(inner, what))
+                    inventory.others.append(OtherFile(inner, what))
         elif info.type == "dir" and kind is FileKind.STRAY:
             files = list(islice(store.walk(info.name), _MAX_UNKNOWN_FILES)) or [info]
-            found.others += (OtherFile(file, FileKind.UNKNOWN) for file in files)
+            inventory.others += (OtherFile(file, FileKind.UNKNOWN) for file in files)
         elif info.type == "file" and key is None:
-            found.others.append(OtherFile(info, kind))
+            inventory.others.append(OtherFile(info, kind))
         else:
-            found.others.append(OtherFile(info, FileKind.STRAY))
-    return found
+            inventory.others.append(OtherFile(info, FileKind.STRAY))
+    return inventory
 
 
 def counted_bytes(files: Iterable[tuple[StrEnum, FileInfo]]) -> int:

@@ -49,22 +49,22 @@ def scratch_folder(purpose: str) -> Iterator[str]:
     try:
         top = tempfile.gettempdir()
         _delete_scratch(top)
-        made = tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
+        directory = tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
     except OSError as error:
         raise JaxcacheError(
             f"cannot create a directory in {top}: {(error.strerror or str(error)).lower()}",
             code="io-error",
             hint="set TMPDIR to another directory for temporary files",
         ) from error
-    with made as path, open_folder(path) as folder:
+    with directory as path, open_folder(path) as folder:
         with contextlib.suppress(OSError):  # a file system without flock
             fcntl.flock(folder, fcntl.LOCK_SH)
         yield path
 
 
 def _delete_scratch(top: str) -> None:
-    with contextlib.suppress(OSError), os.scandir(top) as found:
-        for item in found:
+    with contextlib.suppress(OSError), os.scandir(top) as names:
+        for item in names:
             if not item.name.startswith(TEMP_PREFIX):
                 continue
             with contextlib.suppress(OSError), open_folder(item.path, follow=False) as folder:

@@ -140,26 +140,26 @@ def list_cache(
     opens_shown &= layout.keeps_index and layout.has_heads and not (needed and needed["heads"])
     first: dict[str, Any] = {"heads": False, "dates": by_use} if opens_shown else {"heads": heads}
     aids = ScanAids(index, workers, progress)
-    seen = layout.scan(store, aids, details=decode_all, deep=deep, **first)
+    scan_result = layout.scan(store, aids, details=decode_all, deep=deep, **first)
     if selection is None:
-        chosen = sorted(seen.entries, key=lambda e: e.key)
+        chosen = sorted(scan_result.entries, key=lambda e: e.key)
     else:
-        chosen = selection.pick_sorted(seen.entries, now_ns)
+        chosen = selection.pick_sorted(scan_result.entries, now_ns)
     if opens_shown:
         shown = chosen if len(chosen) <= _READ_AT_ONCE else chosen[:limit]
-        seen = decode_entries(store, cast("Scan", seen), shown, aids, details=False)
-        chosen = _as_read(seen, chosen)
+        scan_result = decode_entries(store, cast("Scan", scan_result), shown, aids, details=False)
+        chosen = _as_read(scan_result, chosen)
     if (details or (heads and not layout.has_heads)) and not decode_all:
         hurried = not (options.long or layout.has_heads)
-        seen = layout.decode(store, seen, chosen[:limit], aids, hurried=hurried)
-        chosen = _as_read(seen, chosen)
-    problems = tuple(seen.problems)
+        scan_result = layout.decode(store, scan_result, chosen[:limit], aids, hurried=hurried)
+        chosen = _as_read(scan_result, chosen)
+    problems = tuple(scan_result.problems)
     if keys or filters:
         files = {e.file for e in chosen}
         problems = tuple(p for p in problems if p.file in files)
-    sizes = count_bytes(seen.inventory.files()) if deep else (None, 0)
+    sizes = count_bytes(scan_result.inventory.files()) if deep else (None, 0)
     if index is not None:
-        index.save(entry.file for entry in seen.entries)
+        index.save(entry.file for entry in scan_result.entries)
     return Listing(
         cache_dir=store.url,
         entries=tuple(chosen[:limit]),
@@ -170,9 +170,9 @@ def list_cache(
     )
 
 
-def _as_read(seen: "Seen", chosen: Sequence[Entry]) -> list[Entry]:
+def _as_read(scan_result: "Seen", chosen: Sequence[Entry]) -> list[Entry]:
     """The chosen entries, as they are after more of them has been read."""
-    read = {entry.file: entry for entry in seen.entries}
+    read = {entry.file: entry for entry in scan_result.entries}
     return [read[entry.file] for entry in chosen if entry.file in read]
 
 

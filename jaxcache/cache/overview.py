@@ -83,44 +83,46 @@ def make_overview(
         NoCacheError
     """
     aids = ScanAids(index, workers, progress)
-    seen: Any = layout.scan(store, aids, heads=True, details=True, deep=True)
+    scan_result: Any = layout.scan(store, aids, heads=True, details=True, deep=True)
     if index is not None:
-        index.save(entry.file for entry in seen.entries)
+        index.save(entry.file for entry in scan_result.entries)
     alone = layout.stands_alone
-    ledger = seen.ledger if alone else None
-    known = [ledger.record(entry.key) for entry in seen.entries] if ledger else []
-    exact = frozenset(k.key for k in known if k and k.compile_seconds is not None)
+    ledger = scan_result.ledger if alone else None
+    records = [ledger.record(entry.key) for entry in scan_result.entries] if ledger else []
+    exact = frozenset(k.key for k in records if k and k.compile_seconds is not None)
     return Overview(
         cache_dir=store.url,
         made_ns=now_ns,
-        directory_bytes=total_bytes(seen) if alone else counted_bytes(seen.inventory.files()),
-        entries=tuple(sorted(seen.entries, key=lambda e: (-e.size_bytes, e.key))),
+        directory_bytes=total_bytes(scan_result)
+        if alone
+        else counted_bytes(scan_result.inventory.files()),
+        entries=tuple(sorted(scan_result.entries, key=lambda e: (-e.size_bytes, e.key))),
         exact=exact,
-        problems=seen.problems,
+        problems=scan_result.problems,
         forecasts=tuple(
-            (policy, forecast_sizes(seen, policy, now_ns=now_ns))
+            (policy, forecast_sizes(scan_result, policy, now_ns=now_ns))
             if alone
-            else (policy, _forecast_units(store, layout, seen, policy, now_ns))
+            else (policy, _forecast_units(store, layout, scan_result, policy, now_ns))
             for policy in POLICIES
         ),
-        churn=layout.find_churn(store, explained=_EXPLAINED_MODULES, seen=seen),
+        churn=layout.find_churn(store, explained=_EXPLAINED_MODULES, seen=scan_result),
         uses=count_uses(ledger) if ledger else Uses(),
     )
 
 
 def _forecast_units(
-    store: Store, layout: "Layout", seen: Any, policy: str, now_ns: int
+    store: Store, layout: "Layout", scan_result: Any, policy: str, now_ns: int
 ) -> tuple[SizeForecast, ...]:
     """Plan as ``prune`` would at some sizes, where entries go together with what they share."""
     options = PruneOptions(max_size_bytes=1, policy=policy)
-    removable = layout.find_removable(store, seen, options, now_ns=now_ns, keep=())
-    found = []
+    removable = layout.find_removable(store, scan_result, options, now_ns=now_ns, keep=())
+    forecasts = []
     for number in range(_UNIT_STEPS, -1, -1):
         bound = removable.size_bytes * number // _UNIT_STEPS
         try:
             plan = plan_items(
                 copy.deepcopy(removable),
-                len(seen.entries),
+                len(scan_result.entries),
                 options.replace(max_size_bytes=bound),
                 cache_dir=store.url,
                 now_ns=now_ns,
@@ -128,26 +130,26 @@ def _forecast_units(
             )
         except JaxcacheError:  # files that may not go alone are more
             break
-        found.append(_forecast(bound, plan.removals))
-    return tuple(found)
+        forecasts.append(_forecast(bound, plan.removals))
+    return tuple(forecasts)
 
 
-def forecast_sizes(seen: Scan, policy: str, *, now_ns: int) -> tuple[SizeForecast, ...]:
+def forecast_sizes(scan_result: Scan, policy: str, *, now_ns: int) -> tuple[SizeForecast, ...]:
     """Plan what a policy would remove at evenly spaced sizes, from the whole cache down to nothing.
 
     Args:
-        seen: a deep scan with heads. Sizes that cannot be reached because of files that are no
-            entries are left out.
+        scan_result: a deep scan with heads. Sizes that cannot be reached because of files that are
+            no entries are left out.
     """
     options = PruneOptions(max_size_bytes=1, policy=policy)
-    removable = find_removable(None, seen, options, now_ns=now_ns)
+    removable = find_removable(None, scan_result, options, now_ns=now_ns)
     before = removable.size_bytes
     # As in prune, young items are chosen and stay.
     pool = {i.candidate.name: i for i in removable.items if i.held_by in (None, "young")}
     discarded = sorted(n for n, i in pool.items() if i.removal.kind == "quarantine")
     entries = [i.candidate for i in pool.values() if i.removal.kind == "entry"]
     order = eviction_order(entries, policy, now_ns)
-    found = []
+    forecasts = []
     for number in range(_STEPS, -1, -1):
         bound = before * number // _STEPS
         if bound < removable.fixed_bytes:
@@ -161,8 +163,8 @@ def forecast_sizes(seen: Scan, policy: str, *, now_ns: int) -> tuple[SizeForecas
         if excess > 0:
             chosen = choose_in_order(order, excess, policy, now_ns)
             going += [pool[c.name].removal for c in chosen if not pool[c.name].protected]
-        found.append(_forecast(bound, going))
-    return tuple(found)
+        forecasts.append(_forecast(bound, going))
+    return tuple(forecasts)
 
 
 def _forecast(bound_bytes: int, removals: Sequence[Removal]) -> SizeForecast:

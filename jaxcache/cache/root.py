@@ -138,12 +138,12 @@ def sum_up_stats(name: str, stats: Stats) -> CacheSums:
 
 def sum_uses(caches: Iterable[CacheSums]) -> Uses:
     """Sum up the recorded uses of several caches."""
-    known = [cache.uses for cache in caches if cache.uses.hits is not None]
-    if not known:
+    recorded = [cache.uses for cache in caches if cache.uses.hits is not None]
+    if not recorded:
         return Uses()
-    hits = sum(uses.hits or 0 for uses in known)
-    misses = sum(uses.misses or 0 for uses in known)
-    saved_seconds = math.fsum(uses.saved_seconds or 0.0 for uses in known)
+    hits = sum(uses.hits or 0 for uses in recorded)
+    misses = sum(uses.misses or 0 for uses in recorded)
+    saved_seconds = math.fsum(uses.saved_seconds or 0.0 for uses in recorded)
     return Uses(hits, misses, hits / (hits + misses) if hits + misses else None, saved_seconds)
 
 

@@ -85,10 +85,10 @@ def scan(
         NoCacheError: the directory cannot be listed.
     """
     inventory = take_inventory(store, deep=deep)
-    how = {"heads": heads, "dates": dates, "details": details}
+    scan_options = {"heads": heads, "dates": dates, "details": details}
     rule = make_rule(store, inventory)
     entries, problems = read_entries(
-        store, inventory.entries, inventory.atimes, aids, rule=rule, **how
+        store, inventory.entries, inventory.atimes, aids, rule=rule, **scan_options
     )
     problems.extend(inventory.problems())
     ledger = load_ledger(store, inventory)
@@ -118,7 +118,7 @@ def make_rule(store: Store, inventory: Inventory) -> LastUses:
 
 def decode_entries(
     store: Store,
-    seen: Scan,
+    scan_result: Scan,
     wanted: Iterable[Entry],
     aids: ScanAids = NO_AIDS,
     *,
@@ -133,16 +133,16 @@ def decode_entries(
     """
     names = {e.file for e in wanted if (e.platform if details else e.codec) == "unknown"}
     if not names or (hurried and len(names) > _DECODED_AT_ONCE):
-        return seen
-    files = [file for file in seen.inventory.entries if file.info.name in names]
-    rule = make_rule(store, seen.inventory)
+        return scan_result
+    files = [file for file in scan_result.inventory.entries if file.info.name in names]
+    rule = make_rule(store, scan_result.inventory)
     entries, problems = read_entries(
-        store, files, seen.inventory.atimes, aids, rule=rule, details=details
+        store, files, scan_result.inventory.atimes, aids, rule=rule, details=details
     )
-    decoded = {entry.file: entry for entry in with_ledger(entries, seen.ledger, rule)}
-    return seen._replace(
-        entries=tuple(decoded.get(entry.file, entry) for entry in seen.entries),
-        problems=(*(p for p in seen.problems if p.file not in decoded), *problems),
+    decoded = {entry.file: entry for entry in with_ledger(entries, scan_result.ledger, rule)}
+    return scan_result._replace(
+        entries=tuple(decoded.get(entry.file, entry) for entry in scan_result.entries),
+        problems=(*(p for p in scan_result.problems if p.file not in decoded), *problems),
     )
 
 
@@ -238,12 +238,12 @@ def read_entries(
             continue
         if learnt and heads and index is not None:
             index.learn(file.info, _atime_of(file, atimes), facts, brief)
-        found = tuple(_problems(file, facts, brief, now_ns))
-        problems.extend(found)
+        own_problems = tuple(_problems(file, facts, brief, now_ns))
+        problems.extend(own_problems)
         stamp_ns = _stamp_ns(facts.stamp)
         if store.remote and (stamp := _atime_of(file, atimes)):
             stamp_ns = stamp.mtime_ns  # JAX puts it at every use
-        entries.append(_entry(file, facts, brief, rule, stamp_ns, found))
+        entries.append(_entry(file, facts, brief, rule, stamp_ns, own_problems))
     if aids.progress:
         aids.progress(len(files), len(files))
     return entries, problems

@@ -132,25 +132,25 @@ def plan_seal(
     """
     options = options or SealOptions()
     selection = Selection.parse(options.keys, options.filters)
-    seen = scan(store, ScanAids(progress=progress), details=selection.depth is Depth.DECODED)
-    ledger = seen.ledger or Ledger()
+    scan_result = scan(store, ScanAids(progress=progress), details=selection.depth is Depth.DECODED)
+    ledger = scan_result.ledger or Ledger()
     todo: list[Entry] = []
     skipped: list[Skipped] = []
-    for entry in selection.pick(seen.entries, time.time_ns()):
+    for entry in selection.pick(scan_result.entries, time.time_ns()):
         if not entry.sealed or _wants_level(entry, ledger.record(entry.key), options.recompress):
             todo.append(entry)
         else:
             skipped.append(Skipped(entry, "sealed"))
     todo.sort(key=lambda e: -e.size_bytes)  # the longest first, so that no worker ends alone
-    return SealPlan(store.url, options.recompress, tuple(todo), tuple(skipped), seen)
+    return SealPlan(store.url, options.recompress, tuple(todo), tuple(skipped), scan_result)
 
 
 def _wants_level(entry: Entry, record: Record | None, level: int | None) -> bool:
     """Whether a sealed entry is to be compressed anew."""
     if level is None or record is None or record.file_mtime_ns != entry.created_ns:
         return level is not None
-    known = record.extra.get(LEVEL_FACT)
-    return not isinstance(known, int) or known < level
+    used_level = record.extra.get(LEVEL_FACT)
+    return not isinstance(used_level, int) or used_level < level
 
 
 def execute_seal(
@@ -222,12 +222,12 @@ class _Worker:
                 age_ns = abs(self._now_ns - entry.created_ns)
                 if error.kind in CUT_SHORT and age_ns < GRACE_NS:
                     return Skipped(entry, "young")
-                found = Problem(entry.file, error.kind, error.detail, entry.key)
+                problem = Problem(entry.file, error.kind, error.detail, entry.key)
             except (ChangedError, MissingError):
                 return Skipped(entry, "gone")
             except StoreError as error:
-                found = Problem(entry.file, "unreadable", error.reason, entry.key)
-            return self._report(entry, found)
+                problem = Problem(entry.file, "unreadable", error.reason, entry.key)
+            return self._report(entry, problem)
 
     def _seal(self, entry: Entry, file: EntryFile) -> _Outcome:
         if entry.size_bytes > MAX_DECODED_BYTES or (entry.payload_bytes or 0) > MAX_DECODED_BYTES:
@@ -239,10 +239,10 @@ class _Worker:
         payload = memoryview(content)[HEADER_BYTES:]
         digest = hashlib.sha256(payload).hexdigest()
         record = self._ledger.record(entry.key)
-        known = recorded_digest(file, record)
-        if known not in (None, digest):
-            return self._report(entry, digest_mismatch(file, digest, str(known)))
-        if known is None and (problems := list(check_payload(file, payload))):
+        recorded = recorded_digest(file, record)
+        if recorded not in (None, digest):
+            return self._report(entry, digest_mismatch(file, digest, str(recorded)))
+        if recorded is None and (problems := list(check_payload(file, payload))):
             return self._report(entry, *problems)
         new = seal_frame(frame, content, self._level)
         facts: dict[str, Any] = {"payload_sha256": digest, "file_mtime_ns": file.info.mtime_ns}

@@ -58,33 +58,36 @@ def select_by_keys(
 
 def _match_key(entries: Sequence[_Named], text: str, shortest_prefix: int) -> list[_Named]:
     if any(c in text for c in "*?["):
-        found = [e for e in entries if any(fnmatchcase(name, text) for name in _names(e))]
-    elif not (found := [e for e in entries if text and text in _names(e)]):
-        found = [e for e in entries if text and (e.key.startswith(text) or e.hash.startswith(text))]
-        if found and len(text) < shortest_prefix:
+        matches = [e for e in entries if any(fnmatchcase(name, text) for name in _names(e))]
+    elif not (matches := [e for e in entries if text and text in _names(e)]):
+        matches = [
+            e for e in entries if text and (e.key.startswith(text) or e.hash.startswith(text))
+        ]
+        if matches and len(text) < shortest_prefix:
             raise UsageError(
                 f"{text!r} is too short to name an entry here",
                 code="short-prefix",
                 hint=f"write at least {shortest_prefix} characters of the key or hash",
             )
-        if not found and re.search(_CUT, text):
+        if not matches and re.search(_CUT, text):
             shown = re.compile(".*".join(map(re.escape, re.split(_CUT, text))), re.DOTALL)
-            found = [e for e in entries if shown.match(e.key)]
-        if len({e.key for e in found}) > 1:
-            some = ", ".join(e.key[: len(e.module) + 13] for e in found[:3])
+            matches = [e for e in entries if shown.match(e.key)]
+        if len({e.key for e in matches}) > 1:
+            shown_keys = [e.key[: len(e.module) + 13] for e in matches[:3]]
+            more = ["…"] if len(matches) > 3 else []
             raise JaxcacheError(
-                f"{text!r} matches {len(found)} entries: {some}{', …' if len(found) > 3 else ''}",
+                f"{text!r} matches {len(matches)} entries: {', '.join(shown_keys + more)}",
                 code="ambiguous-key",
                 hint=f"write more of the hash, or the glob {text + '*'!r} for all of them",
             )
-    if not found:
+    if not matches:
         from difflib import get_close_matches
 
         modules = {e.module.removeprefix("jit_"): e.module for e in entries}
         near = get_close_matches(text.removeprefix("jit_"), modules, 1)
         hint = f"did you mean {modules[near[0]]!r}?" if near else "jaxcache ls -q prints every key"
         raise JaxcacheError(f"no entry matches {text!r}", code="no-match", hint=hint)
-    return found
+    return matches
 
 
 def _names(entry: Named) -> tuple[str, ...]:

@@ -176,7 +176,7 @@ def describe(
     rule: LastUses,
 ) -> Shown:
     """Add to an entry what its contents and the ledger tell."""
-    found = [
+    files = [
         *problems,
         *(
             Problem(entry.file, kind, detail, entry.key)
@@ -185,9 +185,9 @@ def describe(
         ),
     ]
     brief = summarize_contents(contents)
-    entry = replace(entry, **brief.facts(), problems=tuple(dict.fromkeys(p.kind for p in found)))
+    entry = replace(entry, **brief.facts(), problems=tuple(dict.fromkeys(p.kind for p in files)))
     entry = entry if record is None else with_record(entry, record, rule)
-    return Shown(url, entry, contents, tuple(found), record)
+    return Shown(url, entry, contents, tuple(files), record)
 
 
 def _read(store: Store, file: EntryFile, module: str | None) -> Contents:

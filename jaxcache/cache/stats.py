@@ -115,20 +115,20 @@ def count_cache(
         index = layout.load_index(index_folder, store.url, now_ns=now_ns)
     aids = ScanAids(index, workers, progress)
     at_once = read and store.remote  # one request for head and payload
-    seen = layout.scan(store, aids, heads=read, details=at_once, deep=True)
+    scan_result = layout.scan(store, aids, heads=read, details=at_once, deep=True)
     if read and not at_once:
-        seen = layout.decode(store, seen, seen.entries, aids, hurried=True)
+        scan_result = layout.decode(store, scan_result, scan_result.entries, aids, hurried=True)
     if index is not None:
-        index.save(entry.file for entry in seen.entries)
-    ledger: Ledger | None = getattr(seen, "ledger", None)
+        index.save(entry.file for entry in scan_result.entries)
+    ledger: Ledger | None = getattr(scan_result, "ledger", None)
     if ledger is None:  # a bucket without one is asked nothing more
         ledger = Ledger() if store.remote else Ledger.load(store)
-    entries, kinds = seen.entries, Counter(problem.kind for problem in seen.problems)
+    entries, kinds = scan_result.entries, Counter(problem.kind for problem in scan_result.problems)
     del kinds["unknown-directory"]  # which is a row of the files
     stats = Stats(
         cache_dir=store.url,
         total=summarize(entries),
-        files=_count_files(seen.inventory.files()),
+        files=_count_files(scan_result.inventory.files()),
         by_platform=tuple(group_entries(entries, "platform")),
         by_module=tuple(group_entries(entries, "module")),
         by_codec=tuple(group_entries(entries, "codec")) if layout.has_heads else (),
@@ -140,13 +140,13 @@ def count_cache(
         jax_versions=ledger.jax_versions,
     )
     if snapshot is not None:
-        snapshot.remember(stats, entries, [info for _, info in seen.inventory.files()])
+        snapshot.remember(stats, entries, [info for _, info in scan_result.inventory.files()])
     return stats
 
 
-def _count_files(found: Iterable[tuple[StrEnum, FileInfo]]) -> tuple[FileCount, ...]:
+def _count_files(files: Iterable[tuple[StrEnum, FileInfo]]) -> tuple[FileCount, ...]:
     sizes: defaultdict[StrEnum, list[int]] = defaultdict(list)
-    for kind, info in found:
+    for kind, info in files:
         sizes[kind].append(info.size_bytes if info.type == "file" else 0)
     order = list(type(next(iter(sizes)))) if sizes else []
     return tuple(FileCount(k, len(sizes[k]), sum(sizes[k])) for k in order if k in sizes)

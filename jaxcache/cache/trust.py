@@ -202,13 +202,13 @@ def load_trusted(folder: Path) -> list[TrustedKey]:
             code="unsafe-permissions",
             hint=f"chmod 600 {path} after looking through it",
         )
-    found = []
+    keys = []
     for line in data.decode("utf-8", "replace").splitlines():
         with contextlib.suppress(UsageError):
             key, _, name = line.strip().rpartition(" ")
             if key and _NAME.fullmatch(name):
-                found.append(TrustedKey(name, parse_public_key(key)))
-    return found
+                keys.append(TrustedKey(name, parse_public_key(key)))
+    return keys
 
 
 def add_trusted(folder: Path, name: str, key_text: str) -> TrustedKey:
@@ -292,7 +292,7 @@ def check_signatures(bundle: Bundle, trusted: Sequence[TrustedKey], *, required:
             trusted key is there and one is required.
     """
     names = {k.public_key: k.name for k in trusted}
-    known: list[str] = []
+    key_names: list[str] = []
     unknown: list[str] = []
     unchecked = 0
     for public_key, signature in bundle.signatures:
@@ -305,10 +305,10 @@ def check_signatures(bundle: Bundle, trusted: Sequence[TrustedKey], *, required:
                 hint="get it again from where it was made",
             )
         elif public_key in names:
-            known.append(names[public_key])
+            key_names.append(names[public_key])
         else:
             unknown.append(public_key_text(public_key))
-    verdict = Verdict(tuple(known), tuple(unknown), unchecked)
+    verdict = Verdict(tuple(key_names), tuple(unknown), unchecked)
     if required and verdict.warning:
         raise UntrustedError(
             f"{bundle.name}: {verdict.warning}, and require-signed is set",

@@ -150,8 +150,8 @@ class Watcher:
         )
 
     def _is_news(self, file: EntryFile, now_ns: int) -> bool:
-        known = self._files.get(file.info.name)
-        if known is not None and same_file(file.info, known):
+        earlier = self._files.get(file.info.name)
+        if earlier is not None and same_file(file.info, earlier):
             return False
         return not self._started or now_ns - file.info.mtime_ns >= _SETTLED_NS
 
@@ -164,14 +164,14 @@ class Watcher:
 
     def _hits(self, inventory: Inventory, fresh: set[str]) -> list[Change]:
         """Entries whose ``-atime`` file was written again; writing an entry dates it, too."""
-        found = []
+        hits = []
         for file in inventory.entries:
             now, then = inventory.atimes.get(file.key_text), self._uses.get(file.key_text)
             entry = self._entries.get(file.info.name)
             if now and then and entry and file.info.name not in fresh and not same_file(now, then):
-                found.append(Change("hit", now.mtime_ns, entry))
+                hits.append(Change("hit", now.mtime_ns, entry))
                 self._hit_ns[entry.key] = now.mtime_ns
-        return found
+        return hits
 
     def _read_ledger(self, inventory: Inventory) -> bool:
         """Read the ledger anew if it has changed since the last look."""
@@ -192,7 +192,7 @@ class Watcher:
 
     def _hits_in_ledger(self, rule: LastUses) -> list[Change]:
         """Entries with a hit that no ``-atime`` file has shown already."""
-        found = []
+        hits = []
         for file, entry in self._entries.items():
             record = self._ledger.record(entry.key)
             hit_ns = record.last_hit_ns if record else None
@@ -202,5 +202,5 @@ class Watcher:
             if self._started:
                 (entry,) = with_ledger([entry], self._ledger, rule)
                 self._entries[file] = entry
-                found.append(Change("hit", hit_ns, entry))
-        return found
+                hits.append(Change("hit", hit_ns, entry))
+        return hits

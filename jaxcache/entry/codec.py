@@ -295,35 +295,37 @@ def check_header(first: bytes) -> int:
 
 def _unzstd(file: BinaryIO, content_bytes: int | None) -> Iterator[bytes]:
     reader = _decompressor().stream_reader(file, read_size=_BLOCK_BYTES, closefd=False)
-    seen = 0
+    read_bytes = 0
     try:
         while chunk := reader.read(_CHUNK_BYTES):
-            seen += len(chunk)
+            read_bytes += len(chunk)
             yield chunk
     except zstandard.ZstdError as error:
         kind: ProblemKind = "checksum-mismatch" if "checksum" in str(error) else "bad-codec"
         raise CodecError(kind, f"zstd: {_reason(error)}") from error
-    if content_bytes not in (None, seen):
-        raise CodecError("bad-codec", f"holds {seen} bytes, not the {content_bytes} announced")
+    if content_bytes not in (None, read_bytes):
+        raise CodecError(
+            "bad-codec", f"holds {read_bytes} bytes, not the {content_bytes} announced"
+        )
 
 
 def _inflate(file: BinaryIO) -> Iterator[bytes]:
     decoder = zlib.decompressobj()
-    seen = 0
+    read_bytes = 0
     while data := decoder.unconsumed_tail or file.read(_CHUNK_BYTES):
         try:
             chunk = decoder.decompress(data, _CHUNK_BYTES)
         except zlib.error as error:
             kind: ProblemKind = "checksum-mismatch" if "check" in str(error) else "bad-codec"
             raise CodecError(kind, f"zlib: {error}") from error
-        seen += len(chunk)
+        read_bytes += len(chunk)
         if chunk:
             yield chunk
         if decoder.eof:
             if decoder.unused_data or file.read(1):
                 raise CodecError("trailing-bytes", "bytes follow the end of the zlib stream")
             return
-    raise CodecError("truncated", f"the zlib stream ends after {seen} decompressed bytes")
+    raise CodecError("truncated", f"the zlib stream ends after {read_bytes} decompressed bytes")
 
 
 def _reason(error: Exception) -> str:

@@ -58,8 +58,8 @@ class Memory:
     def total_bytes(self) -> int | None:
         """The memory a run takes beside the code: arguments, outputs, temporaries, constants."""
         parts = (self.argument_bytes, self.output_bytes, self.temp_bytes, self.constant_bytes)
-        known = [p for p in parts if p is not None]
-        return sum(known) - (self.alias_bytes or 0) if len(known) == len(parts) else None
+        recorded = [p for p in parts if p is not None]
+        return sum(recorded) - (self.alias_bytes or 0) if len(recorded) == len(parts) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,15 +52,15 @@ def _decode(
     program: bool = True,
     rest: bool = True,
 ) -> Contents:
-    found: _Findings = []
+    findings: _Findings = []
     budget = Budget()
     try:
         envelope = open_envelope(memoryview(payload), budget, check=check)
     except WireError as error:
         return Contents(problems=(("bad-payload", str(error)),))
     if envelope.platform == "unknown":
-        found.append(("bad-payload", "neither a CPU, a GPU nor a TPU executable"))
-    return _Decoder(envelope, budget, found).contents(module, program=program, rest=rest)
+        findings.append(("bad-payload", "neither a CPU, a GPU nor a TPU executable"))
+    return _Decoder(envelope, budget, findings).contents(module, program=program, rest=rest)
 
 
 def find_hlo_module(payload: bytes | bytearray | memoryview) -> memoryview:
@@ -71,10 +71,10 @@ def find_hlo_module(payload: bytes | bytearray | memoryview) -> memoryview:
     """
     budget = Budget()
     envelope = open_envelope(memoryview(payload), budget)
-    found: _Findings = []
-    module, _ = _Decoder(envelope, budget, found).hlo()
+    findings: _Findings = []
+    module, _ = _Decoder(envelope, budget, findings).hlo()
     if module is None:
-        raise WireError(found[0][1] if found else "no HLO module in it")
+        raise WireError(findings[0][1] if findings else "no HLO module in it")
     return module
 
 
@@ -93,10 +93,10 @@ def find_debug_options(payload: bytes | bytearray | memoryview) -> memoryview:
 
 
 class _Decoder:
-    def __init__(self, envelope: Envelope, budget: Budget, found: _Findings) -> None:
+    def __init__(self, envelope: Envelope, budget: Budget, findings: _Findings) -> None:
         self._envelope = envelope
         self._budget = budget
-        self._found = found
+        self._found = findings
 
     def contents(self, module: str | None, *, program: bool, rest: bool) -> Contents:
         envelope = self._envelope

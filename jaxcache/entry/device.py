@@ -64,32 +64,32 @@ def _cpu(envelope: Envelope, budget: Budget) -> tuple[Device, int]:
 
 def _gpu(envelope: Envelope, budget: Budget) -> tuple[Device, int]:
     code = 0
-    found: dict[str, str | None] = {}
+    fields: dict[str, str | None] = {}
     for number, value in _bytes_fields(envelope):
         if number == 3:
             code += len(value)
             if match := _PTX_TARGET.search(bytes(value[:_PTX_HEAD_BYTES])):
                 major, minor, letter = (g.decode() for g in match.groups())
-                found.setdefault("compute_capability", f"{major}.{minor}{letter}")
+                fields.setdefault("compute_capability", f"{major}.{minor}{letter}")
         elif number == 4:
             code += len(value)
         elif number == 6:
-            found["compute_capability"] = _capability(value)
+            fields["compute_capability"] = _capability(value)
         elif number == 13:
             code += sum(len(v) for v in _descend(value, _CUBIN_PATH, budget))
         elif number == 14:
             versions = parse("GpuAbi", value).versions
-            found |= {"toolkit": _text(versions.toolkit), "cudnn": _text(versions.cudnn)}
+            fields |= {"toolkit": _text(versions.toolkit), "cudnn": _text(versions.cudnn)}
         elif number == 15:
             host = parse("CpuTarget", value)
-            found |= {"cpu_triple": _text(host.triple), "cpu_name": _text(host.cpu)}
+            fields |= {"cpu_triple": _text(host.triple), "cpu_name": _text(host.cpu)}
         elif number == 17:
             config = parse("GpuTopology", value).target_config
             name = _text(config.device.model_name) or _text(config.name)
-            found |= {"name": name} if name else {}
-            if config.device.cudnn_version and not found.get("cudnn"):
-                found["cudnn"] = _text(config.device.cudnn_version)
-    return Device("gpu", **found), code  # type: ignore[arg-type]
+            fields |= {"name": name} if name else {}
+            if config.device.cudnn_version and not fields.get("cudnn"):
+                fields["cudnn"] = _text(config.device.cudnn_version)
+    return Device("gpu", **fields), code  # type: ignore[arg-type]
 
 
 def _tpu(envelope: Envelope) -> Device:

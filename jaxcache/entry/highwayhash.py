@@ -91,8 +91,8 @@ def _update_remainder(state: _State, tail: bytes) -> None:
     if size & 16:
         packet[28:32] = tail[size - 4 :]
     elif last:
-        rest = tail[whole:]
-        packet[16:19] = bytes((rest[0], rest[last >> 1], rest[last - 1]))
+        last_bytes = tail[whole:]
+        packet[16:19] = bytes((last_bytes[0], last_bytes[last >> 1], last_bytes[last - 1]))
     _update(state, struct.unpack("<4Q", packet))
 
 

@@ -101,13 +101,13 @@ class ModuleReader:
 
     def _source_lines(self) -> Iterator[SourceLine]:
         """The distinct lines, those that most instructions came from first."""
-        found: Counter[SourceLine] = Counter()
+        counts: Counter[SourceLine] = Counter()
         for frame_id, count in self._frame_ids.items():
             if line := self._resolve(frame_id):
-                found[line] += count
+                counts[line] += count
         for (file, number), count in self._lines.items():
-            found[SourceLine(_text(file), number, None)] += count
-        ranked = sorted(found.items(), key=lambda item: (-item[1], item[0].file, item[0].line))
+            counts[SourceLine(_text(file), number, None)] += count
+        ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0].file, item[0].line))
         return (line for line, _ in ranked[:_MAX_SOURCE_LINES])
 
     def _resolve(self, frame_id: int) -> SourceLine | None:

@@ -67,13 +67,13 @@ def _read_kernel(entry: memoryview, budget: Budget) -> Kernel:
                 else:
                     small += wire.write_field(inner)
     kernel = parse("CachedKernel", bytes(small))
-    known = kernel.HasField("launch")
+    has_launch = kernel.HasField("launch")
     fingerprint = kernel.fingerprint.split(b"\n", 1)[0][:_FINGERPRINT_BYTES]
     return Kernel(
         name,
         fingerprint.decode("utf-8", "backslashreplace"),
-        kernel.launch.num_blocks if known else None,
-        kernel.launch.num_threads_per_block if known else None,
+        kernel.launch.num_blocks if has_launch else None,
+        kernel.launch.num_threads_per_block if has_launch else None,
         kernel.shared_memory_bytes,
         code_bytes,
     )

@@ -145,7 +145,7 @@ def flag_values(debug: memoryview, budget: Budget | None = None) -> _Values:
         WireError: it is no message.
     """
     budget = budget or Budget()
-    found: dict[int, list[str]] = {}
+    values: dict[int, list[str]] = {}
     for number, wire_type, value in wire.walk(debug, budget):
         if isinstance(value, int):
             text = f"i{value - (1 << 64) if value >> 63 else value}"
@@ -155,8 +155,8 @@ def flag_values(debug: memoryview, budget: Budget | None = None) -> _Values:
             text = f"d{struct.unpack('<d', value)[0]!r}"
         else:
             text = "x" + bytes(value[:4096]).hex()
-        found.setdefault(number, []).append(text)
-    return {number: tuple(sorted(texts)) for number, texts in found.items()}
+        values.setdefault(number, []).append(text)
+    return {number: tuple(sorted(texts)) for number, texts in values.items()}
 
 
 def _nearest(values: _Values) -> tuple[str | None, set[int] | None]:
@@ -164,8 +164,8 @@ def _nearest(values: _Values) -> tuple[str | None, set[int] | None]:
 
     The options are None where so many differ that the version's own defaults are not known.
     """
-    found = ((_differing(values, d), version) for version, d in known_defaults().items())
-    changed, version = min(found, key=lambda f: len(f[0]), default=(set(), None))
+    distances = ((_differing(values, d), version) for version, d in known_defaults().items())
+    changed, version = min(distances, key=lambda f: len(f[0]), default=(set(), None))
     return version, changed if version and len(changed) <= _MAX_CHANGES else None
 
 
@@ -187,17 +187,17 @@ def _show(texts: tuple[str, ...] | None) -> FlagValue:
 
 
 def _show_one(text: str) -> str | int | float:
-    kind, rest = text[0], text[1:]
+    kind, value = text[0], text[1:]
     if kind == "i":
-        return int(rest)
+        return int(value)
     if kind in "fd":
-        return float(rest)
-    data = bytes.fromhex(rest)
+        return float(value)
+    data = bytes.fromhex(value)
     try:
         decoded = data.decode("utf-8")
     except UnicodeDecodeError:
         decoded = "\0"
-    return decoded if decoded.isprintable() else f"0x{rest}"
+    return decoded if decoded.isprintable() else f"0x{value}"
 
 
 def _cache_dir(values: _Values) -> str | None:
@@ -212,9 +212,9 @@ def _cache_dir(values: _Values) -> str | None:
 
 def _restore_url(path: str) -> str:
     """Return a URL as the user wrote it: JAX makes ``s3:/team`` of it, by way of pathlib."""
-    scheme, colon, rest = path.partition(":/")
-    is_url = colon and scheme in SERVICES and not rest.startswith("/")
-    return f"{scheme}://{rest}" if is_url else path
+    scheme, colon, path_part = path.partition(":/")
+    is_url = colon and scheme in SERVICES and not path_part.startswith("/")
+    return f"{scheme}://{path_part}" if is_url else path
 
 
 @cache

@@ -72,9 +72,9 @@ def parameter_names(module: memoryview) -> tuple[str, ...]:
         computation = list(wire.walk(field.value, budget))
         if [f.value for f in computation if f.number == _COMPUTATION_ID] != entry:
             continue
-        for found in computation:
-            if found.number == 2 and isinstance(found.value, memoryview):
-                instruction = list(wire.walk(found.value, budget))
+        for member in computation:
+            if member.number == 2 and isinstance(member.value, memoryview):
+                instruction = list(wire.walk(member.value, budget))
                 if _text(instruction, _OPCODE) == "parameter":
                     place = next((f.value for f in instruction if f.number == _PARAMETER), 0)
                     names[place if isinstance(place, int) else 0] = _op_name(instruction, budget)
@@ -117,9 +117,9 @@ def _instruction(fields: list[wire.Field], opcodes: dict[int, str], budget: Budg
             words.append(f"= {_literal(field.value, budget)}")
         elif field.number == _PRECISION and isinstance(field.value, memoryview):
             words.append(f"precision={_precision(field.value, budget)}")
-    rest = b"".join(wire.write_field(f) for f in fields if f.number not in _LEFT_OUT)
-    if rest:
-        words.append(f"#{_digest(rest)}")
+    other_fields = b"".join(wire.write_field(f) for f in fields if f.number not in _LEFT_OUT)
+    if other_fields:
+        words.append(f"#{_digest(other_fields)}")
     return " ".join(w for w in words if w)
 
 

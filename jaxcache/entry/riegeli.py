@@ -58,11 +58,11 @@ def read_split_message(data: memoryview, budget: Budget, *, check: bool = True) 
             f"its manifest names {len(manifest.records)} records, and {len(records) - 1} follow"
         )
     pieces: list[Piece] = []
-    for how, record in zip(manifest.records, records[1:], strict=True):
-        if not how.HasField("override"):
+    for record_spec, record in zip(manifest.records, records[1:], strict=True):
+        if not record_spec.HasField("override"):
             pieces.append(record)
-        elif len(how.override.path) == 1:
-            number = how.override.path[0].field_number
+        elif len(record_spec.override.path) == 1:
+            number = record_spec.override.path[0].field_number
             pieces.append(Field(number, wire.BYTES, record))
         else:
             raise WireError("a record overrides a nested field")

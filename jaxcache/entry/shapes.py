@@ -33,10 +33,10 @@ def array_types(shapes: Iterable[Any]) -> tuple[ArrayType, ...]:
     Raises:
         WireError: more of them than any compiler writes.
     """
-    found = tuple(islice((leaf for s in shapes for leaf in _leaves(s)), _MAX_ARRAYS + 1))
-    if len(found) > _MAX_ARRAYS:
+    arrays = tuple(islice((leaf for s in shapes for leaf in _leaves(s)), _MAX_ARRAYS + 1))
+    if len(arrays) > _MAX_ARRAYS:
         raise WireError("more arrays than any compiler writes")
-    return found
+    return arrays
 
 
 def _leaves(shape: Any) -> Iterator[ArrayType]:
@@ -89,8 +89,8 @@ def parse_short_type(text: str) -> ArrayType | None:
 def dtype_names() -> dict[str, str]:
     """Every way to write a dtype, to its name."""
     arrays = [d for d in _DTYPES.values() if d not in ("tuple", "opaque", "token", "buffer")]
-    known = {d: d for d in arrays} | {_short_dtype(d): d for d in arrays}
-    return known | {f"i{d[3:]}": d for d in arrays if d.startswith("int")}
+    names = {d: d for d in arrays} | {_short_dtype(d): d for d in arrays}
+    return names | {f"i{d[3:]}": d for d in arrays if d.startswith("int")}
 
 
 def signature(parameters: tuple[ArrayType, ...], results: tuple[ArrayType, ...]) -> str:

@@ -80,8 +80,8 @@ def walk(data: memoryview, budget: Budget) -> Iterator[Field]:
         elif wire_type == BYTES:
             length, at = read_varint(data, at)
             if length > end - at:
-                left = f"{length} bytes where {end - at} are left"
-                raise damaged(f"field {number} announces {left}")
+                message = f"{length} bytes where {end - at} are left"
+                raise damaged(f"field {number} announces {message}")
             value = data[at : at + length]
             at += length
         elif wire_type in (FIXED64, FIXED32):

@@ -31,8 +31,8 @@ class Prediction(watch.Printable):
     @property
     def differences(self) -> "tuple[Difference, ...]":
         """The parts of the key that differ from the nearest one known, if there is any."""
-        found = self.explanation.comparisons if self.explanation else ()
-        return tuple(d for c in found if c.left for d in c.differences)
+        comparisons = self.explanation.comparisons if self.explanation else ()
+        return tuple(d for c in comparisons if c.left for d in c.differences)
 
     def _blocks(self) -> "Iterable[Block]":
         yield self.summary
@@ -80,18 +80,18 @@ def explain_miss(function: Any, *args: Any, **kwargs: Any) -> Prediction:
         observation.take(event)
         (compile_,) = (c for c in observation.compared() if c.reason == "not-compiled")
         directory = observation.cache_dir
-    known = open_known(directory) if directory else None
+    cache = open_known(directory) if directory else None
     module, key = compile_.module, compile_.key or ""
-    if known and key in known.keys_of(module):
+    if cache and key in cache.keys_of(module):
         text = f"{module} is in {directory}, and would be retrieved"
         return Prediction("hit", module, key, text)
-    explanation = _compare(compile_, known, earlier, directory)
+    explanation = _compare(compile_, cache, earlier, directory)
     text = f"{module} would be compiled: {_why(explanation, directory)}"
     return Prediction("miss", module, key, text, explanation)
 
 
 def _compare(
-    wanted: "Compile", known: "KnownCache | None", earlier: "Iterable[Compile]", directory: str
+    wanted: "Compile", cache: "KnownCache | None", earlier: "Iterable[Compile]", directory: str
 ) -> "Explanation":
     """Compare it with the entries of its module, and with what this process has compiled."""
     from jaxcache.cache.explain.compare import explain
@@ -99,13 +99,13 @@ def _compare(
 
     def candidates() -> "Iterator[Compile]":
         yield from (c for c in earlier if c.module == wanted.module)
-        if known:
-            for key in known.keys_of(wanted.module)[:_CANDIDATES]:
-                yield _with_types(known.complete(Compile(wanted.module, key)), wanted)
+        if cache:
+            for key in cache.keys_of(wanted.module)[:_CANDIDATES]:
+                yield _with_types(cache.complete(Compile(wanted.module, key)), wanted)
 
     by_key = {c.key: c for c in candidates()}
     left = Side(directory or "no cache", tuple(by_key.values()), is_run=False)
-    return explain(left, Side("this call", (known.complete(wanted) if known else wanted,)))
+    return explain(left, Side("this call", (cache.complete(wanted) if cache else wanted,)))
 
 
 def _with_types(entry: "Compile", wanted: "Compile") -> "Compile":
@@ -127,10 +127,10 @@ def _why(explanation: "Explanation", directory: str) -> str:
 
     if not directory:
         return "JAX has no cache directory; jaxcache.enable() sets one"
-    found = [c for c in explanation.comparisons if c.left and c.differences]
-    if not found:
+    comparisons = [c for c in explanation.comparisons if c.left and c.differences]
+    if not comparisons:
         return f"{directory} has no entry of that name"
-    first = found[0]
+    first = comparisons[0]
     if first.left and first.left.key == first.right.key:
         return first.differences[0].meaning
     return describe_comparison(first)

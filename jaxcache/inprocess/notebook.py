@@ -144,24 +144,24 @@ def divide(report: "Report", wall_seconds: float) -> list[Part]:
         ((m.trace_seconds or 0.0) + (m.lower_seconds or 0.0)) * m.occurrences
         for m in report.modules
     )
-    known = tracing + report.compile_seconds + report.retrieval_seconds
+    measured = tracing + report.compile_seconds + report.retrieval_seconds
     return [
         ("tracing", tracing, "#90a4ae"),
         ("compiling", report.compile_seconds, "#e65100"),
         ("retrieving", report.retrieval_seconds, "#2e7d32"),
-        ("running", max(0.0, wall_seconds - known), "#1565c0"),
+        ("running", max(0.0, wall_seconds - measured), "#1565c0"),
     ]
 
 
 def draw(parts: list[Part]) -> str:
     """Draw the parts as one bar with a legend, in SVG."""
     total = sum(seconds for _, seconds, _ in parts) or 1.0
-    bar, legend, left = "", "", 0.0
+    bar, legend, offset = "", "", 0.0
     for number, (name, seconds, color) in enumerate(parts):
         width = _WIDTH * seconds / total
         text = f"{name} {_time(seconds)}"
         bar += (
-            f'<rect x="{left:.1f}" width="{width:.1f}" height="{_BAR}" fill="{color}">'
+            f'<rect x="{offset:.1f}" width="{width:.1f}" height="{_BAR}" fill="{color}">'
             f"<title>{text}</title></rect>"
         )
         at = number * _WIDTH / len(parts)
@@ -170,7 +170,7 @@ def draw(parts: list[Part]) -> str:
             f'<text x="{at + 14:.0f}" y="{_BAR + 18}" font-size="12" fill="currentColor">'
             f"{text}</text>"
         )
-        left += width
+        offset += width
     label = ", ".join(f"{name} {_time(seconds)}" for name, seconds, _ in parts)
     return (
         f'<svg role="img" aria-label="{label}" width="{_WIDTH}" height="{_BAR + 24}" '

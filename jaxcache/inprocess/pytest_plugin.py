@@ -59,8 +59,8 @@ def pytest_load_initial_conftests(
     """Begin where it is asked for, before any conftest can compile."""
     if "--jaxcache" in args:  # or it would take the next argument, a test, for its directory
         args[args.index("--jaxcache")] = f"--jaxcache={DEFAULT}"
-        known = parser.parse_known_args(args, namespace=copy.copy(early_config.option))
-        early_config.known_args_namespace = known
+        known_args = parser.parse_known_args(args, namespace=copy.copy(early_config.option))
+        early_config.known_args_namespace = known_args
     options = early_config.known_args_namespace
     asserted = options.jaxcache_fail_on_miss or options.jaxcache_no_write
     if options.jaxcache is not None or asserted:

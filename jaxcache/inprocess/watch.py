@@ -92,16 +92,16 @@ class Observation(Printable):
         with contextlib.suppress(Exception), self._lock:
             from jaxcache.warm.bookkeeping import remember
 
-            seen = self._fold()
-            configured = seen.processes[0].configured
+            recorded = self._fold()
+            configured = recorded.processes[0].configured
             is_live = configured is not None and configured.live is not None
             if is_live or "JAXCACHE_EVENTS" in os.environ:
                 return
-            written = [d for d in seen.modules if d.outcome == "written"]
+            written = [d for d in recorded.modules if d.outcome == "written"]
             fresh = [d for d in written if d.number not in _remembered]
             _remembered.update(d.number for d in fresh)
             if fresh:
-                remember(fresh, seen)
+                remember(fresh, recorded)
 
     def take(self, event: "dict[str, Any]") -> None:
         """Take one event of the listener; whatever fails here is told and never raised."""
@@ -137,9 +137,9 @@ class Observation(Printable):
             running = [f"{b.module} is still compiling" for b in recorder.running.values()]
             if self._report is None or self._seconds is None or running:
                 seconds = self._seconds or time.monotonic() - self._started
-                known = known_seconds(recorder.cache_dir) if recorder.cache_dir else {}
+                seconds_by_key = known_seconds(recorder.cache_dir) if recorder.cache_dir else {}
                 folded = replace(recorder, running={}).report(
-                    Ended(0, False, False, seconds), known
+                    Ended(0, False, False, seconds), seconds_by_key
                 )
                 heard = any(p.loaded for p in recorder.processes.values()) or recorder.notices
                 self._report = replace(
@@ -187,8 +187,8 @@ class Observation(Printable):
         from jaxcache.warm.causes import as_compile
 
         with self._lock:
-            seen = self._fold()
-            return [as_compile(done, seen) for done in seen.modules]
+            recorded = self._fold()
+            return [as_compile(done, recorded) for done in recorded.modules]
 
     def misses(self) -> "Misses":
         """The modules that were compiled and not retrieved."""
@@ -260,8 +260,8 @@ def find_listener(jax: Any, sink: Any) -> "Listener":
     loaded = sys.modules.get("_jaxcache.jaxside.attach")
     if loaded is not None and getattr(loaded, "LISTENER", None) is not None:
         loaded.LISTENER.add(sink)
-        known: Listener = loaded.LISTENER
-        return known
+        listener: Listener = loaded.LISTENER
+        return listener
     from jaxcache.jaxside.attach import listen
 
     return listen(jax, sink)

@@ -129,7 +129,7 @@ def forecast_items(
             hashes it as it is spelt; of a relative one it is not known here whether JAX is given
             that or the whole path.
     """
-    known = [
+    parts = [
         _Known(
             item.key,
             item.facts.origin or Origin(),
@@ -140,13 +140,13 @@ def forecast_items(
         for item in items
         if item.key is not None and item.facts is not None
     ]
-    return _forecast_all(known, host, cache_dir, len(known))
+    return _forecast_all(parts, host, cache_dir, len(parts))
 
 
 def forecast_steps(store: Store, steps: Sequence[Step], cache_dir: str | None) -> Compatibility:
     """Forecast which entries of a cache will hit elsewhere, by some that are read for it."""
     steps = [step for step in steps if step.key is not None]
-    ledger, known = Ledger.load(store), []
+    ledger, parts = Ledger.load(store), []
     for step in steps[:: -(-len(steps) // _LOOKED_AT) or 1]:
         key = step.key or ""
         try:
@@ -155,18 +155,18 @@ def forecast_steps(store: Store, steps: Sequence[Step], cache_dir: str | None) -
         except (CodecError, StoreError):
             origin = Origin()
         record = ledger.record(key)
-        known.append(_Known(key, origin, jax_version=record.jax_version if record else None))
-    return _forecast_all(known, None, cache_dir, len(steps))
+        parts.append(_Known(key, origin, jax_version=record.jax_version if record else None))
+    return _forecast_all(parts, None, cache_dir, len(steps))
 
 
 def _forecast_all(
-    known: Sequence[_Known], host: Host | None, cache_dir: str | None, entries: int
+    parts: Sequence[_Known], host: Host | None, cache_dir: str | None, entries: int
 ) -> Compatibility:
     spellings = set()
     if cache_dir is not None:
         spellings = {cache_dir} | (set() if "://" in cache_dir else {os.path.abspath(cache_dir)})
     return Compatibility(
-        tuple(_forecast(one, host, spellings) for one in known), host, cache_dir, entries
+        tuple(_forecast(one, host, spellings) for one in parts), host, cache_dir, entries
     )
 
 
@@ -241,9 +241,9 @@ def _other_device(origin: Origin, mine: Origin) -> str | None:
         ("toolkit", "toolkit"),
         ("cudnn", "cuDNN"),
     ):
-        there, here = getattr(origin, name), getattr(mine, name)
-        if there and here and there != here:
-            return f"compiled for {label} {there}, and here it is {here}"
+        theirs, here = getattr(origin, name), getattr(mine, name)
+        if theirs and here and theirs != here:
+            return f"compiled for {label} {theirs}, and here it is {here}"
     return None
 
 
@@ -256,9 +256,9 @@ def _other_cpu(origin: Origin, mine: Origin, theirs: set[str], ours: set[str]) -
     return f"compiled for another CPU ({origin.cpu_name}; this is {mine.cpu_name})"
 
 
-def make_origin(found: Contents) -> Origin:
+def make_origin(contents: Contents) -> Origin:
     """Read from a payload which compiler made it, and for which device."""
-    device = found.device
+    device = contents.device
     return Origin(
         platform=device.platform,
         target=_text(device.target),
@@ -269,12 +269,12 @@ def make_origin(found: Contents) -> Origin:
         compute_capability=_text(device.compute_capability),
         toolkit=_text(device.toolkit),
         cudnn=_text(device.cudnn),
-        ifrt_version=found.format.ifrt_version,
-        abi=_text(found.format.abi),
-        container=found.format.container,
-        like_jaxlib=found.like_jaxlib,
-        written_in_cache_dir=_text(found.written_in_cache_dir),
-        kernel_cache=found.kernel_cache or None,
+        ifrt_version=contents.format.ifrt_version,
+        abi=_text(contents.format.abi),
+        container=contents.format.container,
+        like_jaxlib=contents.like_jaxlib,
+        written_in_cache_dir=_text(contents.written_in_cache_dir),
+        kernel_cache=contents.kernel_cache or None,
     )
 
 

@@ -267,6 +267,6 @@ class ContentReader:
 
     def end(self) -> None:
         """Make sure that nothing follows."""
-        rest = next(self._chunks, b"")
-        if self._left or rest:
+        chunk = next(self._chunks, b"")
+        if self._left or chunk:
             raise BundleError(f"{self._name}: unexpected data after the last payload")

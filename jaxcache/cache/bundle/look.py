@@ -65,17 +65,21 @@ def open_as_store(path: str) -> BundleStore:
 
 def scan_bundle(store: BundleStore, *_: Any, details: bool = False, **__: Any) -> Scan:
     """List the entries by the manifest; their signature and source only with ``details``."""
-    manifest, found = store.manifest, Inventory()
+    manifest, inventory = store.manifest, Inventory()
     for name, size_bytes, at_ns in (
         *((i.file, i.size_bytes, i.created_ns) for i in manifest.items),
         *((f.name, f.size_bytes, f.created_ns) for f in manifest.files),
     ):
         info = FileInfo(name, "file", size_bytes, at_ns, at_ns, 0, 0, -1)
-        found.others.append(OtherFile(info, split_name(name)[0]))
+        inventory.others.append(OtherFile(info, split_name(name)[0]))
     entries = [_entry(item, manifest.origin_of(item)) for item in manifest.items]
     rule = LastUses(time.time_ns())
-    seen = Scan(with_ledger(entries, store.ledger, rule), found, (), store.ledger)
-    return decode_bundle(store, seen, seen.entries, hurried=False) if details else seen
+    scan_result = Scan(with_ledger(entries, store.ledger, rule), inventory, (), store.ledger)
+    return (
+        decode_bundle(store, scan_result, scan_result.entries, hurried=False)
+        if details
+        else scan_result
+    )
 
 
 def _entry(item: BundleItem, origin: Origin) -> Entry:
@@ -99,21 +103,21 @@ def _entry(item: BundleItem, origin: Origin) -> Entry:
 
 
 def decode_bundle(
-    store: BundleStore, seen: Scan, wanted: Iterable[Entry], *_: Any, hurried: bool
+    store: BundleStore, scan_result: Scan, wanted: Iterable[Entry], *_: Any, hurried: bool
 ) -> Scan:
     """Add the signature and source of some entries; a damaged stream is a finding."""
     if hurried:
-        return seen
-    found: dict[str, Entry] = {}
-    known = {entry.file: entry for entry in wanted}
+        return scan_result
+    decoded: dict[str, Entry] = {}
+    entries = {entry.file: entry for entry in wanted}
     try:
-        for name, payload in _payloads(store, known):
-            brief = summarize_contents(decode_program(payload, known[name].module or None))
-            found[name] = replace(known[name], **brief.facts())
+        for name, payload in _payloads(store, entries):
+            brief = summarize_contents(decode_program(payload, entries[name].module or None))
+            decoded[name] = replace(entries[name], **brief.facts())
     except BundleError as error:
         problem = Problem(os.path.basename(store.url), "bad-payload", error.message)
-        seen = seen._replace(problems=(*seen.problems, problem))
-    return seen._replace(entries=tuple(found.get(e.file, e) for e in seen.entries))
+        scan_result = scan_result._replace(problems=(*scan_result.problems, problem))
+    return scan_result._replace(entries=tuple(decoded.get(e.file, e) for e in scan_result.entries))
 
 
 def show_bundle(store: BundleStore, wanted: str) -> list[Shown]:
@@ -124,7 +128,7 @@ def show_bundle(store: BundleStore, wanted: str) -> list[Shown]:
         JaxcacheError: it fits none, or is ambiguous.
     """
     chosen = {entry.file: entry for entry in select_by_keys(scan_bundle(store).entries, [wanted])}
-    found = {
+    details = {
         name: describe(
             store.url,
             chosen[name],
@@ -135,25 +139,25 @@ def show_bundle(store: BundleStore, wanted: str) -> list[Shown]:
         )
         for name, payload in _payloads(store, chosen)
     }
-    return [found[name] for name in chosen]
+    return [details[name] for name in chosen]
 
 
 def _payloads(store: BundleStore, names: Collection[str]) -> Iterator[tuple[str, bytearray]]:
     """Yield the payloads of some files, in the order of the stream."""
-    limit, left = max_payload_bytes(store.stream_bytes), set(names)
+    limit, unread_names = max_payload_bytes(store.stream_bytes), set(names)
     with closing(open_bundle(store.url)) as bundle:
         if bundle.manifest != store.manifest:
             raise BundleError(f"{store.url} changed while it was read", code="changed", hint=None)
         content = ContentReader(bundle)
         for item in bundle.manifest.items:
-            if not left:
+            if not unread_names:
                 return
-            if item.file not in left:
+            if item.file not in unread_names:
                 content.skip(item.payload_bytes)
                 continue
             if item.payload_bytes > limit:
                 raise BundleError(f"{store.url}: the payload of {item.file} is too large to show")
-            left.discard(item.file)
+            unread_names.discard(item.file)
             payload = bytearray()
             for piece in content.take(item.payload_bytes):
                 payload += piece

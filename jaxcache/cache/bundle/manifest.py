@@ -229,12 +229,12 @@ def is_side_file(name: str) -> bool:
 
 
 def _check_clashes(manifest: Manifest) -> None:
-    seen: set[str] = set()
+    names: set[str] = set()
     for name in (*(i.file for i in manifest.items), *(f.name for f in manifest.files)):
         folded = fold_name(name)
-        if folded in seen:
+        if folded in names:
             raise BundleError(f"its manifest names {name} twice, or in another case")
-        seen.add(folded)
+        names.add(folded)
 
 
 def _item(value: object, origins: int) -> BundleItem:
@@ -287,19 +287,19 @@ def _side_file(value: object, layout: str) -> SideFile:
 
 def _origin(value: object) -> Origin:
     entry = Fields(value, "an origin", BundleError)
-    known: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     for field in fields(Origin):
         if field.name not in entry.values:
             continue
         if field.name == "ifrt_version":
-            known[field.name] = entry.whole(field.name, 1 << 32)
+            facts[field.name] = entry.whole(field.name, 1 << 32)
         elif field.name == "kernel_cache":
-            known[field.name] = entry.flag(field.name) or None
+            facts[field.name] = entry.flag(field.name) or None
         elif field.name == "cpu_features":
-            found = entry.items_of(field.name)
-            if not all(isinstance(f, str) for f in found):
+            values = entry.items_of(field.name)
+            if not all(isinstance(f, str) for f in values):
                 raise BundleError("the CPU features in the manifest must be strings")
-            known[field.name] = tuple(found)
+            facts[field.name] = tuple(values)
         else:
-            known[field.name] = entry.text(field.name)
-    return Origin(**known)
+            facts[field.name] = entry.text(field.name)
+    return Origin(**facts)

@@ -26,8 +26,8 @@ def pin(store: Store, layout: "Layout", keys: Sequence[str], *, now_ns: int) -> 
     Raises:
         JaxcacheError: ``no-match``, ``ambiguous-key`` or ``read-only``.
     """
-    seen = layout.scan(store, NO_AIDS, heads=False, details=False, deep=False)
-    chosen = sorted({e.key for e in select_by_keys(seen.entries, keys)})
+    scan_result = layout.scan(store, NO_AIDS, heads=False, details=False, deep=False)
+    chosen = sorted({e.key for e in select_by_keys(scan_result.entries, keys)})
     _record(store, chosen, PIN, now_ns)
     return chosen
 
@@ -39,21 +39,21 @@ def unpin(store: Store, keys: Sequence[str], *, now_ns: int) -> list[str]:
         JaxcacheError: ``not-pinned`` or ``read-only``.
     """
     pinned = pinned_keys(Ledger.load(store))
-    chosen = sorted({found for text in keys for found in _match(pinned, text)})
+    chosen = sorted({key for text in keys for key in _match(pinned, text)})
     _record(store, chosen, UNPIN, now_ns)
     return chosen
 
 
 def _match(pinned: Sequence[str], text: str) -> list[str]:
     """Pins by full key, or all that the text fits."""
-    found = [k for k in pinned if k == text] or [k for k in pinned if fits_key(k, text)]
-    if not found:
+    matches = [k for k in pinned if k == text] or [k for k in pinned if fits_key(k, text)]
+    if not matches:
         raise JaxcacheError(
             f"no pinned entry matches {text!r}",
             code="not-pinned",
             hint="jaxcache pin lists the pins",
         )
-    return found
+    return matches
 
 
 def _record(store: Store, keys: Sequence[str], kind: str, now_ns: int) -> None:

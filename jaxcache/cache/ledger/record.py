@@ -185,36 +185,36 @@ _KNOWN = frozenset(f.name for f in fields(Record)) - _DERIVED
 
 def fold(key: str, events: Iterable[Event]) -> Record:
     """Fold the events of one key into what is known now."""
-    known: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     extra: dict[str, Any] = {}
     for event in sorted(events, key=lambda e: e.at_ns):
         if event.kind == HIT:
-            known["hits"] = known.get("hits", 0) + event.count
-            known["last_hit_ns"] = event.at_ns
+            facts["hits"] = facts.get("hits", 0) + event.count
+            facts["last_hit_ns"] = event.at_ns
         elif event.kind == COMPILE:
-            known["compiled_ns"] = event.at_ns
+            facts["compiled_ns"] = event.at_ns
         elif event.kind == ARRIVED:
-            known["arrived_ns"] = event.at_ns
+            facts["arrived_ns"] = event.at_ns
         elif event.kind in PINNING:
-            known["pinned"] = event.kind == PIN
+            facts["pinned"] = event.kind == PIN
         elif event.kind == SEALED:
-            known["sealed_ns"] = event.at_ns
+            facts["sealed_ns"] = event.at_ns
         elif event.kind == REMOVED:
-            known["removed_ns"] = event.at_ns
+            facts["removed_ns"] = event.at_ns
         elif event.kind == PAYLOAD:
-            known.pop("removed_ns", None)
+            facts.pop("removed_ns", None)
         if "payload_sha256" in event.facts:  # what describes the file comes with its digest
             for name in DIGEST_FACTS:
-                known.pop(name, None)
+                facts.pop(name, None)
         for name, value in event.facts.items():
             if name in DIGEST_FACTS and "payload_sha256" not in event.facts:
                 continue
             if name in _KNOWN:
                 if (read := _checked(name, value)) is not None:
-                    known[name] = read
+                    facts[name] = read
             elif name not in _DERIVED and name not in ("count", *SUMS):
                 extra[name] = value
-    return Record(key, **known, extra=MappingProxyType(extra))
+    return Record(key, **facts, extra=MappingProxyType(extra))
 
 
 def digest_facts(payload_sha256: str, info: FileInfo) -> dict[str, Any]:

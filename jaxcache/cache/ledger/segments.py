@@ -97,12 +97,12 @@ class Ledger:
         Args:
             to_compact: without the segments that a client may still write anew.
         """
-        found = _read_segments(store)
+        segments = _read_segments(store)
         if to_compact:
             now_ns = time.time_ns()
-            found = [s for s in found if not is_open(s.name, now_ns)]
-        ledger = cls(damaged=sum(s.damaged for s in found))
-        readable = [s for s in found if s.readable]
+            segments = [s for s in segments if not is_open(s.name, now_ns)]
+        ledger = cls(damaged=sum(s.damaged for s in segments))
+        readable = [s for s in segments if s.readable]
         ledger.segments = tuple(s.name for s in readable)
         live, ledger.originals, chosen = choose_live(readable)
         ledger._is_compact = len(chosen) == 1 and len(chosen[0]) == len(readable)
@@ -120,7 +120,7 @@ class Ledger:
         """Make one of events that are in no cache: nobody here has observed what they tell."""
         ledger = cls()
         now_ns = time.time_ns()
-        brought = (known for event in events if (known := event.imported(now_ns)))
+        brought = (imported for event in events if (imported := event.imported(now_ns)))
         for event in sorted(brought, key=lambda e: e.at_ns):
             ledger._add(event)
         return ledger
@@ -262,9 +262,9 @@ def compact(store: Store) -> Ledger:
 
 
 def _compact(store: Store, ledger: Ledger, keep: Callable[[str], bool]) -> None:
-    found = frozenset(ledger.segments)
-    history = sorted(ledger.originals - found)[-MAX_REPLACED:]
-    replaces = sorted(found.union(history))
+    segment_names = frozenset(ledger.segments)
+    history = sorted(ledger.originals - segment_names)[-MAX_REPLACED:]
+    replaces = sorted(segment_names.union(history))
     sketched = _newest_sketches(ledger)
     kept = (e for e in ledger.events() if keep(e.key) and (e.kind != SKETCH or e.key in sketched))
     batches = list(_batches(kept)) or [([], 0)]
@@ -291,7 +291,7 @@ def _compact(store: Store, ledger: Ledger, keep: Callable[[str], bool]) -> None:
             for at in range(0, len(stands_for) or 1, _NAMES_PER_LINE)
         ]
         store.write(f"{LEDGER_DIR}/{name}", [*headers, *lines])
-    for name in found:
+    for name in segment_names:
         store.delete(f"{LEDGER_DIR}/{name}")
 
 
@@ -301,8 +301,10 @@ def _newest_sketches(ledger: Ledger) -> set[str]:
     for event in ledger.events():
         if event.kind == SKETCH:
             modules[event.key.rpartition("-")[0]].append(event)
-    newest = (sorted(found, key=lambda e: e.at_ns)[-_KEPT_SKETCHES:] for found in modules.values())
-    return {event.key for found in newest for event in found}
+    newest = (
+        sorted(sketches, key=lambda e: e.at_ns)[-_KEPT_SKETCHES:] for sketches in modules.values()
+    )
+    return {event.key for sketches in newest for event in sketches}
 
 
 def _worth_keeping(store: Store, ledger: Ledger) -> Callable[[str], bool]:
@@ -312,7 +314,7 @@ def _worth_keeping(store: Store, ledger: Ledger) -> Callable[[str], bool]:
         return bool
     latest = {e.key: e.at_ns for e in sorted(ledger.events(), key=lambda e: e.at_ns)}
     present.update(key for key in latest if "/" in key and _is_file(store, key))
-    pinned = (key for key in latest if (known := ledger.record(key)) and known.pinned)
+    pinned = (key for key in latest if (record := ledger.record(key)) and record.pinned)
     forgotten = choose_forgotten(latest, present, pinned)
     return lambda key: key not in forgotten
 
@@ -339,42 +341,42 @@ class _Segment:
 def _read_segments(store: Store) -> list[_Segment]:
     for _ in range(_ATTEMPTS):
         listed = _list_segments(store)
-        found = _read_listed(store, listed)
-        if len(found) == len(listed) and (store.remote or not _newly_compacted(store, listed)):
+        segments = _read_listed(store, listed)
+        if len(segments) == len(listed) and (store.remote or not _newly_compacted(store, listed)):
             break  # else a compaction went on meanwhile: what it replaced may have been overlooked
-    return found
+    return segments
 
 
 def _list_segments(store: Store) -> list[FileInfo]:
     try:
-        found = sorted(i for i in store.list(LEDGER_DIR) if i.name.endswith(_SUFFIX))
+        infos = sorted(i for i in store.list(LEDGER_DIR) if i.name.endswith(_SUFFIX))
     except Exception:  # no folder, no permission: nothing is known
         if store.remote:  # nothing of the rest will work, and pins must not be overlooked
             raise
         return []
-    return [i for i in found if i.type == "file"]
+    return [i for i in infos if i.type == "file"]
 
 
 def _newly_compacted(store: Store, before: Sequence[FileInfo]) -> bool:
-    known = {i.name for i in before}
-    return any(is_compacted(i.name) and i.name not in known for i in _list_segments(store))
+    earlier_names = {i.name for i in before}
+    return any(is_compacted(i.name) and i.name not in earlier_names for i in _list_segments(store))
 
 
 def _read_listed(store: Store, files: Sequence[FileInfo]) -> list[_Segment]:
-    found = []
+    segments = []
     for info, read in zip(files, read_segments(store, files), strict=True):
         name = info.name.rpartition("/")[2]
         if isinstance(read, StoreError):
             if read.code != "missing":  # compacted away since the listing
-                found.append(_Segment(name, damaged=1, readable=False))
+                segments.append(_Segment(name, damaged=1, readable=False))
             continue
         lines = read_lines(name, read.data)
         events = list(_read_events(lines))
         damaged = lines.damaged + len(lines.values) - len(events)
         if not is_own(store, read.info):
             events = [event.without_digest() for event in events]
-        found.append(_Segment(name, events, lines.replaces, lines.parts, lines.totals, damaged))
-    return found
+        segments.append(_Segment(name, events, lines.replaces, lines.parts, lines.totals, damaged))
+    return segments
 
 
 def read_segments(store: Store, files: Sequence[FileInfo]) -> Iterator[Fetched | StoreError]:
@@ -413,8 +415,8 @@ def import_lines(data: bytes, now_ns: int) -> bytes:
     for values in parse_lines(data):
         if values and values.get("kind") == SEGMENT_KIND:
             lines.append(_line(values))
-        elif values and (event := Event.from_json(values)) and (known := event.imported(now_ns)):
-            lines.append(_line(known.to_json()))
+        elif values and (event := Event.from_json(values)) and (imported := event.imported(now_ns)):
+            lines.append(_line(imported.to_json()))
     return b"".join(lines)
 
 

@@ -85,7 +85,7 @@ def live_totals(store: Store) -> dict[str, int | float] | None:
     """Return the live layer's counts in this cache, by name; None where it has not been on."""
     try:
         counts = json.loads(store.read(f"{OWN_DIR}/live/totals", limit=1 << 16))
-        known = {str(n): v for n, v in counts.items() if type(v) in (int, float) and 0 <= v < inf}
+        totals = {str(n): v for n, v in counts.items() if type(v) in (int, float) and 0 <= v < inf}
     except (JaxcacheError, OSError, ValueError, AttributeError, RecursionError):
         return None
-    return {n: v if n.endswith("_seconds") else int(v) for n, v in sorted(known.items())}
+    return {n: v if n.endswith("_seconds") else int(v) for n, v in sorted(totals.items())}

@@ -69,7 +69,7 @@ class RemovableSet:
 
 def find_removable(
     store: Store | None,  # noqa: ARG001 - what a scan told suffices
-    seen: Scan,
+    scan_result: Scan,
     options: PruneOptions | None,
     *,
     now_ns: int,
@@ -79,21 +79,21 @@ def find_removable(
     """Tell what a plan could remove from a cache of JAX.
 
     Args:
-        seen: a deep scan; with heads if an order asks for seconds.
+        scan_result: a deep scan; with heads if an order asks for seconds.
         options: None where a person chooses among the entries.
         keep: keys that must stay.
         lookup: the ledger, if it is another than that of the scan.
     """
-    if lookup is None and seen.ledger:
-        lookup = seen.ledger.record
+    if lookup is None and scan_result.ledger:
+        lookup = scan_result.ledger.record
     grace_seconds = options.grace_seconds if options else 0
-    how: dict[str, Any] = {"now_ns": now_ns, "grace_seconds": grace_seconds}
-    items = list(removable_entries(seen, keep=frozenset(keep), lookup=lookup, **how))
+    limits: dict[str, Any] = {"now_ns": now_ns, "grace_seconds": grace_seconds}
+    items = list(removable_entries(scan_result, keep=frozenset(keep), lookup=lookup, **limits))
     if options:
-        items += _removable_others(seen, _other_kinds(options), **how)
-    size = total_bytes(seen)
+        items += _removable_others(scan_result, _other_kinds(options), **limits)
+    size = total_bytes(scan_result)
     fixed_bytes = size - sum(i.removal.size_bytes for i in items)
-    return RemovableSet(items, size, fixed_bytes, seen.records_reads)
+    return RemovableSet(items, size, fixed_bytes, scan_result.records_reads)
 
 
 def _other_kinds(options: PruneOptions) -> frozenset[RemovalKind]:
@@ -106,7 +106,7 @@ def _other_kinds(options: PruneOptions) -> frozenset[RemovalKind]:
 
 
 def removable_entries(
-    seen: Scan,
+    scan_result: Scan,
     *,
     now_ns: int,
     grace_seconds: float,
@@ -119,15 +119,15 @@ def removable_entries(
         grace_seconds: younger ones are protected; so are those in ``keep`` and pinned ones.
         lookup: the ledger.
     """
-    inventory = seen.inventory
+    inventory = scan_result.inventory
     files = {f.info.name: f for f in inventory.entries}
     grace_ns = int(grace_seconds * NS_PER_SECOND)
-    records = {e.key: r for e in seen.entries if lookup and (r := lookup(e.key))}
+    records = {e.key: r for e in scan_result.entries if lookup and (r := lookup(e.key))}
     measured = {k: r.compile_seconds for k, r in records.items() if r.compile_seconds is not None}
     means = mean_seconds(measured.values())
-    for entry in seen.entries:
+    for entry in scan_result.entries:
         file = files[entry.file]
-        known = records.get(entry.key)
+        record = records.get(entry.key)
         used_ns = min(entry.last_used_ns, now_ns)
         seconds = measured.get(entry.key, entry.compile_seconds)
         saved = saved_seconds(measured.get(entry.key), entry.compile_seconds, means)
@@ -147,26 +147,28 @@ def removable_entries(
                 removal.size_bytes,
                 used_ns,
                 0.0 if worthless else saved,
-                estimate_hits(known.hits if known else 0, entry.created_ns, used_ns),
+                estimate_hits(record.hits if record else 0, entry.created_ns, used_ns),
             ),
             used_from=entry.last_used_from,
             held_by=(
                 "kept"
                 if entry.key in keep
                 else "pinned"
-                if known and known.pinned
+                if record and record.pinned
                 else hold_young(entry.created_ns, now_ns, grace_ns)
             ),
-            untuned=bool(known and known.tuning_of(entry.created_ns, entry.size_bytes) == UNTUNED),
+            untuned=bool(
+                record and record.tuning_of(entry.created_ns, entry.size_bytes) == UNTUNED
+            ),
         )
 
 
 def _removable_others(
-    seen: Scan, wanted: Collection[RemovalKind], *, now_ns: int, grace_seconds: float
+    scan_result: Scan, wanted: Collection[RemovalKind], *, now_ns: int, grace_seconds: float
 ) -> Iterator[RemovableItem]:
     """Yield the files of the ``wanted`` kinds that are no entries."""
     grace_ns = int(grace_seconds * NS_PER_SECOND)
-    for kind, info in _other_files(seen):
+    for kind, info in _other_files(scan_result):
         if kind in wanted:
             used_ns = min(max(info.mtime_ns, info.atime_ns), now_ns)
             removal = Removal(kind, info, None, None, "", "requested", used_ns, None)
@@ -187,10 +189,10 @@ def hold_young(created_ns: int, now_ns: int, grace_ns: int) -> Hold | None:
     return "young" if abs(now_ns - created_ns) < grace_ns else None
 
 
-def _other_files(seen: Scan) -> Iterator[tuple[RemovalKind, FileInfo]]:
-    for _, info in seen.inventory.orphan_atimes():
+def _other_files(scan_result: Scan) -> Iterator[tuple[RemovalKind, FileInfo]]:
+    for _, info in scan_result.inventory.orphan_atimes():
         yield "orphan-atime", info
-    for other in seen.inventory.others:
+    for other in scan_result.inventory.others:
         if other.info.type != "file" or other.kind is FileKind.UNKNOWN:
             continue
         if other.kind is FileKind.TEMP or is_temporary(other.info.name):
@@ -201,8 +203,8 @@ def _other_files(seen: Scan) -> Iterator[tuple[RemovalKind, FileInfo]]:
             yield "quarantine", other.info
 
 
-def total_bytes(seen: Scan) -> int:
+def total_bytes(scan_result: Scan) -> int:
     """Sum up what a bound on the size counts; an entry that vanished meanwhile counts nothing."""
-    inventory, there = seen.inventory, {e.file for e in seen.entries}
-    gone = (f.info.size_bytes for f in inventory.entries if f.info.name not in there)
+    inventory, entry_files = scan_result.inventory, {e.file for e in scan_result.entries}
+    gone = (f.info.size_bytes for f in inventory.entries if f.info.name not in entry_files)
     return counted_bytes(inventory.files()) - sum(gone)

@@ -105,9 +105,9 @@ def describe(removed: Sequence[Removal], verb: str) -> str:
     parts = [format_count(entries, "entry")] if entries or len(removed) == entries else []
     if others := len(removed) - entries:
         parts.append(format_count(others, "other file"))
-    known = [r.compile_seconds for r in removed if r.compile_seconds is not None]
+    seconds = [r.compile_seconds for r in removed if r.compile_seconds is not None]
     each = " each" if entries > 1 else ""
-    lost = format_compiling(sum(known), entries) if known else f"unknown compile time{each}"
+    lost = format_compiling(sum(seconds), entries) if seconds else f"unknown compile time{each}"
     freed = format_size(freed_bytes(removed))
     cost = f", {lost}" if entries else ""
     return f"{verb} {' and '.join(parts)} ({freed}{cost})"
@@ -145,7 +145,7 @@ def _hold(plan: "PrunePlan", why: Hold, count: int) -> str:
     if why == "kept":
         keep, filters = (plan.options.keep, plan.options.filters) if plan.options else ((), ())
         by = {"kept by --keep": keep, "outside --filter": filters}
-        return f"{entries} {' or '.join(text for text, given in by.items() if given) or 'kept'}"
+        return f"{entries} {' or '.join(text for text, applies in by.items() if applies) or 'kept'}"
     if why == "pinned":
         return f"{entries} pinned (jaxcache pin lists them)"
     seconds = plan.options.grace_seconds if plan.options else 0

@@ -47,18 +47,18 @@ def plan_cache_prune(
             where ``used_since`` would take entries of a cache that records no use at all.
     """
     options.check()
-    how: dict[str, Any] = {"now_ns": now_ns, "workers": workers, "progress": progress}
-    found = find_prunable(store, layout, options, index_folder=index_folder, **how)
+    scan_options: dict[str, Any] = {"now_ns": now_ns, "workers": workers, "progress": progress}
+    prunable = find_prunable(store, layout, options, index_folder=index_folder, **scan_options)
     plan = plan_items(
-        found.removable,
-        found.entries,
+        prunable.removable,
+        prunable.entries,
         options,
         cache_dir=store.url,
         now_ns=now_ns,
         rank=layout.rank,
     )
-    plan = replace(plan, uncounted_bytes=found.uncounted_bytes)
-    return plan if found.has_seconds else _price(store, layout, plan, workers)
+    plan = replace(plan, uncounted_bytes=prunable.uncounted_bytes)
+    return plan if prunable.has_seconds else _price(store, layout, plan, workers)
 
 
 class Prunable(NamedTuple):
@@ -94,17 +94,26 @@ def find_prunable(
     selection = Selection.parse((), options.filters)
     needed = selection.scan_options(has_heads=layout.has_heads)
     heads = with_seconds or weighs_seconds(options) or needed["heads"]
-    how: dict[str, Any] = {"now_ns": now_ns, "workers": workers, "progress": progress}
-    seen = _look(store, layout, index_folder, heads=heads, details=needed["details"], **how)
+    scan_options: dict[str, Any] = {"now_ns": now_ns, "workers": workers, "progress": progress}
+    scan_result = _look(
+        store, layout, index_folder, heads=heads, details=needed["details"], **scan_options
+    )
     # Each must fit an entry, so that a typing error deletes nothing.
-    kept = {e.key for e in select_by_keys(seen.entries, options.keep)} if options.keep else set()
+    kept = (
+        {e.key for e in select_by_keys(scan_result.entries, options.keep)}
+        if options.keep
+        else set()
+    )
     if options.filters:
-        kept |= {e.key for e in seen.entries} - {
-            e.key for e in selection.pick(seen.entries, now_ns)
+        kept |= {e.key for e in scan_result.entries} - {
+            e.key for e in selection.pick(scan_result.entries, now_ns)
         }
-    removable = layout.find_removable(store, seen, options, now_ns=now_ns, keep=kept)
+    removable = layout.find_removable(store, scan_result, options, now_ns=now_ns, keep=kept)
     return Prunable(
-        removable, len(seen.entries), count_bytes(seen.inventory.files())[1], has_seconds=heads
+        removable,
+        len(scan_result.entries),
+        count_bytes(scan_result.inventory.files())[1],
+        has_seconds=heads,
     )
 
 
@@ -126,15 +135,17 @@ def plan_cache_removal(
         UsageError: ``short-prefix``.
         JaxcacheError: ``no-match``, ``ambiguous-key``, or ``pinned``.
     """
-    how: dict[str, Any] = {"now_ns": now_ns, "workers": workers, "progress": progress}
+    scan_options: dict[str, Any] = {"now_ns": now_ns, "workers": workers, "progress": progress}
     if not (keys or filters):
         raise UsageError("nothing is selected to be removed", hint="give a KEY, or --filter")
     selection = Selection.parse(keys, filters)
-    how |= selection.scan_options(has_heads=layout.has_heads)
-    seen = _look(store, layout, index_folder, **how)
-    chosen = selection.pick(seen.entries, now_ns, shortest_prefix=REMOVAL_PREFIX)
-    found = layout.find_removable(store, seen, None, now_ns=now_ns, keep=())
-    plan = plan_removal(found, seen.entries, chosen, cache_dir=store.url, rank=layout.rank)
+    scan_options |= selection.scan_options(has_heads=layout.has_heads)
+    scan_result = _look(store, layout, index_folder, **scan_options)
+    chosen = selection.pick(scan_result.entries, now_ns, shortest_prefix=REMOVAL_PREFIX)
+    removable = layout.find_removable(store, scan_result, None, now_ns=now_ns, keep=())
+    plan = plan_removal(
+        removable, scan_result.entries, chosen, cache_dir=store.url, rank=layout.rank
+    )
     return _price(store, layout, plan, workers)
 
 
@@ -154,10 +165,10 @@ def _look(
     if folder and (heads or details or store.remote):
         index = layout.load_index(folder, store.url, now_ns=now_ns)
     aids = ScanAids(index, workers, progress)
-    seen = layout.scan(store, aids, heads=heads, details=details, deep=True)
+    scan_result = layout.scan(store, aids, heads=heads, details=details, deep=True)
     if index is not None:
-        index.save(entry.file for entry in seen.entries)
-    return seen
+        index.save(entry.file for entry in scan_result.entries)
+    return scan_result
 
 
 def _price(store: Store, layout: "Layout", plan: PrunePlan, workers: int) -> PrunePlan:

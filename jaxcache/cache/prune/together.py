@@ -52,35 +52,39 @@ def plan_prune_together(
         JaxcacheError: as for one cache; a KEY of ``--keep`` must fit in one of them.
     """
     options.check()
-    how: dict[str, Any] = {"index_folder": index_folder, "now_ns": now_ns, "workers": workers}
-    how |= {"progress": None, "with_seconds": True}
-    found: dict[str, Prunable] = {}
+    scan_options: dict[str, Any] = {
+        "index_folder": index_folder,
+        "now_ns": now_ns,
+        "workers": workers,
+    }
+    scan_options |= {"progress": None, "with_seconds": True}
+    prunable: dict[str, Prunable] = {}
     misfits: list[JaxcacheError] = []
     for name, member in members.items():
         try:
-            found[name] = find_prunable(*member, options, **how)
+            prunable[name] = find_prunable(*member, options, **scan_options)
         except JaxcacheError as error:
             if error.code != "no-match":
                 raise
             misfits.append(error)
-            found[name] = find_prunable(*member, options.replace(keep=()), **how)
+            prunable[name] = find_prunable(*member, options.replace(keep=()), **scan_options)
     if misfits and len(misfits) == len(members):
         raise misfits[0]
-    sets = [one.removable for one in found.values()]
+    sets = [one.removable for one in prunable.values()]
     together = RemovableSet(
-        [_put_below(name, item) for name, one in found.items() for item in one.removable.items],
+        [_put_below(name, item) for name, one in prunable.items() for item in one.removable.items],
         sum(one.size_bytes for one in sets),
         sum(one.fixed_bytes for one in sets),
     )
     plan = plan_items(
         together,
-        sum(one.entries for one in found.values()),
+        sum(one.entries for one in prunable.values()),
         options,
         cache_dir=root,
         now_ns=now_ns,
         rank=_rank_below(members),
     )
-    return replace(plan, uncounted_bytes=sum(one.uncounted_bytes for one in found.values()))
+    return replace(plan, uncounted_bytes=sum(one.uncounted_bytes for one in prunable.values()))
 
 
 def _put_below(name: str, item: RemovableItem) -> RemovableItem:

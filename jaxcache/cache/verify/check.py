@@ -113,35 +113,35 @@ class RecordedDigest(NamedTuple):
 
 
 def check_entry(
-    store: Store, file: EntryFile, known: RecordedDigest | None, *, decode: bool
+    store: Store, file: EntryFile, recorded: RecordedDigest | None, *, decode: bool
 ) -> Checked:
     """Decompress one entry whole and check everything inside.
 
     Args:
-        known: what the ledger recorded of its payload.
+        recorded: what the ledger recorded of its payload.
         decode: also decode the payload: structure, inner hashes, module name. Holds it whole.
     """
-    return _catching(partial(_check_whole, known=known, decode=decode), store, file)
+    return _catching(partial(_check_whole, recorded=recorded, decode=decode), store, file)
 
 
 def _check_whole(
-    store: Store, file: EntryFile, *, known: RecordedDigest | None, decode: bool
+    store: Store, file: EntryFile, *, recorded: RecordedDigest | None, decode: bool
 ) -> Checked:
     problems: list[Problem] = []
-    if not decode and known is None and file.info.size_bytes <= SMALL_BYTES:
+    if not decode and recorded is None and file.info.size_bytes <= SMALL_BYTES:
         (data,) = store.read_many([file.info.name], limit=SMALL_BYTES + 1)
         if isinstance(data, bytes) and (sealed := check_small(data)) is not None:
             return _SOUND[sealed]
     with store.open(file.info.name) as opened:
-        if not decode and known is None:
+        if not decode and recorded is None:
             check_content(opened, file.info.size_bytes)
         else:
-            problems = _check_payload(opened, file, known, decode)
+            problems = _check_payload(opened, file, recorded, decode)
         opened.seek(0)
         sealed = read_head(opened.read(SMALL_BYTES), file.info.size_bytes).checksum
     if sealed:  # a right checksum outweighs a record
         problems = [p for p in problems if p.kind not in _BY_RECORD]
-    proven = not problems and (sealed or known is not None)
+    proven = not problems and (sealed or recorded is not None)
     return Checked(tuple(problems), proven=proven, unsealed=not sealed)
 
 
@@ -149,7 +149,7 @@ def check_decoded(
     store: Store, wanted: Sequence[tuple[EntryFile, RecordedDigest | None]]
 ) -> Iterator[Checked]:
     """Check some entries with what is recorded of them, and decode them."""
-    return (check_entry(store, file, known, decode=True) for file, known in wanted)
+    return (check_entry(store, file, recorded, decode=True) for file, recorded in wanted)
 
 
 def find_recorded(file: EntryFile, record: Record | None) -> RecordedDigest | None:
@@ -161,8 +161,8 @@ def find_recorded(file: EntryFile, record: Record | None) -> RecordedDigest | No
 
 def recorded_digest(file: EntryFile, record: Record | None) -> str | None:
     """The payload's SHA-256 in the ledger, if other bytes are damage."""
-    known = find_recorded(file, record)
-    return known.sha256 if known and known.binding else None
+    recorded = find_recorded(file, record)
+    return recorded.sha256 if recorded and recorded.binding else None
 
 
 def check_payload(file: EntryFile, payload: bytes | bytearray | memoryview) -> Iterator[Problem]:
@@ -174,32 +174,32 @@ def check_payload(file: EntryFile, payload: bytes | bytearray | memoryview) -> I
 
 
 def _check_payload(
-    opened: BinaryIO, file: EntryFile, known: RecordedDigest | None, decode: bool
+    opened: BinaryIO, file: EntryFile, recorded: RecordedDigest | None, decode: bool
 ) -> list[Problem]:
-    payload = OpenPayload(opened, file.info.size_bytes, hashed=known is not None)
+    payload = OpenPayload(opened, file.info.size_bytes, hashed=recorded is not None)
     kept = bytearray()
     for chunk in payload:
         if decode and payload.size_bytes <= MAX_DECODED_BYTES:
             kept += chunk
-    differs = known is not None and known.sha256 != payload.sha256
+    differs = recorded is not None and recorded.sha256 != payload.sha256
     problems = []
-    if known and differs and known.binding:
-        problems.append(digest_mismatch(file, payload.sha256, known.sha256))
+    if recorded and differs and recorded.binding:
+        problems.append(digest_mismatch(file, payload.sha256, recorded.sha256))
     if decode and payload.size_bytes <= MAX_DECODED_BYTES:
         problems.extend(check_payload(file, kept))
-    if known and differs and not problems:  # else it is damaged, whoever wrote it
-        detail = f"written after it was recorded: {_digests(payload.sha256, known.sha256)}"
+    if recorded and differs and not problems:  # else it is damaged, whoever wrote it
+        detail = f"written after it was recorded: {_digests(payload.sha256, recorded.sha256)}"
         problems.append(_problem(file, "changed-since-recorded", detail))
     return problems
 
 
-def digest_mismatch(file: EntryFile, found: str, known: str) -> Problem:
+def digest_mismatch(file: EntryFile, computed: str, recorded: str) -> Problem:
     """The finding that a payload is not the one in the ledger."""
-    return _problem(file, "digest-mismatch", _digests(found, known))
+    return _problem(file, "digest-mismatch", _digests(computed, recorded))
 
 
-def _digests(found: str, known: str) -> str:
-    return f"payload has SHA-256 {found[:12]}…, the ledger recorded {known[:12]}…"
+def _digests(computed: str, recorded: str) -> str:
+    return f"payload has SHA-256 {computed[:12]}…, the ledger recorded {recorded[:12]}…"
 
 
 def _problem(file: EntryFile, kind: ProblemKind, detail: str) -> Problem:
@@ -208,22 +208,22 @@ def _problem(file: EntryFile, kind: ProblemKind, detail: str) -> Problem:
 
 def files_to_check(
     store: Store,  # noqa: ARG001 - the names suffice
-    seen: Scan,
+    scan_result: Scan,
     chosen: Collection[str],
     options: VerifyOptions,  # noqa: ARG001
 ) -> list[EntryFile]:
     """Return the entries to check, of those chosen by file."""
-    return [f for f in seen.inventory.entries if f.info.name in chosen]
+    return [f for f in scan_result.inventory.entries if f.info.name in chosen]
 
 
 def check_entries(
-    store: Store, seen: Scan, files: Sequence[EntryFile], options: VerifyOptions
+    store: Store, scan_result: Scan, files: Sequence[EntryFile], options: VerifyOptions
 ) -> Iterator[tuple[str, Checked]]:
     """Check entries, by file, in the order in which they are done.
 
     Large entries are shared among threads, many that are decoded among processes.
     """
-    budget, ledger = ByteBudget(_MEMORY_BYTES), seen.ledger
+    budget, ledger = ByteBudget(_MEMORY_BYTES), scan_result.ledger
 
     def known_of(file: EntryFile) -> RecordedDigest | None:
         return find_recorded(file, ledger.record(file.key_text) if ledger else None)
@@ -252,10 +252,10 @@ def check_entries(
         try:
             if elsewhere:
                 wanted = [(f, known_of(f)) for f in elsewhere]
-                found = spread(
+                checks = spread(
                     check_decoded, store, wanted, workers=jobs, above=0, chunk=_SPREAD_CHUNK
                 )
-                yield from zip((f.info.name for f in elsewhere), found, strict=True)
+                yield from zip((f.info.name for f in elsewhere), checks, strict=True)
             for file in here:
                 if file.info.name not in names:
                     yield file.info.name, check(file)
@@ -303,10 +303,13 @@ def _walk_frame(store: Store, file: EntryFile) -> Checked:
 
 
 def check_beside(
-    seen: Scan, files: Sequence[EntryFile], checks: Mapping[str, Checked], options: VerifyOptions
+    scan_result: Scan,
+    files: Sequence[EntryFile],
+    checks: Mapping[str, Checked],
+    options: VerifyOptions,
 ) -> Iterator[Problem]:
     """Yield what is to be said of entries beside their content."""
-    atimes = seen.inventory.atimes
+    atimes = scan_result.inventory.atimes
     wanted = options.atimes or bool(atimes)
     for file in files:
         if wanted and file.kind is FileKind.ENTRY and file.key_text not in atimes:

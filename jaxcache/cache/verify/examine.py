@@ -133,19 +133,19 @@ def verify(
         JaxcacheError: a KEY fits nothing, or more than it may.
     """
     selection = Selection.parse(options.keys, options.filters)
-    seen = layout.scan(store, NO_AIDS, heads=False, details=False, deep=False)
-    _refuse_foreign(store, seen)
+    scan_result = layout.scan(store, NO_AIDS, heads=False, details=False, deep=False)
+    _refuse_foreign(store, scan_result)
     # What a filter reads of entries may bring findings of its own, which the checks repeat.
-    read = seen
-    how = selection.scan_options(has_heads=layout.has_heads)
-    if any(how.values()):
-        read = layout.scan(store, NO_AIDS, deep=False, **how)
+    read = scan_result
+    scan_options = selection.scan_options(has_heads=layout.has_heads)
+    if any(scan_options.values()):
+        read = layout.scan(store, NO_AIDS, deep=False, **scan_options)
     chosen = {e.file for e in selection.pick(read.entries, now_ns)}
-    entries = {e.file: e for e in seen.entries if e.file in chosen}
-    files = layout.files_to_check(store, seen, entries, options)
-    problems = [p for p in seen.problems if p.file in entries]
+    entries = {e.file: e for e in scan_result.entries if e.file in chosen}
+    files = layout.files_to_check(store, scan_result, entries, options)
+    problems = [p for p in scan_result.problems if p.file in entries]
     checks: dict[str, Checked] = {}
-    for done, (name, checked) in enumerate(layout.check(store, seen, files, options), 1):
+    for done, (name, checked) in enumerate(layout.check(store, scan_result, files, options), 1):
         checks[name] = checked
         if progress and (done % _PROGRESS_EVERY == 0 or done == len(files)):
             progress(done, len(files))
@@ -163,7 +163,7 @@ def verify(
                 now, then = again.info, file.info
                 if not same_file(now, then) or now.ctime_ns != then.ctime_ns:
                     growing.add(file.info.name)
-                checks.update(layout.check(store, seen, [again], options))
+                checks.update(layout.check(store, scan_result, [again], options))
         files = [f for f in files if not checks[f.info.name].missing]
     for file in files:
         problems.extend(checks[file.info.name].problems)
@@ -171,11 +171,11 @@ def verify(
         bad = {p.file for p in problems if p.kind not in INFORMATIONAL}
         sound = [f for f in files if f.info.name not in bad]
         problems.extend(loader(store, sound, progress))
-    problems.extend(layout.check_beside(seen, files, checks, options))
+    problems.extend(layout.check_beside(scan_result, files, checks, options))
     if not (options.keys or options.filters):
-        problems.extend(_about_directory(store, seen))
+        problems.extend(_about_directory(store, scan_result))
     failing = {p.file for p in problems if p.kind not in INFORMATIONAL}
-    infos = _infos(store, seen, files, {p.file for p in problems})
+    infos = _infos(store, scan_result, files, {p.file for p in problems})
     unproven = {p.file for p in problems if p.kind not in CORRUPT - _UNFINISHED | INFORMATIONAL}
     return Verification(
         cache_dir=store.url,
@@ -197,13 +197,13 @@ def verify(
     )
 
 
-def _refuse_foreign(store: Store, seen: "Seen") -> None:
+def _refuse_foreign(store: Store, scan_result: "Seen") -> None:
     """Refuse a directory whose files are all of other programs.
 
     Raises:
         NoCacheError: ``no-cache``.
     """
-    kinds = {kind for kind, _ in seen.inventory.files()}
+    kinds = {kind for kind, _ in scan_result.inventory.files()}
     if (
         kinds
         and kinds <= {"stray", "unknown-directory"}
@@ -222,13 +222,13 @@ def _look_again(store: Store, file: Any) -> Any:
         return file
 
 
-def _about_directory(store: Store, seen: "Seen") -> Iterator[Problem]:
+def _about_directory(store: Store, scan_result: "Seen") -> Iterator[Problem]:
     """Yield what is wrong with the files that are no entries, and with who may write."""
-    found = list(seen.inventory.problems())
-    yield from found
-    known = {p.file for p in found}
+    problems = list(scan_result.inventory.problems())
+    yield from problems
+    named_files = {p.file for p in problems}
     for info in find_leftovers(store):
-        if info.name not in known:
+        if info.name not in named_files:
             yield Problem(info.name, "temp-file", "left by a broken write")
     root = store.root
     if root is None:
@@ -238,7 +238,7 @@ def _about_directory(store: Store, seen: "Seen") -> Iterator[Problem]:
         yield Problem(".", "unsafe-permissions", detail)
     user = os.geteuid() if hasattr(os, "geteuid") else None
     trusted = {0, root.owner, user}
-    for info, key in seen.inventory.trusted():
+    for info, key in scan_result.inventory.trusted():
         if info.mode & _WORLD_WRITABLE:
             detail = f"mode {info.mode & 0o7777:o}: anybody may change it"
             yield Problem(info.name, "unsafe-permissions", detail, key)
@@ -247,13 +247,15 @@ def _about_directory(store: Store, seen: "Seen") -> Iterator[Problem]:
 
 
 def _infos(
-    store: Store, seen: "Seen", files: Sequence[Any], names: AbstractSet[str]
+    store: Store, scan_result: "Seen", files: Sequence[Any], names: AbstractSet[str]
 ) -> dict[str, FileInfo]:
     """The files of those names, as they were looked at."""
-    found = {i.name: i for _, i in seen.inventory.files() if i.name in names} if names else {}
-    found |= {f.info.name: f.info for f in files if f.info.name in names}
-    for name in names - found.keys():
+    infos = (
+        {i.name: i for _, i in scan_result.inventory.files() if i.name in names} if names else {}
+    )
+    infos |= {f.info.name: f.info for f in files if f.info.name in names}
+    for name in names - infos.keys():
         if "/" in name:
             with contextlib.suppress(StoreError):
-                found[name] = store.info(name)
-    return found
+                infos[name] = store.info(name)
+    return infos

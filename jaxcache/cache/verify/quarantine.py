@@ -54,13 +54,13 @@ def list_quarantine(store: Store, key_of: Callable[[str], str | None]) -> list[Q
     Args:
         key_of: of a file's name in the cache.
     """
-    found = {i.name: i for i in store.walk(QUARANTINE_DIR) if i.type == "file"}
+    files = {i.name: i for i in store.walk(QUARANTINE_DIR) if i.type == "file"}
     entries = []
-    for name in sorted(found, reverse=True):
+    for name in sorted(files, reverse=True):
         inside = name.removeprefix(f"{QUARANTINE_DIR}/")
         file = inside.partition("/")[2] or inside
         if key := key_of(file):
-            entries.append(Quarantined(key, file, found[name], found.get(atime_name(name) or "")))
+            entries.append(Quarantined(key, file, files[name], files.get(atime_name(name) or "")))
     return entries
 
 
@@ -75,41 +75,41 @@ def restore(
         JaxcacheError: ``no-match`` where a KEY fits nothing in quarantine.
         LockedError
     """
-    found = list_quarantine(store, layout.key_of)
+    files = list_quarantine(store, layout.key_of)
     dated = any(split_name(i.name)[0] is FileKind.ATIME for i in store.list())
     for text in keys:
-        if not any(fits_key(q.key, text) for q in found):
+        if not any(fits_key(q.key, text) for q in files):
             raise JaxcacheError(
                 f"nothing in quarantine matches {text!r}",
                 code="no-match",
                 hint="without KEY, everything in quarantine is restored",
             )
-    wanted = [q for q in found if not keys or any(fits_key(q.key, text) for text in keys)]
+    wanted = [q for q in files if not keys or any(fits_key(q.key, text) for text in keys)]
     restored: list[Quarantined] = []
-    left: list[tuple[Quarantined, str]] = []
+    unrestored: list[tuple[Quarantined, str]] = []
 
     def bring_back(item: Quarantined) -> None:
         try:
-            there = store.info(item.file)
+            present = store.info(item.file)
         except StoreError:
             pass
         else:
-            if same_file(there, item.info):  # a restoration was killed between its two names
+            if same_file(present, item.info):  # a restoration was killed between its two names
                 if not dry_run:
                     store.delete(item.info.name)
                 restored.append(item)
             else:
-                left.append((item, "the cache has a newer one"))
+                unrestored.append((item, "the cache has a newer one"))
             return
         if any(other.file == item.file for other in restored):
-            left.append((item, "a later one was restored"))
+            unrestored.append((item, "a later one was restored"))
             return
         if not dry_run:
             try:
                 used_ns = item.info.mtime_ns if dated else None
                 move_pair_in(store, item.info.name, item.file, item.atime, used_ns=used_ns)
             except StoreError as error:
-                left.append((item, error.reason))
+                unrestored.append((item, error.reason))
                 return
         restored.append(item)
 
@@ -118,4 +118,4 @@ def restore(
             bring_back(item)
     else:
         run_guarded(store, bring_back, wanted, guard=layout.guard)
-    return Restoration(store.url, dry_run, tuple(restored), tuple(left))
+    return Restoration(store.url, dry_run, tuple(restored), tuple(unrestored))

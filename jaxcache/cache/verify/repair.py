@@ -185,8 +185,8 @@ def execute_repair(
     run_guarded(store, run, steps, guard=layout.guard, progress=progress)
     gone = (s for s in steps if actions[s.file] in _GONE and not s.temporary)
     ledger = Ledger.load(store)
-    known = (r for s in gone if (r := ledger.record(s.key or s.file)) and r.payload_sha256)
-    append(store, [Event(record.key, REMOVED, began_ns) for record in known])
+    records = (r for s in gone if (r := ledger.record(s.key or s.file)) and r.payload_sha256)
+    append(store, [Event(record.key, REMOVED, began_ns) for record in records])
     return Repair(False, actions)
 
 
@@ -205,8 +205,8 @@ def _execute(store: Store, folder: str, step: RepairStep, young: bool) -> Repair
         move_pair_out(store, step.file, folder)
     elif step.action == "back-fill":
         stamp = atime_name(step.file)
-        there = find(store, stamp) if stamp else None
-        if there is None or there.size_bytes != ATIME_BYTES:  # else JAX was faster
+        stamp_info = find(store, stamp) if stamp else None
+        if stamp_info is None or stamp_info.size_bytes != ATIME_BYTES:  # else JAX was faster
             write_atime(store, step.file, step.stamp_ns, replace=True)
     elif step.file.endswith(CACHE_SUFFIX):
         if not delete_pair(store, step.info):
