@@ -94,8 +94,17 @@ def test_a_function_that_was_traced_earlier_is_no_callback() -> None:
     assert not any(line.is_callback_site for line in sketch(nested).lines)
 
 
-@pytest.mark.parametrize(("text", "cause"), [(MODULE, Cause.CONSTANT), (CALLS_BACK, Cause.UNKNOWN)])
-def test_a_constant_of_a_library_that_calls_back_has_no_line(text: str, cause: Cause) -> None:
+#: As ``MODULE``, without a function of the user's on the stack of the multiplication.
+ALONE = MODULE.replace("callsite(#loc8 at #loc6)", "callsite(#loc8 at #loc8)")
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [(MODULE, Cause.CONSTANT), (CALLS_BACK, Cause.UNKNOWN), (ALONE, Cause.UNKNOWN)],
+)
+def test_a_constant_of_a_library_has_a_line_only_where_the_user_can_have_written_it(
+    text: str, cause: Cause
+) -> None:
     edited = text.replace("dense<5.000000e-01>", "dense<2.500000e-01>")
     (difference,) = compare_code(sketch(text), sketch(edited))
     assert difference.cause is cause

@@ -44,16 +44,22 @@ class _Change:
         return _counts(self.new) - _counts(self.old)
 
     @property
+    def is_in_library(self) -> bool:
+        """Whether no function of the user's is on the stack of the operations."""
+        return is_library(self.place.file)
+
+    @property
     def is_placed(self) -> bool:
         """Whether the edit is in this line, or in a value that this line names."""
-        return not (self.new or self.old or _NO_LINE).is_callback_site
+        line = self.new or self.old or _NO_LINE
+        return not (self.is_in_library or line.is_callback_site)
 
     @property
     def rank(self) -> tuple[bool, bool, bool, int]:
         """Lines of the user's own first, then other operations before other types."""
         without_types = [Counter(_without_types(c)) for c in (self.removed, self.added)]
         unlike = (without_types[0] - without_types[1]) + (without_types[1] - without_types[0])
-        return is_library(self.place.file), not self.is_placed, not unlike, -unlike.total()
+        return self.is_in_library, not self.is_placed, not unlike, -unlike.total()
 
 
 def compare_code(old: Sketch, new: Sketch) -> list[Difference]:
@@ -208,15 +214,18 @@ def _describe(change: _Change) -> Difference:
 
 
 def _unplaced(change: _Change) -> Difference:
-    """Describe what a library computes of values that any function it called back may hold."""
+    """Describe what a library computes, of values that come from a line that is not known."""
+    title = f"what a library computes {'at' if change.is_in_library else 'for'} {change.place}"
+    why = "its code or a value that it was given changed"
+    if not change.is_in_library:
+        why = "that library also calls functions of yours, and a value may come from any of them"
     return replace(
         _describe(change),
-        meaning=f"what a library computes for {change.place}; that library also calls your "
-        "functions, so the line cannot be determined",
+        meaning=f"{title}; {why}: the line is not known",
         fix=None,
         cause=Cause.UNKNOWN,
         where=(),
-        title=f"what a library computes for {change.place}",
+        title=title,
     )
 
 
