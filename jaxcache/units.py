@@ -96,8 +96,12 @@ def format_duration(seconds: float) -> str:
         (60, "m", 1, "s"),
     ):
         if whole >= size:
-            rest = whole % size // small
-            return f"{whole // size}{unit} {rest}{small_unit}" if rest else f"{whole // size}{unit}"
+            remainder = whole % size // small
+            return (
+                f"{whole // size}{unit} {remainder}{small_unit}"
+                if remainder
+                else f"{whole // size}{unit}"
+            )
     return f"{whole} s"
 
 
@@ -121,9 +125,9 @@ def rfc3339(time_ns: int) -> str:
 
     Times outside what a calendar holds (a corrupt ``-atime``) come back at its nearer end.
     """
-    whole, rest = divmod(time_ns, NS_PER_SECOND)
+    whole, nanoseconds = divmod(time_ns, NS_PER_SECOND)
     whole = min(max(whole, 0), _LAST_SECOND)
-    moment = _EPOCH + timedelta(0, whole, rest // 1000)
+    moment = _EPOCH + timedelta(0, whole, nanoseconds // 1000)
     return f"{moment.isoformat(timespec='microseconds')}Z"
 
 

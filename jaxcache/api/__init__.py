@@ -210,7 +210,7 @@ class Cache(MovingMethods, CompilingMethods):
 
     # Planning
 
-    def plan_repair(self, found: "Verification", *, delete: bool = False) -> "RepairPlan":
+    def plan_repair(self, verification: "Verification", *, delete: bool = False) -> "RepairPlan":
         """Plan to repair what :meth:`verify` found: move to quarantine, or delete.
 
         >>> cache.plan_repair(cache.verify()).steps
@@ -218,7 +218,7 @@ class Cache(MovingMethods, CompilingMethods):
         """
         from jaxcache.cache.verify.repair import plan_repair
 
-        return plan_repair(found, now_ns=time.time_ns(), delete=delete)
+        return plan_repair(verification, now_ns=time.time_ns(), delete=delete)
 
     def plan_seal(self, *keys: str, progress: Progress | None = None, **options: Any) -> "SealPlan":
         """Plan to rewrite entries so that JAX itself detects corruption.
@@ -255,7 +255,8 @@ class Cache(MovingMethods, CompilingMethods):
         """
         from jaxcache.cache.prune.survey import plan_cache_prune
 
-        chosen, now_ns = PruneOptions.read(**options), time.time_ns()
+        chosen = PruneOptions.read(**options)
+        now_ns = time.time_ns()
         return plan_cache_prune(self.store, self.layout, chosen, now_ns=now_ns, progress=progress)
 
     def plan_removal(self, *keys: str, filters: tuple[str, ...] = ()) -> "PrunePlan":

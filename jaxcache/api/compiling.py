@@ -79,9 +79,11 @@ class CompilingMethods:
         """
         from jaxcache.warm.programs import WarmProgram, read_call
 
-        given = CallOptions(words=arguments, static=tuple(static), committed=committed)
+        call_options = CallOptions(words=arguments, static=tuple(static), committed=committed)
         chosen = self._place(WarmOptions.read(**options))
-        report: Report = self.layout.warm([WarmProgram(call=read_call(function, given))], chosen)
+        report: Report = self.layout.warm(
+            [WarmProgram(call=read_call(function, call_options))], chosen
+        )
         return report
 
     def run(self, *command: str, **options: Any) -> "Report":
@@ -159,8 +161,8 @@ class CompilingMethods:
         chosen = DoctorOptions.read(**options)
         if self.layout.diagnose is not None:
             chosen.check_known(self.layout.name, ())
-            found: Any = self.layout.diagnose(self.store.url, os.environ, {})
-            return found  # type: ignore[no-any-return]
+            diagnosis: Any = self.layout.diagnose(self.store.url, os.environ, {})
+            return diagnosis  # type: ignore[no-any-return]
         interpreter, settings, no_jax = ask_settings(chosen.python, os.environ)
         return diagnose(
             self.store.url,

@@ -64,7 +64,8 @@ class MovingMethods:
         from jaxcache.layouts.sides import open_side
         from jaxcache.store import open_store
 
-        chosen, path = ExportOptions.read(keys=keys, **options), os.fspath(file)
+        chosen = ExportOptions.read(keys=keys, **options)
+        path = os.fspath(file)
         since = chosen.since
         bundle_file.check_file_name(path)
         plan = self.layout.plan_export(

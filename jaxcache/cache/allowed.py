@@ -112,7 +112,8 @@ def is_allowed_flag(flag: str, *, tpu: bool = False) -> bool:
     match = re.fullmatch(r"--(xla_\w+)(?:=(\S*))?", flag, re.ASCII)
     if not match:
         return False
-    name, value = match[1], match[2] or ""
+    name = match[1]
+    value = match[2] or ""
     if name == _EXTRA:
         return all(_is_plain(*pair.partition("=")[::2]) for pair in value.split(","))
     return (tpu or name in flag_names().values()) and _is_plain(name, value)

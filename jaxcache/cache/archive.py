@@ -80,7 +80,8 @@ class Packer:
 
     def __init__(self, out: BinaryIO, parameters: Any, size_bytes: int = -1) -> None:
         compressor = zstandard.ZstdCompressor(compression_params=parameters)
-        self._out, self._frame = out, compressor.compressobj(size=size_bytes)
+        self._out = out
+        self._frame = compressor.compressobj(size=size_bytes)
         self._hash = hashlib.sha256()
         self.packed_bytes = 0
 
@@ -107,7 +108,10 @@ class Window:
     """A part of a seekable file, as far as a decompressor takes it for a file of its own."""
 
     def __init__(self, file: BinaryIO, start: int, size_bytes: int) -> None:
-        self._file, self._start, self._size, self._at = file, start, size_bytes, 0
+        self._file = file
+        self._start = start
+        self._size = size_bytes
+        self._at = 0
 
     def seek(self, offset: int) -> int:
         """Go to a place counted from the start of the window."""
@@ -124,7 +128,8 @@ class Window:
 
 def hash_range(file: BinaryIO, start: int, size_bytes: int) -> bytes:
     """Return the SHA-256 of a part of a file."""
-    digest, window = hashlib.sha256(), Window(file, start, size_bytes)
+    digest = hashlib.sha256()
+    window = Window(file, start, size_bytes)
     while chunk := window.read(CHUNK_BYTES):
         digest.update(chunk)
     return digest.digest()

@@ -105,7 +105,8 @@ def read_cache(store: Store, progress: Progress | None) -> DiffSide:
     files = sorted(inventory.entries, key=lambda e: e.info.name)
     opened = store.open_many([file.info.name for file in files])
     for done, (file, stream) in enumerate(zip(files, opened, strict=True), 1):
-        size, key = file.info.size_bytes, file.key_text
+        size = file.info.size_bytes
+        key = file.key_text
         try:
             if isinstance(stream, StoreError):
                 raise stream

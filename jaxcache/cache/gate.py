@@ -88,7 +88,8 @@ def read_content(
     Raises:
         CodecError: ``verify`` would call it damaged, or it inflates further than executables do.
     """
-    payload, opened = _Payload(name), OpenPayload(file, size_bytes, hashed=False)
+    payload = _Payload(name)
+    opened = OpenPayload(file, size_bytes, hashed=False)
     limit = None if allow_large else max_payload_bytes(size_bytes)
     for chunk in opened:
         payload.add(chunk)
@@ -109,7 +110,8 @@ def check_payload_pieces(
     Returns:
         Its SHA-256, and what is wrong with it.
     """
-    payload, packed_bytes = _Payload(name), 0
+    payload = _Payload(name)
+    packed_bytes = 0
     packer: Any = None
     for piece in pieces:
         payload.add(piece)
@@ -130,8 +132,10 @@ class _Payload:
     """A payload while it arrives: hashed, and kept to be decoded."""
 
     def __init__(self, name: str | None) -> None:
-        self._name, self._hash = name, hashlib.sha256()
-        self.held, self.size_bytes = bytearray(), 0
+        self._name = name
+        self._hash = hashlib.sha256()
+        self.held = bytearray()
+        self.size_bytes = 0
 
     def add(self, piece: memoryview) -> None:
         self._hash.update(piece)
@@ -181,7 +185,7 @@ class Gate:
     """The policy of one cache: which entries come in.
 
     Args:
-        there: names of the files that the cache holds.
+        present: names of the files that the cache holds.
         signed: digests by file that a trusted key vouches for (see
             :mod:`jaxcache.cache.move.signatures`); None where no signature is required.
         allow_large: let in what inflates further than executables do, too.
@@ -196,7 +200,8 @@ class Gate:
     ) -> None:
         self._names = {fold_name(name): name for name in present}
         self._lock = threading.Lock()
-        self.signed, self.allow_large = signed, allow_large
+        self.signed = signed
+        self.allow_large = allow_large
 
     def refuse_name(self, name: str) -> str | None:
         """Say why a file of this name cannot come in; None if it can, and its name is taken."""

@@ -124,7 +124,8 @@ class FactIndex:
         """Take over the body of a file that was found whole."""
         rows, texts_count, texts_bytes = _take(data, 0, 3)
         lengths = _take(data, 3, texts_count)
-        at, columns = 3 + texts_count, []
+        at = 3 + texts_count
+        columns = []
         for name in (*_IDENTITY, *self.facts):
             column = _take(data, at, rows)
             if name in self.texts and not -1 <= min(column) <= max(column) < texts_count:
@@ -183,7 +184,8 @@ class Index(FactIndex):
     ) -> Iterator[KnownEntry | None]:
         """Yield the facts of each entry and its ``-atime`` file; None if either has changed."""
         stamp_mtime, stamp_inode, used, *columns = self._columns[3:]
-        heads, briefs = columns[:6], columns[6:]
+        heads = columns[:6]
+        briefs = columns[6:]
         for info, stamp in files:
             row = self._row(info)
             if row is None:
@@ -217,7 +219,8 @@ class Index(FactIndex):
         self._put(info, (*stamp_row, *self._head_row(facts), *self._brief_row(brief)))
 
     def _head_row(self, facts: HeadFacts) -> tuple[int, ...]:
-        head, (kind, detail) = facts.head, facts.problem or (None, None)
+        head = facts.head
+        kind, detail = facts.problem or (None, None)
         if head is None:
             return (-1, -1, -1, -1, self._id(kind), self._id(detail))
         content = -1 if head.content_bytes is None else head.content_bytes

@@ -90,7 +90,8 @@ class Inventory:
         atimes: dict[str, FileInfo] | None = None,
         others: Iterable[OtherFile] = (),
     ) -> None:
-        self.entries, self.others = list(entries), list(others)
+        self.entries = list(entries)
+        self.others = list(others)
         self.atimes = {} if atimes is None else atimes
         self.folders: set[FileKind] = set()
 

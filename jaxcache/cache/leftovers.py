@@ -45,7 +45,8 @@ def scratch_folder(purpose: str) -> Iterator[str]:
     Raises:
         JaxcacheError: ``io-error``: it cannot be made.
     """
-    top, prefix = "the directories for temporary files", f"{TEMP_PREFIX}{purpose}-"
+    top = "the directories for temporary files"
+    prefix = f"{TEMP_PREFIX}{purpose}-"
     try:
         top = tempfile.gettempdir()
         _delete_scratch(top)

@@ -49,7 +49,8 @@ class Summary(NamedTuple):
 
     def __str__(self) -> str:
         """Return one line of sums: ``7 entries, 46.2 kB, 12 s of compiling``."""
-        count, size = format_count(self.entries, "entry"), format_size(self.size_bytes)
+        count = format_count(self.entries, "entry")
+        size = format_size(self.size_bytes)
         return f"{count}, {size}" + (f", {self.compiling}" if self.compiling else "")
 
 
@@ -75,18 +76,18 @@ class Listing:
 
 def summarize(entries: Iterable[Entry]) -> Summary:
     """Sum up entries in one pass."""
-    count = known = unread = size_bytes = payload_bytes = 0
+    count = with_seconds = unread = size_bytes = payload_bytes = 0
     seconds = 0.0
     for entry in entries:
         count += 1
         size_bytes += entry.size_bytes
         payload_bytes += entry.payload_bytes or 0
         if entry.compile_seconds is not None:
-            known += 1
+            with_seconds += 1
             seconds += entry.compile_seconds
         elif not entry.problems:
             unread += 1
-    return Summary(count, size_bytes, payload_bytes, seconds, unread if known else count)
+    return Summary(count, size_bytes, payload_bytes, seconds, unread if with_seconds else count)
 
 
 def list_cache(
@@ -119,7 +120,10 @@ def list_cache(
         UsageError, NoCacheError
         JaxcacheError: a KEY fits nothing, or more than it may.
     """
-    keys, filters, sort, limit = options.keys, options.filters, options.sort, options.limit
+    keys = options.keys
+    filters = options.filters
+    sort = options.sort
+    limit = options.limit
     # Imported here because a plain listing, the most frequent, needs none of it.
     selection = index = needed = None
     by_use = False

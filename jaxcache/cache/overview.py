@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 #: Modules whose churn is explained: finding a cause decodes several entries of each.
 _EXPLAINED_MODULES = 15
 #: Sizes that are forecast, and how many where each takes a whole plan.
-_STEPS, _UNIT_STEPS = 50, 20
+_STEPS = 50
+_UNIT_STEPS = 20
 #: Removals that a step names.
 _NAMED = 12
 
@@ -105,7 +106,7 @@ def make_overview(
             else (policy, _forecast_units(store, layout, scan_result, policy, now_ns))
             for policy in POLICIES
         ),
-        churn=layout.find_churn(store, explained=_EXPLAINED_MODULES, seen=scan_result),
+        churn=layout.find_churn(store, explained=_EXPLAINED_MODULES, scan_result=scan_result),
         uses=count_uses(ledger) if ledger else Uses(),
     )
 
@@ -154,7 +155,8 @@ def forecast_sizes(scan_result: Scan, policy: str, *, now_ns: int) -> tuple[Size
         bound = before * number // _STEPS
         if bound < removable.fixed_bytes:
             break
-        excess, going = before - bound, []
+        excess = before - bound
+        going = []
         for _, together in groupby(discarded, without_suffix):  # the oldest first, as in prune
             if excess > 0:
                 items = [pool[name] for name in together]

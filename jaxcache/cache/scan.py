@@ -211,7 +211,9 @@ def read_entries(
     recalled: Sequence[KnownEntry | None] = [None] * len(files)
     if index is not None:
         recalled = list(index.recall((f.info, _atime_of(f, atimes)) for f in files))
-    unread = [f for f, known in zip(files, recalled, strict=True) if known is None]
+    unread = [
+        f for f, recalled_facts in zip(files, recalled, strict=True) if recalled_facts is None
+    ]
     # Of objects, a request for each date would only tell what the listing does: see _entry.
     stamps = {} if store.remote or not dates else atimes
     dated = ((f.info, _atime_of(f, stamps)) for f in unread)
@@ -226,14 +228,15 @@ def read_entries(
         facts_of = read_facts(store, requests, workers=aids.workers)
     entries: list[Entry] = []
     problems: list[Problem] = []
-    for done, (file, known) in enumerate(zip(files, recalled, strict=True)):
+    for done, (file, recalled_facts) in enumerate(zip(files, recalled, strict=True)):
         if aids.progress and done % _PROGRESS_EVERY == 0:
             aids.progress(done, len(files))
-        facts = next(facts_of) if known is None else known.facts
-        brief = known.brief if known else None
-        learnt = known is None
+        facts = next(facts_of) if recalled_facts is None else recalled_facts.facts
+        brief = recalled_facts.brief if recalled_facts else None
+        learnt = recalled_facts is None
         if details and brief is None:
-            brief, learnt = next(briefs_of), True
+            brief = next(briefs_of)
+            learnt = True
         if facts.gone:
             continue
         if learnt and heads and index is not None:
@@ -258,9 +261,9 @@ def _read_and_decode(
 ) -> "tuple[Iterator[HeadFacts], Iterator[Brief]]":
     """The facts of the files that nothing is known of, and the briefs of those that have none."""
     undecoded = [
-        (f, known)
-        for f, known in zip(files, recalled, strict=True)
-        if known is None or known.brief is None
+        (f, recalled_facts)
+        for f, recalled_facts in zip(files, recalled, strict=True)
+        if recalled_facts is None or recalled_facts.brief is None
     ]
     wanted = [f for f, _ in undecoded]
     if not store.remote:
@@ -268,7 +271,9 @@ def _read_and_decode(
         return read_facts(store, requests, workers=workers), briefs
     # One request tells both.
     both, again = tee(zip(undecoded, read_facts_and_briefs(store, wanted), strict=True))
-    facts = (found for (_, known), (found, _) in both if known is None)
+    facts = (
+        entry_facts for (_, recalled_facts), (entry_facts, _) in both if recalled_facts is None
+    )
     return facts, (brief for _, (_, brief) in again)
 
 
@@ -304,7 +309,9 @@ def _entry(
     stamp_ns: int | None,
     problems: tuple[Problem, ...],
 ) -> Entry:
-    info, key, head = file.info, file.key, facts.head
+    info = file.info
+    key = file.key
+    head = facts.head
     use = rule.of(FileDates(info.mtime_ns, info.atime_ns, stamp_ns, info.ctime_ns or None))
     content = head.content_bytes if head else None
     seconds = head.compile_seconds if head else None

@@ -287,5 +287,6 @@ class _Worker:
     def write_ledger(self) -> None:
         """Keep what was learnt so far."""
         with self._lock:
-            events, self._events = self._events, []
+            events = self._events
+            self._events = []
         append(self._store, events)

@@ -59,7 +59,8 @@ class Snapshot:
             size = int.from_bytes(body[:8], "big")
             header = json.loads(bytes(body[8 : 8 + size]))
             if header["index"] == _identity(self._index):
-                kinds, digest = self._layout.kinds, _digest_all(store, root, self._layout.folders)
+                kinds = self._layout.kinds
+                digest = _digest_all(store, root, self._layout.folders)
                 if header["digest"] == digest & _MASK and header["layout"] == self._layout.name:
                     return _stats(store.url, header, body[8 + size :], self._now_ns, kinds)
         return None
@@ -127,7 +128,8 @@ def _digest_all(store: Store, root: str, folders: Collection[str] | None) -> int
     Args:
         folders: those that are walked; None for all.
     """
-    digest, crc32 = 0, zlib.crc32
+    digest = 0
+    crc32 = zlib.crc32
     walked = None if folders is None else {os.fsencode(name) for name in folders}
     with os.scandir(os.fsencode(root)) as names:
         for item in names:

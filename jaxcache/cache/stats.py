@@ -123,7 +123,8 @@ def count_cache(
     ledger: Ledger | None = getattr(scan_result, "ledger", None)
     if ledger is None:  # a bucket without one is asked nothing more
         ledger = Ledger() if store.remote else Ledger.load(store)
-    entries, kinds = scan_result.entries, Counter(problem.kind for problem in scan_result.problems)
+    entries = scan_result.entries
+    kinds = Counter(problem.kind for problem in scan_result.problems)
     del kinds["unknown-directory"]  # which is a row of the files
     stats = Stats(
         cache_dir=store.url,

@@ -41,7 +41,8 @@ def run_guarded(
     Raises:
         LockedError: the lock was not obtained; the items until then are done.
     """
-    done, longest = 0, 0.0
+    done = 0
+    longest = 0.0
     while done < len(items):
         if guard is not None:
             work(items[done])

@@ -136,7 +136,8 @@ class Watcher:
         if learnt:
             changes += self._hits_in_ledger(rule)
         self._uses = inventory.atimes
-        first, self._started = not self._started, True
+        first = not self._started
+        self._started = True
         return Look(
             cache_dir=self._store.url,
             total=summarize(self._entries.values()),
@@ -166,7 +167,8 @@ class Watcher:
         """Entries whose ``-atime`` file was written again; writing an entry dates it, too."""
         hits = []
         for file in inventory.entries:
-            now, then = inventory.atimes.get(file.key_text), self._uses.get(file.key_text)
+            now = inventory.atimes.get(file.key_text)
+            then = self._uses.get(file.key_text)
             entry = self._entries.get(file.info.name)
             if now and then and entry and file.info.name not in fresh and not same_file(now, then):
                 hits.append(Change("hit", now.mtime_ns, entry))
@@ -180,7 +182,8 @@ class Watcher:
         segments = sorted(self._store.list(LEDGER_DIR))
         changed = segments != self._segments
         if changed:
-            self._segments, self._ledger = segments, Ledger.load(self._store)
+            self._segments = segments
+            self._ledger = Ledger.load(self._store)
         return changed
 
     def _timed(self, rule: LastUses) -> tuple[Entry, ...]:

@@ -128,8 +128,8 @@ class LazyGroup(TyperGroup):
             UsageError
         """
         name = args[0]
-        found = self.get_command(ctx, name)
-        if found is None:
+        command = self.get_command(ctx, name)
+        if command is None:
             from difflib import get_close_matches
 
             near = get_close_matches(name, self.list_commands(ctx), 1)
@@ -137,10 +137,10 @@ class LazyGroup(TyperGroup):
             hint = hint if self.family else SYNONYMS.get(name, hint)
             typed = f"{self.family} {name}".lstrip()
             raise UsageError(f"unknown command {typed!r}", hint=hint)
-        takes = isinstance(found, LazyGroup) or any(p.name == "cache_dir" for p in found.params)
+        takes = isinstance(command, LazyGroup) or any(p.name == "cache_dir" for p in command.params)
         if not takes and ctx.params.get("cache_dir") is not None:
             raise UsageError(f"{name} takes no --cache-dir")
-        return name, found, args[1:]
+        return name, command, args[1:]
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
         """Every command's name, in the order of ``--help``."""
@@ -158,12 +158,12 @@ class LazyGroup(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List the commands under their headings, one line each."""
-        there = self.list_commands(ctx)
+        command_names = self.list_commands(ctx)
         for heading, row in HEADINGS.items():
             words = [n.split() for n in row]
             inside = (w[1] for w in words if w[0] == self.family and w[1:])
             names = dict.fromkeys(inside if self.family else (w[0] for w in words))
-            listed = [(n, self.get_command(ctx, n)) for n in names if n in there]
+            listed = [(n, self.get_command(ctx, n)) for n in names if n in command_names]
             if listed:
                 with formatter.section("Commands" if self.family else heading):
                     formatter.write_dl([(n, c.get_short_help_str(limit=1000)) for n, c in listed])
@@ -183,8 +183,8 @@ def load_function(name: str) -> tuple[Any, Any, str, Sequence[int]]:
     place, _, function = COMMANDS[name].partition(":")
     module = import_module(f"jaxcache.cli.{place}")
     if function:
-        found = getattr(module, function)
-        return module, found, module.EXAMPLES[function], module.EXIT_CODES[function]
+        loaded = getattr(module, function)
+        return module, loaded, module.EXAMPLES[function], module.EXIT_CODES[function]
     return module, module.command, module.EXAMPLE, module.EXIT_CODES
 
 
@@ -284,8 +284,8 @@ def root(
 ) -> None:
     """Take the options before the command; the help is above, and the manual shows SUMMARY."""
     if place.cache_dir is not None:
-        given = {"cache_dir": place.cache_dir}
-        context.default_map = {n.split()[0]: given for n in COMMANDS} | {
-            group: {n.split()[1]: given for n in COMMANDS if n.split()[0] == group}
+        settings = {"cache_dir": place.cache_dir}
+        context.default_map = {n.split()[0]: settings for n in COMMANDS} | {
+            group: {n.split()[1]: settings for n in COMMANDS if n.split()[0] == group}
             for group in GROUPS
         }

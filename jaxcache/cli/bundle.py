@@ -154,13 +154,13 @@ def check_trust(bundle: Bundle, *, required: bool = False) -> Verdict:
     return verdict
 
 
-def required_signatures(source: Opened, *, asked: bool = False) -> Signed | None:
+def required_signatures(source: Opened, *, wanted: bool = False) -> Signed | None:
     """Load what trusted keys have signed in a cache; None where no signature is required.
 
     Raises:
         UntrustedError: nothing there can be signed, or the list of keys cannot be trusted.
     """
-    if not (asked or config_is_set("require-signed")):
+    if not (wanted or config_is_set("require-signed")):
         return None
     if not source.layout.stands_alone:
         raise UntrustedError(

@@ -107,9 +107,9 @@ class CompileLine:
         bar = progress_line(self._done, self._total)
         # As fast as until now; before anything is done, as fast as recorded.
         pace = (now - self._started) / self._did if self._did else 1 / self._workers
-        left = f"about {format_duration(max(0.0, self._left) * pace)} left"
+        remaining = f"about {format_duration(max(0.0, self._left) * pace)} left"
         names = ", ".join(j.request.module for j in self._running.values())
-        return f"{bar} {left}: {names}"
+        return f"{bar} {remaining}: {names}"
 
     def _draw(self) -> None:
         draw_line(self.text(time.monotonic()))

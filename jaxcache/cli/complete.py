@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 #: More keys than this are offered as the modules that they belong to.
 _MOST_KEYS = 100
 #: A key is a module, a dash, and so many of these; see :mod:`jaxcache.entry.names`.
-_HASH_DIGITS, _HEXADECIMAL = 64, "0123456789abcdef"
+_HASH_DIGITS = 64
+_HEXADECIMAL = "0123456789abcdef"
 
 
 def complete(words: Sequence[str]) -> list[str]:
@@ -65,6 +66,7 @@ def complete_keys(names: Iterable[str], prefix: str) -> list[str]:
 
 
 def _is_key(text: str) -> bool:
-    module, digits = text[:-_HASH_DIGITS], text[-_HASH_DIGITS:]
+    module = text[:-_HASH_DIGITS]
+    digits = text[-_HASH_DIGITS:]
     hexadecimal = len(digits) == _HASH_DIGITS and not digits.strip(_HEXADECIMAL)
     return hexadecimal and (not module or (len(module) > 1 and module.endswith("-")))

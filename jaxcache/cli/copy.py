@@ -38,7 +38,8 @@ def command(
     from jaxcache.cli.bundle import deliver, signing_keys
     from jaxcache.cli.moving import copy_cache, copy_files, offer_files
 
-    to_bundle, from_bundle = is_bundle_name(target), is_bundle(source)
+    to_bundle = is_bundle_name(target)
+    from_bundle = is_bundle(source)
     _check_options(options, from_bundle=from_bundle, to_bundle=to_bundle, dry_run=dry.dry_run)
     if to_bundle:
         check_file_name(target)
@@ -76,13 +77,13 @@ def _check_options(
     Raises:
         UsageError
     """
-    given = options.given()
-    if from_bundle and (refused := [o for name, o in given if name not in _FROM_BUNDLE]):
+    chosen = options.given()
+    if from_bundle and (refused := [o for name, o in chosen if name not in _FROM_BUNDLE]):
         raise UsageError(
             f"{refused[0].names[0]} is for copies from a directory",
             hint="a bundle is copied whole: import it, and copy from there",
         )
-    names = [o.names[0] for name, o in given if name not in _TO_BUNDLE]
+    names = [o.names[0] for name, o in chosen if name not in _TO_BUNDLE]
     if to_bundle and (names or dry_run):
         raise UsageError(f"{[*names, '--dry-run'][0]} is for copies into a directory")
 

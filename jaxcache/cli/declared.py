@@ -56,11 +56,11 @@ def expand_options(command: Callable[..., Any]) -> Callable[..., Any]:
         return command
 
     @wraps(command)
-    def call(**given: Any) -> Any:
+    def call(**values: Any) -> Any:
         for name, options in classes.items():
             declared = options.DECLARED.items()
-            given[name] = options(**{field: o.read(given.pop(field)) for field, o in declared})
-        return command(**given)
+            values[name] = options(**{field: o.read(values.pop(field)) for field, o in declared})
+        return command(**values)
 
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {p.name: p.annotation for p in parameters}

@@ -34,6 +34,6 @@ def command(
     with progress_bar("reading") as progress:
         sides = [open_side(s, open_store, progress, layout=place.layout) for s in (left, right)]
     check_same_layout(*sides)
-    found = diff_sides(*sides)
-    emit(output.form, diff_view(found))
-    return ExitCode.DONE if found.equal else ExitCode.PROBLEMS
+    difference = diff_sides(*sides)
+    emit(output.form, diff_view(difference))
+    return ExitCode.DONE if difference.equal else ExitCode.PROBLEMS

@@ -59,8 +59,8 @@ def command(
 
     uses = find_where(command_line, stdout_to_stderr=True)[0] if command_line else ()
     used = next((u for u in uses if u.opened), next(iter(uses), None))
-    asked = options.python or (used.executable if used else None)
-    interpreter, settings, no_jax = ask_settings(asked, os.environ)
+    python = options.python or (used.executable if used else None)
+    interpreter, settings, no_jax = ask_settings(python, os.environ)
     path = locate_cache(place.cache_dir).path
     if place.cache_dir and is_bundle(path):
         raise UsageError(

@@ -32,11 +32,11 @@ class ExplainCommand(PanelCommand):
         before = args[:place]
         after = args[place + 1 :]
         ctx.ignore_unknown_options = any(word.endswith(".py") for word in before)
-        rest = super().parse_args(ctx, args)
+        remaining = super().parse_args(ctx, args)
         sides = [*(ctx.params.get("sides") or ())]
         if after and sides == after and not after[0].endswith(".py"):
             ctx.meta[_COMMAND] = True
-        return rest
+        return remaining
 
 
 COMMAND_CLASS = ExplainCommand
@@ -67,31 +67,31 @@ def command(
     from jaxcache.cli.output import emit, note
     from jaxcache.render.explain import churn_view, explain_view
 
-    given = sides or []
-    command_line = given if context.meta.get(_COMMAND) else []
-    if given and not command_line and given[0].startswith("-"):
-        raise UsageError(f"No such option: {given[0]}")
-    missing = [s for s in given if s.endswith(_FILES) and not os.path.exists(s)]
-    if len(given) <= 2 and missing and not command_line:
+    words = sides or []
+    command_line = words if context.meta.get(_COMMAND) else []
+    if words and not command_line and words[0].startswith("-"):
+        raise UsageError(f"No such option: {words[0]}")
+    missing = [s for s in words if s.endswith(_FILES) and not os.path.exists(s)]
+    if len(words) <= 2 and missing and not command_line:
         raise UsageError(
             f"no such file: {', '.join(missing)}",
             hint="save a run with: jaxcache warm --json SCRIPT > FILE",
         )
     if options.churn:
-        if given:
+        if words:
             raise UsageError("--churn cannot be combined with arguments")
         store, layout = open_cache(place.cache_dir, place.layout)
         what = "MODULE" if layout.stands_alone else "FUNCTION"
         emit(output.form, churn_view(layout.find_churn(store), store.url, what=what))
         return
-    if not command_line and len(given) in (1, 2) and (opened := _cache_of_keys(place, given)):
+    if not command_line and len(words) in (1, 2) and (opened := _cache_of_keys(place, words)):
         store = opened.store
-        found = opened.layout.explain(given, store.url)
-        emit(output.form, explain_view(found, store.url, unfolded=options.all))
+        explanation = opened.layout.explain(words, store.url)
+        emit(output.form, explain_view(explanation, store.url, unfolded=options.all))
         return
     location = find_location(place.cache_dir, place.layout)
     path = location.path
-    if command_line or (given and given[0].endswith(".py")):
+    if command_line or (words and words[0].endswith(".py")):
         from jaxcache.layouts import load_layout
         from jaxcache.options.run import WarmOptions
 
@@ -106,17 +106,17 @@ def command(
         if command_line:
             if place.layout == "torch":
                 raise UsageError("explain -- CMD is for JAX's cache: name a script for torch")
-            found, exit_code = explain_script("", (), run, command=command_line)
+            explanation, exit_code = explain_script("", (), run, command=command_line)
         else:
-            found, exit_code = explain_script(given[0], given[1:], run)
-        emit(output.form, explain_view(found, run.cache_dir, unfolded=options.all))
+            explanation, exit_code = explain_script(words[0], words[1:], run)
+        emit(output.form, explain_view(explanation, run.cache_dir, unfolded=options.all))
         if exit_code:
-            note(f"{given[0]} ended with exit code {exit_code}")
-    elif len(given) in (1, 2):
+            note(f"{words[0]} ended with exit code {exit_code}")
+    elif len(words) in (1, 2):
         from jaxcache.cache.explain.arguments import explain_given
 
-        found = explain_given(given, path, explicit=place.cache_dir is not None)
-        emit(output.form, explain_view(found, path, unfolded=options.all))
+        explanation = explain_given(words, path, explicit=place.cache_dir is not None)
+        emit(output.form, explain_view(explanation, path, unfolded=options.all))
     else:
         raise UsageError(
             "explain needs two sides, a script, a key, or --churn",

@@ -40,7 +40,8 @@ def command(
     from jaxcache.cli.bundle import asking_host, check_trust, open_import, receive
     from jaxcache.cli.opening import locate_target
 
-    required, python = needed.require_compatible, needed.python
+    required = needed.require_compatible
+    python = needed.python
     with ExitStack() as opened:
         bundle, left_out = opened.enter_context(open_import(file))
         layout = bundle.manifest.layout

@@ -48,15 +48,16 @@ def command(
     if names_recipe(path):
         if options.filters or group_by or options.long:
             raise UsageError("--filter, --group-by and --long are not for recipes")
-        keys, limit = options.keys, options.limit
+        keys = options.keys
+        limit = options.limit
         sort = "key" if options.sort == "used" else options.sort  # a recipe records no use
         from jaxcache.cache.recipe.format import open_recipe
         from jaxcache.cache.recipe.listing import list_recipe
         from jaxcache.render import recipe
 
         with open_recipe(path) as file:
-            found = list_recipe(file, keys=keys, sort=sort, limit=limit)
-            emit(form, recipe.listing_view(file, found))
+            listed = list_recipe(file, keys=keys, sort=sort, limit=limit)
+            emit(form, recipe.listing_view(file, listed))
         return
     if root := find_root(place):
         if group_by:

@@ -51,16 +51,16 @@ def document() -> dict[str, Any] | None:
 
 def report() -> None:
     """Say it on standard error, whatever the output is."""
-    told = document()
-    if told is None:
+    traffic = document()
+    if traffic is None:
         return
     from jaxcache.units import format_count, format_size
 
-    kinds = ", ".join(f"{count:,} {verb}" for verb, count in told["requests"].items())
-    total = told["requests_total"]
+    kinds = ", ".join(f"{count:,} {verb}" for verb, count in traffic["requests"].items())
+    total = traffic["requests_total"]
     line = format_count(total, "request") + (f" ({kinds})" if kinds else "")
-    line += f", {format_size(told['sent_bytes'])} sent"
-    line += f", {format_size(told['received_bytes'])} received"
+    line += f", {format_size(traffic['sent_bytes'])} sent"
+    line += f", {format_size(traffic['received_bytes'])} received"
     for name, text in (("retries", "sent again"), ("throttled", "throttled")):
-        line += f", {told[name]:,} {text}" if told[name] else ""
+        line += f", {traffic[name]:,} {text}" if traffic[name] else ""
     print(line, file=sys.stderr)

@@ -65,7 +65,8 @@ def carry_over(
         UntrustedError: no ``cryptography``, or a list of keys that others may write.
         JaxcacheError: ``read-only``, ``declined``, ``interrupted``.
     """
-    source, target = opened.store, find_store(location)
+    source = opened.store
+    target = find_store(location)
     if target is not None:
         require_writable(target)
     signers = signing_keys(options.sign)
@@ -104,7 +105,7 @@ def _plan(
     """Compare the two caches, with the signatures that the target requires."""
     vouched = is_remote(location) or (options.sign and not pulls)
     incoming = options.require_signed or not vouched
-    signed = required_signatures(opened, asked=options.require_signed) if incoming else None
+    signed = required_signatures(opened, wanted=options.require_signed) if incoming else None
     index = None
     if options.max_size_bytes is not None and target is not None and target.remote:
         index = Index.load(index_folder(), target.url, now_ns=time.time_ns())
@@ -180,7 +181,7 @@ def copy_cache(
     opened: Opened, location: str, options: CopyOptions, form: Format, *, dry_run: bool
 ) -> int:
     """Copy entries of JAX from one cache into another, file by file."""
-    signed = required_signatures(opened, asked=options.require_signed)
+    signed = required_signatures(opened, wanted=options.require_signed)
     signers = signing_keys(options.sign)
     if store := find_store(location):
         require_writable(store)
@@ -226,7 +227,7 @@ def copy_files(
     dry_run: bool,
 ) -> int:
     """Copy files of a layout whose files need each other, through a temporary bundle."""
-    required_signatures(opened, asked=options.require_signed or bool(options.sign))
+    required_signatures(opened, wanted=options.require_signed or bool(options.sign))
     if not export.writes:
         note_warnings(export)
     bundle, exported = make_temporary_bundle(opened.store, export)

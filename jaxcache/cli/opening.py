@@ -30,8 +30,8 @@ class Opened(NamedTuple):
         """The ledger of it."""
         from jaxcache.cache.ledger.segments import Ledger
 
-        known: Ledger | None = getattr(self.store, "ledger", None)
-        return Ledger.load(self.store) if known is None else known
+        ledger: Ledger | None = getattr(self.store, "ledger", None)
+        return Ledger.load(self.store) if ledger is None else ledger
 
 
 def names_recipe(path: str) -> bool:

@@ -67,10 +67,10 @@ class JsonOutput(Options, panel="Output"):
         Raises:
             UsageError: more than one was asked for.
         """
-        asked = [f for f in (Format.JSON, Format.JSONL, Format.KEYS) if getattr(self, _FLAGS[f], 0)]
-        if len(asked) > 1:
+        forms = [f for f in (Format.JSON, Format.JSONL, Format.KEYS) if getattr(self, _FLAGS[f], 0)]
+        if len(forms) > 1:
             raise UsageError("--json, --jsonl and --quiet cannot be combined")
-        return asked[0] if asked else Format.TABLE if sys.stdout.isatty() else Format.TSV
+        return forms[0] if forms else Format.TABLE if sys.stdout.isatty() else Format.TSV
 
 
 class Output(JsonOutput, panel="Output"):

@@ -56,7 +56,7 @@ def list_root(root: Root, options: ListOptions, place: Place, form: Format) -> N
 
     unmatched: list[JaxcacheError] = []
 
-    def sum_up(name: str, opened: Opened, **how: Any) -> "CacheSums | None":
+    def sum_up(name: str, opened: Opened, **scan_options: Any) -> "CacheSums | None":
         try:
             listing = list_cache(
                 *opened,
@@ -64,7 +64,7 @@ def list_root(root: Root, options: ListOptions, place: Place, form: Format) -> N
                 heads=not form.is_keys,
                 details=form.is_json or form.is_table,
                 index_folder=opened.index_folder,
-                **how,
+                **scan_options,
             )
         except JaxcacheError as error:
             if error.code != "no-match":
@@ -84,8 +84,8 @@ def count_root(root: Root, place: Place, form: Format) -> None:
     from jaxcache.cache.root import sum_up_stats
     from jaxcache.cache.stats import count_cache
 
-    def sum_up(name: str, opened: Opened, **how: Any) -> "CacheSums":
-        return sum_up_stats(name, count_cache(*opened, index_folder(), **how))
+    def sum_up(name: str, opened: Opened, **scan_options: Any) -> "CacheSums":
+        return sum_up_stats(name, count_cache(*opened, index_folder(), **scan_options))
 
     _print_sums(root, _read_caches(root, place, sum_up), form, measured=True)
 
@@ -101,8 +101,8 @@ def _read_caches(
     for name in root.names:
         opened = root.open(name, place.layout)
         with progress_bar(f"reading {name}") as progress:
-            how: dict[str, Any] = {"workers": available_cores(), "progress": progress}
-            if row := sum_up(name, opened, now_ns=now_ns, **how):
+            scan_options: dict[str, Any] = {"workers": available_cores(), "progress": progress}
+            if row := sum_up(name, opened, now_ns=now_ns, **scan_options):
                 rows.append(row)
     return rows
 
@@ -124,12 +124,12 @@ def verify_root(
     from jaxcache.cli.verify import end_code, verify_cache
     from jaxcache.render.root import verification_of_root_view
 
-    found = {
+    verifications = {
         name: verify_cache(root.open(name, place.layout), options, consent, fix=fix, name=name)
         for name in root.names
     }
-    emit(form, verification_of_root_view(root.path, found))
-    return max(end_code(*one) for one in found.values())
+    emit(form, verification_of_root_view(root.path, verifications))
+    return max(end_code(*one) for one in verifications.values())
 
 
 def prune_root(
@@ -192,12 +192,12 @@ def diagnose_root(root: Root, options: DoctorOptions, form: Format, *, dry_run: 
     from jaxcache.warm.ask import ask_settings
 
     interpreter, settings, no_jax = ask_settings(options.python, os.environ)
-    found = {}
+    diagnoses = {}
     for name in root.names:
         if not root.open(name).layout.stands_alone:  # doctor -C examines one of torch
             continue
         with progress_bar(f"reading {name}") as progress:
-            found[name] = diagnose(
+            diagnoses[name] = diagnose(
                 os.path.join(root.path, name),
                 settings=(),  # they are about the cache that JAX is told to use
                 interpreter=interpreter,
@@ -208,7 +208,7 @@ def diagnose_root(root: Root, options: DoctorOptions, form: Format, *, dry_run: 
             )
     used_ns = {
         name: max((entry.last_used_ns for entry in one.facts.cache.entries), default=None)
-        for name, one in found.items()
+        for name, one in diagnoses.items()
     }
     setting = next((s.value for s in settings if s.name == "jax_compilation_cache_dir"), None)
     own = (
@@ -216,8 +216,10 @@ def diagnose_root(root: Root, options: DoctorOptions, form: Format, *, dry_run: 
         find_unused(root.path, used_ns, now_ns=time.time_ns()),
     )
     findings = [finding for finding in own if finding is not None]
-    emit(form, diagnosis_of_root_view(root.path, findings, found, settings, interpreter, no_jax))
+    emit(
+        form, diagnosis_of_root_view(root.path, findings, diagnoses, settings, interpreter, no_jax)
+    )
     is_wrong = any(f.severity == "problem" for f in findings) or any(
-        one.wrong for one in found.values()
+        one.wrong for one in diagnoses.values()
     )
     return ExitCode.PROBLEMS if is_wrong else ExitCode.DONE

@@ -70,7 +70,8 @@ def command(
     whole = False
     if names_recipe(key) or is_bundle(key):
         whole = inside is None
-        place, key = place.replace(cache_dir=key), inside or key
+        place = place.replace(cache_dir=key)
+        key = inside or key
     elif inside is not None:
         raise UsageError(f"{key} is neither a bundle nor a recipe", code="not-a-bundle")
     path = locate_cache(place.cache_dir).path
@@ -105,9 +106,9 @@ def command(
         emit(wanted.form, kernels_view(show.show_kernels(store, name)))
     else:
         look = opened.layout.show_file if is_file else opened.layout.show
-        found = list(look(store, name))
-        emit(wanted.form, show_view(found, now_ns=time.time_ns(), verbose=verbose))
-        if any(s.damaged for s in found):
+        details = list(look(store, name))
+        emit(wanted.form, show_view(details, now_ns=time.time_ns(), verbose=verbose))
+        if any(s.damaged for s in details):
             return ExitCode.PROBLEMS
     return ExitCode.DONE
 
@@ -121,7 +122,8 @@ def _show_bundle(path: str, form: Format) -> int:
     from jaxcache.render.bundle import export_summary
     from jaxcache.render.listing import listing_view
 
-    opened, now_ns = open_to_look(path), time.time_ns()
+    opened = open_to_look(path)
+    now_ns = time.time_ns()
     options = ListOptions(sort="key")
     listing = list_cache(*opened, options, heads=True, details=form.is_json, now_ns=now_ns)
     with closing(open_bundle(path)) as bundle:

@@ -45,14 +45,14 @@ def command(
     view = None
     watches = form.is_table and not once
     try:
-        found: tuple[Store, bool] | None
+        opened: tuple[Store, bool] | None
         if watches:
-            found = output.wait_for_cache(lambda: open_jax_cache(place.cache_dir), seconds)
+            opened = output.wait_for_cache(lambda: open_jax_cache(place.cache_dir), seconds)
         else:
-            found = open_jax_cache(place.cache_dir), False
-        if found is None:
+            opened = open_jax_cache(place.cache_dir), False
+        if opened is None:
             return
-        view = output.Screen(found[0], seconds, from_empty=found[1])
+        view = output.Screen(opened[0], seconds, from_empty=opened[1])
         if once:
             view.once(form)
         elif watches and not is_dumb():

@@ -23,7 +23,7 @@ def command(
         list[str] | None, typer.Argument(metavar="[-- CMD...]", help="The command to run.")
     ] = None,
     *,
-    given: CacheDir,
+    chosen_place: CacheDir,
     options: WhereOptions,
     wanted: JsonOutput,
 ) -> None:
@@ -48,10 +48,10 @@ def command(
     if not command_line:
         if options.stop or options.timeout_seconds:
             raise UsageError("--stop and --timeout need a command after --")
-        path = locate_cache(given.cache_dir).path
+        path = locate_cache(chosen_place.cache_dir).path
         show(path, [path])
         return
-    if given.cache_dir:
+    if chosen_place.cache_dir:
         raise UsageError("--cache-dir does not go with a command: it runs as it is")
     uses, unobserved = find_where(command_line, options, stdout_to_stderr=True)
     if unobserved and not uses:

@@ -171,10 +171,10 @@ def _claimed(folder: int, name: str) -> Iterator[None]:
 def is_named(fd: int, folder: int, name: str) -> bool:
     """Whether a name in a folder still is the open file."""
     try:
-        there = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
         return False
-    return os.path.samestat(there, os.fstat(fd))
+    return os.path.samestat(status, os.fstat(fd))
 
 
 def replace_file(
@@ -241,10 +241,10 @@ def open_below(folder: int, path: str, *, make: bool = False) -> Iterator[int]:
     fd = folder
     try:
         for part in filter(None, path.split("/")):
-            made = make and _make_folder(fd, part)
+            is_new = make and _make_folder(fd, part)
             flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
             inner = os.open(part, flags, dir_fd=fd)
-            if made:
+            if is_new:
                 adopt_from_folder(inner, fd)
             if fd != folder:
                 os.close(fd)

@@ -101,7 +101,9 @@ class Policy(NamedTuple):
 
 #: Every policy, by the name that ``--policy`` takes.
 POLICIES = {
-    "lru": Policy(lambda found, *_: sorted(found, key=lambda c: (c.last_used_ns, c.name)), False),
+    "lru": Policy(
+        lambda candidates, *_: sorted(candidates, key=lambda c: (c.last_used_ns, c.name)), False
+    ),
     "cost": Policy(_by_value, True),
 }
 

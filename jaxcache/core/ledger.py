@@ -213,7 +213,8 @@ def _choose_forgotten(events: "list[dict[str, Any]]", present: "Iterable[str]") 
     latest: dict[str, int] = {}
     pins: dict[str, tuple[int, bool]] = {}
     for event in events:
-        key, at_ns = event["key"], event["at_ns"]
+        key = event["key"]
+        at_ns = event["at_ns"]
         latest[key] = max(latest.get(key, 0), at_ns)
         if event.get("kind") in PINNING:
             pins[key] = max(pins.get(key, (0, False)), (at_ns, event["kind"] == "pin"))
@@ -269,7 +270,8 @@ def sum_uses(events: "Iterable[Mapping[str, Any]]") -> "dict[str, float]":
     seconds: dict[str, float] = {}
     misses = 0
     for event in events:
-        key, kind = event["key"], event.get("kind")
+        key = event["key"]
+        kind = event.get("kind")
         if kind == "hit":
             counts = [count_of(event), *(seconds_of(event, name) for name in SUMS)]
             before = hits.get(key, [0.0] * len(counts))
@@ -280,7 +282,7 @@ def sum_uses(events: "Iterable[Mapping[str, Any]]") -> "dict[str, float]":
     if not hits and not misses:
         return {}
     saved = sum(
-        found + max(0.0, max(0, number - timed) * seconds[key] - fetching)
-        for key, (number, found, timed, fetching) in hits.items()
+        saved_seconds + max(0.0, max(0, number - timed) * seconds[key] - fetching)
+        for key, (number, saved_seconds, timed, fetching) in hits.items()
     )
     return {"hits": sum(int(h[0]) for h in hits.values()), "misses": misses, "saved_seconds": saved}

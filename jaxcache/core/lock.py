@@ -15,7 +15,8 @@ from .atomic import is_named
 from .names import LOCKFILE
 from .sharing import adopt_from_folder
 
-_FIRST_POLL_SECONDS, _POLL_SECONDS = 0.0002, 0.01
+_FIRST_POLL_SECONDS = 0.0002
+_POLL_SECONDS = 0.01
 _HELD_ELSEWHERE = (errno.EACCES, errno.EAGAIN)
 
 
@@ -40,11 +41,11 @@ def hold_lockfile(folder: int, *, timeout_seconds: float, keep: bool = False) ->
             return
         time.sleep(pause_seconds)
         pause_seconds = min(2 * pause_seconds, _POLL_SECONDS)
-    fd, made = taken
+    fd, is_new = taken
     try:
         yield True
     finally:
-        if made and not keep:  # while it is still held, so that nobody else holds what goes
+        if is_new and not keep:  # while it is still held, so that nobody else holds what goes
             with contextlib.suppress(OSError):
                 os.unlink(LOCKFILE, dir_fd=folder)
         os.close(fd)
@@ -52,7 +53,7 @@ def hold_lockfile(folder: int, *, timeout_seconds: float, keep: bool = False) ->
 
 def _try_to_take(folder: int) -> tuple[int, bool] | None:
     """Take the lock if it is free; (descriptor, whether the file was made for it)."""
-    fd, made = open_lock(folder, LOCKFILE)
+    fd, is_new = open_lock(folder, LOCKFILE)
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -61,7 +62,7 @@ def _try_to_take(folder: int) -> tuple[int, bool] | None:
                 os.close(fd)
                 return None
         if is_named(fd, folder, LOCKFILE):
-            return fd, made
+            return fd, is_new
     except BaseException:
         os.close(fd)
         raise

@@ -111,7 +111,9 @@ def check_endpoints() -> None:
             secret = parts.username or parts.password or parts.query
             sound = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
         except ValueError:
-            secret, sound, parts = "", None, urlsplit("")
+            secret = ""
+            sound = None
+            parts = urlsplit("")
         if secret:
             raise RemoteError(
                 f"credentials do not belong into {name}, where everybody sees them",

@@ -24,7 +24,8 @@ def adopt_from_folder(fd: int, folder: int) -> None:
     it cannot write to an ``-atime`` or ``.lockfile`` that another user left. In a sticky folder,
     where each user's files are their own, only the group gets permissions.
     """
-    like, new = os.fstat(folder), os.fstat(fd)
+    like = os.fstat(folder)
+    new = os.fstat(fd)
     change_owner(fd, new, like)
     wanted = mode = stat.S_IMODE(new.st_mode)
     permissions = 0o077 if stat.S_ISDIR(new.st_mode) else 0o066

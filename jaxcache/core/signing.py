@@ -20,7 +20,8 @@ from .names import OWN_DIR
 
 SIGNATURES_DIR = f"{OWN_DIR}/signatures"
 MAX_SIGNATURES_BYTES = 32 << 20
-PUBLIC, PRIVATE = "jaxcache-ed25519", "jaxcache-ed25519-private"
+PUBLIC = "jaxcache-ed25519"
+PRIVATE = "jaxcache-ed25519-private"
 TRUSTED_KEYS = "trusted-keys"
 MAX_KEYS_BYTES = 1 << 20
 KEY_BYTES = 32

@@ -257,22 +257,22 @@ class _Module:
         elif start.startswith("^bb0(") and self._is_main and not self._arguments:
             self._read_arguments(start)
 
-    def _read_operation(self, result: str, name: str, operands: str, rest: str) -> None:
-        if rest.endswith("({"):
-            self._open.append((name, result, operands, rest[:-2]))
+    def _read_operation(self, result: str, name: str, operands: str, tail: str) -> None:
+        if tail.endswith("({"):
+            self._open.append((name, result, operands, tail[:-2]))
             if name == "func.func":
-                symbol = _SYMBOL.search(rest)
+                symbol = _SYMBOL.search(tail)
                 self._function = self._functions.setdefault(symbol[1] if symbol else "", [])
                 self._is_main = bool(symbol) and symbol[1] == "main"  # type: ignore[index]
                 if self._is_main:
-                    self._attributes = list(_argument_attributes(rest))
+                    self._attributes = list(_argument_attributes(tail))
             return
         if name in ("stablehlo.constant", "mhlo.constant"):
-            value = _VALUE.search(rest)
+            value = _VALUE.search(tail)
             self._constants[result] = _constant(value[1] if value else "")
             return
-        at = rest.rfind(" : (")
-        self._add(result, name, operands, rest[:at] if at >= 0 else "", rest)
+        at = tail.rfind(" : (")
+        self._add(result, name, operands, tail[:at] if at >= 0 else "", tail)
 
     def _add(self, result: str, name: str, operands: str, attributes: str, end: str) -> None:
         """Add one operation, whose types and location are at the end of a line."""
@@ -287,8 +287,8 @@ class _Module:
         callee = _CALLEE.search(attributes) if name.endswith("call") else None
         short = f"call {_NUMBERED.sub('', callee[1])}" if callee else name.rpartition(".")[2]
         kind = f"~{_digest([attributes], 3)}" if attributes.strip() and not callee else ""
-        given = f"({','.join(constants)})" if constants else ""
-        shown = f"{short}{given} {short_types(types)}{kind}"
+        constants_text = f"({','.join(constants)})" if constants else ""
+        shown = f"{short}{constants_text} {short_types(types)}{kind}"
         wiring = " ".join(self._producers.get(x.partition("#")[0], x) for x in taken)
         self._function.append(
             _Operation(end[at + 5 : -1], shown, callee[1] if callee else "", wiring)
@@ -408,8 +408,8 @@ class _Module:
             order.update(f"{place} {text} {wiring}\n".encode("utf-8", "replace"))
         if is_short:
             counts = {
-                place: Counter({f"~{_digest(f'{t} {n}' for t, n in sorted(found.items()))}": 1})
-                for place, found in counts.items()
+                place: Counter({f"~{_digest(f'{t} {n}' for t, n in sorted(counted.items()))}": 1})
+                for place, counted in counts.items()
             }
         operations = {
             text: n for n, text in enumerate(dict.fromkeys(t for c in counts.values() for t in c))
@@ -427,9 +427,9 @@ class _Module:
                     place[1],
                     place[2][:_MAX_TEXT],
                     _digest(sorted(wirings[place])),
-                    [n for text, count in found.items() for n in (operations[text], count)],
+                    [n for text, count in counted.items() for n in (operations[text], count)],
                 ]
-                for place, found in counts.items()
+                for place, counted in counts.items()
             ],
             "callback_sites": [
                 index
@@ -443,7 +443,8 @@ class _Module:
 def _argument_attributes(header: str) -> Iterator[str]:
     """Yield the attributes of each argument of a function."""
     start = header.find("arg_attrs = [")
-    depth, begin = 0, 0
+    depth = 0
+    begin = 0
     for at in range(start + len("arg_attrs = ["), len(header) if start >= 0 else 0):
         letter = header[at]
         if letter == "{":

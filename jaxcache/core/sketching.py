@@ -102,8 +102,8 @@ class Sketcher:
         """Wait until all sketches are made, at most this many seconds."""
         deadline = time.monotonic() + seconds
         with self._idle:
-            while self._waiting and (left := deadline - time.monotonic()) > 0:
-                self._idle.wait(left)
+            while self._waiting and (left_seconds := deadline - time.monotonic()) > 0:
+                self._idle.wait(left_seconds)
 
 
 def describe_process(config: Any) -> "dict[str, Any]":
@@ -143,13 +143,13 @@ def _static(info: Any, args: Any, kwargs: Any) -> "dict[str, str]":
     """Return the static arguments by name, those that are small values."""
     signature = getattr(info, "fun_signature", None)
     names = list(signature.parameters) if signature else []
-    found = {
+    values = {
         names[number] if 0 <= number < len(names) else str(number): args[number]
         for number in info.static_argnums
         if -len(args) <= number < len(args)
     }
-    found.update({name: kwargs[name] for name in info.static_argnames if name in kwargs})
-    return {name: _value(value) for name, value in list(found.items())[:_MAX_STATIC]}
+    values.update({name: kwargs[name] for name in info.static_argnames if name in kwargs})
+    return {name: _value(value) for name, value in list(values.items())[:_MAX_STATIC]}
 
 
 def _value(value: Any) -> str:

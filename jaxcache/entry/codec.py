@@ -29,7 +29,8 @@ MAX_WINDOW_BYTES = 1 << 27
 #: The smallest a block of 128 KiB can be: a 3-byte header and one repeated byte.
 _MAX_ZSTD_RATIO = _BLOCK_BYTES // 4
 _FRAME_HEADER_MAX_BYTES = 18
-_RLE_BLOCK, _RESERVED_BLOCK = 1, 3
+_RLE_BLOCK = 1
+_RESERVED_BLOCK = 3
 #: What is decompressed at a time: small enough for the second-level cache of a core.
 _CHUNK_BYTES = 1 << 18
 #: The largest content that is decompressed in one piece where a stream would do as well.
@@ -88,7 +89,9 @@ def read_head(start: bytes, size_bytes: int) -> Head:
         first = _first_of_zstd(start, truncated=len(start) >= size_bytes)
         codec: Codec = "zstd"
     elif detect_codec(start) == "zlib":
-        content_bytes, checksum, codec = None, True, "zlib"
+        content_bytes = None
+        checksum = True
+        codec = "zlib"
         first = _first_of_zlib(start)
     else:
         raise _unknown_codec(start)
@@ -186,7 +189,9 @@ def check_frame(file: BinaryIO, size_bytes: int) -> None:
     while not last:
         file.seek(end)
         block = int.from_bytes(header := file.read(3), "little")
-        last, block_type, block_bytes = bool(block & 1), block >> 1 & 3, block >> 3
+        last = bool(block & 1)
+        block_type = block >> 1 & 3
+        block_bytes = block >> 3
         if block_type == _RESERVED_BLOCK and len(header) == 3:
             raise CodecError("bad-codec", f"reserved block type at byte {end}")
         end += 3 + (1 if block_type == _RLE_BLOCK else block_bytes)

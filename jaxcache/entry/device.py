@@ -56,7 +56,8 @@ def _cpu(envelope: Envelope, budget: Budget) -> tuple[Device, int]:
             code += len(contents) if contents is not None else 0
         elif number == 9:
             target = parse("CpuTarget", value)
-            triple, name = _text(target.triple), _text(target.cpu)
+            triple = _text(target.triple)
+            name = _text(target.cpu)
             features = tuple((_text(target.features) or "").split(",")) if target.features else ()
     device = Device("cpu", cpu_triple=triple, cpu_name=name, cpu_features=features)
     return device, code

@@ -80,12 +80,16 @@ def _zipper_merge(a: int, b: int) -> tuple[int, int]:
 
 
 def _update_remainder(state: _State, tail: bytes) -> None:
-    size, v0, v1 = len(tail), state[0], state[1]
+    size = len(tail)
+    v0 = state[0]
+    v1 = state[1]
     for i in range(4):
         v0[i] = (v0[i] + (size << 32) + size) & _M64
-        low, high = v1[i] & _M32, v1[i] >> 32
+        low = v1[i] & _M32
+        high = v1[i] >> 32
         v1[i] = _rotate32(low, size) | _rotate32(high, size) << 32
-    whole, last = size & ~3, size & 3
+    whole = size & ~3
+    last = size & 3
     packet = bytearray(32)
     packet[:whole] = tail[:whole]
     if size & 16:

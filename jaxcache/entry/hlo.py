@@ -87,7 +87,8 @@ class ModuleReader:
         self._instructions += len(instructions)
         if self._instructions > _MAX_INSTRUCTIONS:
             raise WireError("more instructions than any compiler writes")
-        opcodes, frame_ids = self._opcodes, self._frame_ids
+        opcodes = self._opcodes
+        frame_ids = self._frame_ids
         for instruction in instructions:
             opcodes[instruction.opcode] += 1
             if instruction.HasField("metadata"):

@@ -56,7 +56,9 @@ def read_kernel_cache(data: bytes | memoryview) -> KernelCache:
 
 def _read_kernel(entry: memoryview, budget: Budget) -> Kernel:
     """One entry of the map: 1 name, 2 kernel."""
-    name, small, code_bytes = "", bytearray(), 0
+    name = ""
+    small = bytearray()
+    code_bytes = 0
     for number, _, value in wire.walk(entry, budget):
         if number == 1 and isinstance(value, memoryview):
             name = bytes(value[:4096]).decode("utf-8", "backslashreplace")

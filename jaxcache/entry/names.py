@@ -46,15 +46,18 @@ def split_name(name: str) -> tuple[FileKind, str | None]:
     A name that no version of JAX or XLA would write is :attr:`FileKind.STRAY`.
     """
     if name.endswith(CACHE_SUFFIX):
-        kind, end = FileKind.ENTRY, len(name) - len(CACHE_SUFFIX)
+        kind = FileKind.ENTRY
+        end = len(name) - len(CACHE_SUFFIX)
     elif name.endswith(ATIME_SUFFIX):
-        kind, end = FileKind.ATIME, len(name) - len(ATIME_SUFFIX)
+        kind = FileKind.ATIME
+        end = len(name) - len(ATIME_SUFFIX)
     elif name.startswith(("_temp_", TEMP_PREFIX)):
         return FileKind.TEMP, None
     elif fixed := _FIXED.get(name.partition("/")[0]):
         return fixed, None
     else:
-        kind, end = FileKind.LEGACY_ENTRY, len(name)
+        kind = FileKind.LEGACY_ENTRY
+        end = len(name)
     return (kind, name[:end]) if ends_key(name, end) else (FileKind.STRAY, None)
 
 

@@ -187,7 +187,8 @@ def _show(texts: tuple[str, ...] | None) -> FlagValue:
 
 
 def _show_one(text: str) -> str | int | float:
-    kind, value = text[0], text[1:]
+    kind = text[0]
+    value = text[1:]
     if kind == "i":
         return int(value)
     if kind in "fd":

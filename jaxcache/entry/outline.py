@@ -14,9 +14,21 @@ from jaxcache.entry.schema import parse
 from jaxcache.entry.shapes import array_types, short_type
 from jaxcache.entry.wire import Budget, WireError
 
-_NAME, _OPCODE, _SHAPE, _METADATA, _LITERAL = 1, 2, 3, 7, 8
-_ID, _OPERANDS, _PREDECESSORS, _CALLED, _BACKEND = 35, 36, 37, 38, 43
-_PRECISION, _PARAMETER, _OP_NAME, _ENTRY_ID, _COMPUTATION_ID = 51, 9, 2, 6, 5
+_NAME = 1
+_OPCODE = 2
+_SHAPE = 3
+_METADATA = 7
+_LITERAL = 8
+_ID = 35
+_OPERANDS = 36
+_PREDECESSORS = 37
+_CALLED = 38
+_BACKEND = 43
+_PRECISION = 51
+_PARAMETER = 9
+_OP_NAME = 2
+_ENTRY_ID = 6
+_COMPUTATION_ID = 5
 #: Fields that say nothing of what is computed, or are shown by themselves.
 _LEFT_OUT = frozenset({
     _NAME, _OPCODE, _SHAPE, _METADATA, _LITERAL, _ID, _OPERANDS, _PREDECESSORS, _CALLED,

@@ -34,7 +34,8 @@ class OpenPayload:
     ) -> None:
         file.seek(0)
         self.codec = detect_codec(file.read(HEADER_BYTES))
-        self._limit, self._file_bytes = limit, size_bytes
+        self._limit = limit
+        self._file_bytes = size_bytes
         self._chunks = decompress_chunks(file, size_bytes)
         first = b""
         while len(first) < HEADER_BYTES and (chunk := next(self._chunks, b"")):

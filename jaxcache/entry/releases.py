@@ -39,7 +39,8 @@ class Rule(NamedTuple):
     @property
     def releases(self) -> str:
         """The releases as people write them, such as ``0.4.36 to 0.10``."""
-        since, before = _spell(self.since), _spell(self.before)
+        since = _spell(self.since)
+        before = _spell(self.before)
         if not self.since:
             return f"before {before}" if before else "all"
         return f"{since} and later" if not self.before else f"{since} until {before}"
@@ -49,7 +50,8 @@ def _spell(release: Release) -> str:
     return ".".join(map(str, release))
 
 
-_KEY, _COMPILER = "cache_key.py", "compiler.py"
+_KEY = "cache_key.py"
+_COMPILER = "compiler.py"
 
 MOSAIC_PATHS = Rule(
     "mosaic-paths",

@@ -137,10 +137,12 @@ class _Reader:
         sizes_size, at = wire.read_varint(body, 1)
         if sizes_size > len(body) - at:
             raise WireError("a chunk's sizes run past its end")
-        sizes, values = body[at : at + sizes_size], body[at + sizes_size :]
+        sizes = body[at : at + sizes_size]
+        values = body[at + sizes_size :]
         if compression == ord("s"):
             self.compression = "snappy"
-            sizes, values = _unsnappy(sizes), _unsnappy(values)
+            sizes = _unsnappy(sizes)
+            values = _unsnappy(values)
         elif compression:
             raise WireError(f"chunk compressed with {bytes([compression])!r}")
         if count > len(sizes):

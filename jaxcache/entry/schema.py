@@ -91,5 +91,6 @@ def _read_file(file: Any, tokens: list[str]) -> None:
             if kind in _SCALARS:
                 field.type = _SCALARS[kind]
             else:
-                field.type, field.type_name = _MESSAGE_TYPE, kind
+                field.type = _MESSAGE_TYPE
+                field.type_name = kind
             at += 6

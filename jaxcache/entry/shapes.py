@@ -67,7 +67,8 @@ def _short_dtype(dtype: str) -> str:
 
 _ARRAY = re.compile(r"(?P<dtype>[a-z][a-z0-9_]*)\[(?P<dims>\s*\d+\s*(,\s*\d+\s*)*)?\]")
 #: No array that a program declares has more, and dimensions are 64 bits.
-_MAX_RANK, _MAX_DIM_DIGITS = 64, 18
+_MAX_RANK = 64
+_MAX_DIM_DIGITS = 18
 
 
 def parse_short_type(text: str) -> ArrayType | None:

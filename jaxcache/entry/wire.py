@@ -8,7 +8,10 @@ time is bounded here.
 from collections.abc import Iterator
 from typing import NamedTuple
 
-VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+VARINT = 0
+FIXED64 = 1
+BYTES = 2
+FIXED32 = 5
 #: Fields that one decode may walk; the largest known entries have some thousands.
 MAX_FIELDS = 1_000_000
 
@@ -62,7 +65,8 @@ def walk(data: memoryview, budget: Budget) -> Iterator[Field]:
     Raises:
         WireError: not a message, or the budget is spent.
     """
-    at, end = 0, len(data)
+    at = 0
+    end = len(data)
     while at < end:
         budget.left -= 1
         if budget.left < 0:
@@ -71,7 +75,8 @@ def walk(data: memoryview, budget: Budget) -> Iterator[Field]:
         at += 1
         if tag > 0x7F:
             tag, at = read_varint(data, at - 1)
-        number, wire_type = tag >> 3, tag & 7
+        number = tag >> 3
+        wire_type = tag & 7
         if not number:
             raise damaged("a field without a number")
         value: int | memoryview

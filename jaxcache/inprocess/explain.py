@@ -81,7 +81,8 @@ def explain_miss(function: Any, *args: Any, **kwargs: Any) -> Prediction:
         (compile_,) = (c for c in observation.compared() if c.reason == "not-compiled")
         directory = observation.cache_dir
     cache = open_known(directory) if directory else None
-    module, key = compile_.module, compile_.key or ""
+    module = compile_.module
+    key = compile_.key or ""
     if cache and key in cache.keys_of(module):
         text = f"{module} is in {directory}, and would be retrieved"
         return Prediction("hit", module, key, text)

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from jaxcache.render.view import Block
     from jaxcache.warm.report import Report
 
-_WIDTH, _BAR = 640, 18
+_WIDTH = 640
+_BAR = 18
 _REPORT_PIXELS = 900
 
 
@@ -156,7 +157,9 @@ def divide(report: "Report", wall_seconds: float) -> list[Part]:
 def draw(parts: list[Part]) -> str:
     """Draw the parts as one bar with a legend, in SVG."""
     total = sum(seconds for _, seconds, _ in parts) or 1.0
-    bar, legend, offset = "", "", 0.0
+    bar = ""
+    legend = ""
+    offset = 0.0
     for number, (name, seconds, color) in enumerate(parts):
         width = _WIDTH * seconds / total
         text = f"{name} {_time(seconds)}"

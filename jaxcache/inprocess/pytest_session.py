@@ -114,7 +114,8 @@ class PytestSession:
     def pytest_runtest_protocol(self) -> Generator[None, Any, Any]:
         """Count for this test; what is compiled between tests is counted apart."""
         self._outside += self._count()
-        self._now, self._failed = Observation(), False
+        self._now = Observation()
+        self._failed = False
         try:
             return (yield)
         finally:

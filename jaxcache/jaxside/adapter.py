@@ -48,9 +48,12 @@ class Jax:
             from jax._src import cache_key, compilation_cache, compiler, distributed, monitoring
             from jax._src.interpreters import mlir
 
-            self._cache, self._compiler = compilation_cache, compiler
-            self._distributed, self._monitoring = distributed, monitoring
-            self._mlir, self._cache_key = mlir, cache_key
+            self._cache = compilation_cache
+            self._compiler = compiler
+            self._distributed = distributed
+            self._monitoring = monitoring
+            self._mlir = mlir
+            self._cache_key = cache_key
             for module, name in (
                 (compiler, "compile_or_get_cached"),
                 (compiler, "_cache_write"),
@@ -78,10 +81,10 @@ class Jax:
         """The arguments of one request by their names; ``executable_devices`` since 0.6."""
         return self._request.bind(*args, **kwargs).arguments
 
-    def make_key(self, asked: "dict[str, Any]") -> str:
+    def make_key(self, request: "dict[str, Any]") -> str:
         """The key of one request, without a profile that JAX may add (PGLE)."""
         names = ("computation", "devices", "compile_options", "backend")
-        return str(self._cache.get_cache_key(*(asked[name] for name in names)))
+        return str(self._cache.get_cache_key(*(request[name] for name in names)))
 
     def seal_writes(self) -> None:
         """Let JAX write entries with a checksum; see :func:`seal_writes`."""
@@ -136,8 +139,8 @@ class Jax:
 
     def lowering_of(self, computation: Any) -> dict[str, Any]:
         """The facts that :meth:`remember_lowering` keeps of this module, or none."""
-        found = self._lowered.get(id(computation))
-        return found[1] if found and found[0]() is computation else {}
+        lowering = self._lowered.get(id(computation))
+        return lowering[1] if lowering and lowering[0]() is computation else {}
 
     @staticmethod
     def describe_lowering(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -164,16 +167,16 @@ class Jax:
         return {**described, **_find_mapped(place["function"], place["file"])}
 
     @staticmethod
-    def are_alike(asked: tuple[Any, ...], error: Any) -> bool:
+    def are_alike(request: tuple[Any, ...], error: Any) -> bool:
         """Whether two executables of other bytes hold the same optimized HLO; on CPU alone.
 
         There XLA's machine code differs between two compiles of one program.
 
         Args:
-            asked: key, compile options, backend and devices of the look-up.
+            request: key, compile options, backend and devices of the look-up.
             error: JAX's ``CacheVerificationError`` (0.9.1 to 0.12).
         """
-        _, options, backend, devices = asked[:4]
+        _, options, backend, devices = request[:4]
         if backend.platform != "cpu":
             return False
 

@@ -24,19 +24,19 @@ def find_function(name: str) -> Any:
     module_name, _, path = name.rpartition(":")
     try:
         if module_name.endswith(".py"):
-            found: Any = _load_file(module_name)
+            member: Any = _load_file(module_name)
         else:
-            found = importlib.import_module(module_name)
+            member = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise CallError(f"cannot import {module_name}: {error}") from error
     for part in path.split("."):
         try:
-            found = getattr(found, part)
+            member = getattr(member, part)
         except AttributeError as error:
             raise CallError(f"no {path} in {module_name}") from error
-    if not callable(found):
+    if not callable(member):
         raise CallError(f"{name} is not a function")
-    return found
+    return member
 
 
 def _load_file(path: str) -> Any:

@@ -65,13 +65,13 @@ def plugin_versions() -> "dict[str, str]":
     """Versions of what is installed beside jaxlib and compiles: PJRT plugins, libtpu, CUDA."""
     from importlib.metadata import distributions
 
-    found = {}
+    versions = {}
     for distribution in distributions():
         name = str(distribution.metadata["Name"] or "").lower().replace("_", "-")
         plugin = name.startswith("jax-") and name.endswith(("-plugin", "-pjrt"))
         if plugin or name.startswith(("libtpu", "nvidia-cu", "nvidia-nccl", "jax-rocm")):
-            found[name] = distribution.version
-    return dict(sorted(found.items()))
+            versions[name] = distribution.version
+    return dict(sorted(versions.items()))
 
 
 def cpu_facts() -> "dict[str, Any]":
@@ -92,12 +92,12 @@ def environment(environ: Any) -> "dict[str, str]":
     """Select the variables that enter keys: flags literally, settings through the program."""
     import jax
 
-    found = {name: environ[name] for name in _FLAGS if environ.get(name)}
+    variables = {name: environ[name] for name in _FLAGS if environ.get(name)}
     for name, value in environ.items():
-        known = name.startswith("JAX_") and hasattr(jax.config, name.lower())
-        if known and not name.startswith(_NOT_IN_KEYS):
-            found[name] = value
-    return dict(sorted(found.items()))
+        is_jax_setting = name.startswith("JAX_") and hasattr(jax.config, name.lower())
+        if is_jax_setting and not name.startswith(_NOT_IN_KEYS):
+            variables[name] = value
+    return dict(sorted(variables.items()))
 
 
 def describe() -> "dict[str, Any]":

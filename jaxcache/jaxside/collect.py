@@ -43,8 +43,12 @@ class Collector:
         from jax._src.lib.mlir import ir, passmanager
         from jax._src.lib.mlir.dialects import func, hlo
 
-        self._most, self._send = most, send
-        self._ir, self._func, self._hlo, self._passes = ir, func, hlo, passmanager
+        self._most = most
+        self._send = send
+        self._ir = ir
+        self._func = func
+        self._hlo = hlo
+        self._passes = passmanager
         self._compiler = compiler
         self._made: dict[Any, Any] = {}
         self._lock = threading.Lock()
@@ -73,31 +77,33 @@ class Collector:
         module.operation.walk(look)
         return count > self._most + 2
 
-    def answer(self, asked: "dict[str, Any]") -> Any:
+    def answer(self, request: "dict[str, Any]") -> Any:
         """A program with the same signature that returns zeros; None where that cannot be."""
-        module, options = asked["computation"], asked["compile_options"]
+        module = request["computation"]
+        options = request["compile_options"]
         with module.context, self._ir.Location.unknown():
             stub = self._zeros(module, options)
             if stub is None:
                 return None
             stream = io.BytesIO()
             stub.operation.write_bytecode(stream)
-            devices = [int(d.id) for d in asked["devices"].flat]
+            devices = [int(d.id) for d in request["devices"].flat]
             name = (stream.getvalue(), options.SerializeAsString(), tuple(devices))
             with self._lock:
-                made = self._made.get(name)
-            if made is None:
-                made = self._compile(asked, stub)
+                compiled = self._made.get(name)
+            if compiled is None:
+                compiled = self._compile(request, stub)
                 with self._lock:
-                    self._made[name] = made
+                    self._made[name] = compiled
         self._stubbed = True
-        return made
+        return compiled
 
-    def _compile(self, asked: "dict[str, Any]", stub: Any) -> Any:
-        backend, options = asked["backend"], asked["compile_options"]
-        if "executable_devices" in asked:
+    def _compile(self, request: "dict[str, Any]", stub: Any) -> Any:
+        backend = request["backend"]
+        options = request["compile_options"]
+        if "executable_devices" in request:
             return self._compiler.backend_compile_and_load(
-                backend, stub, asked["executable_devices"], options, []
+                backend, stub, request["executable_devices"], options, []
             )
         return self._compiler.backend_compile(backend, stub, options, [])
 
@@ -148,12 +154,13 @@ class Collector:
         if "res_attrs" not in main.attributes:
             return True
         return any(
-            "sdy.sharding" not in found and "mhlo.sharding" not in found
-            for found in map(self._ir.DictAttr, main.attributes["res_attrs"])
+            "sdy.sharding" not in attributes and "mhlo.sharding" not in attributes
+            for attributes in map(self._ir.DictAttr, main.attributes["res_attrs"])
         )
 
     def _zero(self, type_: Any) -> Any:
-        ir, hlo = self._ir, self._hlo
+        ir = self._ir
+        hlo = self._hlo
         if "token" in str(type_):
             return hlo.create_token()
         shaped = ir.RankedTensorType(type_)
@@ -171,14 +178,14 @@ class Collector:
 
     def doubts(self, lowering: "dict[str, Any]") -> "list[str]":
         """Why the program that really runs may ask for another module than this one."""
-        found = list(lowering.get("doubts", ()))
+        doubts = list(lowering.get("doubts", ()))
         with self._lock:
             if self._steered:
                 running = _running_frames()
                 self._steered = [decided for decided in self._steered if decided[0] in running]
             if any(start <= frame.f_lasti < end for frame, start, end in self._steered):
-                found.append("after-value-read")
-        return found
+                doubts.append("after-value-read")
+        return doubts
 
     def begin_lowering(self) -> None:
         """A module is going to be made, in this thread."""
@@ -257,9 +264,9 @@ def _decided_by(frame: Any) -> "tuple[Any, int, int]":
     """
     if (branch := _branch(frame.f_code, frame.f_lasti)) is not None:
         return (frame, *branch)
-    while frame.f_back is not None and (left := _leaves_behind(frame.f_code)):
+    while frame.f_back is not None and (leaving := _leaves_behind(frame.f_code)):
         frame = frame.f_back
-        while left == "stored" and frame.f_back is not None:
+        while leaving == "stored" and frame.f_back is not None:
             frame = frame.f_back
     return frame, 0, sys.maxsize
 
@@ -279,7 +286,8 @@ def _branch(code: Any, position: int) -> "tuple[int, int] | None":
     previous = jump = instructions[index]
     if not jump.opname.startswith("POP_JUMP_"):
         return None
-    loop, end = jump.argval, jump.argval if jump.argval > jump.offset else sys.maxsize
+    loop = jump.argval
+    end = jump.argval if jump.argval > jump.offset else sys.maxsize
     for instruction in instructions[index + 1 :]:
         name = instruction.opname
         settled = previous is jump or previous.opname in ("POP_TOP", "RAISE_VARARGS", "NOP")
@@ -295,7 +303,8 @@ def _branch(code: Any, position: int) -> "tuple[int, int] | None":
             elif instruction.argval == loop:  # both sides go on with the loop
                 return jump.offset, instruction.offset + 1
             else:  # one side goes on with the loop, so the other must end in an exception
-                loop, end = instruction.argval, sys.maxsize
+                loop = instruction.argval
+                end = sys.maxsize
         if name == "RAISE_VARARGS" and end == sys.maxsize:
             return jump.offset, instruction.offset + 1
         previous = instruction
@@ -305,7 +314,8 @@ def _branch(code: Any, position: int) -> "tuple[int, int] | None":
 @functools.cache
 def _leaves_behind(code: Any) -> "str | None":
     """Whether a function stores a value (``stored``), returns one (``returned``), or neither."""
-    found, previous = None, None
+    index = None
+    previous = None
     for instruction in dis.get_instructions(code):
         name = instruction.opname
         if name.startswith(_STORES):
@@ -313,19 +323,19 @@ def _leaves_behind(code: Any) -> "str | None":
         value = instruction if name == "RETURN_CONST" else previous
         is_none = value and value.opname.endswith("_CONST") and value.argval is None
         if name == "YIELD_VALUE" or (name in ("RETURN_CONST", "RETURN_VALUE") and not is_none):
-            found = "returned"
+            index = "returned"
         previous = instruction
-    return found
+    return index
 
 
 def _running_frames() -> "set[Any]":
-    found: set[Any] = set()
+    frames: set[Any] = set()
     for frame in sys._current_frames().values():
         walked: Any = frame
         while walked is not None:
-            found.add(walked)
+            frames.add(walked)
             walked = walked.f_back
-    return found
+    return frames
 
 
 def start(send: Any) -> "Collector | None":

@@ -87,7 +87,9 @@ class Compiler:
         self.jax = jax
         self._compiler = compiler
         self._ignored = {x.strip("-") for x in cache_key.xla_flags_to_exclude_from_cache_key}
-        self._ir, self._context, self._client = ir, mlir.make_ir_context, xla_client
+        self._ir = ir
+        self._context = mlir.make_ir_context
+        self._client = xla_client
         self._array = functools.partial(array, dtype=object)
         self._signature = inspect.signature(compiler.compile_or_get_cached)
 
@@ -119,7 +121,10 @@ class Compiler:
             The file that JAX wrote, the seconds that compiling took and how it was tuned; None
             where it was not to be compiled.
         """
-        self._key, self._components, self._seconds, self._ask = None, {}, None, ask
+        self._key = None
+        self._components = {}
+        self._seconds = None
+        self._ask = ask
         arguments = self._arguments(request, options)
         with self._context(), self._ir.Location.unknown():
             module = arguments["computation"] = self._parse(bytecode)
@@ -185,21 +190,21 @@ class Compiler:
 
     def _check(self, module: Any) -> None:
         """Refuse what holds a pointer into another process."""
-        found: set[str] = set()
+        problems: set[str] = set()
 
         def look(operation: Any) -> Any:
             if (
                 operation.name.endswith("custom_call")
                 and "call_target_name" in operation.attributes
             ):
-                found.add(str(operation.attributes["call_target_name"]).strip('"'))
+                problems.add(str(operation.attributes["call_target_name"]).strip('"'))
             return self._ir.WalkResult.ADVANCE
 
         module.operation.walk(look)
-        if _PARTITIONING in found:
+        if _PARTITIONING in problems:
             raise RefusedError("it calls a partitioner of the process that recorded it")
         version = tuple(int(n) for n in self.jax.__version__.split(".")[:2] if n.isdigit())
-        if version < (0, 12) and any("python" in t and "callback" in t for t in found):
+        if version < (0, 12) and any("python" in t and "callback" in t for t in problems):
             raise RefusedError("it calls back into the process that recorded it")
 
     def _around_component(self, log: Any, args: Any, kwargs: Any) -> Any:
@@ -233,12 +238,12 @@ class CrossCompiler(Compiler):
         import jax
 
         with open(task["target"], encoding="utf-8") as file:
-            asked = json.load(file)
-        with open(asked["profiles"][0], encoding="utf-8") as file:
+            request = json.load(file)
+        with open(request["profiles"][0], encoding="utf-8") as file:
             profile = json.load(file)
         self._bind(jax)
         self._folder = task["folder"]
-        self._tuning = tuning.Tuning(**asked["tuning"])
+        self._tuning = tuning.Tuning(**request["tuning"])
         self._target = Target(jax, profile)
         jax.devices()  # with the CPU's own client, what its executables call is registered
         self._target.open()
@@ -262,19 +267,21 @@ class CrossCompiler(Compiler):
             module = self._parse(bytecode)
             self._check(module)
             names = ("devices", "compile_options", "executable_devices")
-            asked = CompileArguments(module, *(arguments[name] for name in names))
-            key, components = self._target.key(module, asked.devices, asked.options)
+            compile_arguments = CompileArguments(module, *(arguments[name] for name in names))
+            key, components = self._target.key(
+                module, compile_arguments.devices, compile_arguments.options
+            )
             if not ask(key, components):
                 return None
             try:
                 is_gpu = self._target.profile["platform"] == "gpu"
-                made = tuning.make(self.backend, asked, self._tuning, is_gpu=is_gpu)
+                compiled = tuning.make(self.backend, compile_arguments, self._tuning, is_gpu=is_gpu)
             except tuning.UntunedError as error:
                 raise RefusedError(f"it could only be made untuned: {error}") from error
         name = f"{key}-cache"
         with open(os.path.join(self._folder, name), "wb") as file:
-            file.write(made.payload)
-        return name, made.seconds, made.tuning
+            file.write(compiled.payload)
+        return name, compiled.seconds, compiled.tuning
 
 
 def prepare(task: "dict[str, Any]") -> None:

@@ -10,11 +10,11 @@ def _hlo_module_class() -> Any:
 
     for name in ("jaxlib._hlo", "jaxlib._jax", "jaxlib.xla_extension"):
         try:
-            found = getattr(importlib.import_module(name), "HloModule", None)
+            module_class = getattr(importlib.import_module(name), "HloModule", None)
         except ImportError:
             continue
-        if found is not None:
-            return found
+        if module_class is not None:
+            return module_class
     raise ImportError("no jaxlib that can print HLO")
 
 

@@ -33,9 +33,9 @@ class KeyFlags(logging.Filter):
         """Read a record; an odd one is none of ours."""
         message = record.getMessage()
         if match := _FLAG.search(message):
-            found = self._now()[_LISTS[match[1]]]
-            if match[2].strip() not in found:
-                found.append(match[2].strip())
+            flags = self._now()[_LISTS[match[1]]]
+            if match[2].strip() not in flags:
+                flags.append(match[2].strip())
         elif match := _KEY.search(message):
             while len(self._kept) >= _MAX_KEPT:
                 self._kept.pop(next(iter(self._kept)))
@@ -45,8 +45,8 @@ class KeyFlags(logging.Filter):
 
     def show_from(self, level: "int | str") -> None:
         """The program's own ``setLevel``: it decides what it sees, not what we read."""
-        known = logging.getLevelName(level) if isinstance(level, str) else level
-        self._shown_from = known if isinstance(known, int) else self._shown_from
+        number = logging.getLevelName(level) if isinstance(level, str) else level
+        self._shown_from = number if isinstance(number, int) else self._shown_from
 
     def _now(self) -> "dict[str, Any]":
         if getattr(self._local, "flags", None) is None:

@@ -158,7 +158,8 @@ class Listener:
         safely(self.send, self._force)
         request = CompileRequest(number=next(self._numbers), started=time.time())
         safely(self.send, lambda: self._begin(request, args, kwargs))
-        outer, self._local.request = self._request, request
+        outer = self._request
+        self._local.request = request
         try:
             return compile_(*args, **kwargs)
         except collect.Collect:
@@ -209,34 +210,35 @@ class Listener:
         """Make the key of a request; JAX counts and looks up nothing."""
         request = CompileRequest(number=0, started=time.time())
         blobs: list[str] = []
-        outer, self._local.request = self._request, request
+        outer = self._request
+        self._local.request = request
         try:
             self._tell_settings()
-            asked = self._jax.asked(args, kwargs)
-            key = self._jax.make_key(asked)
+            cache_request = self._jax.asked(args, kwargs)
+            key = self._jax.make_key(cache_request)
             self._hash_components(request)
-            self._sketch(asked["computation"], blobs.append)
+            self._sketch(cache_request["computation"], blobs.append)
             self.finish_sketches()
         finally:
             self._local.request = outer
         return {
             "event": "module",
             "id": 0,
-            "module": self._jax.module_name(asked["computation"]),
+            "module": self._jax.module_name(cache_request["computation"]),
             "key": key,
             "outcome": "skipped",
             "reason": "not-compiled",
             "components": request.hashes,
             "sketch": blobs[0] if blobs else None,
-            **_without_call(self._jax.lowering_of(asked["computation"])),
+            **_without_call(self._jax.lowering_of(cache_request["computation"])),
         }
 
     def _collect(self, request: CompileRequest, compile_: Any, args: Any, kwargs: Any) -> Any:
         """Answer with zeros; where that is not possible, compile after all."""
         answer: list[Any] = []
         if self._collector:
-            made = self._collector.answer
-            safely(self.send, lambda: answer.append(made(self._jax.asked(args, kwargs))))
+            compiled = self._collector.answer
+            safely(self.send, lambda: answer.append(compiled(self._jax.asked(args, kwargs))))
         if answer and answer[0] is not None:
             return answer[0]
         request.stubbed = False
@@ -283,7 +285,8 @@ class Listener:
             request.read = (started, time.time() - started)
             if request.read_error:
                 safely(self.send, lambda: self._hash_components(request))
-        request.hit, request.stored_seconds = executable is not None, seconds
+        request.hit = executable is not None
+        request.stored_seconds = seconds
         # Now, not at the end: compiling may change the module.
         safely(self.send, lambda: self._hash_components(request))
         if not request.hit and request.computation is not None:
@@ -365,10 +368,12 @@ class Listener:
         """Keep what it takes to compile the module again, where that is wanted."""
         if self._recording is None:
             return {}
-        asked = self._jax.asked(args, kwargs)
-        recorded = self._recording.describe(asked)
+        cache_request = self._jax.asked(args, kwargs)
+        recorded = self._recording.describe(cache_request)
         if self._collector:
-            request.stubbed = not request.callbacks and self._collector.wants(asked["computation"])
+            request.stubbed = not request.callbacks and self._collector.wants(
+                cache_request["computation"]
+            )
             recorded["doubts"] = self._collector.doubts(request.lowering)
         recorded |= {"callbacks": request.callbacks, "backend": request.backend}
         return {"recorded": recorded}

@@ -31,15 +31,16 @@ class Recording:
         self._jax = jax
         self._written: set[str] = set()
 
-    def describe(self, asked: "dict[str, Any]") -> "dict[str, Any]":
+    def describe(self, request: "dict[str, Any]") -> "dict[str, Any]":
         """Keep one request; what is known of it before it is compiled, which may change it.
 
         Args:
-            asked: see :meth:`adapter.Jax.asked`.
+            request: see :meth:`adapter.Jax.asked`.
         """
-        devices, compile_options = asked["devices"], asked["compile_options"]
+        devices = request["devices"]
+        compile_options = request["compile_options"]
         stream = io.BytesIO()
-        asked["computation"].operation.write_bytecode(stream)
+        request["computation"].operation.write_bytecode(stream)
         bytecode = stream.getvalue()
         ids = [int(d.id) for d in devices.flat]
         described: dict[str, Any] = {
@@ -47,11 +48,11 @@ class Recording:
             "options": self._keep(compile_options.SerializeAsString()),
             "device_ids": ids,
             "device_shape": [int(n) for n in devices.shape],
-            "environment": self._environment(asked["backend"]),
+            "environment": self._environment(request["backend"]),
             "refusals": self._refusals(bytecode, compile_options),
         }
-        if asked.get("executable_devices") is not None:
-            executable = [int(d.id) for d in asked["executable_devices"]]
+        if request.get("executable_devices") is not None:
+            executable = [int(d.id) for d in request["executable_devices"]]
             if executable != ids:
                 described["executable_device_ids"] = executable
         return described
@@ -86,12 +87,12 @@ class Recording:
         }
 
     def _refusals(self, bytecode: bytes, compile_options: Any) -> "list[str]":
-        found = []
+        refusals = []
         if _PARTITIONING in bytecode:
-            found.append("custom-partitioning")
+            refusals.append("custom-partitioning")
         if is_profile_guided(self._jax, compile_options):
-            found.append("pgle")
-        return found
+            refusals.append("pgle")
+        return refusals
 
 
 def is_profile_guided(jax: Any, compile_options: Any) -> bool:

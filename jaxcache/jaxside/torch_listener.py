@@ -154,10 +154,12 @@ def _owner() -> "str | None":
     frame: Any = sys._getframe()
     while frame is not None and frame.f_code.co_name != "_compile":
         frame = frame.f_back
-    known = frame.f_locals.get("locals") if frame is not None else None
-    if not isinstance(known, dict):
+    local_names = frame.f_locals.get("locals") if frame is not None else None
+    if not isinstance(local_names, dict):
         return None
-    module = known.get("self", getattr(known.get("fn"), "__self__", known.get("fn")))
+    module = local_names.get(
+        "self", getattr(local_names.get("fn"), "__self__", local_names.get("fn"))
+    )
     is_module = any(c.__module__ == "torch.nn.modules.module" for c in type(module).__mro__)
     return type(module).__qualname__ if is_module else None
 
@@ -238,25 +240,25 @@ def _compile_id(metadata: "dict[str, Any]") -> "str | None":
 def _counters() -> "dict[str, int]":
     """Torch's own counters of its caches and of graph breaks."""
     counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None) or {}
-    found = {
+    by_name = {
         name: int(count)
         for group in ("aot_autograd", "inductor")
         for name, count in dict(counters.get(group) or {}).items()
         if name.startswith(_COUNTED)
     }
-    found["graph_break"] = sum(dict(counters.get("graph_break") or {}).values())
-    return found
+    by_name["graph_break"] = sum(dict(counters.get("graph_break") or {}).values())
+    return by_name
 
 
 def _settings() -> "dict[str, Any]":
-    found = {}
+    settings = {}
     for module, names in _SETTINGS.items():
         config = sys.modules.get(module)
         for name in names if config is not None else ():
             value = getattr(config, name, None)
             if value is None or isinstance(value, bool | int | float | str):
-                found[name] = value
-    return found
+                settings[name] = value
+    return settings
 
 
 def _rank() -> "int | None":

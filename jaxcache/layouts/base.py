@@ -149,7 +149,7 @@ class Layout(Protocol):
     def decode(
         self,
         store: Store,
-        seen: Any,
+        scan_result: Any,
         wanted: Iterable[Entry],
         aids: "ScanAids",
         *,
@@ -162,12 +162,12 @@ class Layout(Protocol):
         """
 
     def files_to_check(
-        self, store: Store, seen: Any, chosen: Collection[str], options: "VerifyOptions"
+        self, store: Store, scan_result: Any, chosen: Collection[str], options: "VerifyOptions"
     ) -> "Sequence[CheckableFile]":
         """Return the files to verify.
 
         Args:
-            seen: a scan of this layout, without heads.
+            scan_result: a scan of this layout, without heads.
             chosen: the files of the entries that are meant.
 
         Raises:
@@ -175,13 +175,13 @@ class Layout(Protocol):
         """
 
     def check(
-        self, store: Store, seen: Any, files: Sequence[Any], options: "VerifyOptions"
+        self, store: Store, scan_result: Any, files: Sequence[Any], options: "VerifyOptions"
     ) -> "Iterator[tuple[str, Checked]]":
         """Check each file by itself, by name, in any order."""
 
     def check_beside(
         self,
-        seen: Any,
+        scan_result: Any,
         files: Sequence[Any],
         checks: "Mapping[str, Checked]",
         options: "VerifyOptions",
@@ -202,7 +202,7 @@ class Layout(Protocol):
     def find_removable(
         self,
         store: Store,
-        seen: Any,
+        scan_result: Any,
         options: "PruneOptions | None",
         *,
         now_ns: int,
@@ -211,7 +211,7 @@ class Layout(Protocol):
         """Tell what a plan could remove: which files form one unit, and what protects them.
 
         Args:
-            seen: a deep scan of this layout; with details where there are no heads.
+            scan_result: a deep scan of this layout; with details where there are no heads.
             options: of ``prune``; None where a person chooses among the entries.
             keep: keys that must stay, with all that they need.
         """

@@ -47,7 +47,8 @@ class Adapter:
         try:
             from jax._src import compilation_cache, compiler, distributed, lru_cache
 
-            self._cache, self._compiler = compilation_cache, compiler
+            self._cache = compilation_cache
+            self._compiler = compiler
             self._distributed = distributed
             if lru_cache._CACHE_SUFFIX != CACHE_SUFFIX:  # before 0.4.31 a file was named by its key
                 raise AttributeError(f"entries end in {lru_cache._CACHE_SUFFIX}")
@@ -95,7 +96,8 @@ class Adapter:
         cache.compress_executable = _sealing(cache)
 
         def decompress(original: Any, executable: bytes) -> Any:
-            decoded, layer.now.decoded = layer.now.decoded, None
+            decoded = layer.now.decoded
+            layer.now.decoded = None
             if decoded is not None and decoded[0] is executable:
                 return decoded[1]
             return original(executable)
@@ -124,7 +126,8 @@ class Adapter:
                 executable = loaded[0] if self._sees_executions else None
                 return loaded
             finally:
-                now.loading, now.decoded = False, None
+                now.loading = False
+                now.decoded = None
                 for directory in layer.directories.values():
                     over = functools.partial(directory.loaded, executable=executable)
                     layer.run(over, cache_key)
@@ -136,7 +139,8 @@ class Adapter:
             from jax._src.interpreters.pxla import ExecuteReplicated
         except ImportError:
             return  # a load is over when JAX has the executable
-        original, execute = ExecuteReplicated.__call__, layer.first_runs.execute
+        original = ExecuteReplicated.__call__
+        execute = layer.first_runs.execute
 
         @functools.wraps(original)
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
@@ -168,17 +172,18 @@ class Adapter:
 
         _wrap(self._compiler, "_cache_write", write)
 
-    def _put(self, asked: "dict[str, Any]") -> None:
+    def _put(self, request: "dict[str, Any]") -> None:
         """Write an entry as ``_cache_write`` does in process 0, by the same thresholds."""
         config = self.jax.config
-        seconds = asked["compile_time_secs"]
-        if asked.get("host_callbacks") or (
+        seconds = request["compile_time_secs"]
+        if request.get("host_callbacks") or (
             seconds < config.jax_persistent_cache_min_compile_time_secs
         ):
             return
         put = self._cache.put_executable_and_time
-        key, module = asked["cache_key"], asked["module_name"]
-        put(key, module, asked["executable"], asked["backend"], int(seconds))
+        key = request["cache_key"]
+        module = request["module_name"]
+        put(key, module, request["executable"], request["backend"], int(seconds))
 
     def _wrap_request(self, layer: "Layer") -> None:
         """Give leases back when a compile is over, also one that failed or was not written."""
@@ -187,7 +192,8 @@ class Adapter:
             try:
                 return original(*args, **kwargs)
             finally:
-                leases, layer.now.leases = layer.now.leases, []
+                leases = layer.now.leases
+                layer.now.leases = []
                 for directory, key in leases:
                     layer.run(directory.release, key)
 
@@ -215,16 +221,16 @@ def _wrap(owner: Any, name: str, around: "Callable[..., Any]") -> None:
 def _sealing(cache_module: Any) -> "Callable[[bytes], bytes]":
     """JAX's compress step with the checksum; the codec is looked for at the first entry."""
     original = cache_module.compress_executable
-    found: Callable[[bytes], bytes] | None = None
+    compressor: Callable[[bytes], bytes] | None = None
 
     @functools.wraps(original)
     def compress_executable(executable: bytes) -> bytes:
-        nonlocal found
-        if found is None:
+        nonlocal compressor
+        if compressor is None:
             from .frame import sealing_compressor
 
-            found = sealing_compressor(cache_module) or original
-        return found(executable)
+            compressor = sealing_compressor(cache_module) or original
+        return compressor(executable)
 
     return compress_executable
 

@@ -114,7 +114,9 @@ class Bound:
         Raises:
             OSError: the directory cannot be read or changed.
         """
-        self._first, self._since, self._next = False, 0, time.monotonic() + _SWEEP_SECONDS
+        self._first = False
+        self._since = 0
+        self._next = time.monotonic() + _SWEEP_SECONDS
         with own_folder(self._root, "live") as folder:
             fd, _ = open_lock(folder, "sweep")
         try:
@@ -162,7 +164,7 @@ class Bound:
 
     def _evict(self, files: "list[_File]", stamps: "dict[str, int]") -> None:
         ledger = read_ledger(self._root)
-        pinned = {key for key, known in ledger.items() if known.pinned}
+        pinned = {key for key, uses in ledger.items() if uses.pinned}
         waiting = self.pending() if self.pending else ()
         items = self._date(files, stamps, ledger)
         rank = self._make_rank(items, ledger)
@@ -171,13 +173,14 @@ class Bound:
             limit_ns = time.time_ns() - int(self._unused_seconds * 1e9)
         victims: list[_File] = []
         ranked = []  # sorted in parts: one large sort would hold every other thread up
-        size_bytes, entries = 0, len(items)
+        size_bytes = 0
+        entries = len(items)
         for part in _gently(items):
             size_bytes += sum(file[1] for _, file in part)
             free = [i for i in part if i[1][0] not in pinned]
             victims += [file for used_ns, file in free if used_ns < limit_ns]
-            left = (i for i in free if i[0] >= limit_ns)
-            ranked.append(sorted((i[1][0] in waiting, rank(i), i[1]) for i in left))
+            remaining = (i for i in free if i[0] >= limit_ns)
+            ranked.append(sorted((i[1][0] in waiting, rank(i), i[1]) for i in remaining))
         size_bytes -= sum(file[1] for file in victims)
         entries -= len(victims)
         if self._is_over(size_bytes, entries):
@@ -254,12 +257,12 @@ class Bound:
 
     def _delete(self, victims: "list[_File]") -> None:
         """Delete, with pauses in which writers get JAX's lock and the file system's."""
-        left = iter(victims)
+        remaining = iter(victims)
         while True:
             with self.lock() as held:
                 until = time.monotonic() + _LOCK_SECONDS
                 while held and time.monotonic() < until:
-                    file = next(left, None)
+                    file = next(remaining, None)
                     if file is None:
                         return
                     self._delete_one(file)

@@ -31,7 +31,8 @@ _MAX_RUN_BYTES = 1 << 20
 #: The content of a marker where the upload replaces what the tier has; else it is empty.
 _REPLACE = b"replace"
 _MAX_MARKER_BYTES = 64
-_PREFETCH_THREADS, _UPLOAD_THREADS = 8, 2
+_PREFETCH_THREADS = 8
+_UPLOAD_THREADS = 2
 #: Entries that one process uploads because a tier has lost them.
 _MAX_BROUGHT_BACK = 64
 _RESUME_SECONDS = 60.0
@@ -135,7 +136,8 @@ class Tiers:
         Where signatures are required, only what one vouches for is decoded. Otherwise a signature,
         or a digest that was recorded here, is as good as a checksum.
         """
-        settings, name = self._layer.settings, key + CACHE_SUFFIX
+        settings = self._layer.settings
+        name = key + CACHE_SUFFIX
         is_signed_only: bool = settings["require-signed"]
         signed = self._signatures.digests(tier, name) if is_signed_only else ()
         if is_signed_only and not signed:
@@ -329,12 +331,12 @@ class Tiers:
 
     def pending(self) -> "set[str]":
         """Keys that some tier still lacks."""
-        found: set[str] = set()
+        keys: set[str] = set()
         for tier in self._tiers:
             if tier.writable:
                 with contextlib.suppress(OSError), self._spool(tier) as folder:
-                    found.update(filter(is_key, os.listdir(folder)))
-        return found
+                    keys.update(filter(is_key, os.listdir(folder)))
+        return keys
 
     def _resume(self) -> None:
         """Offer what other processes left behind; one process of a directory does so."""
@@ -375,9 +377,9 @@ class Tiers:
             if not any(tier.can_write() for tier in self._tiers):
                 break
             time.sleep(0.005)
-        left = self._queue.unfinished_tasks
-        if left:
-            self._counters.count("uploads_left", left)
+        unfinished = self._queue.unfinished_tasks
+        if unfinished:
+            self._counters.count("uploads_left", unfinished)
         if self._resumer >= 0:
             os.close(self._resumer)
             self._resumer = -1
@@ -423,9 +425,9 @@ class Tiers:
 
     def _write_to_tiers(self, name: str, data: bytes, deadline: float) -> None:
         for tier in self._tiers:
-            left = deadline - time.monotonic()
-            if tier.can_write() and left > 0:
-                tier.write(name, data, replace=True, limit_seconds=left)
+            left_seconds = deadline - time.monotonic()
+            if tier.can_write() and left_seconds > 0:
+                tier.write(name, data, replace=True, limit_seconds=left_seconds)
 
 
 def _remove_marker(folder: int, key: str, *, unless_young: bool = False) -> None:

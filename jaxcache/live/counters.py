@@ -123,8 +123,8 @@ class Counters:
         values = self.snapshot()
         try:
             totals = json.loads(read_file("totals", 1 << 16, folder=folder) or b"{}")
-            known = {n: v for n, v in totals.items() if n in COUNTERS or n in SUMS}
-            totals = {n: float(v) for n, v in known.items() if 0 <= v < _MAX_TOTAL}
+            counted = {n: v for n, v in totals.items() if n in COUNTERS or n in SUMS}
+            totals = {n: float(v) for n, v in counted.items() if 0 <= v < _MAX_TOTAL}
         except (ValueError, TypeError, AttributeError, RecursionError):
             totals = {}
         for name, value in values.items():
@@ -135,7 +135,8 @@ class Counters:
     def reset(self) -> None:
         """Begin anew in a forked child."""
         self._lock = threading.Lock()
-        self._values, self._kept = {}, {}
+        self._values = {}
+        self._kept = {}
         self.by_tier = {}
 
     def summary(self) -> str:

@@ -117,8 +117,8 @@ class Directory:
         if value is not None:
             self.tiers.used(key, is_local=True)
             return value, "local"
-        found: tuple[bytes | None, str] = self.tiers.find(key)
-        return found
+        answer: tuple[bytes | None, str] = self.tiers.find(key)
+        return answer
 
     def _wait(self, leases: Leases, key: str) -> "tuple[bytes | None, str]":
         """Wait for another process that compiles this; None where it is this one's turn."""

@@ -85,17 +85,17 @@ def enable(
     """
     import jax
 
-    given = {
+    arguments = {
         "enabled": live,
         "max-size": max_size,
         "tiers": None if tiers == () else tuple(tiers),
         "portable-keys": portable,
         **{name.replace("_", "-"): value for name, value in settings.items()},
     }
-    asked = {name: value for name, value in given.items() if value is not None}
-    given = _given | asked
-    resolved = resolve(given)
-    _given.update(given)
+    chosen = {name: value for name, value in arguments.items() if value is not None}
+    arguments = _given | chosen
+    resolved = resolve(arguments)
+    _given.update(arguments)
     wanted: dict[str, Any] = {}
     if min_compile_seconds is not None:
         wanted["jax_persistent_cache_min_compile_time_secs"] = float(min_compile_seconds)
@@ -110,7 +110,7 @@ def enable(
     elif free and _DIRECTORY not in _ours:
         wanted[_DIRECTORY] = _prepare(*_default_directory())
     changed, kept = _apply(jax.config, wanted)
-    _warn_of_lost(asked, resolved, kept if cache_dir is not None else {}, cache_dir)
+    _warn_of_lost(chosen, resolved, kept if cache_dir is not None else {}, cache_dir)
     if resolved["enabled"]:
         live_layer.start(resolved)
     _reset_where_needed(changed)
@@ -132,7 +132,7 @@ def set_default_directory(settings: Resolved) -> None:
 
 
 def _warn_of_lost(
-    asked: "dict[str, Any]", resolved: Resolved, kept: "dict[str, Any]", cache_dir: Any
+    chosen: "dict[str, Any]", resolved: Resolved, kept: "dict[str, Any]", cache_dir: Any
 ) -> None:
     """Warn, in one line, of the arguments that the user's own settings have overruled."""
     lost = []
@@ -140,12 +140,12 @@ def _warn_of_lost(
         upper = _DIRECTORY.upper()
         where = upper if upper in os.environ else f"jax.config.{_DIRECTORY}"
         lost.append(f"cache_dir={os.fspath(cache_dir)!r} ({where} is {kept[_DIRECTORY]})")
-    for name in asked:
+    for name in chosen:
         where = resolved.origins[name]
-        differs = name != "enabled" and SETTINGS[name][0](asked[name]) != resolved[name]
+        differs = name != "enabled" and SETTINGS[name][0](chosen[name]) != resolved[name]
         if where != "enable()" and differs:
             argument = name.replace("-", "_")
-            value = tuple(map(redact, asked[name])) if name == "tiers" else asked[name]
+            value = tuple(map(redact, chosen[name])) if name == "tiers" else chosen[name]
             lost.append(f"{argument}={value!r} ({where} sets {resolved.shown[name]!r})")
     if lost:
         warnings.warn(
@@ -238,7 +238,9 @@ def _prepare(path: str, explicit: bool, *, make: bool = True) -> str:
 
 def _depth_of_caller() -> int:
     """The stack level of whoever called :func:`enable`."""
-    depth, frame = 1, sys._getframe(1)
+    depth = 1
+    frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename == __file__:
-        depth, frame = depth + 1, frame.f_back
+        depth = depth + 1
+        frame = frame.f_back
     return depth

@@ -60,7 +60,8 @@ class FirstRuns:
     def _look(self) -> None:
         while True:
             with self._lock:
-                running, self._running = self._running, []
+                running = self._running
+                self._running = []
                 if not running:
                     self._is_looking = False
                     return

@@ -44,7 +44,8 @@ def _announced(value: bytes, limit: int) -> int:
     if len(value) < 14:
         raise DamagedEntryError("shorter than any entry")
     descriptor = value[4]
-    single, code = descriptor >> 5 & 1, descriptor >> 6
+    single = descriptor >> 5 & 1
+    code = descriptor >> 6
     start = 5 + (not single) + (0, 1, 2, 4)[descriptor & 3]
     width = (1 if single else 0, 2, 4, 8)[code]
     if not width:

@@ -29,7 +29,8 @@ def open_entry(key: str, value: bytes, *, is_foreign: bool) -> Decoded:
     """
     limit = max_payload_bytes(len(value)) if is_foreign else MAX_CONTENT_BYTES
     decoded = decode(value, min(limit, MAX_CONTENT_BYTES))
-    named, inside = parse_key(key), module_name(decoded.content)
+    named = parse_key(key)
+    inside = module_name(decoded.content)
     if named and named.module and inside and not same_module(inside, named.module):
         raise DamagedEntryError(f"it holds the module {inside}")
     return decoded

@@ -93,7 +93,8 @@ def _serve(connection: socket.socket, store: Any) -> None:
 
 
 def _answer(store: Any, head: "dict[str, Any]", data: bytes) -> Any:
-    verb, name = head["verb"], head["name"]
+    verb = head["verb"]
+    name = head["name"]
     if verb == "read":
         return store.read(name, head["limit"])
     if verb == "write":
@@ -107,7 +108,8 @@ def _answer(store: Any, head: "dict[str, Any]", data: bytes) -> Any:
 
 def main() -> None:
     """Leave the process that has started this one, and serve it."""
-    control, path = socket.socket(fileno=int(sys.argv[1])), sys.argv[2]
+    control = socket.socket(fileno=int(sys.argv[1]))
+    path = sys.argv[2]
     if os.fork():
         os._exit(0)  # so that the user's process has no child that it does not know
     from importlib.machinery import ModuleSpec

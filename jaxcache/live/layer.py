@@ -131,10 +131,12 @@ class Layer:
         if settings.values == self.settings.values:
             return
         deadline = time.monotonic() + self.settings["flush"]
-        before, self.settings = self.settings, settings
+        before = self.settings
+        self.settings = settings
         if settings["metrics"] != before["metrics"]:
             self._start_metrics()
-        directories, self.directories = list(self.directories.values()), {}
+        directories = list(self.directories.values())
+        self.directories = {}
         for directory in directories:
             directory.close(deadline)
         self.adapter.reset()
@@ -165,9 +167,9 @@ class Layer:
 
     def local_path(self, url: str) -> str:
         """The local directory behind which a bucket becomes a tier, where JAX was given one."""
-        given = self.settings["local-dir"]
-        if given:
-            return str(given)
+        directory = self.settings["local-dir"]
+        if directory:
+            return str(directory)
         return live_directory(url)
 
     def open_tiers(self, directory: "Directory", bucket: str = "") -> Any:
@@ -248,19 +250,19 @@ def start(settings: "Resolved | None" = None) -> "Layer | None":
     with _starting:
         try:
             if LAYER is None:
-                asked = settings or resolve()
-                if not asked["enabled"]:
+                resolved = settings or resolve()
+                if not resolved["enabled"]:
                     return None
                 adapter = Adapter()
                 LAYER = adapter.layer()
                 if LAYER is None:
-                    layer = Layer(asked, adapter)
+                    layer = Layer(resolved, adapter)
                     layer.install()
                     LAYER = layer
                     if settings is None:
                         from .enable import set_default_directory
 
-                        set_default_directory(asked)
+                        set_default_directory(resolved)
             if settings is not None:
                 LAYER.change(settings)
         except (ConfigError, UnknownJaxError) as error:

@@ -20,7 +20,8 @@ from typing import Any
 from ..core.lock import open_lock, try_lock
 from .files import own_folder
 
-_POLL_SECONDS, _REMOTE_POLL_SECONDS = 0.03, 0.5
+_POLL_SECONDS = 0.03
+_REMOTE_POLL_SECONDS = 0.5
 _FOLDER = ".jaxcache/live/leases"
 _MAX_BYTES = 1 << 12
 #: No compile takes longer; a lease that counts for longer is wrong, by a bad clock or on purpose.

@@ -70,7 +70,8 @@ class Loading:
                     if is_named(self._fd, folder, self._name):
                         os.unlink(self._name, dir_fd=folder)
                 os.close(self._fd)
-                self._fd, self._keys = -1, []
+                self._fd = -1
+                self._keys = []
 
     def _open(self) -> None:
         self._name = f"{os.getpid()}-{os.urandom(6).hex()}"

@@ -48,7 +48,8 @@ class Refusals:
 
     def lines(self) -> Iterator[str]:
         """Name each tier whose entries were refused, and the command that mends it."""
-        everything, remaining = self._count(set()), self._count(self._replaced)
+        everything = self._count(set())
+        remaining = self._count(self._replaced)
         for refusal in everything:
             is_mended = all(refusal[:2] != other[:2] for other in remaining)
             mend = "replaced there by this program" if is_mended else mend_refusal(refusal)

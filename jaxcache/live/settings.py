@@ -137,18 +137,18 @@ def variable(name: str) -> str:
     return PREFIX if name == "enabled" else f"{PREFIX}_{name.upper().replace('-', '_')}"
 
 
-def resolve(given: "Mapping[str, Any] | None" = None) -> Resolved:
+def resolve(overrides: "Mapping[str, Any] | None" = None) -> Resolved:
     """Resolve every setting.
 
     Args:
-        given: arguments by name, with ``_`` or ``-``; None stands for "not given".
+        overrides: arguments by name, with ``_`` or ``-``; None stands for "not given".
 
     Raises:
         ConfigError: a value that cannot be read, or a name that is no setting.
     """
     values = {name: default for name, (_, default) in SETTINGS.items()}
     origins = dict.fromkeys(SETTINGS, "default")
-    sources = [("enable()", {k: v for k, v in (given or {}).items() if v is not None})]
+    sources = [("enable()", {k: v for k, v in (overrides or {}).items() if v is not None})]
     tables = _read_tables()
     files = {path for path, _ in tables}
     sources += [*reversed(tables), ("environment", _environment())]
@@ -171,13 +171,13 @@ def resolve(given: "Mapping[str, Any] | None" = None) -> Resolved:
 
 
 def _environment() -> "dict[str, Any]":
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for variable_name, value in os.environ.items():
         if variable_name == PREFIX:
-            found["enabled"] = value
+            values["enabled"] = value
         elif variable_name.startswith(f"{PREFIX}_"):
-            found[variable_name[len(PREFIX) + 1 :].lower().replace("_", "-")] = value
-    return found
+            values[variable_name[len(PREFIX) + 1 :].lower().replace("_", "-")] = value
+    return values
 
 
 def _nearest(name: str) -> str:
@@ -243,9 +243,9 @@ def describe() -> "dict[str, Any]":
     from importlib.metadata import entry_points
 
     # JAX finds the layer by itself only where jaxcache is installed beside it.
-    found = any(e.value == "jaxcache.live.plugin" for e in entry_points(group="jax_plugins"))
+    is_installed = any(e.value == "jaxcache.live.plugin" for e in entry_points(group="jax_plugins"))
     try:
         resolved = resolve()
     except ConfigError as error:
-        return {"installed": found, "error": str(error)}
-    return {"installed": found, "values": resolved.shown, "origins": resolved.origins}
+        return {"installed": is_installed, "error": str(error)}
+    return {"installed": is_installed, "values": resolved.shown, "origins": resolved.origins}

@@ -79,11 +79,11 @@ class Signatures:
         return self._names[tier.url]
 
     def _read_bulk(self, tier: Any) -> "dict[str, set[str]]":
-        found: dict[str, set[str]] = {}
+        signers: dict[str, set[str]] = {}
         for name in sorted(n for n in self._list(tier) if not n.startswith("live-"))[-_MAX_FILES:]:
             for file, digests in self._read(tier, f"{SIGNATURES_DIR}/{name}").items():
-                found.setdefault(file, set()).update(digests)
-        return found
+                signers.setdefault(file, set()).update(digests)
+        return signers
 
     def _read(self, tier: Any, path: str) -> "dict[str, set[str]]":
         data = tier.read(path, fresh=True, limit=MAX_SIGNATURES_BYTES)

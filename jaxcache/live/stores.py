@@ -17,7 +17,8 @@ from ..core.remote import (
 from ..core.sharing import adopt_from_folder
 from .files import read_file, write_whole
 
-_MAX_NAMES, _MAX_LISTED = 200_000, 1_000_000
+_MAX_NAMES = 200_000
+_MAX_LISTED = 1_000_000
 #: No directory has longer names, so no entry has.
 _MAX_NAME_LENGTH = 255
 
@@ -122,22 +123,22 @@ class BucketStore:
             "timeout": timedelta(seconds=seconds),
             "connect_timeout": timedelta(seconds=min(seconds, 1.0)),
         }
-        given = connection(service, client)
-        if "credential_provider" not in given and not has_credentials(service):
+        options = connection(service, client)
+        if "credential_provider" not in options and not has_credentials(service):
             raise DeniedError(
                 "no credentials: docs/remote.md has the variables; "
                 "JAXCACHE_INSTANCE_CREDENTIALS=true for those that a cloud gives its machines"
             )
         self._obstore = obstore
-        self._store = obstore.store.from_url(url, **given)
+        self._store = obstore.store.from_url(url, **options)
 
     def read(self, name: str, limit: int) -> bytes:
         """Return an object's bytes, at most ``limit``."""
         with self._errors():
-            found = self._obstore.get(self._store, name)
-            if found.meta["size"] > limit:
+            result = self._obstore.get(self._store, name)
+            if result.meta["size"] > limit:
                 raise OSError("the object is too large")
-            return bytes(found.bytes())
+            return bytes(result.bytes())
 
     def write(self, name: str, data: bytes, *, replace: bool) -> None:
         """Write an object; an existing one stays unless it is to be replaced."""
@@ -163,7 +164,7 @@ class BucketStore:
 
     def names(self, folder: str = "") -> "set[str]":
         """The names directly below a folder."""
-        found: set[str] = set()
+        names: set[str] = set()
         prefix = f"{folder}/" if folder else None
         with self._errors():
             listed = 0  # names of other folders and repeated ones count, too
@@ -171,11 +172,11 @@ class BucketStore:
                 for meta in page:
                     name = meta["path"][len(prefix or "") :]
                     if "/" not in name and len(name) <= _MAX_NAME_LENGTH:
-                        found.add(name)
+                        names.add(name)
                 listed += len(page)
-                if len(found) > _MAX_NAMES or listed > _MAX_LISTED:
+                if len(names) > _MAX_NAMES or listed > _MAX_LISTED:
                     raise OSError("the listing has too many names")
-        return found
+        return names
 
     @contextlib.contextmanager
     def _errors(self) -> Any:

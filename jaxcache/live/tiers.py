@@ -20,7 +20,8 @@ from .stores import AbsentError, BucketStore, DeniedError
 
 #: Failures in a row before a tier is given up, and for how long; doubled each time, up to the last.
 _FAILURES = 3
-_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 30.0, 900.0
+_PAUSE_SECONDS = 30.0
+_MAX_PAUSE_SECONDS = 900.0
 #: A listing says what is not there for so long.
 _LISTING_SECONDS = 120.0
 
@@ -48,7 +49,8 @@ class Breaker:
     def good(self) -> None:
         """An answer with a body came."""
         with self._lock:
-            self._row, self._pause = 0, _PAUSE_SECONDS
+            self._row = 0
+            self._pause = _PAUSE_SECONDS
 
     def missed(self, seconds: float) -> None:
         """The tier has said, after so long, that it has nothing."""

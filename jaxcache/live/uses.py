@@ -86,8 +86,12 @@ class UseLog:
     def take(self) -> "list[dict[str, Any]]":
         """Return the events that were noted, and forget them."""
         with self._lock:
-            events, hits, misses = self._events, self._hits, self._misses
-            self._events, self._hits, self._misses = [], {}, {}
+            events = self._events
+            hits = self._hits
+            misses = self._misses
+            self._events = []
+            self._hits = {}
+            self._misses = {}
             self._due = time.monotonic() + _FLUSH_SECONDS
         events += [
             {"key": key, "kind": "hit", "at_ns": at_ns, "count": n, "retrieval_seconds": took}
@@ -115,7 +119,9 @@ class UseLog:
     def reset(self) -> None:
         """Begin anew in a forked child: the parent writes its own events."""
         self._lock = threading.Lock()
-        self._events, self._hits, self._misses = [], {}, {}
+        self._events = []
+        self._hits = {}
+        self._misses = {}
 
 
 def compact(root: str) -> None:
@@ -168,7 +174,9 @@ def read_ledger(root: str) -> "dict[str, KnownUses]":
     compiled: dict[str, int] = {}
     pins: dict[str, tuple[int, bool]] = {}
     for event, _ in _events(root, word=b""):
-        key, kind, at_ns = event["key"], event.get("kind"), event["at_ns"]
+        key = event["key"]
+        kind = event.get("kind")
+        at_ns = event["at_ns"]
         if kind in PINNING:
             pins[key] = max(pins.get(key, (0, False)), (at_ns, kind == "pin"))
         elif kind == "compile":
@@ -214,7 +222,9 @@ def read_digests(root: str) -> "dict[str, list[LedgerDigest]]":
     """
     digests: dict[str, list[LedgerDigest]] = {}
     for event, is_own in _events(root, word=b'"payload_sha256"'):
-        key, digest, at_ns = event["key"], event.get("payload_sha256"), event["at_ns"]
+        key = event["key"]
+        digest = event.get("payload_sha256")
+        at_ns = event["at_ns"]
         if is_own and not event.get("imported") and isinstance(digest, str):
             get = event.get
             file = (get("file_mtime_ns"), get("file_size_bytes"), get("file_inode"))

@@ -270,8 +270,8 @@ class PruneOptions(Options, panel="Limits"):
     @property
     def other_kinds(self) -> str:
         """The options that let files other than entries go, and that are not given."""
-        given = {"--side-caches": self.side_caches, "--orphans": self.orphans}
-        return " or ".join(name for name, value in given.items() if not value)
+        by_option = {"--side-caches": self.side_caches, "--orphans": self.orphans}
+        return " or ".join(name for name, value in by_option.items() if not value)
 
     @property
     def by_age(self) -> bool:

@@ -104,8 +104,12 @@ class Option:
         metavar: str | None,
         settings: dict[str, Any],
     ) -> None:
-        self.kind, self.names, self.help, self.default = kind, names, help_, default
-        self.metavar, self.settings = metavar or kind.metavar, settings
+        self.kind = kind
+        self.names = names
+        self.help = help_
+        self.default = default
+        self.metavar = metavar or kind.metavar
+        self.settings = settings
         long = next((n for n in names if n.startswith("--")), names[0])
         self.keyword = settings.pop("keyword", None) or long.partition("/")[0].strip("-").replace(
             "-", "_"
@@ -180,8 +184,8 @@ class Options:
 
     def __repr__(self) -> str:
         plain = vars(type(self)())
-        given = {n: v for n, v in vars(self).items() if v != plain[n]}
-        fields = ", ".join(f"{name}={value!r}" for name, value in given.items())
+        changed = {n: v for n, v in vars(self).items() if v != plain[n]}
+        fields = ", ".join(f"{name}={value!r}" for name, value in changed.items())
         return f"{type(self).__name__}({fields})"
 
     def given(self) -> list[tuple[str, Option]]:
@@ -190,19 +194,19 @@ class Options:
         return [(n, o) for n, o in self.DECLARED.items() if getattr(self, n) != plain[n]]
 
     def check_known(
-        self, layout: str, known: Collection[str] | None, hint: str | None = None
+        self, layout: str, allowed: Collection[str] | None, hint: str | None = None
     ) -> None:
         """Refuse options that are for JAX's cache and not for that of another layout.
 
         Args:
-            known: fields that the layout knows; None for all.
+            allowed: fields that the layout knows; None for all.
 
         Raises:
             UsageError
         """
-        if given := [o for n, o in self.given() if known is not None and n not in known]:
+        if unknown := [o for n, o in self.given() if allowed is not None and n not in allowed]:
             raise UsageError(
-                f"{given[0].names[0]} is for JAX's cache, not for {layout}'s", hint=hint
+                f"{unknown[0].names[0]} is for JAX's cache, not for {layout}'s", hint=hint
             )
 
     def replace(self, **values: Any) -> Self:
@@ -210,7 +214,7 @@ class Options:
         return type(self)(**{**vars(self), **values})
 
     @classmethod
-    def read(cls, /, **given: Any) -> Self:
+    def read(cls, /, **values: Any) -> Self:
         """Make options from the keywords of the Python interface: ``max_size="10GB"``.
 
         Raises:
@@ -218,6 +222,6 @@ class Options:
             UsageError: a value that cannot be read.
         """
         fields = {o.keyword: (name, o) for name, o in cls.DECLARED.items()}
-        if unknown := sorted(given.keys() - fields.keys()):
+        if unknown := sorted(values.keys() - fields.keys()):
             raise TypeError(f"no option {', '.join(unknown)}; there are {', '.join(fields)}")
-        return cls(**{fields[k][0]: fields[k][1].read(value) for k, value in given.items()})
+        return cls(**{fields[k][0]: fields[k][1].read(value) for k, value in values.items()})

@@ -112,8 +112,10 @@ class TargetOptions(Options, panel="Absent hardware"):
         if self.target is None:
             if self.autotune_from or self.require_tuned or self.gemm != "cublas":
                 raise UsageError("--gemm, --autotune-from and --require-tuned need --target")
-        elif given := [n for n in self._NOT_WITH_TARGET if getattr(self, n)]:
-            raise UsageError(f"--target and {self.DECLARED[given[0]].names[0]} cannot be combined")
+        elif unusable := [n for n in self._NOT_WITH_TARGET if getattr(self, n)]:
+            raise UsageError(
+                f"--target and {self.DECLARED[unusable[0]].names[0]} cannot be combined"
+            )
 
 
 class RunOptions(TargetOptions, panel=None):

@@ -70,9 +70,11 @@ def left_out_lines(problems: Iterable[Problem]) -> Iterator[str]:
 
 def export_summary(written: Written) -> str:
     """One line on what was written."""
-    manifest, size_bytes = written.manifest, written.size_bytes
+    manifest = written.manifest
+    size_bytes = written.size_bytes
     source = manifest.source_bytes
-    count, sides = len(manifest.items), len(manifest.files)
+    count = len(manifest.items)
+    sides = len(manifest.files)
     more = f" and {format_count(sides, 'file')} of XLA's caches" if sides else ""
     what = f"{format_count(count, 'entry')}{more}"
     if manifest.layout != "jax":
@@ -139,8 +141,8 @@ def import_view(
             cut="end",
         ),
     ]
-    told = (MoveAction.DAMAGED, MoveAction.UNTRUSTED, MoveAction.LEFT)
-    notes = [f"{s.name}: {s.detail}" for s in rows if s.differs or s.action in told]
+    listed_actions = (MoveAction.DAMAGED, MoveAction.UNTRUSTED, MoveAction.LEFT)
+    notes = [f"{s.name}: {s.detail}" for s in rows if s.differs or s.action in listed_actions]
     return View(
         document,
         pairs,
@@ -188,24 +190,24 @@ _FORECASTS = {Outlook.HIT: "hit", Outlook.MISS: "miss"}
 _DONE = {MoveAction.WRITE: "written", MoveAction.HEAL: "healed", MoveAction.REPLACE: "replaced"}
 
 
-def _reason(step: Step, told: Forecast | None) -> str:
+def _reason(step: Step, forecast: Forecast | None) -> str:
     """Return what speaks against an entry; the forecast's line says where portable ones hit."""
-    if step.detail or told is None:
+    if step.detail or forecast is None:
         return step.detail
-    return NO_DIRECTORY if told.portable else told.reason or ""
+    return NO_DIRECTORY if forecast.portable else forecast.reason or ""
 
 
-def _short_reason(step: Step, told: Forecast | None, shared: bool) -> str:
+def _short_reason(step: Step, forecast: Forecast | None, shared: bool) -> str:
     """Return the same for a terminal, without what the forecast's line says of all entries."""
-    if told and told.outlook is Outlook.MISS and not step.detail:
-        if told.restore_to:
+    if forecast and forecast.outlook is Outlook.MISS and not step.detail:
+        if forecast.restore_to:
             return "the cache's path"
         if shared:
             return ""
-    return _reason(step, told)
+    return _reason(step, forecast)
 
 
-def _step(step: Step, told: Forecast | None) -> Document:
+def _step(step: Step, forecast: Forecast | None) -> Document:
     """Return one entry or file of an import."""
     facts = step.item.facts
     is_entry = step.key is not None and facts is not None
@@ -217,9 +219,9 @@ def _step(step: Step, told: Forecast | None) -> Document:
         "payload_bytes": step.item.content_bytes,
         "compile_seconds": float(facts.compile_seconds) if facts and is_entry else None,
         "payload_differs": step.differs,
-        "outlook": told.outlook.value if told else None,
-        "reason": (told and told.reason) or None,
-        "restore_to": (told and told.restore_to) or None,
+        "outlook": forecast.outlook.value if forecast else None,
+        "reason": (forecast and forecast.reason) or None,
+        "restore_to": (forecast and forecast.restore_to) or None,
     }
 
 
@@ -249,7 +251,8 @@ def _import_summary(done: Outcome, rows: Sequence[Step], written: int) -> str:
 
 def outlook_line(outlooks: Compatibility) -> str:
     """One line on what is going to hit, why the rest will not, and the cure."""
-    counts, host = outlooks.counts, outlooks.host
+    counts = outlooks.counts
+    host = outlooks.host
     total = len(outlooks.forecasts)
     with_what = f" with jax {host.jax_version} ({host.origin.platform})" if host else ""
     if not total:
@@ -270,20 +273,21 @@ def outlook_line(outlooks: Compatibility) -> str:
     where = "here" if outlooks.cache_dir is not None else "at another path"
     unknown = counts.get(Outlook.UNKNOWN, 0) - portable
     hits = counts.get(Outlook.HIT, 0)
-    told = f"{hits} of {total:,} will hit {where}{with_what}"
+    text = f"{hits} of {total:,} will hit {where}{with_what}"
     if (unknown or portable) and host is None:
-        told, unknown = f"{len(misses)} of {total:,} will miss {where}", 0
+        text = f"{len(misses)} of {total:,} will miss {where}"
+        unknown = 0
     elif portable:  # nothing else speaks against them
         only = ""
         if hits:
-            told += f", {portable} more {WHERE_PORTABLE}"
+            text += f", {portable} more {WHERE_PORTABLE}"
         else:
-            told = f"{portable} of {total:,} will hit {where}{with_what} {WHERE_PORTABLE}"
+            text = f"{portable} of {total:,} will hit {where}{with_what} {WHERE_PORTABLE}"
         if misses:
-            told += f"; {len(misses)} will miss"
+            text += f"; {len(misses)} will miss"
     if outlooks.entries > total:
-        told = told.replace(" will ", f" entries looked at (of {outlooks.entries:,}) will ", 1)
-    told += f", {unknown} unknown" if unknown else ""
+        text = text.replace(" will ", f" entries looked at (of {outlooks.entries:,}) will ", 1)
+    text += f", {unknown} unknown" if unknown else ""
     moved = [f for f in misses if f.restore_to]
     reasons = list(dict.fromkeys(f.reason for f in misses if f.reason and not f.restore_to))
     if moved:
@@ -291,7 +295,7 @@ def outlook_line(outlooks: Compatibility) -> str:
         places = sorted({f.restore_to for f in moved if f.restore_to})
         shown = " or ".join(places[:_MISS_REASONS])
         reasons.insert(0, f"keys of jax {', '.join(versions)} contain the cache's path, {shown}")
-    line = told + (f": {'; '.join(reasons[:_MISS_REASONS])}" if reasons else "")
+    line = text + (f": {'; '.join(reasons[:_MISS_REASONS])}" if reasons else "")
     place = shlex.quote(outlooks.cache_dir or "DIR")
     cure = (
         f"Use the same path there, or fill it again without the path in its keys: jaxcache warm "
@@ -309,8 +313,8 @@ def _release(version: str | None) -> str:
 
 def forecast_note(outlooks: Compatibility) -> str | None:
     """The line where something will miss, or hits on a condition; None where nothing is known."""
-    known = any(f.portable or f.outlook is Outlook.MISS for f in outlooks.forecasts)
-    return outlook_line(outlooks) if known else None
+    is_forecast = any(f.portable or f.outlook is Outlook.MISS for f in outlooks.forecasts)
+    return outlook_line(outlooks) if is_forecast else None
 
 
 def forecast_document(outlooks: Compatibility | None) -> Document | None:

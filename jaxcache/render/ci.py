@@ -63,7 +63,8 @@ def restore_view(restored: Restored) -> View:
 
 def save_view(plan: SavePlan, saved: Saved, key: str | None) -> View:
     """Return the view of ``ci save``."""
-    outputs, keys = save_outputs(plan, saved, key), _keys(plan.kept)
+    outputs = save_outputs(plan, saved, key)
+    keys = _keys(plan.kept)
     return _step_view(_save_document(plan, saved, key), outputs, keys, save_lines(plan, saved))
 
 
@@ -153,7 +154,8 @@ def _save_document(plan: SavePlan, saved: Saved, key: str | None) -> Document:
 
 def restore_lines(restored: Restored) -> Iterator[str]:
     """Yield the lines about a restore, for people."""
-    source, outlooks = restored.source, restored.outlooks
+    source = restored.source
+    outlooks = restored.outlooks
     if restored.trouble:
         place = "" if source in restored.trouble else f" from {source}"
         yield f"nothing restored{place}: {restored.trouble}"
@@ -163,13 +165,14 @@ def restore_lines(restored: Restored) -> Iterator[str]:
                 "differs, such as by the path or by jax: jaxcache ci key --json shows the parts"
             )
         return
-    found, fit = len(outlooks.forecasts), len(restored.fitting)
+    forecast_count = len(outlooks.forecasts)
+    fit = len(restored.fitting)
     verb = "would be restored" if restored.done.dry_run else "restored"
-    there = sum(step.action is MoveAction.SAME for step in restored.done)
+    unchanged = sum(step.action is MoveAction.SAME for step in restored.done)
     yield (
-        f"{fit} of {format_count(found, 'entry')} {verb} from {source}"
+        f"{fit} of {format_count(forecast_count, 'entry')} {verb} from {source}"
         + (f": {format_compiling(restored.stored_seconds, fit)}" if fit else "")
-        + (f" ({there} were already present)" if there else "")
+        + (f" ({unchanged} were already present)" if unchanged else "")
     )
     for reason, number in miss_reasons(outlooks)[:_SHOWN_REASONS]:
         yield f"left: {format_count(number, 'entry')}, {reason}"
@@ -184,7 +187,7 @@ def restore_lines(restored: Restored) -> Iterator[str]:
             yield what.format(format_count(number, "entry"))
     refused = (step.problem for step in restored.done if step.action in _REFUSED)
     yield from left_out_lines(refused)
-    if outlooks.host is None and found:
+    if outlooks.host is None and forecast_count:
         yield "not checked whether they fit: no jax was found (--python)"
     for step in restored.done.failed:
         unread = step.item.facts is None

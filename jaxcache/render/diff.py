@@ -69,7 +69,8 @@ def _rows(diff: Diff) -> Iterator[_Row]:
         for h in entries:
             yield mark, where, h.key, (h.size_bytes, h.compile_seconds), _shown(h)
     for pair in diff.differing:
-        left, right = pair.left, pair.right
+        left = pair.left
+        right = pair.right
         values = (
             (left.size_bytes, right.size_bytes),
             (left.compile_seconds, right.compile_seconds),

@@ -77,10 +77,10 @@ def _torch_page(diagnosis: TorchDiagnosis) -> Iterator[Block]:
     for finding in diagnosis.findings:
         yield ""
         yield from finding_lines(finding, name_files=False)
-    if given := [s for s in diagnosis.settings if s.origin != "default"]:
+    if set_ones := [s for s in diagnosis.settings if s.origin != "default"]:
         yield ""
         yield "settings that differ from their defaults"
-        yield from (Line(f"{s.name} = {s.value}  ({s.origin})", "  ") for s in given)
+        yield from (Line(f"{s.name} = {s.value}  ({s.origin})", "  ") for s in set_ones)
 
 
 def count_findings(findings: Sequence[Finding]) -> str:
@@ -108,8 +108,10 @@ def _page(diagnosis: Diagnosis, verbose: bool) -> Iterator[Block]:
 
 
 def _heading(diagnosis: Diagnosis) -> Iterator[Line]:
-    cache, mine = diagnosis.facts.cache, diagnosis.facts.interpreter
-    entries, decoded = len(cache.entries), len(cache.contents)
+    cache = diagnosis.facts.cache
+    mine = diagnosis.facts.interpreter
+    entries = len(cache.entries)
+    decoded = len(cache.contents)
     line = format_count(entries, "entry") if cache.exists else "does not exist yet"
     cut = decoded < entries - sum("empty" in e.problems for e in cache.entries)
     line += f", of which {decoded:,} were decoded" if cut else ""
@@ -138,13 +140,13 @@ def finding_lines(finding: Finding, *, name_files: bool) -> Iterator[Line]:
 def _settings(diagnosis: Diagnosis, verbose: bool) -> Iterator[Block]:
     settings = diagnosis.facts.settings
     shown = [s for s in settings if verbose or s.origin != "default"]
-    rest = "" if verbose else "; --verbose lists all settings"
+    hint = "" if verbose else "; --verbose lists all settings"
     if not shown:
-        yield f"every setting of JAX's cache has its default{rest}"
+        yield f"every setting of JAX's cache has its default{hint}"
         return
     yield "settings" if verbose else "settings that differ from their defaults"
     for s in shown:
         value = "not set" if s.value is None else s.value
         yield Line(f"{s.name} = {value}  ({s.origin})", "  ")
     if len(shown) < len(settings):
-        yield f"other settings have their default{rest}"
+        yield f"other settings have their default{hint}"

@@ -112,11 +112,11 @@ def _make_reader(kind: type) -> Callable[[Any], Document]:
     def read(value: Any) -> Document:
         document: Document = {}
         for name, get in readers:
-            found = get(value)
+            part = get(value)
             if name.startswith("*"):
-                document |= fields_of(found)
+                document |= fields_of(part)
             else:
-                document[name] = found
+                document[name] = part
         return document
 
     return read
@@ -136,6 +136,6 @@ def _make_getter(word: str) -> Callable[[Any], Any]:
 
 def _through_none(path: str) -> Callable[[Any], Any]:
     """Return a getter of an attribute of an attribute, None where that one is None."""
-    first, _, rest = path.partition(".")
-    inner = attrgetter(rest)
+    first, _, later = path.partition(".")
+    inner = attrgetter(later)
     return lambda value: None if (part := getattr(value, first)) is None else inner(part)

@@ -99,11 +99,11 @@ def _past_table(past: Sequence[Comparison], cache_dir: str, *, unfolded: bool) -
 
 def _summed(comparisons: Sequence[Comparison]) -> list[tuple[Difference, list[Compile]]]:
     """Equal differences of several modules as one, the most frequent first."""
-    found: defaultdict[Difference, list[Compile]] = defaultdict(list)
+    compiles: defaultdict[Difference, list[Compile]] = defaultdict(list)
     for comparison in comparisons:
         for difference in comparison.differences:
-            found[difference].append(comparison.right)
-    return sorted(found.items(), key=lambda item: -len(item[1]))
+            compiles[difference].append(comparison.right)
+    return sorted(compiles.items(), key=lambda item: -len(item[1]))
 
 
 def _page(explanation: Explanation, *, unfolded: bool) -> Iterator[Block]:
@@ -140,7 +140,8 @@ def _difference_lines(d: Difference, compiles: Sequence[Compile]) -> Iterator[Bl
     several = ", ".join(places[:_SHOWN_MODULES]) + (f" and {more:,} more" if more > 0 else "")
     yield ""
     if len(places) == 1:
-        text, several = f"{places[0]}: {text}", ""
+        text = f"{places[0]}: {text}"
+        several = ""
     yield Line(text, style="bold")
     for label, value in (("in", several), ("left", d.left), ("right", d.right), ("fix", d.fix)):
         if value:

@@ -14,7 +14,8 @@ _SHOWN = 100
 
 def graph_document(shown: ShownGraph) -> Document:
     """Return the fields of ``show --json`` for one graph."""
-    graph, nearest = shown.graph, shown.nearest
+    graph = shown.graph
+    nearest = shown.nearest
 
     def of_graph(name: str, missing: Any = None) -> Any:
         return getattr(graph, name) if graph else missing
@@ -50,7 +51,8 @@ def graph_document(shown: ShownGraph) -> Document:
 
 def graph_sections(shown: ShownGraph, now_ns: int, verbose: bool) -> Sections:
     """Yield the labels of a graph's page with their lines."""
-    entry, graph = shown.entry, shown.graph
+    entry = shown.entry
+    graph = shown.graph
     if shown.problems:
         yield "Problems", [f"{p.kind}: {p.detail}" for p in shown.problems]
     if shown.nearest:

@@ -37,7 +37,8 @@ def listing_view(
         table = Table(columns, rows, below=lambda e: (e.signature, e.source))
     if group_by:
         rows = document["groups"] = group_entries(listing.entries, group_by)[:limit]
-        columns, keys = group_columns(group_by, now_ns), [g.name for g in rows]
+        columns = group_columns(group_by, now_ns)
+        keys = [g.name for g in rows]
         table = Table(columns, rows)
 
     def page() -> Iterator[Block]:

@@ -14,7 +14,7 @@ from jaxcache.render.view import Block, Column, Line, Table, View
 from jaxcache.units import format_count, format_duration, format_size
 
 
-def listing_view(file: RecipeFile, found: Sequence[Listed]) -> View:
+def listing_view(file: RecipeFile, listed: Sequence[Listed]) -> View:
     """Return the view of ``ls`` for a recipe."""
     columns = [
         Column(
@@ -30,28 +30,28 @@ def listing_view(file: RecipeFile, found: Sequence[Listed]) -> View:
         Column(
             "TROUBLE",
             _trouble,
-            _trouble if any(map(_trouble, found)) else None,
+            _trouble if any(map(_trouble, listed)) else None,
             elastic=True,
             style="red",
         ),
     ]
     return View(
-        _document(file, found),
-        found,
+        _document(file, listed),
+        listed,
         columns,
-        [x.key for x in found],
-        records=map(_module, found),
-        page=[*([Table(columns, found)] if found else []), _footer(file, found)],
+        [x.key for x in listed],
+        records=map(_module, listed),
+        page=[*([Table(columns, listed)] if listed else []), _footer(file, listed)],
         notes=[f"note: {line}" for line in file.recipe.notes],
     )
 
 
-def show_view(file: RecipeFile, found: Sequence[Listed], *, whole: bool) -> View:
+def show_view(file: RecipeFile, listed: Sequence[Listed], *, whole: bool) -> View:
     """Return the view of ``show`` for a recipe as a whole, or for some of its modules."""
-    page = list(_page(file, found) if whole else _module_pages(found))
+    page = list(_page(file, listed) if whole else _module_pages(listed))
     texts = [b.lead + b.text if isinstance(b, Line) else b for b in page]
     return View(
-        _document(file, found), texts, [Column("", str)], records=map(_module, found), page=page
+        _document(file, listed), texts, [Column("", str)], records=map(_module, listed), page=page
     )
 
 
@@ -59,7 +59,7 @@ def _seconds(seconds: float | None) -> str:
     return "?" if seconds is None else format_duration(seconds)
 
 
-def _document(file: RecipeFile, found: Sequence[Listed]) -> Document:
+def _document(file: RecipeFile, listed: Sequence[Listed]) -> Document:
     return {
         "cache_dir": file.path,
         "recipe": {
@@ -68,11 +68,11 @@ def _document(file: RecipeFile, found: Sequence[Listed]) -> Document:
             "environments": file.recipe.environments,
             "notes": file.recipe.notes,
         },
-        "modules": [_module(x) for x in found],
+        "modules": [_module(x) for x in listed],
         "summary": {
             "modules": len(file.recipe.requests),
-            "bytecode_bytes": sum(x.bytecode_bytes for x in found),
-            "compile_seconds": math.fsum(x.request.compile_seconds or 0.0 for x in found),
+            "bytecode_bytes": sum(x.bytecode_bytes for x in listed),
+            "compile_seconds": math.fsum(x.request.compile_seconds or 0.0 for x in listed),
         },
     }
 
@@ -87,10 +87,10 @@ def _trouble(listed: Listed) -> str:
     return ", ".join([*([listed.refusal] if listed.refusal else []), *listed.request.doubts])
 
 
-def _footer(file: RecipeFile, found: Sequence[Listed]) -> str:
+def _footer(file: RecipeFile, listed: Sequence[Listed]) -> str:
     """Return one line: ``18 modules, 14 s of compiling, 19.8 kB``."""
     recipe = file.recipe
-    hidden = len(recipe.requests) - len(found)
+    hidden = len(recipe.requests) - len(listed)
     return (
         f"{format_count(len(recipe.requests), 'module')}, "
         f"{format_duration(recipe.compile_seconds)} of compiling, {format_size(file.size_bytes)}"
@@ -98,10 +98,10 @@ def _footer(file: RecipeFile, found: Sequence[Listed]) -> str:
     )
 
 
-def _page(file: RecipeFile, found: Sequence[Listed]) -> Iterator[Block]:
+def _page(file: RecipeFile, listed: Sequence[Listed]) -> Iterator[Block]:
     yield file.path
     yield Line(f"digest {file.digest}", "  ")
-    yield Line(_footer(file, found), "  ")
+    yield Line(_footer(file, listed), "  ")
     for number, e in enumerate(file.recipe.environments):
         count = sum(r.environment == number for r in file.recipe.requests)
         yield from _environment_lines(e, count)
@@ -126,8 +126,8 @@ def _environment_lines(e: Environment, count: int) -> Iterator[Line]:
             yield Line(" ".join(text.split()), f"    {title}: ")
 
 
-def _module_pages(found: Sequence[Listed]) -> Iterator[Block]:
-    for number, listed in enumerate(found):
+def _module_pages(requests: Sequence[Listed]) -> Iterator[Block]:
+    for number, listed in enumerate(requests):
         if number:
             yield ""
         rows = _module_rows(listed)
@@ -138,7 +138,8 @@ def _module_pages(found: Sequence[Listed]) -> Iterator[Block]:
 
 
 def _module_rows(listed: Listed) -> dict[str, str | None]:
-    r, e = listed.request, listed.environment
+    r = listed.request
+    e = listed.environment
     return {
         "Key": r.key or "none: the run ended before",
         "Function": f"{r.function} ({r.file}:{r.line})" if r.function else None,

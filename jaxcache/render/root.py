@@ -91,19 +91,20 @@ def _columns(now_ns: int) -> Sequence[Column]:
 
 
 def verification_of_root_view(
-    root: str, found: Mapping[str, tuple[Verification, Repair | None]]
+    root: str, verifications: Mapping[str, tuple[Verification, Repair | None]]
 ) -> View:
     """Return the view of ``verify`` over a root: one for each cache, and sums.
 
     Args:
-        found: by the cache's directory relative to the root.
+        verifications: by the cache's directory relative to the root.
     """
-    views = {name: verification_view(*one) for name, one in found.items()}
-    results = [verification for verification, _ in found.values()]
+    views = {name: verification_view(*one) for name, one in verifications.items()}
+    results = [verification for verification, _ in verifications.values()]
     rows = [
         {"cache": name, **row} for name, view in views.items() for row in view.document["problems"]
     ]
-    checked, ok = sum(r.checked for r in results), sum(r.ok for r in results)
+    checked = sum(r.checked for r in results)
+    ok = sum(r.ok for r in results)
     names = ("level", "checked", "ok", "proven", "not_provable")
     caches = [
         {"name": name, **{n: view.document[n] for n in names}} for name, view in views.items()
@@ -170,7 +171,7 @@ def prune_of_root_view(
 def diagnosis_of_root_view(
     root: str,
     own: Sequence[Finding],
-    found: Mapping[str, Diagnosis],
+    diagnoses: Mapping[str, Diagnosis],
     settings: Sequence[Setting],
     interpreter: Interpreter | None,
     no_jax: str | None,
@@ -179,10 +180,10 @@ def diagnosis_of_root_view(
 
     Args:
         own: the findings about the root itself.
-        found: by the cache's directory relative to the root.
+        diagnoses: by the cache's directory relative to the root.
     """
     named = [("", f) for f in own]
-    named += [(name, f) for name, one in found.items() for f in one.findings]
+    named += [(name, f) for name, one in diagnoses.items() for f in one.findings]
     findings = [{"cache": name or None, **fields_of(finding)} for name, finding in named]
     caches = [
         {
@@ -192,7 +193,7 @@ def diagnosis_of_root_view(
             "problems": sum(f.severity == "problem" for f in one.findings),
             "mended": one.mended,
         }
-        for name, one in found.items()
+        for name, one in diagnoses.items()
     ]
     document = {
         "cache_dir": root,
@@ -206,21 +207,21 @@ def diagnosis_of_root_view(
         document,
         [(f.severity, name, f.trap, f.seen, f.cost, f.fix) for name, f in named],
         records=findings,
-        page=_diagnosis_page(root, own, found),
+        page=_diagnosis_page(root, own, diagnoses),
         notes=[f"{no_jax}; checks that need jax were skipped"] if no_jax else (),
     )
 
 
 def _diagnosis_page(
-    root: str, own: Sequence[Finding], found: Mapping[str, Diagnosis]
+    root: str, own: Sequence[Finding], diagnoses: Mapping[str, Diagnosis]
 ) -> Iterator[Block]:
-    everything = [*own, *(finding for one in found.values() for finding in one.findings)]
+    everything = [*own, *(finding for one in diagnoses.values() for finding in one.findings)]
     yield count_findings(everything)
-    yield Line(f"{root}: {len(found):,} caches", "  root    ")
+    yield Line(f"{root}: {len(diagnoses):,} caches", "  root    ")
     for finding in own:
         yield ""
         yield from finding_lines(finding, name_files=False)
-    for name, one in found.items():
+    for name, one in diagnoses.items():
         yield ""
         entries = format_count(len(one.facts.cache.entries), "entry")
         yield Line(f"{name}: {entries}; {count_findings(one.findings)}", style="bold")

@@ -31,17 +31,19 @@ _LENGTHY = ("cpu_features", "opcodes", "globals", "key_components")
 Sections = Iterator[tuple[str, Sequence[str]]]
 
 
-def show_view(found: Sequence[Any], *, now_ns: int, verbose: bool) -> View:
+def show_view(details: Sequence[Any], *, now_ns: int, verbose: bool) -> View:
     """Return the view of ``show``: of one entry, or of several with what they share only once."""
     sections: Callable[[Any, int, bool], Sections]
-    if isinstance(found[0], Shown):
-        documents, sections = [fields_of(s) for s in found], _sections
+    if isinstance(details[0], Shown):
+        documents = [fields_of(s) for s in details]
+        sections = _sections
     else:
         from jaxcache.render.graph import graph_document, graph_sections
 
-        documents, sections = [graph_document(s) for s in found], graph_sections
+        documents = [graph_document(s) for s in details]
+        sections = graph_sections
     document = documents[0]
-    if len(found) > 1:
+    if len(details) > 1:
         entries = [{n: v for n, v in d.items() if n != "cache_dir"} for d in documents]
         document = {"cache_dir": document["cache_dir"], "entries": entries}
     lines = [versioned(d) for d in documents]
@@ -50,7 +52,7 @@ def show_view(found: Sequence[Any], *, now_ns: int, verbose: bool) -> View:
         (row for line in lines for row in _flat(to_document(line), verbose)),
         [Column("", itemgetter(0)), Column("", lambda row: _value(row[1]))],
         records=lines,
-        page=_pages(found, sections, now_ns, verbose),
+        page=_pages(details, sections, now_ns, verbose),
     )
 
 
@@ -79,9 +81,9 @@ def _value(value: Any) -> Any:
 
 
 def _pages(
-    found: Sequence[Any], sections: Callable[..., Sections], now_ns: int, verbose: bool
+    details: Sequence[Any], sections: Callable[..., Sections], now_ns: int, verbose: bool
 ) -> Iterator[Block]:
-    for number, shown in enumerate(found):
+    for number, shown in enumerate(details):
         if number:
             yield ""
         yield Line(shown.entry.key, style="bold")
@@ -101,7 +103,8 @@ def cut(items: Sequence[str], verbose: bool) -> list[str]:
 
 
 def _sections(shown: Shown, now_ns: int, verbose: bool) -> Sections:
-    entry, c = shown.entry, shown.contents
+    entry = shown.entry
+    c = shown.contents
     if shown.problems:
         yield "Problems", [f"{p.kind}: {p.detail}" for p in shown.problems]
     elif entry.tuning == UNTUNED:
@@ -137,18 +140,19 @@ def _sections(shown: Shown, now_ns: int, verbose: bool) -> Sections:
     if c.written_in_cache_dir:
         yield "Written in", [c.written_in_cache_dir]
     layout = c.format
-    known = (
+    lines = (
         ("container", layout.container),
         ("version of IFRT, XLA's runtime interface:", layout.ifrt_version),
         ("binary interface", layout.abi),
     )
-    if verbose and (words := [f"{name} {value}" for name, value in known if value is not None]):
+    if verbose and (words := [f"{name} {value}" for name, value in lines if value is not None]):
         yield "Format", words
 
 
 def _compiled_lines(shown: Shown, now_ns: int) -> Iterator[str]:
     """Yield how long compiling took, when, by what and for which script, as far as is known."""
-    entry, record = shown.entry, shown.provenance
+    entry = shown.entry
+    record = shown.provenance
     seconds = entry.compile_seconds
     took = "unknown time" if seconds is None else "under 1 s" if not seconds else ""
     line = f"{took or format_compile(seconds)}, {format_since(entry.created_ns, now_ns)}"
@@ -169,7 +173,8 @@ def _arrays(arrays: Sequence[ArrayType], verbose: bool) -> str:
 
 
 def _program_lines(c: Contents, verbose: bool) -> Iterator[str]:
-    program, options = c.program, c.compile_options
+    program = c.program
+    options = c.compile_options
     if program is None:
         return
     line = f"{format_count(program.instructions, 'instruction')} in " + format_count(
@@ -185,8 +190,8 @@ def _program_lines(c: Contents, verbose: bool) -> Iterator[str]:
     yield f"{line}; guided by a profile (PGLE)" if options.profile_guided else line
     limit = None if verbose else _SHOWN
     words = [f"{n} {op}" for op, n in islice(program.opcodes.items(), limit)]
-    rest = sum(program.opcodes.values()) - sum([*program.opcodes.values()][:limit])
-    yield " · ".join([*words, *([f"{rest} others"] if rest else [])])
+    more = sum(program.opcodes.values()) - sum([*program.opcodes.values()][:limit])
+    yield " · ".join([*words, *([f"{more} others"] if more else [])])
     if program.custom_calls:
         yield "calls " + " · ".join(f"{n} {op}" for op, n in program.custom_calls.items())
 
@@ -196,10 +201,10 @@ def _memory_line(memory: Memory) -> str:
         (name, getattr(memory, f"{name}_bytes"))
         for name in ("argument", "output", "temp", "alias", "constant", "code")
     ]
-    known = [f"{name} {format_size(size)}" for name, size in parts if size]
+    sizes = [f"{name} {format_size(size)}" for name, size in parts if size]
     if memory.total_bytes is not None:
-        known.insert(0, f"{format_size(memory.total_bytes)} in all")
-    return " · ".join(known) or "not recorded in entries of this kind"
+        sizes.insert(0, f"{format_size(memory.total_bytes)} in all")
+    return " · ".join(sizes) or "not recorded in entries of this kind"
 
 
 def _target_lines(device: Device, verbose: bool) -> Iterator[str]:
@@ -210,8 +215,8 @@ def _target_lines(device: Device, verbose: bool) -> Iterator[str]:
         words.append(f"cuDNN {device.cudnn}")
     if device.platform == "cpu" and device.cpu_triple:
         words.append(device.cpu_triple)
-    known = [w for w in words if w]
-    yield f"{device.platform}: " + (", ".join(known) or "not recorded in entries of this version")
+    shown = [w for w in words if w]
+    yield f"{device.platform}: " + (", ".join(shown) or "not recorded in entries of this version")
     if device.platform == "gpu" and device.cpu_triple:
         yield f"host {device.cpu_name or 'CPU'}, {device.cpu_triple}"
     if device.cpu_features and verbose:

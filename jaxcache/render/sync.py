@@ -17,7 +17,9 @@ _FAILED = (MoveAction.FAILED, MoveAction.UNTRIED)
 
 def sync_view(done: Outcome, outlooks: Compatibility | None) -> View:
     """Return the view of ``push`` and ``pull``, and of their dry runs."""
-    plan, carried, removed = done.plan, done.written, _removed(done)
+    plan = done.plan
+    carried = done.written
+    removed = _removed(done)
     failed = [fields_of(step) | {"detail": step.detail} for step in done.of(*_FAILED)]
     present = done.count(MoveAction.PRESENT, MoveAction.OVERTAKEN)
     document = {
@@ -63,7 +65,7 @@ def _removed(done: Outcome) -> Sequence[Removal]:
 
 
 def _records(done: Outcome, failed: Sequence[Document]) -> Iterator[Document]:
-    for outcome, found in (
+    for outcome, steps in (
         ("carried", done.written),
         ("no-room", done.of(MoveAction.NO_ROOM)),
         ("left-out", _left_out(done)),
@@ -72,7 +74,7 @@ def _records(done: Outcome, failed: Sequence[Document]) -> Iterator[Document]:
         ("unfinished", done.of(MoveAction.UNFINISHED)),
         ("untrusted", done.of(MoveAction.UNTRUSTED)),
     ):
-        yield from ({"outcome": outcome, **fields_of(one)} for one in found)
+        yield from ({"outcome": outcome, **fields_of(one)} for one in steps)
     yield from ({"outcome": "failed", **one} for one in failed)
 
 
@@ -102,7 +104,8 @@ def _failures(done: Outcome) -> Iterator[str]:
 def _summary(done: Outcome, present: int, removed: Sequence[Removal]) -> str:
     """Return one line: how much went where, and how much was there."""
     verb, removing = ("would copy", "would remove") if done.dry_run else ("copied", "removed")
-    count, size = format_count(len(done.written), "entry"), format_size(done.carried_bytes)
+    count = format_count(len(done.written), "entry")
+    size = format_size(done.carried_bytes)
     line = f"{verb} {count}, {size}, to {done.plan.target}; {present:,} already present"
     if removed:
         freed = format_size(freed_bytes(removed))

@@ -18,10 +18,10 @@ def profile_view(
 
     In a difference ``left`` is the target, ``right`` is here.
     """
-    found = differences or ()
+    shown = differences or ()
     document = {"cache_dir": cache_dir, "profile": profile.to_json(), "differences": differences}
     rows: list[tuple[object, ...]] = [row[:2] for row in _rows(profile)]
-    rows += [("differs", d.component, d.target, d.here, d.fix) for d in found]
+    rows += [("differs", d.component, d.target, d.here, d.fix) for d in shown]
     page = _page(profile, differences)
     return View(document, rows, records=[versioned(document)], page=page)
 

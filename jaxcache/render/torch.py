@@ -100,6 +100,6 @@ def _why(graph: Lookup) -> str:
         seconds = graph.retrieval_seconds
         return "" if seconds is None else f"retrieved in {format_duration(seconds)}"
     if graph.outcome == "miss":
-        found = "its guards do not hold" if graph.reason == "guard_miss" else "not there"
-        return f"{found}; {'saved' if graph.saved else 'not saved'}"
+        reason = "its guards do not hold" if graph.reason == "guard_miss" else "not there"
+        return f"{reason}; {'saved' if graph.saved else 'not saved'}"
     return graph.reason or ""

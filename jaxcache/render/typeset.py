@@ -35,7 +35,8 @@ def set_blocks(blocks: Iterable[Block], *, width: int | None, color: bool) -> It
             yield from _set_table(block, width=width or 1_000, color=color)
             continue
         line = Line(block) if isinstance(block, str) else block
-        lead, text = printable(line.lead), printable(line.text)
+        lead = printable(line.lead)
+        text = printable(line.text)
         lines = [lead + text] if line.whole or width is None else wrap(text, width, lead=lead)
         if line.lead_style and color:
             lines[0] = _styled(lead, line.lead_style, color) + lines[0][len(lead) :]
@@ -53,11 +54,14 @@ def wrap(text: str, width: int, *, lead: str = "") -> list[str]:
     if " · " in text:
         text = " · ".join(part.replace(" ", _GLUE) for part in text.split(" · "))
     width = max(width, _LEAST_WIDTH)
-    lines, line, filled = [], lead, False
+    lines = []
+    line = lead
+    filled = False
     for word in text.split(" "):
         if filled and cell_len(line) + 1 + cell_len(word) > width:
             lines.append(line)
-            line, filled = " " * cell_len(lead), False
+            line = " " * cell_len(lead)
+            filled = False
         line += f" {word}" if filled else word
         filled = True
     return [one.replace(_GLUE, " ").rstrip() for one in (*lines, line)]
@@ -72,7 +76,8 @@ def _set_table(table: Table, *, width: int, color: bool) -> Iterator[str]:
     rooms = _rooms(columns, rows, width)
 
     def set_row(cells: Sequence[str], styles: Sequence[str]) -> str:
-        line, gap = "", 0
+        line = ""
+        gap = 0
         for column, room, cell, style in zip(columns, rooms, cells, styles, strict=True):
             text = squeeze(cell, room, column.cut)
             blank = room - cell_len(text)
@@ -120,7 +125,8 @@ def squeeze(text: str, room: int, cut: Literal["middle", "end"] = "end") -> str:
         return text
     keep = room - 1
     tail = min(_SQUEEZED_TAIL, keep // 2) if cut == "middle" else 0
-    start, end = _fitting(text, keep - tail), _fitting(text[::-1], tail)
+    start = _fitting(text, keep - tail)
+    end = _fitting(text[::-1], tail)
     return f"{text[:start]}…{text[len(text) - end :]}"
 
 

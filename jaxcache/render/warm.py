@@ -100,10 +100,10 @@ def headline(report: Report) -> str:
 
 def _saved(report: Report) -> str:
     """Return what the hits have saved; plain JAX's entries hold whole seconds, mostly 0."""
-    known = [m.compile_seconds for m in report.modules if m.outcome == "hit"]
-    if not known or any(known) or report.saved_seconds > 0:
+    seconds = [m.compile_seconds for m in report.modules if m.outcome == "hit"]
+    if not seconds or any(seconds) or report.saved_seconds > 0:
         return f"{format_duration(max(0.0, report.saved_seconds))} saved"
-    if None in known:
+    if None in seconds:
         return "saved time unknown"
     return f"under 1 s saved{' per hit' if report.hits > 1 else ''}"
 
@@ -191,16 +191,16 @@ def _why(module: Module) -> str:
 
 def _faults(modules: Sequence[Module], cache_dir: str | None) -> Iterator[str]:
     """Yield each failure of the cache once and in full; many compiles share one."""
-    found: dict[str, Counter[str]] = {}
+    faults: dict[str, Counter[str]] = {}
     for m in modules:
         if m.detail and m.reason in _FAULTS:
-            messages = found.setdefault(m.reason, Counter())
+            messages = faults.setdefault(m.reason, Counter())
             messages[" ".join(m.detail.split())] += m.occurrences
-    for reason, messages in found.items():
+    for reason, messages in faults.items():
         ((message, _),) = messages.most_common(1)
         others = f" (and {len(messages) - 1} other messages: --json)" if len(messages) > 1 else ""
         yield f"{reason} ({format_count(messages.total(), 'compile')}): {message}{others}"
-    if found:
+    if faults:
         doctor = format_command("doctor", cache_dir) if cache_dir else "jaxcache doctor"
         yield f"to find the cause and the cure: {doctor}"
 

@@ -24,9 +24,9 @@ def check_location(location: str) -> None:
     Raises:
         UsageError: ``bad-url``.
     """
-    scheme, colon, rest = location.partition(":")
-    if colon and scheme.lower() in {*SERVICES, "file"} and not rest.startswith("//"):
-        path = rest.lstrip("/")
+    scheme, colon, remainder = location.partition(":")
+    if colon and scheme.lower() in {*SERVICES, "file"} and not remainder.startswith("//"):
+        path = remainder.lstrip("/")
         raise UsageError(
             f"{location} is not a URL: after {scheme}: come two slashes",
             code="bad-url",
@@ -115,13 +115,13 @@ def local_path(location: str) -> str:
         UsageError: ``bad-url``, or ``unknown-store`` for any other URL.
     """
     check_location(location)
-    scheme, separator, rest = location.partition("://")
+    scheme, separator, remainder = location.partition("://")
     if not separator:
         return location
     if scheme == "file":
         from urllib.parse import unquote
 
-        host, slash, path = rest.partition("/")
+        host, slash, path = remainder.partition("/")
         if slash and host in ("", "localhost"):
             return unquote(slash + path, errors="surrogateescape")
         raise UsageError(

@@ -101,8 +101,8 @@ class LocalStore:
     def list(self, prefix: str = "", *, start: str = "") -> Iterator[FileInfo]:
         lead = f"{check_name(prefix.rstrip('/'))}/" if prefix else ""
         try:
-            with self.folder(lead) as fd, os.scandir(fd) as found:
-                for item in found:
+            with self.folder(lead) as fd, os.scandir(fd) as names:
+                for item in names:
                     if start and not item.name.startswith(start):
                         continue
                     try:
@@ -141,7 +141,10 @@ class LocalStore:
 
     def read_many(self, names: Sequence[str], *, limit: int) -> Iterator[bytes | StoreError]:
         # Written out, because it runs once per file over whole caches.
-        fd, open_, read, close = self._fd, os.open, os.read, os.close
+        fd = self._fd
+        open_ = os.open
+        read = os.read
+        close = os.close
         flags = _READ_FLAGS | _NOATIME
         for name in names:
             try:
@@ -214,8 +217,8 @@ class LocalStore:
         """Write all, then sync all, then name them, and then sync each folder once."""
         folders: dict[str, int] = {}
         with contextlib.ExitStack() as opened:
-            made = [or_error(partial(self._make, file, folders, opened)) for file in files]
-            synced = [or_error(partial(_sync, new)) for new in made]
+            new_files = [or_error(partial(self._make, file, folders, opened)) for file in files]
+            synced = [or_error(partial(_sync, new)) for new in new_files]
             named = [or_error(partial(self._name, new)) for new in synced]
             for folder in folders.values():
                 sync_folder(folder)

@@ -23,7 +23,8 @@ def naming(name: str) -> Iterator[None]:
 
 def file_info(name: str, status: os.stat_result) -> FileInfo:
     """Describe a file as a store does."""
-    mode, owner = status.st_mode, status.st_uid
+    mode = status.st_mode
+    owner = status.st_uid
     return FileInfo(
         name,
         _TYPES.get(mode & _TYPE_BITS, "other"),

@@ -37,7 +37,7 @@ from jaxcache.warm.recorder import COMPILED_AHEAD, Recorder
 _LEARNT = {"written": COMPILE, "hit": HIT}
 
 
-def remember(modules: Collection[Done], seen: Recorder) -> None:
+def remember(modules: Collection[Done], recorder: Recorder) -> None:
     """Write what a run has seen of each key into the ledgers of their directories.
 
     Of an entry that was written, that is the digest of its payload, too: JAX adds no checksum, and
@@ -52,44 +52,45 @@ def remember(modules: Collection[Done], seen: Recorder) -> None:
             if event.reason == COMPILED_AHEAD:
                 pass  # the worker has written it down
             elif kind := _LEARNT.get(event.outcome):
-                facts[directory].append(Event(event.key, kind, at_ns, _facts(event, seen)))
+                facts[directory].append(Event(event.key, kind, at_ns, _facts(event, recorder)))
             elif event.reason == "compile-time":
                 facts[directory].append(Event(event.key, TOO_QUICK, at_ns))
             elif is_miss(event.outcome, event.reason, event.key):
                 facts[directory].append(Event(event.key, MISS, at_ns))
-    for event in [*seen.modules[: seen.learnt], *modules]:  # a sketch may arrive later
-        _add_sketch(event, seen, facts)
-    _append(facts, seen)
+    for event in [*recorder.modules[: recorder.learnt], *modules]:  # a sketch may arrive later
+        _add_sketch(event, recorder, facts)
+    _append(facts, recorder)
 
 
-def _append(facts: Mapping[str, list[Event]], seen: Recorder) -> None:
+def _append(facts: Mapping[str, list[Event]], recorder: Recorder) -> None:
     """Write events into the ledgers of their directories, as far as these can be written."""
     for directory, events in facts.items():
         with contextlib.suppress(JaxcacheError):
             store = open_store(directory)
-            known = [replace(e, facts={**e.facts, **_digest(store, e)}) for e in events]
+            with_digests = [replace(e, facts={**e.facts, **_digest(store, e)}) for e in events]
             with contextlib.suppress(OSError):
-                if not append(store, known) and not os.statvfs(directory).f_bavail:
-                    seen.full.add(directory)
+                if not append(store, with_digests) and not os.statvfs(directory).f_bavail:
+                    recorder.full.add(directory)
 
 
-def remember_savings(seen: Recorder, known_seconds: Mapping[str, float]) -> None:
+def remember_savings(recorder: Recorder, known_seconds: Mapping[str, float]) -> None:
     """Write what the hits of a run have saved, which is known when it has ended."""
     facts: defaultdict[str, list[Event]] = defaultdict(list)
-    for event, seconds in seen.saved_by_hit(known_seconds):
+    for event, seconds in recorder.saved_by_hit(known_seconds):
         if event.key and (directory := event.local_directory):
             saved = {"count": 0, "timed": 1, "saved_seconds": seconds}
             at_ns = int(event.at * NS_PER_SECOND)
             facts[directory].append(Event(event.key, HIT, at_ns, saved))
-    _append(facts, seen)
+    _append(facts, recorder)
 
 
-def _add_sketch(event: Done, seen: Recorder, facts: defaultdict[str, list[Event]]) -> None:
+def _add_sketch(event: Done, recorder: Recorder, facts: defaultdict[str, list[Event]]) -> None:
     """Add the sketch of an entry that was written, once."""
-    request, directory = (event.process, event.number), event.local_directory
-    blob = None if request in seen.learnt_sketches else seen.sketches.get(request)
+    request = (event.process, event.number)
+    directory = event.local_directory
+    blob = None if request in recorder.learnt_sketches else recorder.sketches.get(request)
     if blob and event.key and directory and event.outcome == "written":
-        seen.learnt_sketches.add(request)
+        recorder.learnt_sketches.add(request)
         at_ns = int(event.at * NS_PER_SECOND)
         facts[directory].append(Event(event.key, SKETCH, at_ns, {"sketch": blob}))
 
@@ -108,16 +109,17 @@ def _digest(store: Store, fact: Event) -> dict[str, Any]:
     return {}
 
 
-def _facts(event: Done, seen: Recorder) -> dict[str, Any]:
-    process = seen.processes[event.process]
-    jax, started = process.loaded, process.started
+def _facts(event: Done, recorder: Recorder) -> dict[str, Any]:
+    process = recorder.processes[event.process]
+    jax = process.loaded
+    started = process.started
     facts: dict[str, Any] = {
-        **seen.origin(event.process, event.backend),
+        **recorder.origin(event.process, event.backend),
         "xla_flags": jax.xla_flags if jax else None,
         "script": started.argv[0] or None if started and started.argv else None,
         "function": event.function,
         "file": event.file,
-        "run": seen.run_of(event.process),
+        "run": recorder.run_of(event.process),
         "components": event.components,
         "tuning": event.tuning,
         "tuning_mtime_ns": event.mtime_ns if event.tuning else None,

@@ -43,7 +43,8 @@ def path_note(modules: Iterable[Done], jax_version: str | None) -> Iterator[str]
     done = min(written, key=lambda d: d.size_bytes or 0, default=None)
     if done and done.local_directory:
         with contextlib.suppress(CodecError, StoreError, NoCacheError):
-            store, name = open_store(done.local_directory), f"{done.key}{CACHE_SUFFIX}"
+            store = open_store(done.local_directory)
+            name = f"{done.key}{CACHE_SUFFIX}"
             with store.open(name) as opened:  # sealed by now, so its size is another
                 payload = read_payload(opened, store.info(name).size_bytes)
             origin = make_origin(decode_origin(payload))
@@ -57,11 +58,11 @@ def path_note(modules: Iterable[Done], jax_version: str | None) -> Iterator[str]
                 )
 
 
-def as_compile(event: Done, seen: Recorder | None = None) -> Compile:
+def as_compile(event: Done, recorder: Recorder | None = None) -> Compile:
     """Return a compile of a run as ``explain`` compares it."""
-    origin = seen.origin(event.process, event.backend) if seen else {}
-    started = seen.processes[event.process].started if seen else None
-    known = event.file is not None and event.line is not None
+    origin = recorder.origin(event.process, event.backend) if recorder else {}
+    started = recorder.processes[event.process].started if recorder else None
+    is_placed = event.file is not None and event.line is not None
     types = (f"{a.dtype}[{','.join(map(str, a.shape))}]" for a in event.arguments)
     return Compile(
         module=event.module,
@@ -74,10 +75,10 @@ def as_compile(event: Done, seen: Recorder | None = None) -> Compile:
         is_helper=is_helper(event.function, event.file),
         xla_flags=event.xla_flags,
         ignored_flags=event.ignored_flags,
-        source=f"{event.file}:{event.line}" if known else None,
+        source=f"{event.file}:{event.line}" if is_placed else None,
         jax_version=origin.get("jax_version"),
         jaxlib_version=origin.get("jaxlib_version"),
-        sketch=read_sketch(seen.sketch_of(event) if seen else event.sketch),
+        sketch=read_sketch(recorder.sketch_of(event) if recorder else event.sketch),
         script=started.argv[0] or None if started and started.argv else None,
     )
 
@@ -89,7 +90,7 @@ def is_new(outcome: str, reason: str) -> bool:
     return outcome == "written" and reason not in ("replaced", COMPILED_AHEAD)
 
 
-def find_causes(seen: Recorder, before: Collection[str]) -> dict[str, str]:
+def find_causes(recorder: Recorder, before: Collection[str]) -> dict[str, str]:
     """Say why each key that was written was not in the cache, or that this is unknown.
 
     Errors end nothing, because a cause only helps the reader.
@@ -98,46 +99,50 @@ def find_causes(seen: Recorder, before: Collection[str]) -> dict[str, str]:
         before: keys that the cache or its ledger knew when the run began.
     """
     written: defaultdict[str, dict[str, Done]] = defaultdict(dict)
-    for done in seen.modules:
+    for done in recorder.modules:
         if is_new(done.outcome, done.reason) and done.key:
             written[done.directory or ""].setdefault(done.key, done)
     causes: dict[str, str] = {}
     deadline = time.monotonic() + _BUDGET_SECONDS
-    for directory, found in written.items():
+    for directory, compiles in written.items():
         if not directory or "://" in directory:
-            causes |= dict.fromkeys(found, "unknown (only a directory's entries are compared)")
+            causes |= dict.fromkeys(compiles, "unknown (only a directory's entries are compared)")
             continue
         try:
-            _find_in(KnownCache(open_store(directory)), found, causes, deadline, seen)
+            _find_in(KnownCache(open_store(directory)), compiles, causes, deadline, recorder)
         except Exception as error:
-            causes |= {k: f"unknown ({error})" for k in found if k not in causes}
-    return causes | {key: LOST for found in written.values() for key in found if key in before}
+            causes |= {k: f"unknown ({error})" for k in compiles if k not in causes}
+    return causes | {
+        key: LOST for compiles in written.values() for key in compiles if key in before
+    }
 
 
 def _find_in(
-    known: KnownCache,
+    cache: KnownCache,
     written: dict[str, Done],
     causes: dict[str, str],
     deadline: float,
-    seen: Recorder,
+    recorder: Recorder,
 ) -> None:
     order = {key: number for number, key in enumerate(written)}
     own_first = sorted(written.items(), key=lambda item: is_helper(item[1].function, item[1].file))
     for key, done in own_first:
         # Known when it was compiled: what an earlier run wrote, or this one before.
-        others = [k for k in known.keys_of(done.module) if order.get(k, -1) < order[key]]
+        others = [k for k in cache.keys_of(done.module) if order.get(k, -1) < order[key]]
         if not others:
             causes[key] = FIRST_TIME
             continue
         if time.monotonic() > deadline:
             causes[key] = f"differs from {_short(others[0])}; see jaxcache explain {_short(key)}"
             continue
-        compared = compare_with(known, others, as_compile(done, seen), max_bytes=_MAX_ENTRY_BYTES)
+        compared = compare_with(
+            cache, others, as_compile(done, recorder), max_bytes=_MAX_ENTRY_BYTES
+        )
         causes[key] = describe_comparison(compared)
 
 
 def compare_with(
-    known: KnownCache, keys: Sequence[str], new: Compile, *, max_bytes: float = math.inf
+    cache: KnownCache, keys: Sequence[str], new: Compile, *, max_bytes: float = math.inf
 ) -> Comparison:
     """Compare a compile with the first few of the entries that its module has.
 
@@ -145,8 +150,8 @@ def compare_with(
         max_bytes: larger entries are not opened.
     """
     candidates = (Compile(new.module, key) for key in keys[:MOST_CANDIDATES])
-    left = tuple(known.complete(c, max_bytes=max_bytes) for c in candidates)
-    right = (known.complete(new, max_bytes=max_bytes),)
+    left = tuple(cache.complete(c, max_bytes=max_bytes) for c in candidates)
+    right = (cache.complete(new, max_bytes=max_bytes),)
     return explain(Side("", left, is_run=False), Side("", right)).comparisons[0]
 
 
@@ -159,7 +164,8 @@ def _short(key: str) -> str:
 def describe_comparison(comparison: Comparison) -> str:
     """Return one line: the first difference itself, and the other parts of the key that differ."""
     first, *others = comparison.differences
-    left, right = comparison.left, comparison.right
+    left = comparison.left
+    right = comparison.right
     if first.cause is Cause.NOT_CACHED_BEFORE:
         return FIRST_TIME
     if first.cause is Cause.UNKNOWN and left and left.key and right.key:

@@ -110,7 +110,7 @@ class Delivery:
         size_bytes = file.seek(0, os.SEEK_END)
         file.seek(0)
         info = FileInfo(name, "file", size_bytes, now_ns, now_ns, 0, 0, -1)
-        there = self._torn.get(key)
+        torn_file = self._torn.get(key)
         item = Item(name, key, size_bytes, now_ns, now_ns, info)
         try:
             checked = self._check.read(item, file, info)
@@ -118,8 +118,8 @@ class Delivery:
             raise JaxcacheError(f"{name}: {error.detail}", code=error.kind) from error
         if payload_sha256 not in (None, checked.facts.sha256):
             raise JaxcacheError(f"{name} changed on its way", code="digest-mismatch")
-        action = MoveAction.WRITE if there is None else MoveAction.HEAL
-        return StoreParcel(Step(item, action, there=there), info, file, checked, changes=False)
+        action = MoveAction.WRITE if torn_file is None else MoveAction.HEAL
+        return StoreParcel(Step(item, action, there=torn_file), info, file, checked, changes=False)
 
     def _check_overtaken(self, name: str, error: StoreError) -> None:
         """Let an entry be that another process wrote meanwhile.
@@ -129,14 +129,15 @@ class Delivery:
         """
         if not isinstance(error, ExistsError | ChangedError):
             raise error
-        there = self._store.info(name)
-        if there.type != "file":
-            raise StoreError(name, f"a {there.type} has its name", code="exists") from error
+        present = self._store.info(name)
+        if present.type != "file":
+            raise StoreError(name, f"a {present.type} has its name", code="exists") from error
 
     def remember(self) -> None:
         """Append what was learnt of the entries to the cache's ledger, if it can be written."""
         with self._lock:
-            learnt, self._learnt = self._learnt, []
+            learnt = self._learnt
+            self._learnt = []
         if learnt:
             with contextlib.suppress(JaxcacheError):
                 append(self._store, learnt)
@@ -151,8 +152,8 @@ def _events(
 ) -> Iterator[Event]:
     """The ledger events of an entry."""
     if facts is not None and facts.get("tuning"):
-        about = {"tuning_mtime_ns": info.mtime_ns, "tuning_size_bytes": info.size_bytes}
-        facts = {**facts, **about}
+        tuned_file = {"tuning_mtime_ns": info.mtime_ns, "tuning_size_bytes": info.size_bytes}
+        facts = {**facts, **tuned_file}
     if facts is not None:
         yield Event(key, COMPILE, now_ns, facts)
     if payload_sha256 is not None:

@@ -42,55 +42,55 @@ def explain_script(
         UsageError, NoJaxError: see :func:`jaxcache.warm.run.warm_programs`.
         NoJaxError: ``unknown-jax`` where nobody here can listen to it.
     """
-    known = open_known(options.cache_dir)
-    seen = Recorder(options.cache_dir)
+    cache = open_known(options.cache_dir)
+    recorder = Recorder(options.cache_dir)
     with scratch_folder("explain") as scratch:
-        asked = options.replace(components=True, scratch=scratch)
-        watch = Watch(on_event=seen.add)
+        run_options = options.replace(components=True, scratch=scratch)
+        watch = Watch(on_event=recorder.add)
         if command:
-            report = run_command(command, asked, watch)
+            report = run_command(command, run_options, watch)
         else:
-            report = warm_programs([WarmProgram(script, tuple(arguments))], asked, watch)
-        if known is None:  # JAX has made it
+            report = warm_programs([WarmProgram(script, tuple(arguments))], run_options, watch)
+        if cache is None:  # JAX has made it
             with contextlib.suppress(OSError):
                 os.rmdir(options.cache_dir)
         if report.unobserved and not report.modules:
             raise NoJaxError(report.unobserved[0], code="unknown-jax")
-        compiles = _first_looks(seen)
+        compiles = _first_looks(recorder)
         new = KnownCache(open_store(scratch))
         missed = tuple(new.complete(c) for c in compiles if c.outcome != "hit")
     directory = report.cache_dir or options.cache_dir
     if directory != options.cache_dir:  # the program names another one
-        known = open_known(directory)
+        cache = open_known(directory)
     candidates: list[Compile] = []
     hits = {c.key for c in compiles if c.outcome == "hit"}
     for module in sorted({c.module for c in missed}):
-        keys = known.keys_of(module) if known else []
+        keys = cache.keys_of(module) if cache else []
         nearest = ([k for k in keys if k not in hits] or keys)[:_MAX_CANDIDATES]
-        candidates += (known.complete(Compile(module, k)) for k in nearest if known)
+        candidates += (cache.complete(Compile(module, k)) for k in nearest if cache)
     left = Side(directory, tuple(candidates), is_run=False)
-    found = explain(left, Side(script or shlex.join(command), missed))
+    explanation = explain(left, Side(script or shlex.join(command), missed))
     served = [c for c in compiles if c.outcome == "hit"]
-    past = tuple(_compare_with_earlier(known, c) for c in served) if known else ()
+    past = tuple(_compare_with_earlier(cache, c) for c in served) if cache else ()
     past = tuple(sorted(past, key=lambda c: (c.right.is_helper, not c.differences)))
-    same = found.same + len(served)
-    return replace(found, same=same, hits=len(served), past=past), report.script_exit_code
+    same = explanation.same + len(served)
+    return replace(explanation, same=same, hits=len(served), past=past), report.script_exit_code
 
 
-def _compare_with_earlier(known: KnownCache, hit: Compile) -> Comparison:
+def _compare_with_earlier(cache: KnownCache, hit: Compile) -> Comparison:
     """Compare an entry that is hit with those that its module had when it was written."""
-    keys = known.keys_of(hit.module, before=hit.key)
-    return compare_with(known, keys, hit) if keys else Comparison(None, hit, ())
+    keys = cache.keys_of(hit.module, before=hit.key)
+    return compare_with(cache, keys, hit) if keys else Comparison(None, hit, ())
 
 
-def _first_looks(seen: Recorder) -> list[Compile]:
+def _first_looks(recorder: Recorder) -> list[Compile]:
     """One compile for each key: the first look-up is the one that says something."""
-    found: dict[str, Compile] = {}
-    for event in seen.modules:
-        name = event.key or f"{event.module} {len(found)}"
-        if name not in found or event.outcome != "hit":
-            found[name] = as_compile(event, seen)
-    return list(found.values())
+    compiles: dict[str, Compile] = {}
+    for event in recorder.modules:
+        name = event.key or f"{event.module} {len(compiles)}"
+        if name not in compiles or event.outcome != "hit":
+            compiles[name] = as_compile(event, recorder)
+    return list(compiles.values())
 
 
 def explain_torch_script(
@@ -115,13 +115,13 @@ def explain_torch_script(
             shutil.copytree(options.cache_dir, copy, dirs_exist_ok=True, symlinks=True)
         store = open_store(copy)
         before = {g.info.name for g in torch_scan(store, details=False).inventory.graphs}
-        asked = options.replace(cache_dir=copy)
-        report = warm_torch([WarmProgram(script, tuple(arguments))], asked)
+        run_options = options.replace(cache_dir=copy)
+        report = warm_torch([WarmProgram(script, tuple(arguments))], run_options)
         if report.unobserved and not report.modules:
             raise NoJaxError(report.unobserved[0], code="unknown-torch")
-        seen = torch_scan(store, details=False)
-        old = [g for g in seen.inventory.graphs if g.info.name in before]
-        new = {g.name: g for g in seen.inventory.graphs if g.info.name not in before}
+        scan_result = torch_scan(store, details=False)
+        old = [g for g in scan_result.inventory.graphs if g.info.name in before]
+        new = {g.name: g for g in scan_result.inventory.graphs if g.info.name not in before}
         missed = {g.compile_id for g in report.modules if g.key in new and g.tier == "fxgraph"}
         comparisons = []
         for look in report.modules:
@@ -133,12 +133,14 @@ def explain_torch_script(
             file = None if is_aot else new.get(look.key or "")
             comparison = None
             if file and old:
-                among = replace(seen, inventory=replace(seen.inventory, graphs=[*old, file]))
+                among = replace(
+                    scan_result, inventory=replace(scan_result.inventory, graphs=[*old, file])
+                )
                 comparison = compare_with_nearest(store, among, file)
             comparisons.append(comparison or _unmatched(look))
     same = report.count("hit")
-    found = Explanation(options.cache_dir, script, same, tuple(comparisons), hits=same)
-    return found, report.script_exit_code
+    explanation = Explanation(options.cache_dir, script, same, tuple(comparisons), hits=same)
+    return explanation, report.script_exit_code
 
 
 #: Why a look had no success that no parts of a key tell: its meaning, and the step to take.

@@ -77,9 +77,9 @@ class Inbox:
                 marked = True  # the program has removed the socket
         deadline = time.monotonic() + linger_seconds
         while not marked or self._open or not self._events.empty():
-            left = deadline - time.monotonic()
-            event = self.next(max(left, 0.001))
-            if event is None and left <= 0:
+            left_seconds = deadline - time.monotonic()
+            event = self.next(max(left_seconds, 0.001))
+            if event is None and left_seconds <= 0:
                 return
             if isinstance(event, Notice) and event.event == "marker":
                 marked = True

@@ -66,9 +66,9 @@ def choose_python(script: str = "", package: str = "jax") -> ChosenPython | None
     """
     for candidate in _candidates(script):
         if _is_own(candidate.path):
-            found = importlib.util.find_spec(package)
+            spec = importlib.util.find_spec(package)
             # A directory that has the name is no package; python -m searches the current one, too.
-            if found is not None and found.origin is not None:
+            if spec is not None and spec.origin is not None:
                 return candidate
         elif has_package(candidate.path, package):
             return candidate
@@ -92,8 +92,8 @@ def _candidates(script: str) -> Iterator[ChosenPython]:
     own = os.path.join(sys.prefix, "bin")
     others = (p for p in os.get_exec_path() if os.path.realpath(p) != os.path.realpath(own))
     path = os.pathsep.join(others)
-    if found := shutil.which("python", path=path) or shutil.which("python3", path=path):
-        yield ChosenPython(os.path.abspath(found), "PATH")
+    if python := shutil.which("python", path=path) or shutil.which("python3", path=path):
+        yield ChosenPython(os.path.abspath(python), "PATH")
 
 
 def has_package(python: str, package: str) -> bool:
@@ -178,9 +178,9 @@ def _resolve(python: str) -> str:
     Raises:
         NoJaxError: ``no-python``.
     """
-    found = shutil.which(python)
-    if not found:
+    path = shutil.which(python)
+    if not path:
         raise NoJaxError(
             f"Python not found: {python}", code="no-python", hint="name an interpreter's path"
         )
-    return os.path.abspath(found)
+    return os.path.abspath(path)

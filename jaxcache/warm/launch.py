@@ -136,12 +136,12 @@ def run_listening(
                     descendants.look([*crew.pids, *orphans.running(crew.pids)])
                     pause = _CERTAIN_SECONDS if descendants.suspects else _LOOK_SECONDS
                     look_at = time.monotonic() + pause
-                left = clock.left()
-                if left <= 0:
+                left_seconds = clock.left()
+                if left_seconds <= 0:
                     crew.stop(clock.expire())
                     continue
                 until_look = max(look_at - time.monotonic(), 0.0)
-                event = inbox.next(min(until_look, left))
+                event = inbox.next(min(until_look, left_seconds))
                 if event is not None:
                     clock.heard()
                     on_event(event)
@@ -199,7 +199,8 @@ class _Processes:
         return bool(self._running)
 
     def _start(self, launch: Launch) -> None:
-        aside, silence = launch.aside, subprocess.DEVNULL if launch.silent else None
+        aside = launch.aside
+        silence = subprocess.DEVNULL if launch.silent else None
         try:
             child = subprocess.Popen(
                 launch.command,
@@ -363,8 +364,8 @@ class _Signals:
         while self._witness is not None and self._witness.stdout is not None:
             if self._witnessed.get(line, 0.0) > at - _WITNESS_SECONDS:
                 return True
-            left = max(0.0, at + _WITNESS_SECONDS - time.monotonic())
-            if not select.select([self._witness.stdout], [], [], left)[0]:
+            left_seconds = max(0.0, at + _WITNESS_SECONDS - time.monotonic())
+            if not select.select([self._witness.stdout], [], [], left_seconds)[0]:
                 return False
             if not (output := self._witness.stdout.read(4096)):
                 return False

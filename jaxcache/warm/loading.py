@@ -135,7 +135,8 @@ def _excuse(payload: bytes, sample: bytes) -> str | None:
     Args:
         sample: a program as the jax that failed writes it.
     """
-    entry, here = decode_origin(payload), decode_origin(sample)
+    entry = decode_origin(payload)
+    here = decode_origin(sample)
     if None not in (entry.like_jaxlib, here.like_jaxlib) and (
         (entry.like_jaxlib, entry.format) != (here.like_jaxlib, here.format)
     ):

@@ -26,9 +26,9 @@ def divided_keys(modules: Iterable[Done]) -> Iterable[str]:
         if e.key:
             keys[e.module][e.process_id].add(e.key)
     divided: defaultdict[str, list[str]] = defaultdict(list)
-    for module, found in keys.items():
-        first = found.pop(0, set())
-        others = [number for number, own in found.items() if first and not own & first]
+    for module, keys_of_module in keys.items():
+        first = keys_of_module.pop(0, set())
+        others = [number for number, own in keys_of_module.items() if first and not own & first]
         if others:
             divided[", ".join(map(str, sorted(others)))].append(module)
     for numbers, names in divided.items():
@@ -40,7 +40,7 @@ def divided_keys(modules: Iterable[Done]) -> Iterable[str]:
 def settings_notes(
     process: Process,
     cache_dir: str,
-    asked: Mapping[str, float],
+    wanted: Mapping[str, float],
     used: Mapping[str, int],
     moved_from: str | None,
 ) -> Iterable[str]:
@@ -48,7 +48,7 @@ def settings_notes(
 
     Args:
         moved_from: the directory that a relative setting named where the program started.
-        asked: numeric settings that it was started with.
+        wanted: numeric settings that it was started with.
         used: cache directories that JAX had open, and for how many compiles.
     """
     settings = process.settings
@@ -81,10 +81,10 @@ def settings_notes(
     if settings.get(METADATA):
         yield f"{METADATA} is on: {METADATA_COST}"
     if settings.get(ENABLED) is False:
-        outside = asked.get(ENABLED) == 0
+        outside = wanted.get(ENABLED) == 0
         by = "JAX_ENABLE_COMPILATION_CACHE in the environment" if outside else "the program"
         yield f"{by} turned the compilation cache off"
-    for name, value in asked.items():
+    for name, value in wanted.items():
         now = settings.get(name)
         if name != ENABLED and isinstance(now, int | float) and now != value:
             yield f"the program set {name} to {now}, which was {value:g}"
@@ -136,16 +136,16 @@ _NOT_MADE = {
 
 def target_notes(modules: Iterable[Done]) -> Iterable[str]:
     """Say why nothing was made for a target, and what was made of lesser quality."""
-    untuned = made = 0
+    untuned = for_target = 0
     for e in modules:
-        made += bool(e.tuning)
+        for_target += bool(e.tuning)
         untuned += e.tuning == "untuned"
         if text := _NOT_MADE.get(e.reason):
             detail = text.format(detail=e.detail)
             yield f"{e.module} is not made for the target: {detail}"
     if untuned:
         yield (
-            f"{untuned} of {made} entries are untuned: the target will use them as they are; "
+            f"{untuned} of {for_target} entries are untuned: the target will use them as they are; "
             "jaxcache prune --untuned drops them"
         )
 

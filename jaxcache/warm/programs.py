@@ -99,7 +99,7 @@ def read_programs(path: str) -> list[WarmProgram]:
     document = _read_toml(path)
     folder = os.path.dirname(os.path.abspath(path))
     programs: list[WarmProgram] = []
-    for kind, known, read in (
+    for kind, types, read in (
         ("script", _SCRIPT, _read_script),
         ("function", _FUNCTION, _read_function),
     ):
@@ -108,7 +108,7 @@ def read_programs(path: str) -> list[WarmProgram]:
             raise UsageError(f"{kind} in {path} is not a [[{kind}]]", code="bad-list")
         for number, table in enumerate(tables):
             place = f"[[{kind}]] number {number + 1}"
-            check_fields(table, known, place)
+            check_fields(table, types, place)
             programs += _on_platforms(read(table, place), table, folder)
     if not programs:
         raise UsageError(f"{path} names no [[script]] and no [[function]]", code="bad-list")
@@ -129,8 +129,8 @@ def _read_toml(path: str) -> dict[str, Any]:
         return tomllib.loads(data.decode())
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None)  # str() of a system's error repeats the path
-        said = reason.lower() if reason else error
-        raise UsageError(f"cannot read {path}: {said}", code="bad-list") from error
+        message = reason.lower() if reason else error
+        raise UsageError(f"cannot read {path}: {message}", code="bad-list") from error
 
 
 def _read_script(table: Mapping[str, Any], place: str) -> WarmProgram:
@@ -170,34 +170,34 @@ def names_function(text: str) -> bool:
     return FUNCTION.fullmatch(text) is not None
 
 
-def read_call(function: str, given: CallOptions) -> Call:
+def read_call(function: str, options: CallOptions) -> Call:
     """Make a call of what the command line says.
 
     Raises:
         UsageError: ``bad-argument`` or ``bad-list``.
     """
-    if given.table is not None:
-        if given.words or given.static:
+    if options.table is not None:
+        if options.words or options.static:
             raise UsageError("--args excludes --arg and --static")
-        table = {"committed": given.committed, **_read_toml(given.table)}
-        return read_table(function, table, given.table)
+        table = {"committed": options.committed, **_read_toml(options.table)}
+        return read_table(function, table, options.table)
     args: list[Node] = []
     kwargs: dict[str, Node] = {}
-    for text in given.words:
+    for text in options.words:
         named = None if parse_short_type(text) else _NAMED.fullmatch(text)
         if named:
             kwargs[named["name"]] = _read_word(named["value"])
         else:
             args.append(_read_word(text))
     fixed = {}
-    for text in given.static:
+    for text in options.static:
         named = _NAMED.fullmatch(text)
         if not named:
             raise UsageError(
                 f"{text!r} has no name", code="bad-argument", hint="write --static NAME=VALUE"
             )
         fixed[named["name"]] = _read_literal(named["value"])
-    return Call(function, tuple(args), kwargs, fixed, given.committed)
+    return Call(function, tuple(args), kwargs, fixed, options.committed)
 
 
 def read_table(function: str, table: Mapping[str, Any], place: str) -> Call:
@@ -216,7 +216,7 @@ def read_table(function: str, table: Mapping[str, Any], place: str) -> Call:
     )
 
 
-def check_fields(table: object, known: Mapping[str, type], place: str) -> None:
+def check_fields(table: object, types: Mapping[str, type], place: str) -> None:
     """Refuse a table of TOML with fields that are not known, or of the wrong type.
 
     Raises:
@@ -225,13 +225,13 @@ def check_fields(table: object, known: Mapping[str, type], place: str) -> None:
     if not isinstance(table, Mapping):
         raise UsageError(f"{place} is not a table", code="bad-list")
     for name, value in table.items():
-        if name not in known:
+        if name not in types:
             raise UsageError(
                 f"{place} has a field {name!r}",
                 code="bad-list",
-                hint=f"known are {', '.join(known)}",
+                hint=f"known are {', '.join(types)}",
             )
-        if not isinstance(value, known[name]):
+        if not isinstance(value, types[name]):
             raise UsageError(f"{name} of {place} is of the wrong type", code="bad-list")
 
 

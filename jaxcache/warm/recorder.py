@@ -126,7 +126,8 @@ class Recorder:
             case Done():
                 self.modules.append(self._as_compiled(event))
                 self.running.pop((event.process, event.number), None)
-                process.counters, process.process_id = event.counters, event.process_id
+                process.counters = event.counters
+                process.process_id = event.process_id
             case Sketched():
                 self.sketches[event.process, event.number] = event.sketch
             case Called():
@@ -172,7 +173,8 @@ class Recorder:
 
     def origin(self, process: int, backend: int | None) -> dict[str, Any]:
         """Return the jax and the hardware of a compile, by the names of recipes and the ledger."""
-        jax, hardware = self.processes[process].loaded, self.hardware.get((process, backend))
+        jax = self.processes[process].loaded
+        hardware = self.hardware.get((process, backend))
         names = ("platform", "platform_version", "device_kind", "topology_fingerprint")
         return {
             "jax_version": jax.jax if jax else None,
@@ -189,7 +191,7 @@ class Recorder:
         """
         known_seconds = self._with_own(known_seconds)
         processes = tuple(
-            _process(number, known) for number, known in self.processes.items() if known.loaded
+            _process(number, facts) for number, facts in self.processes.items() if facts.loaded
         )
         functions = tuple(_fold_functions([*self.modules, *self.colocated]))
         cut = map(_interrupted, self.running.values()) if ended.interrupted else ()
@@ -305,7 +307,8 @@ def saved_in_series(hits: Iterable[Sequence[float]]) -> float:
     Args:
         hits: start, end and saved seconds of each.
     """
-    ends, best = [-math.inf], [0.0]
+    ends = [-math.inf]
+    best = [0.0]
     for start, end, saved in sorted(hits, key=lambda hit: hit[1]):
         before = best[bisect.bisect_right(ends, start) - 1]
         ends.append(end)
@@ -329,18 +332,18 @@ def _interrupted(begun: Begun) -> Done:
     )
 
 
-def _process(number: int, known: ProcessFacts) -> Process:
-    loaded = known.loaded
+def _process(number: int, facts: ProcessFacts) -> Process:
+    loaded = facts.loaded
     return Process(
         process=number,
-        pid=known.pid,
-        executable=known.executable,
+        pid=facts.pid,
+        executable=facts.executable,
         jax=loaded.jax if loaded else None,
         jaxlib=loaded.jaxlib if loaded else None,
-        process_id=known.process_id,
-        cache_dir=known.directory,
-        settings=known.settings,
-        counters=known.counters,
+        process_id=facts.process_id,
+        cache_dir=facts.directory,
+        settings=facts.settings,
+        counters=facts.counters,
     )
 
 
@@ -412,8 +415,8 @@ def describe_variation(signatures: list[tuple[Argument, ...]]) -> Iterable[str]:
 
 
 def _values(values: Iterable[Any]) -> str:
-    seen = list(dict.fromkeys(str(v) for v in values))
-    return ", ".join(seen[:_SHOWN_VALUES]) + (", …" if len(seen) > _SHOWN_VALUES else "")
+    texts = list(dict.fromkeys(str(v) for v in values))
+    return ", ".join(texts[:_SHOWN_VALUES]) + (", …" if len(texts) > _SHOWN_VALUES else "")
 
 
 _SHOWN_VALUES = 6
@@ -431,5 +434,5 @@ def _length(span: Span | None) -> float | None:
 
 
 def _mean(spans: Iterable[Span | None]) -> float | None:
-    known = [span[1] for span in spans if span]
-    return sum(known) / len(known) if known else None
+    seconds = [span[1] for span in spans if span]
+    return sum(seconds) / len(seconds) if seconds else None

@@ -42,7 +42,7 @@ class RecordingFolder:
         return env if self.collect is None else {**env, "JAXCACHE_COLLECT": str(self.collect)}
 
     def save(
-        self, seen: Recorder, known_seconds: Mapping[str, float], ended: Ended
+        self, recorder: Recorder, known_seconds: Mapping[str, float], ended: Ended
     ) -> tuple[int, list[str]]:
         """Write a recipe of what a run has recorded, atomically; of nothing, none.
 
@@ -56,7 +56,7 @@ class RecordingFolder:
         Raises:
             JaxcacheError: ``io-error``.
         """
-        recipe = self._recipe(seen, known_seconds, ended)
+        recipe = self._recipe(recorder, known_seconds, ended)
         if not recipe.requests:
             return 0, [f"nothing was recorded, so {self.path} was not written"]
         write_file(
@@ -67,34 +67,36 @@ class RecordingFolder:
         count = format_count(len(recipe.requests), "module")
         return len(recipe.requests), [*recipe.notes, f"recorded {count} in {self.path}{stubs}"]
 
-    def _recipe(self, seen: Recorder, known_seconds: Mapping[str, float], ended: Ended) -> Recipe:
-        done = {(e.process, e.number): e for e in seen.modules}
+    def _recipe(
+        self, recorder: Recorder, known_seconds: Mapping[str, float], ended: Ended
+    ) -> Recipe:
+        done = {(e.process, e.number): e for e in recorder.modules}
         environments: list[Environment] = []
         groups: defaultdict[tuple[object, ...], list[Request]] = defaultdict(list)
-        for place, begun in seen.recorded.items():
+        for place, begun in recorder.recorded.items():
             recorded = begun.recorded
             if recorded and all(
                 (self.folder / name).is_file() for name in (recorded.bytecode, recorded.options)
             ):
-                environment = _environment(seen, begun.process, recorded)
+                environment = _environment(recorder, begun.process, recorded)
                 if environment not in environments:
                     environments.append(environment)
                 number = environments.index(environment)
                 request = _request(begun.module, recorded, done.get(place), number, known_seconds)
                 groups[_identity(request)].append(request)
         requests = tuple(_fold(same) for same in groups.values())
-        notes = dict.fromkeys([s.detail for s in seen.heard("remark")] + [*_ends(ended)])
+        notes = dict.fromkeys([s.detail for s in recorder.heard("remark")] + [*_ends(ended)])
         return Recipe(tuple(environments), requests, tuple(notes))
 
 
-def _environment(seen: Recorder, process: int, recorded: Recorded) -> Environment:
+def _environment(recorder: Recorder, process: int, recorded: Recorded) -> Environment:
     sent = asdict(recorded.environment)
     sent["settings"] = {
         name: value
         for name, value in sent["settings"].items()
         if name in KEY_SETTINGS and type(value) is KEY_SETTINGS[name]
     }
-    origin = seen.origin(process, recorded.backend)
+    origin = recorder.origin(process, recorded.backend)
     versions = {name: str(origin[name]) for name in ("jax_version", "jaxlib_version")}
     return Environment(**origin | sent | versions)
 
@@ -155,10 +157,10 @@ def _identity(request: Request) -> tuple[object, ...]:
 def _fold(same: Sequence[Request]) -> Request:
     """One request for several of the same compile."""
     first = next((r for r in same if r.key), same[0])
-    known = [r.compile_seconds for r in same if r.compile_seconds is not None]
+    measured = [r.compile_seconds for r in same if r.compile_seconds is not None]
     return replace(
         first,
-        compile_seconds=round(sum(known) / len(known), _SECONDS_DIGITS) if known else None,
+        compile_seconds=round(sum(measured) / len(measured), _SECONDS_DIGITS) if measured else None,
         doubts=tuple(dict.fromkeys(d for r in same for d in r.doubts)),
         stubbed=all(r.stubbed for r in same),
         occurrences=len(same),

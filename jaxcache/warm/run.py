@@ -63,7 +63,9 @@ def warm_programs(
     except JaxcacheError as error:
         if error.code != "io-error":
             raise
-        notes, ahead, stopped = [f"nothing was compiled ahead: {error.message}"], {}, None
+        notes = [f"nothing was compiled ahead: {error.message}"]
+        ahead = {}
+        stopped = None
     if stopped is not None:
         return stopped
     report = _run(launches, options, cross, watch or Watch(), LIFTED, ahead)
@@ -84,9 +86,9 @@ def _compile_ahead(
 
     with scratch_folder("ahead") as folder:
         recipe = os.path.join(folder, "program.recipe")
-        asked = {"record": recipe, "collect": _COLLECTED, "check_contents": False}
+        run_options = {"record": recipe, "collect": _COLLECTED, "check_contents": False}
         silent = [replace(launch, aside=True, silent=True) for launch in launches]
-        collected = _run(silent, options.replace(**asked), None, Watch(), LIFTED)
+        collected = _run(silent, options.replace(**run_options), None, Watch(), LIFTED)
         if collected.interrupted or collected.timed_out:
             return [], {}, collected
         ahead = _written_seconds(collected)
@@ -96,13 +98,13 @@ def _compile_ahead(
         first = next(iter(collected.processes), None)
         if first is None or first.cache_dir is None:
             return ["JAX has no cache directory, so nothing was compiled ahead"], ahead, None
-        how = CompileOptions(
+        compile_options = CompileOptions(
             jobs=options.jobs,
             python=launches[0].command[0],
             portable=options.portable,
             used_at=None if options.portable else first.settings.get(DIRECTORY),
         )
-        compiled = compile_recipe(recipe, first.cache_dir, how)
+        compiled = compile_recipe(recipe, first.cache_dir, compile_options)
     if compiled.interrupted:
         return [], {}, replace(collected, interrupted=True)
     written = _written_seconds(compiled)
@@ -188,14 +190,14 @@ def _run_all(
     spool: Spool | None,
     ahead: Mapping[str, float | None],
 ) -> Report:
-    known: dict[str, float] = {}
+    seconds_by_key: dict[str, float] = {}
     # Empty where only the program can name the cache that it uses.
     expected = options.cache_dir if options.jax_cache_dir or options.force_cache_dir else ""
 
     def look_up() -> None:
-        known.update(known_seconds(expected))
+        seconds_by_key.update(known_seconds(expected))
         if watch.on_known:
-            watch.on_known(known)
+            watch.on_known(seconds_by_key)
 
     # Beside the program, whose imports take longer: a long ledger must not delay its start.
     reader = threading.Thread(target=look_up, daemon=True)
@@ -211,7 +213,7 @@ def _run_all(
         ended = _listen(_with(launches, extra), options, watch, recorder, spool)
         reader.join()
         if recipe:
-            recorded, recipe_notes = recipe.save(recorder, known, ended)
+            recorded, recipe_notes = recipe.save(recorder, seconds_by_key, ended)
             notes += recipe_notes
         elif options.record:
             notes.append(f"{options.record} was not written: no directory takes temporary files")
@@ -228,16 +230,16 @@ def _run_all(
     _learn(recorder, options)
     if spool is None:
         if options.scratch is None and not options.no_write:
-            remember_savings(recorder, known)
+            remember_savings(recorder, seconds_by_key)
         keys = {str(e.key) for r in (first, recorder) for e in r.modules}
         for directory in recorder.directories or {expected}:
             recorder.unreported += unreported_entries(directory, started_ns, keys)
     if options.portable:
         notes.append(_PORTABLE_NOTE)
-    known_keys = set(known)
+    known_keys = set(seconds_by_key)
     for directory in recorder.directories - {expected}:
-        known.update(known_seconds(directory))
-    report = recorder.report(ended, known)
+        seconds_by_key.update(known_seconds(directory))
+    report = recorder.report(ended, seconds_by_key)
     notes += (f"this run could not be recorded in {d}: its disk is full" for d in recorder.full)
     causes = {} if spool or options.scratch else find_causes(recorder, known_keys)
     if not (options.portable or spool or options.scratch or options.no_write):
@@ -341,13 +343,13 @@ _THRESHOLDS = {
 
 def asked_thresholds(env: Mapping[str, str]) -> dict[str, float]:
     """The thresholds that hold in a program with this environment, unless it sets them itself."""
-    asked = dict(_THRESHOLDS)
-    for name in asked:
+    thresholds = dict(_THRESHOLDS)
+    for name in thresholds:
         with contextlib.suppress(KeyError, ValueError):
-            asked[name] = float(env[name.upper()])
+            thresholds[name] = float(env[name.upper()])
     if env.get(ENABLED.upper(), "").lower() in ("0", "false", "f", "no", "n", "off"):
-        asked[ENABLED] = 0.0
-    return asked
+        thresholds[ENABLED] = 0.0
+    return thresholds
 
 
 def _environment(

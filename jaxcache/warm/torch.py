@@ -193,10 +193,10 @@ class TorchRecorder:
 
         A compile that torch restarts has several misses of one key, and writes after the last.
         """
-        sizes = {key: list(found) for key, found in self.saved.items()}
+        sizes = {key: list(names) for key, names in self.saved.items()}
         misses = (g for g in reversed(self.graphs) if g.outcome == "miss")
         keys = ((id(g), sizes.get((g.process, g.key or ""))) for g in misses)
-        return {number: found.pop() for number, found in keys if found}
+        return {number: names.pop() for number, names in keys if names}
 
     def _graphs(
         self, compile_: CompileId, looks: Sequence[TorchGraph], written: Mapping[int, int]
@@ -209,7 +209,8 @@ class TorchRecorder:
         backend = _backend_seconds(parts)
         inner = [g for g in looks if g.tier == "fxgraph"]
         for look in looks:
-            is_hit, is_aot = look.outcome == "hit", look.tier == "aotautograd"
+            is_hit = look.outcome == "hit"
+            is_aot = look.tier == "aotautograd"
             seconds = look.stored_seconds if is_hit else look.seconds
             if is_aot:
                 took = "stored_seconds" if is_hit else "seconds"
@@ -279,7 +280,8 @@ class TorchRecorder:
 
     def _processes(self, numbers: Iterable[int]) -> Iterator[TorchProcess]:
         for number in sorted(numbers):
-            started, loaded = self.started.get(number), self.loaded.get(number)
+            started = self.started.get(number)
+            loaded = self.loaded.get(number)
             yield TorchProcess(
                 process=number,
                 pid=started.pid if started else 0,

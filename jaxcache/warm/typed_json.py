@@ -34,15 +34,15 @@ def build(kind: type, wire: object, names: Mapping[str, str] = _SAME) -> Any:
     """
     if not isinstance(wire, dict):
         raise ValueError("not an object")
-    found = {}
+    values = {}
     for name, (reader, required) in _readers(kind).items():
         value = wire.get(names.get(name, name))
         if value is not None or required:
             try:
-                found[name] = reader(value)
+                values[name] = reader(value)
             except (TypeError, ValueError, OverflowError) as error:
                 raise ValueError(f"{name}: {error}") from error
-    return kind(**found)
+    return kind(**values)
 
 
 @cache
@@ -73,10 +73,10 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
     return inner[0]  # X | None: a missing value is never read
 
 
-def _one_of(known: tuple[Any, ...]) -> Callable[[Any], Any]:
+def _one_of(choices: tuple[Any, ...]) -> Callable[[Any], Any]:
     def read(value: Any) -> Any:
-        if value not in known:
-            raise ValueError(f"must be one of {', '.join(known)}")
+        if value not in choices:
+            raise ValueError(f"must be one of {', '.join(choices)}")
         return value
 
     return read
@@ -126,8 +126,8 @@ def _bool(value: Any) -> bool:
 
 
 def _scalar(value: Any) -> Scalar:
-    known = value is None or isinstance(value, bool | int | float)
-    return value if known else str(value)[:_MAX_CHARACTERS]
+    is_scalar = value is None or isinstance(value, bool | int | float)
+    return value if is_scalar else str(value)[:_MAX_CHARACTERS]
 
 
 def _digest(value: Any) -> str:

@@ -49,12 +49,12 @@ def find_where(
         UsageError: ``cannot-run``.
     """
     options = options or WhereOptions()
-    seen = Recorder()
+    recorder = Recorder()
     stopped: set[int] = set()
 
     def take(event: RunEvent) -> None:
-        seen.add(event)
-        process = seen.processes[event.process]
+        recorder.add(event)
+        process = recorder.processes[event.process]
         if (
             options.stop
             and process.opened_directory
@@ -71,29 +71,29 @@ def find_where(
         stdout_to_stderr=stdout_to_stderr,
         timeout_seconds=options.timeout_seconds,
     )
-    unobserved = [notice.detail for notice in seen.heard("unobserved")]
+    unobserved = [notice.detail for notice in recorder.heard("unobserved")]
     unobserved += [
         f"`{command}` ran jax where the listener did not reach" for command in ended.unobserved
     ]
-    uses = (_use(seen, n, known) for n, known in seen.processes.items() if known.loaded)
+    uses = (_use(recorder, n, facts) for n, facts in recorder.processes.items() if facts.loaded)
     return tuple(uses), next(iter(unobserved), None)
 
 
-def _use(seen: Recorder, number: int, known: ProcessFacts) -> Use:
-    settings = known.settings
+def _use(recorder: Recorder, number: int, facts: ProcessFacts) -> Use:
+    settings = facts.settings
     reasons: defaultdict[str, dict[str, None]] = defaultdict(dict)
-    for done in seen.modules:
+    for done in recorder.modules:
         if done.process == number and done.outcome == "uncacheable":
             reasons[done.reason][done.module] = None
     setting = settings.get("jax_compilation_cache_dir")
     enabled = settings.get("jax_enable_compilation_cache")
     return Use(
-        pid=known.pid,
-        executable=known.executable,
-        opened=known.opened_directory,
+        pid=facts.pid,
+        executable=facts.executable,
+        opened=facts.opened_directory,
         setting=None if setting is None else str(setting),
         enabled=None if enabled is None else bool(enabled),
         settings=settings,
         uncacheable={k: tuple(v) for k, v in reasons.items()},
-        live=known.configured.live if known.configured else None,
+        live=facts.configured.live if facts.configured else None,
     )

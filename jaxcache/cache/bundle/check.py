@@ -48,9 +48,12 @@ def verify_bundle(
 def _damaged(
     bundle: Bundle, progress: Progress | None, allow_large: bool
 ) -> Iterator[tuple[str, str]]:
-    content, done, entries = ContentReader(bundle), 0, len(bundle.manifest.items)
+    content = ContentReader(bundle)
+    done = 0
+    entries = len(bundle.manifest.items)
     for number, (name, size, expected) in enumerate(_contents(bundle.manifest)):
-        pieces, error = content.take(size), None
+        pieces = content.take(size)
+        error = None
         if number < entries:
             digest, error = check_payload_pieces(name, pieces, allow_large=allow_large)
         else:

@@ -146,7 +146,8 @@ def forecast_items(
 def forecast_steps(store: Store, steps: Sequence[Step], cache_dir: str | None) -> Compatibility:
     """Forecast which entries of a cache will hit elsewhere, by some that are read for it."""
     steps = [step for step in steps if step.key is not None]
-    ledger, parts = Ledger.load(store), []
+    ledger = Ledger.load(store)
+    parts = []
     for step in steps[:: -(-len(steps) // _LOOKED_AT) or 1]:
         key = step.key or ""
         try:
@@ -232,7 +233,8 @@ def _other_device(origin: Origin, mine: Origin) -> str | None:
     if origin.platform != mine.platform:
         return f"compiled for {origin.platform}, and jax here uses {mine.platform}"
     if origin.cpu_features is not None and mine.cpu_features is not None:
-        theirs, ours = set(origin.cpu_features), set(mine.cpu_features)
+        theirs = set(origin.cpu_features)
+        ours = set(mine.cpu_features)
         if theirs != ours:
             return _other_cpu(origin, mine, theirs, ours)
     for name, label in (
@@ -241,7 +243,8 @@ def _other_device(origin: Origin, mine: Origin) -> str | None:
         ("toolkit", "toolkit"),
         ("cudnn", "cuDNN"),
     ):
-        theirs, here = getattr(origin, name), getattr(mine, name)
+        theirs = getattr(origin, name)
+        here = getattr(mine, name)
         if theirs and here and theirs != here:
             return f"compiled for {label} {theirs}, and here it is {here}"
     return None

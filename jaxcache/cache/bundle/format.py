@@ -37,10 +37,12 @@ MAX_SIGNATURES = 16
 MAX_MANIFEST_BYTES = 64 << 20
 MAX_MANIFEST_RAW_BYTES = 128 << 20
 _SIGNED_PREFIX = b"jaxcache bundle v1\0"
-_FIRST_OPTIMAL_LEVEL, _LAST_MODEST_LEVEL = 16, 19
+_FIRST_OPTIMAL_LEVEL = 16
+_LAST_MODEST_LEVEL = 19
 _MANIFEST_LEVEL = 12
 #: Files of this size together make a stream of 16 to 40 MB; level 12 looks back over 8 MB and more.
-_NEAR_BYTES, _FAR_MATCH_BYTES = 4 << 20, 1024
+_NEAR_BYTES = 4 << 20
+_FAR_MATCH_BYTES = 1024
 
 
 class Signature(NamedTuple):

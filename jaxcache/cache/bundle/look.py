@@ -65,7 +65,8 @@ def open_as_store(path: str) -> BundleStore:
 
 def scan_bundle(store: BundleStore, *_: Any, details: bool = False, **__: Any) -> Scan:
     """List the entries by the manifest; their signature and source only with ``details``."""
-    manifest, inventory = store.manifest, Inventory()
+    manifest = store.manifest
+    inventory = Inventory()
     for name, size_bytes, at_ns in (
         *((i.file, i.size_bytes, i.created_ns) for i in manifest.items),
         *((f.name, f.size_bytes, f.created_ns) for f in manifest.files),
@@ -144,7 +145,8 @@ def show_bundle(store: BundleStore, wanted: str) -> list[Shown]:
 
 def _payloads(store: BundleStore, names: Collection[str]) -> Iterator[tuple[str, bytearray]]:
     """Yield the payloads of some files, in the order of the stream."""
-    limit, unread_names = max_payload_bytes(store.stream_bytes), set(names)
+    limit = max_payload_bytes(store.stream_bytes)
+    unread_names = set(names)
     with closing(open_bundle(store.url)) as bundle:
         if bundle.manifest != store.manifest:
             raise BundleError(f"{store.url} changed while it was read", code="changed", hint=None)

@@ -62,7 +62,8 @@ def take_baseline(store: Store, *, source: str, now_ns: int) -> Baseline:
     inventory = take_inventory(store)
     entries = {}
     for file in inventory.entries:
-        stamp, info = dated_by(file, inventory), file.info
+        stamp = dated_by(file, inventory)
+        info = file.info
         stamp_ns = stamp.mtime_ns if stamp else None
         entries[file.key_text] = Before(info.mtime_ns, info.atime_ns, stamp_ns)
     saved_seconds = count_uses(Ledger.load(store)).saved_seconds or 0.0
@@ -124,7 +125,8 @@ def read_baseline(store: Store) -> Baseline | None:
         return None
     if not isinstance(document, dict) or document.get("format") != _FORMAT:
         return None
-    started_ns, entries = document.get("started_ns"), document.get("entries")
+    started_ns = document.get("started_ns")
+    entries = document.get("entries")
     if type(started_ns) is not int or not isinstance(entries, dict):
         return None
     source = document.get("source")

@@ -81,8 +81,8 @@ def hash_files(patterns: Sequence[str], root: str) -> HashedFiles:
     """
     chosen: set[str] = set()
     for pattern in patterns:
-        found = glob.glob(pattern.removeprefix("!"), root_dir=root, recursive=True)
-        files = {os.path.normpath(f) for f in found if os.path.isfile(os.path.join(root, f))}
+        matches = glob.glob(pattern.removeprefix("!"), root_dir=root, recursive=True)
+        files = {os.path.normpath(f) for f in matches if os.path.isfile(os.path.join(root, f))}
         chosen = chosen - files if pattern.startswith("!") else chosen | files
     if not chosen:
         raise UsageError(
@@ -126,7 +126,8 @@ class CiKey:
         The loosest still names the environment: under another one JAX finds nothing, and
         downloading it would be for nothing.
         """
-        parts, fewest = self._parts, len(self._environment_parts)
+        parts = self._parts
+        fewest = len(self._environment_parts)
         return tuple("-".join(parts[:n]) + "-" for n in range(len(parts) - 1, fewest - 1, -1))
 
     @property

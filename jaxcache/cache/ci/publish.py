@@ -98,7 +98,8 @@ def save_shared(
         NoCacheError: it cannot be reached.
         JaxcacheError: ``bound-out-of-reach``; LockedError
     """
-    saved, learnt = Saved(0, 0), [Event(e.key, HIT, now_ns) for e in plan.usage.used]
+    saved = Saved(0, 0)
+    learnt = [Event(e.key, HIT, now_ns) for e in plan.usage.used]
     if plan.saves:
         saving = _plan(store, target, plan, allow_large=allow_large)
         done = execute(
@@ -111,8 +112,8 @@ def save_shared(
         compact(target)
     if bounds is None or not _binds(target, bounds):
         return saved
-    seen = scan(target, heads=weighs_seconds(bounds), deep=True)
-    pruning = plan_prune(seen, bounds, cache_dir=target.url, now_ns=now_ns)
+    scan_result = scan(target, heads=weighs_seconds(bounds), deep=True)
+    pruning = plan_prune(scan_result, bounds, cache_dir=target.url, now_ns=now_ns)
     return replace(saved, pruned=len(remove(target, pruning.removals).removed))
 
 

@@ -198,9 +198,9 @@ def _leave(step: Step) -> Step:
 
 def item_seconds(item: Item) -> float:
     """Return the compile seconds of an entry: as measured, else of its header."""
-    known = fold(item.key or "", item.events).compile_seconds
+    measured = fold(item.key or "", item.events).compile_seconds
     header = item.facts.compile_seconds if item.facts else 0
-    return float(header) if known is None else known
+    return float(header) if measured is None else measured
 
 
 def forecast_restored(done: Outcome, job: RestoreJob) -> Compatibility:

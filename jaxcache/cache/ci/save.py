@@ -29,7 +29,8 @@ _SAVING: frozenset[Why] = frozenset({"new", "always", "first"})
 _DIGITS = 12
 THRESHOLD = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
 #: As GitHub and GitLab call it.
-_FINISHED, _UNFINISHED = ("success",), ("failure", "failed", "cancelled", "canceled")
+_FINISHED = ("success",)
+_UNFINISHED = ("failure", "failed", "cancelled", "canceled")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,30 +105,32 @@ def plan_save(
         finished: whether the job came to its end; if not, what it did not use stays.
         environment: of the job.
     """
-    seen = scan(store, ScanAids(progress=progress), deep=True)
-    ledger = seen.ledger or Ledger()
-    usage = judge_usage(seen, ledger, baseline)
+    scan_result = scan(store, ScanAids(progress=progress), deep=True)
+    ledger = scan_result.ledger or Ledger()
+    usage = judge_usage(scan_result, ledger, baseline)
     dropped: dict[str, DropReason] = {}
     # A job that neither used nor compiled anything ran no JAX: it says nothing about use.
     for entry in usage.unused if finished and (usage.used or usage.new) else ():
         if (now_ns - entry.last_used_ns) / NS_PER_SECOND > (unused_for_seconds or 0.0):
             dropped[entry.file] = "unused"
-    for file in _over(seen, ledger, dropped.__contains__, max_size_bytes, now_ns):
+    for file in _over(scan_result, ledger, dropped.__contains__, max_size_bytes, now_ns):
         dropped[file] = "max-size"
-    kept = tuple(e for e in seen.entries if e.file not in dropped)
+    kept = tuple(e for e in scan_result.entries if e.file not in dropped)
     return SavePlan(
         cache_dir=store.url,
         target=target,
         usage=usage,
         kept=kept,
-        dropped=tuple((e, dropped[e.file]) for e in seen.entries if e.file in dropped),
-        export=plan_export(store, only=lambda e: e.file not in dropped, seen=seen, now_ns=now_ns),
+        dropped=tuple((e, dropped[e.file]) for e in scan_result.entries if e.file in dropped),
+        export=plan_export(
+            store, only=lambda e: e.file not in dropped, scan_result=scan_result, now_ns=now_ns
+        ),
         why=_why(save_if, usage, kept, target_exists=target_exists),
         source=baseline.source if baseline else "",
         finished=finished,
         skips_quick=THRESHOLD not in environment
-        and bool(seen.entries or environment.get(VARIABLE))
-        and all(e.compile_seconds is None or e.compile_seconds >= 1.0 for e in seen.entries),
+        and bool(scan_result.entries or environment.get(VARIABLE))
+        and all(e.compile_seconds is None or e.compile_seconds >= 1.0 for e in scan_result.entries),
     )
 
 
@@ -168,7 +171,7 @@ def _why(save_if: SaveIf, usage: Usage, kept: Sequence[Entry], *, target_exists:
 
 
 def _over(
-    seen: Scan,
+    scan_result: Scan,
     ledger: Ledger,
     gone: Callable[[str], bool],
     max_size_bytes: int | None,
@@ -177,8 +180,8 @@ def _over(
     """Files that must go to meet the bound."""
     if max_size_bytes is None:
         return []
-    items = removable_entries(seen, now_ns=now_ns, grace_seconds=0, lookup=ledger.record)
-    left = [i for i in items if not gone(i.removal.file.name)]
-    excess = sum(i.removal.size_bytes for i in left) - max_size_bytes
-    free = [i.candidate for i in left if not i.protected]
+    items = removable_entries(scan_result, now_ns=now_ns, grace_seconds=0, lookup=ledger.record)
+    remaining = [i for i in items if not gone(i.removal.file.name)]
+    excess = sum(i.removal.size_bytes for i in remaining) - max_size_bytes
+    free = [i.candidate for i in remaining if not i.protected]
     return [c.name for c in choose_for_room(free, excess, "cost", now_ns)]

@@ -59,11 +59,11 @@ class Usage:
         return self.new + self.used + self.unused + self.unknown
 
 
-def judge_usage(seen: Scan, ledger: Ledger, baseline: Baseline | None) -> Usage:
+def judge_usage(scan_result: Scan, ledger: Ledger, baseline: Baseline | None) -> Usage:
     """Compare a cache with what it was before the job.
 
     Args:
-        seen: a scan with heads.
+        scan_result: a scan with heads.
         baseline: None where nobody looked: then everything is new.
     """
     compared = baseline is not None
@@ -72,14 +72,14 @@ def judge_usage(seen: Scan, ledger: Ledger, baseline: Baseline | None) -> Usage:
     since = [e for e in ledger.events() if e.at_ns >= baseline.started_ns]
     hit = {e.key for e in since if e.kind == HIT}
     recorded = hit | {e.key for e in since if e.kind == COMPILE}
-    inventory = seen.inventory
+    inventory = scan_result.inventory
     files = {f.info.name: f for f in inventory.entries}
     proofs = {
         e.key: _witnesses(files[e.file], inventory, baseline.entries.get(e.key))
-        for e in seen.entries
+        for e in scan_result.entries
     }
-    witness = _best_witness(seen.entries, baseline, proofs, recorded)
-    for entry in seen.entries:
+    witness = _best_witness(scan_result.entries, baseline, proofs, recorded)
+    for entry in scan_result.entries:
         before = baseline.entries.get(entry.key)
         legacy = files[entry.file].kind is FileKind.LEGACY_ENTRY
         if before is None and entry.created_ns < baseline.started_ns:
@@ -97,7 +97,7 @@ def judge_usage(seen: Scan, ledger: Ledger, baseline: Baseline | None) -> Usage:
         uses = count_uses(ledger)
         saved_seconds += max(0.0, (uses.saved_seconds or 0.0) - baseline.saved_seconds)
     return Usage(
-        **{name: tuple(found) for name, found in lists.items()},
+        **{name: tuple(entries) for name, entries in lists.items()},
         witness=witness if compared else Witness.NOBODY,
         unrecorded=tuple(e.key for e in unrecorded),
         saved_seconds=saved_seconds,
@@ -109,15 +109,15 @@ def judge_usage(seen: Scan, ledger: Ledger, baseline: Baseline | None) -> Usage:
 
 def _witnesses(file: EntryFile, inventory: Inventory, before: Before | None) -> set[Witness]:
     """Return the evidence of a use."""
-    found: set[Witness] = set()
+    witnesses: set[Witness] = set()
     if before is None:
-        return found
+        return witnesses
     stamp = dated_by(file, inventory)
     if stamp is not None and stamp.mtime_ns != before.stamp_ns:
-        found.add(Witness.JAX)
+        witnesses.add(Witness.JAX)
     if file.info.atime_ns != before.atime_ns:
-        found.add(Witness.FILE_SYSTEM)
-    return found
+        witnesses.add(Witness.FILE_SYSTEM)
+    return witnesses
 
 
 def _best_witness(
@@ -127,7 +127,7 @@ def _best_witness(
     recorded: set[str],
 ) -> Witness:
     """Return the evidence that would show every use."""
-    if any(Witness.JAX in found for found in proofs.values()):
+    if any(Witness.JAX in witnesses for witnesses in proofs.values()):
         return Witness.JAX  # this job's JAX had a cap, and then it stamps every read
     if baseline.records_reads:
         return Witness.FILE_SYSTEM

@@ -42,8 +42,8 @@ class Diagnosis:
 
 def examine(facts: Facts) -> tuple[Finding, ...]:
     """Every trap that is present, problems first."""
-    found = [finding for trap in TRAPS for finding in trap(facts)]
-    return tuple(sorted(found, key=lambda f: f.severity != "problem"))
+    findings = [finding for trap in TRAPS for finding in trap(facts)]
+    return tuple(sorted(findings, key=lambda f: f.severity != "problem"))
 
 
 def diagnose(

@@ -37,7 +37,8 @@ def find_cache_dir_in_key(facts: Facts) -> Iterator[Finding]:
         yield from (_pushed_from(path, names, here) for path, names in sorted(moved.items()))
         return
     for written_in, names in sorted(moved.items()):
-        old, new = shlex.quote(written_in), shlex.quote(here)
+        old = shlex.quote(written_in)
+        new = shlex.quote(here)
         same = _is_same_place(written_in, here)
         link = "" if same else f"ln -s {new} {old}; "
         back = f"use the cache under its old path: {link}export JAX_COMPILATION_CACHE_DIR={old}. "
@@ -111,7 +112,8 @@ def _is_same_place(written_in: str, here: str) -> bool:
 
 def _pushed_from(written_in: str, names: list[str], url: str) -> Finding:
     """Return the finding for a bucket, whose entries are written and used elsewhere."""
-    old, new = shlex.quote(written_in), shlex.quote(url)
+    old = shlex.quote(written_in)
+    new = shlex.quote(url)
     use = f"jaxcache pull {new} -C {old}"
     if "://" in written_in:
         use = f"fill it under its own address: jaxcache warm -C {new} SCRIPT"
@@ -180,21 +182,21 @@ def find_pmap_churn(facts: Facts) -> Iterator[Finding]:
     release = facts.jax_release
     if release is not None and not _PMAP_CHURN[0] <= release < _PMAP_CHURN[1]:
         return
-    found = [e for e in facts.cache.entries if e.module in _PMAP_MODULES]
-    if len(found) < 2:
+    entries = [e for e in facts.cache.entries if e.module in _PMAP_MODULES]
+    if len(entries) < 2:
         return
-    size_bytes = sum(e.size_bytes for e in found)
+    size_bytes = sum(e.size_bytes for e in entries)
     yield Finding(
         "pmap-churn",
         "problem",
-        f"{format_count(len(found), 'entry')} of pmap "
-        f"({', '.join(sorted({e.module for e in found}))}), "
+        f"{format_count(len(entries), 'entry')} of pmap "
+        f"({', '.join(sorted({e.module for e in entries}))}), "
         f"{format_size(size_bytes)}",
         "pmap of jax 0.8.3 and 0.9.2 makes another key in every run: it never hits, and every "
         "run adds entries",
         "use jax.jit with shardings, or a jax that is not 0.8 or 0.9; "
         "remove them: jaxcache rm 'jit_call_wrapped-*'",
-        files=tuple(e.file for e in found),
+        files=tuple(e.file for e in entries),
     )
 
 
@@ -234,7 +236,8 @@ def find_orphaned_generations(facts: Facts) -> Iterator[Finding]:
     sizes = {e.key: (e.file, e.size_bytes) for e in facts.cache.entries}
     orphans: dict[str, str] = {}
     for key in sizes:
-        record, contents = facts.cache.records.get(key), facts.cache.contents.get(key)
+        record = facts.cache.records.get(key)
+        contents = facts.cache.contents.get(key)
         if record and record.jaxlib_version:
             if record.jaxlib_version != mine.jaxlib_version:
                 orphans[key] = record.jaxlib_version

@@ -38,17 +38,17 @@ def settings_of_jax(values: Mapping[str, Any], environment: Mapping[str, str]) -
 LIVE = "live."
 
 
-def settings_of_live(told: Mapping[str, Any]) -> list[Setting]:
+def settings_of_live(values: Mapping[str, Any]) -> list[Setting]:
     """The settings of the live layer, as that Python resolves them.
 
     Without ``enabled`` there is only the reason why they cannot be read.
     """
-    settings = [Setting(f"{LIVE}installed", bool(told.get("installed")), "default")]
-    if "error" in told:
-        return [*settings, Setting(f"{LIVE}error", str(told["error"]), "script")]
-    for name, value in told.get("values", {}).items():
+    settings = [Setting(f"{LIVE}installed", bool(values.get("installed")), "default")]
+    if "error" in values:
+        return [*settings, Setting(f"{LIVE}error", str(values["error"]), "script")]
+    for name, value in values.get("values", {}).items():
         shown = ", ".join(map(str, value)) or None if isinstance(value, list) else value
-        settings.append(Setting(f"{LIVE}{name}", shown, str(told["origins"][name])))
+        settings.append(Setting(f"{LIVE}{name}", shown, str(values["origins"][name])))
     return settings
 
 
@@ -71,8 +71,8 @@ def with_script(settings: Sequence[Setting], values: Mapping[str, Any]) -> list[
 
 
 def _judge(name: str, value: SettingValue, environment: Mapping[str, str]) -> Setting:
-    given = environment.get(name.upper())
-    if given is not None and _read(given, DEFAULTS[name]) == value:
+    from_environment = environment.get(name.upper())
+    if from_environment is not None and _read(from_environment, DEFAULTS[name]) == value:
         return Setting(name, value, "environment")
     return Setting(name, value, "default" if value == DEFAULTS[name] else "script")
 

@@ -48,13 +48,13 @@ def look_at_cache(path: str, *, max_decoded: int | None, progress: Progress | No
         if is_remote(path):
             raise
         return _absent(os.path.abspath(path), error)
-    seen = scan(store, ScanAids(progress=progress), deep=True)
-    ledger = seen.ledger or Ledger()
-    newest = sorted(seen.entries, key=lambda e: -e.created_ns)[:max_decoded]
+    scan_result = scan(store, ScanAids(progress=progress), deep=True)
+    ledger = scan_result.ledger or Ledger()
+    newest = sorted(scan_result.entries, key=lambda e: -e.created_ns)[:max_decoded]
     whole = [e for e in newest if "empty" not in e.problems]
     opened = store.open_many([e.file for e in whole])
     read = {e.key: _read(file, e) for e, file in zip(whole, opened, strict=True)}
-    records = ((e.key, ledger.record(e.key)) for e in seen.entries)
+    records = ((e.key, ledger.record(e.key)) for e in scan_result.entries)
     return CacheFacts(
         path=store.url,
         remote=store.remote,
@@ -62,9 +62,9 @@ def look_at_cache(path: str, *, max_decoded: int | None, progress: Progress | No
         why_not_writable="is read-only there" if store.remote else _why_not_writable(path),
         keeps_atime=store.keeps_atime,
         root=store.root,
-        inventory=seen.inventory,
-        entries=seen.entries,
-        problems=seen.problems,
+        inventory=scan_result.inventory,
+        entries=scan_result.entries,
+        problems=scan_result.problems,
         contents={key: contents for key, contents in read.items() if contents},
         records={key: record for key, record in records if record},
         refusals=read_refusals(store),
@@ -107,7 +107,8 @@ def look_at_host(path: str) -> HostFacts:
     name_max = 255
     with contextlib.suppress(OSError):
         space = os.statvfs(folder)
-        free, total = space.f_bavail * space.f_frsize, space.f_blocks * space.f_frsize
+        free = space.f_bavail * space.f_frsize
+        total = space.f_blocks * space.f_frsize
         name_max = space.f_namemax or name_max
     mounts = _text("/proc/self/mountinfo")
     return HostFacts(
@@ -138,13 +139,13 @@ def filesystem_of(path: str, mountinfo: str) -> str | None:
     """The type of the mount that a real path lies on, from Linux's ``/proc/self/mountinfo``."""
     best: tuple[int, str] | None = None
     for line in mountinfo.splitlines():
-        fields, _, rest = line.partition(" - ")
+        fields, _, mount = line.partition(" - ")
         parts = fields.split()
-        if len(parts) < 5 or not rest:
+        if len(parts) < 5 or not mount:
             continue
         point = _OCTAL.sub(lambda m: chr(int(m[1], 8)), parts[4]).rstrip("/")
         if (path == point or path.startswith(point + "/")) and (not best or len(point) >= best[0]):
-            best = len(point), rest.split()[0]
+            best = len(point), mount.split()[0]
     return best[1] if best else None
 
 

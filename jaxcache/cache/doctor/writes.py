@@ -10,7 +10,8 @@ from jaxcache.entry.releases import ATIME_REQUIRED
 from jaxcache.units import format_command, format_count, format_size
 
 #: A file system is nearly full below this share of it, unless that is still this much.
-_NEARLY_FULL, _PLENTY_BYTES = 0.05, 10 << 30
+_NEARLY_FULL = 0.05
+_PLENTY_BYTES = 10 << 30
 _SLOW_CAP_ENTRIES = 5_000
 #: A module whose key is this near to the longest name will not survive a longer function name.
 _NAME_MARGIN = 8
@@ -92,7 +93,8 @@ def find_not_writable(facts: Facts) -> Iterator[Finding]:
 
 def find_disk_full(facts: Facts) -> Iterator[Finding]:
     """Little room is left; JAX's writes are not atomic, so a full disk leaves torn entries."""
-    free, total = facts.host.free_bytes, facts.host.total_bytes
+    free = facts.host.free_bytes
+    total = facts.host.total_bytes
     if free is None or not total:
         return
     largest = max((e.size_bytes for e in facts.cache.entries), default=0)
@@ -187,32 +189,32 @@ def find_threshold(facts: Facts) -> Iterator[Finding]:
     cost = f"JAX writes nothing that compiled in under {limit:g} s, and compiles it in every run"
     fix = "export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0"
     if not entries:
-        seen = f"the cache is empty, and the threshold is {limit:g} s"
-        yield Finding("threshold", "problem", seen, cost, fix, _THRESHOLD_REPORTS)
+        evidence = f"the cache is empty, and the threshold is {limit:g} s"
+        yield Finding("threshold", "problem", evidence, cost, fix, _THRESHOLD_REPORTS)
         return
     # Entries tell whole seconds, so a threshold below one leaves no trace in them.
     slow = (e.compile_seconds is not None and e.compile_seconds >= int(limit) for e in entries)
     if limit >= 1 and all(slow):
-        seen = f"no entry of the {len(entries):,} here compiled in under {int(limit)} s"
-        yield Finding("threshold", "note", seen, cost, fix, _THRESHOLD_REPORTS)
+        evidence = f"no entry of the {len(entries):,} here compiled in under {int(limit)} s"
+        yield Finding("threshold", "note", evidence, cost, fix, _THRESHOLD_REPORTS)
 
 
 def find_damage(facts: Facts) -> Iterator[Finding]:
     """Files that are visibly broken; JAX never replaces an entry that exists."""
     kinds = {"empty", "truncated", "bad-codec", "bad-header", "bad-payload", "unreadable"}
-    found = dict.fromkeys(p.file for p in facts.cache.problems if p.kind in kinds)
+    files = dict.fromkeys(p.file for p in facts.cache.problems if p.kind in kinds)
     for entry in facts.cache.entries:
         contents = facts.cache.contents.get(entry.key)
         if contents and any(kind in kinds for kind, _ in contents.problems):
-            found[entry.file] = None
-    if found:
+            files[entry.file] = None
+    if files:
         yield Finding(
             "damaged-entries",
             "problem",
-            f"{format_count(len(found), 'entry')} that cannot be read",
+            f"{format_count(len(files), 'entry')} that cannot be read",
             "JAX warns and compiles at every run, and never replaces them",
             format_command("verify --fix", facts.cache.path),
-            files=tuple(found),
+            files=tuple(files),
         )
 
 

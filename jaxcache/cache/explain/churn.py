@@ -45,20 +45,20 @@ class Churn:
 
 
 def find_churn(
-    store: Store, *, explained: int | None = None, seen: Scan | None = None
+    store: Store, *, explained: int | None = None, scan_result: Scan | None = None
 ) -> tuple[Churn, ...]:
     """Modules with two keys or more, those that take most bytes first.
 
     Args:
         explained: look for the causes of only so many modules, those that take most bytes.
-        seen: a scan that was made already.
+        scan_result: a scan that was made already.
 
     Raises:
         NoCacheError
     """
-    seen = seen or scan(store)
+    scan_result = scan_result or scan(store)
     modules: defaultdict[str, list[Entry]] = defaultdict(list)
-    for entry in seen.entries:
+    for entry in scan_result.entries:
         modules[without_addresses(entry.module)].append(entry)
     return rank_churn(modules, partial(_differences, KnownCache(store)), explained)
 

@@ -169,14 +169,16 @@ def _differing(left: Compile, right: Compile) -> list[str] | None:
     """Return the components whose hashes differ; None where they are not known on both sides."""
     if not left.components or not right.components:
         return None
-    lefts, rights = left.components, right.components
+    lefts = left.components
+    rights = right.components
     order = [*COMPONENTS, *sorted(lefts.keys() - set(COMPONENTS))]
     return [n for n in order if n in lefts and n in rights and lefts[n] != rights[n]]
 
 
 def _by_version(left: Compile, right: Compile) -> Difference | None:
     names = _differing(left, right)
-    component, cause = "jax_lib version", Cause.JAXLIB_VERSION
+    component = "jax_lib version"
+    cause = Cause.JAXLIB_VERSION
     what = "jaxlib"
     sides: tuple[str | None, str | None] = left.jaxlib_version, right.jaxlib_version
     flags = [c.contents.flags if c.contents else None for c in (left, right)]
@@ -188,7 +190,10 @@ def _by_version(left: Compile, right: Compile) -> Difference | None:
         apart = bool(flags[0] and flags[1] and not same_generation(flags[0], flags[1]))
     versions = left.jax_version, right.jax_version
     if all(versions) and versions[0] != versions[1] and (names is None or names):
-        apart, cause, what, sides = True, Cause.JAX_VERSION, "jax", versions
+        apart = True
+        cause = Cause.JAX_VERSION
+        what = "jax"
+        sides = versions
         component = component if names is None or component in names else "computation"
     if not apart:
         return None
@@ -211,7 +216,8 @@ def _by_device(left: Compile, right: Compile) -> Difference | None:
     names = _differing(left, right)
     if names is not None and "backend version" in names and "accelerator_config" not in names:
         return _by_hash("backend version", left, right)
-    old, new = left.contents, right.contents
+    old = left.contents
+    new = right.contents
     counts = device_counts(left, right)
     if names is not None:
         if "accelerator_config" not in names:
@@ -243,7 +249,8 @@ def _by_config(left: Compile, right: Compile) -> Difference | None:
         return None
     if left.sketch is None or right.sketch is None:
         return None
-    old, new = left.sketch.config, right.sketch.config
+    old = left.sketch.config
+    new = right.sketch.config
     apart = sorted(n for n in {*old, *new} if old.get(n) != new.get(n))
     if not apart:
         return None

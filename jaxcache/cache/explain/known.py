@@ -93,7 +93,8 @@ class KnownCache:
         )
 
     def _read(self, key: str, max_bytes: float) -> Compile:
-        file, record = self._files.get(key), self._ledger.record(key)
+        file = self._files.get(key)
+        record = self._ledger.record(key)
         blank = Compile("", key, record=record)
         if file is None or file.info.size_bytes > max_bytes:
             return blank

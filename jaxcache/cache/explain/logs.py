@@ -59,7 +59,8 @@ class _Log:
         self._next = replace(self._next, cache_path=path.removesuffix(_AUTOTUNE))
 
     def flag(self, word: str, flag: str) -> None:
-        kept, flag = word == "Including", flag.strip()
+        kept = word == "Including"
+        flag = flag.strip()
         before = (self._next.xla_flags or ()) if kept else self._next.ignored_flags
         if flag not in before:  # a log that asks for hashes makes JAX read the flags twice
             name = "xla_flags" if kept else "ignored_flags"

@@ -142,7 +142,8 @@ def _types_apart(left: Compile, right: Compile) -> tuple[float, bool]:
 
 def _inner_distance(left: Compile, right: Compile) -> int:
     """Count the parts of the entries that differ, where both are known."""
-    old, new = left.contents, right.contents
+    old = left.contents
+    new = right.contents
     if old is None or new is None:
         return 0
     return (

@@ -14,7 +14,8 @@ _WITHOUT = "none (--portable)"
 _SHOWN = 8
 
 Values = Mapping[str, object]
-_of_flags, _of_options = partial(Difference, "XLA flags"), partial(Difference, "compile_options")
+_of_flags = partial(Difference, "XLA flags")
+_of_options = partial(Difference, "compile_options")
 _FLAGS_FIX = "set the same XLA_FLAGS, LIBTPU_INIT_ARGS and --xla… arguments on both sides"
 
 
@@ -51,7 +52,8 @@ def compare_flags(left: Compile, right: Compile) -> Difference:
 
 def compare_options(left: Compile, right: Compile) -> Difference | None:
     """Compare the options of XLA that both entries hold."""
-    lefts, rights = _entry_flags(left), _entry_flags(right)
+    lefts = _entry_flags(left)
+    rights = _entry_flags(right)
     if lefts is None or rights is None:
         return None
     names = [n for n in _differing(lefts, rights) if n not in _PATHS and n != _DEVICE_COUNT]
@@ -72,7 +74,8 @@ def compare_placements(left: Compile, right: Compile) -> Difference | None:
     old, new = _placements(left, right)
     names = _differing(old, new)
     if names == ["profile_guided"]:
-        with_one, without = "compiled with a profile (PGLE)", "without"
+        with_one = "compiled with a profile (PGLE)"
+        without = "without"
         return _of_options(
             with_one if old["profile_guided"] else without,
             with_one if new["profile_guided"] else without,
@@ -95,7 +98,8 @@ def compare_placements(left: Compile, right: Compile) -> Difference | None:
 
 def device_counts(left: Compile, right: Compile) -> tuple[object, object]:
     """Return how many devices each CPU was told to show; None where an entry does not say."""
-    lefts, rights = _entry_flags(left) or {}, _entry_flags(right) or {}
+    lefts = _entry_flags(left) or {}
+    rights = _entry_flags(right) or {}
     return lefts.get(_DEVICE_COUNT), rights.get(_DEVICE_COUNT)
 
 

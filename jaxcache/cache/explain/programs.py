@@ -50,7 +50,8 @@ def compare_programs(left: Compile, right: Compile) -> list[Difference]:
 
 
 def _unknown(left: Compile, right: Compile) -> Difference:
-    meaning, fix = _NOT_SKETCHED, None
+    meaning = _NOT_SKETCHED
+    fix = None
     if left.outline is not None and left.outline == right.outline:
         meaning = _SAME_OPTIMIZED
     elif left.sketch and right.sketch:
@@ -109,7 +110,8 @@ def _arguments(left: Compile, right: Compile) -> _Arguments | None:
             tuple(a.name for a in new),
             is_complete=True,
         )
-    lefts, rights = known_types(left, right), known_types(right, left)
+    lefts = known_types(left, right)
+    rights = known_types(right, left)
     if lefts is None or rights is None:
         return None
     names = right.names if len(right.names) == len(rights) else ()
@@ -187,13 +189,15 @@ def _by_types(arguments: _Arguments, *, is_config_known: bool) -> Difference:
     """
     lefts: Sequence[ArrayType] = arguments.lefts
     rights: Sequence[ArrayType] = arguments.rights
-    what, many = "arguments", "s"
+    what = "arguments"
+    many = "s"
     if len(arguments.names) == len(rights):
         apart = [i for i, (a, b) in enumerate(zip(lefts, rights, strict=True)) if a != b]
         lefts, rights = ([types[i] for i in apart] for types in (lefts, rights))
         what = f"arguments {_listed([arguments.names[i] for i in apart])}"
         if len(apart) == 1:
-            what, many = f"argument {arguments.names[apart[0]]}", ""
+            what = f"argument {arguments.names[apart[0]]}"
+            many = ""
     dtypes = {(a.dtype, b.dtype) for a, b in zip(lefts, rights, strict=True) if a.dtype != b.dtype}
     shapes = any(a.shape != b.shape for a, b in zip(lefts, rights, strict=True))
     extra = ""
@@ -222,8 +226,10 @@ def first_change(left: Compile, right: Compile) -> str | None:
     apart = [i for i, (a, b) in enumerate(pairs) if a != b]
     if not apart:
         return None
-    first, more = apart[0], len(apart) - 1
-    old, new = arguments.lefts[first], arguments.rights[first]
+    first = apart[0]
+    more = len(apart) - 1
+    old = arguments.lefts[first]
+    new = arguments.rights[first]
     named = len(arguments.names) == len(arguments.rights)
     number = f" {first}" if len(arguments.lefts) > 1 else ""
     name = arguments.names[first] if named else f"argument{number}"
@@ -287,7 +293,8 @@ def _by_layout(left: Compile, right: Compile) -> Difference | None:
 
 
 def _by_static(old: Sketch, new: Sketch) -> Difference | None:
-    lefts, rights = old.static or {}, new.static or {}
+    lefts = old.static or {}
+    rights = new.static or {}
     apart = [n for n in rights if n in lefts and lefts[n] != rights[n]]
     if not apart:
         return None
@@ -307,7 +314,8 @@ def _by_donation(old: Sketch, new: Sketch) -> Difference | None:
     if donated[0] & used == donated[1] & used:
         return None
     shown = tuple(_listed(sorted(names)) or "none" for names in donated)
-    meaning, title = "the donated arguments", "donated arguments"
+    meaning = "the donated arguments"
+    title = "donated arguments"
     return _of_program(shown[0], shown[1], meaning, _DONATION_FIX, Cause.DONATION, title=title)
 
 
@@ -326,7 +334,8 @@ def _by_aliases(left: Compile, right: Compile) -> Difference | None:
     """Compare donations, where all instructions of the optimized programs are the same."""
     if left.outline is None or right.outline is None:
         return None
-    old, new = set(left.outline), set(right.outline)
+    old = set(left.outline)
+    new = set(right.outline)
     apart = {line.partition(" #")[0] for line in old ^ new}
     if not apart or not apart <= set(_HEADERS[:2]):
         return None
@@ -334,7 +343,8 @@ def _by_aliases(left: Compile, right: Compile) -> Difference | None:
         return None
     sizes = [c.contents and c.contents.memory.alias_bytes for c in (left, right)]
     shown = tuple(None if size is None else f"{size} bytes" for size in sizes)
-    meaning, title = "the donated arguments", "donated arguments"
+    meaning = "the donated arguments"
+    title = "donated arguments"
     return _of_program(shown[0], shown[1], meaning, _DONATION_FIX, Cause.DONATION, title=title)
 
 

@@ -105,8 +105,11 @@ def _compile(row: Mapping[str, Any]) -> Compile:
         value = row.get(name)
         return value if isinstance(value, kind) else None
 
-    file, line, components = given("file", str), given("line", int), given("components", dict)
-    flags, ignored = given("xla_flags", list), given("ignored_flags", list)
+    file = given("file", str)
+    line = given("line", int)
+    components = given("components", dict)
+    flags = given("xla_flags", list)
+    ignored = given("ignored_flags", list)
     arguments, names = _arguments(row.get("arguments"))
     return Compile(
         module=row["module"],
@@ -126,7 +129,8 @@ def _compile(row: Mapping[str, Any]) -> Compile:
 
 def _arguments(value: object) -> tuple[str | None, tuple[str, ...]]:
     """Return the types of the arguments as text, and their names."""
-    shown, names = [], []
+    shown = []
+    names = []
     for argument in value if isinstance(value, list) else [None]:
         if not isinstance(argument, dict) or not isinstance(argument.get("shape"), list):
             return None, ()

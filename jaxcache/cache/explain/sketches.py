@@ -196,7 +196,8 @@ def _describe(change: _Change) -> Difference:
             (place,),
             f"constant at {place}",
         )
-    removed, added = _without_types(change.removed), _without_types(change.added)
+    removed = _without_types(change.removed)
+    added = _without_types(change.added)
     if removed == added:  # the same operations, on other types or with other attributes
         sides = change.removed, change.added
     else:
@@ -231,7 +232,8 @@ def _unplaced(change: _Change) -> Difference:
 
 def _constant_change(change: _Change) -> tuple[str, str] | None:
     """Return the first constant of a line that is another, where all else is the same."""
-    lefts, rights = change.removed, change.added
+    lefts = change.removed
+    rights = change.added
     plain = [
         Counter({_CONSTANTS.sub(r"\1()", text): 0 for text in side}) for side in (lefts, rights)
     ]

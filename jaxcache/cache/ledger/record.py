@@ -22,8 +22,16 @@ from jaxcache.model import FileInfo
 #: * ``removed``: the file was removed, or moved to quarantine
 #: * ``arrived``: the entry came from another place, where nothing recorded its uses
 #: * ``pin``, ``unpin``: the later one counts
-PAYLOAD, COMPILE, HIT, SEALED, PIN, UNPIN = "payload", "compile", "hit", "sealed", "pin", "unpin"
-TOO_QUICK, REMOVED, SKETCH, ARRIVED = "too-quick", "removed", "sketch", "arrived"
+PAYLOAD = "payload"
+COMPILE = "compile"
+HIT = "hit"
+SEALED = "sealed"
+PIN = "pin"
+UNPIN = "unpin"
+TOO_QUICK = "too-quick"
+REMOVED = "removed"
+SKETCH = "sketch"
+ARRIVED = "arrived"
 MISS = "miss"
 
 #: Facts that accuse a file whose bytes are others.
@@ -80,7 +88,9 @@ class Event:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Event | None":
         """Read an event; None if ``key``, ``kind`` or ``at_ns`` is missing or absurd."""
-        key, kind, at_ns = values.get("key"), values.get("kind"), values.get("at_ns")
+        key = values.get("key")
+        kind = values.get("kind")
+        at_ns = values.get("at_ns")
         if not (isinstance(key, str) and key and isinstance(kind, str) and kind):
             return None
         if type(at_ns) is not int or not 0 <= at_ns < _MAX_NS:

@@ -152,22 +152,22 @@ class Ledger:
     def events(self) -> Iterator[Event]:
         """Yield the fewest events that say the same: one per key and kind, each fact once."""
         for kinds in self._events.values():
-            known: dict[str, Any] = {}
+            latest: dict[str, Any] = {}
             new: dict[str, Event] = {}
             for event in sorted(kinds.values(), key=lambda e: e.at_ns):
                 digest = {n: v for n, v in event.facts.items() if n in DIGEST_FACTS}
-                is_new = digest != {n: known[n] for n in DIGEST_FACTS if n in known}
+                is_new = digest != {n: latest[n] for n in DIGEST_FACTS if n in latest}
                 facts = {
                     name: value
                     for name, value in event.facts.items()
                     if name == "count"
                     or (is_new and name in digest)
-                    or type(known.get(name)) is not type(value)
-                    or known.get(name) != value
+                    or type(latest.get(name)) is not type(value)
+                    or latest.get(name) != value
                 }
                 if digest:
-                    known = {n: v for n, v in known.items() if n not in DIGEST_FACTS}
-                known.update(event.facts)
+                    latest = {n: v for n, v in latest.items() if n not in DIGEST_FACTS}
+                latest.update(event.facts)
                 new[event.kind] = replace(event, facts=facts)
             yield from (new[kind] for kind in kinds)
 
@@ -434,7 +434,9 @@ def _batches(events: Iterable[Event]) -> Iterator[tuple[list[bytes], int]]:
             continue
         if lines and size_bytes + len(line) > _SEGMENT_BYTES:
             yield lines, at_ns
-            lines, size_bytes, at_ns = [], 0, 0
+            lines = []
+            size_bytes = 0
+            at_ns = 0
         lines.append(line)
         size_bytes += len(line)
         at_ns = max(at_ns, event.at_ns)

@@ -66,7 +66,8 @@ def count_uses(ledger: Ledger) -> Uses:
     counted = add_totals(ledger.totals, sum_uses(e.to_json() for e in ledger.events()))
     if not counted:
         return Uses()
-    hits, misses = int(counted.get("hits", 0)), int(counted.get("misses", 0))
+    hits = int(counted.get("hits", 0))
+    misses = int(counted.get("misses", 0))
     return Uses(hits, misses, hit_rate(hits, misses), float(counted.get("saved_seconds", 0.0)))
 
 

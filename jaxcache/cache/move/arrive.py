@@ -195,13 +195,13 @@ def _end_as(done: Outcome, chosen: Callable[[Step], bool], **changes: Any) -> Ou
 
 def _record(store: Store, written: Mapping[str, Step], files: Mapping[str, FileInfo]) -> None:
     """Append to the ledger the digests of entries that were written, and the events with them."""
-    known = Ledger.load(store)
-    events = list(events_of(written.values(), files, known))
-    append(store, [*events, *arrivals({event.key for event in events}, known, events)])
+    ledger = Ledger.load(store)
+    events = list(events_of(written.values(), files, ledger))
+    append(store, [*events, *arrivals({event.key for event in events}, ledger, events)])
 
 
 def events_of(
-    written: Iterable[Step], files: Mapping[str, FileInfo], known: Ledger
+    written: Iterable[Step], files: Mapping[str, FileInfo], ledger: Ledger
 ) -> Iterator[Event]:
     """Yield the digests of entries, and their events where a ledger does not know the key.
 
@@ -219,5 +219,5 @@ def events_of(
         if step.name in files:
             facts = digest_facts(item.sha256, files[step.name])
         yield Event(key, PAYLOAD, item.created_ns, facts)
-        if key not in known:
+        if key not in ledger:
             yield from (e for event in item.events if (e := event.imported(now_ns)))

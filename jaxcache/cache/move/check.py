@@ -51,7 +51,9 @@ class Check:
         fits: Callable[[Item, ItemFacts], str | None] | None = None,
     ) -> None:
         self.gate = gate
-        self._ledger, self._origins, self._fits = ledger, origins, fits
+        self._ledger = ledger
+        self._origins = origins
+        self._fits = fits
         self._decoding = ByteBudget(_DECODING_BYTES)
 
     def read(self, item: Item, file: BinaryIO, info: FileInfo) -> CheckedItem:
@@ -89,8 +91,8 @@ class Check:
             CodecError: ``digest-mismatch``.
         """
         record = self._ledger.record(item.key or "") if self._ledger else None
-        known = recorded_digest(EntryFile(info, item.key or "", FileKind.ENTRY), record)
-        if known not in (None, digest):
+        recorded = recorded_digest(EntryFile(info, item.key or "", FileKind.ENTRY), record)
+        if recorded not in (None, digest):
             raise CodecError("digest-mismatch", "its payload is not the one in the ledger")
 
     def _check_signed(self, name: str, facts: ItemFacts) -> None:

@@ -20,17 +20,17 @@ ON_CONFLICT = ("keep", "replace", "fail")
 LookThere = Callable[[Item, FileInfo], Step]
 
 
-def choose(item: Item, there: Mapping[str, FileInfo], gate: Gate, look: LookThere) -> Step:
+def choose(item: Item, present: Mapping[str, FileInfo], gate: Gate, look: LookThere) -> Step:
     """Decide about one item.
 
     Args:
-        there: the files of the target by name.
+        present: the files of the target by name.
         gate: knows the names in the target, and refuses those that no cache takes.
         look: decides where the target has a file of that name.
     """
     if reason := gate.refuse_name(item.name):
         return Step(item, MoveAction.BLOCKED, reason)
-    info = there.get(item.name)
+    info = present.get(item.name)
     if info is None:
         return Step(item, MoveAction.WRITE)
     if info.type != "file":
@@ -57,11 +57,11 @@ def choose_all(
         inventory: of the target.
         at_once: look at several files of the target at once.
     """
-    there = {i.name: i for kind, i in inventory.files() if kind is not FileKind.ATIME}
-    gate = Gate(there)
+    present = {i.name: i for kind, i in inventory.files() if kind is not FileKind.ATIME}
+    gate = Gate(present)
 
     def decide(step: Step) -> Step:
-        return choose(step.item, there, gate, look) if step.action is MoveAction.WRITE else step
+        return choose(step.item, present, gate, look) if step.action is MoveAction.WRITE else step
 
     steps = in_order(decide, offered) if at_once else map(decide, offered)
     return tuple(counted(steps, len(offered), progress))
@@ -85,27 +85,27 @@ def has_atimes(theirs: Inventory, target: Store | None, *, dated: bool) -> bool:
 def look_at_frames(target: Store | None, now_ns: int) -> LookThere:
     """Compare sizes, and read the block headers of a local entry that has another size."""
 
-    def look(item: Item, there: FileInfo) -> Step:
+    def look(item: Item, info: FileInfo) -> Step:
         # Sealed entries differ in size, too, so that another size is only a reason to look.
-        differs = item.key is not None and there.size_bytes != item.size_bytes
-        if target is not None and differs and is_truncated(target, there, now_ns):
-            return Step(item, MoveAction.HEAL, there=there)
+        differs = item.key is not None and info.size_bytes != item.size_bytes
+        if target is not None and differs and is_truncated(target, info, now_ns):
+            return Step(item, MoveAction.HEAL, there=info)
         return Step(item, MoveAction.PRESENT)
 
     return look
 
 
-def is_truncated(target: Store, there: FileInfo, now_ns: int) -> bool:
+def is_truncated(target: Store, info: FileInfo, now_ns: int) -> bool:
     """Return whether a file that is not young is empty, or ends before its frame does."""
-    if abs(now_ns - there.mtime_ns) < GRACE_NS and not target.remote:
+    if abs(now_ns - info.mtime_ns) < GRACE_NS and not target.remote:
         return False
-    if there.size_bytes == 0:
+    if info.size_bytes == 0:
         return True
     if target.remote:
         return False
     try:
-        with target.open(there.name) as opened:
-            check_frame(opened, there.size_bytes)
+        with target.open(info.name) as opened:
+            check_frame(opened, info.size_bytes)
     except CodecError:
         return True
     except StoreError:
@@ -130,49 +130,49 @@ def look_at_payloads(
         raise UsageError(f"{on_conflict!r} is not one of {', '.join(ON_CONFLICT)}")
     chosen = MoveAction.REPLACE if on_conflict == "replace" else MoveAction.KEEP
 
-    def look(item: Item, there: FileInfo) -> Step:
+    def look(item: Item, info: FileInfo) -> Step:
         if target is None:
             return Step(item, MoveAction.WRITE)
         if item.facts is None and read is not None:
-            found = read(item)
-            if isinstance(found, Step):
-                return found
-            item = found
+            content = read(item)
+            if isinstance(content, Step):
+                return content
+            item = content
         try:
-            here = _facts_there(target, item, there)
+            here = _facts_there(target, item, info)
         except CodecError as error:
-            return Step(item, MoveAction.HEAL, error.detail, there=there)
+            return Step(item, MoveAction.HEAL, error.detail, there=info)
         except MissingError:
             return Step(item, MoveAction.WRITE)
         except StoreError as error:
             return Step(item, MoveAction.BLOCKED, error.reason)
-        return _compare(item, here, there, chosen)
+        return _compare(item, here, info, chosen)
 
     return look
 
 
-def _facts_there(target: Store, item: Item, there: FileInfo) -> ItemFacts:
+def _facts_there(target: Store, item: Item, info: FileInfo) -> ItemFacts:
     """Read what the target has under the name of an item."""
-    with target.open(there.name) as file:
+    with target.open(info.name) as file:
         if item.key is None:
-            return ItemFacts(hash_chunks(read_chunks(file)), there.size_bytes)
-        content = read_content(file, there.size_bytes, there.name, sound=item.sha256)
+            return ItemFacts(hash_chunks(read_chunks(file)), info.size_bytes)
+        content = read_content(file, info.size_bytes, info.name, sound=item.sha256)
     return ItemFacts(
         content.payload_sha256, content.payload_bytes, compile_seconds=content.compile_seconds
     )
 
 
-def _compare(item: Item, here: ItemFacts, there: FileInfo, chosen: MoveAction) -> Step:
+def _compare(item: Item, here: ItemFacts, info: FileInfo, chosen: MoveAction) -> Step:
     if here.sha256 != item.sha256:
         what = "another one is here" if item.key is None else "another payload is here"
-        return Step(item, chosen, what, differs=True, there=there)
+        return Step(item, chosen, what, differs=True, there=info)
     seconds = item.facts.compile_seconds if item.facts else 0
     if item.key is None or here.compile_seconds == seconds:
         return Step(item, MoveAction.SAME)
     # The same executable: how long it took to compile is not a conflict.
     action = MoveAction.REPLACE if chosen is MoveAction.REPLACE else MoveAction.SAME
     detail = f"took {here.compile_seconds} s here and {seconds} s there"
-    return Step(item, action, detail, there=there)
+    return Step(item, action, detail, there=info)
 
 
 def compare_payloads(

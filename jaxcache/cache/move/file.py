@@ -44,8 +44,8 @@ class Written:
 
 def written_bundle(bundle: Bundle, file: str) -> Written:
     """Describe an opened bundle, as ``file``."""
-    about = (bundle.size_bytes, bundle.manifest, bundle.manifest_sha256, len(bundle.signatures))
-    return Written(bundle.name, file, *about)
+    summary = (bundle.size_bytes, bundle.manifest, bundle.manifest_sha256, len(bundle.signatures))
+    return Written(bundle.name, file, *summary)
 
 
 def write_bundle(
@@ -73,7 +73,8 @@ def write_bundle(
         if target:
             size_bytes = target.write(file, chunks).size_bytes
         elif file == "-":
-            file, size_bytes = "standard output", sum(map(sys.stdout.buffer.write, chunks))
+            file = "standard output"
+            size_bytes = sum(map(sys.stdout.buffer.write, chunks))
         else:
             write_file(file, chunks)
             size_bytes = os.stat(file).st_size

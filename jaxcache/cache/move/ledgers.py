@@ -22,7 +22,7 @@ from jaxcache.store.ahead import in_order
 from jaxcache.store.base import Store, StoreError
 
 
-def arrivals(keys: Iterable[str], known: Ledger, brought: Iterable[Event] = ()) -> Iterator[Event]:
+def arrivals(keys: Iterable[str], ledger: Ledger, brought: Iterable[Event] = ()) -> Iterator[Event]:
     """Yield the arrival of each entry of which neither a ledger nor what came along has a hit.
 
     A hit from before the entry was removed is none of the entry that arrived.
@@ -30,7 +30,7 @@ def arrivals(keys: Iterable[str], known: Ledger, brought: Iterable[Event] = ()) 
     now_ns = time.time_ns()
     hit_keys = {event.key for event in brought if event.kind == HIT}
     for key in sorted({*keys} - hit_keys):
-        record = known.record(key)
+        record = ledger.record(key)
         if record is None or (record.last_hit_ns or 0) <= (record.removed_ns or 0):
             yield Event(key, ARRIVED, now_ns)
 
@@ -40,10 +40,10 @@ def missing_segments(source: Store, target: Store | None) -> tuple[FileInfo, ...
     ours = _segments(source)
     if target is None or not ours:
         return tuple(ours)
-    known = {i.name.rpartition("/")[2] for i in _segments(target)}
-    if any(map(is_compacted, known)):
-        known |= Ledger.load(target).originals
-    return tuple(i for i in ours if i.name.rpartition("/")[2] not in known)
+    present_names = {i.name.rpartition("/")[2] for i in _segments(target)}
+    if any(map(is_compacted, present_names)):
+        present_names |= Ledger.load(target).originals
+    return tuple(i for i in ours if i.name.rpartition("/")[2] not in present_names)
 
 
 def _segments(store: Store) -> list[FileInfo]:
@@ -88,8 +88,8 @@ def carry_segments(
         return True
 
     count = sum(in_order(carry, own))
-    known = Ledger.load(target) if foreign else Ledger()
-    count += append(target, new) if (new := [e for e in foreign if e.key not in known]) else 0
+    ledger = Ledger.load(target) if foreign else Ledger()
+    count += append(target, new) if (new := [e for e in foreign if e.key not in ledger]) else 0
     if count and len(_segments(target)) > COMPACT_ABOVE:
         compact(target)
     return count

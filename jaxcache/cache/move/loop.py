@@ -75,7 +75,7 @@ def move(
     done = 0
     sizes = [step.item.size_bytes if target.is_stream else 1 for step in writes]
     total = sum(sizes)
-    left = iter(sizes)
+    remaining = iter(sizes)
     moving = in_order(
         check if target.is_stream else carry,
         take(),
@@ -89,7 +89,7 @@ def move(
             for checked in moving:
                 if target.is_stream:
                     _put(target, checked, ends)
-                for _, size in zip(checked, left, strict=False):
+                for _, size in zip(checked, remaining, strict=False):
                     done += size
                     if progress:
                         progress(done, total)
@@ -119,7 +119,8 @@ def _in_batches(steps: Iterable[Step], most: int) -> Iterator[list[Step]]:
     for step in steps:
         if batch and (len(batch) == most or size + step.item.content_bytes > _BATCH_BYTES):
             yield batch
-            batch, size = [], 0
+            batch = []
+            size = 0
         batch.append(step)
         size += step.item.content_bytes
     if batch:

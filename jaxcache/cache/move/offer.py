@@ -69,12 +69,13 @@ def travelling_events(ledger: Ledger) -> Mapping[str, tuple[Event, ...]]:
 
     Pins are a decision of one cache, and a digest is recorded by who checks it.
     """
-    found: dict[str, list[Event]] = {}
+    events_by_key: dict[str, list[Event]] = {}
     for event in ledger.events():
         if event.kind not in PINNING and event.kind != PAYLOAD:
-            found.setdefault(event.key, []).append(event)
+            events_by_key.setdefault(event.key, []).append(event)
     return {
-        key: tuple(sorted(events, key=lambda e: (e.at_ns, e.kind))) for key, events in found.items()
+        key: tuple(sorted(events, key=lambda e: (e.at_ns, e.kind)))
+        for key, events in events_by_key.items()
     }
 
 
@@ -132,7 +133,7 @@ def plan_export(
     heads: bool = False,
     by_use: bool = False,
     records: bool = True,
-    seen: Scan | None = None,
+    scan_result: Scan | None = None,
     now_ns: int,
     progress: Progress | None = None,
 ) -> ExportPlan:
@@ -145,27 +146,27 @@ def plan_export(
         heads: read the compile seconds of every entry, whatever the selection needs.
         by_use: date entries by their last use, not by their ``-atime`` files.
         records: whether the events of the ledger go with their entries.
-        seen: the cache, where the caller has read all of it already.
+        scan_result: the cache, where the caller has read all of it already.
 
     Raises:
         UsageError, NoCacheError
         JaxcacheError: a KEY fits nothing, or more than it may.
     """
     selection = Selection.parse(keys, filters, "key")
-    if seen is None:
+    if scan_result is None:
         depth = selection.scan_options(has_heads=True)
         depth["heads"] |= heads
-        seen = scan(store, ScanAids(progress=progress), deep=True, **depth)
-    selected = selection.pick_sorted(seen.entries, now_ns)
+        scan_result = scan(store, ScanAids(progress=progress), deep=True, **depth)
+    selected = selection.pick_sorted(scan_result.entries, now_ns)
     chosen = {e.file for e in selected if only is None or only(e)}
-    ledger = seen.ledger or Ledger()
+    ledger = scan_result.ledger or Ledger()
     gate = Gate()
     events = travelling_events(ledger) if records else {}
-    inventory = seen.inventory
+    inventory = scan_result.inventory
     files = [file for file in inventory.entries if file.info.name in chosen]
     if by_use:
-        used_ns: Mapping[str, int | None] = {e.key: e.last_used_ns for e in seen.entries}
-        unreadable = _unreadable_dates(seen)
+        used_ns: Mapping[str, int | None] = {e.key: e.last_used_ns for e in scan_result.entries}
+        unreadable = _unreadable_dates(scan_result)
     else:
         used_ns, unreadable = read_stamps(store, files, inventory.atimes)
     steps = [*_entry_steps(files, gate, used_ns, events), *unreadable]
@@ -180,7 +181,7 @@ def plan_export(
         since.reference if since else None,
         since.entries if since else {},
         dated=bool(inventory.atimes),
-        seen=seen,
+        seen=scan_result,
         warnings=() if anything else (nothing_in(store.url),),
     )
 
@@ -208,11 +209,11 @@ def _entry_steps(
         yield Step(entry_item(file, used_ns.get(key), events.get(key, ())), MoveAction.WRITE)
 
 
-def _unreadable_dates(seen: Scan) -> list[Step]:
+def _unreadable_dates(scan_result: Scan) -> list[Step]:
     """Return steps for ``-atime`` files that a scan could not read."""
     return [
         Step(Item(p.file, None, 0, 0), MoveAction.FAILED, p.detail, p.kind)
-        for p in seen.problems
+        for p in scan_result.problems
         if p.kind == "unreadable" and p.file.endswith(ATIME_SUFFIX)
     ]
 

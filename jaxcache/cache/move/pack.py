@@ -25,7 +25,8 @@ from jaxcache.model import Problem
 from jaxcache.store.base import Store, StoreError
 
 #: What the default costs and gives is in docs/bundles.md.
-DEFAULT_LEVEL, SMALL_LEVEL = 12, 19
+DEFAULT_LEVEL = 12
+SMALL_LEVEL = 19
 _LEFT_OUT = (MoveAction.STRAY, MoveAction.DAMAGED, MoveAction.UNFINISHED, MoveAction.FAILED)
 
 
@@ -50,7 +51,8 @@ class BundleTarget(MoveTarget):
                 self._stream.add(chunk)
                 size += len(chunk)
             self._content_bytes += size
-            item, facts = parcel.step.item, parcel.facts
+            item = parcel.step.item
+            facts = parcel.facts
             if item.key is None:
                 self._files.append(SideFile(item.name, size, facts.sha256, max(0, parcel.mtime_ns)))
             else:
@@ -169,11 +171,11 @@ def _write(
     progress: Progress | None,
 ) -> Exported:
     def same(item: Item, facts: ItemFacts) -> str | None:
-        there = plan.known.get(item.key or "")
-        found = (facts.sha256, facts.compile_seconds)
+        held = plan.known.get(item.key or "")
+        computed = (facts.sha256, facts.compile_seconds)
         return (
             "there already"
-            if there and found == (there.payload_sha256, there.header_seconds)
+            if held and computed == (held.payload_sha256, held.header_seconds)
             else None
         )
 

@@ -18,7 +18,8 @@ def make_room(plan: Plan, ours: Scan, theirs: Scan, options: SyncOptions, now_ns
     names = {step.name for step in plan.writes if step.key is not None}
     coming: list[EntryFile] = [f for f in ours.inventory.entries if f.info.name in names]
     coming.sort(key=lambda file: file.info.name)
-    inventory, entries = theirs.inventory, {e.file: e for e in ours.entries}
+    inventory = theirs.inventory
+    entries = {e.file: e for e in ours.entries}
     union = Scan(
         (
             *(e for e in theirs.entries if e.file not in names),  # a truncated one is replaced
@@ -32,14 +33,14 @@ def make_room(plan: Plan, ours: Scan, theirs: Scan, options: SyncOptions, now_ns
         (),
     )
     # Of pins and values, what the target knows counts first.
-    ledgers = [seen.ledger for seen in (theirs, ours) if seen.ledger]
+    ledgers = [scan_result.ledger for scan_result in (theirs, ours) if scan_result.ledger]
     pruned = plan_prune(
         union,
         PruneOptions(max_size_bytes=options.max_size_bytes, grace_seconds=0),
         cache_dir=plan.target,
         now_ns=now_ns,
         keep=() if options.make_room else {e.key for e in theirs.entries},
-        lookup=lambda key: next((r for known in ledgers if (r := known.record(key))), None),
+        lookup=lambda key: next((r for ledger in ledgers if (r := ledger.record(key))), None),
     )
     going = {r.file.name for r in pruned.removals}
     steps = (

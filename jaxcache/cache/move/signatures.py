@@ -98,12 +98,12 @@ def load_signed(store: Store, trusted: Sequence[TrustedKey]) -> dict[str, Collec
         NoCacheError
     """
     keys = {key.public_key for key in trusted}
-    found: defaultdict[str, set[str]] = defaultdict(set)
+    signers: defaultdict[str, set[str]] = defaultdict(set)
     names = [i.name for i in store.list(SIGNATURES_DIR) if i.type == "file"]
     if keys and names:
         load_ed25519()
     for data in store.read_many(names, limit=MAX_SIGNATURES_BYTES + 1):
         if isinstance(data, bytes) and len(data) <= MAX_SIGNATURES_BYTES:
             for name, digests in read_signed(data, keys).items():
-                found[name] |= digests
-    return dict(found)
+                signers[name] |= digests
+    return dict(signers)

@@ -211,7 +211,9 @@ class StaysError(Exception):
 
     def __init__(self, action: MoveAction, reason: str, facts: ItemFacts) -> None:
         super().__init__(reason)
-        self.action, self.reason, self.facts = action, reason, facts
+        self.action = action
+        self.reason = reason
+        self.facts = facts
 
 
 class MoveSource(Protocol):

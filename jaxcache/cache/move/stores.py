@@ -94,7 +94,8 @@ class StoreSource:
     budget_bytes = 256 << 20
 
     def __init__(self, store: Store, check: Check) -> None:
-        self._store, self._check = store, check
+        self._store = store
+        self._check = check
         self.remote = store.remote
 
     def take(self, step: Step) -> None:
@@ -136,7 +137,9 @@ class StoreTarget(MoveTarget):
         plan: Plan,
         then: Callable[[Mapping[str, Step], Mapping[str, FileInfo]], None] = lambda *_: None,
     ) -> None:
-        self._store, self._plan, self._then = store, plan, then
+        self._store = store
+        self._plan = plan
+        self._then = then
         self.remote = store.remote
         self.files: dict[str, FileInfo] = {}
         """The files that were written, by name."""
@@ -198,7 +201,9 @@ class StagedTarget(MoveTarget):
     """
 
     def __init__(self, store: Store, plan: Plan, stage: str) -> None:
-        self._store, self._plan, self._stage = store, plan, stage
+        self._store = store
+        self._plan = plan
+        self._stage = stage
         self.remote = store.remote
         self._numbers = {step.name: number for number, step in enumerate(plan.steps)}
         self._steps: dict[str, Step] = {}
@@ -241,13 +246,13 @@ class StagedTarget(MoveTarget):
             store.rename(name, step.name)
             undo.callback(or_error, partial(store.delete, step.name))
             return
-        there = find(store, step.name)
-        if there is None or not same_file(there, step.there):
+        present = find(store, step.name)
+        if present is None or not same_file(present, step.there):
             raise ChangedError(step.name)
         old = f"{name}-old"
         tidy.callback(or_error, partial(store.delete, old))
         with store.open(step.name) as file:
-            store.write(old, read_chunks(file), mtime_ns=there.mtime_ns)
+            store.write(old, read_chunks(file), mtime_ns=present.mtime_ns)
         undo.callback(or_error, partial(store.rename, old, step.name, replace=True))
         store.rename(name, step.name, replace=True)
 

@@ -156,11 +156,11 @@ def plan_copy(
     sender = StoreSource(source, check)
 
     def read(item: Item) -> Item | Step:
-        found = open_step(sender, Step(item, MoveAction.WRITE), None, export.now_ns)
-        if isinstance(found, Step):
-            return found
-        found.close()
-        return replace(item, facts=found.facts)
+        parcel = open_step(sender, Step(item, MoveAction.WRITE), None, export.now_ns)
+        if isinstance(parcel, Step):
+            return parcel
+        parcel.close()
+        return replace(item, facts=parcel.facts)
 
     inventory = inventory or list_target(target)
     if on_conflict is None:
@@ -183,10 +183,10 @@ def plan_copy(
 def _scan_target(target: Store | None, index: "Index | None", progress: Progress | None) -> Scan:
     if target is None:
         return Scan((), Inventory(), ())
-    seen = scan(target, ScanAids(index, progress=progress), heads=True, deep=True)
+    scan_result = scan(target, ScanAids(index, progress=progress), heads=True, deep=True)
     if index is not None:
-        index.save(file.info.name for file in seen.inventory.entries)
-    return seen
+        index.save(file.info.name for file in scan_result.inventory.entries)
+    return scan_result
 
 
 def _is_selected(options: SyncOptions, entry: Entry) -> bool:

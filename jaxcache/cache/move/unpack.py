@@ -21,7 +21,8 @@ from jaxcache.model import Codec
 #: another tool has compressed further: tried in turn until an entry is as small as it was.
 _LEVELS = {"zstd": (3, 19), "zlib": (6, 9)}
 #: An entry may grow by its checksum and by what another zstd makes of the same level.
-_GROWTH_BYTES, _GROWTH_SHARE = 4, 64
+_GROWTH_BYTES = 4
+_GROWTH_SHARE = 64
 #: Larger payloads wait on the disk, and are compressed in pieces.
 HELD_BYTES = 16 << 20
 
@@ -70,8 +71,8 @@ class BundleParcel:
     def _compress(self, payload: bytes) -> bytes:
         frame = b""
         for level in self._levels():
-            made = compress_content(self._header + payload, self._codec, level)
-            frame = min(frame or made, made, key=len)
+            compressed = compress_content(self._header + payload, self._codec, level)
+            frame = min(frame or compressed, compressed, key=len)
             if self._is_small(len(frame)):
                 break
         return frame
@@ -80,10 +81,10 @@ class BundleParcel:
         with contextlib.ExitStack() as opened:
             frame: IO[bytes] | None = None
             for level in self._levels():
-                made = opened.enter_context(tempfile.TemporaryFile())
-                made.writelines(self._pieces(level))
-                if frame is None or made.tell() < frame.tell():
-                    frame = made
+                file = opened.enter_context(tempfile.TemporaryFile())
+                file.writelines(self._pieces(level))
+                if frame is None or file.tell() < frame.tell():
+                    frame = file
                 if self._is_small(frame.tell()):
                     break
             if frame is not None:
@@ -105,8 +106,8 @@ class BundleParcel:
         if self.level is not None:
             return (self.level,)
         levels = (event.facts.get(LEVEL_FACT) for event in reversed(self.step.item.events))
-        known = next((n for n in levels if isinstance(n, int) and 1 <= n <= MAX_LEVEL), None)
-        return _LEVELS[self._codec] if known is None else (known,)
+        level = next((n for n in levels if isinstance(n, int) and 1 <= n <= MAX_LEVEL), None)
+        return _LEVELS[self._codec] if level is None else (level,)
 
     def _is_small(self, size_bytes: int) -> bool:
         before = self.step.item.size_bytes

@@ -179,7 +179,8 @@ def other_item(
     removal: Removal, *, held_by: Hold | None = None, reason: RemovalReason | None = None
 ) -> RemovableItem:
     """A file that is no entry of its own."""
-    file, used_ns = removal.file, removal.last_used_ns
+    file = removal.file
+    used_ns = removal.last_used_ns
     candidate = Candidate(file.name, file.size_bytes, used_ns, saved_seconds(None, None, {}))
     return RemovableItem(removal, "", file.mtime_ns, candidate, "fs-atime", held_by, reason=reason)
 
@@ -205,6 +206,7 @@ def _other_files(scan_result: Scan) -> Iterator[tuple[RemovalKind, FileInfo]]:
 
 def total_bytes(scan_result: Scan) -> int:
     """Sum up what a bound on the size counts; an entry that vanished meanwhile counts nothing."""
-    inventory, entry_files = scan_result.inventory, {e.file for e in scan_result.entries}
+    inventory = scan_result.inventory
+    entry_files = {e.file for e in scan_result.entries}
     gone = (f.info.size_bytes for f in inventory.entries if f.info.name not in entry_files)
     return counted_bytes(inventory.files()) - sum(gone)

@@ -102,7 +102,8 @@ def _put_below(name: str, item: RemovableItem) -> RemovableItem:
 
 
 def _put_removal_below(name: str, removal: Removal) -> Removal:
-    file, atime = removal.file, removal.atime
+    file = removal.file
+    atime = removal.atime
     return removal._replace(
         file=file._replace(name=f"{name}/{file.name}"),
         atime=atime and atime._replace(name=f"{name}/{atime.name}"),
@@ -111,7 +112,8 @@ def _put_removal_below(name: str, removal: Removal) -> Removal:
 
 def _take_out(name: str, removal: Removal) -> Removal:
     """Return a removal as its cache knows it."""
-    file, atime = removal.file, removal.atime
+    file = removal.file
+    atime = removal.atime
     return removal._replace(
         file=file._replace(name=file.name.removeprefix(f"{name}/")),
         atime=atime and atime._replace(name=atime.name.removeprefix(f"{name}/")),

@@ -37,7 +37,8 @@ _MAX_MANIFEST_BYTES = 256 << 20
 _MAX_CONTENT_BYTES = 16 << 30
 #: Beyond this size the slowest levels take minutes and gain little.
 _PATIENT_BYTES = 64 << 20
-_PATIENT_LEVEL, _HASTY_LEVEL = 19, 9
+_PATIENT_LEVEL = 19
+_HASTY_LEVEL = 9
 
 ReadBlob = Callable[[str], bytes]
 
@@ -181,7 +182,8 @@ class RecipeFile:
         at = manifest_bytes
         if at + sum(manifest.blob_sizes) != end:
             raise RecipeError("its manifest does not match its content")
-        digests, self._places = [], {}
+        digests = []
+        self._places = {}
         for size_bytes in manifest.blob_sizes:
             digests.append(hash_range(self._content, at, size_bytes).hex())
             self._places[digests[-1]] = (at, size_bytes)

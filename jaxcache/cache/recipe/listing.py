@@ -62,15 +62,15 @@ def list_recipe(
             code="bad-sort",
             hint=f"one of {', '.join(_SORTS)}, with :asc or :desc",
         )
-    found = select_by_keys([_listed(r, file) for r in file.recipe.requests], list(keys))
+    listed = select_by_keys([_listed(r, file) for r in file.recipe.requests], list(keys))
     measure = {
         "key": lambda x: x.key,
         "size": lambda x: x.bytecode_bytes,
         "compile": lambda x: x.request.compile_seconds or 0.0,
     }[name]
     descending = order == "desc" or (not order and name != "key")
-    found.sort(key=measure, reverse=descending)
-    return found[:limit]
+    listed.sort(key=measure, reverse=descending)
+    return listed[:limit]
 
 
 def _listed(request: Request, file: RecipeFile) -> Listed:

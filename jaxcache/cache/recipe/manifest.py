@@ -59,13 +59,13 @@ def encode_manifest(recipe: Recipe, blobs: Sequence[tuple[str, int]]) -> bytes:
 
 def _values(of: Any) -> dict[str, Any]:
     """The fields that are not at their defaults."""
-    found = {}
+    values = {}
     for spec in fields(of):
         value = getattr(of, spec.name)
         default = spec.default_factory() if callable(spec.default_factory) else spec.default
         if default is MISSING or value != default:
-            found[spec.name] = list(value) if isinstance(value, tuple) else value
-    return {n: dict(v) if isinstance(v, Mapping) else v for n, v in found.items()}
+            values[spec.name] = list(value) if isinstance(value, tuple) else value
+    return {n: dict(v) if isinstance(v, Mapping) else v for n, v in values.items()}
 
 
 class RecipeManifest:

@@ -223,7 +223,8 @@ def check_entries(
 
     Large entries are shared among threads, many that are decoded among processes.
     """
-    budget, ledger = ByteBudget(_MEMORY_BYTES), scan_result.ledger
+    budget = ByteBudget(_MEMORY_BYTES)
+    ledger = scan_result.ledger
 
     def known_of(file: EntryFile) -> RecordedDigest | None:
         return find_recorded(file, ledger.record(file.key_text) if ledger else None)

@@ -160,7 +160,8 @@ def verify(
             if again is None:
                 checks[file.info.name] = Checked(missing=True)
             else:
-                now, then = again.info, file.info
+                now = again.info
+                then = file.info
                 if not same_file(now, then) or now.ctime_ns != then.ctime_ns:
                     growing.add(file.info.name)
                 checks.update(layout.check(store, scan_result, [again], options))

@@ -28,7 +28,7 @@ def command(place: CacheDir, options: KeyOptions, output: JsonOutput) -> None:
     path = locate_cache(place.cache_dir).path
     environment = job_environment(options.platform)
     host = probe_host(options.python, {**environment, XLA_CACHES: "none"})
-    told = describe_environment(host, environment, cache_dir=path)
-    key = CiKey(told, files, options.prefix)
+    components = describe_environment(host, environment, cache_dir=path)
+    key = CiKey(components, files, options.prefix)
     emit(output.form, key_view(path, key, restore_keys=options.restore_keys))
     write_outputs({"key": key.key, "restore-keys": "\n".join(key.restore_keys)})

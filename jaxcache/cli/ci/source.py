@@ -84,7 +84,7 @@ def _restore(source: str, target: str, options: RestoreOptions) -> tuple[Outcome
         cache = open_store(source)
         job = _job(target, options)
         signed = required_signatures(
-            Opened(cache, load_layout("jax")), asked=options.require_signed
+            Opened(cache, load_layout("jax")), wanted=options.require_signed
         )
         if store is None and not lookup_only:
             store = make_store(target)

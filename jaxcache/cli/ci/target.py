@@ -38,10 +38,10 @@ def plan(cache_dir: str, target: str, options: SaveOptions) -> SavePlan:
     bundle = is_bundle_name(target)
     if bundle and not is_remote(target):
         check_file_name(target)
-    elif not bundle and (there := find_store(target)):
-        require_writable(there)
-        if not there.remote:
-            check_layout(there, "jax")
+    elif not bundle and (target_store := find_store(target)):
+        require_writable(target_store)
+        if not target_store.remote:
+            check_layout(target_store, "jax")
     store = open_jax_cache(cache_dir)
     baseline = read_baseline(store)
     with progress_bar("reading entries") as progress:
@@ -123,10 +123,11 @@ def carry_out(plan: SavePlan, options: SaveOptions) -> Saved:
                 now_ns=now_ns,
                 progress=progress,
             )
-        file, there = plan.target, None
+        file = plan.target
+        target_store = None
         if is_remote(file):
             folder, _, file = file.rpartition("/")
-            there = open_store(folder)
+            target_store = open_store(folder)
         else:
             os.makedirs(os.path.dirname(os.path.abspath(file)), exist_ok=True)
         written = write_bundle(
@@ -134,7 +135,7 @@ def carry_out(plan: SavePlan, options: SaveOptions) -> Saved:
             plan.export,
             file,
             signers,
-            target=there,
+            target=target_store,
             level=options.level,
             progress=progress,
         )

@@ -35,13 +35,13 @@ def _keys() -> Iterator[Callable[[float], bool]]:
 
     def wait(seconds: float) -> bool:
         until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
-            if select.select([sys.stdin], [], [], left)[0]:
+        while (left_seconds := until - time.monotonic()) > 0:
+            if select.select([sys.stdin], [], [], left_seconds)[0]:
                 pressed = os.read(sys.stdin.fileno(), 1)
                 if pressed in (b"q", b"Q"):
                     return True
                 if not pressed:  # nobody will press anything any more
-                    time.sleep(left)
+                    time.sleep(left_seconds)
         return False
 
     fd = sys.stdin.fileno() if sys.stdin and sys.stdin.isatty() else -1
@@ -129,7 +129,8 @@ class Screen:
         from rich.live import Live
         from rich.text import Text
 
-        console, color = make_console(), wants_color()
+        console = make_console()
+        color = wants_color()
         with Live(console=console, screen=True, auto_refresh=False) as live, _keys() as wait:
             while True:
                 console.width = terminal_width()

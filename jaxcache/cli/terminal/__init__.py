@@ -135,7 +135,8 @@ def prepare_streams() -> None:
     codecs.register_error(_HANDLER, _to_ascii)
     if sys.stdout is None or sys.stderr is None:  # which Python makes of a closed descriptor
         nowhere = open(os.open(os.devnull, os.O_WRONLY), "w", closefd=False)  # noqa: SIM115
-        sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
+        sys.stdout = sys.stdout or nowhere
+        sys.stderr = sys.stderr or nowhere
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is None:
@@ -153,10 +154,10 @@ def _is_ascii(stream: TextIO) -> bool:
     shows in the environment alone.
     """
     env = os.environ
-    asked = next((env[n] for n in ("LC_ALL", "LC_CTYPE", "LANG") if env.get(n)), "")
+    locale = next((env[n] for n in ("LC_ALL", "LC_CTYPE", "LANG") if env.get(n)), "")
     if env.get("LC_CTYPE") == "C.UTF-8" and not env.get("LC_ALL"):  # what Python has put there
-        asked = env.get("LANG", "")
-    plain = asked.partition(".")[0] in ("C", "POSIX") and "utf" not in asked.lower()
+        locale = env.get("LANG", "")
+    plain = locale.partition(".")[0] in ("C", "POSIX") and "utf" not in locale.lower()
     return plain or is_dumb() or not (stream.encoding or "").lower().startswith("utf")
 
 

@@ -120,9 +120,9 @@ class Hooks:
     def _request(self, compile_: Any, args: Any, kwargs: Any) -> Any:
         if not self.is_crossing:
             return compile_(*args, **kwargs)
-        asked = self._observer.asked(args, kwargs)
+        request = self._observer.asked(args, kwargs)
         names = ("computation", "devices", "compile_options", "executable_devices")
-        raise _Caught(CompileArguments(*(asked[name] for name in names)))
+        raise _Caught(CompileArguments(*(request[name] for name in names)))
 
     def _lower_module(self, lower: Any, args: Any, kwargs: Any) -> Any:
         result = lower(*args, **kwargs)

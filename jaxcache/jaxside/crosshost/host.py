@@ -86,12 +86,12 @@ class Target:
         self._others = others
         self._own: set[Any] = set()
         for name, here in (("jax", jax.__version__), ("jaxlib", jaxlib.__version__)):
-            there = profile[f"{name}_version"]
-            if str(here) != there:
+            target_version = profile[f"{name}_version"]
+            if str(here) != target_version:
                 raise TargetError(
                     f"other-{name}",
-                    f"the target has {name} {there}, and here is {here}",
-                    f"pip install {name}=={there}",
+                    f"the target has {name} {target_version}, and here is {here}",
+                    f"pip install {name}=={target_version}",
                 )
         if not (profile["topology"] and profile["topology_fingerprint"]):
             raise TargetError(
@@ -147,10 +147,10 @@ class Target:
 
         try:
             topology = _jax.DeviceTopology.deserialize(base64.b64decode(profile["topology"]))
-            made = topology._make_compile_only_devices()
+            devices = topology._make_compile_only_devices()
             fingerprints = {
                 str(topology.fingerprint()),
-                str(xla_client.get_topology_for_devices(made).fingerprint()),
+                str(xla_client.get_topology_for_devices(devices).fingerprint()),
             }
         except Exception as error:
             raise TargetError(
@@ -158,9 +158,9 @@ class Target:
                 f"jaxlib cannot rebuild the target's topology: {describe_error(error)}",
                 "jaxcache target show lists the differences",
             ) from error
-        if not {str(made[0].client.platform), str(made[0].platform)} & self.platforms:
+        if not {str(devices[0].client.platform), str(devices[0].platform)} & self.platforms:
             raise TargetError(
-                "bad-topology", f"the topology is one of {made[0].client.platform} devices"
+                "bad-topology", f"the topology is one of {devices[0].client.platform} devices"
             )
         if fingerprints != {profile["topology_fingerprint"]}:
             raise TargetError(
@@ -168,7 +168,7 @@ class Target:
                 "the target's topology has another fingerprint here: no key would be right",
                 "use the very wheels of the target; see jaxcache target show",
             )
-        return {int(device.id): device for device in made}
+        return {int(device.id): device for device in devices}
 
     @property
     def client(self) -> Any:

@@ -93,8 +93,8 @@ class CrossObserver:
 
     def _lower_across(self, lower: Any, args: Any, kwargs: Any) -> CrossLowering:
         try:
-            asked = self.questions.find(args[0] if args else kwargs["closed_jaxpr"])
-            verdict = NotLowered("skipped", "platform-asked", asked) if asked else None
+            places = self.questions.find(args[0] if args else kwargs["closed_jaxpr"])
+            verdict = NotLowered("skipped", "platform-asked", places) if places else None
             with self._hooks.crossing():
                 return CrossLowering(lower(*args, **kwargs), verdict)
         except NotImplementedError as error:
@@ -161,33 +161,33 @@ class CrossObserver:
         if is_profile_guided(self._module, request.options):
             return NotLowered("skipped", "profile-guided", "its key follows a profile")._asdict()
         key, components = self._target.key(request.module, request.devices, request.options)
-        found = {"key": key, "components": components}
+        facts = {"key": key, "components": components}
         if entry_file(self._directory, key) is not None:
-            return {**found, "outcome": "hit", "reason": "in-cache"}
+            return {**facts, "outcome": "hit", "reason": "in-cache"}
         path = os.path.join(self._spool, f"{os.getpid()}-{threading.get_ident()}-{key[-64:]}")
         with open(os.path.join(self._spool, f"{key[-64:]}.made"), "ab+") as claim:
             # Another process of a pod may want the same: one makes it, the others wait for that.
             fcntl.flock(claim, fcntl.LOCK_EX)
             claim.seek(0)
             if claim.read():
-                return {**found, "outcome": "hit", "reason": "in-cache"}
+                return {**facts, "outcome": "hit", "reason": "in-cache"}
             started = time.time()
-            made = tuning.make(
+            compiled = tuning.make(
                 self._target.client,
                 request._replace(executable_devices=self._target.own(request.executable_devices)),
                 self._tuning,
                 is_gpu=self._target.profile["platform"] == "gpu",
             )
             with open(path, "wb") as file:
-                file.write(made.payload)
+                file.write(compiled.payload)
             claim.write(b"made")
         return {
-            **found,
+            **facts,
             "outcome": "written",
             "reason": "not-in-cache",
             "spool": path,
-            "compile": [started, made.seconds],
-            "tuning": made.tuning,
+            "compile": [started, compiled.seconds],
+            "tuning": compiled.tuning,
         }
 
     # What is sent -----------------------------------------------------------------------------
@@ -227,8 +227,8 @@ class CrossObserver:
 
     def say_goodbye(self) -> None:
         """The process ends in good order."""
-        asked = () if self._target.platforms == {"cpu"} else self.questions.outside
-        for place in asked:
+        questions = () if self._target.platforms == {"cpu"} else self.questions.outside
+        for place in questions:
             self._send(
                 {
                     "event": "trouble",

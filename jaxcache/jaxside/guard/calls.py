@@ -96,32 +96,36 @@ class PendingCall:
         self.line = int(line) if line.isdigit() else self.caller_line
         is_pmap = os.path.basename(file) == "pmap.py" and self.place.startswith(seams.folder)
         if is_pmap:  # JAX 0.8 and later jit a wrapper of their own
-            self.function, self.file, self.line = "pmap", self.caller_file, self.caller_line
+            self.function = "pmap"
+            self.file = self.caller_file
+            self.line = self.caller_line
         #: An operation outside every jit, such as ``x[:n]``: JAX jits it by itself.
         self.is_eager = self.place.startswith(seams.folder) and not is_pmap
         self.configuration = seams.configuration()
 
     def _walk(self) -> "dict[str, Any]":
         """Find the caller, and JAX's frames that know what is compiled; the innermost first."""
-        found: dict[str, Any] = {}
+        leaves: dict[str, Any] = {}
         frame: Any = sys._getframe(2)
         while frame is not None:
-            path, name = frame.f_code.co_filename, frame.f_code.co_name
+            path = frame.f_code.co_filename
+            name = frame.f_code.co_name
             if path.startswith(self._seams.folder):
                 if name == "cache_miss" and "jit_info" in frame.f_locals:
                     here = [frame.f_locals.get(n) for n in ("fun", "jit_info", "args", "kwargs")]
                     self.refusable.append((here[0], here[1]))
-                    found.setdefault("cache_miss", here)
+                    leaves.setdefault("cache_miss", here)
                 elif name == "call_impl_cache_miss":
-                    found.setdefault(name, True)
+                    leaves.setdefault(name, True)
                 elif name == "from_hlo":
-                    found.setdefault(name, frame.f_locals)
+                    leaves.setdefault(name, frame.f_locals)
             elif self.caller_file is None and _is_users(path):
-                self.caller_file, self.caller_line = path, frame.f_lineno
+                self.caller_file = path
+                self.caller_line = frame.f_lineno
             frame = frame.f_back
-        if "call_impl_cache_miss" in found:
+        if "call_impl_cache_miss" in leaves:
             self.refusable.append((None, None))
-        return found
+        return leaves
 
     def _read_lowered(self, lowered: "Mapping[str, Any]") -> "tuple[str, dict[str, Value]]":
         """Source and arguments of a module that was lowered without a call."""
@@ -166,7 +170,8 @@ class PendingCall:
     def _differences(self, earlier: EarlierCompile) -> "tuple[ArgumentChange, ...]":
         changes = []
         for name in {**earlier.values, **self.values}:
-            before, now = earlier.values.get(name), self.values.get(name)
+            before = earlier.values.get(name)
+            now = self.values.get(name)
             if name.startswith(_SHARDING) and (before is None or now is None):
                 continue  # known only of compiles that were watched
             if before != now:
@@ -239,14 +244,16 @@ def _values_of_call(
 def _values_of_key(seams: Seams, info: Any, signature: Any, avals: Any) -> "dict[str, Value]":
     """The same from a key of JAX's, which holds avals, tree structures and static values."""
     avals = iter(avals)
-    static, names = list(signature.static_args), list(signature.dynamic_arg_names)
+    static = list(signature.static_args)
+    names = list(signature.dynamic_arg_names)
     dynamic = [seams.unflatten(treedef, avals) for treedef in signature.dynamic_arg_treedefs]
     kwargs = dict(zip(names, dynamic[len(dynamic) - len(names) :], strict=True))
     static_names = list(signature.static_arg_names)
     kwargs |= zip(static_names, static[len(static) - len(static_names) :], strict=True)
     count = len(dynamic) + len(static) - len(kwargs)
     positions = {n % count for n in info.static_argnums if -count <= n < count}
-    arguments, statics = iter(dynamic), iter(static)
+    arguments = iter(dynamic)
+    statics = iter(static)
     args = [next(statics if n in positions else arguments) for n in range(count)]
     return _values_of_call(seams, info, tuple(args), kwargs)
 

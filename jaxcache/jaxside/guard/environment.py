@@ -28,10 +28,10 @@ def read_variable(text: str) -> "tuple[CompileGuard, float | None]":
     action, _, seconds = words.partition(":")
     try:
         after = float(seconds) if seconds else None
-        asked = guard(on, action or "raise", threads="all")
+        requested = guard(on, action or "raise", threads="all")
     except ValueError as error:
         raise ValueError(f"{VARIABLE} must be {_FORM} (got {text!r}): {error}") from None
-    return asked, after
+    return requested, after
 
 
 def start() -> None:

@@ -60,7 +60,8 @@ class UnexpectedCompile:
         self.changed: tuple[ArgumentChange, ...] = changed
         """The differences from the most similar earlier compile of the function."""
         if self.is_eager:
-            self.file, self.line = call.caller_file, call.caller_line
+            self.file = call.caller_file
+            self.line = call.caller_line
 
     def __str__(self) -> str:
         module = f" {self.module}," if self.module else ""
@@ -158,7 +159,8 @@ class CompileGuard(contextlib.ContextDecorator):
     def _recreate_cm(self) -> "CompileGuard":
         """A guard for one call, which counts together with this one."""
         other = CompileGuard(self.on, self.action, self.threads, self.eager)
-        other.counts, other.seen = self.counts, self.seen
+        other.counts = self.counts
+        other.seen = self.seen
         return other
 
     def meet(self, refused: UnexpectedCompile) -> None:

@@ -91,7 +91,8 @@ _PLACES = frozenset({"aot_autograd", "inductor", "autotune"})
 
 def _place(artifact: Artifact) -> str | None:
     """Return the path where torch would write it; None where that is no place of its kind."""
-    key, digest = artifact.key, digest_of(artifact.content)
+    key = artifact.key
+    digest = digest_of(artifact.content)
     name, kind = {
         "aot_autograd": (f"{AOT_DIR}/{key}/{digest}", TorchKind.AOT),
         "inductor": (f"{FX_DIR}/{key[1:3]}/{key}/{digest}", TorchKind.FX),
@@ -148,11 +149,11 @@ def as_bundle(path: str) -> Iterator[tuple[Bundle, tuple[Problem, ...]]]:
     """
     from jaxcache.store.local import LocalStore
 
-    found = read_artifacts(path)
+    artifacts = read_artifacts(path)
     with scratch_folder("torch") as folder:
         store = LocalStore(folder)
-        for name, content in found.files.items():
+        for name, content in artifacts.files.items():
             store.write(name, [content])
         bundle, _ = make_temporary_bundle(store, plan_export(store, now_ns=0))
     with bundle.file:
-        yield bundle, found.left_out
+        yield bundle, artifacts.left_out

@@ -75,14 +75,14 @@ def plan_export(
         JaxcacheError: a KEY fits nothing, or more than it may.
     """
     selection = Selection.parse(keys, filters, "key")
-    seen = scan(store, ScanAids(progress=progress))
-    chosen = {e.file for e in selection.pick_sorted(seen.entries, now_ns)}
+    scan_result = scan(store, ScanAids(progress=progress))
+    chosen = {e.file for e in selection.pick_sorted(scan_result.entries, now_ns)}
     everything = not keys and not filters
-    wanted = dict(_chosen_files(store, seen, chosen, everything=everything))
+    wanted = dict(_chosen_files(store, scan_result, chosen, everything=everything))
     if everything if side_caches is None else side_caches:
-        common = (info for info, kind in seen.inventory.others if kind in _COMMON)
+        common = (info for info, kind in scan_result.inventory.others if kind in _COMMON)
         wanted |= {info.name: info for info in common if info.type == "file"}
-    left_out = {p.file: p for p in seen.problems if p.file in wanted and p.key}
+    left_out = {p.file: p for p in scan_result.problems if p.file in wanted and p.key}
     gate = Gate()
     for name in wanted:
         if reason := check_path(name) or gate.refuse_name(name):
@@ -103,14 +103,14 @@ def plan_export(
         now_ns,
         since.reference if since else None,
         layout="torch",
-        warnings=_warnings(seen, chosen),
+        warnings=_warnings(scan_result, chosen),
     )
 
 
 def _chosen_files(
-    store: Store, seen: TorchScan, chosen: Collection[str], *, everything: bool
+    store: Store, scan_result: TorchScan, chosen: Collection[str], *, everything: bool
 ) -> Iterator[tuple[str, FileInfo]]:
-    inventory = seen.inventory
+    inventory = scan_result.inventory
     if everything:
         for kind, info in inventory.files():
             if kind in _TRAVELS and kind not in _COMMON and info.type == "file":
@@ -120,14 +120,19 @@ def _chosen_files(
     for graph in inventory.graphs:
         if graph.info.name in chosen:
             yield graph.info.name, graph.info
-            for info in files_below(graph, seen.facts, links, inventory):
+            for info in files_below(graph, scan_result.facts, links, inventory):
                 yield info.name, info
 
 
-def _warnings(seen: TorchScan, chosen: Collection[str]) -> tuple[str, ...]:
+def _warnings(scan_result: TorchScan, chosen: Collection[str]) -> tuple[str, ...]:
     """Warn of private data that graphs carry along."""
     names = sorted(
-        {n for file in chosen if file in seen.facts for n in seen.facts[file].environment}
+        {
+            n
+            for file in chosen
+            if file in scan_result.facts
+            for n in scan_result.facts[file].environment
+        }
     )
     if not chosen:
         return ()
@@ -152,10 +157,10 @@ def plan_import(
         UsageError, JaxcacheError: see :func:`jaxcache.cache.move.arrive.plan_import`.
     """
     inventory = take_inventory(store) if store else TorchInventory()
-    there = {info.name: info for _, info in inventory.files()}
+    present = {info.name: info for _, info in inventory.files()}
     content = ContentReader(bundle)
     look = look_at_payloads(store, on_conflict)
-    gate = Gate(there)
+    gate = Gate(present)
 
     def judge_there(item: Item, info: FileInfo) -> Step:
         step = look(item, info)
@@ -163,27 +168,27 @@ def plan_import(
 
     def steps() -> Iterator[Step]:
         for item in bundle_items(bundle.manifest):
-            found = parse_path(item.name)
-            if found.kind not in _TRAVELS:
+            path = parse_path(item.name)
+            if path.kind not in _TRAVELS:
                 raise BundleError(f"it names {item.name[:300]!r}, which torch does not make")
-            _check_content(item, found, content)
-            if found.kind in _COMMON and found.kind is not TorchKind.PROBE and not side_caches:
+            _check_content(item, path, content)
+            if path.kind in _COMMON and path.kind is not TorchKind.PROBE and not side_caches:
                 continue
-            yield choose(item, there, gate, judge_there)
+            yield choose(item, present, gate, judge_there)
 
     taken = tuple(counted(steps(), len(bundle.manifest.files), progress))
     refuse_conflicts(taken, on_conflict)
     return Plan(bundle.name, cache_dir, taken)
 
 
-def _check_content(file: Item, found: TorchName, content: ContentReader) -> None:
+def _check_content(file: Item, path: TorchName, content: ContentReader) -> None:
     """Read one file and hold it against its name, without keeping it."""
-    if file.size_bytes > MAX_BYTES or found.kind not in _JUDGED:
+    if file.size_bytes > MAX_BYTES or path.kind not in _JUDGED:
         content.skip(file.size_bytes)
-        if found.digest:
+        if path.digest:
             raise BundleError(f"{file.name} in it is larger than the {MAX_BYTES} bytes allowed")
         return
-    problem = judge(b"".join(content.take(file.size_bytes)), found)
+    problem = judge(b"".join(content.take(file.size_bytes)), path)
     if problem:
         raise BundleError(f"{file.name} in the bundle is damaged: {problem}")
 
@@ -191,26 +196,27 @@ def _check_content(file: Item, found: TorchName, content: ContentReader) -> None
 _JUDGED = frozenset({TorchKind.AOT, TorchKind.FX, TorchKind.SOURCE, TorchKind.KERNEL})
 
 
-def judge(data: bytes, found: TorchName) -> str | None:
+def judge(data: bytes, path: TorchName) -> str | None:
     """Return why bytes cannot have a name of torch's; None if they can."""
-    if found.kind is TorchKind.SOURCE:
-        fits = digest_of_text(data) == found.digest
+    if path.kind is TorchKind.SOURCE:
+        fits = digest_of_text(data) == path.digest
         return None if fits else "its code is not the one that it is named by"
-    if found.kind is TorchKind.KERNEL:
+    if path.kind is TorchKind.KERNEL:
         bad = judge_header(data[:_HEAD_BYTES], len(data))
         return bad[1] if bad else None
-    if tier := TIERS.get(found.kind):
-        problems = examine(data, tier, found.key or "", found.digest or "").problems
+    if tier := TIERS.get(path.kind):
+        problems = examine(data, tier, path.key or "", path.digest or "").problems
         return problems[0][1] if problems else None
     return None
 
 
-def _heal(store: Store, step: Step, there: FileInfo) -> Step:
+def _heal(store: Store, step: Step, present: FileInfo) -> Step:
     """Find out whether the file there is damaged, or the same by another digest."""
-    item, found = step.item, parse_path(step.name)
-    data = store.read(there.name, limit=MAX_BYTES + 1)
-    if found.kind in _JUDGED and (problem := judge(data, found)):
-        return Step(item, MoveAction.HEAL, problem, there=there)
-    if found.digest and digest_of(data) == found.digest:
+    item = step.item
+    path = parse_path(step.name)
+    data = store.read(present.name, limit=MAX_BYTES + 1)
+    if path.kind in _JUDGED and (problem := judge(data, path)):
+        return Step(item, MoveAction.HEAL, problem, there=present)
+    if path.digest and digest_of(data) == path.digest:
         return Step(item, MoveAction.SAME)
     return step

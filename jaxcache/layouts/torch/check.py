@@ -48,7 +48,7 @@ class CodeFile(NamedTuple):
 
 
 def files_to_check(
-    store: Store, seen: TorchScan, chosen: Collection[str], options: VerifyOptions
+    store: Store, scan_result: TorchScan, chosen: Collection[str], options: VerifyOptions
 ) -> list[CodeFile]:
     """Return everything, or the graphs chosen by file and the files that exist for them.
 
@@ -59,16 +59,20 @@ def files_to_check(
         raise UsageError(
             "--level load is for JAX's caches", hint="torch unpickles and runs the file"
         )
-    inventory = seen.inventory
-    graphs, sources, kernels = inventory.graphs, inventory.sources, inventory.kernels
+    inventory = scan_result.inventory
+    graphs = inventory.graphs
+    sources = inventory.sources
+    kernels = inventory.kernels
     kernel_sources = inventory.kernel_sources
     probes = [i for i, k in inventory.others if k is TorchKind.PROBE]
     if options.keys or options.filters:
-        facts = decode(store, seen, [e for e in seen.entries if e.file in chosen]).facts
+        facts = decode(
+            store, scan_result, [e for e in scan_result.entries if e.file in chosen]
+        ).facts
         graphs = [g for g in graphs if g.info.name in facts]
         wanted = {key for f in facts.values() for key in f.needs}
         kernels_of = link(store, inventory, sources=wanted).kernels_of.values()
-        needed = {kernel for found in kernels_of for kernel in found}
+        needed = {kernel for kernel_names in kernels_of for kernel in kernel_names}
         sources = {key: info for key, info in sources.items() if key in wanted}
         kernels = {key: info for key, info in kernels.items() if key in needed}
         kernel_sources = {key: info for key, info in kernel_sources.items() if key in needed}
@@ -81,7 +85,7 @@ def files_to_check(
 
 
 def check(
-    store: Store, seen: TorchScan, files: Sequence[CodeFile], options: VerifyOptions
+    store: Store, scan_result: TorchScan, files: Sequence[CodeFile], options: VerifyOptions
 ) -> Iterator[tuple[str, Checked]]:
     """Check files: at ``quick`` names, sizes and kernels, at ``full`` everything.
 
@@ -89,21 +93,23 @@ def check(
     """
     quick = options.level == "quick"
     by_itself = [f for f in files if parse_path(f.info.name).kind is not TorchKind.KERNEL_SOURCE]
-    known = {} if quick else known_digests(store, (info for _, info in seen.inventory.files()))
-    check_some = partial(_check, quick=quick, known=known)
-    found = spread(check_some, store, by_itself, workers=options.jobs or 1, above=PARALLEL_ABOVE)
+    recorded = (
+        {} if quick else known_digests(store, (info for _, info in scan_result.inventory.files()))
+    )
+    check_some = partial(_check, quick=quick, recorded=recorded)
+    results = spread(check_some, store, by_itself, workers=options.jobs or 1, above=PARALLEL_ABOVE)
     others = [f for f in files if parse_path(f.info.name).kind is TorchKind.KERNEL_SOURCE]
-    inventory = seen.inventory
+    inventory = scan_result.inventory
     codes: Sequence[Iterable[FileInfo]] = ((), ())
     if others and not quick:
         codes = (inventory.sources.values(), inventory.kernel_sources.values())
     judge = SourceJudge(store, *codes).judge
-    checks = _check(store, others, quick=quick, known=known, judge=judge)
+    checks = _check(store, others, quick=quick, recorded=recorded, judge=judge)
     settled_ns = time.time_ns() - options.grace_seconds * NS_PER_SECOND
     unrecorded: list[FileInfo] = []
-    for file, checked in zip((*by_itself, *others), chain(found, checks), strict=True):
+    for file, checked in zip((*by_itself, *others), chain(results, checks), strict=True):
         yield file.info.name, checked
-        is_code = file.key_text is None and file.info.name not in known
+        is_code = file.key_text is None and file.info.name not in recorded
         if is_code and not checked.problems and file.info.mtime_ns < settled_ns:
             unrecorded.append(file.info)
     if not (quick or store.remote):
@@ -115,30 +121,32 @@ def _check(
     files: Sequence[CodeFile],
     *,
     quick: bool,
-    known: Mapping[str, RecordedDigest],
+    recorded: Mapping[str, RecordedDigest],
     judge: Callable[[bytes], Found | None] | None = None,
 ) -> Iterator[Checked]:
     for file in files:
-        found: Sequence[Found] = ()
+        problems_of_file: Sequence[Found] = ()
         facts: Any = None
         try:
             if file.info.size_bytes == 0:
-                found = [("empty", "no bytes: torch fails on it")]
+                problems_of_file = [("empty", "no bytes: torch fails on it")]
             elif file.graph and not quick:
                 facts = examine_file(store, file.graph._replace(info=file.info)).facts()
-                found = facts.problems
+                problems_of_file = facts.problems
             elif file.source_key and not quick:
-                found = _check_source(store, file.source_key, file.info)
+                problems_of_file = _check_source(store, file.source_key, file.info)
             elif not (file.graph or file.source_key):
-                record = known.get(file.info.name)
-                facts, found = _check_code(store, file.info, quick, record, judge)
+                record = recorded.get(file.info.name)
+                facts, problems_of_file = _check_code(store, file.info, quick, record, judge)
         except MissingError:
             yield Checked(missing=True)
             continue
         except StoreError as error:
-            found = [("unreadable", error.reason)]
-        problems = tuple(Problem(file.info.name, *problem, file.key_text) for problem in found)
-        by_record = file.info.name in known and not found
+            problems_of_file = [("unreadable", error.reason)]
+        problems = tuple(
+            Problem(file.info.name, *problem, file.key_text) for problem in problems_of_file
+        )
+        by_record = file.info.name in recorded and not problems_of_file
         proven = not quick and (file.key_text is not None or by_record)
         yield Checked(problems, proven=proven, facts=facts)
 
@@ -147,23 +155,25 @@ def _check_code(
     store: Store,
     info: FileInfo,
     quick: bool,
-    known: RecordedDigest | None,
+    recorded: RecordedDigest | None,
     judge: Callable[[bytes], Found | None] | None,
 ) -> tuple[bool | None, Sequence[Found]]:
     """Rules 2, 7 and 8: what is wrong, and whether Python imports the kernel, or could."""
     is_source = info.name.endswith(".cpp")
-    if is_source and (quick or not (judge or known)):
+    if is_source and (quick or not (judge or recorded)):
         return None, ()
     data = store.read(info.name, limit=_HEADER_BYTES if quick else _MAX_SOURCE_BYTES)
     importable: bool | None = None
     problem: Found | None = None
     if not is_source:
-        importable, problem = b"PyInit_" in data, judge_header(data, info.size_bytes)
+        importable = b"PyInit_" in data
+        problem = judge_header(data, info.size_bytes)
     elif judge:
-        importable, problem = split_source(data).bindings is not None, judge(data)
-    if known and not problem and digest_of_code(data) != known.sha256:
+        importable = split_source(data).bindings is not None
+        problem = judge(data)
+    if recorded and not problem and digest_of_code(data) != recorded.sha256:
         problem = "digest-mismatch", "not the bytes that were recorded when it was compiled"
-        if not known.binding:
+        if not recorded.binding:
             problem = "changed-since-recorded", "compiled again by a run without jaxcache"
     return None if quick else importable, [problem] if problem else ()
 
@@ -178,13 +188,13 @@ def _check_source(store: Store, key: str, info: FileInfo) -> list[Found]:
 
 
 def check_beside(
-    seen: TorchScan,
+    scan_result: TorchScan,
     files: Sequence[CodeFile],
     checks: Mapping[str, Checked],
     options: VerifyOptions,  # noqa: ARG001 - what was not read has no facts
 ) -> Iterator[Problem]:
     """Yield what graphs refer to that is not there (rule 6), and kernels with their sources."""
-    inventory = seen.inventory
+    inventory = scan_result.inventory
     damaged = {name for name, checked in checks.items() if _is_corrupt(checked)}
     fx = [g for g in inventory.graphs if g.tier == "fxgraph"]
     fx_keys = {g.key for g in fx if g.info.name not in damaged}

@@ -29,8 +29,8 @@ def record_new_code(store: Store, since_ns: int, *, unrecorded: bool) -> None:
         unrecorded: also of older ones that have no record.
     """
     files = [info for kind, info in take_inventory(store).files() if kind in _CODE]
-    known = known_digests(store, files) if unrecorded else {i.name for i in files}
-    record_code(store, (i for i in files if i.mtime_ns >= since_ns or i.name not in known))
+    recorded = known_digests(store, files) if unrecorded else {i.name for i in files}
+    record_code(store, (i for i in files if i.mtime_ns >= since_ns or i.name not in recorded))
 
 
 def record_code(store: Store, files: Iterable[FileInfo]) -> None:
@@ -53,16 +53,16 @@ def known_digests(store: Store, files: Iterable[FileInfo]) -> Mapping[str, Recor
     One that is not binding is of a file that may have been compiled anew.
     """
     ledger = Ledger.load(store)
-    found = {
+    digests = {
         i.name: (r, i) for i in files if (r := ledger.record(i.name)) and r.digest_of(i.mtime_ns)
     }
-    same = {name for name, (record, i) in found.items() if record.file_mtime_ns == i.mtime_ns}
+    same = {name for name, (record, i) in digests.items() if record.file_mtime_ns == i.mtime_ns}
     return {
         name: RecordedDigest(
             record.payload_sha256 or "",
             name.endswith(".cpp") or not same.isdisjoint((name, twin_of(name))),
         )
-        for name, (record, _) in found.items()
+        for name, (record, _) in digests.items()
     }
 
 

@@ -87,18 +87,18 @@ def diagnose(
         store: Store | None = open_store(path)
     except NoCacheError:
         store = None
-    seen = scan(store, ScanAids(progress=progress)) if store else None
-    facts = _Facts(path, env, look_at_host(path), store, seen, refused)
-    found = [f for find in _TRAPS for f in find(facts)]
+    scan_result = scan(store, ScanAids(progress=progress)) if store else None
+    facts = _Facts(path, env, look_at_host(path), store, scan_result, refused)
+    findings = [f for find in _TRAPS for f in find(facts)]
     return TorchDiagnosis(
         path,
         store is not None,
-        len(seen.entries) if seen else 0,
+        len(scan_result.entries) if scan_result else 0,
         tuple(
             Setting(n, env.get(n), "environment" if env.get(n) is not None else "default")
             for n in _TOLD
         ),
-        tuple(sorted(found, key=lambda f: f.severity != "problem")),
+        tuple(sorted(findings, key=lambda f: f.severity != "problem")),
     )
 
 
@@ -207,33 +207,33 @@ def find_mixed_versions(facts: _Facts) -> Iterator[Finding]:
         e.torch_version for e in facts.seen.entries if e.module == FX_DIR and e.torch_version
     )
     compilers = Counter(_compilers(facts.store, facts.seen))
-    for name, things, what, found in (
+    for name, things, what, things_by_version in (
         ("mixed-torch", "graphs", "versions of torch", versions),
         ("mixed-compilers", "kernels", "compilers", compilers),
     ):
-        if len(found) > 1:
-            each = ", ".join(f"{kind} ({n:,})" for kind, n in found.most_common())
+        if len(things_by_version) > 1:
+            each = ", ".join(f"{kind} ({n:,})" for kind, n in things_by_version.most_common())
             yield Finding(
                 name,
                 "note",
-                f"{things} of {len(found)} {what}: {each}",
+                f"{things} of {len(things_by_version)} {what}: {each}",
                 "each hits its own graphs only; prune, copies and CI caches carry the others, too",
                 "give each its own directory with TORCHINDUCTOR_CACHE_DIR, or remove unused "
                 f"graphs: jaxcache prune -C {shlex.quote(facts.path)} --unused-for 30d",
             )
 
 
-def _compilers(store: Store, seen: TorchScan) -> Iterator[str]:
+def _compilers(store: Store, scan_result: TorchScan) -> Iterator[str]:
     """The compiler of each of the newest kernels, as it wrote into them."""
-    kernels = sorted(seen.inventory.kernels.values(), key=lambda info: -info.mtime_ns)
+    kernels = sorted(scan_result.inventory.kernels.values(), key=lambda info: -info.mtime_ns)
     for info in kernels[:_MOST_KERNELS]:
         if info.size_bytes <= _MOST_BYTES:
             try:
-                found = _COMPILER.search(store.read(info.name, limit=_MOST_BYTES))
+                match = _COMPILER.search(store.read(info.name, limit=_MOST_BYTES))
             except StoreError:
                 continue
-            if found:
-                yield found[0].decode("ascii", "replace")
+            if match:
+                yield match[0].decode("ascii", "replace")
 
 
 #: Every trap that is known, in the order of the report.

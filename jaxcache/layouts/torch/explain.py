@@ -72,31 +72,34 @@ def explain_graphs(keys: Sequence[str], url: str) -> Explanation:
         JaxcacheError: ``no-match``, ``ambiguous-key``, or ``bad-entry``.
     """
     store = open_store(url)
-    seen = scan(store, details=False)
-    rights = _resolve(store, seen, keys[-1])
+    scan_result = scan(store, details=False)
+    rights = _resolve(store, scan_result, keys[-1])
     if len(keys) > 1:
-        pairs, name = _pair(_resolve(store, seen, keys[0]), rights), keys[0]
+        pairs = _pair(_resolve(store, scan_result, keys[0]), rights)
+        name = keys[0]
     else:
-        pairs = [(_nearest(store, seen, right), right) for right in rights[:1]]
+        pairs = [(_nearest(store, scan_result, right), right) for right in rights[:1]]
         name = pairs[0][0].file.name
-    found = [_comparison(left, right) for left, right in pairs]
-    comparisons = tuple(c for c in found if c.differences)
+    explained = [_comparison(left, right) for left, right in pairs]
+    comparisons = tuple(c for c in explained if c.differences)
     return Explanation(name, keys[-1], len(pairs) - len(comparisons), comparisons)
 
 
-def compare_with_nearest(store: Store, seen: TorchScan, file: GraphFile) -> Comparison | None:
+def compare_with_nearest(
+    store: Store, scan_result: TorchScan, file: GraphFile
+) -> Comparison | None:
     """Compare an FX graph with its nearest; None where there is none, or too many to read."""
-    if not 1 < sum(g.tier == "fxgraph" for g in seen.inventory.graphs) <= _MOST_COMPARED:
+    if not 1 < sum(g.tier == "fxgraph" for g in scan_result.inventory.graphs) <= _MOST_COMPARED:
         return None
     try:
         right = _read(store, file)
-        return _comparison(_nearest(store, seen, right), right)
+        return _comparison(_nearest(store, scan_result, right), right)
     except (MissingError, JaxcacheError):
         return None
 
 
 def find_churn(
-    store: Store, *, explained: int | None = None, seen: TorchScan | None = None
+    store: Store, *, explained: int | None = None, scan_result: TorchScan | None = None
 ) -> tuple[Churn, ...]:
     """Functions with two FX graphs or more, those that take most bytes first.
 
@@ -104,26 +107,28 @@ def find_churn(
 
     Args:
         explained: look for the causes of only so many functions, those that take most bytes.
-        seen: a scan with details that was made already.
+        scan_result: a scan with details that was made already.
 
     Raises:
         NoCacheError
     """
-    seen = seen or scan(store)
-    aot = (e.references for e in seen.entries if e.module == "aotautograd")
+    scan_result = scan_result or scan(store)
+    aot = (e.references for e in scan_result.entries if e.module == "aotautograd")
     backward = {keys[1] for keys in aot if len(keys) > 1}
     functions: defaultdict[str, dict[str, GraphEntry]] = defaultdict(dict)
-    for entry in seen.entries:
+    for entry in scan_result.entries:
         if entry.module == "fxgraph" and entry.function:
             name = f"{entry.function} (backward)" if entry.hash in backward else entry.function
             functions[name].setdefault(entry.hash, entry)
-    files = {g.info.name: g for g in seen.inventory.graphs}
+    files = {g.info.name: g for g in scan_result.inventory.graphs}
 
     def differences(entries: Sequence[Entry]) -> Iterator[Difference]:
         for left, right in pairwise(_readable(store, (files[e.file] for e in entries))):
             yield from _compare(left, right)
 
-    groups = {name: tuple(found.values()) for name, found in functions.items()}
+    groups = {
+        name: tuple(entries_of_function.values()) for name, entries_of_function in functions.items()
+    }
     return rank_churn(groups, differences, explained)
 
 
@@ -140,22 +145,22 @@ def _pair(lefts: list[_Read], rights: list[_Read]) -> list[tuple[_Read, _Read]]:
     return [(min(lefts, key=lambda left: len(_differing(left, r))), r) for r in rights]
 
 
-def _resolve(store: Store, seen: TorchScan, wanted: str) -> list[_Read]:
+def _resolve(store: Store, scan_result: TorchScan, wanted: str) -> list[_Read]:
     """The FX graphs that a KEY stands for."""
-    entries = select_by_keys(seen.entries, [wanted])
-    first = next(g for g in seen.inventory.graphs if g.info.name == entries[0].file)
+    entries = select_by_keys(scan_result.entries, [wanted])
+    first = next(g for g in scan_result.inventory.graphs if g.info.name == entries[0].file)
     if first.tier == "fxgraph":
         return [_read(store, first)]
     graph = examine_file(store, first)
-    below = {g.key: g for g in reversed(seen.inventory.graphs) if g.tier == "fxgraph"}
-    found = [below[key] for key in graph.references if key in below]
-    if not found:
+    below = {g.key: g for g in reversed(scan_result.inventory.graphs) if g.tier == "fxgraph"}
+    graphs = [below[key] for key in graph.references if key in below]
+    if not graphs:
         raise JaxcacheError(
             f"{first.name} refers to no FX graph that is there",
             code="bad-entry",
             hint="jaxcache verify reports the problem",
         )
-    return [_read(store, file) for file in found]
+    return [_read(store, file) for file in graphs]
 
 
 def _read(store: Store, file: GraphFile) -> _Read:
@@ -169,11 +174,15 @@ def _read(store: Store, file: GraphFile) -> _Read:
     return _Read(file, graph, {c.name: c for c in graph.components})
 
 
-def _nearest(store: Store, seen: TorchScan, right: _Read) -> _Read:
+def _nearest(store: Store, scan_result: TorchScan, right: _Read) -> _Read:
     """The other FX graph that differs in the fewest parts, of the same function if there is one."""
     others = _readable(
         store,
-        (g for g in seen.inventory.graphs if g.tier == "fxgraph" and g.key != right.file.key),
+        (
+            g
+            for g in scan_result.inventory.graphs
+            if g.tier == "fxgraph" and g.key != right.file.key
+        ),
     )
 
     def distance(other: _Read) -> tuple[bool, int]:
@@ -203,13 +212,14 @@ def _differing(left: _Read, right: _Read) -> list[str]:
 
 
 def _hash(side: _Read, name: str) -> str | None:
-    found = side.components.get(name)
-    return found.hash if found else None
+    component = side.components.get(name)
+    return component.hash if component else None
 
 
 def _compare(left: _Read, right: _Read) -> Iterator[Difference]:
     for name in _differing(left, right):
-        old, new = left.components.get(name), right.components.get(name)
+        old = left.components.get(name)
+        new = right.components.get(name)
         _, meaning, fix = next((m for m in _MEANINGS if name.startswith(m[0])), ("", name, None))
         texts = _changed_lines(old, new) if name == _PROGRAM else (_text(old), _text(new))
         yield Difference(name, *texts, meaning, fix)

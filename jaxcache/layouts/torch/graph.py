@@ -134,10 +134,10 @@ class Graph(GraphFacts):
     @property
     def components(self) -> tuple[Component, ...]:
         """FX: the parts of its key."""
-        found = ((line, _LINE.match(line)) for line in self.key_lines)
+        matches = ((line, _LINE.match(line)) for line in self.key_lines)
         return tuple(
             Component(match[2], match[1], line[match.end() :][:_SHOWN_CHARACTERS])
-            for line, match in found
+            for line, match in matches
             if match
         )
 
@@ -186,22 +186,22 @@ def examine(data: bytes, tier: TorchTier, key: str, digest: str) -> GraphFacts:
 
 
 def _problems(graph: Graph, tier: TorchTier, key: str) -> list[Found]:
-    found: list[Found] = []
+    problems: list[Found] = []
     if unexpected := graph.unexpected_globals:
         more = len(unexpected) - _SHOWN_GLOBALS
         names = ", ".join(name[:80] for name in unexpected[:_SHOWN_GLOBALS])
         tail = f" and {more} more" if more > 0 else ""
-        found.append(("foreign-globals", f"torch would import {names}{tail} to read it"))
+        problems.append(("foreign-globals", f"torch would import {names}{tail} to read it"))
     if not graph.root.startswith(_HOMES[tier]):
         detail = f"holds {graph.root[:120]}, which torch cannot use there"
-        found.append(("wrong-class", detail))
-        return found
+        problems.append(("wrong-class", detail))
+        return problems
     if tier == "fxgraph" and graph.own_key is not None and graph.own_key != key:
-        found.append(("key-mismatch", f"was stored under {graph.own_key[:60]}"))
+        problems.append(("key-mismatch", f"was stored under {graph.own_key[:60]}"))
     if graph.source_key and graph.source_digest and graph.source_key[1:] != graph.source_digest:
         detail = f"its code is not the {graph.source_key[:60]} that it names"
-        found.append(("source-mismatch", detail))
-    return found
+        problems.append(("source-mismatch", detail))
+    return problems
 
 
 def decode_graph(data: bytes, tier: TorchTier) -> Graph:
@@ -210,14 +210,14 @@ def decode_graph(data: bytes, tier: TorchTier) -> Graph:
     Raises:
         PickleError
     """
-    found = read_pickle(data)
-    root = found.root
+    pickle = read_pickle(data)
+    root = pickle.root
     name = _class_of(root)
     if tier == "fxgraph" and name in ROOTS[tier]:
-        return _fx(root, found)
+        return _fx(root, pickle)
     if tier == "aotautograd" and name in (*ROOTS[tier], *_BUNDLED):
-        return _aot(root, found, bundled=name in _BUNDLED)
-    return Graph(tier=tier, root=name, globals=found.globals)
+        return _aot(root, pickle, bundled=name in _BUNDLED)
+    return Graph(tier=tier, root=name, globals=pickle.globals)
 
 
 def _class_of(root: Any) -> str:
@@ -230,7 +230,7 @@ def _class_of(root: Any) -> str:
     return str(root.callee) if isinstance(root.callee, Global) else "an object of no class"
 
 
-def _fx(root: PickledRecord, found: Pickle) -> Graph:
+def _fx(root: PickledRecord, pickle: Pickle) -> Graph:
     source = _text(root.get("source_code"))
     lines = _lines(root.get("_fx_graph_cache_debug_lines"))
     runnable = _text(root.get("runnable_graph_str")) or ""
@@ -239,7 +239,7 @@ def _fx(root: PickledRecord, found: Pickle) -> Graph:
     return Graph(
         tier="fxgraph",
         root=str(root.callee),
-        globals=found.globals,
+        globals=pickle.globals,
         seconds=_seconds(root.get("_time_taken_ns")),
         devices=tuple(_texts(root.get("device_types"))),
         guards=_guards(root),
@@ -255,7 +255,7 @@ def _fx(root: PickledRecord, found: Pickle) -> Graph:
     )
 
 
-def _aot(root: PickledRecord, found: Pickle, *, bundled: bool) -> Graph:
+def _aot(root: PickledRecord, pickle: Pickle, *, bundled: bool) -> Graph:
     references: list[str] = []
     lines: tuple[str, ...] = ()
     for part in ("compiled_fw", "compiled_bw"):
@@ -277,7 +277,7 @@ def _aot(root: PickledRecord, found: Pickle, *, bundled: bool) -> Graph:
     return Graph(
         tier="aotautograd",
         root=str(root.callee),
-        globals=found.globals,
+        globals=pickle.globals,
         seconds=sum(taken) if taken else None,
         forward_seconds=forward,
         backward_seconds=backward,
@@ -321,8 +321,8 @@ def _short_dtype(dtype: str) -> str:
 
 
 def _devices(lines: Iterable[str]) -> tuple[str, ...]:
-    found = (re.search(r"device\(type='(\w{1,20})'", text) for text in _inputs(lines))
-    return tuple(dict.fromkeys(match[1] for match in found if match))
+    matches = (re.search(r"device\(type='(\w{1,20})'", text) for text in _inputs(lines))
+    return tuple(dict.fromkeys(match[1] for match in matches if match))
 
 
 def _frame(value: Any) -> tuple[str | None, str | None]:

@@ -34,8 +34,8 @@ class TorchInventory:
         """Yield every file with what it is."""
         for graph in self.graphs:
             yield TorchKind.AOT if graph.tier == "aotautograd" else TorchKind.FX, graph.info
-        for kind, found in self.code.items():
-            yield from ((kind, info) for info in found.values())
+        for kind, code_files in self.code.items():
+            yield from ((kind, info) for info in code_files.values())
         for other in self.others:
             yield other.kind, other.info
 
@@ -69,24 +69,24 @@ def take_inventory(store: Store) -> TorchInventory:
     Raises:
         NoCacheError: the directory cannot be listed.
     """
-    found = TorchInventory()
+    inventory = TorchInventory()
     for info in store.list():
         for file in store.walk(info.name) if info.type == "dir" else (info,):
-            _add(found, file)
-    return found
+            _add(inventory, file)
+    return inventory
 
 
-def _add(found: TorchInventory, info: FileInfo) -> None:
+def _add(inventory: TorchInventory, info: FileInfo) -> None:
     kind, key, _ = parse_path(info.name)
     if kind is TorchKind.OWN:
-        found.others.append(OtherFile(info, TorchKind(own_kind(info.name))))
+        inventory.others.append(OtherFile(info, TorchKind(own_kind(info.name))))
     elif info.type != "file":
-        found.others.append(OtherFile(info, TorchKind.STRAY))
+        inventory.others.append(OtherFile(info, TorchKind.STRAY))
     elif key is None:
-        found.others.append(OtherFile(info, kind))
+        inventory.others.append(OtherFile(info, kind))
     elif graph := as_graph(info):
-        found.graphs.append(graph)
-    elif kind in found.code:
-        found.code[kind][key] = info
+        inventory.graphs.append(graph)
+    elif kind in inventory.code:
+        inventory.code[kind][key] = info
     else:
-        found.others.append(OtherFile(info, kind))
+        inventory.others.append(OtherFile(info, kind))

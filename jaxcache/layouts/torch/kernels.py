@@ -44,8 +44,8 @@ class Source(NamedTuple):
 
 def split_source(data: bytes) -> Source:
     """A ``.main.cpp`` in its two parts."""
-    text, separator, rest = data.partition(_BINDINGS)
-    return Source(text, rest if separator else None)
+    text, separator, bindings = data.partition(_BINDINGS)
+    return Source(text, bindings if separator else None)
 
 
 def embedded_kernels(code: bytes) -> Iterator[bytes]:
@@ -83,7 +83,9 @@ class SourceJudge:
                 embedded[digest_of_kernel(text)] = text.strip(), info
         intact = {split_source(read_code(store, info)).digest for info in kernel_sources}
         self._embedded = embedded.keys()
-        self._wanting = [found for digest, found in embedded.items() if digest not in intact]
+        self._wanting = [
+            embedded_source for digest, embedded_source in embedded.items() if digest not in intact
+        ]
 
     def judge(self, data: bytes) -> Found | None:
         """Judge one ``.main.cpp``; None where nothing speaks against it."""
@@ -103,10 +105,10 @@ class SourceJudge:
 
 def _is_remains(source: Source, text: bytes) -> bool:
     """Whether a source was that of a kernel before it was damaged."""
-    found = source.text.strip()
-    if source.bindings is None and (text.startswith(found) or found.startswith(text)):
+    stripped = source.text.strip()
+    if source.bindings is None and (text.startswith(stripped) or stripped.startswith(text)):
         return True
-    return _resembles(found, text, max(len(found), len(text)) // 4)
+    return _resembles(stripped, text, max(len(stripped), len(text)) // 4)
 
 
 def _resembles(left: bytes, right: bytes, most: int) -> bool:

@@ -52,9 +52,9 @@ def _link_kernels(
 ) -> dict[str, tuple[str, ...]]:
     by_text: dict[bytes, list[str]] = {}
     for key, info in inventory.kernel_sources.items():
-        found = split_source(read_code(store, info))
-        if found.bindings is not None:
-            by_text.setdefault(found.digest, []).append(key)
+        parts = split_source(read_code(store, info))
+        if parts.bindings is not None:
+            by_text.setdefault(parts.digest, []).append(key)
     linked: dict[str, tuple[str, ...]] = {}
     for key in sources:
         source = inventory.sources.get(key)
@@ -75,6 +75,6 @@ def files_below(
         if key in inventory.sources:
             yield inventory.sources[key]
             for kernel in links.kernels_of.get(key, ()):
-                for found in (inventory.kernel_sources, inventory.kernels):
-                    if kernel in found:
-                        yield found[kernel]
+                for files in (inventory.kernel_sources, inventory.kernels):
+                    if kernel in files:
+                        yield files[kernel]

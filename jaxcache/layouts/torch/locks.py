@@ -29,13 +29,13 @@ def holding(store: Store, name: str) -> Iterator[bool]:
     Raises:
         StoreError: the lock's file cannot be opened.
     """
-    found = parse_path(name)
-    if not isinstance(store, LocalStore) or found.kind not in _LOCKED or found.key is None:
+    path = parse_path(name)
+    if not isinstance(store, LocalStore) or path.kind not in _LOCKED or path.key is None:
         yield True
         return
     import fcntl
 
-    folder, _, lock = lock_path(found.key).rpartition("/")
+    folder, _, lock = lock_path(path.key).rpartition("/")
     try:
         with store.folder(folder, make=True) as opened:
             fd, _ = open_lock(opened, lock)

@@ -121,12 +121,13 @@ def parse_path(name: str) -> TorchName:
             return TorchName(TorchKind.FX, match["fx"], match["digest"])
         return _STRAY
     if match := _CODE.fullmatch(name):
-        key, kind = match["key"], _SUFFIXES[match["suffix"]]
+        key = match["key"]
+        kind = _SUFFIXES[match["suffix"]]
         if match["fan"] != key[1:3]:
             return _STRAY
         return TorchName(kind, key, key[1:] if kind is TorchKind.SOURCE else None)
-    folder, slash, rest = name.partition("/")
-    if folder == LOCK_DIR and rest.endswith(".lock") and "/" not in rest:
+    folder, slash, tail = name.partition("/")
+    if folder == LOCK_DIR and tail.endswith(".lock") and "/" not in tail:
         return TorchName(TorchKind.LOCK)
     if slash and folder in _FOLDERS:
         return TorchName(_FOLDERS[folder])
@@ -143,8 +144,8 @@ def own_directory() -> str:
 
     Source: ``torch/_inductor/runtime/cache_dir_utils.py`` of 2.13.
     """
-    if found := os.environ.get("TORCHINDUCTOR_CACHE_DIR"):
-        return found
+    if directory := os.environ.get("TORCHINDUCTOR_CACHE_DIR"):
+        return directory
     try:
         user = getpass.getuser()
     except (KeyError, OSError):

@@ -96,15 +96,15 @@ class Bag:
 
 def walk(root: Any) -> Iterator[Any]:
     """Yield a value and everything in it, containers and records once each, outermost first."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     waiting = [root]
     while waiting:
         value = waiting.pop()
         inside = _inside(value)
         if inside is not None:
-            if id(value) in seen:
+            if id(value) in visited:
                 continue
-            seen.add(id(value))
+            visited.add(id(value))
             waiting.extend(reversed(inside))
         yield value
 
@@ -161,10 +161,10 @@ class Machine:
         stack = self._stack
         for at in range(len(stack) - 1, -1, -1):
             if stack[at] is _MARK:
-                found = stack[at + 1 :]
+                items = stack[at + 1 :]
                 del stack[at:]
                 self._marks -= 1
-                return found
+                return items
         raise PickleError("MARK missing")
 
     def _push(self, value: Any, inside: Iterable[Any] = ()) -> None:
@@ -206,27 +206,28 @@ class Machine:
         self._stack.append(self._memo[int(number)])
 
     def _list(self, _: Any) -> None:
-        found = self._pop_to_mark()
-        self._push(found, found)
+        items = self._pop_to_mark()
+        self._push(items, items)
 
     def _tuple(self, _: Any) -> None:
-        found = tuple(self._pop_to_mark())
-        self._push(found, found)
+        items = tuple(self._pop_to_mark())
+        self._push(items, items)
 
     def _short_tuple(self, size: int) -> None:
-        found = tuple(self._pop() for _ in range(size))[::-1]
-        self._push(found, found)
+        items = tuple(self._pop() for _ in range(size))[::-1]
+        self._push(items, items)
 
     def _table(self, _: Any) -> None:
         flat = self._pop_to_mark()
         self._push(PickledTable(_pairs(flat)), flat)
 
     def _bag(self, _: Any) -> None:
-        found = self._pop_to_mark()
-        self._push(Bag(found), found)
+        items = self._pop_to_mark()
+        self._push(Bag(items), items)
 
     def _set_item(self, _: Any) -> None:
-        value, key = self._pop(), self._pop()
+        value = self._pop()
+        key = self._pop()
         self._fill([key, value], PickledTable)
 
     def _fill(self, values: list[Any], kind: type[Any]) -> None:
@@ -243,29 +244,33 @@ class Machine:
         self._push_global(module, name)
 
     def _stack_global(self, _: Any) -> None:
-        name, module = self._pop(), self._pop()
+        name = self._pop()
+        module = self._pop()
         if not isinstance(name, str) or not isinstance(module, str):
             raise PickleError("STACK_GLOBAL with a name that is not a string")
         self._push_global(module, name)
 
     def _push_global(self, module: str, name: str) -> None:
-        found = Global(module, name)
-        self.globals.append(found)
-        self._push(found)
+        reference = Global(module, name)
+        self.globals.append(reference)
+        self._push(reference)
 
     def _reduce(self, _: Any) -> None:
-        arguments, callee = self._pop(), self._pop()
+        arguments = self._pop()
+        callee = self._pop()
         self._call(callee, arguments)
 
     def _new_object_with_names(self, _: Any) -> None:
-        names, arguments, callee = self._pop(), self._pop(), self._pop()
+        names = self._pop()
+        arguments = self._pop()
+        callee = self._pop()
         self._call(callee, (arguments, names))
 
     def _object(self, _: Any) -> None:
-        found = self._pop_to_mark()
-        if not found:
+        items = self._pop_to_mark()
+        if not items:
             raise PickleError("makes an object of nothing")
-        self._call(found[0], tuple(found[1:]))
+        self._call(items[0], tuple(items[1:]))
 
     def _instance(self, argument: Any) -> None:
         arguments = tuple(self._pop_to_mark())
@@ -277,7 +282,8 @@ class Machine:
         self._push(PickledRecord(callee, arguments), (callee, arguments))
 
     def _build(self, _: Any) -> None:
-        state, target = self._pop(), self._top()
+        state = self._pop()
+        target = self._top()
         if isinstance(target, PickledRecord):
             target.state = state
             self._deepen(target, (state,))
@@ -378,6 +384,6 @@ def read_pickle(data: bytes, *, max_operations: int = MAX_OPERATIONS) -> Pickle:
         text = str(error)
         ended = any(sign in text for sign in _ENDED)
         raise PickleError(text[:200], truncated=ended) from error
-    if rest := len(data) - stream.tell():
-        raise PickleError(f"{rest} bytes after its end")
+    if unread := len(data) - stream.tell():
+        raise PickleError(f"{unread} bytes after its end")
     return Pickle(machine.result, tuple(dict.fromkeys(map(str, machine.globals))), count)

@@ -78,10 +78,10 @@ class GraphIndex(FactIndex):
         row = self._row(info)
         if row is None:
             return None
-        known = json.loads(self._texts[self._columns[-1][row]])
-        problems = tuple((kind, detail) for kind, detail in known.pop("problems"))
-        lists = {name: tuple(value) for name, value in known.items() if isinstance(value, list)}
-        return GraphFacts(**known | lists, problems=problems)
+        row_facts = json.loads(self._texts[self._columns[-1][row]])
+        problems = tuple((kind, detail) for kind, detail in row_facts.pop("problems"))
+        lists = {name: tuple(value) for name, value in row_facts.items() if isinstance(value, list)}
+        return GraphFacts(**row_facts | lists, problems=problems)
 
     def learn(self, info: FileInfo, facts: GraphFacts) -> None:
         """Remember what was read, if the file is settled and could be read."""
@@ -108,8 +108,8 @@ def scan(
     """
     inventory = take_inventory(store)
     index: GraphIndex | None = aids.index
-    known = {g.info.name: index.recall(g.info) for g in inventory.graphs} if index else {}
-    facts = {name: found for name, found in known.items() if found is not None}
+    recalled = {g.info.name: index.recall(g.info) for g in inventory.graphs} if index else {}
+    facts = {name: graph_facts for name, graph_facts in recalled.items() if graph_facts is not None}
     if details:
         unread = [g for g in inventory.graphs if g.info.name not in facts]
         facts |= _read(store, unread, aids)
@@ -118,7 +118,7 @@ def scan(
 
 def decode(
     store: Store,
-    seen: TorchScan,
+    scan_result: TorchScan,
     wanted: Iterable[Entry],
     aids: ScanAids = NO_AIDS,
     *,
@@ -129,23 +129,23 @@ def decode(
     Args:
         hurried: read no more of them than a plain look has time for.
     """
-    names = {e.file for e in wanted} - seen.facts.keys()
-    unread = [g for g in seen.inventory.graphs if g.info.name in names]
+    names = {e.file for e in wanted} - scan_result.facts.keys()
+    unread = [g for g in scan_result.inventory.graphs if g.info.name in names]
     facts = _read(store, unread[:_READ_AT_ONCE] if hurried else unread, aids)
-    keys = {key for found in facts.values() for key in found.references}
-    facts = seen.facts | facts
-    below = [g for g in seen.inventory.graphs if g.key in keys and g.info.name not in facts]
+    keys = {key for graph_facts in facts.values() for key in graph_facts.references}
+    facts = scan_result.facts | facts
+    below = [g for g in scan_result.inventory.graphs if g.key in keys and g.info.name not in facts]
     facts |= _read(store, below, aids)
-    return make_scan(seen.inventory, facts)
+    return make_scan(scan_result.inventory, facts)
 
 
 def _read(store: Store, files: Sequence[GraphFile], aids: ScanAids) -> dict[str, GraphFacts]:
     facts: dict[str, GraphFacts] = {}
     read = spread(_read_facts, store, files, workers=aids.workers, above=PARALLEL_ABOVE)
-    for done, (file, found) in enumerate(zip(files, read, strict=True)):
-        facts[file.info.name] = found
+    for done, (file, read_facts) in enumerate(zip(files, read, strict=True)):
+        facts[file.info.name] = read_facts
         if aids.index is not None:
-            aids.index.learn(file.info, found)
+            aids.index.learn(file.info, read_facts)
         if aids.progress and done % _PROGRESS_EVERY == 0:
             aids.progress(done, len(files))
     return facts
@@ -185,7 +185,9 @@ def _entry(
     # Of an AOT graph, its FX graphs tell where it comes from.
     names = ("torch_version", "source", "function")
     origin: dict[str, Any] = {
-        name: next(filter(None, (getattr(found, name) for found in (facts, *below))), None)
+        name: next(
+            filter(None, (getattr(graph_facts, name) for graph_facts in (facts, *below))), None
+        )
         for name in names
     }
     version = origin["torch_version"]
@@ -226,5 +228,7 @@ def _own_seconds(facts: GraphFacts, below: Sequence[GraphFacts]) -> float | None
 
 
 def _platform(devices: Iterable[str]) -> Platform:
-    found = [_PLATFORMS.get(device, "unknown") for device in devices]
-    return next((p for p in found if p in ("gpu", "tpu")), found[0] if found else "unknown")
+    platforms = [_PLATFORMS.get(device, "unknown") for device in devices]
+    return next(
+        (p for p in platforms if p in ("gpu", "tpu")), platforms[0] if platforms else "unknown"
+    )

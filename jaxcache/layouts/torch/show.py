@@ -45,36 +45,40 @@ def show_graphs(store: Store, wanted: str) -> list[ShownGraph]:
         NoCacheError
         JaxcacheError: it fits nothing, or is ambiguous.
     """
-    seen = scan(store)
-    chosen = {e.file for e in select_by_keys(seen.entries, [wanted])}
-    files = [g for g in seen.inventory.graphs if g.info.name in chosen]
+    scan_result = scan(store)
+    chosen = {e.file for e in select_by_keys(scan_result.entries, [wanted])}
+    files = [g for g in scan_result.inventory.graphs if g.info.name in chosen]
     facts: dict[str, GraphFacts] = {}
     _examine(store, files, facts)
-    keys = {key for found in facts.values() for key in found.references}
-    below = [g for g in seen.inventory.graphs if g.tier == "fxgraph" and g.key in keys]
+    keys = {key for graph_facts in facts.values() for key in graph_facts.references}
+    below = [g for g in scan_result.inventory.graphs if g.tier == "fxgraph" and g.key in keys]
     _examine(store, below, facts)
-    read = make_scan(seen.inventory, facts)
+    read = make_scan(scan_result.inventory, facts)
     sources = {key for f in facts.values() for key in f.needs}
-    links = link(store, seen.inventory, sources=sources)
+    links = link(store, scan_result.inventory, sources=sources)
     entries = {e.file: e for e in read.entries}
     shown = []
     for file in files:
         if file.info.name in facts:
             belonging = tuple(
-                {i.name: i for i in files_below(file, facts, links, seen.inventory)}.values()
+                {i.name: i for i in files_below(file, facts, links, scan_result.inventory)}.values()
             )
             entry = replace(entries[file.info.name], dependants=tuple(i.name for i in belonging))
-            shown.append(_shown(store, entry, facts[file.info.name], belonging, seen.inventory))
+            shown.append(
+                _shown(store, entry, facts[file.info.name], belonging, scan_result.inventory)
+            )
     if len(shown) == 1 and files[0].tier == "fxgraph":
-        nearest = compare_with_nearest(store, seen, files[0])
+        nearest = compare_with_nearest(store, scan_result, files[0])
         shown = [replace(shown[0], nearest=nearest)]
     return shown
 
 
-def _examine(store: Store, files: Sequence[GraphFile], found: dict[str, GraphFacts]) -> None:
+def _examine(
+    store: Store, files: Sequence[GraphFile], facts_by_file: dict[str, GraphFacts]
+) -> None:
     for file in files:
         try:
-            found[file.info.name] = examine_file(store, file)
+            facts_by_file[file.info.name] = examine_file(store, file)
         except MissingError:
             continue
 
@@ -86,13 +90,13 @@ def _shown(
     files: tuple[FileInfo, ...],
     inventory: TorchInventory,
 ) -> ShownGraph:
-    there = inventory.sources.keys() | {g.key for g in inventory.graphs}
+    present = inventory.sources.keys() | {g.key for g in inventory.graphs}
     return ShownGraph(
         store.url,
         entry,
         facts if isinstance(facts, Graph) else None,
         files,
-        tuple(key for key in entry.references if key not in there),
+        tuple(key for key in entry.references if key not in present),
         tuple(Problem(entry.file, kind, text, entry.key) for kind, text in facts.problems),
     )
 

@@ -27,8 +27,8 @@ def read_side(store: Store, progress: Progress | None = None) -> DiffSide:
     Raises:
         NoCacheError
     """
-    seen = scan(store, ScanAids(progress=progress))
-    return _side(store.url, seen, [info.name for _, info in seen.inventory.files()])
+    scan_result = scan(store, ScanAids(progress=progress))
+    return _side(store.url, scan_result, [info.name for _, info in scan_result.inventory.files()])
 
 
 def read_bundle(bundle: Bundle) -> DiffSide:
@@ -49,22 +49,25 @@ def read_bundle(bundle: Bundle) -> DiffSide:
         data = b"".join(content.take(file.size_bytes))
         graphs.append(graph)
         facts[file.name] = examine(data, graph.tier, graph.key, graph.digest)
-    seen = make_scan(TorchInventory(graphs), facts)
+    scan_result = make_scan(TorchInventory(graphs), facts)
     names = [f.name for f in bundle.manifest.files]
-    return _side(bundle.name, seen, names, bundle.manifest_sha256)
+    return _side(bundle.name, scan_result, names, bundle.manifest_sha256)
 
 
-def _side(location: str, seen: TorchScan, names: Iterable[str], reference: str = "") -> DiffSide:
+def _side(
+    location: str, scan_result: TorchScan, names: Iterable[str], reference: str = ""
+) -> DiffSide:
     entries: dict[str, Held] = {}
     damaged: list[Problem] = []
-    for entry in sorted(seen.entries, key=lambda e: e.file):
-        facts = seen.facts.get(entry.file, GraphFacts(gone=True))
+    for entry in sorted(scan_result.entries, key=lambda e: e.file):
+        facts = scan_result.facts.get(entry.file, GraphFacts(gone=True))
         bad = [(kind, detail) for kind, detail in facts.problems if kind not in _HARMLESS]
-        damaged.extend(Problem(entry.file, *found, entry.key) for found in bad[:1])
+        damaged.extend(Problem(entry.file, *problem, entry.key) for problem in bad[:1])
         if not bad and not facts.gone:
             key = f"{entry.key} if {facts.guards}" if facts.guards else entry.key
             stands_for = facts.source_key or ",".join(facts.references)
-            size, seconds = entry.size_bytes, entry.compile_seconds or 0.0
+            size = entry.size_bytes
+            seconds = entry.compile_seconds or 0.0
             # Torch takes the first by name.
             entries.setdefault(key, Held(key, stands_for, size, size, seconds))
     return DiffSide(location, entries, tuple(damaged), reference, frozenset(names), "torch", False)

@@ -46,7 +46,7 @@ def rank(name: str) -> int:
 
 def find_removable(
     store: Store,
-    seen: TorchScan,
+    scan_result: TorchScan,
     options: PruneOptions | None,
     *,
     now_ns: int,
@@ -55,7 +55,7 @@ def find_removable(
     """Tell what a plan could remove.
 
     Args:
-        seen: with every graph read.
+        scan_result: with every graph read.
         options: None where a person chooses among the graphs.
         keep: keys that must stay, with all that they need.
 
@@ -64,34 +64,38 @@ def find_removable(
     """
     if options and options.legacy:
         raise UsageError("--legacy is for JAX's caches")
-    links = link(store, seen.inventory)
+    links = link(store, scan_result.inventory)
     grace_ns = int(options.grace_seconds * NS_PER_SECOND) if options else 0
-    size_bytes = counted_bytes(seen.inventory.files())
-    tidy = bool(options and (options.orphans or _is_over(options, size_bytes, len(seen.entries))))
-    entries = {e.file: e for e in seen.entries}
+    size_bytes = counted_bytes(scan_result.inventory.files())
+    tidy = bool(
+        options and (options.orphans or _is_over(options, size_bytes, len(scan_result.entries)))
+    )
+    entries = {e.file: e for e in scan_result.entries}
     others: list[RemovableItem] = []
     duplicates: set[str] = set()
     pinned = frozenset(pinned_keys(Ledger.load(store)))
     if tidy:
-        kept = {e.file for e in seen.entries if e.key in keep or e.key in pinned}
-        found = _duplicates(seen) - kept
-        for graph in seen.inventory.graphs:
-            if graph.info.name in found and _is_old(graph.info, now_ns, grace_ns):
+        kept = {e.file for e in scan_result.entries if e.key in keep or e.key in pinned}
+        duplicate_names = _duplicates(scan_result) - kept
+        for graph in scan_result.inventory.graphs:
+            if graph.info.name in duplicate_names and _is_old(graph.info, now_ns, grace_ns):
                 duplicates.add(graph.info.name)
                 # Another file under its key serves instead, so that its seconds are not lost.
                 removal = _removal(graph.info, entries)._replace(compile_seconds=0.0)
                 others.append(other_item(removal, reason="duplicate"))
     protected: dict[str, Hold] = {**dict.fromkeys(keep, "kept"), **dict.fromkeys(pinned, "pinned")}
-    units = list(_units(seen, links, entries, duplicates, now_ns, grace_ns, protected))
+    units = list(_units(scan_result, links, entries, duplicates, now_ns, grace_ns, protected))
     # Of a graph that cannot be opened it is not known what it needs, so that nothing is an orphan.
-    unread = any(k == "unreadable" for facts in seen.facts.values() for k, _ in facts.problems)
+    unread = any(
+        k == "unreadable" for facts in scan_result.facts.values() for k, _ in facts.problems
+    )
     if tidy and not unread:
         needed = {part.file.name for unit in units for part in unit.parts}
-        code = seen.inventory.code
-        for kind, info in seen.inventory.files():
+        code = scan_result.inventory.code
+        for kind, info in scan_result.inventory.files():
             if kind in code and info.name not in needed and _is_old(info, now_ns, grace_ns):
                 others.append(other_item(_removal(info, entries), reason="unreferenced"))
-    for info, kind in seen.inventory.others:
+    for info, kind in scan_result.inventory.others:
         if options and info.type == "file" and _is_old(info, now_ns, grace_ns):
             if options.orphans and kind is TorchKind.TEMP:
                 removal = _removal(info, entries, "temp-file")
@@ -118,12 +122,13 @@ def _removal(
     if entry is None:
         used_ns = max(info.mtime_ns, info.atime_ns)
         return Removal(kind, info, None, None, "", "requested", used_ns, None)
-    seconds, used_ns = entry.compile_seconds, entry.last_used_ns
+    seconds = entry.compile_seconds
+    used_ns = entry.last_used_ns
     return Removal("entry", info, None, entry.key, entry.module, "requested", used_ns, seconds)
 
 
 def _units(
-    seen: TorchScan,
+    scan_result: TorchScan,
     links: Links,
     entries: dict[str, GraphEntry],
     duplicates: Collection[str],
@@ -132,21 +137,21 @@ def _units(
     protected: Mapping[str, Hold],
 ) -> Iterator[RemovableItem]:
     """Put the graphs of a scan together as units, leaving out duplicates."""
-    graphs = [g for g in seen.inventory.graphs if g.info.name not in duplicates]
+    graphs = [g for g in scan_result.inventory.graphs if g.info.name not in duplicates]
     referred = {
         key
         for g in graphs
         if g.tier == "aotautograd"
-        for key in seen.facts.get(g.info.name, _UNREAD).references
+        for key in scan_result.facts.get(g.info.name, _UNREAD).references
     }
     for graph in graphs:
         if graph.info.name not in entries:
             continue
         if graph.tier == "aotautograd" or graph.key not in referred:
-            below = files_below(graph, seen.facts, links, seen.inventory)
+            below = files_below(graph, scan_result.facts, links, scan_result.inventory)
             files = {i.name: i for i in below if i.name not in duplicates}
             item = _unit(graph, files.values(), entries, now_ns, grace_ns, protected)
-            item.alternatives = tuple(_alternatives(graph, files, seen))
+            item.alternatives = tuple(_alternatives(graph, files, scan_result))
             yield item
 
 
@@ -158,7 +163,8 @@ def _unit(
     grace_ns: int,
     protected: Mapping[str, Hold],
 ) -> RemovableItem:
-    entry, infos = entries[graph.info.name], (graph.info, *files)
+    entry = entries[graph.info.name]
+    infos = (graph.info, *files)
     graphs = [entries[info.name] for info in infos if info.name in entries]
     used_ns = min(max(g.last_used_ns for g in graphs), now_ns)
     created_ns = max(info.mtime_ns for info in infos)
@@ -185,28 +191,28 @@ def _unit(
 
 
 def _alternatives(
-    graph: GraphFile, files: Iterable[str], seen: TorchScan
+    graph: GraphFile, files: Iterable[str], scan_result: TorchScan
 ) -> Iterator[frozenset[str]]:
     """For each key that a graph refers to, yield its files, of which it needs one."""
-    for key in seen.facts.get(graph.info.name, _UNREAD).references:
-        if found := frozenset(name for name in files if parse_path(name).key == key):
-            yield found
+    for key in scan_result.facts.get(graph.info.name, _UNREAD).references:
+        if names := frozenset(name for name in files if parse_path(name).key == key):
+            yield names
 
 
-def _duplicates(seen: TorchScan) -> set[str]:
+def _duplicates(scan_result: TorchScan) -> set[str]:
     """Files that torch never comes to: another under the same key serves whenever they would.
 
     Torch tries the files of a key in the order of their names and takes the first whose guards
     hold (``GuardedCache.iterate_over_candidates``, ``torch/_inductor/codecache.py`` of 2.13).
     """
     first: set[tuple[str, str | None]] = set()
-    found: set[str] = set()
-    for graph in sorted(seen.inventory.graphs, key=lambda g: (g.key, g.info.name)):
-        facts = seen.facts.get(graph.info.name, _UNREAD)
-        if graph.info.name not in seen.facts or facts.problems or facts.gone:
+    duplicates: set[str] = set()
+    for graph in sorted(scan_result.inventory.graphs, key=lambda g: (g.key, g.info.name)):
+        facts = scan_result.facts.get(graph.info.name, _UNREAD)
+        if graph.info.name not in scan_result.facts or facts.problems or facts.gone:
             continue
         served = (graph.key, facts.guards)
         if served in first or (graph.key, None) in first:
-            found.add(graph.info.name)
+            duplicates.add(graph.info.name)
         first.add(served)
-    return found
+    return duplicates

@@ -34,7 +34,8 @@ class _Names:
 def page_data(overview: Overview, *, version: str) -> dict[str, Any]:
     """Return the data of the page's script: bytes, seconds, times in epoch seconds."""
     entries = overview.entries
-    modules, platforms = _Names(), _Names()
+    modules = _Names()
+    platforms = _Names()
     drawn = entries[:MOST_DRAWN]
     return {
         "jaxcache": version,

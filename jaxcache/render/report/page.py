@@ -33,9 +33,9 @@ def report_html(overview: Overview, *, version: str) -> str:
         "SCRIPT": script,
     }
     page = here.joinpath("report.html").read_text("utf-8")
-    first, *rest = page.split("{{")
+    first, *later_parts = page.split("{{")
     pieces = [MARK, first]
-    for piece in rest:
+    for piece in later_parts:
         name, _, text = piece.partition("}}")
         pieces += [parts[name], text]
     return "".join(pieces)

@@ -66,8 +66,8 @@ def _import_obstore() -> Any:
 
 
 def _connect(obstore: Any, url: str, shown: str, service: str) -> Any:
-    given = connection(service, _CLIENT)
-    if "credential_provider" not in given and not has_credentials(service):
+    options = connection(service, _CLIENT)
+    if "credential_provider" not in options and not has_credentials(service):
         raise NoCacheError(
             f"no credentials for {shown}",
             code="no-credentials",
@@ -75,7 +75,7 @@ def _connect(obstore: Any, url: str, shown: str, service: str) -> Any:
             "a cloud gives its machines",
         )
     try:
-        return obstore.store.from_url(url, **given)
+        return obstore.store.from_url(url, **options)
     except Exception as error:
         failure = find_meaning(error, url=shown, verb="list", name="")
         if failure.code in ("no-credentials", "no-bucket"):

@@ -80,7 +80,8 @@ def find_meaning(error: Exception, *, url: str, verb: str, name: str) -> Jaxcach
         verb: of the request.
         name: of the object; empty for a listing.
     """
-    text, kind = str(error), type(error).__name__
+    text = str(error)
+    kind = type(error).__name__
     status = int(match[1]) if (match := _STATUS.search(text)) else None
     if _NO_BUCKET.search(text):
         return NoCacheError(

@@ -34,7 +34,8 @@ class Lister:
     """
 
     def __init__(self, client: Any, requests: Requests, *, can_skip: bool) -> None:
-        self.client, self.can_skip = client, can_skip
+        self.client = client
+        self.can_skip = can_skip
         self.page = 1000 if can_skip else 5000  # names per answer: S3 and GCS, and Azure
         self._requests = requests
 
@@ -66,14 +67,14 @@ def _next_page(stream: Any, seconds: float) -> Sequence[Any]:
     Raises:
         NoCacheError: it does not arrive within the time, or takes too much memory.
     """
-    found: list[Any] = []
+    objects: list[Any] = []
     done = threading.Event()
 
     def work() -> None:
         try:
-            found.append(next(stream, ()))
+            objects.append(next(stream, ()))
         except BaseException as error:
-            found.append(error)
+            objects.append(error)
         done.set()
 
     before = _resident_bytes()
@@ -89,9 +90,9 @@ def _next_page(stream: Any, seconds: float) -> Sequence[Any]:
             raise _bad_listing(
                 f"a page of its listing needs over {MAX_PAGE_MEMORY_BYTES >> 20} MiB of memory"
             )
-    if isinstance(found[0], BaseException):
-        raise found[0]
-    page: Sequence[Any] = found[0]
+    if isinstance(objects[0], BaseException):
+        raise objects[0]
+    page: Sequence[Any] = objects[0]
     return page
 
 
@@ -110,7 +111,8 @@ def _resident_bytes() -> int:
 
 class _Pages:
     def __init__(self, lister: Lister, lead: str) -> None:
-        self._lister, self._lead = lister, lead
+        self._lister = lister
+        self._lead = lead
         self._after: str | None = None
         self._first: str | None = None
         self._objects = 0
@@ -163,4 +165,5 @@ class _Pages:
         self._first = self._first or start
 
     def go_on_behind(self, name: str) -> None:
-        self._after, self._stream = name, None
+        self._after = name
+        self._stream = None

@@ -8,7 +8,8 @@ from typing import Any
 from jaxcache.model import FileInfo
 
 #: Names of user metadata. ``mtime`` is rclone's: seconds since the epoch with a fraction.
-_MTIME, _SHA256 = "mtime", "sha256"
+_MTIME = "mtime"
+_SHA256 = "sha256"
 _HEX_DIGITS = 64
 _NS = 1_000_000_000
 #: Years 1970 to 2262: other times are nobody's, and no file system takes all of them.
@@ -31,10 +32,10 @@ def digest_in(attributes: Any) -> str | None:
 def info_of(meta: Any, attributes: Any = None) -> FileInfo:
     """An object as a file: dated as it was told to be, else when it was put."""
     mtime_ns = min(max(int(meta["last_modified"].timestamp() * _NS), 0), _MAX_NS - 1)
-    given = (attributes or {}).get(_MTIME)
-    if given is not None:
+    modified = (attributes or {}).get(_MTIME)
+    if modified is not None:
         with suppress(ArithmeticError, ValueError):
-            given_ns = Decimal(given) * _NS
+            given_ns = Decimal(modified) * _NS
             mtime_ns = int(given_ns) if 0 <= given_ns < _MAX_NS else mtime_ns
     return file_info(meta["path"], meta["size"], mtime_ns, meta)
 

@@ -23,8 +23,10 @@ _log = logging.getLogger("jaxcache.store")
 
 #: Attempts of one request in all; fewer while nothing has ever been answered, because the address
 #: may simply be wrong.
-_ATTEMPTS, _ATTEMPTS_AT_FIRST = 8, 3
-_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.2, 10.0
+_ATTEMPTS = 8
+_ATTEMPTS_AT_FIRST = 3
+_FIRST_WAIT_SECONDS = 0.2
+_LONGEST_WAIT_SECONDS = 10.0
 #: A request that took so long, with its repetitions, is not repeated: a server that sends one byte
 #: after another must not keep a command for hours.
 _REPEAT_SECONDS = 900.0

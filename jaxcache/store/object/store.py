@@ -54,7 +54,8 @@ class ObjectStore:
     root = None  # who may do what is a matter of the provider's policies
 
     def __init__(self, client: Any, url: str, *, can_skip: bool, writable: bool = True) -> None:
-        self.url, self.writable = url, writable
+        self.url = url
+        self.writable = writable
         self._client = client
         self._requests = Requests(url)
         self._lister = Lister(client, self._requests, can_skip=can_skip)
@@ -87,7 +88,7 @@ class ObjectStore:
 
     def info(self, name: str) -> FileInfo:
         return self._get(
-            "head", name, lambda found: info_of(found.meta, found.attributes), head=True
+            "head", name, lambda result: info_of(result.meta, result.attributes), head=True
         )
 
     def read(self, name: str, *, limit: int) -> bytes:
@@ -117,17 +118,19 @@ class ObjectStore:
                 that does not fit.
         """
 
-        def take(found: Any) -> BinaryIO:
-            meta, attributes = found.meta, found.attributes  # which a read result no longer tells
+        def take(result: Any) -> BinaryIO:
+            # which a read result no longer tells
+            meta = result.meta
+            attributes = result.attributes
             _check_size(name, meta, MAX_OBJECT_BYTES)
             file = tempfile.SpooledTemporaryFile(_HELD_BYTES)  # noqa: SIM115 - the caller's
-            seen = hashlib.sha256()
+            digest = hashlib.sha256()
             try:
-                for chunk in self._requests.receive(name, found):
+                for chunk in self._requests.receive(name, result):
                     file.write(chunk)
-                    seen.update(chunk)
+                    digest.update(chunk)
                 _check_whole(file.tell(), meta)
-                _check_digest(name, seen.hexdigest(), attributes)
+                _check_digest(name, digest.hexdigest(), attributes)
                 file.seek(0)
             except BaseException:
                 file.close()
@@ -146,10 +149,11 @@ class ObjectStore:
         Objects of other writers have none.
         """
 
-        def take(found: Any) -> Fetched:
-            meta, attributes = found.meta, found.attributes
+        def take(result: Any) -> Fetched:
+            meta = result.meta
+            attributes = result.attributes
             _check_size(name, meta, limit)
-            data = self._receive(name, found)
+            data = self._receive(name, result)
             _check_whole(len(data), meta)
             TRAFFIC.add(received_bytes=len(data))
             _check_digest(name, hashlib.sha256(data).hexdigest(), attributes)
@@ -157,8 +161,8 @@ class ObjectStore:
 
         return self._get("get", name, take)
 
-    def _receive(self, name: str, found: Any) -> bytes:
-        return b"".join(self._requests.receive(name, found))
+    def _receive(self, name: str, result: Any) -> bytes:
+        return b"".join(self._requests.receive(name, result))
 
     def _get(
         self, verb: Verb, name: str, take: Callable[[Any], _Result], **options: Any
@@ -244,9 +248,9 @@ class ObjectStore:
         return file_info(name, len(data), now_ns, done)
 
     def _if_ours(self, name: str, digest: str) -> FileInfo | None:
-        def take(found: Any) -> FileInfo | None:
-            same = digest_in(found.attributes) == digest
-            return info_of(found.meta, found.attributes) if same else None
+        def take(result: Any) -> FileInfo | None:
+            same = digest_in(result.attributes) == digest
+            return info_of(result.meta, result.attributes) if same else None
 
         try:
             return self._get("head", name, take, head=True)
@@ -299,13 +303,13 @@ class ObjectStore:
         if len(files) > _LOOK_SINGLY and self._lister.can_skip:
             names = {f.name for f in files}
             last = max(names)
-            found = {}
+            infos = {}
             for meta in self._lister.objects("", after=min(names)[:-1]):
                 if meta["path"] in names:
-                    found[meta["path"]] = info_of(meta)
+                    infos[meta["path"]] = info_of(meta)
                 if meta["path"] >= last:
                     break
-            return found
+            return infos
         looks = in_order(lambda file: or_error(lambda: self.info(file.name)), files)
         return {info.name: info for info in looks if isinstance(info, FileInfo)}
 
@@ -344,7 +348,7 @@ def _check_whole(seen_bytes: int, meta: Any) -> None:
         raise OSError(f"unexpected end: {seen_bytes} of {meta['size']} bytes")
 
 
-def _check_digest(name: str, seen: str, attributes: Any) -> None:
+def _check_digest(name: str, computed: str, attributes: Any) -> None:
     digest = digest_in(attributes)
-    if digest is not None and digest != seen:
+    if digest is not None and digest != computed:
         raise StoreError(name, "its bytes are not the ones sent", code="checksum-mismatch")

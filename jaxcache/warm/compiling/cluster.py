@@ -97,7 +97,8 @@ def _conclude(future: Any, job: Job, session: Session) -> Compiled:
     except Exception as error:  # the cluster's own: a worker lost too often, no jaxcache there
         lines = str(error).strip().splitlines() or [type(error).__name__]
         detail = f"{type(error).__name__}: {lines[0][:500]}"
-        answer, data = JobFailure("worker-died", detail), b""
+        answer = JobFailure("worker-died", detail)
+        data = b""
     return session.conclude(job, answer, data)
 
 

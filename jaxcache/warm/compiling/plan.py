@@ -59,7 +59,8 @@ def plan_compile(file: RecipeFile, *, shard: tuple[int, int] | None = None) -> C
         shard: (number from 1, count): compile only this part, which depends on the recipe alone.
     """
     recipe = file.recipe
-    refused, kept = [], []
+    refused = []
+    kept = []
     for request in recipe.requests:
         if reason := refuse(request, recipe.environment_of(request), file.blob):
             refused.append((request, reason))
@@ -77,9 +78,9 @@ def plan_compile(file: RecipeFile, *, shard: tuple[int, int] | None = None) -> C
 
 
 def _seconds_per_byte(requests: Sequence[Request], file: RecipeFile) -> float:
-    known = [r for r in requests if r.compile_seconds is not None]
-    size_bytes = sum(file.blob_bytes(r.bytecode) for r in known)
-    seconds = math.fsum(r.compile_seconds or 0.0 for r in known)
+    measured = [r for r in requests if r.compile_seconds is not None]
+    size_bytes = sum(file.blob_bytes(r.bytecode) for r in measured)
+    seconds = math.fsum(r.compile_seconds or 0.0 for r in measured)
     return seconds / size_bytes if size_bytes and seconds else _SECONDS_PER_BYTE
 
 

@@ -134,9 +134,9 @@ class Pool:
         """
         kind = launch_kind(job.environment)
         with self._lock:
-            known = self.refusals.get(kind)
-        if known is not None:
-            raise known
+            refusal = self.refusals.get(kind)
+        if refusal is not None:
+            raise refusal
         try:
             processes = self.make_processes(job)
         except JaxcacheError as error:
@@ -158,15 +158,15 @@ class Pool:
 
 def available_bytes() -> int | None:
     """Memory that this host, or our control group, can still give; None if unknown."""
-    found = []
+    limits = []
     with contextlib.suppress(OSError, ValueError, IndexError):
         lines = Path("/proc/meminfo").read_text().splitlines()
-        found.append(next(int(x.split()[1]) << 10 for x in lines if x.startswith("MemAvailable")))
+        limits.append(next(int(x.split()[1]) << 10 for x in lines if x.startswith("MemAvailable")))
     with contextlib.suppress(OSError, ValueError):
         group = Path("/sys/fs/cgroup")
         most = int((group / "memory.max").read_text())
-        found.append(most - int((group / "memory.current").read_text()))
-    return min(found, default=None)
+        limits.append(most - int((group / "memory.current").read_text()))
+    return min(limits, default=None)
 
 
 def resident_bytes(pids: Iterable[int]) -> int:

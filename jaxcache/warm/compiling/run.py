@@ -125,7 +125,8 @@ def _check_size(plan: CompilePlan, options: CompileOptions) -> None:
         UsageError: ``too-few-devices``, ``too-many-devices``, ``too-many-processes``.
     """
     for job in plan.jobs:
-        needed, count = job.environment.device_count, job.environment.process_count
+        needed = job.environment.device_count
+        count = job.environment.process_count
         if options.devices is None and needed > MOST_DEVICES:
             raise UsageError(
                 f"the recipe needs {needed} devices",

@@ -68,13 +68,15 @@ class Session:
         """
         if isinstance(answer, JobFailure):
             return _result(job.request, "failed", **asdict(answer))
-        known = self._describe(job, answer)
+        description = self._describe(job, answer)
         if answer.file is None:
-            return known
-        digest, is_here = None, data is None
+            return description
+        digest = None
+        is_here = data is None
         if self.cross is not None:
             framed = frame_payload(answer.file, answer.seconds or 0.0, self.cross.profile.codec)
-            data, digest = framed.frame, framed.payload_sha256
+            data = framed.frame
+            digest = framed.payload_sha256
         with answer.file.open("rb") if data is None else io.BytesIO(data) as file:
             info = self.delivery.take(
                 answer.file.name,
@@ -86,7 +88,7 @@ class Session:
         if is_here:
             answer.file.unlink(missing_ok=True)
         return replace(
-            known,
+            description,
             outcome="already-cached" if info is None else "written",
             compile_seconds=answer.seconds,
             size_bytes=None if info is None else info.size_bytes,
@@ -124,15 +126,15 @@ def refused(request: Request, reason: str) -> Compiled:
     )
 
 
-def _result(request: Request, outcome: CompileOutcome, **found: Any) -> Compiled:
-    found = {"key": request.key, **found}
+def _result(request: Request, outcome: CompileOutcome, **facts: Any) -> Compiled:
+    facts = {"key": request.key, **facts}
     return Compiled(
         module=request.module,
         outcome=outcome,
         recorded_key=request.key,
         function=request.function,
         doubts=request.doubts,
-        **found,
+        **facts,
     )
 
 
@@ -140,9 +142,10 @@ def _differing(request: Request, answer: Answer) -> tuple[str, ...]:
     """The parts of a key that are not as recorded."""
     if request.key is None or answer.key == request.key:
         return ()
-    here, there = answer.components, request.components
-    found = tuple(n for n in dict.fromkeys([*here, *there]) if here.get(n) != there.get(n))
-    return found or ("unknown",)
+    here = answer.components
+    requested = request.components
+    names = tuple(n for n in dict.fromkeys([*here, *requested]) if here.get(n) != requested.get(n))
+    return names or ("unknown",)
 
 
 def _facts(job: Job, answer: Answer) -> dict[str, Any]:

@@ -188,7 +188,8 @@ class _Process(Child):
             ready = self.answer(_START_SECONDS)
         except DiedError as error:
             ready = {"why": "no-jax", "detail": self.last_words or str(error)}
-        detail, why = ready.get("detail") or ready.get("error"), ready.get("why")
+        detail = ready.get("detail") or ready.get("error")
+        why = ready.get("why")
         if ready.get("caches"):
             described: dict[str, Any] = {f.name: ready.get(f.name) for f in fields(HostJax)}
             self.jax = HostJax(**described)

@@ -131,12 +131,13 @@ def _differences(target: Profile, here: Profile) -> Iterator[ProfileDifference]:
             "its name is in the key; the target's is used, and entries are written with it",
         )
     for name in sorted({*target.environment, *here.environment}):
-        there, now = target.environment.get(name), here.environment.get(name)
-        if there != now:
+        wanted = target.environment.get(name)
+        now = here.environment.get(name)
+        if wanted != now:
             flags = name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
             yield ProfileDifference(
                 "XLA flags" if flags else "environment",
-                f"{name}={there}" if there is not None else f"{name} is not set",
+                f"{name}={wanted}" if wanted is not None else f"{name} is not set",
                 f"{name}={now}" if now is not None else f"{name} is not set",
                 "the target's is used",
             )
@@ -189,9 +190,9 @@ def check_target(
         )
     target = targets[here.process_index]
     here = replace(here, environment=_with_kept_flags(here))
-    there = replace(target, environment=_with_kept_flags(target))
+    expected = replace(target, environment=_with_kept_flags(target))
     present = set(keys)
-    made = sum(_is_made_for(r, target) for r in records if r.key in present)
+    for_target = sum(_is_made_for(r, target) for r in records if r.key in present)
     differences = tuple(
         replace(
             d,
@@ -199,10 +200,10 @@ def check_target(
             fix="capture the profile again here, and warm with it; or use the same setting on both",
             prevents=True,
         )
-        for d in _differences(there, here)
+        for d in _differences(expected, here)
         if d.component in _IN_KEYS and d.here
     )
-    return TargetCheck(len(present), made, 0 if differences else made, differences)
+    return TargetCheck(len(present), for_target, 0 if differences else for_target, differences)
 
 
 def _is_made_for(record: Record, profile: Profile) -> bool:
@@ -215,9 +216,9 @@ def _is_made_for(record: Record, profile: Profile) -> bool:
 
 def _with_kept_flags(profile: Profile) -> dict[str, str]:
     """The environment with the flags that enter keys only."""
-    found = dict(profile.environment)
-    flags = kept_flags(found.pop("XLA_FLAGS", "").split())
-    return found | ({"XLA_FLAGS": " ".join(flags)} if flags else {})
+    environment = dict(profile.environment)
+    flags = kept_flags(environment.pop("XLA_FLAGS", "").split())
+    return environment | ({"XLA_FLAGS": " ".join(flags)} if flags else {})
 
 
 def _compiles(name: str) -> bool:

@@ -93,10 +93,10 @@ class Profile:
     def devices(self) -> str:
         """The devices in words: ``8 × NVIDIA H200``."""
         kinds = Counter(self.device_kinds)
-        found = ", ".join(f"{count} × {kind}" for kind, count in kinds.items())
+        text = ", ".join(f"{count} × {kind}" for kind, count in kinds.items())
         if self.process_count == 1:
-            return found
-        return f"{found} of {self.process_count} processes"
+            return text
+        return f"{text} of {self.process_count} processes"
 
     def to_json(self) -> dict[str, Any]:
         """The document that :func:`parse_profile` reads."""
@@ -149,19 +149,19 @@ def read_profiles(path: str) -> tuple[Profile, ...]:
             )
         return (profile,)
     names = sorted(name for name in os.listdir(path) if name.endswith(".json"))[:MOST_DEVICES]
-    found = [read_profile(os.path.join(path, name)) for name in names]
-    found.sort(key=attrgetter("process_index"))
-    if not found:
+    profiles = [read_profile(os.path.join(path, name)) for name in names]
+    profiles.sort(key=attrgetter("process_index"))
+    if not profiles:
         raise ProfileError(f"no profile is in {path}", code="incomplete-pod", hint=_CAPTURE)
-    count = found[0].process_count
-    if [p.process_index for p in found] != list(range(count)):
+    count = profiles[0].process_count
+    if [p.process_index for p in profiles] != list(range(count)):
         raise ProfileError(
-            f"{path} has the profiles of {len(found)} processes, and the pod has {count}",
+            f"{path} has the profiles of {len(profiles)} processes, and the pod has {count}",
             code="incomplete-pod",
             hint=_CAPTURE,
         )
     differs = next(
-        (n for n in _SHARED if any(getattr(p, n) != getattr(found[0], n) for p in found)), ""
+        (n for n in _SHARED if any(getattr(p, n) != getattr(profiles[0], n) for p in profiles)), ""
     )
     if differs:
         raise ProfileError(
@@ -169,14 +169,14 @@ def read_profiles(path: str) -> tuple[Profile, ...]:
             code="mixed-pod",
             hint="remove them, and capture all profiles again, with one setup on all hosts",
         )
-    if list(found[0].device_processes) != sorted(found[0].device_processes):
+    if list(profiles[0].device_processes) != sorted(profiles[0].device_processes):
         raise ProfileError(
             "jax.devices() on the target interleaves the processes; CPU devices cannot reproduce "
             "that order",
             code="mixed-pod",
             hint="warm on the pod itself",
         )
-    return tuple(found)
+    return tuple(profiles)
 
 
 _CAPTURE = "on every host, as process of the pod: jaxcache target capture DIR/"
@@ -190,7 +190,8 @@ _SHARED = (
 
 def pod_file(directory: str, profile: Profile) -> str:
     """Return the file of one process of a pod, in a directory that all of them write to."""
-    number, count = profile.process_index, profile.process_count
+    number = profile.process_index
+    count = profile.process_count
     return os.path.join(directory, f"process-{number:0{len(str(count - 1))}}-of-{count}.json")
 
 
@@ -250,12 +251,14 @@ def parse_profile(document: Any, origin: str) -> Profile:
     digits = re.fullmatch(r"\d{1,20}", "0" if fingerprint is None else fingerprint)
     if not digits or int(digits[0]) >= 1 << 64:
         raise bad(f"topology_fingerprint must be an unsigned 64-bit decimal (got {fingerprint!r})")
-    count, ids = len(profile.device_ids), profile.device_ids
+    count = len(profile.device_ids)
+    ids = profile.device_ids
     if not 1 <= count <= MOST_DEVICES or count != len(profile.device_kinds) or min(ids) < 0:
         raise bad(
             f"device_ids must be 1 to {MOST_DEVICES} numbers from 0, one for each of device_kinds"
         )
-    processes, index = profile.process_count, profile.process_index
+    processes = profile.process_count
+    index = profile.process_index
     if not 0 <= index < processes <= MOST_DEVICES:
         raise bad(
             f"process_index must be below process_count, at most {MOST_DEVICES} (got {index})"
