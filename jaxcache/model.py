@@ -141,6 +141,8 @@ class Entry:
     """``FILE:LINE`` that most of its instructions came from."""
     tuning: str | None = None
     """``tuned`` or ``untuned``, for an entry that was compiled without its GPU."""
+    jaxlib: str | None = None
+    """The version of jaxlib that wrote it, where the ledger records it."""
 
     def __repr__(self) -> str:
         seconds = "" if self.compile_seconds is None else f"{self.compile_seconds:g} s to compile"

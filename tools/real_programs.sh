@@ -13,7 +13,8 @@ venv=build/real-programs/venv-${JAX:=0.10.2}
 if [ ! -e "$venv/.done" ]; then
   "$python" -m venv --clear "$venv"
   "$venv/bin/python" -m pip install --quiet "jax==$JAX" numpyro diffrax optimistix brax jaxopt \
-    blackjax flax dm-haiku equinox orbax-checkpoint optax
+    blackjax flax dm-haiku equinox orbax-checkpoint optax tinygp jraph distrax evosax gymnax penzai \
+    jax-md keras e3nn-jax mujoco-mjx
   touch "$venv/.done"
 fi
 exec "$python" tools/real_programs/compare.py "$venv/bin/python" "$@"

@@ -174,6 +174,7 @@ class Cache(MovingMethods, CompilingMethods):
         self,
         path: str | os.PathLike[str] | None = None,
         *,
+        charts: bool = True,
         progress: Progress | None = None,
     ) -> str:
         """Draw the cache as one HTML page that opens without a network; return the page.
@@ -184,13 +185,14 @@ class Cache(MovingMethods, CompilingMethods):
 
         Args:
             path: where to write it, too.
+            charts: whether to put the script into the page that draws charts: 4.8 MB.
         """
         from jaxcache import __version__
         from jaxcache.cache.overview import make_overview
         from jaxcache.render.report.page import report_html
 
         overview = make_overview(self.store, self.layout, now_ns=time.time_ns(), progress=progress)
-        page = report_html(overview, version=__version__)
+        page = report_html(overview, version=__version__, charts=charts)
         if path is not None:
             from jaxcache.core.atomic import replace_file
 

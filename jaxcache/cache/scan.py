@@ -181,6 +181,7 @@ def with_record(entry: Entry, record: "Record", rule: LastUses) -> Entry:
         entry,
         compile_seconds=entry.compile_seconds if seconds is None else seconds,
         tuning=record.tuning_of(entry.created_ns, entry.size_bytes),
+        jaxlib=record.jaxlib_version,
         last_used_ns=use.at_ns,
         last_used_from=use.source,
     )

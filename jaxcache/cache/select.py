@@ -156,6 +156,7 @@ _FIELDS: dict[str, _Field] = {
     "target": _text(lambda e: e.target, Depth.DECODED),
     "signature": _text(lambda e: e.signature, Depth.DECODED),
     "source": _text(lambda e: e.source, Depth.DECODED),
+    "jaxlib": _text(lambda e: e.jaxlib, Depth.LISTED),
     "function": _text(lambda e: getattr(e, "function", None), Depth.DECODED),
     "problem": _text(lambda e: e.problems, Depth.DECODED),
 }

@@ -12,7 +12,7 @@ from jaxcache.errors import UsageError
 from jaxcache.model import Depth
 from jaxcache.options import GROUP_FIELDS, ListOptions, Place
 from jaxcache.store.location import locate_cache
-from jaxcache.units import available_cores
+from jaxcache.units import available_cores, format_count
 
 EXAMPLE = "jaxcache ls --sort size:desc --filter 'unused>7d'"
 EXIT_CODES = (0, 1, 2, 10)
@@ -89,7 +89,8 @@ def command(
     view = listing_view(
         listing, now_ns=now_ns, group_by=group_by, limit=options.limit, long=options.long
     )
-    if opened.store.remote and not heads and any(e.codec == "unknown" for e in listing.entries):
-        hint = "use --long for compile seconds and platforms (one request per entry)"
+    unread = sum(e.compile_seconds is None for e in listing.entries)
+    if opened.store.remote and not heads and unread:
+        hint = f"use --long for compile seconds of {format_count(unread, 'entry')} (one request each)"
         view = view._replace(notes=[*view.notes, hint])
     emit(form, view)

@@ -78,7 +78,7 @@ def _contents(directory: str) -> str:
 
 
 def _picture() -> Any:
-    """The page of ``jaxcache report``, in a frame of its own."""
+    """The page of ``jaxcache report`` in a frame, without the script that draws charts."""
     from IPython.core.error import UsageError
     from IPython.display import HTML
 
@@ -86,15 +86,14 @@ def _picture() -> Any:
     from jaxcache.errors import JaxcacheError
 
     try:
-        page = open_cache(_directory() or None).report()
+        page = open_cache(_directory() or None).report(charts=False)
     except JaxcacheError as error:
         raise UsageError(
             f"{error.message}; {error.hint}" if error.hint else error.message
         ) from None
     style = f"width:100%;height:{_REPORT_PIXELS}px;border:0"
-    return HTML(
-        f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{escape(page)}"></iframe>'
-    )
+    frame = f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{escape(page)}"></iframe>'
+    return HTML(f"<div>{frame}</div>")  # IPython warns of a bare frame
 
 
 def run_cell(shell: Any, cell: str) -> Any:

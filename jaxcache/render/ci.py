@@ -64,7 +64,7 @@ def restore_view(restored: Restored) -> View:
 def save_view(plan: SavePlan, saved: Saved, key: str | None) -> View:
     """Return the view of ``ci save``."""
     outputs = save_outputs(plan, saved, key)
-    keys = _keys(plan.kept)
+    keys = [outputs["key"]] if "key" in outputs else []  # of the job's cache, not its entries
     return _step_view(_save_document(plan, saved, key), outputs, keys, save_lines(plan, saved))
 
 

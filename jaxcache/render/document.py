@@ -26,8 +26,9 @@ SHAPES = {
     "outcome=right.outcome source=right.source compared_with differences",
     "Difference": "-title",
     "ChurnCause": "-title",
+    "Entry": "-jaxlib",
     "Finding": "trap severity seen cost fix mendable files upstream",
-    "GraphEntry": "-dependants",
+    "GraphEntry": "-dependants -jaxlib",
     "Group": "name *summary last_used_at",
     "Host": "python jax=jax_version jaxlib=jaxlib_version codec platform=origin.platform "
     "target=origin.target",

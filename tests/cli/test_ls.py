@@ -13,6 +13,10 @@ import pytest
 import zstandard
 from conftest import CORPUS, RunCli, clean_environment
 
+from jaxcache.cache.ledger.record import COMPILE, Event
+from jaxcache.cache.ledger.segments import append
+from jaxcache.store.local import LocalStore
+
 HASH = "ab" * 32
 CORPUS_DIRS = sorted(p.parent.name for p in CORPUS.glob("*/jit_mlp*-cache"))
 
@@ -31,6 +35,16 @@ def python(script: str, home: Path) -> "subprocess.CompletedProcess[str]":
         env=clean_environment(home),
         check=False,
     )
+
+
+def test_entries_of_one_jaxlib_are_chosen_and_removed(run_cli: RunCli, cache: Path) -> None:
+    keys = run_cli("ls", "-q", "-C", cache).stdout.split()
+    facts = {"jaxlib_version": "0.10.2"}
+    assert append(LocalStore(cache), [Event(keys[0], COMPILE, 1, facts)])
+    chosen = ("--filter", "jaxlib=0.10.2")
+    assert run_cli("ls", "-q", "-C", cache, *chosen).stdout.split() == keys[:1]
+    done = run_cli("prune", "-C", cache, *chosen, "--unused-for", "0s", "--grace", "0s", "-y", "-q")
+    assert done.stdout.split() == keys[:1], done.stderr
 
 
 @pytest.fixture

@@ -36,6 +36,7 @@ def test_a_bucket_is_listed_without_reading(run_cli: RunCli, remote: str, s3: Pr
     again = told(run_cli("ls", "-C", remote, "--json"))
     assert again["entries"] == long["entries"]
     assert s3.counts() == {"list": 1}
+    assert "use --long" not in run_cli("ls", "-C", remote).stderr
 
 
 def test_compile_time_that_was_not_read_is_not_said_to_be_short(

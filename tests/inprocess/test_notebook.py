@@ -90,7 +90,10 @@ def test_a_notebook_ends_with_a_cell_of_hits(
     assert "0 of 1 hits" in status.partition("kernel")[2]
     assert "<table>" in shown(cells[5], "text/html")
     assert "jit__lambda" in shown(cells[6], "text/html")
-    assert "srcdoc=" in shown(cells[7], "text/html")
+    page = shown(cells[7], "text/html")
+    assert "srcdoc=" in page and len(page) < 500_000
+    streams = [o for o in cells[7]["outputs"] if o["output_type"] == "stream"]
+    assert streams == [], "IPython warns of a bare frame"
     errors = [o for o in cells[FAILS]["outputs"] if o["output_type"] == "error"]
     assert [o["ename"] for o in errors] == ["KeyError"]
     assert "no compiles" in shown(cells[FAILS], "text/plain")

@@ -190,6 +190,147 @@ def run_orbax():
     print(jax.jit(lambda t: t["w"].sum() + t["step"])(restored))
 
 
+def run_tinygp():
+    from tinygp import GaussianProcess, kernels
+
+    def loss(parameters):
+        kernel = jnp.exp(parameters["scale"]) * kernels.Matern32(jnp.exp(parameters["length"]))
+        return -GaussianProcess(kernel, X[:, 0], diag=0.1).log_probability(Y)
+
+    print(fit(loss, {"scale": jnp.float32(0), "length": jnp.float32(0)}))
+
+
+def run_jraph():
+    import jraph
+
+    graph = jraph.GraphsTuple(
+        nodes=jnp.asarray(X[:5]),
+        edges=jnp.ones((4, 4)),
+        senders=jnp.arange(4),
+        receivers=jnp.arange(1, 5),
+        n_node=jnp.array([5]),
+        n_edge=jnp.array([4]),
+        globals=jnp.ones((1, 4)),
+    )
+    network = jraph.GraphNetwork(
+        update_edge_fn=lambda edges, senders, receivers, _: jnp.tanh(edges + senders - receivers),
+        update_node_fn=lambda nodes, _, received, __: nodes + received,
+    )
+    print(jax.jit(network)(graph).nodes.sum())
+
+
+def run_distrax():
+    import distrax
+
+    def loss(parameters):
+        bijector = distrax.ScalarAffine(shift=parameters["shift"], scale=parameters["scale"])
+        flow = distrax.Transformed(distrax.Normal(0.0, 1.0), bijector)
+        return -flow.log_prob(Y).mean()
+
+    print(fit(loss, {"shift": jnp.float32(0), "scale": jnp.float32(1)}))
+    print(distrax.Categorical(logits=jnp.ones(4)).sample(seed=jax.random.key(0), sample_shape=3))
+
+
+def run_evosax():
+    from evosax.algorithms import CMA_ES
+
+    strategy = CMA_ES(population_size=8, solution=jnp.zeros(4))
+    parameters = strategy.default_params
+    key = jax.random.key(0)
+    state = strategy.init(key, jnp.zeros(4), parameters)
+
+    @jax.jit
+    def generation(key, state):
+        population, state = strategy.ask(key, state, parameters)
+        fitness = jax.vmap(lambda w: jnp.mean((jnp.tanh(X @ w) - Y) ** 2))(population)
+        state, _ = strategy.tell(key, population, fitness, state, parameters)
+        return state, fitness.min()
+
+    for _ in range(3):
+        state, best = generation(key, state)
+    print(best)
+
+
+def run_gymnax():
+    import gymnax
+
+    environment, parameters = gymnax.make("CartPole-v1")
+    key = jax.random.key(0)
+    _, state = jax.jit(environment.reset)(key, parameters)
+    step = jax.jit(environment.step)
+    for _ in range(3):
+        _, state, reward, *_ = step(key, state, 1, parameters)
+    print(reward)
+
+
+def run_penzai():
+    from penzai import pz
+    from penzai.models import simple_mlp
+
+    model = simple_mlp.MLP.from_config(
+        name="mlp", init_base_rng=jax.random.key(0), feature_sizes=[4, 8, 1]
+    )
+    named = pz.nx.wrap(jnp.asarray(X), "batch", "features")
+    forward = pz.variable_jit(lambda model, x: model(x))
+    print(forward(model, named).unwrap("batch", "features").sum())
+
+
+def run_jaxmd():
+    from jax_md import energy, simulate, space
+
+    displacement, shift = space.periodic(4.0)
+    potential = energy.soft_sphere_pair(displacement)
+    init, apply = simulate.nve(potential, shift, 1e-3)
+    positions = jax.random.uniform(jax.random.key(0), (16, 2)) * 4.0
+    state = init(jax.random.key(1), positions, kT=1.0)
+    step = jax.jit(apply)
+    for _ in range(3):
+        state = step(state)
+    print(potential(state.position))
+
+
+def run_keras():
+    os.environ["KERAS_BACKEND"] = "jax"
+    import keras
+
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.layers.Dense(8, activation="relu"), keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    model.fit(X, Y, epochs=2, batch_size=32, verbose=0)
+    print(model.predict(X, verbose=0).sum())
+
+
+def run_e3nn():
+    import e3nn_jax as e3nn
+
+    vectors = e3nn.IrrepsArray("1o", jnp.asarray(X[:, :3]))
+
+    @jax.jit
+    def features(vectors):
+        harmonics = e3nn.spherical_harmonics("0e + 1o + 2e", vectors, normalize=True)
+        return e3nn.tensor_product(harmonics, vectors).array
+
+    print(features(vectors).sum())
+
+
+def run_mjx():
+    import mujoco
+    from mujoco import mjx
+
+    model = mujoco.MjModel.from_xml_string(
+        """
+        <mujoco><worldbody><body><joint type="hinge" axis="0 1 0"/>
+        <geom type="capsule" size="0.1" fromto="0 0 0 0 0 1"/></body></worldbody></mujoco>
+        """
+    )
+    on_device = mjx.put_model(model)
+    data = mjx.make_data(on_device)
+    step = jax.jit(mjx.step)
+    for _ in range(3):
+        data = step(on_device, data)
+    print(data.qpos)
+
+
 def run_callbacks():
     """Print from compiled code, which JAX before 0.11 does not cache."""
 

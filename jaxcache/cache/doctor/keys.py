@@ -249,12 +249,15 @@ def find_orphaned_generations(facts: Facts) -> Iterator[Finding]:
         return
     by_version = ", ".join(f"{n:,} of {v}" for v, n in Counter(orphans.values()).most_common())
     size_bytes = sum(sizes[k][1] for k in orphans)
+    recorded = {r.jaxlib_version for k in orphans if (r := facts.cache.records.get(k))}
+    by_name = "".join(f" --filter jaxlib={v}" for v in recorded if len(recorded) == 1 and v)
     yield Finding(
         "orphaned-generations",
         "note",
         f"{format_count(len(orphans), 'entry')} ({by_version}), {format_size(size_bytes)}, "
         f"while {mine.executable} has jaxlib {mine.jaxlib_version}",
         "another jaxlib never reads them; after an upgrade they only use space",
-        "if the other version is no longer used: jaxcache prune --unused-for 7d",
+        "if the other version is no longer used: jaxcache prune"
+        f"{by_name} --unused-for {'0s' if by_name else '7d'}",
         files=tuple(sizes[k][0] for k in orphans),
     )

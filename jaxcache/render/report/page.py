@@ -19,11 +19,11 @@ from jaxcache.render.report.data import page_data
 MARK = "<!DOCTYPE html>\n<!-- jaxcache report -->\n"
 
 
-def report_html(overview: Overview, *, version: str) -> str:
-    """The whole file; without plotly, its script draws bars and no charts."""
+def report_html(overview: Overview, *, version: str, charts: bool = True) -> str:
+    """The whole file; without plotly, or charts, its script draws bars alone."""
     here = resources.files(__package__)
     script = here.joinpath("report.js").read_text("utf-8")
-    library = load_plotly()
+    library = load_plotly() if charts else ""
     data = json_for_html(page_data(overview, version=version))
     parts = {
         "POLICY": _policy(library, script),
