@@ -91,6 +91,8 @@ def command(
     )
     unread = sum(e.compile_seconds is None for e in listing.entries)
     if opened.store.remote and not heads and unread:
-        hint = f"use --long for compile seconds of {format_count(unread, 'entry')} (one request each)"
+        hint = (
+            f"use --long for compile seconds of {format_count(unread, 'entry')} (one request each)"
+        )
         view = view._replace(notes=[*view.notes, hint])
     emit(form, view)

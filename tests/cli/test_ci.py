@@ -93,9 +93,7 @@ def test_a_job_keeps_what_it_used_and_what_is_new(
     assert names(job) == names(cache) | {new.name}, "the job's own cache is left alone"
 
 
-def test_a_quiet_save_prints_no_entries(
-    run_cli: RunCli, cache: Path, tmp_path: Path
-) -> None:
+def test_a_quiet_save_prints_no_entries(run_cli: RunCli, cache: Path, tmp_path: Path) -> None:
     save = ("ci", "save", tmp_path / "new.jxb", "-C", cache, "-q")
     assert run_cli(*save).stdout == ""
 
