@@ -68,7 +68,8 @@ def plan_sync(
     options = options or SyncOptions()
     # Nobody signs a ledger, and its digests and pins would steer `verify --fix` and `prune`.
     records = options.ledger and signed is None
-    export = plan_offer(source, options, records=records, now_ns=now_ns)
+    by_use = on_conflict is None
+    export = plan_offer(source, options, records=records, by_use=by_use, now_ns=now_ns)
     limited = options.max_size_bytes is not None
     theirs = _scan_target(target, index, progress) if limited else None
     plan = plan_copy(
