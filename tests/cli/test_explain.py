@@ -12,6 +12,7 @@ import pytest
 from conftest import CORPUS, RunCli
 from terminal import run_all
 
+from jaxcache.cache.explain.compare import compare
 from jaxcache.cache.explain.known import KnownCache
 from jaxcache.cache.explain.sides import (
     COMPONENTS,
@@ -20,6 +21,7 @@ from jaxcache.cache.explain.sides import (
     Compile,
     Difference,
     Explanation,
+    Side,
 )
 from jaxcache.cache.ledger.record import COMPILE, Event
 from jaxcache.cache.ledger.segments import append
@@ -97,6 +99,17 @@ def test_what_a_saved_run_says_does_nothing_to_a_terminal(tmp_path: Path) -> Non
     words = ["explain", "left.json", "right.json", "--color", "never"]
     ((code, screen),) = run_all([words], home=tmp_path, width=80)
     assert (code, "\\x1b[2Jcomponent" in screen, "\x1b" in screen) == (0, True, False)
+
+
+@pytest.mark.parametrize(
+    ("version", "cause"), [("0.10.2", Cause.CALLBACK), ("0.12.0.1", Cause.JAX_VERSION)]
+)
+def test_another_version_explains_a_callback_that_is_not_cached(version: str, cause: Cause) -> None:
+    reason = "host callback"
+    right = Compile("jit_f", outcome="uncacheable", reason=reason, jax_version="0.10.2")
+    side = Side("a cache", (), is_run=False)
+    (difference,) = compare(Compile("jit_f", jax_version=version), right, side)
+    assert difference.cause is cause
 
 
 def test_cannot_tell_is_said(run_cli: RunCli, tmp_path: Path) -> None:

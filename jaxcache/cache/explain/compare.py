@@ -69,7 +69,7 @@ def compare(left: Compile | None, right: Compile, side: Side) -> Iterator[Differ
         )
         return
     if right.outcome == "uncacheable" and "callback" in (right.reason or ""):
-        yield _callbacks(left, right)
+        yield _by_version(left, right) or _callbacks(left, right)
         return
     if right.key is not None and right.key == left.key:
         yield from _same_key(left, right)
