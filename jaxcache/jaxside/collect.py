@@ -314,7 +314,7 @@ def _branch(code: Any, position: int) -> "tuple[int, int] | None":
 @functools.cache
 def _leaves_behind(code: Any) -> "str | None":
     """Whether a function stores a value (``stored``), returns one (``returned``), or neither."""
-    index = None
+    outcome = None
     previous = None
     for instruction in dis.get_instructions(code):
         name = instruction.opname
@@ -323,9 +323,9 @@ def _leaves_behind(code: Any) -> "str | None":
         value = instruction if name == "RETURN_CONST" else previous
         is_none = value and value.opname.endswith("_CONST") and value.argval is None
         if name == "YIELD_VALUE" or (name in ("RETURN_CONST", "RETURN_VALUE") and not is_none):
-            index = "returned"
+            outcome = "returned"
         previous = instruction
-    return index
+    return outcome
 
 
 def _running_frames() -> "set[Any]":

@@ -113,7 +113,7 @@ later(x)
     )
     recipe = record(path, options=("--collect-only",))
     line = 1 + path.read_text().splitlines().index("if x.sum() > 3:")
-    assert any(f"{path}:{line} reads a value" in note for note in recipe.notes)
+    assert any(f"{path}:{line} reads a computed value" in note for note in recipe.notes)
     doubts = {r.module: r.doubts for r in recipe.requests}
     assert doubts["jit_large"] == ()
     assert doubts["jit_later"] == ("after-value-read",)
@@ -151,7 +151,7 @@ last(x)
 """
     )
     recipe = record(path, options=("--collect-only",))
-    assert sum("reads a value" in note for note in recipe.notes) == 3
+    assert sum("reads a computed value" in note for note in recipe.notes) == 3
     doubts = {(r.module, r.bytecode): r.doubts for r in recipe.requests}
     inside = [d for (module, _), d in doubts.items() if module == "jit__lambda"]
     assert inside == [("after-value-read",)] * 2

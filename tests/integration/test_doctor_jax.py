@@ -340,7 +340,9 @@ def test_a_setting_made_by_code(
 ) -> None:
     """A sitecustomize that changes a default is neither the environment nor JAX."""
     text = "import jax\njax.config.update('jax_compilation_cache_max_size', 12345)\n"
-    settings = doctor(tmp_path, python_with(jax_python, sitecustomize=text))["settings"]
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    settings = doctor(cache, python_with(jax_python, sitecustomize=text))["settings"]
     chosen = next(s for s in settings if s["name"] == "jax_compilation_cache_max_size")
     assert (chosen["value"], chosen["origin"]) == (12345, "script")
 

@@ -127,7 +127,7 @@ def test_on_the_command_line(call: Call, warm: Warm, script: Any, tmp_path: Path
 def test_mistakes_are_said(call: Call, tmp_path: Path) -> None:
     for word, said in (
         ("models:nope", "no nope in models"),
-        ("models:MODELS.x", "there is no MODELS.x"),
+        ("models:MODELS.x", "no MODELS.x in models"),
         ("nowhere:f", "cannot import nowhere"),
         ("nowhere.py:f", "no such file:"),
     ):

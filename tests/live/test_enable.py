@@ -104,7 +104,7 @@ print(json.dumps(enabled.kept))
     warned, kept = ran.out.splitlines()[:2]
     other, mine = tmp_path / "other", tmp_path / "mine"
     assert f"cache_dir='{other}' (JAX_COMPILATION_CACHE_DIR is {mine})" in warned
-    assert "max_size='1GB' (JAXCACHE_LIVE_MAX_SIZE says 5000000)" in warned
+    assert "max_size='1GB' (JAXCACHE_LIVE_MAX_SIZE sets 5000000)" in warned
     assert "policy" not in warned
     assert json.loads(kept) == {
         DIRECTORY: str(tmp_path / "mine"),
