@@ -13,6 +13,7 @@ from typing import IO, Any, BinaryIO, NamedTuple
 
 import zstandard
 
+from jaxcache.cache.untrusted_json import parse_json
 from jaxcache.core.atomic import replace_file
 from jaxcache.entry.codec import CodecError, decompress_chunks
 from jaxcache.errors import JaxcacheError
@@ -20,6 +21,8 @@ from jaxcache.errors import JaxcacheError
 CHUNK_BYTES = 1 << 20
 #: 2^27 bytes of window: what the zstd command takes with --long, and our own decoder's bound.
 WINDOW_LOG = 27
+#: JSON values take far more memory than their text: so many of them at most.
+MAX_MANIFEST_VALUES = 4 << 20
 
 
 class ArchiveKind(NamedTuple):
@@ -73,6 +76,26 @@ class ArchiveError(JaxcacheError):
     def about(self, name: str) -> "ArchiveError":
         """The same error with the name of the file in front."""
         return type(self)(f"{name}: {self.message}", code=self.code, hint=self.hint)
+
+
+def parse_manifest(data: bytes | bytearray, error: type[ArchiveError], word: str) -> dict[str, Any]:
+    """Parse the JSON of a manifest of format 1.
+
+    Args:
+        error: the exception of its kind of container.
+        word: the kind, as messages name it.
+    """
+    document = parse_json(data, error, max_values=MAX_MANIFEST_VALUES)
+    number = document.get("format") if isinstance(document, dict) else None
+    if type(number) is not int:
+        raise error("its manifest must be an object with a number as format")
+    if number != 1:
+        raise error(
+            f"its manifest has format {number}, and only 1 is known",
+            code=f"unknown-{word}",
+            hint="a newer jaxcache wrote it: upgrade this one",
+        )
+    return document  # type: ignore[no-any-return]
 
 
 class Packer:

@@ -2,7 +2,7 @@
 
 That Python runs the user's program, so nothing it sends is trusted: a value of the wrong type makes
 the event one of trouble, and long texts are cut. ``jaxside/`` writes these events; their fields are
-named there as here, but for :data:`_NAMES`.
+named there as here, but for ``number``, which is ``id`` there.
 """
 
 import json
@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from jaxcache.cache.explain.sides import RunOutcome
+from jaxcache.cache.untrusted_json import Digest, Scalar, Span, build
 from jaxcache.layouts.torch.names import TorchTier
 from jaxcache.warm.report import Argument
-from jaxcache.warm.typed_json import Digest, Scalar, Span, build
 
 #: Longer lines are dropped: nothing that the listener sends comes near.
 MAX_LINE_BYTES = 4 << 20
@@ -313,8 +313,6 @@ _KINDS: dict[str, type] = {
     **dict.fromkeys(("trouble", "unobserved", "remark", "jax-failed"), Notice),
     **dict.fromkeys(("no-jax", "no-function", "refused", "marker"), Notice),
 }
-#: Fields that are called otherwise on the wire.
-_NAMES = {"number": "id"}
 
 
 def parse_event(line: bytes, process: int) -> RunEvent | None:
@@ -328,11 +326,12 @@ def parse_event(line: bytes, process: int) -> RunEvent | None:
     if kind is None:
         return None
     at = wire.get("at")
-    wire |= {"process": process, "at": at if isinstance(at, int | float) else 0.0}
+    at = at if isinstance(at, int | float) else 0.0
+    wire |= {"process": process, "at": at, "number": wire.get("id")}
     if kind is Configured:
         wire["settings"] = {n: v for n, v in wire.items() if n.startswith("jax_")}
     try:
-        event: RunEvent = build(kind, wire, _NAMES)
+        event: RunEvent = build(kind, wire)
     except ValueError as error:
         detail = f"an event {name!r} of the listener cannot be read: {error}"
         return Notice(process=process, at=0.0, event="trouble", detail=detail)

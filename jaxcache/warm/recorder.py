@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from jaxcache.cache.untrusted_json import Scalar, Span
 from jaxcache.warm.events import (
     Begun,
     Called,
@@ -32,7 +33,6 @@ from jaxcache.warm.notes import (
     too_quick,
 )
 from jaxcache.warm.report import Argument, Function, Module, Process, Report
-from jaxcache.warm.typed_json import Scalar, Span
 
 #: Names this process among those that compile in themselves.
 _STARTED = time.time()

@@ -7,9 +7,9 @@ Python, one thread per thread that compiled.
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from jaxcache.cache.untrusted_json import Span
 from jaxcache.warm.events import Done
 from jaxcache.warm.recorder import ProcessFacts
-from jaxcache.warm.typed_json import Span
 
 #: What a span of the listener is called in the trace.
 _ARGS = ("key", "outcome", "reason", "function", "file", "line")

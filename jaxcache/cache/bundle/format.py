@@ -15,13 +15,14 @@ from typing import BinaryIO, NamedTuple
 
 import zstandard
 
-from jaxcache.cache.archive import WINDOW_LOG, ArchiveKind, hash_range, unpack_range
-from jaxcache.cache.bundle.manifest import (
+from jaxcache.cache.archive import (
     MAX_MANIFEST_VALUES,
-    BundleError,
-    Manifest,
-    decode_manifest,
+    WINDOW_LOG,
+    ArchiveKind,
+    hash_range,
+    unpack_range,
 )
+from jaxcache.cache.bundle.manifest import BundleError, Manifest, decode_manifest
 from jaxcache.core.signing import count_values
 from jaxcache.entry.codec import CodecError, decompress_chunks
 

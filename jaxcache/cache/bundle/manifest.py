@@ -5,28 +5,35 @@ bounded, names must be ones that a cache can hold, and no two may meet in one fi
 """
 
 import json
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Annotated, Any
 
-from jaxcache.cache.archive import ArchiveError
+from jaxcache.cache.archive import ArchiveError, parse_manifest
 from jaxcache.cache.gate import check_file_name, fold_name
 from jaxcache.cache.ledger.record import Event
-from jaxcache.cache.untrusted_json import Fields, parse_json
+from jaxcache.cache.untrusted_json import Digest, FieldError, Flag, Many, Text, build
 from jaxcache.core.names import AUTOTUNE_DIR, CACHE_SUFFIX, KERNEL_CACHE, Key, parse_key
 from jaxcache.model import result_repr
 
-#: So many JSON values at most.
-MAX_MANIFEST_VALUES = 4 << 20
 #: The layout that a manifest without one means.
 JAX = "jax"
-_MAX_BYTES = 1 << 48
-_MAX_NS = 1 << 63
 #: Folders within folders of a path that travels.
 _MAX_PARTS = 16
 #: A device, a version and a file.
 _MAX_SIDE_PARTS = 3
-_MAX_SECONDS = 1 << 31
 _HINT = "get the file again, or make it again with: jaxcache export"
+
+Size = Annotated[int, range(1 << 48)]
+"""Bytes."""
+Nanoseconds = Annotated[int, range(1 << 63)]
+"""Since the epoch."""
+
+
+def _read_events(value: object) -> tuple[Event, ...]:
+    if not isinstance(value, list):
+        raise TypeError("it must be a list")
+    events = (Event.from_json(v) for v in value if isinstance(v, dict))
+    return tuple(event for event in events if event)
 
 
 class BundleError(ArchiveError):
@@ -40,21 +47,21 @@ class BundleError(ArchiveError):
 class Origin:
     """The compiler and target of an entry; one for all entries that share it."""
 
-    platform: str = "unknown"
-    target: str | None = None
-    device_name: str | None = None
-    cpu_triple: str | None = None
-    cpu_name: str | None = None
-    cpu_features: tuple[str, ...] | None = None
-    compute_capability: str | None = None
-    toolkit: str | None = None
-    cudnn: str | None = None
-    ifrt_version: int | None = None
-    abi: str | None = None
-    container: str | None = None
-    like_jaxlib: str | None = None
+    platform: Text = "unknown"
+    target: Text | None = None
+    device_name: Text | None = None
+    cpu_triple: Text | None = None
+    cpu_name: Text | None = None
+    cpu_features: tuple[Text, ...] | None = None
+    compute_capability: Text | None = None
+    toolkit: Text | None = None
+    cudnn: Text | None = None
+    ifrt_version: Annotated[int, range(1 << 32)] | None = None
+    abi: Text | None = None
+    container: Text | None = None
+    like_jaxlib: Text | None = None
     """The known jaxlib whose default flags are nearest to the ones recorded."""
-    written_in_cache_dir: str | None = None
+    written_in_cache_dir: Text | None = None
     kernel_cache: bool | None = None
     """True where XLA's kernel cache was on, whose path every JAX since 0.4.36 hashes."""
 
@@ -68,22 +75,22 @@ class Origin:
 class BundleItem:
     """One entry of a bundle; times are nanoseconds since the epoch."""
 
-    key: str
-    legacy: bool
+    key: Text
+    legacy: Flag
     """Named without ``-cache``, as JAX up to 0.4.30 names it."""
-    codec: str
-    compile_seconds: int
+    codec: Text
+    compile_seconds: Annotated[int, range(1 << 31)]
     """The 4-byte header."""
-    size_bytes: int
+    size_bytes: Size
     """The size of the file it was exported from."""
-    payload_bytes: int
-    payload_sha256: str
-    created_ns: int
-    atime_ns: int | None
+    payload_bytes: Size
+    payload_sha256: Digest
+    created_ns: Nanoseconds
+    atime_ns: Nanoseconds | None
     """The content of its ``-atime`` file; None where it had none."""
-    origin: int
+    origin: Annotated[int, range(1 << 32)]
     """Index into the origins of the manifest."""
-    ledger: tuple[Event, ...] = ()
+    ledger: Annotated[tuple[Event, ...], _read_events] = ()
 
     @property
     def file(self) -> str:
@@ -100,10 +107,10 @@ class BundleItem:
 class SideFile:
     """One file of XLA's own caches."""
 
-    name: str
-    size_bytes: int
-    sha256: str
-    created_ns: int
+    name: Text
+    size_bytes: Size
+    sha256: Digest
+    created_ns: Nanoseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,17 +119,17 @@ class Manifest:
 
     __repr__ = result_repr
 
-    items: tuple[BundleItem, ...]
+    items: Many[BundleItem]
     """In the order of their payloads in the stream."""
-    files: tuple[SideFile, ...]
+    files: Many[SideFile]
     """Behind the payloads."""
-    origins: tuple[Origin, ...]
-    stream_sha256: str
+    origins: Many[Origin]
+    stream_sha256: Digest
     """Over the compressed stream as it lies in the bundle."""
-    content_bytes: int
-    since: str | None = None
+    content_bytes: Size
+    since: Text | None = None
     """SHA-256 of the manifest that this bundle is an increment to; empty for a directory."""
-    layout: str = JAX
+    layout: Text = JAX
     """The layout of its cache; of any other than JAX there are files and no items."""
 
     @property
@@ -173,32 +180,25 @@ def decode_manifest(data: bytes | bytearray) -> Manifest:
         BundleError: anything in it is not what :func:`encode_manifest` writes, a name could
             leave the cache or is none of a cache, or two names meet.
     """
-    document = parse_json(data, BundleError, max_values=MAX_MANIFEST_VALUES)
-    top = Fields(document, "the manifest", BundleError)
-    if top.whole("format", 1 << 16) != 1:
-        raise BundleError(
-            f"its manifest has format {document['format']}, and only 1 is known",
-            code="unknown-bundle",
-            hint="a newer jaxcache wrote it: upgrade this one",
-        )
-    stream = Fields(top.any("stream"), "the stream", BundleError)
-    layout = top.text("layout", optional=True) or JAX
+    document = parse_manifest(data, BundleError, "bundle")
+    layout = document.get("layout") or JAX
     if layout not in (JAX, "torch"):
         raise BundleError(
-            f"it holds a cache of the layout {layout[:40]!r}, which is not known",
+            f"it holds a cache of the layout {str(layout)[:40]!r}, which is not known",
             code="unknown-bundle",
             hint="a newer jaxcache wrote it: upgrade this one",
         )
-    origins = tuple(_origin(v) for v in top.items_of("origins"))
-    manifest = Manifest(
-        items=tuple(_item(v, len(origins)) for v in top.items_of("entries")),
-        files=tuple(_side_file(v, layout) for v in top.items_of("files")),
-        origins=origins,
-        stream_sha256=stream.digest("sha256"),
-        content_bytes=stream.whole("content_bytes", _MAX_BYTES),
-        since=top.text("since", optional=True),
-        layout=layout,
-    )
+    stream = document.get("stream")
+    facts = stream if isinstance(stream, dict) else {}
+    names = {"items": "entries", "stream_sha256": "sha256"}
+    try:
+        manifest = build(Manifest, {**facts, **document, "layout": layout}, names)
+    except FieldError as error:
+        raise BundleError(f"in its manifest, {error}") from error
+    items = tuple(_checked_item(item, len(manifest.origins)) for item in manifest.items)
+    manifest = replace(manifest, items=items)
+    for file in manifest.files:
+        _check_side_file(file.name, layout)
     if layout != JAX and manifest.items:
         raise BundleError(f"the manifest lists entries of JAX, but the layout is {layout}")
     if manifest.content_bytes != manifest.announced_bytes:
@@ -237,22 +237,9 @@ def _check_clashes(manifest: Manifest) -> None:
         names.add(folded)
 
 
-def _item(value: object, origins: int) -> BundleItem:
-    entry = Fields(value, "an entry", BundleError)
-    key = entry.text("key") or ""
-    item = BundleItem(
-        key=key,
-        legacy=entry.flag("legacy"),
-        codec=entry.text("codec") or "",
-        compile_seconds=entry.whole("compile_seconds", _MAX_SECONDS),
-        size_bytes=entry.whole("size_bytes", _MAX_BYTES),
-        payload_bytes=entry.whole("payload_bytes", _MAX_BYTES),
-        payload_sha256=entry.digest("payload_sha256"),
-        created_ns=entry.whole("created_ns", _MAX_NS),
-        atime_ns=entry.whole("atime_ns", _MAX_NS) if "atime_ns" in entry.values else None,
-        origin=entry.whole("origin", max(origins, 1)),
-        ledger=tuple(_events(entry.values.get("ledger", []), key)),
-    )
+def _checked_item(item: BundleItem, origins: int) -> BundleItem:
+    """Return an item with the events of its own key alone."""
+    key = item.key
     reason = check_file_name(item.file) or (None if parse_key(key) else "is not a JAX cache key")
     if reason:
         raise BundleError(f"its manifest names an entry {key[:300]!r}, which {reason}")
@@ -260,46 +247,11 @@ def _item(value: object, origins: int) -> BundleItem:
         raise BundleError(f"its manifest gives {key} the unknown codec {item.codec[:20]!r}")
     if item.origin >= origins:
         raise BundleError(f"its manifest gives {key} an origin that it does not list")
-    return item
+    return replace(item, ledger=tuple(e for e in item.ledger if e.key == key))
 
 
-def _events(values: object, key: str) -> list[Event]:
-    if not isinstance(values, list):
-        raise BundleError("ledger of the manifest must be a list")
-    events = [Event.from_json(v) if isinstance(v, dict) else None for v in values]
-    return [e for e in events if e is not None and e.key == key]
-
-
-def _side_file(value: object, layout: str) -> SideFile:
-    entry = Fields(value, "a file", BundleError)
-    name = entry.text("name") or ""
+def _check_side_file(name: str, layout: str) -> None:
     if layout != JAX and (reason := check_path(name)):
         raise BundleError(f"its manifest names {name[:300]!r}, which {reason}")
     if layout == JAX and not is_side_file(name):
         raise BundleError(f"its manifest names {name[:300]!r}, which is not a file of XLA's caches")
-    return SideFile(
-        name,
-        entry.whole("size_bytes", _MAX_BYTES),
-        entry.digest("sha256"),
-        entry.whole("created_ns", _MAX_NS),
-    )
-
-
-def _origin(value: object) -> Origin:
-    entry = Fields(value, "an origin", BundleError)
-    facts: dict[str, Any] = {}
-    for field in fields(Origin):
-        if field.name not in entry.values:
-            continue
-        if field.name == "ifrt_version":
-            facts[field.name] = entry.whole(field.name, 1 << 32)
-        elif field.name == "kernel_cache":
-            facts[field.name] = entry.flag(field.name) or None
-        elif field.name == "cpu_features":
-            values = entry.items_of(field.name)
-            if not all(isinstance(f, str) for f in values):
-                raise BundleError("the CPU features in the manifest must be strings")
-            facts[field.name] = tuple(values)
-        else:
-            facts[field.name] = entry.text(field.name)
-    return Origin(**facts)

@@ -11,10 +11,9 @@ from operator import attrgetter
 from typing import Any, Literal
 
 from jaxcache.cache.allowed import MOST_DEVICES, is_allowed_setting, is_allowed_variable
-from jaxcache.cache.untrusted_json import parse_json
+from jaxcache.cache.untrusted_json import Base64, Text, build, parse_json
 from jaxcache.errors import UsageError
 from jaxcache.units import rfc3339
-from jaxcache.warm.typed_json import Base64, Text, build
 
 FORMAT = "jaxcache-target"
 VERSION = 1
@@ -244,7 +243,7 @@ def parse_profile(document: Any, origin: str) -> Profile:
         )
 
     try:
-        profile: Profile = build(Profile, document)
+        profile = build(Profile, document)
     except ValueError as error:
         raise bad(str(error)) from error
     fingerprint = profile.topology_fingerprint
@@ -289,7 +288,7 @@ def parse_profile(document: Any, origin: str) -> Profile:
 
 def _forbidden(profile: Profile) -> Iterator[str]:
     for name, value in profile.environment.items():
-        if not is_allowed_variable(name, value):
+        if "\0" in value or not is_allowed_variable(name, value):
             yield f"{name}={value}"
     for name, value in profile.settings.items():
         is_path = isinstance(value, str) and len(value) < 4096 and value.isprintable()
