@@ -5,7 +5,6 @@ import json
 import math
 import re
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from types import MappingProxyType, NoneType
@@ -76,7 +75,8 @@ def build(kind: type[T], document: object, names: Mapping[str, str] = _SAME_NAME
             except FieldError as error:
                 raise FieldError(error.rule, (*error.path, name)) from error
             except (TypeError, ValueError, OverflowError) as error:
-                raise FieldError(str(error), (name,)) from error
+                rule = "it is missing" if value is None else str(error)
+                raise FieldError(rule, (name,)) from error
     return kind(**values)
 
 
@@ -86,8 +86,10 @@ def read_fields(kind: type, document: Mapping[str, Any], names: Collection[str])
     values = {}
     for name, value in document.items():
         if name in names and value is not None:
-            with suppress(TypeError, ValueError, OverflowError):
+            try:
                 values[name] = readers[name][0](value)
+            except (TypeError, ValueError, OverflowError):
+                continue
     return values
 
 
@@ -118,7 +120,8 @@ def _reader(hint: Any, within: range | None = None) -> _Reader:
         is_range = isinstance(annotation, range)
         return _reader(hint.__origin__, annotation) if is_range else annotation
     if hint is int:
-        return lambda value: _integer(value, within or _INTEGERS)
+        bounds = within or _INTEGERS
+        return lambda value: _integer(value, bounds)
     if is_dataclass(hint):
         return lambda value: build(hint, value)  # type: ignore[arg-type]
     if isinstance(hint, type) and issubclass(hint, tuple):  # a NamedTuple
@@ -163,7 +166,7 @@ def _refuse(value: Any) -> Any:
 def _one_of(choices: tuple[Any, ...]) -> _Reader:
     def read(value: Any) -> Any:
         if value not in choices:
-            raise ValueError(f"must be one of {', '.join(choices)}")
+            raise ValueError(f"must be one of {', '.join(map(str, choices))}")
         return value
 
     return read
@@ -181,6 +184,12 @@ def _string(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{type(value).__name__} is not a string")
     return value
+
+
+def _cut_text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{type(value).__name__} is not a string")
+    return value[:_MAX_CHARACTERS]
 
 
 def _exact_text(value: Any) -> str:
@@ -242,10 +251,11 @@ Seconds = Annotated[float, _seconds]
 Flag = Annotated[bool, lambda value: value is not None and _bool(value)]
 """False if it is missing."""
 Many = Annotated[tuple[T, ...], range(1 << 63)]
+ManyNamed = Annotated[Mapping[str, T], range(1 << 63)]
 """As many items as :func:`parse_json` has passed."""
 
 _SIMPLE: dict[Any, _Reader] = {
-    str: lambda value: _string(value)[:_MAX_CHARACTERS],
+    str: _cut_text,
     float: _float,
     bool: _bool,
     Scalar: _scalar,

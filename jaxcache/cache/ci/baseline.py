@@ -3,31 +3,26 @@
 import json
 import os
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Literal, NamedTuple
 
 from jaxcache.cache.inventory import EntryFile, Inventory, take_inventory
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.uses import count_uses
-from jaxcache.cache.untrusted_json import parse_json
-from jaxcache.core.ledger import read_seconds
+from jaxcache.cache.untrusted_json import ManyNamed, Seconds, build, parse_json
 from jaxcache.core.names import OWN_DIR
 from jaxcache.entry.names import FileKind
 from jaxcache.model import FileInfo
 from jaxcache.store.base import Store, StoreError
 
 BASELINE = f"{OWN_DIR}/ci.json"
-_FORMAT = 1
 _MAX_BYTES = 256 << 20
 #: JSON values take far more memory than their text; an entry is four of them.
 _MAX_VALUES = 4 << 20
-_MAX_NS = 1 << 63
 _DAY_NS = 86_400 * 10**9
 
 
-@dataclass(frozen=True, slots=True)
-class Before:
+class Before(NamedTuple):
     """One entry as it was; times are nanoseconds since the epoch."""
 
     mtime_ns: int
@@ -51,10 +46,11 @@ class Baseline:
     """The source it was restored from; empty if from nothing."""
     records_reads: bool
     """Whether a read of a file showed in its access time when that was tried here."""
-    entries: Mapping[str, Before] = field(default_factory=dict)
+    entries: ManyNamed[Before] = field(default_factory=dict)
     """By key."""
-    saved_seconds: float = 0.0
+    saved_seconds: Seconds = 0.0
     """What hits had saved by then, as the ledger counts it."""
+    format: Literal[1] = 1
 
 
 def take_baseline(store: Store, *, source: str, now_ns: int) -> Baseline:
@@ -104,15 +100,7 @@ def write_baseline(store: Store, baseline: Baseline) -> None:
     Raises:
         StoreError
     """
-    entries = {k: [b.mtime_ns, b.atime_ns, b.stamp_ns] for k, b in baseline.entries.items()}
-    document = {
-        "format": _FORMAT,
-        "started_ns": baseline.started_ns,
-        "source": baseline.source,
-        "records_reads": baseline.records_reads,
-        "saved_seconds": baseline.saved_seconds,
-        "entries": entries,
-    }
+    document = {f.name: getattr(baseline, f.name) for f in fields(baseline)}
     store.write(BASELINE, [json.dumps(document, separators=(",", ":")).encode()])
 
 
@@ -120,28 +108,6 @@ def read_baseline(store: Store) -> Baseline | None:
     """The baseline of a cache; None if it is missing or invalid."""
     try:
         data = store.read(BASELINE, limit=_MAX_BYTES)
-        document = parse_json(data, ValueError, max_values=_MAX_VALUES)
+        return build(Baseline, parse_json(data, ValueError, max_values=_MAX_VALUES))
     except (StoreError, ValueError):
         return None
-    if not isinstance(document, dict) or document.get("format") != _FORMAT:
-        return None
-    started_ns = document.get("started_ns")
-    entries = document.get("entries")
-    if type(started_ns) is not int or not isinstance(entries, dict):
-        return None
-    source = document.get("source")
-    return Baseline(
-        started_ns,
-        source if isinstance(source, str) else "",
-        document.get("records_reads") is True,
-        {key: before for key, row in entries.items() if (before := _before(row))},
-        read_seconds(document.get("saved_seconds")) or 0.0,
-    )
-
-
-def _before(row: Any) -> Before | None:
-    match row:
-        case [int(mtime_ns), int(atime_ns), int() | None as stamp_ns]:
-            absurd = any(abs(ns or 0) >= _MAX_NS for ns in row)
-            return None if absurd else Before(mtime_ns, atime_ns, stamp_ns)
-    return None

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
 
-from jaxcache.core.ledger import MAX_AHEAD_NS, PINNING, SUMS, count_of, read_seconds
+from jaxcache.cache.untrusted_json import Seconds, read_fields
+from jaxcache.core.ledger import MAX_AHEAD_NS, PINNING, SUMS, count_of
 from jaxcache.model import FileInfo
 
 #: Kinds of events, for which the facts named are usual; any event may carry any fact.
@@ -115,7 +116,7 @@ class Record:
     file_inode: int | None = None
     """Time, size and inode of the file that the digest was taken of. Any other file of this name
     was written since, and may rightly hold another payload."""
-    compile_seconds: float | None = None
+    compile_seconds: Seconds | None = None
     """Exact, where the entry itself holds whole seconds."""
     jax_version: str | None = None
     jaxlib_version: str | None = None
@@ -188,9 +189,9 @@ _DERIVED = frozenset(
         *("pinned", "extra", "key"),
     }
 )
-_TEXTS = frozenset(f.name for f in fields(Record) if f.type == str | None)
-_INTEGERS = frozenset(f.name for f in fields(Record) if f.type == int | None) - _DERIVED
-_KNOWN = frozenset(f.name for f in fields(Record)) - _DERIVED
+_FACTS_OF_A_FILE = frozenset(f.name for f in fields(Record)) - _DERIVED
+_FACTS = _FACTS_OF_A_FILE - set(DIGEST_FACTS)
+_NOT_EXTRA = frozenset({*(f.name for f in fields(Record)), "count", *SUMS})
 
 
 def fold(key: str, events: Iterable[Event]) -> Record:
@@ -213,17 +214,13 @@ def fold(key: str, events: Iterable[Event]) -> Record:
             facts["removed_ns"] = event.at_ns
         elif event.kind == PAYLOAD:
             facts.pop("removed_ns", None)
+        names = _FACTS
         if "payload_sha256" in event.facts:  # what describes the file comes with its digest
             for name in DIGEST_FACTS:
                 facts.pop(name, None)
-        for name, value in event.facts.items():
-            if name in DIGEST_FACTS and "payload_sha256" not in event.facts:
-                continue
-            if name in _KNOWN:
-                if (read := _checked(name, value)) is not None:
-                    facts[name] = read
-            elif name not in _DERIVED and name not in ("count", *SUMS):
-                extra[name] = value
+            names = _FACTS_OF_A_FILE
+        facts |= read_fields(Record, event.facts, names)
+        extra |= {n: v for n, v in event.facts.items() if n not in _NOT_EXTRA}
     return Record(key, **facts, extra=MappingProxyType(extra))
 
 
@@ -235,16 +232,3 @@ def digest_facts(payload_sha256: str, info: FileInfo) -> dict[str, Any]:
         "file_size_bytes": info.size_bytes,
         "file_inode": info.inode,
     }
-
-
-def _checked(name: str, value: Any) -> Any:
-    """The value if it is of the type that the field has, else None."""
-    if name in _TEXTS:
-        return value if isinstance(value, str) else None
-    if name in _INTEGERS:
-        return value if type(value) is int and abs(value) < _MAX_NS else None
-    if name == "compile_seconds":
-        return read_seconds(value)
-    if isinstance(value, dict) and all(isinstance(v, str) for v in value.values()):
-        return MappingProxyType(value)
-    return None
