@@ -70,6 +70,7 @@ def as_compile(event: Done, recorder: Recorder | None = None) -> Compile:
         components=event.components,
         outcome=event.outcome,
         reason=event.detail or event.reason,
+        rule=event.reason,
         arguments=", ".join(types),
         names=tuple(a.name for a in event.arguments),
         is_helper=is_helper(event.function, event.file),

@@ -22,6 +22,7 @@ from jaxcache.cache.explain.sides import (
     Difference,
     Explanation,
     Side,
+    WriteRule,
 )
 from jaxcache.cache.ledger.record import COMPILE, Event
 from jaxcache.cache.ledger.segments import append
@@ -105,8 +106,8 @@ def test_what_a_saved_run_says_does_nothing_to_a_terminal(tmp_path: Path) -> Non
     ("version", "cause"), [("0.10.2", Cause.CALLBACK), ("0.12.0.1", Cause.JAX_VERSION)]
 )
 def test_another_version_explains_a_callback_that_is_not_cached(version: str, cause: Cause) -> None:
-    reason = "host callback"
-    right = Compile("jit_f", outcome="uncacheable", reason=reason, jax_version="0.10.2")
+    rule = WriteRule.HOST_CALLBACKS
+    right = Compile("jit_f", outcome="uncacheable", rule=rule, jax_version="0.10.2")
     side = Side("a cache", (), is_run=False)
     (difference,) = compare(Compile("jit_f", jax_version=version), right, side)
     assert difference.cause is cause
@@ -135,16 +136,16 @@ def test_arguments_of_saved_runs(run_cli: RunCli, tmp_path: Path, hashed: bool) 
 
 
 @pytest.mark.parametrize(
-    ("reason", "component"),
+    ("reason", "detail", "component"),
     [
-        ("took 0.2 s, under 1.0 s", "jax_persistent_cache_min_compile_time_secs"),
-        ("smaller than 4096 bytes", "jax_persistent_cache_min_entry_size_bytes"),
+        ("compile-time", "took 0.2 s, under 1.0 s", "jax_persistent_cache_min_compile_time_secs"),
+        ("size", "smaller than 4096 bytes", "jax_persistent_cache_min_entry_size_bytes"),
     ],
 )
 def test_one_key_that_was_not_written(
-    run_cli: RunCli, tmp_path: Path, reason: str, component: str
+    run_cli: RunCli, tmp_path: Path, reason: str, detail: str, component: str
 ) -> None:
-    rows = [row(KEY, "skipped", detail=reason)]
+    rows = [row(KEY, "skipped", reason=reason, detail=detail)]
     left, right = run_file(tmp_path / "l", *rows), run_file(tmp_path / "r", *rows)
     assert components(document(run_cli, left, right)) == {component}
 

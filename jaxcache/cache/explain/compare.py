@@ -26,6 +26,7 @@ from jaxcache.cache.explain.sides import (
     Difference,
     Explanation,
     Side,
+    WriteRule,
 )
 from jaxcache.cache.explain.sketches import find_moved_lines
 from jaxcache.entry.contents import Contents
@@ -68,7 +69,7 @@ def compare(left: Compile | None, right: Compile, side: Side) -> Iterator[Differ
             title="not cached before",
         )
         return
-    if right.outcome == "uncacheable" and "callback" in (right.reason or ""):
+    if right.outcome == "uncacheable" and right.rule == WriteRule.HOST_CALLBACKS:
         yield _by_version(left, right) or _callbacks(left, right)
         return
     if right.key is not None and right.key == left.key:
@@ -103,7 +104,6 @@ def _same_key(left: Compile, right: Compile) -> Iterator[Difference]:
     """One key, so whether it hits depends on the entry alone."""
     if right.outcome in (None, "hit"):
         return
-    reason = left.reason or right.reason or ""
     if left.outcome not in ("skipped", "uncacheable"):
         if right.outcome == "error" or left.outcome in ("hit", "written"):
             yield Difference(
@@ -116,34 +116,26 @@ def _same_key(left: Compile, right: Compile) -> Iterator[Difference]:
                 title="the entry is gone or damaged",
             )
         return
-    if "callback" in reason:
+    unwritten = left if left.reason else right
+    if unwritten.rule == WriteRule.HOST_CALLBACKS:
         yield _callbacks(left, right)
-    elif "took" in reason or "compile-time" in reason:
+    elif unwritten.rule in _THRESHOLDS:
+        setting, subject, title, value = _THRESHOLDS[unwritten.rule]
         yield Difference(
-            "jax_persistent_cache_min_compile_time_secs",
-            reason,
+            setting,
+            unwritten.reason,
             right.reason,
-            "the same key, but it compiled too fast to be written",
-            "export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0",
+            f"the same key, but {subject} {title}",
+            f"export {setting.upper()}={value}",
             Cause.BELOW_THRESHOLD,
-            title="compiled too fast to be written",
-        )
-    elif "size" in reason or "smaller" in reason:
-        yield Difference(
-            "jax_persistent_cache_min_entry_size_bytes",
-            reason,
-            right.reason,
-            "the same key, but the entry was too small to be written",
-            "export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1",
-            Cause.BELOW_THRESHOLD,
-            title="too small to be written",
+            title=title,
         )
     else:
         yield Difference(
             _SAME_KEY,
             left.outcome,
             right.outcome,
-            f"the same key, but it was not written: {reason}",
+            f"the same key, but it was not written: {unwritten.reason or ''}",
             None,
             Cause.LOST,
             title="not written",
@@ -369,6 +361,21 @@ def _device(compile_: Compile) -> str | None:
     return f"{device.platform} {device.target or 'unknown'}" if device else None
 
 
+_THRESHOLDS: dict[str | None, tuple[str, str, str, str]] = {
+    WriteRule.COMPILE_TIME: (
+        "jax_persistent_cache_min_compile_time_secs",
+        "it",
+        "compiled too fast to be written",
+        "0",
+    ),
+    WriteRule.SIZE: (
+        "jax_persistent_cache_min_entry_size_bytes",
+        "the entry was",
+        "too small to be written",
+        "-1",
+    ),
+}
+"""By rule: its setting, the subject, what happened to it, and a value that ends the rule."""
 _MEANINGS: dict[str, tuple[str, str | None, Cause, str]] = {
     "backend version": (
         "another runtime: driver, CUDA, cuDNN or libtpu",

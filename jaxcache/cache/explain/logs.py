@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from jaxcache.cache.explain.sides import COMPONENTS, Compile
+from jaxcache.cache.explain.sides import COMPONENTS, Compile, WriteRule
 from jaxcache.core.names import parse_key
 
 _MAX_LINE = 64 << 10
@@ -79,12 +79,16 @@ class _Log:
         self._next = Compile("")
 
     def skipped(self, module: str, reason: str) -> None:
-        outcome = "uncacheable" if "host callbacks" in reason else "skipped"
-        self.tell(module, None, outcome=outcome, reason=reason.strip())
+        has_callbacks = "host callbacks" in reason
+        outcome = "uncacheable" if has_callbacks else "skipped"
+        rule = WriteRule.HOST_CALLBACKS if has_callbacks else WriteRule.COMPILE_TIME
+        self.tell(module, None, outcome=outcome, rule=rule, reason=reason.strip())
 
     def small(self, key: str, reason: str) -> None:
         parsed = parse_key(key)
-        self.tell(parsed.module if parsed else "", key, outcome="skipped", reason=reason.strip())
+        module = parsed.module if parsed else ""
+        rule = WriteRule.SIZE if reason.startswith("since its size") else None
+        self.tell(module, key, outcome="skipped", rule=rule, reason=reason.strip())
 
     def tell(self, module: str, key: str | None, **facts: Any) -> None:
         parsed = parse_key(key) if key else None

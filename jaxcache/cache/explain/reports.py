@@ -8,12 +8,16 @@ from typing import Any
 
 from jaxcache.cache.allowed import kept_flags
 from jaxcache.cache.explain.logs import read_log
-from jaxcache.cache.explain.sides import RUN_OUTCOMES, Compile, Side, is_helper
+from jaxcache.cache.explain.sides import Compile, Side, is_helper
 from jaxcache.cache.recipe.format import is_recipe, open_recipe
-from jaxcache.core.ledger import read_seconds
+from jaxcache.cache.untrusted_json import read_fields
 from jaxcache.errors import UsageError
 
 _MAX_BYTES = 512 << 20
+_FACTS = (
+    *("module", "key", "components", "outcome", "reason", "rule"),
+    *("xla_flags", "ignored_flags", "source", "compile_seconds"),
+)
 
 
 def read_run(path: str) -> Side:
@@ -101,29 +105,17 @@ def _text(value: object) -> str | None:
 
 
 def _compile(row: Mapping[str, Any]) -> Compile:
-    def given(name: str, kind: type) -> Any:
-        value = row.get(name)
-        return value if isinstance(value, kind) else None
-
-    file = given("file", str)
-    line = given("line", int)
-    components = given("components", dict)
-    flags = given("xla_flags", list)
-    ignored = given("ignored_flags", list)
+    file = _text(row.get("file"))
+    line = row.get("line")
+    values = {**row, "reason": row.get("detail") or row.get("reason"), "rule": row.get("reason")}
+    if file is not None and isinstance(line, int):
+        values["source"] = f"{file}:{line}"
     arguments, names = _arguments(row.get("arguments"))
     return Compile(
-        module=row["module"],
-        key=given("key", str),
-        components=components and {str(k): str(v) for k, v in components.items()},
-        outcome=next((o for o in RUN_OUTCOMES if o == row.get("outcome")), None),
-        reason=given("detail", str) or given("reason", str),
+        **read_fields(Compile, values, _FACTS),
         arguments=arguments,
         names=names,
         is_helper="function" in row and is_helper(row["function"], file),
-        xla_flags=None if flags is None else tuple(map(str, flags)),
-        ignored_flags=tuple(map(str, ignored or ())),
-        source=given("source", str) if file is None or line is None else f"{file}:{line}",
-        compile_seconds=read_seconds(row.get("compile_seconds")),
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from jaxcache.cache.ledger.record import Record
+from jaxcache.cache.untrusted_json import Seconds
 from jaxcache.core.sketch import Sketch
 from jaxcache.entry.contents import Contents
 from jaxcache.model import result_repr
@@ -62,6 +63,14 @@ class Cause(enum.StrEnum):
     UNKNOWN = "unknown"
 
 
+class WriteRule(enum.StrEnum):
+    """A rule by which JAX does not write an entry, as the reason of a compile names it."""
+
+    HOST_CALLBACKS = "host-callbacks"
+    COMPILE_TIME = "compile-time"
+    SIZE = "size"
+
+
 #: Functions in files below this folder are JAX's own.
 _JAX_ITSELF = f"{os.sep}jax{os.sep}_src{os.sep}"
 
@@ -82,6 +91,8 @@ class Compile:
     outcome: RunOutcome | None = None
     reason: str | None = None
     """The reason why it was not written, in JAX's words."""
+    rule: str | None = None
+    """The same as a code: a :class:`WriteRule`, or another reason of a run."""
     arguments: str | None = None
     """Global types of the arguments: ``float32[8,16], int32[]``."""
     names: tuple[str, ...] = ()
@@ -98,7 +109,7 @@ class Compile:
     """The cache directory that the options point into."""
     source: str | None = None
     """``file:line`` of the function."""
-    compile_seconds: float | None = None
+    compile_seconds: Seconds | None = None
     contents: Contents | None = None
     """The contents of its entry, if the cache has it."""
     outline: tuple[str, ...] | None = None
