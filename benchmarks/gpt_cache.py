@@ -43,8 +43,8 @@ def attend(x, block):
     """Causal attention."""
     batch, length, _ = x.shape
     q, k, v = jnp.split(x @ block["qkv"], 3, -1)
-    heads = lambda t: t.reshape(batch, length, HEADS, -1).swapaxes(1, 2)  # noqa: E731
-    q, k, v = heads(q), heads(k), heads(v)
+    headers = lambda t: t.reshape(batch, length, HEADS, -1).swapaxes(1, 2)  # noqa: E731
+    q, k, v = headers(q), headers(k), headers(v)
     scores = q @ k.swapaxes(-1, -2) / jnp.sqrt(q.shape[-1])
     mask = jnp.tril(jnp.ones((length, length), bool))
     weights = jax.nn.softmax(jnp.where(mask, scores, -1e9))

@@ -13,11 +13,11 @@ from conftest import CORPUS
 
 from jaxcache.cache.bundle.check import verify_bundle
 from jaxcache.cache.bundle.format import Bundle, pack_header, pack_manifest, read_bundle
-from jaxcache.cache.move.arrive import execute_import, plan_import
-from jaxcache.cache.move.file import bundle_bytes
-from jaxcache.cache.move.offer import plan_export
-from jaxcache.cache.move.pack import write_stream
-from jaxcache.cache.move.step import Outcome
+from jaxcache.cache.move.bundle_file import bundle_bytes
+from jaxcache.cache.move.bundle_target import write_stream
+from jaxcache.cache.move.export_plan import plan_export
+from jaxcache.cache.move.import_bundle import execute_import, plan_import
+from jaxcache.cache.move.plan import Outcome
 from jaxcache.entry.codec import decompress_chunks
 from jaxcache.model import FileInfo
 from jaxcache.store import make_store

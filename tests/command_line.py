@@ -20,7 +20,7 @@ from unittest import mock
 from jaxcache.cache.bundle.compat import Host
 from jaxcache.cli import main, metering, terminal
 from jaxcache.cli.terminal import Color
-from jaxcache.warm import ask
+from jaxcache.warm import query
 
 #: Handlers that a command may change.
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE)
@@ -99,7 +99,7 @@ def _streams(files: Sequence[IO[bytes]], *, on_terminal: bool, one_stream: bool)
             os.close(copy)
 
 
-_probe = ask.probing
+_probe = query.probing
 _hosts: dict[frozenset[tuple[str, str]], Host] = {}
 
 
@@ -130,7 +130,7 @@ def _state(env: dict[str, str], cwd: Path) -> Iterator[None]:
     environment, place, mask = dict(os.environ), os.getcwd(), os.umask(0o22)
     os.umask(mask)
     handlers = {number: signal.getsignal(number) for number in _SIGNALS}
-    with warnings.catch_warnings(), mock.patch.object(ask, "probing", _probing_once):
+    with warnings.catch_warnings(), mock.patch.object(query, "probing", _probing_once):
         warnings.simplefilter("error")
         os.environ.clear()
         os.environ.update(env)
@@ -155,7 +155,7 @@ def _forget() -> None:
     """Reset what modules keep from one command to the next; in a process there is only one."""
     terminal._wanted, terminal.debugging = Color.AUTO, False
     metering._wanted = False
-    if traffic := sys.modules.get("jaxcache.store.object.traffic"):
+    if traffic := sys.modules.get("jaxcache.store.object.request_stats"):
         traffic.TRAFFIC.__init__()  # type: ignore[misc]
 
 

@@ -10,7 +10,7 @@ import pytest
 from golden import GOLDEN, INPUTS, ZSTD, World, cases, make_world, read, record, write
 
 from jaxcache.cache.recipe.format import encode_recipe, open_recipe
-from jaxcache.warm.crosshost.profile import profile_bytes, read_profile
+from jaxcache.warm.crosshost.target_profile import profile_bytes, read_profile
 
 COMMANDS = sorted({case.command for case in cases()})
 

@@ -1,8 +1,8 @@
 """Mutation testing by sample: how many small changes of the code do the tests notice?
 
-``python tools/mutation.py [--sample N] [--seed N] [--jobs N] [--room NAME] [--again]`` draws places
-of the rooms below at random, makes one change of cosmic-ray's at each in a copy of the repository,
-and runs those tests of that room that run the changed line, the quickest first, until one fails
+``python tools/mutation.py [--sample N] [--seed N] [--jobs N] [--group NAME] [--again]`` draws places
+of the groups of modules below at random, makes one change of cosmic-ray's at each in a copy of the repository,
+and runs those tests of that group that run the changed line, the quickest first, until one fails
 (all of them where it runs at import). Prints the share that was noticed with its 95 % interval;
 every result goes to ``build/mutation/results.jsonl``, and the changes that nothing noticed, as
 diffs, to ``build/mutation/survivors.diff``. ``--again`` tries those once more, in files that have
@@ -44,8 +44,8 @@ ROOT = Path(__file__).parents[1]
 BUILD = ROOT / "build" / "mutation"
 _BUNDLES = "cache/test_bundle cache/test_bundle_hostile cache/test_bundle_import cli/test_export cli/test_import cli/test_copy"
 _SIGNING = "cache/test_signatures cache/test_trusted_keys cli/test_trust cli/test_push_pull"
-#: Room: modules, and the tests that ought to notice a change of them, the quick ones first.
-ROOMS: dict[str, list[tuple[str, str]]] = {
+#: Group: modules, and the tests that ought to notice a change of them, the quick ones first.
+MODULE_GROUPS: dict[str, list[tuple[str, str]]] = {
     "entry": [
         (
             "jaxcache/entry/{names,codec,frame,read}.py",
@@ -57,7 +57,7 @@ ROOMS: dict[str, list[tuple[str, str]]] = {
             "entry/test_decode entry/test_hostile cli/test_show cli/test_explain",
         ),
         (
-            "jaxcache/entry/{brief,contents,decode,device,hlo,options,shapes}.py",
+            "jaxcache/entry/{summary,contents,decode,device,hlo,options,shapes}.py",
             "entry/test_wire entry/test_options entry/test_decode cli/test_show cli/test_ls",
         ),
     ],
@@ -67,7 +67,7 @@ ROOMS: dict[str, list[tuple[str, str]]] = {
             "cache/test_policy cache/test_eviction_traces cli/test_prune",
         ),
         (
-            "jaxcache/cache/prune/{plan,removable,removal,execute,survey}.py",
+            "jaxcache/cache/prune/{plan,removable,removal,execute,plan_cache}.py",
             "cache/test_prune_plan cache/test_prune_execution cli/test_prune",
         ),
     ],
@@ -76,7 +76,7 @@ ROOMS: dict[str, list[tuple[str, str]]] = {
     ],
     "verify": [
         (
-            "jaxcache/cache/verify/{check,examine,repair,quarantine}.py",
+            "jaxcache/cache/verify/{check,run_checks,repair,quarantine}.py",
             "cache/test_verify_checks cache/test_interrupted cache/test_verify_spread cli/test_verify",
         )
     ],
@@ -98,30 +98,33 @@ ROOMS: dict[str, list[tuple[str, str]]] = {
     ],
     "sync": [
         (
-            "jaxcache/cache/move/{sync,ledgers,room,loop,step,stores,check,choose}.py",
+            "jaxcache/cache/move/{sync,ledgers,size_limit,execute,plan,stores,check,conflicts}.py",
             "cli/test_push_pull cli/test_push_at_work cli/test_remote cli/test_move",
         )
     ],
     "store": [
         (
-            "jaxcache/store/{local,atomic,base,ahead,lockfile}.py",
+            "jaxcache/store/{local,atomic,base,concurrency,lockfile}.py",
             "store/test_local cache/test_interrupted cache/test_vanishing cli/test_shared_directory",
         )
     ],
     "bundle": [
-        ("jaxcache/cache/{gate,archive}.py", f"cache/test_containers cli/test_gate {_BUNDLES}"),
+        (
+            "jaxcache/cache/{admission,archive}.py",
+            f"cache/test_containers cli/test_import_policy {_BUNDLES}",
+        ),
         (
             "jaxcache/cache/bundle/{manifest,format}.py",
             f"cache/test_manifest cache/test_containers {_BUNDLES}",
         ),
         ("jaxcache/cache/bundle/{check,compat}.py", f"cache/test_compat {_BUNDLES}"),
         (
-            "jaxcache/cache/move/{arrive,copy,file,offer,pack,unpack}.py",
+            "jaxcache/cache/move/{import_bundle,bundle_file,export_plan,bundle_target,bundle_source}.py",
             f"cache/test_compat {_BUNDLES}",
         ),
     ],
 }
-#: Which of the tests a room names are run: no sweeps, and nothing that needs a jax.
+#: Which of the tests a group names are run: no sweeps, and nothing that needs a jax.
 _MARKS = "not slow and not jax"
 _MEMORY_BYTES = 8 << 30
 #: A change that makes the tests take this many times as long has made them fail.
@@ -143,9 +146,9 @@ _LIKELY = re.compile(
 class Mutant:
     """One change at one place."""
 
-    room: str
+    group: str
     tests: str
-    """As :data:`ROOMS` names them."""
+    """As :data:`MODULE_GROUPS` names them."""
     file: str
     line: int
     operator: str
@@ -193,7 +196,7 @@ def is_behaviour(node: object) -> bool:
     return True
 
 
-def places(room: str, tests: str, file: Path) -> dict[tuple[int, int], list[Mutant]]:
+def places(group: str, tests: str, file: Path) -> dict[tuple[int, int], list[Mutant]]:
     """Every mutant of a file under the position of what it changes."""
     tree = get_ast(file.read_text())
     found: defaultdict[tuple[int, int], list[Mutant]] = defaultdict(list)
@@ -203,7 +206,7 @@ def places(room: str, tests: str, file: Path) -> dict[tuple[int, int], list[Muta
         for node in ast_nodes(tree):
             for start, _ in operator.mutation_positions(node):
                 if is_behaviour(node):
-                    mutant = Mutant(room, tests, name, start[0], operator_name, occurrence)
+                    mutant = Mutant(group, tests, name, start[0], operator_name, occurrence)
                     found[start].append(mutant)
                 occurrence += 1
     return found
@@ -215,15 +218,15 @@ def modules(pattern: str) -> list[Path]:
     return [ROOT / folder / f"{name}.py" for name in names.strip("{}").split(",")]
 
 
-def draw(rooms: list[str], sample: int, seed: int) -> tuple[list[Mutant], int]:
+def draw(groups: list[str], sample: int, seed: int) -> tuple[list[Mutant], int]:
     """A sample of mutants in random order, and how many places there are to draw from."""
     chance = random.Random(seed)
     everything = [
         mutants
-        for room in rooms
-        for pattern, tests in ROOMS[room]
+        for group in groups
+        for pattern, tests in MODULE_GROUPS[group]
         for file in modules(pattern)
-        for _, mutants in sorted(places(room, tests, file).items())
+        for _, mutants in sorted(places(group, tests, file).items())
     ]
     chosen = chance.sample(everything, min(sample, len(everything)))
     return [chance.choice(mutants) for mutants in chosen], len(everything)
@@ -328,7 +331,7 @@ def _compiles(source: str) -> bool:
 
 
 def test_files(tests: str) -> list[str]:
-    """The paths of tests as :data:`ROOMS` names them."""
+    """The paths of tests as :data:`MODULE_GROUPS` names them."""
     return [f"tests/{name}.py" for name in tests.split()]
 
 
@@ -386,18 +389,18 @@ def read_results(log: Path) -> list[Result]:
 
 
 def report(results: list[Result]) -> None:
-    """Print the shares, by room and in all, and keep the survivors."""
-    rooms: defaultdict[str, list[Result]] = defaultdict(list)
+    """Print the shares, by group and in all, and keep the survivors."""
+    groups: defaultdict[str, list[Result]] = defaultdict(list)
     for result in results:
-        rooms[result.mutant.room].append(result)
-    print("| room | changes | noticed | share | 95 % interval |\n|---|---|---|---|---|")
-    for name, some in [*sorted(rooms.items()), ("all", results)]:
+        groups[result.mutant.group].append(result)
+    print("| group | changes | noticed | share | 95 % interval |\n|---|---|---|---|---|")
+    for name, some in [*sorted(groups.items()), ("all", results)]:
         hits = sum(r.outcome != "survived" for r in some)
         low, high = interval(hits, len(some))
         share = f"{hits / len(some):.1%} | {low:.1%} to {high:.1%}"
         print(f"| {name} | {len(some)} | {hits} | {share} |")
     survivors = [r for r in results if r.outcome == "survived"]
-    text = "\n\n".join(f"# {r.mutant.room}: {r.mutant.operator}\n{r.diff}" for r in survivors)
+    text = "\n\n".join(f"# {r.mutant.group}: {r.mutant.operator}\n{r.diff}" for r in survivors)
     (BUILD / "survivors.diff").write_text(text + "\n")
     print(f"\n{len(survivors)} survivors in {BUILD.relative_to(ROOT) / 'survivors.diff'}")
 
@@ -408,7 +411,7 @@ def main() -> None:
     parser.add_argument("--sample", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--room", choices=ROOMS, action="append")
+    parser.add_argument("--group", choices=MODULE_GROUPS, action="append")
     parser.add_argument("--again", action="store_true", help="only what survived before")
     args = parser.parse_args()
     log, partial = BUILD / "results.jsonl", BUILD / "results.partial"
@@ -416,7 +419,7 @@ def main() -> None:
         before = [r for r in read_results(log) if r.outcome != "survived"]
         mutants = [r.mutant for r in read_results(log) if r.outcome == "survived"]
     else:
-        mutants, count = draw(args.room or list(ROOMS), args.sample, args.seed)
+        mutants, count = draw(args.group or list(MODULE_GROUPS), args.sample, args.seed)
         print(f"{len(mutants)} of {count} places, seed {args.seed}", file=sys.stderr)
         before = [r for r in read_results(partial) if r.mutant in mutants]
         mutants = [m for m in mutants if m not in {r.mutant for r in before}]

@@ -24,8 +24,8 @@ from pathlib import Path
 import zstandard
 
 import jaxcache
-from jaxcache.live.bound import Bound
 from jaxcache.live.counters import Counters
+from jaxcache.live.evictor import Evictor
 from jaxcache.live.settings import resolve
 from jaxcache.live.shared_uses import SharedUses
 from jaxcache.live.uses import UseLog, compact
@@ -108,7 +108,7 @@ class Machine:
             (self.tier / name).write_bytes(data)
         before = keys_in(self.root)
         settings = resolve({"max_entries": LOCAL_ENTRIES, "policy": self.policy})
-        Bound(place, settings, None, Counters()).sweep()
+        Evictor(place, settings, None, Counters()).evict()
         world.check_removals(place, before, keys_in(self.root))
 
 

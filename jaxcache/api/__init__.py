@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from jaxcache.cache.prune.plan import PrunePlan
     from jaxcache.cache.prune.removal import Execution
     from jaxcache.cache.seal import SealPlan, SealResult
-    from jaxcache.cache.show import Shown
-    from jaxcache.cache.verify.examine import Verification
+    from jaxcache.cache.show import EntryDetails
     from jaxcache.cache.verify.quarantine import Restoration
     from jaxcache.cache.verify.repair import Repair, RepairPlan
+    from jaxcache.cache.verify.run_checks import Verification
 
 
 __all__ = ["Cache", "open"]
@@ -92,7 +92,7 @@ class Cache(MovingMethods, CompilingMethods):
             self.store,
             self.layout,
             chosen,
-            heads=True,
+            headers=True,
             details=chosen.long,
             now_ns=time.time_ns(),
             progress=progress,
@@ -106,7 +106,7 @@ class Cache(MovingMethods, CompilingMethods):
         """
         return count_cache(self.store, self.layout, now_ns=time.time_ns(), progress=progress)
 
-    def show(self, key: str) -> "Shown":
+    def show(self, key: str) -> "EntryDetails":
         """Everything inside one entry of JAX; a glob gives the first that fits.
 
         >>> cache.show("jit_mlp").contents.program.results
@@ -134,7 +134,7 @@ class Cache(MovingMethods, CompilingMethods):
                 ``python`` load each entry, in a child process; ``jobs`` is 1 by default, because
                 more need a main module that can be imported.
         """
-        from jaxcache.cache.verify.examine import verify
+        from jaxcache.cache.verify.run_checks import verify
         from jaxcache.warm.loading import make_loader
 
         chosen = VerifyOptions.read(keys=keys, **options)
@@ -143,7 +143,7 @@ class Cache(MovingMethods, CompilingMethods):
             self.layout,
             chosen,
             now_ns=time.time_ns(),
-            loader=make_loader(chosen) if self.layout.stands_alone else None,
+            loader=make_loader(chosen) if self.layout.single_file_entries else None,
             progress=progress,
         )
 
@@ -255,7 +255,7 @@ class Cache(MovingMethods, CompilingMethods):
             UsageError: no limit is given, or a value cannot be read.
             TypeError: there is no such option.
         """
-        from jaxcache.cache.prune.survey import plan_cache_prune
+        from jaxcache.cache.prune.plan_cache import plan_cache_prune
 
         chosen = PruneOptions.read(**options)
         now_ns = time.time_ns()
@@ -270,7 +270,7 @@ class Cache(MovingMethods, CompilingMethods):
         Raises:
             JaxcacheError: ``no-match``, ``ambiguous-key``, ``pinned``.
         """
-        from jaxcache.cache.prune.survey import plan_cache_removal
+        from jaxcache.cache.prune.plan_cache import plan_cache_removal
 
         return plan_cache_removal(self.store, self.layout, keys, filters, now_ns=time.time_ns())
 
@@ -298,8 +298,8 @@ class Cache(MovingMethods, CompilingMethods):
             case "PrunePlan":
                 from jaxcache.cache.prune.execute import remove
 
-                guard = self.layout.guard
-                return remove(self.store, plan.removals, guard=guard, progress=progress)
+                file_lock = self.layout.file_lock
+                return remove(self.store, plan.removals, file_lock=file_lock, progress=progress)
             case "SealPlan":
                 from jaxcache.cache.seal import execute_seal
 

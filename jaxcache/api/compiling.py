@@ -8,7 +8,7 @@ from jaxcache.options.run import CallOptions, CompileOptions, DoctorOptions, Run
 from jaxcache.store.base import Store
 
 if TYPE_CHECKING:
-    from jaxcache.cache.doctor.examine import Diagnosis
+    from jaxcache.cache.doctor.run_checks import Diagnosis
     from jaxcache.cache.explain.sides import Explanation
     from jaxcache.warm.compiling.report import CompileReport
     from jaxcache.warm.report import Report
@@ -155,15 +155,15 @@ class CompilingMethods:
             options: :class:`jaxcache.options.run.DoctorOptions`: ``python``, ``fix``,
                 ``max_decoded`` (0 decodes all entries).
         """
-        from jaxcache.cache.doctor.examine import diagnose
-        from jaxcache.warm.ask import ask_settings
+        from jaxcache.cache.doctor.run_checks import diagnose
+        from jaxcache.warm.query import query_settings
 
         chosen = DoctorOptions.read(**options)
         if self.layout.diagnose is not None:
             chosen.check_known(self.layout.name, ())
             diagnosis: Any = self.layout.diagnose(self.store.url, os.environ, {})
             return diagnosis  # type: ignore[no-any-return]
-        interpreter, settings, no_jax = ask_settings(chosen.python, os.environ)
+        interpreter, settings, no_jax = query_settings(chosen.python, os.environ)
         return diagnose(
             self.store.url,
             settings=settings,

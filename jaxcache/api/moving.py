@@ -14,7 +14,7 @@ from jaxcache.store.base import Store
 if TYPE_CHECKING:
     from jaxcache.cache.bundle.manifest import Manifest
     from jaxcache.cache.diff import Diff
-    from jaxcache.cache.move.step import Outcome, Plan
+    from jaxcache.cache.move.plan import Outcome, Plan
     from jaxcache.cache.trust import TrustedKey
 
 
@@ -60,7 +60,7 @@ class MovingMethods:
         Raises:
             UsageError: ``exists``, where the file is there and is not a bundle.
         """
-        from jaxcache.cache.move import file as bundle_file
+        from jaxcache.cache.move import bundle_file as bundle_file
         from jaxcache.layouts.sides import open_side
         from jaxcache.store import open_store
 
@@ -113,7 +113,7 @@ class MovingMethods:
         """
         from jaxcache.cache.bundle.check import verify_bundle
         from jaxcache.cache.bundle.format import open_bundle
-        from jaxcache.cache.move.arrive import execute_import
+        from jaxcache.cache.move.import_bundle import execute_import
         from jaxcache.cache.trust import check_signatures
         from jaxcache.layouts import check_layout, load_layout
 

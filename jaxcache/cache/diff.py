@@ -4,18 +4,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from jaxcache.cache.admission import CheckedContent, read_content
 from jaxcache.cache.bundle.format import Bundle
 from jaxcache.cache.bundle.manifest import JAX, BundleItem
-from jaxcache.cache.gate import Content, read_content
 from jaxcache.cache.inventory import take_inventory
-from jaxcache.cache.ledger.record import Record, fold
+from jaxcache.cache.ledger.record import LedgerRecord, fold
 from jaxcache.cache.scan import Progress, load_ledger
 from jaxcache.entry.codec import CodecError
 from jaxcache.model import Problem, result_repr
 from jaxcache.store.base import MissingError, Store, StoreError
 
 
-class Held(NamedTuple):
+class DiffEntry(NamedTuple):
     """One entry of one side."""
 
     key: str
@@ -34,7 +34,7 @@ class DiffSide:
     __repr__ = result_repr
 
     location: str
-    entries: dict[str, Held]
+    entries: dict[str, DiffEntry]
     damaged: tuple[Problem, ...] = ()
     reference: str = ""
     """SHA-256 of a bundle's manifest; empty for a directory."""
@@ -45,11 +45,11 @@ class DiffSide:
     """Whether two compiles of one program that took another time are two contents."""
 
 
-class Pair(NamedTuple):
+class ContentMismatch(NamedTuple):
     """One key with two contents."""
 
-    left: Held
-    right: Held
+    left: DiffEntry
+    right: DiffEntry
 
     @property
     def payload_differs(self) -> bool:
@@ -65,9 +65,9 @@ class Diff:
 
     left: DiffSide
     right: DiffSide
-    only_left: tuple[Held, ...]
-    only_right: tuple[Held, ...]
-    differing: tuple[Pair, ...]
+    only_left: tuple[DiffEntry, ...]
+    only_right: tuple[DiffEntry, ...]
+    differing: tuple[ContentMismatch, ...]
     same: int
 
     @property
@@ -85,11 +85,15 @@ def read_bundle(bundle: Bundle) -> DiffSide:
     return DiffSide(bundle.name, entries, reference=bundle.manifest_sha256)
 
 
-def _hold(record: Record | None, content: BundleItem | Content, key: str, size_bytes: int) -> Held:
+def _hold(
+    record: LedgerRecord | None, content: BundleItem | CheckedContent, key: str, size_bytes: int
+) -> DiffEntry:
     header = content.compile_seconds
     exact = record.compile_seconds if record else None
     seconds = header if exact is None else exact
-    return Held(key, content.payload_sha256, content.payload_bytes, size_bytes, seconds, header)
+    return DiffEntry(
+        key, content.payload_sha256, content.payload_bytes, size_bytes, seconds, header
+    )
 
 
 def read_cache(store: Store, progress: Progress | None) -> DiffSide:
@@ -98,7 +102,7 @@ def read_cache(store: Store, progress: Progress | None) -> DiffSide:
     Raises:
         NoCacheError
     """
-    entries: dict[str, Held] = {}
+    entries: dict[str, DiffEntry] = {}
     damaged: list[Problem] = []
     inventory = take_inventory(store)
     ledger = load_ledger(store, inventory)
@@ -128,7 +132,7 @@ def read_cache(store: Store, progress: Progress | None) -> DiffSide:
 def diff_sides(left: DiffSide, right: DiffSide) -> Diff:
     """Compare two sides, key by key."""
     both = sorted(left.entries.keys() & right.entries.keys())
-    pairs = [Pair(left.entries[k], right.entries[k]) for k in both]
+    pairs = [ContentMismatch(left.entries[k], right.entries[k]) for k in both]
     times = left.times_count and right.times_count
     differing = [
         p
@@ -145,11 +149,11 @@ def diff_sides(left: DiffSide, right: DiffSide) -> Diff:
     )
 
 
-def _only(these: dict[str, Held], others: dict[str, Held]) -> tuple[Held, ...]:
+def _only(these: dict[str, DiffEntry], others: dict[str, DiffEntry]) -> tuple[DiffEntry, ...]:
     return tuple(these[k] for k in sorted(these.keys() - others.keys()))
 
 
-def sum_sizes(held: Iterable[Held]) -> tuple[int, float]:
+def sum_sizes(held: Iterable[DiffEntry]) -> tuple[int, float]:
     """Bytes and compile seconds at stake."""
     entries = list(held)
     return sum(h.size_bytes for h in entries), float(sum(h.compile_seconds for h in entries))

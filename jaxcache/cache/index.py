@@ -18,10 +18,10 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
-from jaxcache.cache.heads import HeadFacts
+from jaxcache.cache.entry_headers import HeaderFacts
 from jaxcache.cache.sidefile import read_checked, side_path, write_checked
-from jaxcache.entry.brief import Brief
-from jaxcache.entry.codec import Head
+from jaxcache.entry.codec import EntryHeader
+from jaxcache.entry.summary import EntrySummary
 from jaxcache.model import FileInfo
 
 _SETTLED_NS = 2_000_000_000
@@ -157,8 +157,8 @@ def _take(data: memoryview, start: int, count: int) -> "array[int]":
 class KnownEntry(NamedTuple):
     """The facts of one entry in the index."""
 
-    facts: HeadFacts
-    brief: Brief | None
+    facts: HeaderFacts
+    summary: EntrySummary | None
     """None where the entry was never decoded."""
 
 
@@ -168,7 +168,7 @@ class Index(FactIndex):
     facts = (
         *("stamp_mtime", "stamp_inode", "stamp"),
         *("content", "seconds", "codec", "sealed", "head_kind", "head_detail"),
-        *Brief._fields[:-1],
+        *EntrySummary._fields[:-1],
         *("brief_kind", "brief_detail"),
     )
     texts = frozenset({"codec", "head_kind", "head_detail", *facts[9:]})
@@ -176,16 +176,16 @@ class Index(FactIndex):
 
     def __init__(self, path: Path, *, now_ns: int) -> None:
         super().__init__(path, now_ns=now_ns)
-        self._heads: dict[tuple[int, ...], tuple[Head | None, Any]] = {}
-        self._briefs: dict[tuple[int, ...], Brief] = {}
+        self._headers: dict[tuple[int, ...], tuple[EntryHeader | None, Any]] = {}
+        self._summaries: dict[tuple[int, ...], EntrySummary] = {}
 
     def recall(
         self, files: Iterable[tuple[FileInfo, FileInfo | None]]
     ) -> Iterator[KnownEntry | None]:
         """Yield the facts of each entry and its ``-atime`` file; None if either has changed."""
         stamp_mtime, stamp_inode, used, *columns = self._columns[3:]
-        heads = columns[:6]
-        briefs = columns[6:]
+        headers = columns[:6]
+        summaries = columns[6:]
         for info, stamp in files:
             row = self._row(info)
             if row is None:
@@ -196,12 +196,16 @@ class Index(FactIndex):
                 yield None
                 continue
             stamp_bytes = stamp and used[row].to_bytes(8, "little", signed=True)
-            head, problem = self._head(tuple([column[row] for column in heads]))
-            brief = self._brief(tuple([column[row] for column in briefs]))
-            yield KnownEntry(HeadFacts(head, problem, stamp_bytes), brief)
+            header, problem = self._header(tuple([column[row] for column in headers]))
+            summary = self._summary(tuple([column[row] for column in summaries]))
+            yield KnownEntry(HeaderFacts(header, problem, stamp_bytes), summary)
 
     def learn(
-        self, info: FileInfo, stamp: FileInfo | None, facts: HeadFacts, brief: Brief | None
+        self,
+        info: FileInfo,
+        stamp: FileInfo | None,
+        facts: HeaderFacts,
+        summary: EntrySummary | None,
     ) -> None:
         """Remember what was read of one entry, if its files are settled and could be read."""
         if facts.gone or not self._is_settled(info):
@@ -210,55 +214,55 @@ class Index(FactIndex):
             facts.stamp is not None and len(facts.stamp) == 8 and self._is_settled(stamp)
         ):
             return
-        if _is_unreadable(facts.problem) or (brief and _is_unreadable(brief.problem)):
+        if _is_unreadable(facts.problem) or (summary and _is_unreadable(summary.problem)):
             return
         stamp_row = (-1, -1, -1)
         if stamp is not None and facts.stamp is not None:
             used = int.from_bytes(facts.stamp, "little", signed=True)
             stamp_row = (stamp.mtime_ns, stamp.inode, used)
-        self._put(info, (*stamp_row, *self._head_row(facts), *self._brief_row(brief)))
+        self._put(info, (*stamp_row, *self._header_row(facts), *self._summary_row(summary)))
 
-    def _head_row(self, facts: HeadFacts) -> tuple[int, ...]:
-        head = facts.head
+    def _header_row(self, facts: HeaderFacts) -> tuple[int, ...]:
+        header = facts.header
         kind, detail = facts.problem or (None, None)
-        if head is None:
+        if header is None:
             return (-1, -1, -1, -1, self._id(kind), self._id(detail))
-        content = -1 if head.content_bytes is None else head.content_bytes
-        seconds = -1 if head.compile_seconds is None else head.compile_seconds
-        return (content, seconds, self._id(head.codec), int(head.checksum), -1, -1)
+        content = -1 if header.content_bytes is None else header.content_bytes
+        seconds = -1 if header.compile_seconds is None else header.compile_seconds
+        return (content, seconds, self._id(header.codec), int(header.checksum), -1, -1)
 
-    def _brief_row(self, brief: Brief | None) -> tuple[int, ...]:
-        if brief is None:
-            return (-1,) * (len(Brief._fields) + 1)
-        return tuple(map(self._id, (*brief[:-1], *(brief.problem or (None, None)))))
+    def _summary_row(self, summary: EntrySummary | None) -> tuple[int, ...]:
+        if summary is None:
+            return (-1,) * (len(EntrySummary._fields) + 1)
+        return tuple(map(self._id, (*summary[:-1], *(summary.problem or (None, None)))))
 
-    def _head(self, row: tuple[int, ...]) -> tuple[Head | None, Any]:
-        pair = self._heads.get(row)
+    def _header(self, row: tuple[int, ...]) -> tuple[EntryHeader | None, Any]:
+        pair = self._headers.get(row)
         if pair is None:
             content, seconds, codec, sealed, kind, detail = row
-            head = None
+            header = None
             if codec != -1:
                 name: Any = self._texts[codec]
-                head = Head(
+                header = EntryHeader(
                     name,
                     None if content < 0 else content,
                     bool(sealed),
                     None if seconds < 0 else seconds,
                 )
             problem = None if kind == -1 else (self._text(kind), self._text(detail))
-            pair = self._heads[row] = (head, problem)
+            pair = self._headers[row] = (header, problem)
         return pair
 
-    def _brief(self, row: tuple[int, ...]) -> Brief | None:
+    def _summary(self, row: tuple[int, ...]) -> EntrySummary | None:
         if row[0] == -1:
             return None
-        brief = self._briefs.get(row)
-        if brief is None:
+        summary = self._summaries.get(row)
+        if summary is None:
             facts: Any
             *facts, kind, detail = map(self._text, row)
             problem: Any = None if kind is None else (kind, detail)
-            brief = self._briefs[row] = Brief._make((*facts, problem))
-        return brief
+            summary = self._summaries[row] = EntrySummary._make((*facts, problem))
+        return summary
 
 
 def _is_unreadable(problem: tuple[str, str] | None) -> bool:

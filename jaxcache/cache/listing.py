@@ -16,7 +16,7 @@ from jaxcache.units import format_compiling, format_count, format_duration, form
 
 if TYPE_CHECKING:
     from jaxcache.cache.scan import Scan
-    from jaxcache.layouts.base import Layout, Seen
+    from jaxcache.layouts.base import Layout, ScanResult
 
 
 #: Unread entries beyond a limit that are opened all the same, for the sums: 0.1 s of work.
@@ -95,7 +95,7 @@ def list_cache(
     layout: "Layout",
     options: ListOptions,
     *,
-    heads: bool,
+    headers: bool,
     details: bool = False,
     deep: bool = False,
     sums: bool = True,
@@ -107,7 +107,7 @@ def list_cache(
     """List a cache: the entries that fit every KEY and filter, sorted, at most ``limit``.
 
     Args:
-        heads: whether the output shows what needs entries to be opened; if not, they are opened
+        headers: whether the output shows what needs entries to be opened; if not, they are opened
             only where a filter or the order asks for it.
         details: whether it shows what needs them to be decoded; only those shown are, unless a
             filter or the order asks for all.
@@ -129,20 +129,22 @@ def list_cache(
     by_use = False
     decode_all = details and limit is None and store.remote  # one request for both
     by_name = sort.partition(":")[0] in ("key", "used")
-    if index_folder and (heads or details or filters or not by_name or store.remote):
+    if index_folder and (headers or details or filters or not by_name or store.remote):
         index = layout.load_index(index_folder, store.url, now_ns=now_ns)
     if keys or filters or sort != "key":
-        from jaxcache.cache.select import Selection
+        from jaxcache.cache.selection import Selection
 
         selection = Selection.parse(keys, filters, sort)
-        needed = selection.scan_options(has_heads=layout.has_heads)
-        heads |= needed["heads"]
+        needed = selection.scan_options(has_headers=layout.has_headers)
+        headers |= needed["headers"]
         decode_all |= needed["details"]
         by_use = selection.depth >= Depth.DATED
     # Then only the entries that are shown are opened, and the sums leave the others out.
-    opens_shown = not (sums or store.remote or limit is None) and heads
-    opens_shown &= layout.keeps_index and layout.has_heads and not (needed and needed["heads"])
-    first: dict[str, Any] = {"heads": False, "dates": by_use} if opens_shown else {"heads": heads}
+    opens_shown = not (sums or store.remote or limit is None) and headers
+    opens_shown &= layout.keeps_index and layout.has_headers and not (needed and needed["headers"])
+    first: dict[str, Any] = (
+        {"headers": False, "dates": by_use} if opens_shown else {"headers": headers}
+    )
     aids = ScanAids(index, workers, progress)
     scan_result = layout.scan(store, aids, details=decode_all, deep=deep, **first)
     if selection is None:
@@ -153,8 +155,8 @@ def list_cache(
         shown = chosen if len(chosen) <= _READ_AT_ONCE else chosen[:limit]
         scan_result = decode_entries(store, cast("Scan", scan_result), shown, aids, details=False)
         chosen = _as_read(scan_result, chosen)
-    if (details or (heads and not layout.has_heads)) and not decode_all:
-        hurried = not (options.long or layout.has_heads)
+    if (details or (headers and not layout.has_headers)) and not decode_all:
+        hurried = not (options.long or layout.has_headers)
         scan_result = layout.decode(store, scan_result, chosen[:limit], aids, hurried=hurried)
         chosen = _as_read(scan_result, chosen)
     problems = tuple(scan_result.problems)
@@ -174,7 +176,7 @@ def list_cache(
     )
 
 
-def _as_read(scan_result: "Seen", chosen: Sequence[Entry]) -> list[Entry]:
+def _as_read(scan_result: "ScanResult", chosen: Sequence[Entry]) -> list[Entry]:
     """The chosen entries, as they are after more of them has been read."""
     read = {entry.file: entry for entry in scan_result.entries}
     return [read[entry.file] for entry in chosen if entry.file in read]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from jaxcache.cache.explain.churn import Churn
 from jaxcache.cache.inventory import counted_bytes
 from jaxcache.cache.ledger.uses import Uses, count_uses
-from jaxcache.cache.prune.bounds import without_suffix
+from jaxcache.cache.prune.limits import without_suffix
 from jaxcache.cache.prune.plan import plan_items
 from jaxcache.cache.prune.removable import find_removable, total_bytes
 from jaxcache.cache.prune.removal import Removal, count_entries, freed_bytes, lost_compile_seconds
@@ -84,10 +84,10 @@ def make_overview(
         NoCacheError
     """
     aids = ScanAids(index, workers, progress)
-    scan_result: Any = layout.scan(store, aids, heads=True, details=True, deep=True)
+    scan_result: Any = layout.scan(store, aids, headers=True, details=True, deep=True)
     if index is not None:
         index.save(entry.file for entry in scan_result.entries)
-    alone = layout.stands_alone
+    alone = layout.single_file_entries
     ledger = scan_result.ledger if alone else None
     records = [ledger.record(entry.key) for entry in scan_result.entries] if ledger else []
     exact = frozenset(k.key for k in records if k and k.compile_seconds is not None)
@@ -127,7 +127,7 @@ def _forecast_units(
                 options.replace(max_size_bytes=bound),
                 cache_dir=store.url,
                 now_ns=now_ns,
-                rank=layout.rank,
+                removal_rank=layout.removal_rank,
             )
         except JaxcacheError:  # files that may not go alone are more
             break
@@ -139,8 +139,8 @@ def forecast_sizes(scan_result: Scan, policy: str, *, now_ns: int) -> tuple[Size
     """Plan what a policy would remove at evenly spaced sizes, from the whole cache down to nothing.
 
     Args:
-        scan_result: a deep scan with heads. Sizes that cannot be reached because of files that are
-            no entries are left out.
+        scan_result: a deep scan with headers. Sizes that cannot be reached because of files that
+            are no entries are left out.
     """
     options = PruneOptions(max_size_bytes=1, policy=policy)
     removable = find_removable(None, scan_result, options, now_ns=now_ns)

@@ -5,15 +5,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import tee
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jaxcache.cache.heads import (
-    HeadFacts,
-    HeadRequest,
-    read_briefs,
+from jaxcache.cache.entry_files import ATIME_BYTES
+from jaxcache.cache.entry_headers import (
+    HeaderFacts,
+    HeaderRequest,
     read_facts,
-    read_facts_and_briefs,
+    read_facts_and_summaries,
+    read_summaries,
 )
 from jaxcache.cache.inventory import EntryFile, Inventory, take_inventory
-from jaxcache.cache.pair import ATIME_BYTES
 from jaxcache.core.frame import HEADER_BYTES
 from jaxcache.core.names import ATIME_SUFFIX
 from jaxcache.core.use import FileDates, LastUse, LastUses, find_reads, find_writes, is_possible
@@ -23,9 +23,9 @@ from jaxcache.store.base import Store
 
 if TYPE_CHECKING:  # a plain listing uses neither
     from jaxcache.cache.index import Index, KnownEntry
-    from jaxcache.cache.ledger.record import Record
+    from jaxcache.cache.ledger.record import LedgerRecord
     from jaxcache.cache.ledger.segments import Ledger
-    from jaxcache.entry.brief import Brief
+    from jaxcache.entry.summary import EntrySummary
 
 #: Called with (done, total) now and then.
 Progress = Callable[[int, int], None]
@@ -65,7 +65,7 @@ def scan(
     store: Store,
     aids: ScanAids = NO_AIDS,
     *,
-    heads: bool = True,
+    headers: bool = True,
     dates: bool = True,
     deep: bool = False,
     details: bool = False,
@@ -75,7 +75,7 @@ def scan(
     A bad entry is an entry with problems; a file that vanishes while the scan runs is left out.
 
     Args:
-        heads: read the start of each entry, for codec, payload size, seal and seconds. Without
+        headers: read the start of each entry, for codec, payload size, seal and seconds. Without
             it those are unknown, and the scan opens no entry.
         dates: read the ``-atime`` files; without them, the last use is what the file system tells.
         deep: also take inventory of side caches (see :func:`take_inventory`).
@@ -85,7 +85,7 @@ def scan(
         NoCacheError: the directory cannot be listed.
     """
     inventory = take_inventory(store, deep=deep)
-    scan_options = {"heads": heads, "dates": dates, "details": details}
+    scan_options = {"headers": headers, "dates": dates, "details": details}
     rule = make_rule(store, inventory)
     entries, problems = read_entries(
         store, inventory.entries, inventory.atimes, aids, rule=rule, **scan_options
@@ -129,7 +129,7 @@ def decode_entries(
 
     Args:
         hurried: decode none of them if that takes time to speak of.
-        details: if not, read their heads alone, of a scan that was made without.
+        details: if not, read their headers alone, of a scan that was made without.
     """
     names = {e.file for e in wanted if (e.platform if details else e.codec) == "unknown"}
     if not names or (hurried and len(names) > _DECODED_AT_ONCE):
@@ -167,7 +167,7 @@ def with_ledger(
     )
 
 
-def with_record(entry: Entry, record: "Record", rule: LastUses) -> Entry:
+def with_record(entry: Entry, record: "LedgerRecord", rule: LastUses) -> Entry:
     """Add what the ledger has of one entry."""
     from dataclasses import replace
 
@@ -194,7 +194,7 @@ def read_entries(
     aids: ScanAids = NO_AIDS,
     *,
     rule: LastUses | None = None,
-    heads: bool = True,
+    headers: bool = True,
     dates: bool = True,
     details: bool = False,
 ) -> tuple[list[Entry], list[Problem]]:
@@ -219,12 +219,12 @@ def read_entries(
     stamps = {} if store.remote or not dates else atimes
     dated = ((f.info, _atime_of(f, stamps)) for f in unread)
     requests = [
-        HeadRequest(i.name, i.size_bytes, stamp and stamp.name, heads) for i, stamp in dated
+        HeaderRequest(i.name, i.size_bytes, stamp and stamp.name, headers) for i, stamp in dated
     ]
-    facts_of: Iterator[HeadFacts]
-    briefs_of: Iterator[Brief] = iter(())
+    facts_of: Iterator[HeaderFacts]
+    summaries_of: Iterator[EntrySummary] = iter(())
     if details:
-        facts_of, briefs_of = _read_and_decode(store, files, recalled, requests, aids.workers)
+        facts_of, summaries_of = _read_and_decode(store, files, recalled, requests, aids.workers)
     else:
         facts_of = read_facts(store, requests, workers=aids.workers)
     entries: list[Entry] = []
@@ -233,21 +233,21 @@ def read_entries(
         if aids.progress and done % _PROGRESS_EVERY == 0:
             aids.progress(done, len(files))
         facts = next(facts_of) if recalled_facts is None else recalled_facts.facts
-        brief = recalled_facts.brief if recalled_facts else None
+        summary = recalled_facts.summary if recalled_facts else None
         learnt = recalled_facts is None
-        if details and brief is None:
-            brief = next(briefs_of)
+        if details and summary is None:
+            summary = next(summaries_of)
             learnt = True
         if facts.gone:
             continue
-        if learnt and heads and index is not None:
-            index.learn(file.info, _atime_of(file, atimes), facts, brief)
-        own_problems = tuple(_problems(file, facts, brief, now_ns))
+        if learnt and headers and index is not None:
+            index.learn(file.info, _atime_of(file, atimes), facts, summary)
+        own_problems = tuple(_problems(file, facts, summary, now_ns))
         problems.extend(own_problems)
         stamp_ns = _stamp_ns(facts.stamp)
         if store.remote and (stamp := _atime_of(file, atimes)):
             stamp_ns = stamp.mtime_ns  # JAX puts it at every use
-        entries.append(_entry(file, facts, brief, rule, stamp_ns, own_problems))
+        entries.append(_entry(file, facts, summary, rule, stamp_ns, own_problems))
     if aids.progress:
         aids.progress(len(files), len(files))
     return entries, problems
@@ -257,25 +257,25 @@ def _read_and_decode(
     store: Store,
     files: Sequence[EntryFile],
     recalled: "Sequence[KnownEntry | None]",
-    requests: Sequence[HeadRequest],
+    requests: Sequence[HeaderRequest],
     workers: int,
-) -> "tuple[Iterator[HeadFacts], Iterator[Brief]]":
-    """The facts of the files that nothing is known of, and the briefs of those that have none."""
+) -> "tuple[Iterator[HeaderFacts], Iterator[EntrySummary]]":
+    """The facts of the files that the index lacks, and the summaries that it lacks."""
     undecoded = [
         (f, recalled_facts)
         for f, recalled_facts in zip(files, recalled, strict=True)
-        if recalled_facts is None or recalled_facts.brief is None
+        if recalled_facts is None or recalled_facts.summary is None
     ]
     wanted = [f for f, _ in undecoded]
     if not store.remote:
-        briefs = read_briefs(store, wanted, workers=workers)
-        return read_facts(store, requests, workers=workers), briefs
+        summaries = read_summaries(store, wanted, workers=workers)
+        return read_facts(store, requests, workers=workers), summaries
     # One request tells both.
-    both, again = tee(zip(undecoded, read_facts_and_briefs(store, wanted), strict=True))
+    both, again = tee(zip(undecoded, read_facts_and_summaries(store, wanted), strict=True))
     facts = (
         entry_facts for (_, recalled_facts), (entry_facts, _) in both if recalled_facts is None
     )
-    return facts, (brief for _, (_, brief) in again)
+    return facts, (summary for _, (_, summary) in again)
 
 
 def _atime_of(file: EntryFile, atimes: dict[str, FileInfo]) -> FileInfo | None:
@@ -283,12 +283,12 @@ def _atime_of(file: EntryFile, atimes: dict[str, FileInfo]) -> FileInfo | None:
 
 
 def _problems(
-    file: EntryFile, facts: HeadFacts, brief: "Brief | None", now_ns: int
+    file: EntryFile, facts: HeaderFacts, summary: "EntrySummary | None", now_ns: int
 ) -> Iterator[Problem]:
     if facts.problem:
         yield Problem(file.info.name, *facts.problem, file.key_text)
-    elif brief and brief.problem:  # a damaged head damages the rest as well
-        yield Problem(file.info.name, *brief.problem, file.key_text)
+    elif summary and summary.problem:  # a damaged header damages the rest as well
+        yield Problem(file.info.name, *summary.problem, file.key_text)
     if file.kind is FileKind.LEGACY_ENTRY:
         detail = "no -cache suffix: only JAX up to 0.4.30 reads it"
         yield Problem(file.info.name, "legacy-name", detail, file.key_text)
@@ -304,18 +304,18 @@ def _problems(
 
 def _entry(
     file: EntryFile,
-    facts: HeadFacts,
-    brief: "Brief | None",
+    facts: HeaderFacts,
+    summary: "EntrySummary | None",
     rule: LastUses,
     stamp_ns: int | None,
     problems: tuple[Problem, ...],
 ) -> Entry:
     info = file.info
     key = file.key
-    head = facts.head
+    header = facts.header
     use = rule.of(FileDates(info.mtime_ns, info.atime_ns, stamp_ns, info.ctime_ns or None))
-    content = head.content_bytes if head else None
-    seconds = head.compile_seconds if head else None
+    content = header.content_bytes if header else None
+    seconds = header.compile_seconds if header else None
     return Entry(
         key=file.key_text,
         module=key.module,
@@ -323,14 +323,14 @@ def _entry(
         file=info.name,
         size_bytes=info.size_bytes,
         payload_bytes=None if content is None else content - HEADER_BYTES,
-        codec=head.codec if head else "unknown",
-        sealed=head.checksum if head else False,
+        codec=header.codec if header else "unknown",
+        sealed=header.checksum if header else False,
         compile_seconds=None if seconds is None else float(seconds),
         created_ns=info.mtime_ns,
         last_used_ns=use.at_ns,
         last_used_from=use.source,
         problems=tuple(p.kind for p in problems) if problems else (),
-        **(brief.facts() if brief else {}),
+        **(summary.facts() if summary else {}),
     )
 
 

@@ -14,14 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+from jaxcache.cache.entry_files import find
 from jaxcache.cache.inventory import EntryFile
-from jaxcache.cache.ledger.record import SEALED, Event, Record
+from jaxcache.cache.ledger.record import SEALED, Event, LedgerRecord
 from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.cache.leftovers import delete_leftovers
-from jaxcache.cache.pair import find
 from jaxcache.cache.parallel import ByteBudget
 from jaxcache.cache.scan import Progress, Scan, ScanAids, scan
-from jaxcache.cache.select import Selection
+from jaxcache.cache.selection import Selection
 from jaxcache.cache.under_lock import LOCK_TIMEOUT_SECONDS
 from jaxcache.cache.verify.check import (
     MAX_DECODED_BYTES,
@@ -53,14 +53,14 @@ _LEDGER_EVERY = 256
 LEVEL_FACT = "seal_level"
 
 
-class Skipped(NamedTuple):
+class SkippedEntry(NamedTuple):
     """One entry that is left as it is."""
 
     entry: Entry
     reason: SealReason
 
 
-class Unwritten(NamedTuple):
+class SealFailure(NamedTuple):
     """One entry that could not be written, and is as it was."""
 
     entry: Entry
@@ -78,7 +78,7 @@ class SealPlan:
     level: int | None
     """The compression level of ``--recompress``; None adds checksums only."""
     todo: tuple[Entry, ...]
-    skipped: tuple[Skipped, ...]
+    skipped: tuple[SkippedEntry, ...]
     scan: Scan
 
     @property
@@ -93,7 +93,7 @@ class SealPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Sealed:
+class SealedEntry:
     """One entry that was rewritten."""
 
     entry: Entry
@@ -106,11 +106,11 @@ class SealResult:
 
     __repr__ = result_repr
 
-    sealed: tuple[Sealed, ...]
-    skipped: tuple[Skipped, ...]
+    sealed: tuple[SealedEntry, ...]
+    skipped: tuple[SkippedEntry, ...]
     problems: tuple[Problem, ...]
     """Entries that are not sound, which sealing would only cement; they are as they were."""
-    failed: tuple[Unwritten, ...] = ()
+    failed: tuple[SealFailure, ...] = ()
 
     @property
     def saved_bytes(self) -> int:
@@ -135,17 +135,17 @@ def plan_seal(
     scan_result = scan(store, ScanAids(progress=progress), details=selection.depth is Depth.DECODED)
     ledger = scan_result.ledger or Ledger()
     todo: list[Entry] = []
-    skipped: list[Skipped] = []
+    skipped: list[SkippedEntry] = []
     for entry in selection.pick(scan_result.entries, time.time_ns()):
         if not entry.sealed or _wants_level(entry, ledger.record(entry.key), options.recompress):
             todo.append(entry)
         else:
-            skipped.append(Skipped(entry, "sealed"))
+            skipped.append(SkippedEntry(entry, "sealed"))
     todo.sort(key=lambda e: -e.size_bytes)  # the longest first, so that no worker ends alone
     return SealPlan(store.url, options.recompress, tuple(todo), tuple(skipped), scan_result)
 
 
-def _wants_level(entry: Entry, record: Record | None, level: int | None) -> bool:
+def _wants_level(entry: Entry, record: LedgerRecord | None, level: int | None) -> bool:
     """Whether a sealed entry is to be compressed anew."""
     if level is None or record is None or record.file_mtime_ns != entry.created_ns:
         return level is not None
@@ -183,15 +183,15 @@ def execute_seal(
     finally:
         worker.write_ledger()
     return SealResult(
-        tuple(o for o in outcomes if isinstance(o, Sealed)),
-        (*plan.skipped, *(o for o in outcomes if isinstance(o, Skipped))),
+        tuple(o for o in outcomes if isinstance(o, SealedEntry)),
+        (*plan.skipped, *(o for o in outcomes if isinstance(o, SkippedEntry))),
         tuple(problem for o in outcomes if isinstance(o, list) for problem in o),
-        tuple(o for o in outcomes if isinstance(o, Unwritten)),
+        tuple(o for o in outcomes if isinstance(o, SealFailure)),
     )
 
 
 #: What became of one entry; a list where it is not sound.
-_Outcome = Sealed | Skipped | Unwritten | list[Problem]
+_Outcome = SealedEntry | SkippedEntry | SealFailure | list[Problem]
 
 
 class _Worker:
@@ -221,21 +221,21 @@ class _Worker:
             except CodecError as error:
                 age_ns = abs(self._now_ns - entry.created_ns)
                 if error.kind in CUT_SHORT and age_ns < GRACE_NS:
-                    return Skipped(entry, "young")
+                    return SkippedEntry(entry, "young")
                 problem = Problem(entry.file, error.kind, error.detail, entry.key)
             except (ChangedError, MissingError):
-                return Skipped(entry, "gone")
+                return SkippedEntry(entry, "gone")
             except StoreError as error:
                 problem = Problem(entry.file, "unreadable", error.reason, entry.key)
             return self._report(entry, problem)
 
     def _seal(self, entry: Entry, file: EntryFile) -> _Outcome:
         if entry.size_bytes > MAX_DECODED_BYTES or (entry.payload_bytes or 0) > MAX_DECODED_BYTES:
-            return Skipped(entry, "too-large")
+            return SkippedEntry(entry, "too-large")
         frame = self._store.read(entry.file, limit=entry.size_bytes)
         content = decompress_whole(frame, limit=MAX_DECODED_BYTES)
         if content is None:
-            return Skipped(entry, "too-large")
+            return SkippedEntry(entry, "too-large")
         payload = memoryview(content)[HEADER_BYTES:]
         digest = hashlib.sha256(payload).hexdigest()
         record = self._ledger.record(entry.key)
@@ -251,7 +251,7 @@ class _Worker:
         event = Event(entry.key, SEALED, self._now_ns, facts)
         if entry.sealed and len(new) >= len(frame):
             self._learn(event)
-            return Skipped(entry, "no-gain")
+            return SkippedEntry(entry, "no-gain")
         if self._level is not None:  # else its blocks are those that were just decompressed
             check_content(io.BytesIO(new), len(new))
         try:
@@ -259,9 +259,9 @@ class _Worker:
         except (ChangedError, MissingError):
             raise
         except StoreError as error:
-            return Unwritten(entry, error.reason)
+            return SealFailure(entry, error.reason)
         self._learn(event)
-        return Sealed(entry, len(new))
+        return SealedEntry(entry, len(new))
 
     @contextlib.contextmanager
     def _hold(self) -> Iterator[None]:
@@ -274,7 +274,7 @@ class _Worker:
         with contextlib.suppress(StoreError):
             now = find(self._store, entry.file)
             if now is None or not same_file(now, self._files[entry.file].info):
-                return Skipped(entry, "gone")
+                return SkippedEntry(entry, "gone")
         return list(problems)
 
     def _learn(self, event: Event) -> None:

@@ -5,19 +5,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from jaxcache.cache.inventory import EntryFile, Inventory, take_inventory
-from jaxcache.cache.ledger.record import Record
+from jaxcache.cache.ledger.record import LedgerRecord
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.scan import make_rule, read_entries, with_record
-from jaxcache.cache.select import select_by_keys
+from jaxcache.cache.selection import select_by_keys
 from jaxcache.core.names import KERNEL_CACHE, parse_key
 from jaxcache.core.use import LastUses
-from jaxcache.entry.brief import summarize_contents
 from jaxcache.entry.codec import CodecError
 from jaxcache.entry.contents import Contents
 from jaxcache.entry.decode import find_hlo_module
 from jaxcache.entry.kernels import KernelCache, read_kernel_cache
 from jaxcache.entry.names import FileKind, split_name
 from jaxcache.entry.read import OpenPayload, read_contents, read_payload
+from jaxcache.entry.summary import summarize_contents
 from jaxcache.entry.wire import WireError
 from jaxcache.errors import JaxcacheError
 from jaxcache.model import Entry, FileInfo, Problem, result_repr
@@ -28,7 +28,7 @@ MAX_KERNEL_CACHE_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class EntryDetails:
     """One entry with its contents."""
 
     __repr__ = result_repr
@@ -39,7 +39,7 @@ class Shown:
     contents: Contents
     problems: tuple[Problem, ...]
     """Problems of the file and of its contents."""
-    provenance: Record | None
+    provenance: LedgerRecord | None
 
     @property
     def damaged(self) -> bool:
@@ -48,7 +48,7 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class ShownKernels:
+class KernelCacheDetails:
     """XLA's kernel cache."""
 
     cache_dir: str
@@ -57,7 +57,7 @@ class ShownKernels:
     cache: KernelCache
 
 
-def show_entries(store: Store, wanted: str) -> Iterator[Shown]:
+def show_entries(store: Store, wanted: str) -> Iterator[EntryDetails]:
     """Decode the entries that a KEY means: one, or several where it is a glob.
 
     Raises:
@@ -72,7 +72,7 @@ def show_entries(store: Store, wanted: str) -> Iterator[Shown]:
             yield shown
 
 
-def show_file(store: Store, name: str) -> Iterator[Shown]:
+def show_file(store: Store, name: str) -> Iterator[EntryDetails]:
     """Decode one file, whatever its name.
 
     Raises:
@@ -85,7 +85,7 @@ def show_file(store: Store, name: str) -> Iterator[Shown]:
     yield shown
 
 
-def show_kernels(store: Store, name: str = KERNEL_CACHE) -> ShownKernels:
+def show_kernels(store: Store, name: str = KERNEL_CACHE) -> KernelCacheDetails:
     """List the kernels of ``xla_gpu_kernel_cache_file``.
 
     Raises:
@@ -95,7 +95,7 @@ def show_kernels(store: Store, name: str = KERNEL_CACHE) -> ShownKernels:
     if info.size_bytes > MAX_KERNEL_CACHE_BYTES:
         raise StoreError(name, f"{info.size_bytes} bytes are too many for a kernel cache")
     data = store.read(name, limit=info.size_bytes)
-    return ShownKernels(store.url, name, info.size_bytes, read_kernel_cache(data))
+    return KernelCacheDetails(store.url, name, info.size_bytes, read_kernel_cache(data))
 
 
 def choose_file(store: Store, wanted: str) -> str:
@@ -151,14 +151,14 @@ def _select(store: Store, wanted: str) -> tuple[list[EntryFile], Inventory]:
     # A full key can mean no other entry, so that a large bucket need not be listed for it.
     key = parse_key(wanted)
     inventory = take_inventory(store, start=wanted if store.remote and key and key.module else "")
-    stubs, _ = read_entries(store, inventory.entries, {}, heads=False)
+    stubs, _ = read_entries(store, inventory.entries, {}, headers=False)
     chosen = {entry.file for entry in select_by_keys(stubs, [wanted])}
     return [f for f in inventory.entries if f.info.name in chosen], inventory
 
 
 def _show(
     store: Store, file: EntryFile, atimes: dict[str, FileInfo], ledger: Ledger, rule: LastUses
-) -> Shown | None:
+) -> EntryDetails | None:
     entries, problems = read_entries(store, [file], atimes, rule=rule)
     if not entries:
         return None
@@ -172,9 +172,9 @@ def describe(
     entry: Entry,
     contents: Contents,
     problems: Sequence[Problem],
-    record: Record | None,
+    record: LedgerRecord | None,
     rule: LastUses,
-) -> Shown:
+) -> EntryDetails:
     """Add to an entry what its contents and the ledger tell."""
     files = [
         *problems,
@@ -184,10 +184,10 @@ def describe(
             if kind not in entry.problems
         ),
     ]
-    brief = summarize_contents(contents)
-    entry = replace(entry, **brief.facts(), problems=tuple(dict.fromkeys(p.kind for p in files)))
+    summary = summarize_contents(contents)
+    entry = replace(entry, **summary.facts(), problems=tuple(dict.fromkeys(p.kind for p in files)))
     entry = entry if record is None else with_record(entry, record, rule)
-    return Shown(url, entry, contents, tuple(files), record)
+    return EntryDetails(url, entry, contents, tuple(files), record)
 
 
 def _read(store: Store, file: EntryFile, module: str | None) -> Contents:

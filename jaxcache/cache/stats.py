@@ -106,16 +106,16 @@ def count_cache(
     """
     index = snapshot = None
     if index_folder is not None:
-        from jaxcache.cache.snapshot import Snapshot
+        from jaxcache.cache.remembered_stats import RememberedStats
 
         if not store.remote:  # the digest of a listing spares no request
-            snapshot = Snapshot(index_folder, store.url, layout, now_ns=now_ns)
+            snapshot = RememberedStats(index_folder, store.url, layout, now_ns=now_ns)
             if (stats := snapshot.recall(store)) is not None:
                 return stats
         index = layout.load_index(index_folder, store.url, now_ns=now_ns)
     aids = ScanAids(index, workers, progress)
     at_once = read and store.remote  # one request for head and payload
-    scan_result = layout.scan(store, aids, heads=read, details=at_once, deep=True)
+    scan_result = layout.scan(store, aids, headers=read, details=at_once, deep=True)
     if read and not at_once:
         scan_result = layout.decode(store, scan_result, scan_result.entries, aids, hurried=True)
     if index is not None:
@@ -132,7 +132,7 @@ def count_cache(
         files=_count_files(scan_result.inventory.files()),
         by_platform=tuple(group_entries(entries, "platform")),
         by_module=tuple(group_entries(entries, "module")),
-        by_codec=tuple(group_entries(entries, "codec")) if layout.has_heads else (),
+        by_codec=tuple(group_entries(entries, "codec")) if layout.has_headers else (),
         by_age=group_by_age(entries, now_ns),
         sealed=sum(entry.sealed for entry in entries),
         orphan_atimes=kinds["orphan-atime"],

@@ -9,7 +9,7 @@ from jaxcache.cache.scan import Progress
 from jaxcache.store.base import Store
 
 if TYPE_CHECKING:
-    from jaxcache.layouts.base import Guard
+    from jaxcache.layouts.base import FileLock
 
 _Item = TypeVar("_Item")
 
@@ -21,19 +21,19 @@ HOLD_SECONDS = 0.025
 PAUSE_SECONDS = 0.003
 
 
-def run_guarded(
+def run_under_lock(
     store: Store,
     work: Callable[[_Item], None],
     items: Sequence[_Item],
     *,
-    guard: "Guard | None" = None,
+    file_lock: "FileLock | None" = None,
     progress: Progress | None = None,
 ) -> float:
     """Do short work on each item in order, beside the compiler that uses the cache.
 
     Args:
-        guard: the locks of single files, which ``work`` takes; None where JAX's lock is for all. It
-            is held meanwhile, and let go every :data:`HOLD_SECONDS`.
+        file_lock: the locks of single files, which ``work`` takes; None where JAX's lock is for
+            all: then it is held, and released every :data:`HOLD_SECONDS`.
 
     Returns:
         The longest that JAX's lock was held at a stretch, in seconds.
@@ -44,7 +44,7 @@ def run_guarded(
     done = 0
     longest = 0.0
     while done < len(items):
-        if guard is not None:
+        if file_lock is not None:
             work(items[done])
             done += 1
         else:
@@ -61,6 +61,8 @@ def run_guarded(
     return longest
 
 
-def guarded(store: Store, name: str, guard: "Guard | None") -> AbstractContextManager[bool]:
+def hold_file_lock(
+    store: Store, name: str, file_lock: "FileLock | None"
+) -> AbstractContextManager[bool]:
     """Hold the lock of one file, where there is one; False where somebody else has it."""
-    return guard(store, name) if guard else nullcontext(True)
+    return file_lock(store, name) if file_lock else nullcontext(True)

@@ -42,7 +42,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class CacheSnapshot:
     """A cache at one moment."""
 
     cache_dir: str
@@ -102,7 +102,7 @@ class Watcher:
         index: "Index | None" = None,
         workers: int = 1,
         progress: Progress | None = None,
-    ) -> Look:
+    ) -> CacheSnapshot:
         """Look at the cache, and tell what happened since the last time.
 
         Args:
@@ -138,7 +138,7 @@ class Watcher:
         self._uses = inventory.atimes
         first = not self._started
         self._started = True
-        return Look(
+        return CacheSnapshot(
             cache_dir=self._store.url,
             total=summarize(self._entries.values()),
             changes=() if first else tuple(sorted(changes, key=lambda c: c.at_ns)),

@@ -8,15 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from jaxcache.cache.admission import Signed
 from jaxcache.cache.archive import read_chunks, write_file
 from jaxcache.cache.bundle.check import verify_bundle
 from jaxcache.cache.bundle.compat import Compatibility, Host, forecast
 from jaxcache.cache.bundle.format import Bundle, is_bundle, open_bundle
 from jaxcache.cache.bundle.manifest import BundleError
-from jaxcache.cache.gate import Signed
-from jaxcache.cache.move.arrive import execute_import
-from jaxcache.cache.move.file import check_file_path, spool, write_bundle, written_bundle
-from jaxcache.cache.move.offer import ExportPlan
+from jaxcache.cache.move.bundle_file import check_file_path, spool, write_bundle, written_bundle
+from jaxcache.cache.move.export_plan import ExportPlan
+from jaxcache.cache.move.import_bundle import execute_import
 from jaxcache.cache.move.signatures import load_signed
 from jaxcache.cache.trust import (
     Verdict,
@@ -162,7 +162,7 @@ def required_signatures(source: Opened, *, wanted: bool = False) -> Signed | Non
     """
     if not (wanted or config_is_set("require-signed")):
         return None
-    if not source.layout.stands_alone:
+    if not source.layout.single_file_entries:
         raise UntrustedError(
             f"files of {source.layout.name} are not signed one by one",
             hint="jaxcache export --sign KEY",
@@ -189,7 +189,7 @@ def interruptible() -> Iterator[None]:
 
 
 @contextmanager
-def asking_host(
+def probing_host(
     python: str | None, *, required: bool = False, environment: Mapping[str, str] = os.environ
 ) -> Iterator[Callable[[], Host | None]]:
     """Start a probe of the Python that is to use the cache, and yield what waits for its answer.
@@ -199,7 +199,7 @@ def asking_host(
     Raises:
         NoJaxError: of the answer, too.
     """
-    from jaxcache.warm.ask import has_jax, probing
+    from jaxcache.warm.query import has_jax, probing
 
     if not has_jax(python) and not required:
         yield lambda: None
@@ -232,7 +232,7 @@ def receive(
     """
     needed = needed or CompatibilityOptions()
     layout = load_layout(bundle.manifest.layout)
-    if needed.require_compatible and not layout.stands_alone:
+    if needed.require_compatible and not layout.single_file_entries:
         raise UsageError(
             "--require-compatible is for JAX's entries; torch alone can check its keys"
         )
@@ -266,7 +266,7 @@ def receive(
             progress=progress,
         )
     outlooks = outlooks or forecast(bundle.manifest, _answer(host), target)
-    if layout.stands_alone:
+    if layout.single_file_entries:
         note_outlooks(outlooks, form, expect=expect)
     emit(form, import_view(done, outlooks, verdict, manifest_sha256=bundle.manifest_sha256))
     return done.exit_code

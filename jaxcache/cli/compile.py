@@ -19,7 +19,7 @@ from jaxcache.units import format_duration
 
 if TYPE_CHECKING:
     from jaxcache.warm.compiling.plan import CompilePlan, Job
-    from jaxcache.warm.compiling.report import Compiled
+    from jaxcache.warm.compiling.report import CompileResult
 
 EXAMPLE = "jaxcache compile train.recipe -C /var/cache/jax --jobs 8"
 EXIT_CODES = (0, 1, 2, 3, 10, 13, 130)
@@ -93,7 +93,7 @@ class CompileLine:
             self._running[id(job)] = job
             self._draw()
 
-    def end(self, job: "Job", result: "Compiled") -> None:  # noqa: ARG002 (as Watcher has it)
+    def end(self, job: "Job", result: "CompileResult") -> None:  # noqa: ARG002 (as CompileWatcher has it)
         """Show that a job ended."""
         with self._lock:
             self._running.pop(id(job), None)

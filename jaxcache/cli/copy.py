@@ -33,7 +33,7 @@ def command(
     JAX, set JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none in both places.
     """
     from jaxcache.cache.bundle.format import is_bundle
-    from jaxcache.cache.move.file import check_file_name, is_bundle_name
+    from jaxcache.cache.move.bundle_file import check_file_name, is_bundle_name
     from jaxcache.cache.move.sync import plan_offer
     from jaxcache.cli.bundle import deliver, signing_keys
     from jaxcache.cli.moving import copy_cache, copy_files, offer_files
@@ -46,7 +46,7 @@ def command(
     if from_bundle:
         return _copy_bundle(source, target, options, output.form, dry_run=dry.dry_run)
     opened = open_cache(source, options.layout)
-    is_jax = opened.layout.stands_alone
+    is_jax = opened.layout.single_file_entries
     if not is_jax:
         export = offer_files(opened, options)
     elif to_bundle:
@@ -92,7 +92,7 @@ def _copy_bundle(
     source: str, target: str, options: CopyOptions, form: Format, *, dry_run: bool
 ) -> int:
     """Copy a bundle to another file, or what it holds into a cache."""
-    from jaxcache.cache.move.file import is_bundle_name
+    from jaxcache.cache.move.bundle_file import is_bundle_name
     from jaxcache.cli.bundle import check_trust, open_input, receive, rewrite
 
     bundle = open_input(source)

@@ -9,7 +9,7 @@ from jaxcache.cli.opening import refuse_foreign
 from jaxcache.cli.options import JsonOutput
 from jaxcache.cli.root import diagnose_root, find_root
 from jaxcache.errors import ExitCode, UsageError
-from jaxcache.options import DryRun, Place
+from jaxcache.options import CacheLocation, DryRun
 from jaxcache.options.run import DoctorOptions
 from jaxcache.store.location import locate_cache
 
@@ -28,7 +28,7 @@ def command(
         ),
     ] = None,
     *,
-    place: Place,
+    place: CacheLocation,
     options: DoctorOptions,
     dry: DryRun,
     verbose: Annotated[
@@ -48,19 +48,19 @@ def command(
     if layout.diagnose is not None:
         return _diagnose(layout, command_line, place, options, output)
     from jaxcache.cache.bundle.format import is_bundle
-    from jaxcache.cache.doctor.examine import diagnose
+    from jaxcache.cache.doctor.run_checks import diagnose
     from jaxcache.cache.doctor.settings import with_script
     from jaxcache.cli.output import emit
     from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.render.doctor import doctor_view
     from jaxcache.store import open_store
-    from jaxcache.warm.ask import ask_settings
+    from jaxcache.warm.query import query_settings
     from jaxcache.warm.where import find_where
 
     uses = find_where(command_line, stdout_to_stderr=True)[0] if command_line else ()
     used = next((u for u in uses if u.opened), next(iter(uses), None))
     python = options.python or (used.executable if used else None)
-    interpreter, settings, no_jax = ask_settings(python, os.environ)
+    interpreter, settings, no_jax = query_settings(python, os.environ)
     path = locate_cache(place.cache_dir).path
     if place.cache_dir and is_bundle(path):
         raise UsageError(
@@ -94,7 +94,7 @@ def command(
 def _diagnose(
     layout: "Layout",
     command_line: list[str] | None,
-    place: Place,
+    place: CacheLocation,
     options: DoctorOptions,
     output: JsonOutput,
 ) -> int:

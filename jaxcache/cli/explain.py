@@ -9,7 +9,7 @@ from jaxcache.cli.declared import PanelCommand
 from jaxcache.cli.opening import Opened, find_location, open_cache
 from jaxcache.cli.options import JsonOutput
 from jaxcache.errors import NoCacheError, UsageError
-from jaxcache.options import Place
+from jaxcache.options import CacheLocation
 from jaxcache.options.run import ExplainOptions
 from jaxcache.store.location import absolute_location
 
@@ -54,7 +54,7 @@ def command(
         ),
     ] = None,
     *,
-    place: Place,
+    place: CacheLocation,
     options: ExplainOptions,
     output: JsonOutput,
 ) -> None:
@@ -81,7 +81,7 @@ def command(
         if words:
             raise UsageError("--churn cannot be combined with arguments")
         store, layout = open_cache(place.cache_dir, place.layout)
-        what = "MODULE" if layout.stands_alone else "FUNCTION"
+        what = "MODULE" if layout.single_file_entries else "FUNCTION"
         emit(output.form, churn_view(layout.find_churn(store), store.url, what=what))
         return
     if not command_line and len(words) in (1, 2) and (opened := _cache_of_keys(place, words)):
@@ -124,7 +124,7 @@ def command(
         )
 
 
-def _cache_of_keys(place: Place, sides: list[str]) -> Opened | None:
+def _cache_of_keys(place: CacheLocation, sides: list[str]) -> Opened | None:
     """Open the cache, if what is compared are keys in it."""
     if any(os.path.exists(side) or side.endswith(".py") for side in sides):
         return None

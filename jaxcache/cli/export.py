@@ -8,7 +8,7 @@ import typer
 from jaxcache.cli.opening import open_cache
 from jaxcache.cli.options import Output
 from jaxcache.errors import UsageError
-from jaxcache.options import Place
+from jaxcache.options import CacheLocation
 from jaxcache.options.move import ExportOptions
 
 EXAMPLE = "jaxcache export cache.jxb"
@@ -17,7 +17,7 @@ EXIT_CODES = (0, 1, 2, 3, 10, 12)
 
 def command(
     file: Annotated[str, typer.Argument(metavar="FILE", help="The bundle to write; - for stdout.")],
-    place: Place,
+    place: CacheLocation,
     options: ExportOptions,
     output: Output,
 ) -> int:
@@ -27,7 +27,7 @@ def command(
     from the start with jaxcache warm --portable SCRIPT and use it with --portable, too. For plain
     JAX, set JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none in both places.
     """
-    from jaxcache.cache.move.file import check_file_name
+    from jaxcache.cache.move.bundle_file import check_file_name
     from jaxcache.cli.bundle import deliver, signing_keys
     from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.layouts.sides import open_side

@@ -8,7 +8,7 @@ import typer
 
 from jaxcache.cli.options import Output
 from jaxcache.errors import ExitCode
-from jaxcache.options import DryRun, Place
+from jaxcache.options import CacheLocation, DryRun
 from jaxcache.options.move import CompatibilityOptions, ImportOptions
 
 EXAMPLE = "jaxcache import cache.jxb --require-compatible"
@@ -22,7 +22,7 @@ def command(
             metavar="FILE", help="A bundle, or artifacts saved by torch.compiler; - for stdin."
         ),
     ],
-    place: Place,
+    place: CacheLocation,
     options: ImportOptions,
     needed: CompatibilityOptions,
     dry: DryRun,
@@ -37,7 +37,7 @@ def command(
     from the start with jaxcache warm --portable SCRIPT and use it with --portable, too. For plain
     JAX, set JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none in both places.
     """
-    from jaxcache.cli.bundle import asking_host, check_trust, open_import, receive
+    from jaxcache.cli.bundle import check_trust, open_import, probing_host, receive
     from jaxcache.cli.opening import locate_target
 
     required = needed.require_compatible
@@ -48,7 +48,7 @@ def command(
         verdict = check_trust(bundle, required=options.require_signed)
         host: Callable[[], Any] = lambda: None  # noqa: E731
         if layout == "jax":
-            host = opened.enter_context(asking_host(python, required=required))
+            host = opened.enter_context(probing_host(python, required=required))
         code = receive(
             bundle,
             locate_target(place.cache_dir, place.layout, layout),

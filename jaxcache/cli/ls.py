@@ -10,7 +10,7 @@ from jaxcache.cli.options import Output
 from jaxcache.cli.root import find_root, list_root
 from jaxcache.errors import UsageError
 from jaxcache.model import Depth
-from jaxcache.options import GROUP_FIELDS, ListOptions, Place
+from jaxcache.options import GROUP_FIELDS, CacheLocation, ListOptions
 from jaxcache.store.location import locate_cache
 from jaxcache.units import available_cores, format_count
 
@@ -19,7 +19,7 @@ EXIT_CODES = (0, 1, 2, 10)
 
 
 def command(
-    place: Place,
+    place: CacheLocation,
     options: ListOptions,
     group_by: Annotated[
         str | None,
@@ -68,16 +68,16 @@ def command(
     now_ns = time.time_ns()
     depth = group_depth(group_by) if group_by else Depth.LISTED
     details = options.long or depth is Depth.DECODED
-    heads = not form.is_keys
+    headers = not form.is_keys
     if opened.store.remote:  # every read is a request, so they are only done where asked for
-        heads = heads and (details or depth is Depth.OPENED)
+        headers = headers and (details or depth is Depth.OPENED)
     else:
         details = details or form.is_json or form.is_table
     with progress_bar("reading entries") as progress:
         listing = list_cache(
             *opened,
             options.replace(limit=None) if group_by else options,
-            heads=heads,
+            headers=headers,
             details=details,
             deep=form.is_table and opened.layout.keeps_index and not opened.store.remote,
             sums=form.is_document,
@@ -90,7 +90,7 @@ def command(
         listing, now_ns=now_ns, group_by=group_by, limit=options.limit, long=options.long
     )
     unread = sum(e.compile_seconds is None for e in listing.entries)
-    if opened.store.remote and not heads and unread:
+    if opened.store.remote and not headers and unread:
         hint = (
             f"use --long for compile seconds of {format_count(unread, 'entry')} (one request each)"
         )

@@ -37,7 +37,7 @@ def document() -> dict[str, Any] | None:
     """The ``remote`` object of ``--json``; None where nobody asked."""
     if not _wanted:
         return None
-    from jaxcache.store.object.traffic import TRAFFIC
+    from jaxcache.store.object.request_stats import TRAFFIC
 
     return {
         "requests": {verb: TRAFFIC.requests[verb] for verb in sorted(TRAFFIC.requests)},

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from jaxcache.cache.bundle.compat import Compatibility, forecast_items, forecast_steps
 from jaxcache.cache.diff import DiffSide
 from jaxcache.cache.index import Index
-from jaxcache.cache.move import arrive
-from jaxcache.cache.move.file import make_temporary_bundle
-from jaxcache.cache.move.offer import ExportPlan, nothing_in
-from jaxcache.cache.move.step import MoveAction, Plan, Step
+from jaxcache.cache.move import import_bundle
+from jaxcache.cache.move.bundle_file import make_temporary_bundle
+from jaxcache.cache.move.export_plan import ExportPlan, nothing_in
+from jaxcache.cache.move.plan import MoveAction, Plan, Step
 from jaxcache.cache.move.stores import sender_of
 from jaxcache.cache.move.sync import execute, plan_sync
 from jaxcache.cache.trust import Verdict
@@ -29,7 +29,7 @@ from jaxcache.cli.terminal import confirm
 from jaxcache.cli.terminal.progress import progress_bar
 from jaxcache.errors import ExitCode, NoCacheError, UsageError
 from jaxcache.layouts.sides import names_there
-from jaxcache.options import Consent
+from jaxcache.options import ConfirmOptions
 from jaxcache.options.move import CopyOptions, SyncOptions, arrival_of
 from jaxcache.render.bundle import import_view, left_out_lines
 from jaxcache.render.prune import removals_table
@@ -47,7 +47,7 @@ def carry_over(
     location: str,
     options: SyncOptions,
     form: Format,
-    consent: Consent,
+    consent: ConfirmOptions,
     *,
     pulls: bool = False,
 ) -> int:
@@ -200,7 +200,7 @@ def copy_cache(
     if all(step.action is MoveAction.LEFT for step in plan.steps):
         note(f"warning: {nothing_in(opened.store.url)}")
     with interruptible(), progress_bar("copying") as progress:
-        done = arrive.receive(
+        done = import_bundle.receive(
             None if dry_run else store or make_store(location),
             sender_of(opened.store, plan),
             plan,

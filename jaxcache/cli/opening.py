@@ -54,7 +54,7 @@ def open_to_look(cache_dir: str | None, layout: str | None = None) -> Opened:
         from jaxcache.cache.bundle.format import is_bundle
 
         if is_bundle(path):
-            from jaxcache.cache.bundle.look import open_as_store
+            from jaxcache.cache.bundle.reader import open_as_store
             from jaxcache.layouts import BUNDLE
 
             return Opened(cast("Store", open_as_store(path)), cast("Layout", BUNDLE))

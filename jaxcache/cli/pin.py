@@ -8,15 +8,15 @@ import typer
 from jaxcache.cli.opening import open_cache
 from jaxcache.cli.options import JsonOutput
 from jaxcache.errors import UsageError
-from jaxcache.options import Chosen, Place
+from jaxcache.options import CacheLocation, KeyArguments
 
 EXAMPLE = "jaxcache pin 'jit_train_step*'"
 EXIT_CODES = (0, 1, 2, 10)
 
 
 def command(
-    chosen: Chosen,
-    place: Place,
+    chosen: KeyArguments,
+    place: CacheLocation,
     remove: Annotated[bool, typer.Option("--remove", help="Unpin the entries.")] = False,
     *,
     output: JsonOutput,

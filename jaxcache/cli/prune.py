@@ -8,7 +8,7 @@ from jaxcache.cli.opening import open_cache
 from jaxcache.cli.options import Format, Output, require_writable
 from jaxcache.cli.root import find_root, prune_root
 from jaxcache.errors import ExitCode, UsageError
-from jaxcache.options import Consent, Place, PruneOptions, RemovalOptions
+from jaxcache.options import CacheLocation, ConfirmOptions, PruneOptions, RemovalOptions
 from jaxcache.store.location import index_folder
 from jaxcache.units import available_cores
 
@@ -37,13 +37,15 @@ MOST_USED = {
 EXIT_CODES = dict.fromkeys(EXAMPLES, (0, 1, 2, 3, 10, 11))
 
 
-def prune(place: Place, options: PruneOptions, consent: Consent, output: Output) -> int:
+def prune(
+    place: CacheLocation, options: PruneOptions, consent: ConfirmOptions, output: Output
+) -> int:
     """Remove the least valuable entries until the given limits hold.
 
     The last use of an entry is what jaxcache has recorded or its files' dates, whichever is later;
     jaxcache ls shows it.
     """
-    from jaxcache.cache.prune.survey import plan_cache_prune
+    from jaxcache.cache.prune.plan_cache import plan_cache_prune
     from jaxcache.cli.terminal.progress import progress_bar
 
     form = output.form
@@ -56,9 +58,11 @@ def prune(place: Place, options: PruneOptions, consent: Consent, output: Output)
     return _carry_out(opened, plan, form, consent)
 
 
-def rm(options: RemovalOptions, place: Place, consent: Consent, output: Output) -> int:
+def rm(
+    options: RemovalOptions, place: CacheLocation, consent: ConfirmOptions, output: Output
+) -> int:
     """Remove entries."""
-    from jaxcache.cache.prune.survey import plan_cache_removal
+    from jaxcache.cache.prune.plan_cache import plan_cache_removal
     from jaxcache.cli.terminal.progress import progress_bar
 
     form = output.form
@@ -74,7 +78,7 @@ def _planning() -> dict[str, Any]:
     return {"index_folder": index_folder(), "now_ns": time.time_ns(), "workers": workers}
 
 
-def _carry_out(opened: "Opened", plan: "PrunePlan", form: Format, consent: Consent) -> int:
+def _carry_out(opened: "Opened", plan: "PrunePlan", form: Format, consent: ConfirmOptions) -> int:
     """Show a plan, or ask, execute and show what happened; return the exit code.
 
     Raises:
@@ -87,7 +91,7 @@ def _carry_out(opened: "Opened", plan: "PrunePlan", form: Format, consent: Conse
     from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.render.prune import prune_view, warn_of_young
 
-    if form.is_text and not opened.layout.stands_alone:
+    if form.is_text and not opened.layout.single_file_entries:
         note(*warn_of_young(plan, time.time_ns()))
     if consent.dry_run:
         emit(form, prune_view(plan, None, now_ns=time.time_ns()))
@@ -100,8 +104,10 @@ def _carry_out(opened: "Opened", plan: "PrunePlan", form: Format, consent: Conse
         if not consent.yes:
             ask(plan)
     with progress_bar("removing") as progress:
-        done = remove(opened.store, plan.removals, guard=opened.layout.guard, progress=progress)
-    lasting = sys.stderr.isatty() and opened.layout.stands_alone and not opened.store.remote
+        done = remove(
+            opened.store, plan.removals, file_lock=opened.layout.file_lock, progress=progress
+        )
+    lasting = sys.stderr.isatty() and opened.layout.single_file_entries and not opened.store.remote
     view = prune_view(plan, done, now_ns=time.time_ns(), lasting=lasting, listed=consent.yes)
     emit(form, view)
     return ExitCode.PARTIAL if done.failed or plan.unmet else ExitCode.DONE

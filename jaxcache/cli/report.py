@@ -10,7 +10,7 @@ import typer
 from jaxcache.cli.opening import open_cache
 from jaxcache.cli.options import JsonOutput
 from jaxcache.errors import UsageError
-from jaxcache.options import Place
+from jaxcache.options import CacheLocation
 from jaxcache.store.location import index_folder
 from jaxcache.units import available_cores
 
@@ -20,7 +20,7 @@ EXIT_CODES = (0, 1, 2, 10)
 
 def command(
     file: Annotated[str, typer.Argument(metavar="FILE", help="The HTML file to write.")],
-    place: Place,
+    place: CacheLocation,
     force: Annotated[
         bool, typer.Option("--force", help="Replace FILE even if it is not a report.")
     ] = False,

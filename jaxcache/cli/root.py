@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from jaxcache.cli.opening import Opened, open_cache
 from jaxcache.cli.options import Format, require_writable
 from jaxcache.errors import ExitCode, JaxcacheError
-from jaxcache.options import Consent, ListOptions, Place, PruneOptions, VerifyOptions
+from jaxcache.options import CacheLocation, ConfirmOptions, ListOptions, PruneOptions, VerifyOptions
 from jaxcache.options.run import DoctorOptions
 from jaxcache.store.location import index_folder, locate_cache
 from jaxcache.units import available_cores
@@ -34,7 +34,7 @@ class Root:
         return open_cache(os.path.join(self.path, name), layout)
 
 
-def find_root(place: Place) -> Root | None:
+def find_root(place: CacheLocation) -> Root | None:
     """Return the root that the options name; None where they name one cache."""
     from jaxcache.cache.root import find_caches
 
@@ -45,7 +45,7 @@ def find_root(place: Place) -> Root | None:
     return Root(os.path.abspath(path), caches) if caches else None
 
 
-def list_root(root: Root, options: ListOptions, place: Place, form: Format) -> None:
+def list_root(root: Root, options: ListOptions, place: CacheLocation, form: Format) -> None:
     """Print a row for each cache, of the entries that the options choose.
 
     Raises:
@@ -61,7 +61,7 @@ def list_root(root: Root, options: ListOptions, place: Place, form: Format) -> N
             listing = list_cache(
                 *opened,
                 options.replace(limit=None),
-                heads=not form.is_keys,
+                headers=not form.is_keys,
                 details=form.is_json or form.is_table,
                 index_folder=opened.index_folder,
                 **scan_options,
@@ -79,7 +79,7 @@ def list_root(root: Root, options: ListOptions, place: Place, form: Format) -> N
     _print_sums(root, rows, form, measured=False)
 
 
-def count_root(root: Root, place: Place, form: Format) -> None:
+def count_root(root: Root, place: CacheLocation, form: Format) -> None:
     """Print the sums of each cache, and those over all."""
     from jaxcache.cache.root import sum_up_stats
     from jaxcache.cache.stats import count_cache
@@ -91,7 +91,7 @@ def count_root(root: Root, place: Place, form: Format) -> None:
 
 
 def _read_caches(
-    root: Root, place: Place, sum_up: "Callable[..., CacheSums | None]"
+    root: Root, place: CacheLocation, sum_up: "Callable[..., CacheSums | None]"
 ) -> "list[CacheSums]":
     """Sum up each cache; those without a row are left out."""
     from jaxcache.cli.terminal.progress import progress_bar
@@ -117,7 +117,13 @@ def _print_sums(root: Root, rows: "list[CacheSums]", form: Format, *, measured: 
 
 
 def verify_root(
-    root: Root, options: VerifyOptions, place: Place, consent: Consent, form: Format, *, fix: bool
+    root: Root,
+    options: VerifyOptions,
+    place: CacheLocation,
+    consent: ConfirmOptions,
+    form: Format,
+    *,
+    fix: bool,
 ) -> int:
     """Verify each cache; with ``fix``, repair each; return the exit code."""
     from jaxcache.cli.output import emit
@@ -133,7 +139,7 @@ def verify_root(
 
 
 def prune_root(
-    root: Root, options: PruneOptions, place: Place, consent: Consent, form: Format
+    root: Root, options: PruneOptions, place: CacheLocation, consent: ConfirmOptions, form: Format
 ) -> int:
     """Prune all caches with one limit over their sum; return the exit code.
 
@@ -141,11 +147,11 @@ def prune_root(
         JaxcacheError: as for one cache.
     """
     from jaxcache.cache.prune.removal import Execution
-    from jaxcache.cache.prune.together import (
+    from jaxcache.cache.prune.several_caches import (
         Member,
-        plan_prune_together,
+        plan_prune_of_several,
         remove_emptied,
-        remove_together,
+        remove_from_several,
     )
     from jaxcache.cli.output import emit
     from jaxcache.cli.prune import ask
@@ -155,7 +161,7 @@ def prune_root(
     members = {name: Member(*root.open(name, place.layout)) for name in root.names}
     now_ns = time.time_ns()
     with progress_bar("reading entries"):
-        plan = plan_prune_together(
+        plan = plan_prune_of_several(
             root.path,
             members,
             options,
@@ -175,7 +181,7 @@ def prune_root(
             if not consent.yes:
                 ask(plan)
         with progress_bar("removing"):
-            done = remove_together(members, plan.removals)
+            done = remove_from_several(members, plan.removals)
         if options.by_age:
             gone = remove_emptied(members, done.removed)
     emit(form, prune_of_root_view(plan, done, gone, now_ns=now_ns, listed=consent.yes))
@@ -184,17 +190,17 @@ def prune_root(
 
 def diagnose_root(root: Root, options: DoctorOptions, form: Format, *, dry_run: bool) -> int:
     """Examine each cache, and the root itself; return the exit code."""
-    from jaxcache.cache.doctor.examine import diagnose
+    from jaxcache.cache.doctor.run_checks import diagnose
     from jaxcache.cache.root import find_unused, find_used_as_cache
     from jaxcache.cli.output import emit
     from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.render.root import diagnosis_of_root_view
-    from jaxcache.warm.ask import ask_settings
+    from jaxcache.warm.query import query_settings
 
-    interpreter, settings, no_jax = ask_settings(options.python, os.environ)
+    interpreter, settings, no_jax = query_settings(options.python, os.environ)
     diagnoses = {}
     for name in root.names:
-        if not root.open(name).layout.stands_alone:  # doctor -C examines one of torch
+        if not root.open(name).layout.single_file_entries:  # doctor -C examines one of torch
             continue
         with progress_bar(f"reading {name}") as progress:
             diagnoses[name] = diagnose(

@@ -6,7 +6,7 @@ import typer
 
 from jaxcache.cli.optional_value import OptionalValueCommand
 from jaxcache.cli.options import Output
-from jaxcache.options import Place
+from jaxcache.options import CacheLocation
 from jaxcache.options.run import Assertions, ReportOptions, RunOptions
 
 EXAMPLE = "jaxcache run --fail-on-miss -- ./train.sh"
@@ -32,7 +32,7 @@ def command(
     command_line: Annotated[
         list[str], typer.Argument(metavar="CMD...", help="The command, after --.")
     ],
-    place: Place,
+    place: CacheLocation,
     wanted: Assertions,
     options: RunOptions,
     extent: ReportOptions,

@@ -11,7 +11,7 @@ from jaxcache.cli.opening import find_location, refuse_root
 from jaxcache.cli.options import Format
 from jaxcache.cli.output import emit, note, print_blocks, write_text
 from jaxcache.errors import ExitCode, UsageError
-from jaxcache.options import Place
+from jaxcache.options import CacheLocation
 from jaxcache.options.run import EXCEPTED, Assertions, CallOptions, ReportOptions, RunOptions
 from jaxcache.store.location import absolute_location
 from jaxcache.units import format_count, format_duration
@@ -28,7 +28,9 @@ RunOptionsT = TypeVar("RunOptionsT", bound=RunOptions)
 _SIGNALLED = 128
 
 
-def place_run(options: RunOptionsT, place: Place, form: Format) -> tuple["Layout", RunOptionsT]:
+def place_run(
+    options: RunOptionsT, place: CacheLocation, form: Format
+) -> tuple["Layout", RunOptionsT]:
     """Complete the options of a run; a local cache directory need not exist yet.
 
     Args:

@@ -10,7 +10,7 @@ import typer
 from jaxcache.cli.opening import Opened, open_to_look
 from jaxcache.cli.options import Format, JsonOutput
 from jaxcache.errors import ExitCode, UsageError
-from jaxcache.options import ListOptions, Place
+from jaxcache.options import CacheLocation, ListOptions
 from jaxcache.store.location import locate_cache
 
 EXAMPLE = "jaxcache show 'jit_train_step*'"
@@ -33,7 +33,7 @@ def command(
         typer.Argument(metavar="[KEY]", help="In a bundle or recipe.", show_default=False),
     ] = None,
     *,
-    place: Place,
+    place: CacheLocation,
     hlo: Annotated[
         bool, typer.Option("--hlo", help="Print the optimized HLO as text, through jaxlib.")
     ] = False,
@@ -93,13 +93,13 @@ def command(
     opened = _open_file(folder, name) if is_file else open_to_look(place.cache_dir, place.layout)
     store = opened.store
     if hlo or payload is not None:
-        if not (opened.layout.stands_alone and opened.layout.keeps_index):
+        if not (opened.layout.single_file_entries and opened.layout.keeps_index):
             raise UsageError("--hlo and --payload are for entries of JAX in a directory")
         name = name if is_file else show.choose_file(store, key)
     if payload is not None:
         write_file(payload, show.payload_chunks(store, name))
     elif hlo:
-        from jaxcache.warm.ask import hlo_text
+        from jaxcache.warm.query import hlo_text
 
         typer.echo(hlo_text(show.read_hlo(store, name), python=python), nl=False)
     elif split_name(name)[0] is FileKind.KERNEL_CACHE:
@@ -117,7 +117,7 @@ def _show_bundle(path: str, form: Format) -> int:
     """List a bundle as a whole, and say how large it is."""
     from jaxcache.cache.bundle.format import open_bundle
     from jaxcache.cache.listing import list_cache
-    from jaxcache.cache.move.file import written_bundle
+    from jaxcache.cache.move.bundle_file import written_bundle
     from jaxcache.cli.output import emit
     from jaxcache.render.bundle import export_summary
     from jaxcache.render.listing import listing_view
@@ -125,7 +125,7 @@ def _show_bundle(path: str, form: Format) -> int:
     opened = open_to_look(path)
     now_ns = time.time_ns()
     options = ListOptions(sort="key")
-    listing = list_cache(*opened, options, heads=True, details=form.is_json, now_ns=now_ns)
+    listing = list_cache(*opened, options, headers=True, details=form.is_json, now_ns=now_ns)
     with closing(open_bundle(path)) as bundle:
         size = export_summary(written_bundle(bundle, path))
     view = listing_view(listing, now_ns=now_ns)

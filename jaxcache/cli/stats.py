@@ -9,7 +9,7 @@ from jaxcache.cli.opening import open_to_look
 from jaxcache.cli.options import JsonOutput
 from jaxcache.cli.root import count_root, find_root
 from jaxcache.errors import UsageError
-from jaxcache.options import Place
+from jaxcache.options import CacheLocation
 from jaxcache.units import available_cores
 
 EXAMPLE = "jaxcache stats --prometheus > /var/lib/node_exporter/jaxcache.prom"
@@ -17,7 +17,7 @@ EXIT_CODES = (0, 2, 10)
 
 
 def command(
-    place: Place,
+    place: CacheLocation,
     prometheus: Annotated[
         bool, typer.Option("--prometheus", help="Print in Prometheus text format.")
     ] = False,

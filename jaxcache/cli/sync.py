@@ -7,7 +7,7 @@ import typer
 from jaxcache.cli.opening import locate_target, open_cache
 from jaxcache.cli.options import Output
 from jaxcache.errors import UsageError
-from jaxcache.options import Consent, DryRun, Place
+from jaxcache.options import CacheLocation, ConfirmOptions, DryRun
 from jaxcache.options.move import PushOptions, SyncOptions
 
 Url = Annotated[str, typer.Argument(metavar="URL", help="s3://, gs://, az://, or a path.")]
@@ -18,7 +18,9 @@ EXAMPLES = {
 EXIT_CODES = {"push": (0, 1, 2, 3, 10, 11, 12, 130), "pull": (0, 1, 2, 3, 10, 12, 130)}
 
 
-def push(url: Url, place: Place, options: PushOptions, consent: Consent, output: Output) -> int:
+def push(
+    url: Url, place: CacheLocation, options: PushOptions, consent: ConfirmOptions, output: Output
+) -> int:
     """Upload the entries that another cache lacks.
 
     Entries of the target are never replaced.
@@ -36,13 +38,13 @@ def push(url: Url, place: Place, options: PushOptions, consent: Consent, output:
             raise UsageError("--prune-remote needs --max-size", hint=hint)
         consent.check()
     opened = open_cache(place.cache_dir, place.layout)
-    if not opened.layout.stands_alone:
+    if not opened.layout.single_file_entries:
         return carry_files(opened, url, options, form, dry_run=consent.dry_run)
     target = locate_target(url, place.layout, opened.layout.name)
     return carry_over(opened, target, options, form, consent)
 
 
-def pull(url: Url, place: Place, options: SyncOptions, dry: DryRun, output: Output) -> int:
+def pull(url: Url, place: CacheLocation, options: SyncOptions, dry: DryRun, output: Output) -> int:
     """Download the entries that this cache lacks.
 
     Each entry is checked on arrival; a sound one here is never replaced.
@@ -55,8 +57,8 @@ def pull(url: Url, place: Place, options: SyncOptions, dry: DryRun, output: Outp
 
     form = output.form
     opened = open_cache(url, place.layout)
-    if not opened.layout.stands_alone:
+    if not opened.layout.single_file_entries:
         return carry_files(opened, place.cache_dir, options, form, dry_run=dry.dry_run)
     target = locate_target(place.cache_dir, place.layout, opened.layout.name)
-    consent = Consent(dry_run=dry.dry_run, yes=True)
+    consent = ConfirmOptions(dry_run=dry.dry_run, yes=True)
     return carry_over(opened, target, options, form, consent, pulls=True)

@@ -6,7 +6,7 @@ import typer
 
 from jaxcache.cli.optional_value import WarmCommand
 from jaxcache.cli.options import Output
-from jaxcache.options import Place
+from jaxcache.options import CacheLocation
 from jaxcache.options.run import Assertions, CallOptions, ReportOptions, WarmOptions
 
 EXAMPLE = "jaxcache warm train.py --steps 1"
@@ -56,7 +56,7 @@ def command(
         typer.Option(metavar="LIST", help="Run the scripts that this TOML file lists."),
     ] = None,
     *,
-    place: Place,
+    place: CacheLocation,
     wanted: Assertions,
     options: WarmOptions,
     call: CallOptions,

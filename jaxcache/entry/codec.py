@@ -50,7 +50,7 @@ class CodecError(Exception):
         self.detail = detail
 
 
-class Head(NamedTuple):
+class EntryHeader(NamedTuple):
     """The facts in the first bytes of an entry."""
 
     codec: Codec
@@ -71,7 +71,7 @@ def detect_codec(start: bytes) -> Codec:
     return "unknown"
 
 
-def read_head(start: bytes, size_bytes: int) -> Head:
+def read_entry_header(start: bytes, size_bytes: int) -> EntryHeader:
     """Read the frame header and the seconds from the first bytes of an entry.
 
     Args:
@@ -95,7 +95,7 @@ def read_head(start: bytes, size_bytes: int) -> Head:
         first = _first_of_zlib(start)
     else:
         raise _unknown_codec(start)
-    return Head(codec, content_bytes, checksum, check_header(first) if first else None)
+    return EntryHeader(codec, content_bytes, checksum, check_header(first) if first else None)
 
 
 def _unknown_codec(start: bytes) -> CodecError:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from jaxcache.inprocess import watch
 
 if TYPE_CHECKING:
-    from jaxcache.cache.explain.known import KnownCache
+    from jaxcache.cache.explain.cached_facts import CachedFacts
     from jaxcache.cache.explain.sides import Compile, Difference, Explanation
     from jaxcache.render.view import Block
 
@@ -58,7 +58,7 @@ def explain_miss(function: Any, *args: Any, **kwargs: Any) -> Prediction:
         UsageError: ``not-jitted``
         NoJaxError: ``unknown-jax`` where nobody here knows this jax.
     """
-    from jaxcache.cache.explain.known import open_known
+    from jaxcache.cache.explain.cached_facts import open_cached_facts
     from jaxcache.errors import NoJaxError, UsageError
 
     if not hasattr(function, "lower"):
@@ -80,7 +80,7 @@ def explain_miss(function: Any, *args: Any, **kwargs: Any) -> Prediction:
         observation.take(event)
         (compile_,) = (c for c in observation.compared() if c.reason == "not-compiled")
         directory = observation.cache_dir
-    cache = open_known(directory) if directory else None
+    cache = open_cached_facts(directory) if directory else None
     module = compile_.module
     key = compile_.key or ""
     if cache and key in cache.keys_of(module):
@@ -92,7 +92,7 @@ def explain_miss(function: Any, *args: Any, **kwargs: Any) -> Prediction:
 
 
 def _compare(
-    wanted: "Compile", cache: "KnownCache | None", earlier: "Iterable[Compile]", directory: str
+    wanted: "Compile", cache: "CachedFacts | None", earlier: "Iterable[Compile]", directory: str
 ) -> "Explanation":
     """Compare it with the entries of its module, and with what this process has compiled."""
     from jaxcache.cache.explain.compare import explain

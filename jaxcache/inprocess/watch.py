@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from jaxcache.cache.explain.sides import Compile
     from jaxcache.jaxside.listener import Listener
     from jaxcache.render.view import Block
-    from jaxcache.warm.events import Done
-    from jaxcache.warm.recorder import Recorder
+    from jaxcache.warm.events import CompileFinished
     from jaxcache.warm.report import Module, Report
+    from jaxcache.warm.report_builder import ReportBuilder
 
 _last: "Observation | None" = None
 #: Numbers of the requests that the ledger has: blocks may nest.
@@ -61,7 +61,7 @@ class Observation(Printable):
         self._started = time.monotonic()
         self._seconds: float | None = None
         self._lock = threading.RLock()
-        self._recorder: Recorder | None = None
+        self._recorder: ReportBuilder | None = None
         self._read = 0
         self._report: Report | None = None
         self._causes: tuple[int, dict[str, str]] = 0, {}
@@ -90,7 +90,7 @@ class Observation(Printable):
         Whatever fails here only costs the next miss its explanation.
         """
         with contextlib.suppress(Exception), self._lock:
-            from jaxcache.warm.bookkeeping import remember
+            from jaxcache.warm.ledger_updates import record_in_ledger
 
             recorded = self._fold()
             configured = recorded.processes[0].configured
@@ -101,7 +101,7 @@ class Observation(Printable):
             fresh = [d for d in written if d.number not in _remembered]
             _remembered.update(d.number for d in fresh)
             if fresh:
-                remember(fresh, recorded)
+                record_in_ledger(fresh, recorded)
 
     def take(self, event: "dict[str, Any]") -> None:
         """Take one event of the listener; whatever fails here is told and never raised."""
@@ -129,8 +129,8 @@ class Observation(Printable):
     @property
     def report(self) -> "Report":
         """The report of all events until now."""
-        from jaxcache.warm.bookkeeping import known_seconds
-        from jaxcache.warm.launch import Ended
+        from jaxcache.warm.launch import RunResult
+        from jaxcache.warm.ledger_updates import known_seconds
 
         with self._lock:
             recorder = self._fold()
@@ -139,7 +139,7 @@ class Observation(Printable):
                 seconds = self._seconds or time.monotonic() - self._started
                 seconds_by_key = known_seconds(recorder.cache_dir) if recorder.cache_dir else {}
                 folded = replace(recorder, running={}).report(
-                    Ended(0, False, False, seconds), seconds_by_key
+                    RunResult(0, False, False, seconds), seconds_by_key
                 )
                 heard = any(p.loaded for p in recorder.processes.values()) or recorder.notices
                 self._report = replace(
@@ -177,7 +177,7 @@ class Observation(Printable):
     def _blocks(self) -> "Iterable[Block]":
         return _page(replace(self.report, modules=tuple(map(_in_cell, self.modules))))
 
-    def compiles(self) -> "list[Done]":
+    def compiles(self) -> "list[CompileFinished]":
         """Return each compile for itself."""
         with self._lock:
             return [*self._fold().modules]
@@ -194,12 +194,12 @@ class Observation(Printable):
         """The modules that were compiled and not retrieved."""
         return Misses(tuple(m for m in self.modules if m.outcome != "hit"), self.report)
 
-    def _fold(self) -> "Recorder":
+    def _fold(self) -> "ReportBuilder":
         """Fold the events received since the last call."""
         from jaxcache.warm.events import parse_event
-        from jaxcache.warm.recorder import Recorder
+        from jaxcache.warm.report_builder import ReportBuilder
 
-        recorder = self._recorder = self._recorder or Recorder()
+        recorder = self._recorder = self._recorder or ReportBuilder()
         while self._lines:
             if event := parse_event(self._lines.popleft(), 0):
                 recorder.add(event)

@@ -4,7 +4,7 @@ import atexit
 import threading
 from typing import Any
 
-from . import channel, colocated, together
+from . import channel, colocated, multiprocess
 from .adapter import Jax, UnknownJaxError
 from .listener import Listener, Sink
 
@@ -39,7 +39,7 @@ def attach(module: Any) -> None:
     """Send the events of the jax that was just imported to the parent process."""
     send = channel.CHANNEL.send
     try:
-        atexit.register(listen(module, send, seal=True).say_goodbye)
+        atexit.register(listen(module, send, seal=True).on_exit)
     except UnknownJaxError as error:
         send({"event": "unobserved", "detail": str(error)})
-    together.join(module)
+    multiprocess.join(module)

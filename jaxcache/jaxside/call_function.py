@@ -130,7 +130,7 @@ def lower(call: "dict[str, Any]") -> Any:
         return function.lower(*args, **kwargs, **static)
     # Tracing may compute constants here; what it yields is for the target alone.
     traced = function.trace(*args, **kwargs, **static)
-    return observer.lower_alone(traced.lower)
+    return observer.lower_for_target_only(traced.lower)
 
 
 def _target() -> Any:

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from . import cpu, settings, together
+from . import cpu, multiprocess, settings
 from .channel import first_line
 
 #: Configuration that enters keys through the program or the compile options, not by itself.
@@ -136,7 +136,7 @@ def main(parent: Any) -> None:
     import jax
 
     try:
-        together.join_pod(jax)
+        multiprocess.join_pod(jax)
     except Exception as error:
         parent.answer(no_pod=first_line(error))
         return

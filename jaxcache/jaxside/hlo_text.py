@@ -1,4 +1,4 @@
-"""Print a serialized HLO module as text, with jaxlib alone, for :mod:`jaxcache.warm.ask`."""
+"""Print a serialized HLO module as text, with jaxlib alone, for :mod:`jaxcache.warm.query`."""
 
 import sys
 from typing import Any

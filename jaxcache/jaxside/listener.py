@@ -13,10 +13,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ..core import sketching
-from . import collect, keyflags, record
+from . import collect, key_flags, module_recorder
 from .adapter import Jax, hash_component, live_settings
 from .channel import safely
-from .outcome import CompileRequest, entry_file, identity, judge
+from .outcome import CompileRequest, classify, entry_file, identity
 
 _COUNTED = {
     "/jax/compilation_cache/compile_requests_use_cache": "requests",
@@ -63,8 +63,8 @@ class Listener:
         self._scratch = os.environ.get(_SCRATCH)
         self.no_write = bool(os.environ.get(_NO_WRITE))
         """Nothing is written into the cache."""
-        self._flags = keyflags.listen()
-        self._recording = record.start(jax.jax)
+        self._flags = key_flags.listen()
+        self._recording = module_recorder.start(jax.jax)
         self._collector = collect.start(self.send)
         self._sketcher = sketching.Sketcher()
         self._backends: dict[tuple[int, str, int], int] = {}
@@ -413,7 +413,7 @@ class Listener:
         directory = self._jax.opened_directory()
         request.disabled_at_first = bool(self._counters["tasks_disabled_cache"])
         written_to = self._scratch if self._scratch and request.write else directory
-        verdict = judge(request, written_to, refuses_callbacks=self._jax.refuses_callbacks)
+        verdict = classify(request, written_to, refuses_callbacks=self._jax.refuses_callbacks)
         self.send(
             {
                 "event": "module",
@@ -449,7 +449,7 @@ class Listener:
             self.send({"event": "settings", **settings, "live": live_settings()})
         return settings
 
-    def say_goodbye(self) -> None:
+    def on_exit(self) -> None:
         """The process ends in good order: what only then can be known."""
         safely(self.send, self.finish_sketches)
         safely(self.send, lambda: self.send({"event": "end", "counters": self._counters}))

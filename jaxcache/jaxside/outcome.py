@@ -1,4 +1,4 @@
-"""Judge one compile request: one outcome, one reason.
+"""Classify a compile request: one outcome, one reason.
 
 Source: ``compile_or_get_cached``, ``_cache_read`` and ``_cache_write`` in jax/_src/compiler.py,
 ``is_cache_used`` and ``put_executable_and_time`` in jax/_src/compilation_cache.py.
@@ -82,11 +82,11 @@ class CompileRequest:
         return start, (self.write[0] if self.write else self.ended) - start
 
 
-def judge(
+def classify(
     request: CompileRequest, directory: str | None, *, refuses_callbacks: bool
 ) -> dict[str, Any]:
-    """The outcome, its reason, JAX's words about it, and the times and sizes that belong to it."""
-    outcome, reason, detail = _judge(request, directory, refuses_callbacks)
+    """Return the outcome, its reason, the error text of JAX, and times and sizes of the request."""
+    outcome, reason, detail = _classify(request, directory, refuses_callbacks)
     file = entry_file(directory, request.key)
     return {
         "outcome": outcome,
@@ -100,7 +100,7 @@ def judge(
     }
 
 
-def _judge(
+def _classify(
     request: CompileRequest, directory: str | None, refuses_callbacks: bool
 ) -> tuple[str, str, str | None]:
     if request.hit:
@@ -116,21 +116,21 @@ def _judge(
     if request.interrupted:
         return "skipped", "interrupted", "a signal came while it compiled"
     if request.write_error or request.read_error:
-        return _judge_error(request, directory)
+        return _classify_error(request, directory)
     if request.raised:
         return "error", "compile-failed", request.raised
     if request.key_error:
         return "uncacheable", "key-failed", request.key_error
     if "requests" not in request.counted:
-        return _judge_unasked(request)
+        return _classify_without_key(request)
     if "misses" in request.counted:
-        return _judge_written(request, directory)
+        return _classify_written(request, directory)
     if request.compile_seconds is not None:
-        return _judge_decided(request, directory, refuses_callbacks)
+        return _classify_decided(request, directory, refuses_callbacks)
     return "skipped", "shared-by-process-0", "process 0 compiled it for all"
 
 
-def _judge_decided(
+def _classify_decided(
     request: CompileRequest, directory: str | None, refuses_callbacks: bool
 ) -> tuple[str, str, str | None]:
     """JAX has compiled and then not written."""
@@ -150,7 +150,9 @@ def _judge_decided(
     return "skipped", "size", f"smaller than {limit} bytes"
 
 
-def _judge_written(request: CompileRequest, directory: str | None) -> tuple[str, str, str | None]:
+def _classify_written(
+    request: CompileRequest, directory: str | None
+) -> tuple[str, str, str | None]:
     """JAX counts a write; whether it made one is another question."""
     if request.settings.get("jax_compilation_cache_check_contents") and request.existed:
         return "skipped", "verified", "compiled again, the same bytes as the entry"
@@ -166,7 +168,7 @@ def _judge_written(request: CompileRequest, directory: str | None) -> tuple[str,
     return "written", "not-in-cache", None
 
 
-def _judge_error(request: CompileRequest, directory: str | None) -> tuple[str, str, str | None]:
+def _classify_error(request: CompileRequest, directory: str | None) -> tuple[str, str, str | None]:
     message = request.write_error or request.read_error or ""
     if "File name too long" in message:
         return "uncacheable", "name-too-long", message
@@ -182,7 +184,7 @@ def _judge_error(request: CompileRequest, directory: str | None) -> tuple[str, s
     return "error", "write-error", message
 
 
-def _judge_unasked(request: CompileRequest) -> tuple[str, str, str | None]:
+def _classify_without_key(request: CompileRequest) -> tuple[str, str, str | None]:
     """JAX made no key, so it did not count the request as one that uses the cache."""
     if not request.settings.get("jax_enable_compilation_cache"):
         return "uncacheable", "cache-disabled", "jax_enable_compilation_cache is off"

@@ -1,4 +1,4 @@
-"""Describe what jax in this Python would do with its cache, for :mod:`jaxcache.warm.ask`.
+"""Describe what jax in this Python would do with its cache, for :mod:`jaxcache.warm.query`.
 
 No device but the CPU is opened.
 

@@ -126,7 +126,7 @@ class TorchListener(logging.Handler):
         before = self._before
         return {name: max(0, n - before.get(name, 0)) for name, n in _counters().items()}
 
-    def say_goodbye(self) -> None:
+    def on_exit(self) -> None:
         """The process ends in good order."""
         safely(self._send, self._introduce)
         safely(self._send, lambda: self._send({"event": "torch-end", "counters": self._counts()}))
@@ -142,7 +142,7 @@ def attach(torch: Any) -> None:
         return
     listener = TorchListener(version, send)
     logging.getLogger(_TRACE).addHandler(listener)
-    atexit.register(listener.say_goodbye)
+    atexit.register(listener.on_exit)
 
 
 def _owner() -> "str | None":

@@ -33,12 +33,12 @@ LAYOUTS: dict[str, _Lazy] = {
     "jax": _Lazy(
         "jax",
         {
-            "stands_alone": True,
-            "has_heads": True,
+            "single_file_entries": True,
+            "has_headers": True,
             "keeps_index": True,
             "folders": (AUTOTUNE_DIR, OWN_DIR),
-            "guard": None,
-            "rank": None,
+            "file_lock": None,
+            "removal_rank": None,
             "own_directory": None,
             "run_options": None,
             "diagnose": None,
@@ -53,8 +53,8 @@ LAYOUTS: dict[str, _Lazy] = {
             "check_beside": "jaxcache.cache.verify.check:check_beside",
             "key_of": "jaxcache.entry.names:key_of",
             "find_removable": "jaxcache.cache.prune.removable:find_removable",
-            "plan_export": "jaxcache.cache.move.offer:plan_export",
-            "plan_import": "jaxcache.cache.move.arrive:plan_import",
+            "plan_export": "jaxcache.cache.move.export_plan:plan_export",
+            "plan_import": "jaxcache.cache.move.import_bundle:plan_import",
             "read_side": "jaxcache.cache.diff:read_cache",
             "read_bundle": "jaxcache.cache.diff:read_bundle",
             "show": "jaxcache.cache.show:show_entries",
@@ -70,8 +70,8 @@ LAYOUTS: dict[str, _Lazy] = {
     "torch": _Lazy(
         "torch",
         {
-            "stands_alone": False,
-            "has_heads": False,
+            "single_file_entries": False,
+            "has_headers": False,
             "keeps_index": True,
             "folders": None,
             "run_options": ("python", "jobs", "timeout_seconds"),
@@ -86,8 +86,8 @@ LAYOUTS: dict[str, _Lazy] = {
             "check": "jaxcache.layouts.torch.check:check",
             "check_beside": "jaxcache.layouts.torch.check:check_beside",
             "key_of": "jaxcache.layouts.torch.names:key_of",
-            "guard": "jaxcache.layouts.torch.locks:holding",
-            "rank": "jaxcache.layouts.torch.units:rank",
+            "file_lock": "jaxcache.layouts.torch.locks:holding",
+            "removal_rank": "jaxcache.layouts.torch.units:removal_rank",
             "find_removable": "jaxcache.layouts.torch.units:find_removable",
             "plan_export": "jaxcache.layouts.torch.bundle:plan_export",
             "plan_import": "jaxcache.layouts.torch.bundle:plan_import",
@@ -108,12 +108,12 @@ LAYOUTS: dict[str, _Lazy] = {
 #: A bundle of JAX's entries, which can be looked at and no more.
 BUNDLE = _Lazy(
     "bundle",
-    {"stands_alone": True, "has_heads": True, "keeps_index": False, "folders": None},
+    {"single_file_entries": True, "has_headers": True, "keeps_index": False, "folders": None},
     {
         "kinds": "jaxcache.entry.names:FileKind",
-        "scan": "jaxcache.cache.bundle.look:scan_bundle",
-        "decode": "jaxcache.cache.bundle.look:decode_bundle",
-        "show": "jaxcache.cache.bundle.look:show_bundle",
+        "scan": "jaxcache.cache.bundle.reader:scan_bundle",
+        "decode": "jaxcache.cache.bundle.reader:decode_bundle",
+        "show": "jaxcache.cache.bundle.reader:show_bundle",
     },
 )
 #: Folders that torch's compilers make in their cache, and JAX never.

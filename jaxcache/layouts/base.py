@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from jaxcache.cache.explain.churn import Churn
     from jaxcache.cache.explain.sides import Explanation
     from jaxcache.cache.index import FactIndex
-    from jaxcache.cache.move.offer import ExportPlan
-    from jaxcache.cache.move.step import Plan
+    from jaxcache.cache.move.export_plan import ExportPlan
+    from jaxcache.cache.move.plan import Plan
     from jaxcache.cache.prune.removable import RemovableSet
     from jaxcache.cache.scan import Progress, ScanAids
-    from jaxcache.cache.show import Shown
-    from jaxcache.cache.verify.check import Checked
+    from jaxcache.cache.show import EntryDetails
+    from jaxcache.cache.verify.check import EntryCheck
     from jaxcache.layouts.torch.doctor import TorchDiagnosis
-    from jaxcache.layouts.torch.show import ShownGraph
+    from jaxcache.layouts.torch.show import GraphDetails
     from jaxcache.options import PruneOptions, VerifyOptions
 
 #: Holds the lock that goes with a file, without waiting: False where somebody else has it.
-Guard = Callable[[Store, str], AbstractContextManager[bool]]
+FileLock = Callable[[Store, str], AbstractContextManager[bool]]
 
 
 class Files(Protocol):
@@ -54,7 +54,7 @@ class CheckableFile(Protocol):
     def info(self) -> FileInfo: ...
 
 
-class Seen(Protocol):
+class ScanResult(Protocol):
     """A cache as it was seen."""
 
     @property
@@ -73,11 +73,11 @@ class Layout(Protocol):
         """Its name for ``--layout``."""
 
     @property
-    def stands_alone(self) -> bool:
+    def single_file_entries(self) -> bool:
         """Whether each entry is one file, which can be loaded, forecast, signed and sent singly."""
 
     @property
-    def has_heads(self) -> bool:
+    def has_headers(self) -> bool:
         """Whether an entry begins with its codec and seconds, so that no more need be read.
 
         Where not, what can be told of an entry takes reading all of it, and it has no codec.
@@ -131,14 +131,14 @@ class Layout(Protocol):
         store: Store,
         aids: "ScanAids",
         *,
-        heads: bool,
+        headers: bool,
         details: bool,
         deep: bool,
-    ) -> "Seen":
+    ) -> "ScanResult":
         """Take inventory of a cache, with the facts of every entry.
 
         Args:
-            heads, details: whether to tell also what the start of each entry holds, or all of it;
+            headers, details: whether to tell also what the start of each entry holds, or all of it;
                 else only its name and what the index knows.
             deep: whether files in folders count.
 
@@ -154,7 +154,7 @@ class Layout(Protocol):
         aids: "ScanAids",
         *,
         hurried: bool,
-    ) -> "Seen":
+    ) -> "ScanResult":
         """Add the details of some entries to a scan of this layout.
 
         Args:
@@ -167,7 +167,7 @@ class Layout(Protocol):
         """Return the files to verify.
 
         Args:
-            scan_result: a scan of this layout, without heads.
+            scan_result: a scan of this layout, without headers.
             chosen: the files of the entries that are meant.
 
         Raises:
@@ -176,14 +176,14 @@ class Layout(Protocol):
 
     def check(
         self, store: Store, scan_result: Any, files: Sequence[Any], options: "VerifyOptions"
-    ) -> "Iterator[tuple[str, Checked]]":
+    ) -> "Iterator[tuple[str, EntryCheck]]":
         """Check each file by itself, by name, in any order."""
 
     def check_beside(
         self,
         scan_result: Any,
         files: Sequence[Any],
-        checks: "Mapping[str, Checked]",
+        checks: "Mapping[str, EntryCheck]",
         options: "VerifyOptions",
     ) -> Iterator[Problem]:
         """Yield the problems of files that were checked which only others show."""
@@ -192,11 +192,11 @@ class Layout(Protocol):
         """The key that a file's name says; None where it says none."""
 
     @property
-    def guard(self) -> "Guard | None":
+    def file_lock(self) -> "FileLock | None":
         """The locks of single files; None where JAX's lock is for all."""
 
     @property
-    def rank(self) -> Callable[[str], int] | None:
+    def removal_rank(self) -> Callable[[str], int] | None:
         """The place of a file in the order in which files are removed; None where all are equal."""
 
     def find_removable(
@@ -211,7 +211,7 @@ class Layout(Protocol):
         """Tell what a plan could remove: which files form one unit, and what protects them.
 
         Args:
-            scan_result: a deep scan of this layout; with details where there are no heads.
+            scan_result: a deep scan of this layout; with details where there are no headers.
             options: of ``prune``; None where a person chooses among the entries.
             keep: keys that must stay, with all that they need.
         """
@@ -255,10 +255,10 @@ class Layout(Protocol):
             BundleError
         """
 
-    def show(self, store: Store, wanted: str) -> "Iterable[Shown | ShownGraph]":
+    def show(self, store: Store, wanted: str) -> "Iterable[EntryDetails | GraphDetails]":
         """Decode the entries that a KEY means."""
 
-    def show_file(self, store: Store, name: str) -> "Iterable[Shown | ShownGraph]":
+    def show_file(self, store: Store, name: str) -> "Iterable[EntryDetails | GraphDetails]":
         """Decode the file of that name."""
 
     def explain(self, keys: Sequence[str], url: str) -> "Explanation":

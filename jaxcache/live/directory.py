@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..core.names import ATIME_SUFFIX, CACHE_SUFFIX, LOCKFILE
-from .bound import Bound
+from .entry_check import open_entry
+from .evictor import Evictor
 from .files import quarantine_entry, read_entry, read_file, write_entry_file, write_stamp
-from .frame import DamagedEntryError, Decoded, same_payload
-from .gate import open_entry
+from .frame import DamagedEntryError, DecodedEntry, same_payload
 from .leases import Leases
 from .loading import Loading, find_dead
 from .uses import LedgerDigest, UseLog, compact, read_digests
@@ -34,9 +34,9 @@ class Directory:
         self._layer = layer
         self._counters = layer.counters
         settings = layer.settings
-        bound = settings["max-size"] if settings["max-size"] is not None else max_size
-        self.bound = Bound(root, settings, bound, layer.counters)
-        self.bound.stamped = (
+        max_bytes = settings["max-size"] if settings["max-size"] is not None else max_size
+        self.evictor = Evictor(root, settings, max_bytes, layer.counters)
+        self.evictor.stamped = (
             max_size is not None or os.path.exists(os.path.join(root, LOCKFILE)) or has_stamps(root)
         )
         self.loading = Loading(root)
@@ -56,9 +56,9 @@ class Directory:
         self._totals_at = time.monotonic() + _TOTALS_SECONDS
         self._leases = self._make_leases()
         self.tiers = layer.open_tiers(self, bucket)
-        self.bound.pending = self.tiers.pending if self.tiers is not None else None
-        if self.bound.is_due_at_opening(died=died):
-            layer.background.submit(self.bound.sweep)
+        self.evictor.pending = self.tiers.pending if self.tiers is not None else None
+        if self.evictor.is_due_at_opening(died=died):
+            layer.background.submit(self.evictor.evict)
 
     def _make_leases(self) -> "Leases | None":
         limit = self._layer.settings["single-flight"]
@@ -117,7 +117,7 @@ class Directory:
         if value is not None:
             self.tiers.used(key, is_local=True)
             return value, "local"
-        answer: tuple[bytes | None, str] = self.tiers.find(key)
+        answer: tuple[bytes | None, str] = self.tiers.lookup(key)
         return answer
 
     def _wait(self, leases: Leases, key: str) -> "tuple[bytes | None, str]":
@@ -139,7 +139,7 @@ class Directory:
         self._bad.add(key)
         self._counters.count("died_loading")
         self._layer.say(f"{key} is in quarantine: a process died while loading it")
-        with contextlib.suppress(OSError), self.bound.lock():
+        with contextlib.suppress(OSError), self.evictor.lock():
             quarantine_entry(self.root, key)
 
     def read_local(self, key: str) -> "bytes | None":
@@ -175,7 +175,7 @@ class Directory:
         self._unproven.add(key)
         return True
 
-    def decode(self, key: str, value: bytes, *, tier: bool = False) -> "Decoded | None":
+    def decode(self, key: str, value: bytes, *, tier: bool = False) -> "DecodedEntry | None":
         """Decode an entry once, so that JAX's decoder is given the content; None if damaged."""
         try:
             decoded = open_entry(key, value, is_foreign=tier)
@@ -219,7 +219,7 @@ class Directory:
         with contextlib.suppress(OSError):  # a file of another user
             path = self.path(key)
             os.utime(path, ns=(time.time_ns(), os.stat(path).st_mtime_ns))
-        if self.bound.stamped:
+        if self.evictor.stamped:
             with contextlib.suppress(OSError):
                 write_stamp(self.root, key)
 
@@ -231,10 +231,10 @@ class Directory:
         Raises:
             OSError: it could not be written; JAX says so in its own words.
         """
-        if self.bound.max_bytes is not None and len(value) > self.bound.max_bytes:
+        if self.evictor.max_bytes is not None and len(value) > self.evictor.max_bytes:
             warnings.warn(
                 f"Cache value for key {key!r} of size {len(value)} bytes exceeds the maximum "
-                f"cache size of {self.bound.max_bytes} bytes",
+                f"cache size of {self.evictor.max_bytes} bytes",
                 stacklevel=2,
             )
             return
@@ -245,7 +245,7 @@ class Directory:
             self._counters.count("present")
             return
         if self.tiers is not None:
-            self.tiers.announce(key, replacing=replacing)
+            self.tiers.mark_pending(key, replacing=replacing)
         try:
             self.write(key, value)
         except OSError:
@@ -285,15 +285,15 @@ class Directory:
             OSError
         """
         # Between the two files of an entry nobody may evict it: JAX fails over one without a stamp.
-        if self.bound.active:
+        if self.evictor.active:
             self.loading.begin()
-        with self.bound.lock():
-            if self.bound.stamped:
+        with self.evictor.lock():
+            if self.evictor.stamped:
                 write_stamp(self.root, key)
             write_entry_file(self.root, key + CACHE_SUFFIX, value)
         self._counters.add("written_bytes", len(value))
-        if self.bound.active and self.bound.wrote(len(value)):
-            self._layer.background.submit(self.bound.sweep)
+        if self.evictor.active and self.evictor.wrote(len(value)):
+            self._layer.background.submit(self.evictor.evict)
 
     # The end ----------------------------------------------------------------------------------
 
@@ -319,7 +319,7 @@ class Directory:
         if self.tiers is not None:
             self.tiers.abandon()
         self.tiers = None
-        self.bound.reset()
+        self.evictor.reset()
         self.loading = Loading(self.root)
         self._leases = self._make_leases()
         if self.uses is not None:

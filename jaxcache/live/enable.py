@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ..core.remote import redact
 from . import layer as live_layer
-from .settings import SETTINGS, Resolved, configured_directory, resolve
+from .settings import SETTINGS, ResolvedSettings, configured_directory, resolve
 from .settings import ConfigError as ConfigError
 
 #: JAX's own settings that are made here, and their defaults in JAX (jax/_src/config.py).
@@ -118,7 +118,7 @@ def enable(
     return Enabled(directory, live_layer.LAYER is not None, changed, kept)
 
 
-def set_default_directory(settings: Resolved) -> None:
+def set_default_directory(settings: ResolvedSettings) -> None:
     """Set JAX's directory where a file switches the layer on, and nobody has set one.
 
     Raises:
@@ -132,7 +132,7 @@ def set_default_directory(settings: Resolved) -> None:
 
 
 def _warn_of_lost(
-    chosen: "dict[str, Any]", resolved: Resolved, kept: "dict[str, Any]", cache_dir: Any
+    chosen: "dict[str, Any]", resolved: ResolvedSettings, kept: "dict[str, Any]", cache_dir: Any
 ) -> None:
     """Warn, in one line, of the arguments that the user's own settings have overruled."""
     lost = []

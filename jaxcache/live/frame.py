@@ -23,7 +23,7 @@ class DamagedEntryError(ValueError):
     """The bytes are no whole entry; the text says why."""
 
 
-class Decoded(NamedTuple):
+class DecodedEntry(NamedTuple):
     """The content of a frame."""
 
     content: bytes
@@ -95,7 +95,7 @@ def _find_decoder() -> "Callable[[bytes, int], bytes]":
 _decode_zstd: "Callable[[bytes, int], bytes] | None" = None
 
 
-def decode(value: bytes, limit: int = MAX_CONTENT_BYTES) -> Decoded:
+def decode(value: bytes, limit: int = MAX_CONTENT_BYTES) -> DecodedEntry:
     """Decode an entry and check its frame.
 
     Args:
@@ -110,9 +110,9 @@ def decode(value: bytes, limit: int = MAX_CONTENT_BYTES) -> Decoded:
     try:
         if value[:4] == ZSTD_MAGIC:
             content = _decode_zstd(value, _announced(value, limit))
-            return Decoded(content, bool(value[4] & CHECKSUM_FLAG))
+            return DecodedEntry(content, bool(value[4] & CHECKSUM_FLAG))
         if value[:1] == b"\x78":
-            return Decoded(_inflate(value, limit), True)  # zlib always has its Adler-32
+            return DecodedEntry(_inflate(value, limit), True)  # zlib always has its Adler-32
     except DamagedEntryError:
         raise
     except Exception as error:  # each codec has errors of its own

@@ -14,7 +14,7 @@ from ..core.live_directory import live_directory
 from .adapter import Adapter, UnknownJaxError
 from .counters import Counters
 from .first_run import FirstRuns
-from .settings import ConfigError, Resolved, resolve
+from .settings import ConfigError, ResolvedSettings, resolve
 
 if TYPE_CHECKING:
     from .directory import Directory
@@ -98,7 +98,7 @@ class ThreadState(threading.local):
 class Layer:
     """Everything that one process has of the live layer."""
 
-    def __init__(self, settings: Resolved, adapter: Adapter) -> None:
+    def __init__(self, settings: ResolvedSettings, adapter: Adapter) -> None:
         self.settings = settings
         self.adapter = adapter
         self.counters = Counters(adapter.monitoring)
@@ -126,7 +126,7 @@ class Layer:
             except Exception as error:  # the port is taken, or a package is missing
                 self.say(f"live: no metrics: {error}")
 
-    def change(self, settings: Resolved) -> None:
+    def change(self, settings: ResolvedSettings) -> None:
         """Use other settings from now on; JAX opens its directory anew."""
         if settings.values == self.settings.values:
             return
@@ -177,7 +177,7 @@ class Layer:
         addresses = (*((bucket,) if bucket else ()), *self.settings["tiers"])
         if not addresses or self.forked:
             return None
-        from .chain import Tiers
+        from .tiers import Tiers
 
         try:
             return Tiers(directory, addresses, self)
@@ -237,7 +237,7 @@ LAYER: "Layer | None" = None
 _starting = threading.Lock()
 
 
-def start(settings: "Resolved | None" = None) -> "Layer | None":
+def start(settings: "ResolvedSettings | None" = None) -> "Layer | None":
     """Switch the layer on where the settings ask for it; one layer per process.
 
     Args:

@@ -122,7 +122,7 @@ class Leases:
             if created:
                 self._remote.add(key)
                 # Its last owner may have finished since this process looked.
-                return tiers.find(key, fresh=True)[0], waited
+                return tiers.lookup(key, fresh=True)[0], waited
             if _has_expired(tier.read(_name(key), fresh=True, limit=_MAX_BYTES)):
                 _delete(tier, key)
                 continue
@@ -130,7 +130,7 @@ class Leases:
             if time.monotonic() > deadline:
                 return None, waited
             time.sleep(_REMOTE_POLL_SECONDS)
-            value = tiers.find(key, fresh=True)[0]
+            value = tiers.lookup(key, fresh=True)[0]
             if value is not None:
                 return value, waited
 

@@ -116,7 +116,7 @@ SETTINGS: "dict[str, tuple[Callable[[Any], Any], Any]]" = {
 }
 
 
-class Resolved:
+class ResolvedSettings:
     """Every setting with its value and who set it."""
 
     def __init__(self, values: "dict[str, Any]", origins: "dict[str, str]") -> None:
@@ -137,7 +137,7 @@ def variable(name: str) -> str:
     return PREFIX if name == "enabled" else f"{PREFIX}_{name.upper().replace('-', '_')}"
 
 
-def resolve(overrides: "Mapping[str, Any] | None" = None) -> Resolved:
+def resolve(overrides: "Mapping[str, Any] | None" = None) -> ResolvedSettings:
     """Resolve every setting.
 
     Args:
@@ -167,7 +167,7 @@ def resolve(overrides: "Mapping[str, Any] | None" = None) -> Resolved:
                 continue
             values[name] = value
             origins[name] = where
-    return Resolved(values, origins)
+    return ResolvedSettings(values, origins)
 
 
 def _environment() -> "dict[str, Any]":

@@ -68,7 +68,7 @@ class LayoutChoice(Options, panel="Cache"):
     layout: str | None = LAYOUT
 
 
-class Place(CacheDir, panel="Cache"):
+class CacheLocation(CacheDir, panel="Cache"):
     """The place of the cache, and its layout."""
 
     layout: str | None = LAYOUT
@@ -80,7 +80,7 @@ class DryRun(Options):
     dry_run: bool = option("--dry-run -n", FLAG, "Show the plan, and change nothing.")
 
 
-class Consent(DryRun):
+class ConfirmOptions(DryRun):
     """Whether to change anything, and whether to ask first."""
 
     yes: bool = option("--yes -y", FLAG, "Do not ask for confirmation; needed without a terminal.")
@@ -99,19 +99,19 @@ class Consent(DryRun):
             )
 
 
-class Chosen(Options):
+class KeyArguments(Options):
     """The entries that a command is about."""
 
     keys: tuple[str, ...] = option("keys", TEXTS, _KEYS, metavar="[KEY]...")
 
 
-class Selected(Chosen):
+class EntryChoice(KeyArguments):
     """The entries that a command is about, by key and by what they are."""
 
     filters: tuple[str, ...] = FILTERS
 
 
-class RemovalOptions(Selected):
+class RemovalOptions(EntryChoice):
     """The entries to remove: at least one KEY or filter."""
 
     keys: tuple[str, ...] = option(
@@ -128,7 +128,7 @@ SORT_FIELDS = ("used", "key", "size", "payload", "compile", "created", "platform
 GROUP_FIELDS = ("module", "function", "platform", "target", "codec")
 
 
-class ListOptions(Selected):
+class ListOptions(EntryChoice):
     """The entries to list, their order, and how much of each to show."""
 
     sort: str = option(
@@ -147,7 +147,7 @@ class ListOptions(Selected):
     )
 
 
-class VerifyOptions(Selected):
+class VerifyOptions(EntryChoice):
     """The entries to verify, and how thoroughly."""
 
     level: Level = option(
@@ -181,7 +181,7 @@ class VerifyOptions(Selected):
     )
 
 
-class SealOptions(Selected):
+class SealOptions(EntryChoice):
     """The entries to seal, and whether to compress them anew."""
 
     recompress: int | None = option(

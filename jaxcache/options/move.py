@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from jaxcache.options import FILTERS, LAYOUT, PLATFORM, PYTHON, PruneOptions, Selected
+from jaxcache.options import FILTERS, LAYOUT, PLATFORM, PYTHON, EntryChoice, PruneOptions
 from jaxcache.options.declare import (
     COUNT,
     DURATION,
@@ -103,7 +103,7 @@ class CopyOptions(SyncOptions):
     atomic: bool = ATOMIC
 
 
-class ExportOptions(Selected):
+class ExportOptions(EntryChoice):
     """The entries that a bundle gets, and how it is written."""
 
     level: int | None = LEVEL

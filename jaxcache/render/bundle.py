@@ -12,11 +12,11 @@ from jaxcache.cache.bundle.compat import (
     XLA_CACHES,
     Compatibility,
     Forecast,
-    Outlook,
+    ForecastOutcome,
     forecast,
 )
-from jaxcache.cache.move.file import Written
-from jaxcache.cache.move.step import WRITES, MoveAction, Outcome, Plan, Step
+from jaxcache.cache.move.bundle_file import WrittenBundle
+from jaxcache.cache.move.plan import WRITES, MoveAction, Outcome, Plan, Step
 from jaxcache.cache.trust import Verdict
 from jaxcache.model import Problem
 from jaxcache.render.columns import key_column, text_column
@@ -27,7 +27,7 @@ from jaxcache.units import format_count, format_size
 _MISS_REASONS = 3
 
 
-def export_view(written: Written) -> View:
+def export_view(written: WrittenBundle) -> View:
     """Return the view of ``export``, and of ``copy`` into a bundle."""
     manifest = written.manifest
     outlooks = forecast(manifest, None, None)
@@ -68,7 +68,7 @@ def left_out_lines(problems: Iterable[Problem]) -> Iterator[str]:
         yield f"left out {problem.file}: {problem.detail}"
 
 
-def export_summary(written: Written) -> str:
+def export_summary(written: WrittenBundle) -> str:
     """One line on what was written."""
     manifest = written.manifest
     size_bytes = written.size_bytes
@@ -115,7 +115,7 @@ def import_view(
             "written": len(written),
             "conflicts": sum(row.differs for row in rows),
         },
-        "outlook": {o.value: outlooks.counts.get(o, 0) for o in Outlook},
+        "outlook": {o.value: outlooks.counts.get(o, 0) for o in ForecastOutcome},
         "forecast": forecast_document(outlooks),
         "host": outlooks.host,
         "failed": [{"file": s.name, "detail": s.detail} for s in _failures(done)],
@@ -186,7 +186,7 @@ _ACTIONS = (
     MoveAction.NO_ROOM,
 )
 #: What is known; of the others, WHY says what keeps it from being known.
-_FORECASTS = {Outlook.HIT: "hit", Outlook.MISS: "miss"}
+_FORECASTS = {ForecastOutcome.HIT: "hit", ForecastOutcome.MISS: "miss"}
 _DONE = {MoveAction.WRITE: "written", MoveAction.HEAL: "healed", MoveAction.REPLACE: "replaced"}
 
 
@@ -199,7 +199,7 @@ def _reason(step: Step, forecast: Forecast | None) -> str:
 
 def _short_reason(step: Step, forecast: Forecast | None, shared: bool) -> str:
     """Return the same for a terminal, without what the forecast's line says of all entries."""
-    if forecast and forecast.outlook is Outlook.MISS and not step.detail:
+    if forecast and forecast.outlook is ForecastOutcome.MISS and not step.detail:
         if forecast.restore_to:
             return "the cache's path"
         if shared:
@@ -257,10 +257,10 @@ def outlook_line(outlooks: Compatibility) -> str:
     with_what = f" with jax {host.jax_version} ({host.origin.platform})" if host else ""
     if not total:
         return "no entries"
-    if counts.get(Outlook.HIT) == total:
+    if counts.get(ForecastOutcome.HIT) == total:
         every = "the entry" if total == 1 else f"all {total:,} entries"
         return f"{every} should hit{with_what}"
-    misses = [f for f in outlooks.forecasts if f.outlook is Outlook.MISS]
+    misses = [f for f in outlooks.forecasts if f.outlook is ForecastOutcome.MISS]
     portable = sum(f.portable for f in outlooks.forecasts)
     only = f"{format_count(portable, 'entry')} {WITHOUT_DIRECTORY} {PORTABLE_ONLY}"
     if not misses and host is None and portable:
@@ -271,8 +271,8 @@ def outlook_line(outlooks: Compatibility) -> str:
             "no jax was found to check it (--python)"
         )
     where = "here" if outlooks.cache_dir is not None else "at another path"
-    unknown = counts.get(Outlook.UNKNOWN, 0) - portable
-    hits = counts.get(Outlook.HIT, 0)
+    unknown = counts.get(ForecastOutcome.UNKNOWN, 0) - portable
+    hits = counts.get(ForecastOutcome.HIT, 0)
     text = f"{hits} of {total:,} will hit {where}{with_what}"
     if (unknown or portable) and host is None:
         text = f"{len(misses)} of {total:,} will miss {where}"
@@ -313,7 +313,7 @@ def _release(version: str | None) -> str:
 
 def forecast_note(outlooks: Compatibility) -> str | None:
     """The line where something will miss, or hits on a condition; None where nothing is known."""
-    is_forecast = any(f.portable or f.outlook is Outlook.MISS for f in outlooks.forecasts)
+    is_forecast = any(f.portable or f.outlook is ForecastOutcome.MISS for f in outlooks.forecasts)
     return outlook_line(outlooks) if is_forecast else None
 
 
@@ -323,6 +323,6 @@ def forecast_document(outlooks: Compatibility | None) -> Document | None:
         return None
     return {
         "looked_at": len(outlooks.forecasts),
-        **{o.value: outlooks.counts.get(o, 0) for o in Outlook},
+        **{o.value: outlooks.counts.get(o, 0) for o in ForecastOutcome},
         "message": forecast_note(outlooks),
     }

@@ -6,11 +6,11 @@ from typing import Any
 
 from jaxcache.cache.bundle.compat import PORTABLE_ONLY, WITHOUT_DIRECTORY
 from jaxcache.cache.ci.key import CiKey
-from jaxcache.cache.ci.publish import Saved
-from jaxcache.cache.ci.restore import Restored, miss_reasons
+from jaxcache.cache.ci.publish import SaveResult
+from jaxcache.cache.ci.restore import RestoreResult, miss_reasons
 from jaxcache.cache.ci.save import THRESHOLD, SavePlan, Why
-from jaxcache.cache.ci.usage import Witness
-from jaxcache.cache.move.step import MoveAction
+from jaxcache.cache.ci.usage import UseSource
+from jaxcache.cache.move.plan import MoveAction
 from jaxcache.model import Entry
 from jaxcache.render.bundle import left_out_lines
 from jaxcache.render.document import Document, fields_of, to_document, versioned
@@ -28,11 +28,11 @@ _WHY: dict[Why, str] = {
     "not-wanted": "not saved (--save-if false)",
     "empty": "not saved: the cache is empty",
 }
-_WITNESSES: dict[Witness, str] = {
-    Witness.JAX: ", by JAX's own dates of use",
-    Witness.FILE_SYSTEM: ", by the access times of their files",
-    Witness.LEDGER: ": the ledger records only runs under jaxcache",
-    Witness.NOBODY: ": no record of uses",
+_WITNESSES: dict[UseSource, str] = {
+    UseSource.JAX: ", by JAX's own dates of use",
+    UseSource.FILE_SYSTEM: ", by the access times of their files",
+    UseSource.LEDGER: ": the ledger records only runs under jaxcache",
+    UseSource.NOBODY: ": no record of uses",
 }
 
 
@@ -54,14 +54,14 @@ def key_view(cache_dir: str, key: CiKey, *, restore_keys: bool) -> View:
     return View(document, ([text] for text in shown), records=[versioned(document)], page=page)
 
 
-def restore_view(restored: Restored) -> View:
+def restore_view(restored: RestoreResult) -> View:
     """Return the view of ``ci restore``."""
     keys = [item.key or "" for item in restored.fitting]
     outputs = restore_outputs(restored)
     return _step_view(_restore_document(restored), outputs, keys, restore_lines(restored))
 
 
-def save_view(plan: SavePlan, saved: Saved, key: str | None) -> View:
+def save_view(plan: SavePlan, saved: SaveResult, key: str | None) -> View:
     """Return the view of ``ci save``."""
     outputs = save_outputs(plan, saved, key)
     keys = [outputs["key"]] if "key" in outputs else []  # of the job's cache, not its entries
@@ -78,7 +78,7 @@ def _step_view(
     return View(document, rows, (), keys, records=[versioned(document)], page=page, notes=lines)
 
 
-def restore_outputs(restored: Restored) -> Outputs:
+def restore_outputs(restored: RestoreResult) -> Outputs:
     """Return the outputs of a restore, for the steps that follow."""
     return {
         "cache-hit": _flag(restored.hit),
@@ -87,7 +87,7 @@ def restore_outputs(restored: Restored) -> Outputs:
     }
 
 
-def save_outputs(plan: SavePlan, saved: Saved, key: str | None) -> Outputs:
+def save_outputs(plan: SavePlan, saved: SaveResult, key: str | None) -> Outputs:
     """Return the outputs of a save, for the steps that follow."""
     outputs = {
         "saved": _flag(plan.saves and not saved.dry_run),
@@ -99,7 +99,7 @@ def save_outputs(plan: SavePlan, saved: Saved, key: str | None) -> Outputs:
     return outputs if key is None else {**outputs, "key": f"{key}-{plan.digest}"}
 
 
-def _restore_document(restored: Restored) -> Document:
+def _restore_document(restored: RestoreResult) -> Document:
     outlooks = restored.outlooks
     return {
         "cache_dir": restored.cache_dir,
@@ -124,7 +124,7 @@ def _restore_document(restored: Restored) -> Document:
 _REFUSED = (MoveAction.STRAY, MoveAction.BLOCKED, MoveAction.UNFINISHED)
 
 
-def _save_document(plan: SavePlan, saved: Saved, key: str | None) -> Document:
+def _save_document(plan: SavePlan, saved: SaveResult, key: str | None) -> Document:
     usage = plan.usage
     return {
         "cache_dir": plan.cache_dir,
@@ -152,7 +152,7 @@ def _save_document(plan: SavePlan, saved: Saved, key: str | None) -> Document:
     }
 
 
-def restore_lines(restored: Restored) -> Iterator[str]:
+def restore_lines(restored: RestoreResult) -> Iterator[str]:
     """Yield the lines about a restore, for people."""
     source = restored.source
     outlooks = restored.outlooks
@@ -194,7 +194,7 @@ def restore_lines(restored: Restored) -> Iterator[str]:
         yield f"not {'read' if unread else 'written'}: {step.name}: {step.detail}"
 
 
-def save_lines(plan: SavePlan, saved: Saved) -> Iterator[str]:
+def save_lines(plan: SavePlan, saved: SaveResult) -> Iterator[str]:
     """Yield the lines about a save, for people."""
     usage = plan.usage
     new = f"{len(usage.new)} new ({format_compiling(usage.new_seconds, len(usage.new))})"
@@ -236,12 +236,12 @@ def save_lines(plan: SavePlan, saved: Saved) -> Iterator[str]:
         yield f"not written: {failure}"
 
 
-def restore_summary(restored: Restored) -> str:
+def restore_summary(restored: RestoreResult) -> str:
     """Return the summary of a restore as Markdown."""
     return _section("JAX compilation cache: restored", restore_lines(restored))
 
 
-def save_summary(plan: SavePlan, saved: Saved) -> str:
+def save_summary(plan: SavePlan, saved: SaveResult) -> str:
     """Return the summary of a save as Markdown."""
     parts = [_section("JAX compilation cache: used and saved", save_lines(plan, saved))]
     newest = sorted(plan.usage.new, key=lambda e: (-(e.compile_seconds or 0.0), e.key))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from jaxcache.render.columns import duration_column, size_column, text_column
 from jaxcache.render.view import Column, Table, View
 from jaxcache.units import format_count, format_duration
-from jaxcache.warm.compiling.report import COMPILE_OUTCOMES, Compiled, CompileReport
+from jaxcache.warm.compiling.report import COMPILE_OUTCOMES, CompileReport, CompileResult
 
 _RANK = {outcome: number for number, outcome in enumerate(reversed(COMPILE_OUTCOMES))}
 
@@ -53,7 +53,7 @@ def _notes(report: CompileReport) -> Iterator[str]:
     yield _summary_line(report)
 
 
-def _why(module: Compiled) -> str:
+def _why(module: CompileResult) -> str:
     reasons = [f"{module.reason}: {module.detail}"] if module.reason else []
     if module.moved:
         reasons.append("for this directory")

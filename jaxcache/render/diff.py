@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from jaxcache.cache.diff import Diff, DiffSide, Held, sum_sizes
+from jaxcache.cache.diff import Diff, DiffEntry, DiffSide, sum_sizes
 from jaxcache.render.columns import key_column
 from jaxcache.render.document import Document, fields_of, to_document
 from jaxcache.render.view import Column, Table, View
@@ -50,7 +50,7 @@ def diff_view(diff: Diff) -> View:
     )
 
 
-def _side(side: DiffSide, only: Sequence[Held]) -> Document:
+def _side(side: DiffSide, only: Sequence[DiffEntry]) -> Document:
     size_bytes, seconds = sum_sizes(only)
     return {
         "location": side.location,
@@ -80,7 +80,7 @@ def _rows(diff: Diff) -> Iterator[_Row]:
         yield mark, "both: differing", left.key, values, (shown[0], shown[1])
 
 
-def _shown(held: Held) -> tuple[str, str]:
+def _shown(held: DiffEntry) -> tuple[str, str]:
     return format_size(held.size_bytes), format_compile(held.compile_seconds)
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
-from jaxcache.cache.doctor.examine import Diagnosis
-from jaxcache.cache.doctor.facts import Finding, Interpreter
+from jaxcache.cache.doctor.inputs import Finding, Interpreter
+from jaxcache.cache.doctor.run_checks import Diagnosis
 from jaxcache.layouts.torch.doctor import TorchDiagnosis
 from jaxcache.render.columns import short_name
 from jaxcache.render.view import Block, Line, View

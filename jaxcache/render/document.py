@@ -32,7 +32,7 @@ SHAPES = {
     "Group": "name *summary last_used_at",
     "Host": "python jax=jax_version jaxlib=jaxlib_version codec platform=origin.platform "
     "target=origin.target",
-    "Listed": "module=request.module key=request.key hash=request.hash bytecode_bytes "
+    "RecipeRow": "module=request.module key=request.key hash=request.hash bytecode_bytes "
     "compile_seconds=request.compile_seconds occurrences=request.occurrences "
     "platform=environment.platform environment=request.environment "
     "process_id=environment.process_id device_ids=request.device_ids "
@@ -42,21 +42,21 @@ SHAPES = {
     "Listing": "-cache_size_bytes -ledger_bytes",
     "Memory": "argument_bytes output_bytes temp_bytes alias_bytes constant_bytes code_bytes "
     "total_bytes",
-    "Held": "key size_bytes payload_bytes payload_sha256 compile_seconds",
+    "DiffEntry": "key size_bytes payload_bytes payload_sha256 compile_seconds",
     "BundleItem": "key size_bytes payload_bytes payload_sha256 compile_seconds",
     "Module": "module key outcome reason detail compile_seconds retrieval_seconds saved_seconds "
     "trace_seconds lower_seconds size_bytes function file line arguments occurrences process "
     "counted cache_dir tuning cause",
-    "Pair": "key=left.key payload_differs left right",
+    "ContentMismatch": "key=left.key payload_differs left right",
     "Process": "process pid process_id python=executable jax jaxlib cache_dir settings counters",
     "ProfileDifference": "component left=target right=here meaning fix prevents",
     "Problem": "key file kind detail",
-    "Record": "-key -removed_ns -arrived_ns -file_inode -compiled_ns -run -sketch",
+    "LedgerRecord": "-key -removed_ns -arrived_ns -file_inode -compiled_ns -run -sketch",
     "Removal": "key file=file.name kind size_bytes compile_seconds last_used_at reason",
-    "Shown": "cache_dir entry program=contents.program source=contents.source "
+    "EntryDetails": "cache_dir entry program=contents.program source=contents.source "
     "memory=contents.memory device=contents.device compile_options=contents.compile_options "
     "format=contents.format written_in_cache_dir=contents.written_in_cache_dir provenance problems",
-    "Spared": "key=removal.key file=removal.file.name why detail",
+    "SkippedRemoval": "key=removal.key file=removal.file.name why detail",
     "Step": "key file=name size_bytes=item.size_bytes replaces_damaged",
     "Stats": "cache_dir total size_bytes directory_bytes sealed orphan_atimes files by_platform "
     "by_codec by_age by_module problems",

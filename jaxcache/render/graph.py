@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from jaxcache.layouts.torch.show import ShownGraph
+from jaxcache.layouts.torch.show import GraphDetails
 from jaxcache.render.columns import short_name
 from jaxcache.render.document import Document
 from jaxcache.render.show import USED_FROM, Sections, cut
@@ -12,7 +12,7 @@ from jaxcache.units import format_duration, format_since, format_size, rfc3339
 _SHOWN = 100
 
 
-def graph_document(shown: ShownGraph) -> Document:
+def graph_document(shown: GraphDetails) -> Document:
     """Return the fields of ``show --json`` for one graph."""
     graph = shown.graph
     nearest = shown.nearest
@@ -49,7 +49,7 @@ def graph_document(shown: ShownGraph) -> Document:
     }
 
 
-def graph_sections(shown: ShownGraph, now_ns: int, verbose: bool) -> Sections:
+def graph_sections(shown: GraphDetails, now_ns: int, verbose: bool) -> Sections:
     """Yield the labels of a graph's page with their lines."""
     entry = shown.entry
     graph = shown.graph
@@ -89,7 +89,7 @@ def graph_sections(shown: ShownGraph, now_ns: int, verbose: bool) -> Sections:
         yield "Imports", [count, *cut(names, verbose)]
 
 
-def _seconds(shown: ShownGraph) -> str:
+def _seconds(shown: GraphDetails) -> str:
     graph = shown.graph
     if graph is None or graph.seconds is None:
         return ""

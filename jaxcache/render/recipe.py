@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from jaxcache.cache.recipe.format import RecipeFile
-from jaxcache.cache.recipe.listing import Listed
+from jaxcache.cache.recipe.listing import RecipeRow
 from jaxcache.cache.recipe.model import Environment
 from jaxcache.cache.recipe.refusals import REFUSALS
 from jaxcache.render.columns import seconds_column, size_column, text_column
@@ -14,7 +14,7 @@ from jaxcache.render.view import Block, Column, Line, Table, View
 from jaxcache.units import format_count, format_duration, format_size
 
 
-def listing_view(file: RecipeFile, listed: Sequence[Listed]) -> View:
+def listing_view(file: RecipeFile, listed: Sequence[RecipeRow]) -> View:
     """Return the view of ``ls`` for a recipe."""
     columns = [
         Column(
@@ -46,7 +46,7 @@ def listing_view(file: RecipeFile, listed: Sequence[Listed]) -> View:
     )
 
 
-def show_view(file: RecipeFile, listed: Sequence[Listed], *, whole: bool) -> View:
+def show_view(file: RecipeFile, listed: Sequence[RecipeRow], *, whole: bool) -> View:
     """Return the view of ``show`` for a recipe as a whole, or for some of its modules."""
     page = list(_page(file, listed) if whole else _module_pages(listed))
     texts = [b.lead + b.text if isinstance(b, Line) else b for b in page]
@@ -59,7 +59,7 @@ def _seconds(seconds: float | None) -> str:
     return "?" if seconds is None else format_duration(seconds)
 
 
-def _document(file: RecipeFile, listed: Sequence[Listed]) -> Document:
+def _document(file: RecipeFile, listed: Sequence[RecipeRow]) -> Document:
     return {
         "cache_dir": file.path,
         "recipe": {
@@ -77,17 +77,17 @@ def _document(file: RecipeFile, listed: Sequence[Listed]) -> Document:
     }
 
 
-def _module(listed: Listed) -> Document:
+def _module(listed: RecipeRow) -> Document:
     names = ("num_replicas", "num_partitions", "flags_changed")
     options = listed.options and {n: getattr(listed.options, n) for n in names}
     return fields_of(listed) | {"compile_options": options}
 
 
-def _trouble(listed: Listed) -> str:
+def _trouble(listed: RecipeRow) -> str:
     return ", ".join([*([listed.refusal] if listed.refusal else []), *listed.request.doubts])
 
 
-def _footer(file: RecipeFile, listed: Sequence[Listed]) -> str:
+def _footer(file: RecipeFile, listed: Sequence[RecipeRow]) -> str:
     """Return one line: ``18 modules, 14 s of compiling, 19.8 kB``."""
     recipe = file.recipe
     hidden = len(recipe.requests) - len(listed)
@@ -98,7 +98,7 @@ def _footer(file: RecipeFile, listed: Sequence[Listed]) -> str:
     )
 
 
-def _page(file: RecipeFile, listed: Sequence[Listed]) -> Iterator[Block]:
+def _page(file: RecipeFile, listed: Sequence[RecipeRow]) -> Iterator[Block]:
     yield file.path
     yield Line(f"digest {file.digest}", "  ")
     yield Line(_footer(file, listed), "  ")
@@ -126,7 +126,7 @@ def _environment_lines(e: Environment, count: int) -> Iterator[Line]:
             yield Line(" ".join(text.split()), f"    {title}: ")
 
 
-def _module_pages(requests: Sequence[Listed]) -> Iterator[Block]:
+def _module_pages(requests: Sequence[RecipeRow]) -> Iterator[Block]:
     for number, listed in enumerate(requests):
         if number:
             yield ""
@@ -137,7 +137,7 @@ def _module_pages(requests: Sequence[Listed]) -> Iterator[Block]:
                 yield Line(text, f"{name:<{width}}  ")
 
 
-def _module_rows(listed: Listed) -> dict[str, str | None]:
+def _module_rows(listed: RecipeRow) -> dict[str, str | None]:
     r = listed.request
     e = listed.environment
     return {

@@ -4,13 +4,13 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from jaxcache.cache.doctor.examine import Diagnosis
-from jaxcache.cache.doctor.facts import Finding, Interpreter, Setting
+from jaxcache.cache.doctor.inputs import Finding, Interpreter, Setting
+from jaxcache.cache.doctor.run_checks import Diagnosis
 from jaxcache.cache.prune.plan import PrunePlan
 from jaxcache.cache.prune.removal import Execution
 from jaxcache.cache.root import CacheSums, RootSums, sum_uses
-from jaxcache.cache.verify.examine import Verification
 from jaxcache.cache.verify.repair import Repair
+from jaxcache.cache.verify.run_checks import Verification
 from jaxcache.render.columns import (
     compile_total_column,
     count_column,

@@ -5,7 +5,7 @@ from itertools import islice
 from operator import attrgetter, itemgetter
 from typing import Any
 
-from jaxcache.cache.show import Shown, ShownKernels
+from jaxcache.cache.show import EntryDetails, KernelCacheDetails
 from jaxcache.entry.contents import ArrayType, Contents, Device, Memory
 from jaxcache.entry.shapes import short_type
 from jaxcache.model import UNTUNED
@@ -34,7 +34,7 @@ Sections = Iterator[tuple[str, Sequence[str]]]
 def show_view(details: Sequence[Any], *, now_ns: int, verbose: bool) -> View:
     """Return the view of ``show``: of one entry, or of several with what they share only once."""
     sections: Callable[[Any, int, bool], Sections]
-    if isinstance(details[0], Shown):
+    if isinstance(details[0], EntryDetails):
         documents = [fields_of(s) for s in details]
         sections = _sections
     else:
@@ -102,7 +102,7 @@ def cut(items: Sequence[str], verbose: bool) -> list[str]:
     return [*items[:_SHOWN], f"and {more:,} more (--verbose lists all)"]
 
 
-def _sections(shown: Shown, now_ns: int, verbose: bool) -> Sections:
+def _sections(shown: EntryDetails, now_ns: int, verbose: bool) -> Sections:
     entry = shown.entry
     c = shown.contents
     if shown.problems:
@@ -149,7 +149,7 @@ def _sections(shown: Shown, now_ns: int, verbose: bool) -> Sections:
         yield "Format", words
 
 
-def _compiled_lines(shown: Shown, now_ns: int) -> Iterator[str]:
+def _compiled_lines(shown: EntryDetails, now_ns: int) -> Iterator[str]:
     """Yield how long compiling took, when, by what and for which script, as far as is known."""
     entry = shown.entry
     record = shown.provenance
@@ -224,7 +224,7 @@ def _target_lines(device: Device, verbose: bool) -> Iterator[str]:
         yield f"{len(on)} CPU features: {' '.join(on)}"
 
 
-def kernels_view(shown: ShownKernels) -> View:
+def kernels_view(shown: KernelCacheDetails) -> View:
     """Return the view of XLA's kernel cache."""
     kernels = shown.cache.kernels
     names = ("name", "fingerprint", "blocks", "threads", "shared_memory_bytes", "code_bytes")

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from jaxcache.cache.bundle.compat import Compatibility
-from jaxcache.cache.move.step import MoveAction, Outcome
+from jaxcache.cache.move.plan import MoveAction, Outcome
 from jaxcache.cache.prune.removal import Removal, freed_bytes
 from jaxcache.model import Problem
 from jaxcache.render.bundle import forecast_document, left_out_lines, unmet_lines

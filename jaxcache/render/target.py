@@ -6,13 +6,13 @@ from jaxcache.render.document import fields_of, versioned
 from jaxcache.render.view import Block, Line, View
 from jaxcache.units import format_count
 from jaxcache.warm.crosshost.compare import ProfileDifference, TargetCheck
-from jaxcache.warm.crosshost.profile import Profile
+from jaxcache.warm.crosshost.target_profile import TargetProfile
 
 _FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 
 
 def profile_view(
-    profile: Profile, differences: Sequence[ProfileDifference] | None, cache_dir: str
+    profile: TargetProfile, differences: Sequence[ProfileDifference] | None, cache_dir: str
 ) -> View:
     """Return the view of ``target show``; ``differences`` is None without a jax to compare with.
 
@@ -47,7 +47,7 @@ def _shown(differences: Sequence[ProfileDifference]) -> Iterator[Line]:
         yield Line(d.meaning + (f"; {d.fix}" if d.fix else ""), "      ")
 
 
-def _rows(profile: Profile) -> Iterator[tuple[str, str, str]]:
+def _rows(profile: TargetProfile) -> Iterator[tuple[str, str, str]]:
     """Yield (name, value, what it does) of everything in a profile."""
     p = profile
     yield "devices", p.devices, ""
@@ -78,7 +78,9 @@ def _rows(profile: Profile) -> Iterator[tuple[str, str, str]]:
     yield "captured", p.captured_at, ""
 
 
-def _page(profile: Profile, differences: Sequence[ProfileDifference] | None) -> Iterator[Block]:
+def _page(
+    profile: TargetProfile, differences: Sequence[ProfileDifference] | None
+) -> Iterator[Block]:
     rows = list(_rows(profile))
     wide = max(len(name) for name, _, _ in rows)
     for name, value, meaning in rows:

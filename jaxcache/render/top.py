@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from jaxcache.cache.watch import Change, Look
+from jaxcache.cache.watch import CacheSnapshot, Change
 from jaxcache.render.columns import entry_column, seconds_column, size_column, text_column
 from jaxcache.render.stats import live_line
 from jaxcache.render.view import Block, Column, Line, Table, View
@@ -50,7 +50,7 @@ class Tally:
         """The compile seconds of all new entries."""
         return math.fsum(self.seconds.values())
 
-    def add(self, look: Look) -> None:
+    def add(self, look: CacheSnapshot) -> None:
         """Count what happened."""
         changes = look.changes
         self.hits_show = look.dates_uses or look.live is not None or look.records_uses
@@ -96,7 +96,7 @@ def too_quick_line(count: int) -> str:
 
 
 def top_page(
-    look: Look, tally: Tally, *, now_ns: int, rows: int, newest: bool = False
+    look: CacheSnapshot, tally: Tally, *, now_ns: int, rows: int, newest: bool = False
 ) -> Iterator[Block]:
     """Yield a page with the sums and the last ``rows`` changes, or the ``newest`` entries."""
     yield Line(look.cache_dir, style="bold")
@@ -138,7 +138,7 @@ def changes_view(changes: Sequence[Change]) -> View:
     return View(None, changes, _COLUMNS)
 
 
-def once_view(look: Look, newest: Sequence[Change], page: Iterable[Block]) -> View:
+def once_view(look: CacheSnapshot, newest: Sequence[Change], page: Iterable[Block]) -> View:
     """Return the view of ``top --once``."""
     document = {
         "cache_dir": look.cache_dir,

@@ -96,7 +96,7 @@ class NewFile(NamedTuple):
     """Replace this file alone, and fail with :class:`ChangedError` where it is another one."""
 
 
-class Fetched(NamedTuple):
+class FetchedFile(NamedTuple):
     """A whole file, and what it was at the moment of reading."""
 
     data: bytes
@@ -183,7 +183,7 @@ class Store(Protocol):
         The caller closes each file.
         """
 
-    def fetch(self, name: str, *, limit: int) -> Fetched:
+    def fetch(self, name: str, *, limit: int) -> FetchedFile:
         """Read a whole file of at most ``limit`` bytes, all of it of one version.
 
         Raises:

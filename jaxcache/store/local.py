@@ -27,7 +27,7 @@ from jaxcache.store.base import (
     BadNameError,
     ChangedError,
     ExistsError,
-    Fetched,
+    FetchedFile,
     MissingError,
     NewFile,
     StoreError,
@@ -182,7 +182,7 @@ class LocalStore:
     def open_many(self, names: Sequence[str]) -> Iterator[BinaryIO | StoreError]:
         return (or_error(partial(self.open, name)) for name in names)
 
-    def fetch(self, name: str, *, limit: int) -> Fetched:
+    def fetch(self, name: str, *, limit: int) -> FetchedFile:
         with self.open(name) as file, naming(name):
             before = file_info(name, os.fstat(file.fileno()))
             if before.size_bytes > limit:
@@ -192,7 +192,7 @@ class LocalStore:
                 raise ChangedError(name)
         if len(data) != before.size_bytes:
             raise ChangedError(name)
-        return Fetched(data, before)
+        return FetchedFile(data, before)
 
     def write(
         self,

@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from jaxcache.cache.bundle.compat import make_origin
+from jaxcache.cache.explain.cached_facts import CachedFacts
 from jaxcache.cache.explain.compare import explain
-from jaxcache.cache.explain.known import KnownCache
 from jaxcache.cache.explain.programs import first_change
 from jaxcache.cache.explain.sides import Cause, Comparison, Compile, Difference, Side, is_helper
 from jaxcache.core.names import CACHE_SUFFIX
@@ -21,8 +21,8 @@ from jaxcache.entry.releases import CACHE_PATH as PATH_RULE
 from jaxcache.errors import NoCacheError
 from jaxcache.store import open_store
 from jaxcache.store.base import StoreError
-from jaxcache.warm.events import Done
-from jaxcache.warm.recorder import COMPILED_AHEAD, Recorder
+from jaxcache.warm.events import CompileFinished
+from jaxcache.warm.report_builder import COMPILED_AHEAD, ReportBuilder
 
 FIRST_TIME = "first time"
 LOST = "its entry has been removed"
@@ -37,7 +37,7 @@ _SHOWN_PATH = 24
 _OF_TYPES = frozenset({Cause.ARGUMENT_SHAPE, Cause.ARGUMENT_DTYPE})
 
 
-def path_note(modules: Iterable[Done], jax_version: str | None) -> Iterator[str]:
+def path_note(modules: Iterable[CompileFinished], jax_version: str | None) -> Iterator[str]:
     """Say where the entries that were written hit, if their keys contain that path."""
     written = (d for d in modules if d.outcome == "written" and d.key and d.size_bytes)
     done = min(written, key=lambda d: d.size_bytes or 0, default=None)
@@ -58,7 +58,7 @@ def path_note(modules: Iterable[Done], jax_version: str | None) -> Iterator[str]
                 )
 
 
-def as_compile(event: Done, recorder: Recorder | None = None) -> Compile:
+def as_compile(event: CompileFinished, recorder: ReportBuilder | None = None) -> Compile:
     """Return a compile of a run as ``explain`` compares it."""
     origin = recorder.origin(event.process, event.backend) if recorder else {}
     started = recorder.processes[event.process].started if recorder else None
@@ -91,7 +91,7 @@ def is_new(outcome: str, reason: str) -> bool:
     return outcome == "written" and reason not in ("replaced", COMPILED_AHEAD)
 
 
-def find_causes(recorder: Recorder, before: Collection[str]) -> dict[str, str]:
+def find_causes(recorder: ReportBuilder, before: Collection[str]) -> dict[str, str]:
     """Say why each key that was written was not in the cache, or that this is unknown.
 
     Errors end nothing, because a cause only helps the reader.
@@ -99,7 +99,7 @@ def find_causes(recorder: Recorder, before: Collection[str]) -> dict[str, str]:
     Args:
         before: keys that the cache or its ledger knew when the run began.
     """
-    written: defaultdict[str, dict[str, Done]] = defaultdict(dict)
+    written: defaultdict[str, dict[str, CompileFinished]] = defaultdict(dict)
     for done in recorder.modules:
         if is_new(done.outcome, done.reason) and done.key:
             written[done.directory or ""].setdefault(done.key, done)
@@ -110,7 +110,7 @@ def find_causes(recorder: Recorder, before: Collection[str]) -> dict[str, str]:
             causes |= dict.fromkeys(compiles, "unknown (only a directory's entries are compared)")
             continue
         try:
-            _find_in(KnownCache(open_store(directory)), compiles, causes, deadline, recorder)
+            _find_in(CachedFacts(open_store(directory)), compiles, causes, deadline, recorder)
         except Exception as error:
             causes |= {k: f"unknown ({error})" for k in compiles if k not in causes}
     return causes | {
@@ -119,11 +119,11 @@ def find_causes(recorder: Recorder, before: Collection[str]) -> dict[str, str]:
 
 
 def _find_in(
-    cache: KnownCache,
-    written: dict[str, Done],
+    cache: CachedFacts,
+    written: dict[str, CompileFinished],
     causes: dict[str, str],
     deadline: float,
-    recorder: Recorder,
+    recorder: ReportBuilder,
 ) -> None:
     order = {key: number for number, key in enumerate(written)}
     own_first = sorted(written.items(), key=lambda item: is_helper(item[1].function, item[1].file))
@@ -143,7 +143,7 @@ def _find_in(
 
 
 def compare_with(
-    cache: KnownCache, keys: Sequence[str], new: Compile, *, max_bytes: float = math.inf
+    cache: CachedFacts, keys: Sequence[str], new: Compile, *, max_bytes: float = math.inf
 ) -> Comparison:
     """Compare a compile with the first few of the entries that its module has.
 

@@ -7,14 +7,14 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
-from jaxcache.cache.gate import Gate
+from jaxcache.cache.admission import ImportPolicy
 from jaxcache.cache.inventory import take_inventory
 from jaxcache.cache.ledger.record import COMPILE, PAYLOAD, Event, digest_facts
 from jaxcache.cache.ledger.segments import append
 from jaxcache.cache.leftovers import delete_leftovers
 from jaxcache.cache.move.check import Check
-from jaxcache.cache.move.choose import has_atimes, is_truncated
-from jaxcache.cache.move.step import Item, MoveAction, Plan, Step
+from jaxcache.cache.move.conflicts import has_atimes, is_truncated
+from jaxcache.cache.move.plan import Item, MoveAction, Plan, Step
 from jaxcache.cache.move.stores import StoreParcel, StoreTarget
 from jaxcache.entry.codec import CodecError
 from jaxcache.entry.names import key_of
@@ -40,7 +40,7 @@ class Delivery:
             e.key_text: e.info for e in inventory.entries if is_truncated(store, e.info, now_ns)
         }
         self._there = {e.key_text for e in inventory.entries} - self._torn.keys()
-        self._gate = Gate((e.info.name for e in inventory.entries), allow_large=True)
+        self._gate = ImportPolicy((e.info.name for e in inventory.entries), allow_large=True)
         self._check = Check(self._gate)
         plan = Plan("", store.url, (), with_atimes=has_atimes(inventory, store, dated=False))
         self._target = StoreTarget(store, plan)
@@ -104,7 +104,7 @@ class Delivery:
         self, name: str, file: BinaryIO, key: str, payload_sha256: str | None
     ) -> StoreParcel:
         """Check an entry as any that comes into a cache."""
-        if reason := self._gate.refuse_name(name):
+        if reason := self._gate.name_error(name):
             raise JaxcacheError(f"{name} {reason}", code="bad-name")
         now_ns = time.time_ns()
         size_bytes = file.seek(0, os.SEEK_END)

@@ -30,7 +30,7 @@ class RunEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Started(RunEvent):
+class ProcessStarted(RunEvent):
     """A Python has imported jax, or is about to."""
 
     pid: int
@@ -40,7 +40,7 @@ class Started(RunEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded(RunEvent):
+class JaxLoaded(RunEvent):
     """The jax of a process."""
 
     jax: str
@@ -97,7 +97,7 @@ class RecordedEnvironment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
+class ModuleRecorded:
     """The inputs needed to compile a module again; bytes are named by their SHA-256."""
 
     bytecode: Digest
@@ -113,7 +113,7 @@ class Recorded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begun(RunEvent):
+class CompileStarted(RunEvent):
     """A compile request has begun."""
 
     number: int
@@ -121,11 +121,11 @@ class Begun(RunEvent):
     function: str | None = None
     file: str | None = None
     line: int | None = None
-    recorded: Recorded | None = None
+    recorded: ModuleRecorded | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Called(RunEvent):
+class ColocatedCompiled(RunEvent):
     """A function and the arguments that it was compiled for."""
 
     function: str | None = None
@@ -137,7 +137,7 @@ class Called(RunEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done(Called):
+class CompileFinished(ColocatedCompiled):
     """A compile request has ended."""
 
     number: int
@@ -176,7 +176,7 @@ class Done(Called):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sketched(RunEvent):
+class SketchSent(RunEvent):
     """The sketch of a program that is compiled; it may arrive after the compile has ended."""
 
     number: int
@@ -185,7 +185,7 @@ class Sketched(RunEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Notice(RunEvent):
+class Message(RunEvent):
     """A sentence for the reader, or the reason why nothing can be done here."""
 
     event: str
@@ -198,7 +198,7 @@ class Notice(RunEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Left(RunEvent):
+class ProcessExited(RunEvent):
     """A process has ended in good order."""
 
     counters: Mapping[str, float] = field(default_factory=dict)
@@ -215,7 +215,7 @@ class TorchLoaded(RunEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TorchSeen(RunEvent):
+class TorchEvent(RunEvent):
     """Something that happened while torch compiled."""
 
     compile_id: str | None = None
@@ -225,7 +225,7 @@ class TorchSeen(RunEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TorchGraph(TorchSeen):
+class TorchGraph(TorchEvent):
     """One look into a cache of torch's has ended."""
 
     tier: TorchTier
@@ -251,7 +251,7 @@ class TorchSaved(RunEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TorchCompiled(TorchSeen):
+class TorchCompiled(TorchEvent):
     """Torch has compiled a frame, or its backward pass when that first ran."""
 
     direction: Literal["forward", "backward"]
@@ -269,7 +269,7 @@ class TorchCompiled(TorchSeen):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TorchBreak(TorchSeen):
+class TorchBreak(TorchEvent):
     """A graph break."""
 
     reason: str
@@ -279,7 +279,7 @@ class TorchBreak(TorchSeen):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TorchRecompile(TorchSeen):
+class TorchRecompile(TorchEvent):
     """A frame is compiled again: none of its compiled codes fits."""
 
     guards: tuple[str, ...] = ()
@@ -287,31 +287,31 @@ class TorchRecompile(TorchSeen):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TorchLeft(RunEvent):
+class TorchExited(RunEvent):
     """A process with torch has ended in good order."""
 
     counters: Mapping[str, int] = field(default_factory=dict)
 
 
 _KINDS: dict[str, type] = {
-    "start": Started,
-    "jax": Loaded,
+    "start": ProcessStarted,
+    "jax": JaxLoaded,
     "settings": Configured,
     "backend": Hardware,
-    "begin": Begun,
-    "module": Done,
-    "sketch": Sketched,
-    "colocated": Called,
-    "end": Left,
+    "begin": CompileStarted,
+    "module": CompileFinished,
+    "sketch": SketchSent,
+    "colocated": ColocatedCompiled,
+    "end": ProcessExited,
     "torch": TorchLoaded,
     "torch-graph": TorchGraph,
     "torch-saved": TorchSaved,
     "torch-compiled": TorchCompiled,
     "torch-break": TorchBreak,
     "torch-recompile": TorchRecompile,
-    "torch-end": TorchLeft,
-    **dict.fromkeys(("trouble", "unobserved", "remark", "jax-failed"), Notice),
-    **dict.fromkeys(("no-jax", "no-function", "refused", "marker"), Notice),
+    "torch-end": TorchExited,
+    **dict.fromkeys(("trouble", "unobserved", "remark", "jax-failed"), Message),
+    **dict.fromkeys(("no-jax", "no-function", "refused", "marker"), Message),
 }
 
 
@@ -334,5 +334,5 @@ def parse_event(line: bytes, process: int) -> RunEvent | None:
         event: RunEvent = build(kind, wire)
     except ValueError as error:
         detail = f"an event {name!r} of the listener cannot be read: {error}"
-        return Notice(process=process, at=0.0, event="trouble", detail=detail)
+        return Message(process=process, at=0.0, event="trouble", detail=detail)
     return event

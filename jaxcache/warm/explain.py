@@ -7,8 +7,8 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 
+from jaxcache.cache.explain.cached_facts import CachedFacts, open_cached_facts
 from jaxcache.cache.explain.compare import explain
-from jaxcache.cache.explain.known import KnownCache, open_known
 from jaxcache.cache.explain.sides import Comparison, Compile, Difference, Explanation, Side
 from jaxcache.cache.leftovers import scratch_folder
 from jaxcache.errors import NoJaxError
@@ -18,8 +18,8 @@ from jaxcache.options.run import WarmOptions
 from jaxcache.store import open_store
 from jaxcache.warm.causes import as_compile, compare_with
 from jaxcache.warm.programs import WarmProgram
-from jaxcache.warm.recorder import Recorder
-from jaxcache.warm.run import Watch, run_command, warm_programs
+from jaxcache.warm.report_builder import ReportBuilder
+from jaxcache.warm.run import RunCallbacks, run_command, warm_programs
 from jaxcache.warm.torch import warm_programs as warm_torch
 from jaxcache.warm.torch_report import Lookup
 
@@ -42,11 +42,11 @@ def explain_script(
         UsageError, NoJaxError: see :func:`jaxcache.warm.run.warm_programs`.
         NoJaxError: ``unknown-jax`` where nobody here can listen to it.
     """
-    cache = open_known(options.cache_dir)
-    recorder = Recorder(options.cache_dir)
+    cache = open_cached_facts(options.cache_dir)
+    recorder = ReportBuilder(options.cache_dir)
     with scratch_folder("explain") as scratch:
         run_options = options.replace(components=True, scratch=scratch)
-        watch = Watch(on_event=recorder.add)
+        watch = RunCallbacks(on_event=recorder.add)
         if command:
             report = run_command(command, run_options, watch)
         else:
@@ -57,11 +57,11 @@ def explain_script(
         if report.unobserved and not report.modules:
             raise NoJaxError(report.unobserved[0], code="unknown-jax")
         compiles = _first_looks(recorder)
-        new = KnownCache(open_store(scratch))
+        new = CachedFacts(open_store(scratch))
         missed = tuple(new.complete(c) for c in compiles if c.outcome != "hit")
     directory = report.cache_dir or options.cache_dir
     if directory != options.cache_dir:  # the program names another one
-        cache = open_known(directory)
+        cache = open_cached_facts(directory)
     candidates: list[Compile] = []
     hits = {c.key for c in compiles if c.outcome == "hit"}
     for module in sorted({c.module for c in missed}):
@@ -77,13 +77,13 @@ def explain_script(
     return replace(explanation, same=same, hits=len(served), past=past), report.script_exit_code
 
 
-def _compare_with_earlier(cache: KnownCache, hit: Compile) -> Comparison:
+def _compare_with_earlier(cache: CachedFacts, hit: Compile) -> Comparison:
     """Compare an entry that is hit with those that its module had when it was written."""
     keys = cache.keys_of(hit.module, before=hit.key)
     return compare_with(cache, keys, hit) if keys else Comparison(None, hit, ())
 
 
-def _first_looks(recorder: Recorder) -> list[Compile]:
+def _first_looks(recorder: ReportBuilder) -> list[Compile]:
     """One compile for each key: the first look-up is the one that says something."""
     compiles: dict[str, Compile] = {}
     for event in recorder.modules:

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from jaxcache.errors import UsageError
+from jaxcache.warm.event_server import EventServer, socket_folder
 from jaxcache.warm.events import RunEvent
-from jaxcache.warm.inbox import Inbox, socket_folder
 from jaxcache.warm.unobserved import Descendants, Orphans, Presence
 
 STARTUP = Path(__file__).parents[1] / "jaxside" / "startup"
@@ -66,7 +66,7 @@ def _hint_to_run(command: Sequence[str]) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class RunResult:
     """The end of the commands."""
 
     exit_code: int
@@ -103,7 +103,7 @@ def run_listening(
     timeout_seconds: float | None = None,
     patience_seconds: float | None = None,
     library: bytes = b"/jaxlib/cpu_feature_guard",
-) -> Ended:
+) -> RunResult:
     """Run commands to their end, calling ``on_event`` in this thread for what they report.
 
     Signals are passed on to the commands, and we wait for them to end, so that the report says
@@ -121,7 +121,11 @@ def run_listening(
     Raises:
         UsageError: ``cannot-run`` where a command cannot be started.
     """
-    with socket_folder() as folder, Inbox(folder) as inbox, Presence(inbox.address) as presence:
+    with (
+        socket_folder() as folder,
+        EventServer(folder) as inbox,
+        Presence(inbox.address) as presence,
+    ):
         crew = _Processes(
             launches, inbox, jobs, together=together, stdout_to_stderr=stdout_to_stderr
         )
@@ -150,7 +154,7 @@ def run_listening(
         wall_seconds = time.monotonic() - started
         for event in inbox.drain(_LINGER_SECONDS):
             on_event(event)
-    return Ended(
+    return RunResult(
         crew.exit_code,
         clock.timed_out,
         signals.interrupted,
@@ -166,7 +170,7 @@ class _Processes:
     def __init__(
         self,
         launches: Sequence[Launch],
-        inbox: Inbox,
+        inbox: EventServer,
         jobs: int,
         *,
         together: bool,
@@ -308,7 +312,7 @@ class _Signals:
     twice. So a shell that does nothing else stands in our group and says what it gets.
     """
 
-    def __init__(self, inbox: Inbox) -> None:
+    def __init__(self, inbox: EventServer) -> None:
         self._inbox = inbox
         self._taken: list[tuple[int, float]] = []
         self._before: dict[int, Any] = {}

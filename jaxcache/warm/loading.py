@@ -25,12 +25,12 @@ _FEWEST_DEVICES = 8
 _MOST_DEVICES = 512
 
 
-def make_loader(options: VerifyOptions) -> "SacrificialLoader | None":
+def make_loader(options: VerifyOptions) -> "SubprocessLoader | None":
     """Make what loads entries at ``--level load``; None at other levels."""
-    return SacrificialLoader(options.python) if options.level == "load" else None
+    return SubprocessLoader(options.python) if options.level == "load" else None
 
 
-class SacrificialLoader:
+class SubprocessLoader:
     """Deserializes entries with the jax of one Python, for ``verify --level load``.
 
     Args:
@@ -98,7 +98,7 @@ class _Loading(Child):
         try:
             ready = self.answer(_START_SECONDS)
         except DiedError as error:
-            ready = {"error": self.last_words or str(error)}
+            ready = {"error": self.last_stderr_line or str(error)}
         if problem := ready.get("error"):
             self.stop()
             raise NoJaxError(f"jax does not start in {python}: {problem}", hint=NO_JAX_HINT)

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from jaxcache.cache.doctor.keys import METADATA, METADATA_COST
 from jaxcache.units import format_command, format_count
-from jaxcache.warm.events import Done
+from jaxcache.warm.events import CompileFinished
 from jaxcache.warm.report import Function, Process
 
 ENABLED = "jax_enable_compilation_cache"
 DIRECTORY = "jax_compilation_cache_dir"
 
 
-def divided_keys(modules: Iterable[Done]) -> Iterable[str]:
+def per_process_key_notes(modules: Iterable[CompileFinished]) -> Iterable[str]:
     """Say where the processes of one program cannot share entries: their keys differ.
 
     JAX 0.8.3, 0.10.2 and 0.12 do so on CPU, through ``accelerator_config``; with
@@ -90,7 +90,9 @@ def settings_notes(
             yield f"the program set {name} to {now}, which was {value:g}"
 
 
-def bucket_notes(url: str, modules: Iterable[Done], waiting: Mapping[str, int]) -> Iterable[str]:
+def bucket_notes(
+    url: str, modules: Iterable[CompileFinished], waiting: Mapping[str, int]
+) -> Iterable[str]:
     """Say which local directory stood in for a bucket, and what is not in the bucket yet."""
     used = {done.local_directory for done in modules if done.local_directory}
     for directory in sorted(used):
@@ -113,7 +115,7 @@ def _is_same(path: str, other: str) -> bool:
     return path.rstrip("/") == other.rstrip("/")
 
 
-def too_quick(modules: Iterable[Done]) -> Iterable[str]:
+def below_threshold_notes(modules: Iterable[CompileFinished]) -> Iterable[str]:
     """Say how to keep the compiles that JAX does not write because they were fast."""
     if count := sum(e.reason == "compile-time" for e in modules):
         yield (
@@ -134,7 +136,7 @@ _NOT_MADE = {
 }
 
 
-def target_notes(modules: Iterable[Done]) -> Iterable[str]:
+def target_notes(modules: Iterable[CompileFinished]) -> Iterable[str]:
     """Say why nothing was made for a target, and what was made of lesser quality."""
     untuned = for_target = 0
     for e in modules:
@@ -154,7 +156,7 @@ def target_notes(modules: Iterable[Done]) -> Iterable[str]:
 _STORM = 8
 
 
-def storms(functions: Iterable[Function]) -> Iterable[str]:
+def recompile_notes(functions: Iterable[Function]) -> Iterable[str]:
     """Name the functions that are compiled again and again, and what makes them be."""
     for f in functions:
         if f.compiles > _STORM:

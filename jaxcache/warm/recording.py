@@ -14,9 +14,9 @@ from jaxcache.cache.recipe.manifest import KEY_SETTINGS
 from jaxcache.cache.recipe.model import Environment, Recipe, Request
 from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.units import format_count
-from jaxcache.warm.events import Done, Recorded
-from jaxcache.warm.launch import Ended
-from jaxcache.warm.recorder import Recorder
+from jaxcache.warm.events import CompileFinished, ModuleRecorded
+from jaxcache.warm.launch import RunResult
+from jaxcache.warm.report_builder import ReportBuilder
 
 #: JAX measures to less than that; more digits would only make the file larger.
 _SECONDS_DIGITS = 3
@@ -42,7 +42,7 @@ class RecordingFolder:
         return env if self.collect is None else {**env, "JAXCACHE_COLLECT": str(self.collect)}
 
     def save(
-        self, recorder: Recorder, known_seconds: Mapping[str, float], ended: Ended
+        self, recorder: ReportBuilder, known_seconds: Mapping[str, float], ended: RunResult
     ) -> tuple[int, list[str]]:
         """Write a recipe of what a run has recorded, atomically; of nothing, none.
 
@@ -68,7 +68,7 @@ class RecordingFolder:
         return len(recipe.requests), [*recipe.notes, f"recorded {count} in {self.path}{stubs}"]
 
     def _recipe(
-        self, recorder: Recorder, known_seconds: Mapping[str, float], ended: Ended
+        self, recorder: ReportBuilder, known_seconds: Mapping[str, float], ended: RunResult
     ) -> Recipe:
         done = {(e.process, e.number): e for e in recorder.modules}
         environments: list[Environment] = []
@@ -89,7 +89,7 @@ class RecordingFolder:
         return Recipe(tuple(environments), requests, tuple(notes))
 
 
-def _environment(recorder: Recorder, process: int, recorded: Recorded) -> Environment:
+def _environment(recorder: ReportBuilder, process: int, recorded: ModuleRecorded) -> Environment:
     sent = asdict(recorded.environment)
     sent["settings"] = {
         name: value
@@ -101,7 +101,7 @@ def _environment(recorder: Recorder, process: int, recorded: Recorded) -> Enviro
     return Environment(**origin | sent | versions)
 
 
-def _ends(ended: Ended) -> Iterator[str]:
+def _ends(ended: RunResult) -> Iterator[str]:
     if ended.idle:
         yield "the program was stopped: it requested no new module"
     if ended.exit_code < 0 or ended.timed_out or ended.interrupted:
@@ -112,8 +112,8 @@ def _ends(ended: Ended) -> Iterator[str]:
 
 def _request(
     module: str,
-    recorded: Recorded,
-    done: Done | None,
+    recorded: ModuleRecorded,
+    done: CompileFinished | None,
     environment: int,
     known_seconds: Mapping[str, float],
 ) -> Request:

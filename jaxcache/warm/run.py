@@ -14,25 +14,30 @@ from jaxcache.options.run import CompileOptions, RunOptions, WarmOptions
 from jaxcache.store import is_remote
 from jaxcache.store.location import absolute_location
 from jaxcache.units import format_count, format_duration
-from jaxcache.warm.bookkeeping import known_seconds, remember, remember_savings, waiting_uploads
 from jaxcache.warm.causes import find_causes, is_new, path_note
 from jaxcache.warm.compiling.report import CompileReport
-from jaxcache.warm.crosshost.cross import Cross, Spool, open_spool, read_cross
+from jaxcache.warm.crosshost.cross_target import CrossTarget, TargetOutput, open_spool, read_cross
 from jaxcache.warm.events import RunEvent
 from jaxcache.warm.interpreter import find_python
-from jaxcache.warm.launch import Ended, Launch, run_listening
+from jaxcache.warm.launch import Launch, RunResult, run_listening
+from jaxcache.warm.ledger_updates import (
+    known_seconds,
+    record_in_ledger,
+    record_savings,
+    waiting_uploads,
+)
 from jaxcache.warm.notes import DIRECTORY, ENABLED, bucket_notes
 from jaxcache.warm.process import LIFTED, NO_JAX_HINT, free_port
 from jaxcache.warm.programs import WarmProgram, words_of
-from jaxcache.warm.recorder import Recorder
 from jaxcache.warm.recording import open_recording
 from jaxcache.warm.report import Report
+from jaxcache.warm.report_builder import ReportBuilder
 from jaxcache.warm.trace import trace_document
 from jaxcache.warm.unobserved import unreported_entries
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class RunCallbacks:
     """Functions to call while it runs."""
 
     on_event: Callable[[RunEvent], None] | None = None
@@ -42,7 +47,7 @@ class Watch:
 
 
 def warm_programs(
-    programs: Sequence[WarmProgram], options: WarmOptions, watch: Watch | None = None
+    programs: Sequence[WarmProgram], options: WarmOptions, watch: RunCallbacks | None = None
 ) -> Report:
     """Run scripts and functions with both thresholds lifted, so that all that can be is cached.
 
@@ -56,7 +61,7 @@ def warm_programs(
     launches = [launch for program in programs for launch in _launches(program, options, cross)]
     alone = len(programs) == 1 and not (programs[0].listed or programs[0].call)
     if options.jobs == 1 or not alone or cross or options.collect is not None:
-        return _run(launches, options, cross, watch or Watch(), LIFTED)
+        return _run(launches, options, cross, watch or RunCallbacks(), LIFTED)
     started = time.monotonic()
     try:
         notes, ahead, stopped = _compile_ahead(launches, options)
@@ -68,7 +73,7 @@ def warm_programs(
         stopped = None
     if stopped is not None:
         return stopped
-    report = _run(launches, options, cross, watch or Watch(), LIFTED, ahead)
+    report = _run(launches, options, cross, watch or RunCallbacks(), LIFTED, ahead)
     notes = list(dict.fromkeys([*notes, *report.notes]))
     return replace(report, notes=tuple(notes), wall_seconds=time.monotonic() - started)
 
@@ -88,7 +93,7 @@ def _compile_ahead(
         recipe = os.path.join(folder, "program.recipe")
         run_options = {"record": recipe, "collect": _COLLECTED, "check_contents": False}
         silent = [replace(launch, aside=True, silent=True) for launch in launches]
-        collected = _run(silent, options.replace(**run_options), None, Watch(), LIFTED)
+        collected = _run(silent, options.replace(**run_options), None, RunCallbacks(), LIFTED)
         if collected.interrupted or collected.timed_out:
             return [], {}, collected
         ahead = _written_seconds(collected)
@@ -118,7 +123,9 @@ def _written_seconds(report: "Report | CompileReport") -> dict[str, float | None
     return {m.key: m.compile_seconds for m in report.modules if m.outcome == "written" and m.key}
 
 
-def run_command(command: Sequence[str], options: RunOptions, watch: Watch | None = None) -> Report:
+def run_command(
+    command: Sequence[str], options: RunOptions, watch: RunCallbacks | None = None
+) -> Report:
     """Run any command line with the cache directory set and nothing else changed.
 
     Where what it would write goes to ``scratch``, the thresholds are lifted, too.
@@ -131,10 +138,12 @@ def run_command(command: Sequence[str], options: RunOptions, watch: Watch | None
     env = {**lifted, **_environment(options, cross)}
     launch = Launch(tuple(command), env, unset=_unset(cross))
     processes = cross.processes if cross else options.processes
-    return _run([*_together(launch, processes)], options, cross, watch or Watch(), lifted)
+    return _run([*_together(launch, processes)], options, cross, watch or RunCallbacks(), lifted)
 
 
-def _launches(program: WarmProgram, options: WarmOptions, cross: Cross | None) -> Iterator[Launch]:
+def _launches(
+    program: WarmProgram, options: WarmOptions, cross: CrossTarget | None
+) -> Iterator[Launch]:
     """One launch, or one for each process of a program of several."""
     words = words_of(program)
     devices = program.devices or options.devices
@@ -171,8 +180,8 @@ def _together(launch: Launch, processes: int | None) -> Iterator[Launch]:
 def _run(
     launches: Sequence[Launch],
     options: RunOptions,
-    cross: Cross | None,
-    watch: Watch,
+    cross: CrossTarget | None,
+    watch: RunCallbacks,
     lifted: Mapping[str, str],
     ahead: Mapping[str, float | None] | None = None,
 ) -> Report:
@@ -185,9 +194,9 @@ def _run(
 def _run_all(
     launches: Sequence[Launch],
     options: RunOptions,
-    watch: Watch,
+    watch: RunCallbacks,
     lifted: Mapping[str, str],
-    spool: Spool | None,
+    spool: TargetOutput | None,
     ahead: Mapping[str, float | None],
 ) -> Report:
     seconds_by_key: dict[str, float] = {}
@@ -202,7 +211,7 @@ def _run_all(
     # Beside the program, whose imports take longer: a long ledger must not delay its start.
     reader = threading.Thread(target=look_up, daemon=True)
     reader.start()
-    first = Recorder(expected, asked=asked_thresholds({**os.environ, **lifted}))
+    first = ReportBuilder(expected, asked=asked_thresholds({**os.environ, **lifted}))
     first.ahead.update(ahead)
     recorder = first
     notes: list[str] = []
@@ -219,7 +228,7 @@ def _run_all(
             notes.append(f"{options.record} was not written: no directory takes temporary files")
     if options.check_contents and not (ended.exit_code or ended.interrupted or ended.timed_out):
         again = _with(launches, _CHECKED)
-        recorder = Recorder(first.cache_dir, asked=first.asked, notices=first.notices)
+        recorder = ReportBuilder(first.cache_dir, asked=first.asked, notices=first.notices)
         _learn(first, options)
         second = _listen(again, options, watch, recorder)
         ended = replace(
@@ -230,7 +239,7 @@ def _run_all(
     _learn(recorder, options)
     if spool is None:
         if options.scratch is None and not options.no_write:
-            remember_savings(recorder, seconds_by_key)
+            record_savings(recorder, seconds_by_key)
         keys = {str(e.key) for r in (first, recorder) for e in r.modules}
         for directory in recorder.directories or {expected}:
             recorder.unreported += unreported_entries(directory, started_ns, keys)
@@ -285,10 +294,10 @@ _CHECKED = {"JAX_COMPILATION_CACHE_CHECK_CONTENTS": "true", "JAXCACHE_CHECK": "1
 def _listen(
     launches: Sequence[Launch],
     options: RunOptions,
-    watch: Watch,
-    recorder: Recorder,
-    spool: Spool | None = None,
-) -> Ended:
+    watch: RunCallbacks,
+    recorder: ReportBuilder,
+    spool: TargetOutput | None = None,
+) -> RunResult:
     def take(event: RunEvent) -> None:
         if spool is not None:
             event = spool.take(event)
@@ -325,12 +334,12 @@ def _listen(
     return ended
 
 
-def _learn(recorder: Recorder, options: RunOptions) -> None:
+def _learn(recorder: ReportBuilder, options: RunOptions) -> None:
     """Tell the ledger of what is new."""
     fresh = recorder.modules[recorder.learnt :]
     recorder.learnt = len(recorder.modules)
     if options.scratch is None and not options.no_write:
-        remember(fresh, recorder)
+        record_in_ledger(fresh, recorder)
 
 
 #: JAX's defaults (jax/_src/config.py) of the settings that decide what is written.
@@ -353,7 +362,7 @@ def asked_thresholds(env: Mapping[str, str]) -> dict[str, float]:
 
 
 def _environment(
-    options: RunOptions, cross: Cross | None, devices: int | None = None
+    options: RunOptions, cross: CrossTarget | None, devices: int | None = None
 ) -> dict[str, str]:
     # Where the variable names the directory already, this is its value, byte for byte.
     directory = options.jax_cache_dir
@@ -387,5 +396,5 @@ def _has_live_layer(options: RunOptions) -> bool:
     return bool(options.live or options.tiers) or (is_remote(options.cache_dir) and not is_off)
 
 
-def _unset(cross: Cross | None) -> tuple[str, ...]:
+def _unset(cross: CrossTarget | None) -> tuple[str, ...]:
     return cross.unset(os.environ) if cross else ()

@@ -15,22 +15,22 @@ from jaxcache.layouts.torch.names import TorchTier, folder_of
 from jaxcache.options.run import RunOptions, WarmOptions
 from jaxcache.store import open_store
 from jaxcache.warm.events import (
-    Notice,
+    Message,
+    ProcessStarted,
     RunEvent,
-    Started,
     TorchBreak,
     TorchCompiled,
+    TorchEvent,
+    TorchExited,
     TorchGraph,
-    TorchLeft,
     TorchLoaded,
     TorchRecompile,
     TorchSaved,
-    TorchSeen,
 )
 from jaxcache.warm.interpreter import find_python
-from jaxcache.warm.launch import Ended, Launch, run_listening
+from jaxcache.warm.launch import Launch, RunResult, run_listening
 from jaxcache.warm.programs import WarmProgram, words_of
-from jaxcache.warm.run import Watch
+from jaxcache.warm.run import RunCallbacks
 from jaxcache.warm.torch_report import (
     CompiledFrame,
     Lookup,
@@ -47,7 +47,7 @@ _COUNTERS: dict[TorchTier, str] = {"aotautograd": "autograd_cache", "fxgraph": "
 
 
 def run_command(
-    command: Sequence[str], options: RunOptions, watch: Watch | None = None
+    command: Sequence[str], options: RunOptions, watch: RunCallbacks | None = None
 ) -> TorchReport:
     """Run any command line with torch's cache directory set and nothing else changed.
 
@@ -58,7 +58,7 @@ def run_command(
 
 
 def warm_programs(
-    programs: Sequence[WarmProgram], options: WarmOptions, watch: Watch | None = None
+    programs: Sequence[WarmProgram], options: WarmOptions, watch: RunCallbacks | None = None
 ) -> TorchReport:
     """Run scripts with both caches of torch on.
 
@@ -83,10 +83,12 @@ def _environment(options: RunOptions) -> dict[str, str]:
     return {"TORCHINDUCTOR_CACHE_DIR": options.cache_dir, "JAXCACHE_LISTEN_TO": "torch"}
 
 
-def _run(launches: Sequence[Launch], options: RunOptions, watch: Watch | None) -> TorchReport:
+def _run(
+    launches: Sequence[Launch], options: RunOptions, watch: RunCallbacks | None
+) -> TorchReport:
     if "://" in options.cache_dir:
         raise UsageError("torch writes into a directory, not into a bucket", code="not-a-directory")
-    recorder = TorchRecorder(options.cache_dir)
+    recorder = TorchReportBuilder(options.cache_dir)
     started_ns = time.time_ns()
     ended = run_listening(
         launches,
@@ -118,11 +120,11 @@ CompileId = tuple[int, str | None]
 
 
 @dataclass(slots=True)
-class TorchRecorder:
+class TorchReportBuilder:
     """The fold of a run's events."""
 
     cache_dir: str
-    started: dict[int, Started] = field(default_factory=dict)
+    started: dict[int, ProcessStarted] = field(default_factory=dict)
     loaded: dict[int, TorchLoaded] = field(default_factory=dict)
     counters: dict[int, Mapping[str, int]] = field(default_factory=dict)
     graphs: list[TorchGraph] = field(default_factory=list)
@@ -135,14 +137,14 @@ class TorchRecorder:
     )
     breaks: list[TorchBreak] = field(default_factory=list)
     guards: dict[CompileId, tuple[str, ...]] = field(default_factory=dict)
-    notices: list[Notice] = field(default_factory=list)
+    notices: list[Message] = field(default_factory=list)
 
     def add(self, event: RunEvent) -> None:
         """Take one event."""
-        if isinstance(event, TorchSeen | TorchLeft):
+        if isinstance(event, TorchEvent | TorchExited):
             self.counters[event.process] = event.counters
         match event:
-            case Started():
+            case ProcessStarted():
                 self.started[event.process] = event
             case TorchLoaded():
                 self.loaded[event.process] = event
@@ -156,10 +158,10 @@ class TorchRecorder:
                 self.breaks.append(event)
             case TorchRecompile():
                 self.guards[event.process, event.compile_id] = event.guards
-            case Notice():
+            case Message():
                 self.notices.append(event)
 
-    def report(self, ended: Ended) -> TorchReport:
+    def report(self, ended: RunResult) -> TorchReport:
         """Make the report of a run that has ended."""
         by_compile: defaultdict[CompileId, list[TorchGraph]] = defaultdict(list)
         for graph in self.graphs:
@@ -301,7 +303,7 @@ class TorchRecorder:
         for reason in dict.fromkeys(str(g.reason) for g in graphs if g.outcome == "off"):
             yield f"a cache of torch is off: {reason}; see jaxcache doctor --layout torch"
 
-    def _unobserved(self, graphs: Sequence[Lookup], ended: Ended) -> Iterator[str]:
+    def _unobserved(self, graphs: Sequence[Lookup], ended: RunResult) -> Iterator[str]:
         """Say why there may be looks that have no row."""
         trouble = [s for s in self.notices if s.event in ("trouble", "unobserved", "jax-failed")]
         yield from (notice.detail for notice in trouble)

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from jaxcache.cache.untrusted_json import Span
-from jaxcache.warm.events import Done
-from jaxcache.warm.recorder import ProcessFacts
+from jaxcache.warm.events import CompileFinished
+from jaxcache.warm.report_builder import ProcessFacts
 
 #: What a span of the listener is called in the trace.
 _ARGS = ("key", "outcome", "reason", "function", "file", "line")
@@ -17,7 +17,7 @@ _SPANS = ("trace", "lower", "retrieve", "compile", "write")
 
 
 def trace_document(
-    modules: Iterable[Done], processes: Mapping[int, ProcessFacts]
+    modules: Iterable[CompileFinished], processes: Mapping[int, ProcessFacts]
 ) -> dict[str, Any]:
     """Make the document; times count from the first thing that happened."""
     spans = [
@@ -48,7 +48,7 @@ def _names(processes: Mapping[int, ProcessFacts]) -> Iterator[dict[str, Any]]:
             }
 
 
-def _complete(event: Done, name: str, span: Span, origin: float) -> dict[str, Any]:
+def _complete(event: CompileFinished, name: str, span: Span, origin: float) -> dict[str, Any]:
     start, seconds = span
     return {
         "ph": "X",

@@ -11,7 +11,7 @@ from typing import Any
 from jaxcache.options.run import WhereOptions
 from jaxcache.warm.events import LiveSetting, RunEvent
 from jaxcache.warm.launch import Launch, run_listening
-from jaxcache.warm.recorder import ProcessFacts, Recorder
+from jaxcache.warm.report_builder import ProcessFacts, ReportBuilder
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def find_where(
         UsageError: ``cannot-run``.
     """
     options = options or WhereOptions()
-    recorder = Recorder()
+    recorder = ReportBuilder()
     stopped: set[int] = set()
 
     def take(event: RunEvent) -> None:
@@ -79,7 +79,7 @@ def find_where(
     return tuple(uses), next(iter(unobserved), None)
 
 
-def _use(recorder: Recorder, number: int, facts: ProcessFacts) -> Use:
+def _use(recorder: ReportBuilder, number: int, facts: ProcessFacts) -> Use:
     settings = facts.settings
     reasons: defaultdict[str, dict[str, None]] = defaultdict(dict)
     for done in recorder.modules:

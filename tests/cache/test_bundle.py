@@ -25,20 +25,20 @@ from bundling import (
 )
 from conftest import CORPUS
 
+from jaxcache.cache.admission import read_content
 from jaxcache.cache.diff import diff_sides
-from jaxcache.cache.gate import read_content
 from jaxcache.cache.ledger.record import Event
 from jaxcache.cache.ledger.segments import Ledger, append
-from jaxcache.cache.move.file import make_temporary_bundle
-from jaxcache.cache.move.offer import plan_export
-from jaxcache.cache.move.pack import write_stream
-from jaxcache.cache.move.step import MoveAction
+from jaxcache.cache.move.bundle_file import make_temporary_bundle
+from jaxcache.cache.move.bundle_target import write_stream
+from jaxcache.cache.move.export_plan import plan_export
+from jaxcache.cache.move.plan import MoveAction
 from jaxcache.core.names import AUTOTUNE_DIR, KERNEL_CACHE
 from jaxcache.errors import JaxcacheError
 from jaxcache.layouts import load_layout
 from jaxcache.layouts.sides import open_side
 from jaxcache.store import open_store
-from jaxcache.store.base import Fetched, MissingError, StoreError
+from jaxcache.store.base import FetchedFile, MissingError, StoreError
 from jaxcache.store.local import LocalStore
 from jaxcache.store.system import naming
 
@@ -101,7 +101,7 @@ class FadingStore(LocalStore):
             names[4]: MissingError(names[4]),
         }
 
-    def fetch(self, name: str, *, limit: int) -> Fetched:
+    def fetch(self, name: str, *, limit: int) -> FetchedFile:
         if name.endswith("gone.textproto"):
             raise MissingError(name)
         if name.endswith("locked.textproto"):

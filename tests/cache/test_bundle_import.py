@@ -31,11 +31,11 @@ from conftest import CORPUS, REPOSITORY
 
 from jaxcache.cache.bundle.check import verify_bundle
 from jaxcache.cache.bundle.manifest import BundleError
-from jaxcache.cache.move.arrive import execute_import, plan_import
-from jaxcache.cache.move.file import bundle_bytes
-from jaxcache.cache.move.offer import plan_export
-from jaxcache.cache.move.pack import write_stream
-from jaxcache.cache.move.step import MoveAction
+from jaxcache.cache.move.bundle_file import bundle_bytes
+from jaxcache.cache.move.bundle_target import write_stream
+from jaxcache.cache.move.export_plan import plan_export
+from jaxcache.cache.move.import_bundle import execute_import, plan_import
+from jaxcache.cache.move.plan import MoveAction
 from jaxcache.cache.seal import execute_seal, plan_seal
 from jaxcache.entry.codec import decompress_chunks
 from jaxcache.errors import JaxcacheError, UsageError

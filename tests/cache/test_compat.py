@@ -8,8 +8,8 @@ import pytest
 from jaxcache.cache.bundle.compat import (
     Compatibility,
     Forecast,
+    ForecastOutcome,
     Host,
-    Outlook,
     forecast,
 )
 from jaxcache.cache.bundle.manifest import BundleItem, Manifest, Origin
@@ -61,8 +61,8 @@ def told(
 
 
 def test_the_same_hits() -> None:
-    assert told(CPU, CPU).outlook is Outlook.HIT
-    assert told(GPU, GPU).outlook is Outlook.HIT
+    assert told(CPU, CPU).outlook is ForecastOutcome.HIT
+    assert told(GPU, GPU).outlook is ForecastOutcome.HIT
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_the_same_hits() -> None:
 )
 def test_what_differs_misses_and_is_named(origin: Origin, mine: Origin, word: str) -> None:
     found = told(origin, mine)
-    assert found.outlook is Outlook.MISS
+    assert found.outlook is ForecastOutcome.MISS
     assert word in str(found.reason)
     assert found.restore_to is None
 
@@ -88,12 +88,12 @@ def test_what_differs_misses_and_is_named(origin: Origin, mine: Origin, word: st
 def test_the_ledger_knows_the_version_where_no_jax_was_asked() -> None:
     moved = replace(CPU, written_in_cache_dir="/there", like_jaxlib=None)
 
-    def outlook(version: str) -> Outlook:
+    def outlook(version: str) -> ForecastOutcome:
         event = Event(KEY, "compile", 1, {"jax_version": version})
         return told(moved, None, ledger=(event,)).outlook
 
-    assert outlook("0.10.2") is Outlook.MISS
-    assert outlook("0.12.0") is Outlook.UNKNOWN
+    assert outlook("0.10.2") is ForecastOutcome.MISS
+    assert outlook("0.12.0") is ForecastOutcome.UNKNOWN
 
 
 def test_only_a_few_lacking_features_are_named() -> None:
@@ -105,29 +105,29 @@ def test_only_a_few_lacking_features_are_named() -> None:
 
 
 def test_the_codec_counts() -> None:
-    assert told(CPU, CPU, codec="zlib").outlook is Outlook.MISS
+    assert told(CPU, CPU, codec="zlib").outlook is ForecastOutcome.MISS
 
 
 def test_the_ledger_knows_the_version_better() -> None:
     def ledger(version: str) -> tuple[Event, ...]:
         return (Event(KEY, "compile", 1, {"jaxlib_version": version}),)
 
-    assert told(CPU, CPU, ledger=ledger("0.12.0.1")).outlook is Outlook.HIT
+    assert told(CPU, CPU, ledger=ledger("0.12.0.1")).outlook is ForecastOutcome.HIT
     assert "jaxlib 0.12.1" in str(told(CPU, CPU, ledger=ledger("0.12.1")).reason)
 
 
 def test_the_directory_counts_where_jax_hashes_it() -> None:
     there = replace(CPU, written_in_cache_dir="/there")
-    assert told(there, there).outlook is Outlook.HIT
+    assert told(there, there).outlook is ForecastOutcome.HIT
     for version in ("0.4.36", "0.10.2"):
         found = told(there, there, jax=version)
-        assert (found.outlook, found.restore_to) == (Outlook.MISS, "/there")
-        assert told(there, there, jax=version, where="/there").outlook is Outlook.HIT
-        assert told(there, there, jax=version, where="/x/../there").outlook is Outlook.HIT
-    assert told(there, there, jax="0.4.35").outlook is Outlook.HIT
+        assert (found.outlook, found.restore_to) == (ForecastOutcome.MISS, "/there")
+        assert told(there, there, jax=version, where="/there").outlook is ForecastOutcome.HIT
+        assert told(there, there, jax=version, where="/x/../there").outlook is ForecastOutcome.HIT
+    assert told(there, there, jax="0.4.35").outlook is ForecastOutcome.HIT
     old = replace(there, like_jaxlib="0.6.2")
-    assert told(old, None).outlook is Outlook.MISS
-    assert told(there, None).outlook is Outlook.UNKNOWN
+    assert told(old, None).outlook is ForecastOutcome.MISS
+    assert told(there, None).outlook is ForecastOutcome.UNKNOWN
     kernels = replace(there, kernel_cache=True)
     assert told(kernels, there).restore_to == "/there"
 
@@ -148,28 +148,35 @@ def test_versions() -> None:
 def test_a_version_of_thousands_of_digits_is_some_version() -> None:
     absurd = "9" * 5000
     moved = replace(CPU, written_in_cache_dir="/there", like_jaxlib=absurd)
-    assert told(moved, None).outlook is Outlook.UNKNOWN
-    assert told(replace(moved, like_jaxlib=None), CPU, jax=absurd).outlook is Outlook.HIT
+    assert told(moved, None).outlook is ForecastOutcome.UNKNOWN
+    assert told(replace(moved, like_jaxlib=None), CPU, jax=absurd).outlook is ForecastOutcome.HIT
 
 
 def test_what_could_not_be_read_is_unknown() -> None:
     found = told(Origin(), CPU)
-    assert (found.outlook, found.reason) == (Outlook.UNKNOWN, "its executable could not be read")
-    assert told(CPU, Origin()).outlook is Outlook.HIT
-    assert told(CPU, replace(CPU, cpu_features=None)).outlook is Outlook.HIT
-    assert told(replace(CPU, cpu_features=None), CPU).outlook is Outlook.HIT
-    assert told(GPU, replace(GPU, cudnn=None, device_name=None)).outlook is Outlook.HIT
+    assert (found.outlook, found.reason) == (
+        ForecastOutcome.UNKNOWN,
+        "its executable could not be read",
+    )
+    assert told(CPU, Origin()).outlook is ForecastOutcome.HIT
+    assert told(CPU, replace(CPU, cpu_features=None)).outlook is ForecastOutcome.HIT
+    assert told(replace(CPU, cpu_features=None), CPU).outlook is ForecastOutcome.HIT
+    assert told(GPU, replace(GPU, cudnn=None, device_name=None)).outlook is ForecastOutcome.HIT
 
 
 def test_counts_are_by_outlook() -> None:
     manifest = Manifest((), (), (CPU,), "0" * 64, 0)
     assert forecast(manifest, None, "/here").compatible
-    found = Compatibility((Forecast("a", Outlook.HIT), Forecast("b", Outlook.MISS)), None)
-    assert (found.counts[Outlook.HIT], found.counts[Outlook.UNKNOWN]) == (1, 0)
+    found = Compatibility(
+        (Forecast("a", ForecastOutcome.HIT), Forecast("b", ForecastOutcome.MISS)), None
+    )
+    assert (found.counts[ForecastOutcome.HIT], found.counts[ForecastOutcome.UNKNOWN]) == (1, 0)
     assert not found.compatible
 
 
 def test_a_bucket_is_spelt_one_way_only() -> None:
     there = replace(CPU, written_in_cache_dir="gs://b/cache")
-    assert told(there, there, jax="0.10.2", where="gs://b/cache").outlook is Outlook.HIT
-    assert told(there, there, jax="0.10.2", where="gs://b/x/../cache").outlook is Outlook.MISS
+    assert told(there, there, jax="0.10.2", where="gs://b/cache").outlook is ForecastOutcome.HIT
+    assert (
+        told(there, there, jax="0.10.2", where="gs://b/x/../cache").outlook is ForecastOutcome.MISS
+    )

@@ -15,9 +15,9 @@ import zstandard
 from bundling import bring, contents
 from conftest import CORPUS
 
-from jaxcache.cache.move.file import bundle_bytes
-from jaxcache.cache.move.offer import plan_export
-from jaxcache.cache.move.pack import write_stream
+from jaxcache.cache.move.bundle_file import bundle_bytes
+from jaxcache.cache.move.bundle_target import write_stream
+from jaxcache.cache.move.export_plan import plan_export
 from jaxcache.cache.recipe.format import encode_recipe, open_recipe
 from jaxcache.cache.recipe.model import Environment, Recipe, Request
 from jaxcache.store.local import LocalStore

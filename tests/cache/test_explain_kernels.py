@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxcache.cache.explain.known import KnownCache
+from jaxcache.cache.explain.cached_facts import CachedFacts
 from jaxcache.cache.explain.programs import compare_programs
 from jaxcache.cache.explain.sides import Cause, Compile
 from jaxcache.entry.contents import SourceLine
@@ -14,7 +14,7 @@ from jaxcache.store import open_store
 
 def kernel_at(corpus: Path, cache: str, place: str, line: int) -> Compile:
     """An entry as a program with a kernel from that place."""
-    known = KnownCache(open_store(str(corpus / cache)))
+    known = CachedFacts(open_store(str(corpus / cache)))
     compile_ = known.complete(known.whole().compiles[0])
     assert compile_.contents
     assert compile_.contents.program

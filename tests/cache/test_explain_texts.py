@@ -3,7 +3,7 @@
 import pytest
 
 from jaxcache.cache.explain.logs import read_log
-from jaxcache.cache.explain.matching import pair
+from jaxcache.cache.explain.matching import match_compiles
 from jaxcache.cache.explain.programs import compare_arguments, first_change
 from jaxcache.cache.explain.sides import Compile
 
@@ -52,7 +52,7 @@ def test_each_compile_has_the_nearest_of_its_module_as_its_partner() -> None:
     same, new = compiled("jit_g", "float32[8]", "3"), compiled("jit_h", "float32[8]", "6")
     right = [near_large, near_small, same, new]
     for left in ([small, large, other], [other, large, small]):
-        assert list(pair(left, right)) == [
+        assert list(match_compiles(left, right)) == [
             (large, near_large),
             (small, near_small),
             (other, same),
@@ -60,17 +60,17 @@ def test_each_compile_has_the_nearest_of_its_module_as_its_partner() -> None:
         ]
     # The second nearest where the nearest is another's.
     both = compiled("jit_f", "float32[9]", "7"), compiled("jit_f", "float32[10]", "8")
-    assert [x for x, _ in pair([small, large], both)] == [small, large]
+    assert [x for x, _ in match_compiles([small, large], both)] == [small, large]
     # More than there are: the rest have the nearest, too.
-    assert [x for x, _ in pair([small], [near_small, near_large])] == [small, small]
+    assert [x for x, _ in match_compiles([small], [near_small, near_large])] == [small, small]
     # One that the right side has itself comes last.
-    assert [x for x, _ in pair([small, large], [small, near_small])] == [small, large]
+    assert [x for x, _ in match_compiles([small, large], [small, near_small])] == [small, large]
 
 
 def test_the_caller_counts_more_than_the_size() -> None:
     here, there = (compiled("jit_f", "float32[8]", d, f"{d}.py:1") for d in "12")
     moved = compiled("jit_f", "float32[9]", "3", "2.py:1")
-    assert [x for x, _ in pair([here, there], [moved])] == [there]
+    assert [x for x, _ in match_compiles([here, there], [moved])] == [there]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from jaxcache.cache.index import Index
 from jaxcache.cache.listing import Listing, list_cache
-from jaxcache.cache.snapshot import Snapshot
+from jaxcache.cache.remembered_stats import RememberedStats
 from jaxcache.cache.stats import count_cache
 from jaxcache.layouts import load_layout
 from jaxcache.options import ListOptions
@@ -50,7 +50,7 @@ def cache(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def listing(cache: Path, index_folder: Path, **changes: object) -> tuple[Listing, int]:
     """``ls --long`` and how many files it opened."""
     store = Counting(cache)
-    arguments: Any = {"heads": True, "details": True, "index_folder": index_folder} | changes
+    arguments: Any = {"headers": True, "details": True, "index_folder": index_folder} | changes
     options = ListOptions(
         **{n: arguments.pop(n) for n in ListOptions.DECLARED if n in arguments} | {"sort": "key"}
     )
@@ -124,12 +124,12 @@ def test_a_limit_in_a_large_cache_opens_the_entries_it_shows(
     dates = len(list(cache.glob("*-atime"))) if sort == "used" else 0
     store = Counting(cache)
     options = ListOptions(sort=sort, limit=2)
-    found = list_cache(store, JAX, options, heads=True, sums=False, now_ns=time.time_ns())
+    found = list_cache(store, JAX, options, headers=True, sums=False, now_ns=time.time_ns())
     assert store.opened <= dates + 4 * 2  # a first block may be larger than what is read of a head
     assert [e.codec == "unknown" for e in found.entries] == [False, False]
     assert found.summary.entries > 2
     assert "compiling" not in str(found.summary)
-    whole = list_cache(Counting(cache), JAX, options, heads=True, now_ns=time.time_ns())
+    whole = list_cache(Counting(cache), JAX, options, headers=True, now_ns=time.time_ns())
     assert whole.entries == found.entries
     assert "compiling" in str(whole.summary)
 
@@ -203,7 +203,7 @@ def test_a_damaged_index_counts_as_absent(
 
 @pytest.fixture
 def small_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jaxcache.cache.snapshot._WORTH_KEEPING", 1)
+    monkeypatch.setattr("jaxcache.cache.remembered_stats._WORTH_KEEPING", 1)
 
 
 @pytest.mark.usefixtures("small_snapshots")
@@ -211,7 +211,9 @@ def test_an_unchanged_cache_is_not_counted_again(cache: Path, tmp_path: Path) ->
     first = count_cache(Counting(cache), JAX, tmp_path / "i", now_ns=time.time_ns())
     store = Counting(cache)
     later_ns = time.time_ns() + 3 * 86_400 * 10**9
-    assert Snapshot(tmp_path / "i", store.url, JAX, now_ns=later_ns).recall(store) is not None
+    assert (
+        RememberedStats(tmp_path / "i", store.url, JAX, now_ns=later_ns).recall(store) is not None
+    )
     second = count_cache(store, JAX, tmp_path / "i", now_ns=later_ns)
     assert store.opened == 0
     assert second == count_cache(store, JAX, now_ns=later_ns)
@@ -228,7 +230,8 @@ def test_a_date_beyond_2262_is_no_obstacle(cache: Path, tmp_path: Path) -> None:
     now_ns = time.time_ns()
     first = count_cache(LocalStore(cache), JAX, tmp_path / "i", now_ns=now_ns)
     assert (
-        Snapshot(tmp_path / "i", str(cache), JAX, now_ns=now_ns).recall(LocalStore(cache)) == first
+        RememberedStats(tmp_path / "i", str(cache), JAX, now_ns=now_ns).recall(LocalStore(cache))
+        == first
     )
 
 
@@ -266,7 +269,7 @@ def test_any_change_is_counted(tmp_path: Path, change: str) -> None:
     else:
         next((tmp_path / "i").glob("*.idx")).unlink()
     store, now_ns = LocalStore(cache), time.time_ns()
-    assert Snapshot(tmp_path / "i", store.url, JAX, now_ns=now_ns).recall(store) is None
+    assert RememberedStats(tmp_path / "i", store.url, JAX, now_ns=now_ns).recall(store) is None
     assert count_cache(store, JAX, tmp_path / "i", now_ns=now_ns) == count_cache(
         store, JAX, now_ns=now_ns
     )
@@ -280,7 +283,10 @@ def test_a_damaged_snapshot_counts_as_absent(cache: Path, tmp_path: Path) -> Non
     good = path.read_bytes()
     for bad in (good[:-1], good[: len(good) // 2], b"", good.replace(b'"sealed"', b'"seeled"')):
         path.write_bytes(bad)
-        assert Snapshot(tmp_path / "i", store.url, JAX, now_ns=time.time_ns()).recall(store) is None
+        assert (
+            RememberedStats(tmp_path / "i", store.url, JAX, now_ns=time.time_ns()).recall(store)
+            is None
+        )
 
 
 def test_the_index_forgets_caches_that_are_gone(cache: Path, tmp_path: Path) -> None:

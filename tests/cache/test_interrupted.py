@@ -21,16 +21,16 @@ from jaxcache.cache.ledger.pins import pin, unpin
 from jaxcache.cache.ledger.record import HIT, Event
 from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.cache.leftovers import delete_leftovers, staging
-from jaxcache.cache.move.arrive import execute_import, plan_import
-from jaxcache.cache.move.file import bundle_bytes, make_temporary_bundle
-from jaxcache.cache.move.offer import plan_export
-from jaxcache.cache.move.pack import write_stream
+from jaxcache.cache.move.bundle_file import bundle_bytes, make_temporary_bundle
+from jaxcache.cache.move.bundle_target import write_stream
+from jaxcache.cache.move.export_plan import plan_export
+from jaxcache.cache.move.import_bundle import execute_import, plan_import
 from jaxcache.cache.move.sync import execute, plan_sync
 from jaxcache.cache.sidefile import read_checked, write_checked
 from jaxcache.cache.trust import add_trusted, generate_key, load_trusted
 from jaxcache.cache.verify import quarantine
-from jaxcache.cache.verify.examine import verify
 from jaxcache.cache.verify.repair import execute_repair, plan_repair
+from jaxcache.cache.verify.run_checks import verify
 from jaxcache.errors import JaxcacheError, LockedError
 from jaxcache.layouts import load_layout
 from jaxcache.layouts.torch.locks import holding

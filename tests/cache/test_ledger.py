@@ -13,7 +13,16 @@ from conftest import clean_environment
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxcache.cache.ledger.record import COMPILE, HIT, PAYLOAD, PIN, SEALED, UNPIN, Event, Record
+from jaxcache.cache.ledger.record import (
+    COMPILE,
+    HIT,
+    PAYLOAD,
+    PIN,
+    SEALED,
+    UNPIN,
+    Event,
+    LedgerRecord,
+)
 from jaxcache.cache.ledger.segments import (
     MAX_SEGMENT_BYTES,
     Ledger,
@@ -62,7 +71,7 @@ def test_events_fold_into_a_record(tmp_path: Path) -> None:
     )
     assert append(store, [Event(KEY, HIT, 20), Event(KEY, HIT, 30, {"count": 3})])
     assert append(store, [Event(KEY, SEALED, 40), Event(KEY, PIN, 41)])
-    assert load(tmp_path).record(KEY) == Record(
+    assert load(tmp_path).record(KEY) == LedgerRecord(
         key=KEY,
         payload_sha256="cd",
         file_mtime_ns=9,
@@ -120,7 +129,7 @@ def test_facts_of_the_wrong_type_are_left_out(tmp_path: Path) -> None:
         "count": 5,
     }
     append(open_store(str(tmp_path)), [Event(KEY, COMPILE, 1, facts)])
-    assert load(tmp_path).record(KEY) == Record(KEY, compiled_ns=1)
+    assert load(tmp_path).record(KEY) == LedgerRecord(KEY, compiled_ns=1)
 
 
 def test_a_damaged_segment_hides_no_other(tmp_path: Path) -> None:

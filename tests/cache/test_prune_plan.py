@@ -11,8 +11,8 @@ from made_caches import HOUR, JAX, NOW, NS, cache_of, gone, key, plan, put, size
 from jaxcache.cache.ledger.record import Event
 from jaxcache.cache.ledger.segments import append
 from jaxcache.cache.prune.execute import remove
+from jaxcache.cache.prune.plan_cache import plan_cache_prune, plan_cache_removal
 from jaxcache.cache.prune.removal import lost_compile_seconds
-from jaxcache.cache.prune.survey import plan_cache_prune, plan_cache_removal
 from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.options import PruneOptions
 from jaxcache.store.local import LocalStore
@@ -423,7 +423,7 @@ def test_lru_opens_no_entry_where_many_go(tmp_path: Path, monkeypatch: pytest.Mo
     options = PruneOptions(max_entries=1, policy="lru", grace_seconds=0)
     priced = plan_cache_prune(LocalStore(tmp_path), JAX, options, now_ns=NOW)
     assert sum(name.endswith("-cache") for name in opened) == 3
-    monkeypatch.setattr("jaxcache.cache.prune.survey._PRICED_AT_ONCE", 2)
+    monkeypatch.setattr("jaxcache.cache.prune.plan_cache._PRICED_AT_ONCE", 2)
     opened.clear()
     unpriced = plan_cache_prune(LocalStore(tmp_path), JAX, options, now_ns=NOW)
     assert [r.file for r in unpriced.removals] == [r.file for r in priced.removals]

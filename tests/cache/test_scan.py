@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.make_cache import make_cache
-from jaxcache.cache import heads, parallel
+from jaxcache.cache import entry_headers, parallel
 from jaxcache.cache.scan import ScanAids, scan
 from jaxcache.store.local import LocalStore
 
@@ -23,7 +23,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_several_processes_see_what_one_sees(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = scan(LocalStore(large))
-    monkeypatch.setattr(heads, "PARALLEL_ABOVE", 10)
+    monkeypatch.setattr(entry_headers, "PARALLEL_ABOVE", 10)
     monkeypatch.setattr(parallel, "_CHUNK", 40)
     steps: list[tuple[int, int]] = []
     shared = scan(LocalStore(large), ScanAids(None, 2, lambda *step: steps.append(step)))
@@ -39,7 +39,7 @@ def test_without_processes_to_be_had_one_reads_all(
     def refuse(*_: object) -> None:
         raise OSError("no semaphores here")
 
-    monkeypatch.setattr(heads, "PARALLEL_ABOVE", 10)
+    monkeypatch.setattr(entry_headers, "PARALLEL_ABOVE", 10)
     monkeypatch.setattr("multiprocessing.get_context", refuse)
     assert len(scan(LocalStore(large), ScanAids(workers=2)).entries) == 301
 
@@ -73,7 +73,7 @@ def test_a_plain_scan_without_heads_opens_no_entry(tmp_path: Path, corpus: Path)
     for path in (corpus / "0.10.2-cpu-zstd").iterdir():
         shutil.copy(path, tmp_path)
         os.chmod(tmp_path / path.name, 0)
-    entries = scan(LocalStore(tmp_path), heads=False).entries
+    entries = scan(LocalStore(tmp_path), headers=False).entries
     assert len(entries) == 7
     assert {e.codec for e in entries} == {"unknown"}
     assert not any(e.problems for e in entries)

@@ -9,7 +9,7 @@ from conftest import CORPUS
 from jaxcache.cache.ledger.pins import pin, pinned_keys, unpin
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.scan import scan
-from jaxcache.cache.select import select_by_keys
+from jaxcache.cache.selection import select_by_keys
 from jaxcache.cache.verify.quarantine import restore
 from jaxcache.core.names import QUARANTINE_DIR
 from jaxcache.errors import JaxcacheError

@@ -8,11 +8,11 @@ from typing import Any, BinaryIO
 import pytest
 import zstandard
 
-from jaxcache.cache.move.arrive import plan_import
-from jaxcache.cache.move.file import make_temporary_bundle
-from jaxcache.cache.move.offer import plan_export
-from jaxcache.cache.move.step import MoveAction
-from jaxcache.cache.verify.examine import verify
+from jaxcache.cache.move.bundle_file import make_temporary_bundle
+from jaxcache.cache.move.export_plan import plan_export
+from jaxcache.cache.move.import_bundle import plan_import
+from jaxcache.cache.move.plan import MoveAction
+from jaxcache.cache.verify.run_checks import verify
 from jaxcache.core.names import AUTOTUNE_DIR
 from jaxcache.layouts import load_layout
 from jaxcache.model import FileInfo

@@ -8,7 +8,7 @@ import pytest
 
 from jaxcache.cache.ledger.record import PAYLOAD, Event, digest_facts
 from jaxcache.cache.ledger.segments import append
-from jaxcache.cache.verify.examine import verify
+from jaxcache.cache.verify.run_checks import verify
 from jaxcache.layouts import load_layout
 from jaxcache.options import VerifyOptions
 from jaxcache.store.local import LocalStore

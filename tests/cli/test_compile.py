@@ -13,7 +13,7 @@ from jaxcache.cache.recipe.model import Environment, Recipe, Request
 from jaxcache.entry.options import flag_names
 from jaxcache.render.compile import compile_view
 from jaxcache.warm.compiling.plan import parse_shard
-from jaxcache.warm.compiling.report import Compiled, CompileReport
+from jaxcache.warm.compiling.report import CompileReport, CompileResult
 
 BLOBS = {hashlib.sha256(b).hexdigest(): b for b in (b"module one" * 9, b"module two", b"")}
 ONE, TWO, OPTIONS = BLOBS
@@ -225,6 +225,6 @@ def test_a_recipe_starts_no_more_than_is_sane(
 
 
 def test_the_sums_of_one_module() -> None:
-    made = Compiled(module="jit_f", key="jit_f-0", outcome="written", recorded_key="jit_f-0")
+    made = CompileResult(module="jit_f", key="jit_f-0", outcome="written", recorded_key="jit_f-0")
     *_, line = compile_view(CompileReport("cache", "f.recipe", (made,), 1.0)).notes
     assert str(line).startswith("1 module: 1 written, 0 already cached; ")

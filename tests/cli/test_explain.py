@@ -12,8 +12,8 @@ import pytest
 from conftest import CORPUS, RunCli
 from terminal import run_all
 
+from jaxcache.cache.explain.cached_facts import CachedFacts
 from jaxcache.cache.explain.compare import compare
-from jaxcache.cache.explain.known import KnownCache
 from jaxcache.cache.explain.sides import (
     COMPONENTS,
     Cause,
@@ -195,7 +195,7 @@ def test_an_entry_keeps_the_names_of_arguments() -> None:
     """JAX's entries hold them, so that no ledger and no saved run is needed."""
     cache = CORPUS / "0.12.0.1-cpu-zstd"
     (path,) = cache.glob("jit_loss-*-cache")
-    known = KnownCache(open_store(str(cache)))
+    known = CachedFacts(open_store(str(cache)))
     compile_ = known.complete(Compile("jit_loss", path.name.removesuffix("-cache")))
     assert compile_.names == ("w", "x")
 

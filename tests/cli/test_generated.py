@@ -12,7 +12,7 @@ from conftest import REPOSITORY, clean_environment
 from terminal import Terminal
 
 from jaxcache.cache.listing import _GROUPS
-from jaxcache.cache.select import _SORTS
+from jaxcache.cache.selection import _SORTS
 from jaxcache.cli.app import COMMANDS, load_command, load_function
 from jaxcache.cli.complete import complete_keys
 from jaxcache.core.names import parse_key

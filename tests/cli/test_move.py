@@ -22,9 +22,9 @@ from jaxcache.cache.bundle.format import open_bundle
 from jaxcache.cache.ledger.pins import pinned_keys
 from jaxcache.cache.ledger.record import HIT, PAYLOAD, Event, digest_facts
 from jaxcache.cache.ledger.segments import Ledger, append
-from jaxcache.cache.move.arrive import execute_import, plan_import, receive
-from jaxcache.cache.move.offer import plan_export
-from jaxcache.cache.move.step import MoveAction, MoveTarget, Outcome
+from jaxcache.cache.move.export_plan import plan_export
+from jaxcache.cache.move.import_bundle import execute_import, plan_import, receive
+from jaxcache.cache.move.plan import MoveAction, MoveTarget, Outcome
 from jaxcache.cache.move.stores import sender_of
 from jaxcache.cache.move.sync import execute, plan_copy, plan_sync
 from jaxcache.core.names import AUTOTUNE_DIR, KERNEL_CACHE

@@ -54,10 +54,10 @@ def test_push_sends_what_is_missing_and_nothing_else(
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """An object is too slow after seconds, at less than 200 bytes."""
-    from jaxcache.store.object import patience
+    from jaxcache.store.object import retry
 
-    monkeypatch.setattr(patience, "SPEED_SECONDS", 2.0)
-    monkeypatch.setattr(patience, "SLOWEST_BYTES", 200)
+    monkeypatch.setattr(retry, "SPEED_SECONDS", 2.0)
+    monkeypatch.setattr(retry, "SLOWEST_BYTES", 200)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -86,9 +86,9 @@ def test_a_bucket_of_slow_objects_is_given_up(
     code: int,
 ) -> None:
     """A job of CI goes on without its cache."""
-    from jaxcache.store.object import patience
+    from jaxcache.store.object import retry
 
-    monkeypatch.setattr(patience, "SLOW_OBJECTS", 3)
+    monkeypatch.setattr(retry, "SLOW_OBJECTS", 3)
     assert run_cli("push", bucket, "-C", local).returncode == 0
     s3.forget()
     s3.fault = lambda seen: "drip" if seen.verb == "get" else None

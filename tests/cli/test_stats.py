@@ -12,7 +12,7 @@ from terminal import run_all, without_style
 from jaxcache.cache.ledger.record import COMPILE, HIT, Event
 from jaxcache.cache.ledger.segments import append, compact
 from jaxcache.store import find_store
-from jaxcache.store.base import Fetched
+from jaxcache.store.base import FetchedFile
 from jaxcache.store.local import LocalStore
 
 HASH = "cd" * 32
@@ -164,7 +164,7 @@ def test_the_ledger_is_read_once(
     reads: list[str] = []
     fetch = LocalStore.fetch
 
-    def count(self: LocalStore, name: str, *, limit: int) -> Fetched:
+    def count(self: LocalStore, name: str, *, limit: int) -> FetchedFile:
         reads.append(name)
         return fetch(self, name, limit=limit)
 

@@ -12,17 +12,17 @@ from conftest import RunCli
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxcache.cache.ledger.record import Record
+from jaxcache.cache.ledger.record import LedgerRecord
 from jaxcache.options.run import CompileOptions
 from jaxcache.render.target import check_view, profile_view
 from jaxcache.render.typeset import set_blocks
 from jaxcache.warm.crosshost.compare import ProfileDifference, check_target, compare_profiles
-from jaxcache.warm.crosshost.cross import Cross
-from jaxcache.warm.crosshost.profile import (
+from jaxcache.warm.crosshost.cross_target import CrossTarget
+from jaxcache.warm.crosshost.target_profile import (
     MAX_PROFILE_BYTES,
     Cpu,
-    Profile,
     ProfileError,
+    TargetProfile,
     parse_profile,
     pod_file,
     profile_bytes,
@@ -30,7 +30,7 @@ from jaxcache.warm.crosshost.profile import (
     read_profiles,
 )
 
-H200 = Profile(
+H200 = TargetProfile(
     captured_at="2026-01-01T00:00:00.000000Z",
     platform="gpu",
     lowering_platform="cuda",
@@ -162,7 +162,7 @@ def test_what_prevents_comes_first_and_names_the_command() -> None:
     assert [d.prevents for d in compare_profiles(before_011, before_011)] == [True]
 
 
-def shown(profile: Profile, differences: Sequence[ProfileDifference] | None) -> str:
+def shown(profile: TargetProfile, differences: Sequence[ProfileDifference] | None) -> str:
     """The page of ``target show``."""
     page = profile_view(profile, differences, "cache").page or ()
     return "\n".join(set_blocks(page, width=None, color=False))
@@ -182,7 +182,11 @@ def test_check_counts_what_the_host_looks_up() -> None:
         "platform_version": H200.platform_version,
         "extra": {"topology_fingerprint": H200.topology_fingerprint},
     }
-    records = [Record("a", **facts), Record("gone", **facts), Record("b", jaxlib_version="0.1")]
+    records = [
+        LedgerRecord("a", **facts),
+        LedgerRecord("gone", **facts),
+        LedgerRecord("b", jaxlib_version="0.1"),
+    ]
     keys = ["a", "b", "unknown"]
     there = check_target([H200], H200, keys, records)
     assert (there.entries, there.for_target, there.looked_up) == (3, 1, 1)
@@ -282,7 +286,7 @@ def test_show_tells_all_that_is_applied(run_cli: RunCli, tmp_path: Path) -> None
     (tmp_path / "p.json").write_bytes(profile_bytes(profile))
     assert read_profile(str(tmp_path / "p.json")) == profile
     page = shown(profile, None)
-    applied = Cross((profile,), CompileOptions()).environment(devices=None)
+    applied = CrossTarget((profile,), CompileOptions()).environment(devices=None)
     for name, value in {**profile.environment, **profile.settings}.items():
         assert value in page and name.upper() in applied
     assert applied["XLA_FLAGS"].split()[:2] == [
@@ -302,7 +306,7 @@ def test_the_profiles_of_a_pod_go_together(tmp_path: Path, run_cli: RunCli) -> N
     names = [Path(pod_file(str(pod), p)).name for p in (zero, one)]
     assert names == ["process-0-of-2.json", "process-1-of-2.json"]
 
-    def written(*profiles: Profile) -> str:
+    def written(*profiles: TargetProfile) -> str:
         for number, profile in enumerate(profiles):
             (pod / f"{9 - number}.json").write_bytes(profile_bytes(profile))
         try:

@@ -21,7 +21,7 @@ from jaxcache.entry.codec import (
     decompress_chunks,
     decompress_whole,
     detect_codec,
-    read_head,
+    read_entry_header,
 )
 from jaxcache.entry.read import read_payload
 
@@ -66,7 +66,7 @@ def test_every_entry_of_every_generation_reads(corpus: Path) -> None:
             else zstandard.ZstdDecompressor().decompress(data)
         )
         assert whole == reference
-        head = read_head(data, len(data))
+        head = read_entry_header(data, len(data))
         assert head.compile_seconds == int.from_bytes(whole[:4], "big")
         assert head.content_bytes in (None, len(whole))
         assert head.checksum == (head.codec == "zlib")
@@ -95,7 +95,7 @@ def test_what_was_framed_reads_back(
     seconds: int, payload: bytes, codec: str, checksum: bool
 ) -> None:
     data = entry_bytes(seconds, payload, codec, checksum)
-    head = read_head(data[:HEAD_BYTES], len(data))
+    head = read_entry_header(data[:HEAD_BYTES], len(data))
     assert (head.codec, head.compile_seconds) == (codec, seconds)
     assert head.checksum == (checksum or codec == "zlib")
     assert decompress(data) == struct.pack(">i", seconds) + payload
@@ -107,7 +107,7 @@ def test_what_was_framed_reads_back(
 )
 def test_rubbish_is_a_codec_error_or_content(rubbish: bytes, start: bytes) -> None:
     data = start + rubbish
-    for read in (decompress, lambda d: read_head(d, len(d))):
+    for read in (decompress, lambda d: read_entry_header(d, len(d))):
         try:
             read(data)
         except CodecError as error:
@@ -136,7 +136,7 @@ def test_an_announced_gigabyte_is_refused_before_it_is_allocated() -> None:
     tracemalloc.start()
     assert kind_of(bomb) == "bad-codec"
     with pytest.raises(CodecError):
-        read_head(bomb, len(bomb))
+        read_entry_header(bomb, len(bomb))
     assert tracemalloc.get_traced_memory()[1] < 1_000_000
     tracemalloc.stop()
 
@@ -154,14 +154,14 @@ def test_a_bomb_streams_in_bounded_memory(codec: str) -> None:
 def test_a_negative_compile_time_is_a_bad_header() -> None:
     data = entry_bytes(-1, b"x")
     with pytest.raises(CodecError) as caught:
-        read_head(data, len(data))
+        read_entry_header(data, len(data))
     assert caught.value.kind == "bad-header"
 
 
 def test_an_entry_too_short_for_its_header() -> None:
     data = zstandard.ZstdCompressor().compress(b"abc")
     with pytest.raises(CodecError) as caught:
-        read_head(data, len(data))
+        read_entry_header(data, len(data))
     assert caught.value.kind == "bad-header"
 
 
@@ -174,8 +174,8 @@ def test_the_frame_walk_needs_no_decompression(corpus: Path) -> None:
 def test_a_first_block_beyond_the_head_is_said_so(corpus: Path) -> None:
     data = next((corpus / "0.10.2-cpu-zstd").glob("jit_bigconst*")).read_bytes()
     assert len(data) > HEAD_BYTES
-    assert read_head(data[:HEAD_BYTES], len(data)).compile_seconds is None
-    assert read_head(data, len(data)).compile_seconds == 0
+    assert read_entry_header(data[:HEAD_BYTES], len(data)).compile_seconds is None
+    assert read_entry_header(data, len(data)).compile_seconds == 0
 
 
 @pytest.mark.parametrize("announced", [True, False])
@@ -196,9 +196,9 @@ def test_the_largest_window_is_that_of_the_zstd_command(window: int, refused: bo
     data = b"\x28\xb5\x2f\xfd\x00" + bytes([window]) + b"\x29\x00\x00" + b"\0\0\0\1x"
     if refused:
         with pytest.raises(CodecError, match="wants a window"):
-            read_head(data, len(data))
+            read_entry_header(data, len(data))
     else:
-        assert read_head(data, len(data)).compile_seconds == 1
+        assert read_entry_header(data, len(data)).compile_seconds == 1
         assert decompress(data) == b"\0\0\0\1x"
 
 
@@ -207,7 +207,7 @@ def test_no_more_is_believed_than_blocks_can_hold(beyond: int, reason: str) -> N
     block = b"\x03\x00\x10\x00"  # the last one: 128 KiB of one byte
     announced = struct.pack("<Q", 17 * 32768 + beyond)
     with pytest.raises(CodecError, match=reason):
-        read_head(b"\x28\xb5\x2f\xfd\xe0" + announced + block, 17)
+        read_entry_header(b"\x28\xb5\x2f\xfd\xe0" + announced + block, 17)
 
 
 def content_kind(data: bytes) -> str | None:
@@ -285,10 +285,10 @@ def test_a_block_of_one_repeated_byte_is_walked_over() -> None:
 
 def test_a_head_that_ends_too_early_is_truncated() -> None:
     with pytest.raises(CodecError, match="inside the first zstd block") as caught:
-        read_head(entry_bytes(3, b"payload" * 100)[:15], 15)
+        read_entry_header(entry_bytes(3, b"payload" * 100)[:15], 15)
     assert caught.value.kind == "truncated"
     with pytest.raises(CodecError, match="inside the header") as caught:
-        read_head(zlib.compress(b"abc"), 11)
+        read_entry_header(zlib.compress(b"abc"), 11)
     assert caught.value.kind == "truncated"
 
 

@@ -10,7 +10,6 @@ import pytest
 from conftest import CORPUS
 
 from jaxcache.core.names import parse_key
-from jaxcache.entry.brief import summarize_contents
 from jaxcache.entry.contents import ArrayType, Contents, Program
 from jaxcache.entry.decode import decode_payload
 from jaxcache.entry.envelope import tell_platform
@@ -19,6 +18,7 @@ from jaxcache.entry.kernels import read_kernel_cache
 from jaxcache.entry.names import split_name
 from jaxcache.entry.read import read_contents
 from jaxcache.entry.shapes import short_type, signature
+from jaxcache.entry.summary import summarize_contents
 from jaxcache.entry.wire import Field
 
 #: What every entry of the corpus decodes to; JAXCACHE_UPDATE_GOLDEN=1 writes it anew.
@@ -224,9 +224,9 @@ def test_highwayhash_gives_the_published_values() -> None:
 def test_a_long_signature_is_cut_in_the_middle() -> None:
     array = ArrayType("float32", (2,))
     program = Program("jit_f", (array,) * 200, (ArrayType("int8", (3,)),), 1, 1, {}, {})
-    brief = summarize_contents(Contents(program=program))
-    assert brief.signature and brief.signature.startswith("f32[2], f32[2], ")
-    assert brief.signature.endswith("… → s8[3]") and len(brief.signature) < 260
+    summary = summarize_contents(Contents(program=program))
+    assert summary.signature and summary.signature.startswith("f32[2], f32[2], ")
+    assert summary.signature.endswith("… → s8[3]") and len(summary.signature) < 260
 
 
 @pytest.mark.parametrize(

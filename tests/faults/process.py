@@ -22,7 +22,7 @@ Clock = Callable[[], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class CompileFinished:
     """How a command ended."""
 
     code: int
@@ -49,14 +49,14 @@ class Running:
     process: Supervised
     _errors: int
 
-    def run(self) -> Done | None:
+    def run(self) -> CompileFinished | None:
         """Serve it until it ends, or waits: then None."""
         code = self.process.run()
         if code is None:
             return None
         said = os.pread(self._errors, 1 << 20, 0).decode(errors="replace")
         os.close(self._errors)
-        return Done(code, said, tuple(self.process.calls))
+        return CompileFinished(code, said, tuple(self.process.calls))
 
 
 def start_cli(
@@ -84,7 +84,7 @@ def start_cli(
 
 def run_cli(
     root: Path, argv: Sequence[str], decide: Decide = go_on, *, clock: Clock | None = None
-) -> Done:
+) -> CompileFinished:
     """Run ``jaxcache ARG…`` in a world from start to end."""
     done = start_cli(root, argv, decide, clock=clock).run()
     assert done is not None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from faults.commands import Row
 from faults.intercept import Call, Decide, Verdict
-from faults.process import DAY_NS, Clock, Done, later, run_cli, start_cli
+from faults.process import DAY_NS, Clock, CompileFinished, later, run_cli, start_cli
 from faults.world import State, copy_of, look
 
 #: Exit codes of the command line's contract, without those of signals and of mistakes.
@@ -70,8 +70,8 @@ class Plan:
     row: Row
     before: State
     after: State
-    done: Done
-    again: Done
+    done: CompileFinished
+    again: CompileFinished
     """A second run after it."""
 
 
@@ -159,7 +159,7 @@ def _one(lab: Lab, plan: Plan, fault: str, decide: Decide) -> Failure | None:
         return judge(plan, fault, broken)
 
 
-def after_fault(plan: Plan, done: Done, now: State) -> list[str]:
+def after_fault(plan: Plan, done: CompileFinished, now: State) -> list[str]:
     """What must hold at once: nothing lost, nothing torn, and no success that is none."""
     broken = [*_whole(plan, now), *_as_before_or(plan, now)]
     if done.code >= 0:
@@ -229,7 +229,7 @@ def judge(plan: Plan, fault: str, broken: Sequence[str]) -> Failure | None:
     return Failure(plan.row.name, fault, tuple(broken)) if broken else None
 
 
-def _ended(done: Done) -> Iterator[str]:
+def _ended(done: CompileFinished) -> Iterator[str]:
     mistake = "internal-error" in done.stderr or "Traceback" in done.stderr
     if done.code not in _CODES or mistake:
         yield f"ended with {done.code}: {done.stderr[-400:]}"

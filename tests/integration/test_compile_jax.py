@@ -27,7 +27,7 @@ MODES = {
     "together": ("--processes", "2", "--devices", "2"),
 }
 
-Recorded = Callable[..., Path]
+ModuleRecorded = Callable[..., Path]
 
 
 def entries(folder: Path) -> set[str]:
@@ -35,7 +35,7 @@ def entries(folder: Path) -> set[str]:
 
 
 @pytest.fixture
-def recorded(run_cli: RunCli, each_jax_python: str, tmp_path: Path) -> Recorded:
+def recorded(run_cli: RunCli, each_jax_python: str, tmp_path: Path) -> ModuleRecorded:
     """Run a program with its cache in ``first`` and return its recipe."""
     if jax_version(each_jax_python) < (0, 5):
         pytest.skip("recipes are compiled by JAX 0.5 and later")
@@ -78,7 +78,7 @@ def compiled(run_cli: RunCli, each_jax_python: str) -> Callable[..., dict[str, A
 @pytest.mark.parametrize("mode", MODES)
 def test_the_program_hits_everything_that_its_recipe_compiled(
     run_cli: RunCli,
-    recorded: Recorded,
+    recorded: ModuleRecorded,
     compiled: Any,
     each_jax_python: str,
     tmp_path: Path,
@@ -112,7 +112,7 @@ def test_the_program_hits_everything_that_its_recipe_compiled(
 
 
 def test_check_says_what_would_hit_and_why_not(
-    recorded: Recorded, compiled: Any, each_jax_python: str, tmp_path: Path, script: Any
+    recorded: ModuleRecorded, compiled: Any, each_jax_python: str, tmp_path: Path, script: Any
 ) -> None:
     recipe = recorded(script(STEP))
     cache = tmp_path / "first"
@@ -130,7 +130,7 @@ def test_check_says_what_would_hit_and_why_not(
 
 @pytest.mark.slow
 def test_four_shards_merge_to_what_one_compile_makes(
-    run_cli: RunCli, recorded: Recorded, compiled: Any, tmp_path: Path
+    run_cli: RunCli, recorded: ModuleRecorded, compiled: Any, tmp_path: Path
 ) -> None:
     recipe = recorded(WORKLOAD, "single")
     place = tmp_path / "place"
@@ -161,7 +161,7 @@ def deadly(**env: str) -> dict[str, str]:
 
 
 def test_a_worker_that_is_killed_is_replaced(
-    recorded: Recorded, compiled: Any, tmp_path: Path, script: Any
+    recorded: ModuleRecorded, compiled: Any, tmp_path: Path, script: Any
 ) -> None:
     recipe = recorded(script(STEP))
     once = tmp_path / "once"
@@ -173,7 +173,7 @@ def test_a_worker_that_is_killed_is_replaced(
 
 
 def test_a_module_that_kills_every_worker_is_named_and_the_rest_go_on(
-    run_cli: RunCli, recorded: Recorded, compiled: Any, tmp_path: Path, script: Any
+    run_cli: RunCli, recorded: ModuleRecorded, compiled: Any, tmp_path: Path, script: Any
 ) -> None:
     recipe = recorded(script(STEP))
     cache = tmp_path / "other"
@@ -192,7 +192,7 @@ def test_a_module_that_kills_every_worker_is_named_and_the_rest_go_on(
 
 
 def test_a_parent_that_is_killed_leaves_nothing_torn_and_the_next_one_completes(
-    run_cli: RunCli, recorded: Recorded, compiled: Any, each_jax_python: str, tmp_path: Path
+    run_cli: RunCli, recorded: ModuleRecorded, compiled: Any, each_jax_python: str, tmp_path: Path
 ) -> None:
     recipe = recorded(WORKLOAD, "single")
     cache = tmp_path / "other"
@@ -239,7 +239,7 @@ def wait_until_empty(folder: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_workers_that_have_not_begun_clean_up_too(
-    recorded: Recorded, each_jax_python: str, tmp_path: Path, script: Any, number: int
+    recorded: ModuleRecorded, each_jax_python: str, tmp_path: Path, script: Any, number: int
 ) -> None:
     recipe = recorded(script(STEP))
     scratch = tmp_path / "scratch"
@@ -271,7 +271,7 @@ def test_workers_that_have_not_begun_clean_up_too(
 
 
 def test_what_cannot_be_compiled_again_is_named(
-    recorded: Recorded,
+    recorded: ModuleRecorded,
     compiled: Any,
     run_cli: RunCli,
     each_jax_python: str,
@@ -306,7 +306,7 @@ def test_what_cannot_be_compiled_again_is_named(
 
 
 def test_other_numbers_of_devices(
-    recorded: Recorded, run_cli: RunCli, each_jax_python: str, tmp_path: Path
+    recorded: ModuleRecorded, run_cli: RunCli, each_jax_python: str, tmp_path: Path
 ) -> None:
     recipe = recorded(WORKLOAD, "pmapped", options=("--devices", "4"))
     done = run_cli(
@@ -316,7 +316,7 @@ def test_other_numbers_of_devices(
 
 
 def test_a_recipe_for_what_is_not_here(
-    recorded: Recorded, run_cli: RunCli, each_jax_python: str, tmp_path: Path, script: Any
+    recorded: ModuleRecorded, run_cli: RunCli, each_jax_python: str, tmp_path: Path, script: Any
 ) -> None:
     recipe = recorded(script(STEP))
     with open_recipe(str(recipe)) as file:
@@ -333,7 +333,7 @@ def test_a_recipe_for_what_is_not_here(
 
 
 def test_an_option_that_neither_we_nor_this_jaxlib_know_is_refused(
-    recorded: Recorded, compiled: Any, tmp_path: Path, script: Any
+    recorded: ModuleRecorded, compiled: Any, tmp_path: Path, script: Any
 ) -> None:
     recipe = recorded(script(STEP))
     unknown = b"\xf8\xf0\x04\x01"  # field 9999 is 1
@@ -354,7 +354,7 @@ def test_an_option_that_neither_we_nor_this_jaxlib_know_is_refused(
 
 
 def test_a_recipe_of_another_jax_says_so(
-    recorded: Recorded, compiled: Any, tmp_path: Path, script: Any
+    recorded: ModuleRecorded, compiled: Any, tmp_path: Path, script: Any
 ) -> None:
     recipe = recorded(script(STEP))
     with open_recipe(str(recipe)) as file:
@@ -377,7 +377,7 @@ def test_a_recipe_of_another_jax_says_so(
 
 
 def test_bytecode_of_a_stranger_cannot_take_the_parent_down(
-    recorded: Recorded, compiled: Any, tmp_path: Path, script: Any
+    recorded: ModuleRecorded, compiled: Any, tmp_path: Path, script: Any
 ) -> None:
     """Garbage, and text in which XLA would follow a pointer: each fails by its name."""
     recipe = recorded(script(STEP))

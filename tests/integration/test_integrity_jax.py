@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from jaxcache.cache.verify.examine import INFORMATIONAL
+from jaxcache.cache.verify.run_checks import INFORMATIONAL
 
 pytestmark = pytest.mark.jax
 

@@ -114,8 +114,8 @@ def test_a_storm_is_named(warm: Warm, script: Any, run_cli: Any, cache: Any) -> 
     assert functions["step"]["signatures"] == 12
     assert functions["step"]["varies"] == ["axis 1 of x (1, 2, 3, 4, 5, 6, …)"]
     assert functions["steady"]["signatures"] == 1
-    storms = [n for n in document["notes"] if "step" in n]
-    assert storms == ["`step` compiled 12 times: axis 1 of x (1, 2, 3, 4, 5, 6, …) varies"]
+    recompile_notes = [n for n in document["notes"] if "step" in n]
+    assert recompile_notes == ["`step` compiled 12 times: axis 1 of x (1, 2, 3, 4, 5, 6, …) varies"]
 
 
 def test_static_arguments_that_vary(warm: Warm, script: Any) -> None:

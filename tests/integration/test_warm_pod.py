@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from conftest import RunCli, clean_environment
 
-from jaxcache.warm.crosshost.profile import profile_bytes, read_profile
+from jaxcache.warm.crosshost.target_profile import profile_bytes, read_profile
 from jaxcache.warm.process import free_port
 
 pytestmark = pytest.mark.jax

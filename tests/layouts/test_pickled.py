@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from jaxcache.layouts.torch.graph import decode_graph
 from jaxcache.layouts.torch.pickled import (
-    Bag,
     Global,
     PickledRecord,
+    PickledSet,
     PickledTable,
     PickleError,
     read_pickle,
@@ -44,7 +44,7 @@ def plain(value: Any) -> Any:
     """An inert value as what it stands for."""
     if isinstance(value, PickledTable):
         return {plain(k): plain(v) for k, v in value.items}
-    if isinstance(value, Bag):
+    if isinstance(value, PickledSet):
         return frozenset(map(plain, value.items))
     if isinstance(value, list | tuple):
         return type(value)(map(plain, value))

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from conftest import RunCli, first_file
 
+from jaxcache.cache.remembered_stats import RememberedStats
 from jaxcache.cache.sidefile import read_checked, write_checked
-from jaxcache.cache.snapshot import Snapshot
 from jaxcache.cache.stats import count_cache
 from jaxcache.layouts import load_layout
 from jaxcache.layouts.torch.scan import GraphIndex
@@ -272,16 +272,16 @@ def test_show_refuses_what_is_for_jax(run_cli: RunCli, golden: Path) -> None:
 def test_the_statistics_of_an_unchanged_cache_are_remembered(
     torch_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jaxcache.cache.snapshot._WORTH_KEEPING", 1)
+    monkeypatch.setattr("jaxcache.cache.remembered_stats._WORTH_KEEPING", 1)
     store, layout, now_ns = LocalStore(torch_cache), load_layout("torch"), time.time_ns()
     first = count_cache(store, layout, tmp_path / "i", now_ns=now_ns)
-    snapshot = Snapshot(tmp_path / "i", store.url, layout, now_ns=now_ns)
+    snapshot = RememberedStats(tmp_path / "i", store.url, layout, now_ns=now_ns)
     recalled = snapshot.recall(store)
     assert recalled and replace(recalled, by_age=()) == replace(first, by_age=())
     assert [(name, s.entries) for name, s in recalled.by_age] == [
         (name, s.entries) for name, s in count_cache(store, layout, now_ns=now_ns).by_age
     ]
-    as_jax = Snapshot(tmp_path / "i", store.url, load_layout("jax"), now_ns=now_ns)
+    as_jax = RememberedStats(tmp_path / "i", store.url, load_layout("jax"), now_ns=now_ns)
     assert as_jax.recall(store) is None
     (torch_cache / "locks").mkdir(exist_ok=True)
     (torch_cache / "locks" / "another.lock").write_bytes(b"")

@@ -14,8 +14,8 @@ from conftest import RunCli, first_file
 
 import jaxcache
 from jaxcache.layouts.torch.digests import record_new_code
-from jaxcache.layouts.torch.kernels import judge_header
-from jaxcache.layouts.torch.names import digest_of, digest_of_text, twin_of
+from jaxcache.layouts.torch.kernels import check_shared_object
+from jaxcache.layouts.torch.names import digest_of, digest_of_text, paired_file
 from jaxcache.store import open_store
 from jaxcache.store.base import StoreError
 from jaxcache.store.local import LocalStore
@@ -211,7 +211,7 @@ def test_each_fault_is_named_and_taken_away(
     # nothing else is accused, but for who refers to what is damaged, and the source of a kernel or
     # the kernel of a source, of which torch would take the one that is left
     others = {p["file"]: p["kind"] for p in found["problems"] if p["file"] != name}
-    twin = twin_of(name) or ""
+    twin = paired_file(name) or ""
     assert others.pop(twin, None) == ("source-mismatch" if twin else None)
     assert set(others.values()) <= {"dangling-reference"}
     fixed = verify(run_cli, torch_cache, "--fix", code=0)  # with all that belongs to it
@@ -320,15 +320,15 @@ def test_a_header_of_any_bytes_is_judged() -> None:
     good[:6] = b"\x7fELF\x02\x01"
     good[40:48] = (4096).to_bytes(8, "little")
     good[58:62] = (64).to_bytes(2, "little") + (10).to_bytes(2, "little")
-    assert judge_header(bytes(good), 4736) is None
-    assert judge_header(bytes(good), 4735) == (
+    assert check_shared_object(bytes(good), 4736) is None
+    assert check_shared_object(bytes(good), 4735) == (
         "truncated",
         "4,735 bytes, and its sections end at 4,736",
     )
     for bad in (b"", b"\x7fELF", b"MZ" * 32, bytes(good[:6]) + b"\0" * 58):
-        found = judge_header(bad, 10_000)
+        found = check_shared_object(bad, 10_000)
         assert found and found[0] in ("empty", "bad-header")
-    assert judge_header(b"\xcf\xfa\xed\xfe" + b"\0" * 60, 100) is None
+    assert check_shared_object(b"\xcf\xfa\xed\xfe" + b"\0" * 60, 100) is None
 
 
 @pytest.mark.parametrize("pattern", ["*/*.main.so", f"*/c{'?' * 51}.so", f"*/c{'?' * 51}.cpp"])
@@ -358,7 +358,7 @@ def test_a_kernel_that_was_compiled_anew_is_not_held_against_an_old_record(
 ) -> None:
     """Its source is written with it; a kernel that alone is younger is damaged."""
     kernel = first_file(torch_cache, "*/*.main.so")
-    source = torch_cache / str(twin_of(str(kernel.relative_to(torch_cache))))
+    source = torch_cache / str(paired_file(str(kernel.relative_to(torch_cache))))
     record_new_code(open_store(str(torch_cache)), 0, unrecorded=False)
     proven = verify(run_cli, torch_cache)["proven"]
     kernel.write_bytes(kernel.read_bytes() + b"of another compiler")

@@ -22,10 +22,10 @@ from mount_without_links import can_mount, mounted_without_links
 from jaxcache.live.counters import Counters
 from jaxcache.live.endpoint import is_own_name, serve
 from jaxcache.live.frame import decode
-from jaxcache.live.helped import HelpedDirectory
+from jaxcache.live.helper_client import DirectoryClient
 from jaxcache.live.leases import Leases
 from jaxcache.live.stores import BucketStore
-from jaxcache.live.tiers import Tier
+from jaxcache.live.tier import Tier
 from live.conftest import PROGRAM, RunLive, entries, live_environment
 
 KEY = "jit_f-" + "a" * 64
@@ -312,7 +312,7 @@ def test_a_directory_tier_does_what_a_directory_does(tmp_path: Path) -> None:
 
 
 def test_the_process_of_a_directory_tier_ends_with_the_last_connection(tmp_path: Path) -> None:
-    directory = HelpedDirectory(str(tmp_path))
+    directory = DirectoryClient(str(tmp_path))
     assert directory.within(30.0).names() == set()
     (process,) = servers_of(tmp_path)
     directory.close()

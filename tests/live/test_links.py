@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from jaxcache.live.bound import Bound
 from jaxcache.live.counters import Counters
+from jaxcache.live.evictor import Evictor
 from jaxcache.live.files import quarantine_entry
 from jaxcache.live.leases import Leases
 from jaxcache.live.loading import Loading, find_dead
@@ -69,7 +69,7 @@ def use_everything(root: str) -> None:
         lambda: Counters().save_totals(root),
         lambda: Leases(root, 1.0, Counters())._try(KEY),
         lambda: quarantine_entry(root, KEY),
-        lambda: Bound(root, settings, 1, Counters()).sweep(),
+        lambda: Evictor(root, settings, 1, Counters()).evict(),
     ):
         try:
             call()

@@ -157,18 +157,18 @@ ROWS: dict[Feature, dict[Feature, Cell]] = {
             f"{MOVE}test_signed_uploads_of_the_live_layer_pass_pull_require_signed",
         ),
         F.SEAL: held(
-            "live/test_whole.py::test_an_unsealed_entry_is_refused_where_the_seal_is_required"
+            "live/test_integrity.py::test_an_unsealed_entry_is_refused_where_the_seal_is_required"
         ),
         F.PRUNE: held(
-            "live/test_bound.py::test_cost_takes_what_prune_takes",
-            "live/test_bound.py::test_cost_keeps_what_took_long_to_compile_and_pins_stay",
+            "live/test_evictor.py::test_cost_takes_what_prune_takes",
+            "live/test_evictor.py::test_cost_keeps_what_took_long_to_compile_and_pins_stay",
         ),
         F.CI: held(LIVE_IN_BUNDLE),
         F.PORTABLE: held(
             "live/test_tiers.py::test_the_second_machine_hits_what_the_first_has_compiled"
         ),
         F.TORCH: NO_LIVE_TORCH,
-        F.CAP: held("live/test_beside.py::test_a_capped_jax_and_the_layer_disturb_neither"),
+        F.CAP: held("live/test_with_plain_jax.py::test_a_capped_jax_and_the_layer_disturb_neither"),
         F.VERSIONS: held(TURNS),
         F.USERS: held(
             "cli/test_shared_directory.py"
@@ -218,7 +218,7 @@ ROWS: dict[Feature, dict[Feature, Cell]] = {
         F.NAMES: held("cli/test_push_pull.py::test_odd_names_travel_as_they_are"),
     },
     F.BUNDLE: {
-        F.SIGNATURES: held("cli/test_gate.py::test_what_a_trusted_key_signed_comes_in"),
+        F.SIGNATURES: held("cli/test_import_policy.py::test_what_a_trusted_key_signed_comes_in"),
         F.SEAL: held("cli/test_move.py::test_what_travels_arrives_sealed_with_the_same_blocks"),
         F.PRUNE: held(
             "cache/test_foreign_records.py::test_an_arrival_is_a_use_where_no_hit_came_along"

@@ -16,7 +16,7 @@ from jaxcache.errors import JaxcacheError
 from jaxcache.store import open_store
 
 pytest.importorskip("obstore")
-from jaxcache.store.object import connect, patience
+from jaxcache.store.object import connect, retry
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_an_object_that_drips_is_requested_once(
     for name, value in {**CREDENTIALS, "AWS_ENDPOINT_URL": hostile}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setitem(connect._CLIENT, "timeout", timedelta(seconds=1))
-    monkeypatch.setattr(patience, "_REPEAT_SECONDS", 0.5)
+    monkeypatch.setattr(retry, "_REPEAT_SECONDS", 0.5)
     store = open_store("s3://b/x")
     with pytest.raises(JaxcacheError):
         store.fetch("jit_f-cache", limit=1 << 20)

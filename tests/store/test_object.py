@@ -18,9 +18,9 @@ from conformance import StoreConformance
 
 from jaxcache.errors import JaxcacheError, NoCacheError, UsageError
 from jaxcache.store import make_store, open_store
-from jaxcache.store.ahead import in_order
 from jaxcache.store.base import ExistsError, MissingError, Store, StoreError
-from jaxcache.store.object.traffic import TRAFFIC
+from jaxcache.store.concurrency import map_ordered
+from jaxcache.store.object.request_stats import TRAFFIC
 from jaxcache.units import format_install
 
 
@@ -267,7 +267,7 @@ def test_no_more_is_under_way_than_the_budget_takes() -> None:
         return cost
 
     costs = [1 + n % 3 for n in range(200)] + [50] + [1] * 20
-    found = list(in_order(work, costs, workers=8, cost=lambda c: c, budget=6, wait=True))
+    found = list(map_ordered(work, costs, workers=8, cost=lambda c: c, budget=6, wait=True))
     assert found == costs
     assert most == 50  # alone
 
@@ -275,9 +275,9 @@ def test_no_more_is_under_way_than_the_budget_takes() -> None:
 @pytest.mark.parametrize("workers", [1, 2, 32])
 def test_requests_ahead_keep_the_order(workers: int) -> None:
     asked = iter(range(50))
-    assert list(in_order(str, asked, workers=workers)) == [str(n) for n in range(50)]
-    assert list(in_order(str, (), workers=workers)) == []
-    assert list(in_order(str, (1,), workers=workers)) == ["1"]
+    assert list(map_ordered(str, asked, workers=workers)) == [str(n) for n in range(50)]
+    assert list(map_ordered(str, (), workers=workers)) == []
+    assert list(map_ordered(str, (1,), workers=workers)) == ["1"]
 
 
 def test_a_long_listing_is_paged_and_a_page_that_fails_is_asked_again(

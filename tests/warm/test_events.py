@@ -10,11 +10,18 @@ import pytest
 
 from jaxcache.cache.explain.sides import Cause, Comparison, Compile, Difference
 from jaxcache.warm.causes import describe_comparison
-from jaxcache.warm.events import Begun, Configured, Done, Notice, Started, parse_event
-from jaxcache.warm.inbox import Inbox, socket_folder
-from jaxcache.warm.launch import Ended
-from jaxcache.warm.notes import divided_keys
-from jaxcache.warm.recorder import Recorder
+from jaxcache.warm.event_server import EventServer, socket_folder
+from jaxcache.warm.events import (
+    CompileFinished,
+    CompileStarted,
+    Configured,
+    Message,
+    ProcessStarted,
+    parse_event,
+)
+from jaxcache.warm.launch import RunResult
+from jaxcache.warm.notes import per_process_key_notes
+from jaxcache.warm.report_builder import ReportBuilder
 
 DONE = {
     "event": "module",
@@ -50,11 +57,11 @@ def parse(value: Any) -> Any:
 
 def test_events_become_what_they_are() -> None:
     done = parse(DONE)
-    assert isinstance(done, Done)
+    assert isinstance(done, CompileFinished)
     assert (done.process, done.number, done.compile, done.key) == (7, 1, (2.0, 0.5), "jit_f-00")
     assert done.arguments[0].shape == (8, "b")
     begun = parse({"event": "begin", "id": 1, "at": 1, "module": "jit_f", "recorded": RECORDED})
-    assert isinstance(begun, Begun)
+    assert isinstance(begun, CompileStarted)
     assert begun.recorded is not None
     assert begun.recorded.environment.platform == "cpu"
     configured = parse({"event": "settings", "opened_directory": "/c", "jax_x": True, "at": 1})
@@ -85,7 +92,7 @@ def test_events_become_what_they_are() -> None:
 )
 def test_an_event_of_the_wrong_shape_is_trouble(change: dict[str, Any]) -> None:
     said = parse({**DONE, **change})
-    assert isinstance(said, Notice)
+    assert isinstance(said, Message)
     assert (said.event, "cannot be read" in said.detail) == ("trouble", True)
 
 
@@ -101,17 +108,17 @@ def test_long_texts_are_cut() -> None:
 
 
 def test_what_could_not_be_read_is_unobserved() -> None:
-    seen = Recorder("/c")
+    seen = ReportBuilder("/c")
     for wire in ({"event": "start", "pid": 5, "at": 1}, {"event": "jax", "jax": "0.10.2"}, DONE):
         seen.add(parse(wire))
-    assert seen.report(Ended(0, False, False, 1.0), {}).unobserved == ()
+    assert seen.report(RunResult(0, False, False, 1.0), {}).unobserved == ()
     seen.add(parse({**DONE, "id": None}))
-    (why,) = seen.report(Ended(0, False, False, 1.0), {}).unobserved
+    (why,) = seen.report(RunResult(0, False, False, 1.0), {}).unobserved
     assert why.startswith("an event 'module' of the listener cannot be read: number")
 
 
 def test_a_hostile_writer_disturbs_no_other() -> None:
-    with socket_folder() as folder, Inbox(folder) as inbox:
+    with socket_folder() as folder, EventServer(folder) as inbox:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as bad:
             bad.connect(inbox.address)
             bad.sendall(b'{"event": {}}\n\x00\xff\n{"event": "start", "pid": {}}\n')
@@ -119,12 +126,12 @@ def test_a_hostile_writer_disturbs_no_other() -> None:
             good.connect(inbox.address)
             good.sendall(b'{"event": "start", "pid": 5, "argv": ["a"]}\n')
         found = list(inbox.drain(5.0))
-    assert [e.event for e in found if isinstance(e, Notice)] == ["trouble"]
-    assert [e.argv for e in found if isinstance(e, Started)] == [("a",)]
+    assert [e.event for e in found if isinstance(e, Message)] == ["trouble"]
+    assert [e.argv for e in found if isinstance(e, ProcessStarted)] == [("a",)]
 
 
 def test_a_program_may_remove_the_socket() -> None:
-    with socket_folder() as folder, Inbox(folder) as inbox:
+    with socket_folder() as folder, EventServer(folder) as inbox:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as writer:
             writer.connect(inbox.address)
             writer.sendall(b'{"event": "start", "pid": 5}\n')
@@ -135,7 +142,7 @@ def test_a_program_may_remove_the_socket() -> None:
 
 def test_a_run_leaves_no_thread_behind() -> None:
     before = set(threading.enumerate())  # of a test that took a socket away, one waits for ever
-    with socket_folder() as folder, Inbox(folder) as inbox:
+    with socket_folder() as folder, EventServer(folder) as inbox:
         (accepting,) = set(threading.enumerate()) - before
         assert list(inbox.drain(5.0)) == []
     accepting.join(5.0)
@@ -161,13 +168,13 @@ def test_of_two_paths_in_keys_the_part_that_differs_is_shown(
 
 
 def test_processes_with_other_keys_are_named_once() -> None:
-    def done(module: str, process: int) -> Done:
+    def done(module: str, process: int) -> CompileFinished:
         key = f"{module}-{process}"
         about = {"process": process, "process_id": process, "at": 2.0, "number": 1}
-        return Done(module=module, key=key, outcome="written", reason="", **about)  # type: ignore[arg-type]
+        return CompileFinished(module=module, key=key, outcome="written", reason="", **about)  # type: ignore[arg-type]
 
     modules = [done(name, process) for name in ("jit_f", "jit_g") for process in (0, 1, 2)]
     said = "processes 1, 2 made another key than process 0 for each of 2 modules, such as jit_f"
-    assert list(divided_keys(modules)) == [said]
+    assert list(per_process_key_notes(modules)) == [said]
     said = "process 1 made another key than process 0 for jit_f"
-    assert list(divided_keys(modules[:2])) == [said]
+    assert list(per_process_key_notes(modules[:2])) == [said]

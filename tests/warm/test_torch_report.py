@@ -11,8 +11,8 @@ from jaxcache.render.document import to_document
 from jaxcache.render.torch import report_view
 from jaxcache.render.typeset import set_blocks
 from jaxcache.warm.events import parse_event
-from jaxcache.warm.launch import Ended
-from jaxcache.warm.torch import TorchRecorder
+from jaxcache.warm.launch import RunResult
+from jaxcache.warm.torch import TorchReportBuilder
 from jaxcache.warm.torch_report import TorchReport
 
 KEY = "a" * 51
@@ -38,12 +38,12 @@ FRAME = {
 
 
 def report_of(*events: dict[str, object], exit_code: int = 0) -> TorchReport:
-    recorder = TorchRecorder("/c")
+    recorder = TorchReportBuilder("/c")
     for event in events:
         parsed = parse_event(json.dumps({"at": 12.0, **event}).encode(), 1)
         assert parsed is not None
         recorder.add(parsed)
-    return recorder.report(Ended(exit_code, False, False, 6.0))
+    return recorder.report(RunResult(exit_code, False, False, 6.0))
 
 
 def page_of(report: TorchReport) -> str:
@@ -100,13 +100,13 @@ def test_a_run_of_hits_compiles_nothing() -> None:
 
 
 def test_processes_of_a_distributed_program_are_named_by_their_rank() -> None:
-    recorder = TorchRecorder("/c")
+    recorder = TorchReportBuilder("/c")
     for process, rank in ((1, 1), (2, 0)):
         for event in ({**TORCH, "rank": rank}, look("aotautograd", "miss"), FRAME):
             parsed = parse_event(json.dumps({"at": 12.0, **event}).encode(), process)
             assert parsed is not None
             recorder.add(parsed)
-    page = page_of(recorder.report(Ended(0, False, False, 6.0)))
+    page = page_of(recorder.report(RunResult(0, False, False, 6.0)))
     assert "RANK" in page and "PROCESS" not in page
 
 

@@ -17,8 +17,8 @@ from jaxcache.cache.bundle.manifest import BundleError
 from jaxcache.cache.recipe import format as recipes
 from jaxcache.cache.recipe.model import RecipeError
 from jaxcache.layouts.torch.artifacts import parse_artifacts
-from jaxcache.layouts.torch.graph import examine
-from jaxcache.layouts.torch.kernels import judge_header
+from jaxcache.layouts.torch.graph import read_graph
+from jaxcache.layouts.torch.kernels import check_shared_object
 from jaxcache.layouts.torch.names import digest_of
 from jaxcache.layouts.torch.pickled import PickleError, read_pickle, walk
 
@@ -115,7 +115,7 @@ def run_torch(data: bytes) -> None:
         except BundleError:
             return
     elif kind == b"\x03":
-        judge_header(rest[:64], len(rest))
+        check_shared_object(rest[:64], len(rest))
     elif kind == b"\x04":
         try:
             found = read_pickle(rest, max_operations=20_000)
@@ -124,7 +124,7 @@ def run_torch(data: bytes) -> None:
         assert sum(1 for _ in walk(found.root)) <= 4 * found.operations + 4
     else:
         tier = "fxgraph" if kind == b"\x01" else "aotautograd"
-        examine(rest, tier, "key", digest_of(rest)).facts()
+        read_graph(rest, tier, "key", digest_of(rest)).facts()
 
 
 def torch_seeds() -> Iterator[bytes]:

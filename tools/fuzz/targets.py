@@ -17,16 +17,16 @@ from typing import NamedTuple
 import cramjam
 import zstandard
 
+from jaxcache.cache.admission import MAX_NAME_BYTES
 from jaxcache.cache.bundle.check import verify_bundle
 from jaxcache.cache.bundle.format import pack_header, pack_manifest, read_bundle
 from jaxcache.cache.bundle.manifest import BundleError, decode_manifest, encode_manifest
-from jaxcache.cache.gate import MAX_NAME_BYTES
 from jaxcache.cache.ledger.segments import LEDGER_DIR, Ledger
 from jaxcache.entry import riegeli, wire
-from jaxcache.entry.brief import read_brief
 from jaxcache.entry.decode import decode_payload
 from jaxcache.entry.kernels import read_kernel_cache
 from jaxcache.entry.read import read_contents
+from jaxcache.entry.summary import read_summary
 from jaxcache.model import FileInfo
 from tools.fuzz.others import recipe_seeds, run_recipe, run_torch, torch_seeds
 
@@ -49,7 +49,7 @@ def run_entry(data: bytes) -> None:
     elif kind == b"\x02":
         read_kernel_cache(rest)
     elif kind == b"\x03":
-        read_brief(io.BytesIO(rest), len(rest), None)
+        read_summary(io.BytesIO(rest), len(rest), None)
     else:
         # Hashes would hide what lies behind them from the fuzzer: half of the runs do not check.
         decode_payload(rest, "jit_f", check=kind == b"\x04")

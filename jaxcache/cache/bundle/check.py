@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+from jaxcache.cache.admission import check_payload_pieces
 from jaxcache.cache.archive import hash_chunks
 from jaxcache.cache.bundle.format import Bundle, ContentReader, check_stream
 from jaxcache.cache.bundle.manifest import BundleError, Manifest
-from jaxcache.cache.gate import check_payload_pieces
 from jaxcache.cache.scan import Progress
 from jaxcache.errors import ExitCode, JaxcacheError
 
@@ -21,7 +21,7 @@ def verify_bundle(
     """Compare every byte of a bundle with its digests and check its entries; write nothing.
 
     Args:
-        allow_large: the policy of the target, see :class:`jaxcache.cache.gate.Gate`.
+        allow_large: the policy of the target, see :class:`jaxcache.cache.admission.ImportPolicy`.
         atomic: refuse all of it for one entry that must not come in.
 
     Returns:

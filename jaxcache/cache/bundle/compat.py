@@ -1,6 +1,6 @@
 """Will the entries of a bundle hit here? Told from the manifest and a probe of the Python to use.
 
-A probe is the entry that this jax writes for a trivial program (``jaxcache/warm/ask.py``): what
+A probe is the entry that this jax writes for a trivial program (``jaxcache/warm/query.py``): what
 the two have in common is what their keys have in common. JAX 0.4.36 to 0.10.x hashes the cache
 directory into the key (``xla_gpu_per_fusion_autotune_cache_dir``); 0.11.0 and later do so only
 where ``xla_gpu_kernel_cache_file`` is on.
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from jaxcache.cache.bundle.manifest import Manifest, Origin
 from jaxcache.cache.ledger.record import Event
 from jaxcache.cache.ledger.segments import Ledger
-from jaxcache.cache.move.step import Item, Step, bundle_items
+from jaxcache.cache.move.plan import Item, Step, bundle_items
 from jaxcache.entry.codec import CodecError
 from jaxcache.entry.contents import Contents
 from jaxcache.entry.decode import decode_origin
@@ -36,7 +36,7 @@ _LOOKED_AT = 32
 _SHOWN_FEATURES = 4
 
 
-class Outlook(StrEnum):
+class ForecastOutcome(StrEnum):
     """The forecast for an entry."""
 
     HIT = "hit"
@@ -70,7 +70,7 @@ class Forecast:
     """The forecast for one entry, and the reason."""
 
     key: str
-    outlook: Outlook
+    outlook: ForecastOutcome
     reason: str | None = None
     restore_to: str | None = None
     """The directory under which it would hit, where the directory is the only obstacle."""
@@ -93,14 +93,14 @@ class Compatibility:
     """Including those that were not looked at."""
 
     @property
-    def counts(self) -> Mapping[Outlook, int]:
+    def counts(self) -> Mapping[ForecastOutcome, int]:
         """The number of entries by outlook."""
         return Counter(f.outlook for f in self.forecasts)
 
     @property
     def compatible(self) -> bool:
         """Return whether every entry can be expected to hit."""
-        return all(f.outlook is Outlook.HIT for f in self.forecasts)
+        return all(f.outlook is ForecastOutcome.HIT for f in self.forecasts)
 
 
 class _Known(NamedTuple):
@@ -184,21 +184,23 @@ def _forecast(item: _Known, host: Host | None, spellings: set[str]) -> Forecast:
         if not reason and item.codec != host.codec:
             reason = f"compressed with {item.codec}, and jax here uses {host.codec}"
         if reason:
-            return Forecast(item.key, Outlook.MISS, reason)
+            return Forecast(item.key, ForecastOutcome.MISS, reason)
     if asked_portable and recorded is not None:
         reason = f"its key holds the directory {recorded}, and {XLA_CACHES}=none is set here"
-        return Forecast(item.key, Outlook.MISS, reason)
+        return Forecast(item.key, ForecastOutcome.MISS, reason)
     if moved:
         reason = f"its key holds the directory it was written in, {recorded}"
-        return Forecast(item.key, Outlook.MISS, reason, recorded, version)
+        return Forecast(item.key, ForecastOutcome.MISS, reason, recorded, version)
     if portable and not asked_portable:
         reason = f"{NO_DIRECTORY}, so it {PORTABLE_ONLY}"
-        return Forecast(item.key, Outlook.UNKNOWN, reason, jax_version=version, portable=True)
+        return Forecast(
+            item.key, ForecastOutcome.UNKNOWN, reason, jax_version=version, portable=True
+        )
     if host is None:
-        return Forecast(item.key, Outlook.UNKNOWN, "not checked with jax")
+        return Forecast(item.key, ForecastOutcome.UNKNOWN, "not checked with jax")
     if origin.platform == "unknown":
-        return Forecast(item.key, Outlook.UNKNOWN, "its executable could not be read")
-    return Forecast(item.key, Outlook.HIT)
+        return Forecast(item.key, ForecastOutcome.UNKNOWN, "its executable could not be read")
+    return Forecast(item.key, ForecastOutcome.HIT)
 
 
 def _version(events: Sequence[Event], name: str) -> str | None:

@@ -8,8 +8,8 @@ import json
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Annotated, Any
 
+from jaxcache.cache.admission import check_file_name, normalize_name
 from jaxcache.cache.archive import ArchiveError, parse_manifest
-from jaxcache.cache.gate import check_file_name, fold_name
 from jaxcache.cache.ledger.record import Event
 from jaxcache.cache.untrusted_json import Digest, FieldError, Flag, Many, Text, build
 from jaxcache.core.names import AUTOTUNE_DIR, CACHE_SUFFIX, KERNEL_CACHE, Key, parse_key
@@ -231,7 +231,7 @@ def is_side_file(name: str) -> bool:
 def _check_clashes(manifest: Manifest) -> None:
     names: set[str] = set()
     for name in (*(i.file for i in manifest.items), *(f.name for f in manifest.files)):
-        folded = fold_name(name)
+        folded = normalize_name(name)
         if folded in names:
             raise BundleError(f"its manifest names {name} twice, or in another case")
         names.add(folded)

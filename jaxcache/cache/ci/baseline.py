@@ -22,7 +22,7 @@ _MAX_VALUES = 4 << 20
 _DAY_NS = 86_400 * 10**9
 
 
-class Before(NamedTuple):
+class EntryBefore(NamedTuple):
     """One entry as it was; times are nanoseconds since the epoch."""
 
     mtime_ns: int
@@ -46,7 +46,7 @@ class Baseline:
     """The source it was restored from; empty if from nothing."""
     records_reads: bool
     """Whether a read of a file showed in its access time when that was tried here."""
-    entries: ManyNamed[Before] = field(default_factory=dict)
+    entries: ManyNamed[EntryBefore] = field(default_factory=dict)
     """By key."""
     saved_seconds: Seconds = 0.0
     """What hits had saved by then, as the ledger counts it."""
@@ -61,7 +61,7 @@ def take_baseline(store: Store, *, source: str, now_ns: int) -> Baseline:
         stamp = dated_by(file, inventory)
         info = file.info
         stamp_ns = stamp.mtime_ns if stamp else None
-        entries[file.key_text] = Before(info.mtime_ns, info.atime_ns, stamp_ns)
+        entries[file.key_text] = EntryBefore(info.mtime_ns, info.atime_ns, stamp_ns)
     saved_seconds = count_uses(Ledger.load(store)).saved_seconds or 0.0
     return Baseline(now_ns, source, records_reads(store), entries, saved_seconds)
 

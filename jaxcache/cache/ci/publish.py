@@ -7,8 +7,8 @@ from typing import Any
 from jaxcache.cache.ci.save import SavePlan
 from jaxcache.cache.ledger.record import HIT, Event
 from jaxcache.cache.ledger.segments import Ledger, append, compact
-from jaxcache.cache.move.arrive import events_of
-from jaxcache.cache.move.step import MoveAction, Outcome, Plan
+from jaxcache.cache.move.import_bundle import events_of
+from jaxcache.cache.move.plan import MoveAction, Outcome, Plan
 from jaxcache.cache.move.sync import execute, plan_copy
 from jaxcache.cache.prune.execute import remove
 from jaxcache.cache.prune.plan import plan_prune, weighs_seconds
@@ -23,7 +23,7 @@ _LEFT_OUT = (MoveAction.STRAY, MoveAction.BLOCKED, MoveAction.DAMAGED, MoveActio
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class SaveResult:
     """The result of executing a plan."""
 
     written: int
@@ -42,26 +42,26 @@ class Saved:
         return not (self.left_out or self.failed)
 
 
-def saved_of(done: Outcome) -> Saved:
+def saved_of(done: Outcome) -> SaveResult:
     """Sum up a move into a shared cache, or a dry run."""
     left_out = tuple(step.problem for step in done.of(*_LEFT_OUT))
     failed = tuple(f"{s.name}: {s.detail}" for s in done.of(MoveAction.FAILED, MoveAction.UNTRIED))
     if done.dry_run:
-        return Saved(0, 0, left_out, failed=failed, dry_run=True)
+        return SaveResult(0, 0, left_out, failed=failed, dry_run=True)
     entries = sum(step.key is not None for step in done.written)
-    return Saved(entries, done.written_bytes, left_out, failed=failed)
+    return SaveResult(entries, done.written_bytes, left_out, failed=failed)
 
 
 def check_save(
     store: Store, target: Store | None, plan: SavePlan, *, allow_large: bool = False
-) -> Saved:
+) -> SaveResult:
     """Read and check what a save would write, and write nothing.
 
     Args:
         target: the shared cache; None for a bundle, or where its directory does not exist.
     """
     if not plan.saves:
-        return Saved(0, 0, dry_run=True)
+        return SaveResult(0, 0, dry_run=True)
     saving = _plan(store, target, plan, allow_large=allow_large)
     return saved_of(execute(store, target, saving, now_ns=plan.export.now_ns, dry_run=True))
 
@@ -89,7 +89,7 @@ def save_shared(
     allow_large: bool = False,
     now_ns: int,
     progress: Progress | None = None,
-) -> Saved:
+) -> SaveResult:
     """Add to a cache that other jobs share; what they put there stays unless a bound takes it.
 
     Uses are recorded there in any case: by them the bounds judge.
@@ -98,7 +98,7 @@ def save_shared(
         NoCacheError: it cannot be reached.
         JaxcacheError: ``bound-out-of-reach``; LockedError
     """
-    saved = Saved(0, 0)
+    saved = SaveResult(0, 0)
     learnt = [Event(e.key, HIT, now_ns) for e in plan.usage.used]
     if plan.saves:
         saving = _plan(store, target, plan, allow_large=allow_large)
@@ -112,7 +112,7 @@ def save_shared(
         compact(target)
     if bounds is None or not _binds(target, bounds):
         return saved
-    scan_result = scan(target, heads=weighs_seconds(bounds), deep=True)
+    scan_result = scan(target, headers=weighs_seconds(bounds), deep=True)
     pruning = plan_prune(scan_result, bounds, cache_dir=target.url, now_ns=now_ns)
     return replace(saved, pruned=len(remove(target, pruning.removals).removed))
 
@@ -121,4 +121,4 @@ def _binds(target: Store, bounds: PruneOptions) -> bool:
     """Return whether there is anything to prune, by names alone: a value costs a request."""
     if bounds.by_age or bounds.max_size_bytes is None:
         return True
-    return total_bytes(scan(target, heads=False, deep=True)) > bounds.max_size_bytes
+    return total_bytes(scan(target, headers=False, deep=True)) > bounds.max_size_bytes

@@ -5,12 +5,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from jaxcache.cache.bundle.compat import Compatibility, Host, Outlook, forecast_items
+from jaxcache.cache.admission import Signed
+from jaxcache.cache.bundle.compat import Compatibility, ForecastOutcome, Host, forecast_items
 from jaxcache.cache.bundle.format import Bundle
-from jaxcache.cache.gate import Signed
 from jaxcache.cache.ledger.record import fold
-from jaxcache.cache.move.arrive import execute_import, plan_import, receive
-from jaxcache.cache.move.step import WRITES, Item, ItemFacts, MoveAction, Outcome, Step
+from jaxcache.cache.move.import_bundle import execute_import, plan_import, receive
+from jaxcache.cache.move.plan import WRITES, Item, ItemFacts, MoveAction, Outcome, Step
 from jaxcache.cache.move.stores import sender_of
 from jaxcache.cache.move.sync import plan_sync
 from jaxcache.cache.scan import Progress
@@ -39,19 +39,19 @@ class RestoreJob:
     everything: bool = False
     """Take what cannot hit, too."""
     allow_large: bool = False
-    """See :class:`jaxcache.cache.gate.Gate`."""
+    """See :class:`jaxcache.cache.admission.ImportPolicy`."""
 
     def refuse(self, item: Item) -> str | None:
         """Return why an entry whose contents are known cannot hit; None if it may."""
         if self.everything:
             return None
         forecasts = forecast_items([item], self.host, self.cache_dir).forecasts
-        missing = [f.reason for f in forecasts if f.outlook is Outlook.MISS]
+        missing = [f.reason for f in forecasts if f.outlook is ForecastOutcome.MISS]
         return (missing[0] or "it cannot hit") if missing else None
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class RestoreResult:
     """What became of a restore."""
 
     cache_dir: str
@@ -211,6 +211,6 @@ def forecast_restored(done: Outcome, job: RestoreJob) -> Compatibility:
 
 def miss_reasons(outlooks: Compatibility) -> Sequence[tuple[str, int]]:
     """Return the reasons why entries cannot hit, the most frequent first."""
-    missing = (f for f in outlooks.forecasts if f.outlook is Outlook.MISS)
+    missing = (f for f in outlooks.forecasts if f.outlook is ForecastOutcome.MISS)
     counts = Counter(f.reason for f in missing if f.reason)
     return sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from jaxcache.cache.ci.baseline import Baseline
-from jaxcache.cache.ci.usage import Usage, judge_usage
+from jaxcache.cache.ci.usage import Usage, classify_usage
 from jaxcache.cache.ledger.segments import Ledger
-from jaxcache.cache.move.offer import ExportPlan, plan_export
+from jaxcache.cache.move.export_plan import ExportPlan, plan_export
 from jaxcache.cache.prune.removable import removable_entries
 from jaxcache.cache.scan import Progress, Scan, ScanAids, scan
 from jaxcache.core.eviction import choose_for_room
@@ -107,7 +107,7 @@ def plan_save(
     """
     scan_result = scan(store, ScanAids(progress=progress), deep=True)
     ledger = scan_result.ledger or Ledger()
-    usage = judge_usage(scan_result, ledger, baseline)
+    usage = classify_usage(scan_result, ledger, baseline)
     dropped: dict[str, DropReason] = {}
     # A job that neither used nor compiled anything ran no JAX: it says nothing about use.
     for entry in usage.unused if finished and (usage.used or usage.new) else ():

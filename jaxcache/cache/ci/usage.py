@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from jaxcache.cache.ci.baseline import Baseline, Before, dated_by
+from jaxcache.cache.ci.baseline import Baseline, EntryBefore, dated_by
 from jaxcache.cache.inventory import EntryFile, Inventory
 from jaxcache.cache.ledger.record import COMPILE, HIT
 from jaxcache.cache.ledger.segments import Ledger
@@ -22,7 +22,7 @@ from jaxcache.entry.names import FileKind
 from jaxcache.model import Entry
 
 
-class Witness(StrEnum):
+class UseSource(StrEnum):
     """The evidence that an entry was not used."""
 
     JAX = "jax"
@@ -41,7 +41,7 @@ class Usage:
     used: tuple[Entry, ...]
     unused: tuple[Entry, ...]
     unknown: tuple[Entry, ...]
-    witness: Witness
+    witness: UseSource
     unrecorded: tuple[str, ...]
     """Keys whose use the ledger does not know yet."""
     saved_seconds: float
@@ -59,11 +59,11 @@ class Usage:
         return self.new + self.used + self.unused + self.unknown
 
 
-def judge_usage(scan_result: Scan, ledger: Ledger, baseline: Baseline | None) -> Usage:
+def classify_usage(scan_result: Scan, ledger: Ledger, baseline: Baseline | None) -> Usage:
     """Compare a cache with what it was before the job.
 
     Args:
-        scan_result: a scan with heads.
+        scan_result: a scan with headers.
         baseline: None where nobody looked: then everything is new.
     """
     compared = baseline is not None
@@ -75,10 +75,10 @@ def judge_usage(scan_result: Scan, ledger: Ledger, baseline: Baseline | None) ->
     inventory = scan_result.inventory
     files = {f.info.name: f for f in inventory.entries}
     proofs = {
-        e.key: _witnesses(files[e.file], inventory, baseline.entries.get(e.key))
+        e.key: _use_sources(files[e.file], inventory, baseline.entries.get(e.key))
         for e in scan_result.entries
     }
-    witness = _best_witness(scan_result.entries, baseline, proofs, recorded)
+    witness = _best_source(scan_result.entries, baseline, proofs, recorded)
     for entry in scan_result.entries:
         before = baseline.entries.get(entry.key)
         legacy = files[entry.file].kind is FileKind.LEGACY_ENTRY
@@ -90,7 +90,7 @@ def judge_usage(scan_result: Scan, ledger: Ledger, baseline: Baseline | None) ->
         elif entry.key in recorded or proofs[entry.key]:
             lists["used"].append(entry)
         else:
-            lists["unused" if _would_know(witness, before) else "unknown"].append(entry)
+            lists["unused" if _would_record(witness, before) else "unknown"].append(entry)
     unrecorded = [e for e in lists["used"] if e.key not in recorded]
     saved_seconds = math.fsum(e.compile_seconds or 0.0 for e in unrecorded)
     if compared:
@@ -98,7 +98,7 @@ def judge_usage(scan_result: Scan, ledger: Ledger, baseline: Baseline | None) ->
         saved_seconds += max(0.0, (uses.saved_seconds or 0.0) - baseline.saved_seconds)
     return Usage(
         **{name: tuple(entries) for name, entries in lists.items()},
-        witness=witness if compared else Witness.NOBODY,
+        witness=witness if compared else UseSource.NOBODY,
         unrecorded=tuple(e.key for e in unrecorded),
         saved_seconds=saved_seconds,
         new_seconds=math.fsum(e.compile_seconds or 0.0 for e in lists["new"]),
@@ -107,38 +107,40 @@ def judge_usage(scan_result: Scan, ledger: Ledger, baseline: Baseline | None) ->
     )
 
 
-def _witnesses(file: EntryFile, inventory: Inventory, before: Before | None) -> set[Witness]:
+def _use_sources(
+    file: EntryFile, inventory: Inventory, before: EntryBefore | None
+) -> set[UseSource]:
     """Return the evidence of a use."""
-    witnesses: set[Witness] = set()
+    witnesses: set[UseSource] = set()
     if before is None:
         return witnesses
     stamp = dated_by(file, inventory)
     if stamp is not None and stamp.mtime_ns != before.stamp_ns:
-        witnesses.add(Witness.JAX)
+        witnesses.add(UseSource.JAX)
     if file.info.atime_ns != before.atime_ns:
-        witnesses.add(Witness.FILE_SYSTEM)
+        witnesses.add(UseSource.FILE_SYSTEM)
     return witnesses
 
 
-def _best_witness(
+def _best_source(
     entries: Sequence[Entry],
     baseline: Baseline,
-    proofs: dict[str, set[Witness]],
+    proofs: dict[str, set[UseSource]],
     recorded: set[str],
-) -> Witness:
+) -> UseSource:
     """Return the evidence that would show every use."""
-    if any(Witness.JAX in witnesses for witnesses in proofs.values()):
-        return Witness.JAX  # this job's JAX had a cap, and then it stamps every read
+    if any(UseSource.JAX in witnesses for witnesses in proofs.values()):
+        return UseSource.JAX  # this job's JAX had a cap, and then it stamps every read
     if baseline.records_reads:
-        return Witness.FILE_SYSTEM
+        return UseSource.FILE_SYSTEM
     if recorded & {e.key for e in entries}:
-        return Witness.LEDGER
-    return Witness.NOBODY
+        return UseSource.LEDGER
+    return UseSource.NOBODY
 
 
-def _would_know(witness: Witness, before: Before) -> bool:
-    if witness is Witness.JAX:
+def _would_record(witness: UseSource, before: EntryBefore) -> bool:
+    if witness is UseSource.JAX:
         return before.stamp_ns is not None
-    if witness is Witness.FILE_SYSTEM:
+    if witness is UseSource.FILE_SYSTEM:
         return before.fresh
     return False

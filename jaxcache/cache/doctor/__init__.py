@@ -1,6 +1,6 @@
 """Find problems of a cache, its settings and its place before they cost anything.
 
-``facts`` is what was looked at, ``survey`` looks, each function of ``keys``, ``writes`` and
-``place`` knows one trap and is pure over the facts, ``examine`` asks them all, ``mend`` does the
-safe repairs.
+``inputs`` has the facts that checks read, and ``collect`` reads them from the system. Each function
+``find_…`` of ``keys``, ``writes`` and ``place`` is one check and uses nothing but the facts.
+``run_checks`` runs them all, and ``fixes`` makes the safe repairs.
 """

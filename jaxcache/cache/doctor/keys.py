@@ -1,4 +1,4 @@
-"""Traps that change the key, so that what is stored is never found again."""
+"""Checks for changes of the key, after which JAX never finds the stored entries."""
 
 import os
 import shlex
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import PurePath
 
-from jaxcache.cache.doctor.facts import Facts, Finding, install_into
+from jaxcache.cache.doctor.inputs import Facts, Finding, install_into
 from jaxcache.entry.options import same_generation
 from jaxcache.entry.releases import CACHE_PATH
 from jaxcache.units import format_count, format_size

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxcache.cache.doctor.facts import Setting, SettingValue
+from jaxcache.cache.doctor.inputs import Setting, SettingValue
 
 #: Every setting that decides what is cached, and JAX's default (jax/_src/config.py, 0.4.30 to
 #: 0.12). The environment's name is the same in upper case.
@@ -31,7 +31,7 @@ def settings_of_jax(values: Mapping[str, Any], environment: Mapping[str, str]) -
 
     A jax older than a setting does not tell it, and it is left out.
     """
-    return [_judge(n, values[n], environment) for n in DEFAULTS if n in values]
+    return [_origin(n, values[n], environment) for n in DEFAULTS if n in values]
 
 
 #: Before the name of a setting of the live layer.
@@ -55,7 +55,7 @@ def settings_of_live(values: Mapping[str, Any]) -> list[Setting]:
 def settings_of_environment(environment: Mapping[str, str]) -> list[Setting]:
     """The settings that a jax would find here, judged without one."""
     return [
-        _judge(name, _read(environment.get(name.upper()), default), environment)
+        _origin(name, _read(environment.get(name.upper()), default), environment)
         for name, default in DEFAULTS.items()
     ]
 
@@ -70,7 +70,7 @@ def with_script(settings: Sequence[Setting], values: Mapping[str, Any]) -> list[
     ]
 
 
-def _judge(name: str, value: SettingValue, environment: Mapping[str, str]) -> Setting:
+def _origin(name: str, value: SettingValue, environment: Mapping[str, str]) -> Setting:
     from_environment = environment.get(name.upper())
     if from_environment is not None and _read(from_environment, DEFAULTS[name]) == value:
         return Setting(name, value, "environment")

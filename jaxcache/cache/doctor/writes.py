@@ -1,10 +1,10 @@
-"""Traps that keep entries from being written."""
+"""Checks for what keeps JAX from writing entries."""
 
 import os
 import shlex
 from collections.abc import Iterator, Sequence
 
-from jaxcache.cache.doctor.facts import Facts, Finding, install_into
+from jaxcache.cache.doctor.inputs import Facts, Finding, install_into
 from jaxcache.entry.names import FileKind
 from jaxcache.entry.releases import ATIME_REQUIRED
 from jaxcache.units import format_command, format_count, format_size
@@ -161,7 +161,7 @@ def find_missing_atime(facts: Facts) -> Iterator[Finding]:
         "and writes nothing any more",
         f"{format_command('doctor --fix', facts.cache.path)} writes them, dated to the last use",
         "jax-ml/jax#39880",
-        mend="write-atime",
+        fix_kind="write-atime",
         files=tuple(missing),
     )
 

@@ -4,8 +4,8 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 
+from jaxcache.cache.explain.cached_facts import CachedFacts, open_cached_facts
 from jaxcache.cache.explain.compare import explain
-from jaxcache.cache.explain.known import KnownCache, open_known
 from jaxcache.cache.explain.reports import read_run
 from jaxcache.cache.explain.sides import Explanation, Side
 from jaxcache.errors import JaxcacheError, UsageError
@@ -27,7 +27,7 @@ def explain_given(words: Sequence[str], path: str, *, explicit: bool = True) -> 
         JaxcacheError: ``no-match``, ``ambiguous-key``
         NoCacheError
     """
-    cache = open_known(path, explicit=explicit)
+    cache = open_cached_facts(path, explicit=explicit)
     sides = [_side(text, cache, path, explicit=explicit) for text in words]
     if len(sides) == 1:
         side = _newest(sides[0][0], cache)
@@ -38,16 +38,16 @@ def explain_given(words: Sequence[str], path: str, *, explicit: bool = True) -> 
 
 
 def _side(
-    text: str, cache: KnownCache | None, path: str, *, explicit: bool
-) -> tuple[Side, KnownCache | None]:
+    text: str, cache: CachedFacts | None, path: str, *, explicit: bool
+) -> tuple[Side, CachedFacts | None]:
     """Return a side and the cache that knows more of its keys: the one named, else its own."""
     if os.path.isdir(text):
-        cache = KnownCache(open_store(text))
+        cache = CachedFacts(open_store(text))
         return cache.whole(), cache
     if os.path.isfile(text):
         side = read_run(text)
         if not explicit and side.cache_dir and os.path.isdir(side.cache_dir):
-            return side, open_known(side.cache_dir)
+            return side, open_cached_facts(side.cache_dir)
         return side, cache
     if cache is None:
         raise UsageError(
@@ -57,7 +57,7 @@ def _side(
     return cache.side(text), cache
 
 
-def _newest(side: Side, cache: KnownCache | None) -> Side:
+def _newest(side: Side, cache: CachedFacts | None) -> Side:
     """Keep only the newest entry of each module given by name."""
     if cache is None or side.is_run or len(side.compiles) == 1:
         return side
@@ -67,7 +67,7 @@ def _newest(side: Side, cache: KnownCache | None) -> Side:
     return replace(side, compiles=tuple(c for c in side.compiles if c.key in last))
 
 
-def _others(side: Side, cache: KnownCache | None) -> Side:
+def _others(side: Side, cache: CachedFacts | None) -> Side:
     """Every other key of the modules of a side."""
     if cache is None or side.is_run:
         raise UsageError(
@@ -87,7 +87,7 @@ def _others(side: Side, cache: KnownCache | None) -> Side:
     return Side("the other keys of the module", compiles, is_run=False)
 
 
-def _complete(side: Side, cache: KnownCache | None, shared: set[str | None]) -> Side:
+def _complete(side: Side, cache: CachedFacts | None, shared: set[str | None]) -> Side:
     """Open the entries of a side, but for the keys that the other side has too."""
     if cache is None:
         return side

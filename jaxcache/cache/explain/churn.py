@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice, pairwise
 
+from jaxcache.cache.explain.cached_facts import CachedFacts
 from jaxcache.cache.explain.compare import compare
-from jaxcache.cache.explain.known import KnownCache
 from jaxcache.cache.explain.matching import without_addresses
 from jaxcache.cache.explain.sides import Cause, Compile, Difference, Side
 from jaxcache.cache.scan import Scan, scan
@@ -60,7 +60,7 @@ def find_churn(
     modules: defaultdict[str, list[Entry]] = defaultdict(list)
     for entry in scan_result.entries:
         modules[without_addresses(entry.module)].append(entry)
-    return rank_churn(modules, partial(_differences, KnownCache(store)), explained)
+    return rank_churn(modules, partial(_differences, CachedFacts(store)), explained)
 
 
 def rank_churn(
@@ -97,7 +97,7 @@ def rank_churn(
     return tuple(churns)
 
 
-def _differences(cache: KnownCache, entries: Sequence[Entry]) -> Iterator[Difference]:
+def _differences(cache: CachedFacts, entries: Sequence[Entry]) -> Iterator[Difference]:
     """Yield the cause of each pair of neighbours."""
     for left, right in pairwise(cache.complete(Compile(e.module, e.key)) for e in entries):
         yield from islice(compare(left, right, Side("", (left,), is_run=False)), 1)

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from functools import cache
 
-from jaxcache.cache.explain.matching import pair, user_lines
+from jaxcache.cache.explain.matching import match_compiles, user_lines
 from jaxcache.cache.explain.options import (
     compare_flags,
     compare_options,
@@ -43,7 +43,7 @@ def explain(left: Side, right: Side) -> Explanation:
     same = 0
     single = len(left.compiles) == len(right.compiles) == 1  # whatever their names
     pairs = zip(left.compiles, right.compiles, strict=True) if single else None
-    for old, new in pairs or pair(left.compiles, right.compiles):
+    for old, new in pairs or match_compiles(left.compiles, right.compiles):
         differences = tuple(compare(old, new, left))
         if differences:
             basis = None

@@ -44,7 +44,7 @@ def _dimension(text: str) -> int:
     return int(digits) if digits.isdigit() else -1
 
 
-def pair(
+def match_compiles(
     left: Sequence[Compile], right: Sequence[Compile]
 ) -> Iterator[tuple[Compile | None, Compile]]:
     """Yield (left, right): the same key, else the nearest of the same module, else None.

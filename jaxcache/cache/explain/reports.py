@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from jaxcache.cache.allowed import kept_flags
+from jaxcache.cache.allow_lists import kept_flags
 from jaxcache.cache.explain.logs import read_log
 from jaxcache.cache.explain.sides import Compile, Side, is_helper
 from jaxcache.cache.recipe.format import is_recipe, open_recipe

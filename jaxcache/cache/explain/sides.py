@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from jaxcache.cache.ledger.record import Record
+from jaxcache.cache.ledger.record import LedgerRecord
 from jaxcache.cache.untrusted_json import Seconds
 from jaxcache.core.sketch import Sketch
 from jaxcache.entry.contents import Contents
@@ -114,7 +114,7 @@ class Compile:
     """The contents of its entry, if the cache has it."""
     outline: tuple[str, ...] | None = None
     """The optimized program of its entry, one line per instruction."""
-    record: Record | None = None
+    record: LedgerRecord | None = None
     codec: str | None = None
     jax_version: str | None = None
     jaxlib_version: str | None = None

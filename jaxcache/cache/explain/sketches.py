@@ -135,14 +135,14 @@ def _changed_lines(old: Sequence[SketchedLine], new: Sequence[SketchedLine]) -> 
         )
         for tag, i, j, k, m in matcher.get_opcodes():
             if tag != "equal":
-                yield from _pair(lefts[i:j], rights[k:m])
+                yield from _match_lines(lefts[i:j], rights[k:m])
 
 
 def _token(line: SketchedLine) -> tuple[object, ...]:
     return line.function, frozenset(line.operations.items())
 
 
-def _pair(lefts: list[SketchedLine], rights: list[SketchedLine]) -> Iterator[_Change]:
+def _match_lines(lefts: list[SketchedLine], rights: list[SketchedLine]) -> Iterator[_Change]:
     """Pair the lines of one block that are most alike; others came or went."""
     free = list(lefts)
     for line in rights:

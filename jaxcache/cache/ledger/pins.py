@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from jaxcache.cache.ledger.record import PIN, UNPIN, Event
 from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.cache.scan import NO_AIDS
-from jaxcache.cache.select import fits_key, select_by_keys
+from jaxcache.cache.selection import fits_key, select_by_keys
 from jaxcache.core.ledger import PINNING
 from jaxcache.errors import JaxcacheError
 from jaxcache.store.base import Store
@@ -26,7 +26,7 @@ def pin(store: Store, layout: "Layout", keys: Sequence[str], *, now_ns: int) -> 
     Raises:
         JaxcacheError: ``no-match``, ``ambiguous-key`` or ``read-only``.
     """
-    scan_result = layout.scan(store, NO_AIDS, heads=False, details=False, deep=False)
+    scan_result = layout.scan(store, NO_AIDS, headers=False, details=False, deep=False)
     chosen = sorted({e.key for e in select_by_keys(scan_result.entries, keys)})
     _record(store, chosen, PIN, now_ns)
     return chosen

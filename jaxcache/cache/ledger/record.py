@@ -50,7 +50,7 @@ class Event:
     Args:
         kind: one of the constants above; an unknown kind is kept, its facts count.
         at_ns: nanoseconds since the epoch.
-        facts: the fields of :class:`Record` by name, and anything else JSON can hold.
+        facts: the fields of :class:`LedgerRecord` by name, and anything else JSON can hold.
     """
 
     key: str
@@ -104,7 +104,7 @@ _ENVELOPE = frozenset({"key", "kind", "at_ns"})
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class LedgerRecord:
     """The knowledge of one key; None where the ledger has nothing."""
 
     key: str
@@ -189,12 +189,12 @@ _DERIVED = frozenset(
         *("pinned", "extra", "key"),
     }
 )
-_FACTS_OF_A_FILE = frozenset(f.name for f in fields(Record)) - _DERIVED
+_FACTS_OF_A_FILE = frozenset(f.name for f in fields(LedgerRecord)) - _DERIVED
 _FACTS = _FACTS_OF_A_FILE - set(DIGEST_FACTS)
-_NOT_EXTRA = frozenset({*(f.name for f in fields(Record)), "count", *SUMS})
+_NOT_EXTRA = frozenset({*(f.name for f in fields(LedgerRecord)), "count", *SUMS})
 
 
-def fold(key: str, events: Iterable[Event]) -> Record:
+def fold(key: str, events: Iterable[Event]) -> LedgerRecord:
     """Fold the events of one key into what is known now."""
     facts: dict[str, Any] = {}
     extra: dict[str, Any] = {}
@@ -219,9 +219,9 @@ def fold(key: str, events: Iterable[Event]) -> Record:
             for name in DIGEST_FACTS:
                 facts.pop(name, None)
             names = _FACTS_OF_A_FILE
-        facts |= read_fields(Record, event.facts, names)
+        facts |= read_fields(LedgerRecord, event.facts, names)
         extra |= {n: v for n, v in event.facts.items() if n not in _NOT_EXTRA}
-    return Record(key, **facts, extra=MappingProxyType(extra))
+    return LedgerRecord(key, **facts, extra=MappingProxyType(extra))
 
 
 def digest_facts(payload_sha256: str, info: FileInfo) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from jaxcache.cache.ledger.record import (
     IMPORTED,
     SKETCH,
     Event,
-    Record,
+    LedgerRecord,
     fold,
 )
 from jaxcache.core.ledger import (
@@ -54,7 +54,7 @@ from jaxcache.core.names import LEDGER_DIR, TEMP_PREFIX
 from jaxcache.entry.names import split_name
 from jaxcache.errors import JaxcacheError
 from jaxcache.model import FileInfo
-from jaxcache.store.base import Fetched, Store, StoreError
+from jaxcache.store.base import FetchedFile, Store, StoreError
 
 #: Longer segments are damaged: nothing here writes such.
 MAX_SEGMENT_BYTES = 32 << 20
@@ -138,7 +138,7 @@ class Ledger:
         """Yield every key that something is known of, whether or not its entry exists."""
         return iter(self._events)
 
-    def record(self, key: str) -> Record | None:
+    def record(self, key: str) -> LedgerRecord | None:
         """Everything known of one key, later facts over earlier ones; None if nothing is."""
         events = self._events.get(key)
         return fold(key, events.values()) if events else None
@@ -379,14 +379,14 @@ def _read_listed(store: Store, files: Sequence[FileInfo]) -> list[_Segment]:
     return segments
 
 
-def read_segments(store: Store, files: Sequence[FileInfo]) -> Iterator[Fetched | StoreError]:
+def read_segments(store: Store, files: Sequence[FileInfo]) -> Iterator[FetchedFile | StoreError]:
     """Read segments, in order, each with its owner; a failure takes its place."""
     if store.remote:
         read = store.read_many([i.name for i in files], limit=MAX_SEGMENT_BYTES + 1)
         for info, data in zip(files, read, strict=True):
             if isinstance(data, bytes) and len(data) > MAX_SEGMENT_BYTES:
                 data = StoreError(info.name, "is too large", code="too-large")
-            yield data if isinstance(data, StoreError) else Fetched(data, info)
+            yield data if isinstance(data, StoreError) else FetchedFile(data, info)
         return
     for info in files:
         try:

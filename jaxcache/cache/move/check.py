@@ -3,15 +3,15 @@
 from collections.abc import Callable
 from typing import BinaryIO, NamedTuple
 
+from jaxcache.cache.admission import CheckedContent, ImportPolicy, read_content
 from jaxcache.cache.archive import hash_chunks, read_chunks
 from jaxcache.cache.bundle.compat import make_origin
-from jaxcache.cache.gate import Content, Gate, read_content
 from jaxcache.cache.inventory import EntryFile
 from jaxcache.cache.ledger.segments import Ledger
-from jaxcache.cache.move.step import Item, ItemFacts, MoveAction, StaysError
+from jaxcache.cache.move.plan import Item, ItemFacts, MoveAction, StaysError
 from jaxcache.cache.parallel import ByteBudget
 from jaxcache.cache.verify.check import recorded_digest
-from jaxcache.entry.codec import HEAD_BYTES, CodecError, read_head
+from jaxcache.entry.codec import HEAD_BYTES, CodecError, read_entry_header
 from jaxcache.entry.decode import decode_origin
 from jaxcache.entry.names import FileKind
 from jaxcache.model import FileInfo
@@ -27,16 +27,16 @@ class CheckedItem(NamedTuple):
     """An entry that passed, or a file that is not one."""
 
     facts: ItemFacts
-    content: Content | None = None
+    content: CheckedContent | None = None
     sealed: bool = True
     """Whether its file detects corruption by itself."""
 
 
 class Check:
-    """Checks size, head, frame, ratio, structure, module, digest and signature, in this order.
+    """Checks size, header, frame, ratio, structure, module, digest and signature, in this order.
 
     Args:
-        gate: the policy of the target.
+        policy: the policy of the target.
         ledger: records which payload each entry had.
         origins: find out which compiler made an entry, and for which device.
         fits: returns why a sound entry is not wanted, or None.
@@ -44,13 +44,13 @@ class Check:
 
     def __init__(
         self,
-        gate: Gate,
+        policy: ImportPolicy,
         ledger: Ledger | None = None,
         *,
         origins: bool = False,
         fits: Callable[[Item, ItemFacts], str | None] | None = None,
     ) -> None:
-        self.gate = gate
+        self.policy = policy
         self._ledger = ledger
         self._origins = origins
         self._fits = fits
@@ -67,22 +67,22 @@ class Check:
             facts = ItemFacts(hash_chunks(read_chunks(file)), info.size_bytes)
             self._check_signed(item.name, facts)
             return CheckedItem(facts)
-        if info.size_bytes > MAX_ENTRY_BYTES and not self.gate.allow_large:
+        if info.size_bytes > MAX_ENTRY_BYTES and not self.policy.allow_large:
             reason = f"holds more than {MAX_ENTRY_BYTES} bytes"
             raise StoreError(item.name, reason, code="too-large")
-        head = read_head(file.read(HEAD_BYTES), info.size_bytes)
-        with self._decoding.take(head.content_bytes or 8 * info.size_bytes):
+        header = read_entry_header(file.read(HEAD_BYTES), info.size_bytes)
+        with self._decoding.take(header.content_bytes or 8 * info.size_bytes):
             content = read_content(
-                file, info.size_bytes, item.name, allow_large=self.gate.allow_large
+                file, info.size_bytes, item.name, allow_large=self.policy.allow_large
             )
-        if not head.checksum:  # a right checksum outweighs a record
+        if not header.checksum:  # a right checksum outweighs a record
             self._compare(item, info, content.payload_sha256)
         facts = self._facts(content)
         self._check_signed(item.name, facts)
         unwanted = self._fits(item, facts) if self._fits else None
         if unwanted:
             raise StaysError(MoveAction.LEFT, unwanted, facts)
-        return CheckedItem(facts, content, head.checksum)
+        return CheckedItem(facts, content, header.checksum)
 
     def _compare(self, item: Item, info: FileInfo, digest: str) -> None:
         """Compare a digest with the ledger.
@@ -101,13 +101,13 @@ class Check:
         Raises:
             StaysError
         """
-        if not self.gate.is_signed(name, facts.sha256):
+        if not self.policy.is_signed(name, facts.sha256):
             raise StaysError(MoveAction.UNTRUSTED, "no trusted key has signed it", facts)
 
-    def _facts(self, content: Content) -> ItemFacts:
+    def _facts(self, content: CheckedContent) -> ItemFacts:
         origin = None
         if self._origins:
-            origin = make_origin(content.decoded or decode_origin(content.held))
+            origin = make_origin(content.decoded or decode_origin(content.buffered))
         return ItemFacts(
             content.payload_sha256,
             content.payload_bytes,

@@ -18,8 +18,8 @@ from jaxcache.cache.ledger.segments import (
 from jaxcache.core.ledger import COMPACT_ABOVE, is_compacted
 from jaxcache.core.names import LEDGER_DIR
 from jaxcache.model import FileInfo
-from jaxcache.store.ahead import in_order
 from jaxcache.store.base import Store, StoreError
+from jaxcache.store.concurrency import map_ordered
 
 
 def arrivals(keys: Iterable[str], ledger: Ledger, brought: Iterable[Event] = ()) -> Iterator[Event]:
@@ -87,7 +87,7 @@ def carry_segments(
             return False
         return True
 
-    count = sum(in_order(carry, own))
+    count = sum(map_ordered(carry, own))
     ledger = Ledger.load(target) if foreign else Ledger()
     count += append(target, new) if (new := [e for e in foreign if e.key not in ledger]) else 0
     if count and len(_segments(target)) > COMPACT_ABOVE:

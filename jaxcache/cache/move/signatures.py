@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from jaxcache.cache.move.step import MoveAction, MoveSource, Plan, Step
+from jaxcache.cache.move.plan import MoveAction, MoveSource, Plan, Step
 from jaxcache.cache.trust import TrustedKey, load_ed25519
 from jaxcache.core.signing import (
     MAX_SIGNATURES_BYTES,
@@ -20,8 +20,8 @@ from jaxcache.core.signing import (
 )
 from jaxcache.entry.codec import CodecError
 from jaxcache.errors import UntrustedError
-from jaxcache.store.ahead import in_order
 from jaxcache.store.base import Store, StoreError
+from jaxcache.store.concurrency import map_ordered
 
 #: A line has 900 bytes at the most, escaped, so that this many stay well below the largest file.
 _ENTRIES_PER_FILE = 25_000
@@ -61,7 +61,7 @@ def _unsigned_digests(
         except (CodecError, UntrustedError, StoreError):
             return None
 
-    digests = zip((s.name for s in unsigned), in_order(read, unsigned), strict=True)
+    digests = zip((s.name for s in unsigned), map_ordered(read, unsigned), strict=True)
     return {name: digest for name, digest in digests if digest is not None}
 
 
@@ -75,7 +75,7 @@ def write_signatures(
     """Vouch for files.
 
     Args:
-        digests: by file, of payloads or of XLA's files; no name has a line feed (the gate).
+        digests: by file, of payloads or of XLA's files; no name has a line feed.
         private_keys: of cryptography's Ed25519.
 
     Raises:

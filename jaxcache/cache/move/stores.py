@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, BinaryIO
 
+from jaxcache.cache.admission import BUFFERED_BYTES, ImportPolicy
 from jaxcache.cache.archive import read_chunks
-from jaxcache.cache.gate import HELD_BYTES, Gate
+from jaxcache.cache.entry_files import find, new_atime
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.move.check import MAX_ENTRY_BYTES, Check, CheckedItem
-from jaxcache.cache.move.step import Item, ItemFacts, MoveTarget, Parcel, Plan, Step
-from jaxcache.cache.pair import find, new_atime
+from jaxcache.cache.move.plan import Item, ItemFacts, MoveTarget, Parcel, Plan, Step
 from jaxcache.entry.codec import CodecError
 from jaxcache.entry.frame import add_checksum, seal_entry
 from jaxcache.model import FileInfo
@@ -61,9 +61,9 @@ class StoreParcel:
 
     def _seal(self, frame: bytes) -> bytes:
         content = self.checked.content
-        if content is not None and content.payload_bytes <= HELD_BYTES:
+        if content is not None and content.payload_bytes <= BUFFERED_BYTES:
             header = content.compile_seconds.to_bytes(4, "big")
-            return add_checksum(frame, header + content.held)
+            return add_checksum(frame, header + content.buffered)
         try:
             return seal_entry(frame)
         except CodecError as error:
@@ -112,7 +112,7 @@ class StoreSource:
         return StoreParcel(step, info, file, checked)
 
     def _read(self, item: Item) -> tuple[BinaryIO, FileInfo]:
-        if self._store.remote or item.size_bytes <= HELD_BYTES:
+        if self._store.remote or item.size_bytes <= BUFFERED_BYTES:
             data, info = self._store.fetch(item.name, limit=MAX_ENTRY_BYTES)
             return io.BytesIO(data), info
         file = self._store.open(item.name)
@@ -121,7 +121,7 @@ class StoreSource:
 
 def sender_of(store: Store, plan: Plan) -> StoreSource:
     """Return the source of a plan, which checks each entry as the plan says."""
-    return StoreSource(store, plan.check or Check(Gate(), Ledger.load(store)))
+    return StoreSource(store, plan.check or Check(ImportPolicy(), Ledger.load(store)))
 
 
 class StoreTarget(MoveTarget):

@@ -6,24 +6,24 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from jaxcache.cache.gate import Gate, Signed
+from jaxcache.cache.admission import ImportPolicy, Signed
 from jaxcache.cache.inventory import Inventory
 from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.cache.leftovers import delete_leftovers
 from jaxcache.cache.move.check import Check
-from jaxcache.cache.move.choose import (
+from jaxcache.cache.move.conflicts import (
     choose_all,
     compare_payloads,
     has_atimes,
     list_target,
     look_at_frames,
 )
+from jaxcache.cache.move.execute import move, open_step
+from jaxcache.cache.move.export_plan import ExportPlan, plan_export
 from jaxcache.cache.move.ledgers import arrivals, carry_segments, missing_segments
-from jaxcache.cache.move.loop import move, open_step
-from jaxcache.cache.move.offer import ExportPlan, plan_export
-from jaxcache.cache.move.room import make_room
+from jaxcache.cache.move.plan import Item, ItemFacts, MoveAction, MoveTarget, Outcome, Plan, Step
 from jaxcache.cache.move.signatures import make_signer
-from jaxcache.cache.move.step import Item, ItemFacts, MoveAction, MoveTarget, Outcome, Plan, Step
+from jaxcache.cache.move.size_limit import make_room
 from jaxcache.cache.move.stores import StoreSource, StoreTarget, sender_of
 from jaxcache.cache.prune.execute import remove
 from jaxcache.cache.scan import Progress, Scan, ScanAids, scan
@@ -55,7 +55,7 @@ def plan_sync(
 
     Args:
         target: None where its directory does not exist yet; then ``target_url`` says its name.
-        signed: the policy of the target, see :class:`jaxcache.cache.gate.Gate`.
+        signed: the policy of the target, see :class:`jaxcache.cache.admission.ImportPolicy`.
         index: of the target, to spare opening its entries then.
         fits: see :class:`jaxcache.cache.move.check.Check`.
         on_conflict: see :func:`plan_copy`.
@@ -117,7 +117,7 @@ def plan_offer(
         filters=options.filters,
         only=partial(_is_selected, options),
         side_caches=options.side_caches and not options.filters,
-        heads=options.max_size_bytes is not None and not source.remote,
+        headers=options.max_size_bytes is not None and not source.remote,
         by_use=by_use,
         records=records,
         now_ns=now_ns,
@@ -144,15 +144,18 @@ def plan_copy(
         target: None where its directory does not exist yet.
         on_conflict: what to do where both have an entry with other contents; what both have is
             read on both sides. None compares names alone, and the sizes of truncated entries.
-        signed, allow_large: the policy of the target, see :class:`jaxcache.cache.gate.Gate`.
+        signed, allow_large: see :class:`jaxcache.cache.admission.ImportPolicy`, of the target.
         origins, fits: see :class:`jaxcache.cache.move.check.Check`.
         inventory: of the target, where somebody has listed it.
 
     Raises:
-        UsageError, JaxcacheError: see :func:`jaxcache.cache.move.arrive.plan_import`.
+        UsageError, JaxcacheError: see :func:`jaxcache.cache.move.import_bundle.plan_import`.
     """
     check = Check(
-        Gate(signed=signed, allow_large=allow_large), export.ledger, origins=origins, fits=fits
+        ImportPolicy(signed=signed, allow_large=allow_large),
+        export.ledger,
+        origins=origins,
+        fits=fits,
     )
     sender = StoreSource(source, check)
 
@@ -184,7 +187,7 @@ def plan_copy(
 def _scan_target(target: Store | None, index: "Index | None", progress: Progress | None) -> Scan:
     if target is None:
         return Scan((), Inventory(), ())
-    scan_result = scan(target, ScanAids(index, progress=progress), heads=True, deep=True)
+    scan_result = scan(target, ScanAids(index, progress=progress), headers=True, deep=True)
     if index is not None:
         index.save(file.info.name for file in scan_result.inventory.entries)
     return scan_result

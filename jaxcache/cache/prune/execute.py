@@ -10,22 +10,22 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from jaxcache.cache.entry_files import atime_name, find, remove_entry
 from jaxcache.cache.ledger.record import REMOVED, Event
 from jaxcache.cache.ledger.segments import append, compact
 from jaxcache.cache.leftovers import delete_leftover, is_temporary
-from jaxcache.cache.pair import atime_name, delete_pair, find
-from jaxcache.cache.prune.removal import Execution, Removal, Spared
+from jaxcache.cache.prune.removal import Execution, Removal, SkippedRemoval
 from jaxcache.cache.scan import Progress
-from jaxcache.cache.under_lock import guarded, run_guarded
+from jaxcache.cache.under_lock import hold_file_lock, run_under_lock
 from jaxcache.core.ledger import COMPACT_ABOVE
 from jaxcache.core.names import LEDGER_DIR
 from jaxcache.errors import JaxcacheError
 from jaxcache.model import FileInfo
-from jaxcache.store.ahead import in_order
 from jaxcache.store.base import Store, StoreError, same_file
+from jaxcache.store.concurrency import map_ordered
 
 if TYPE_CHECKING:
-    from jaxcache.layouts.base import Guard
+    from jaxcache.layouts.base import FileLock
 
 _USED = "used since the plan was made"
 
@@ -34,7 +34,7 @@ def remove(
     store: Store,
     removals: Sequence[Removal],
     *,
-    guard: "Guard | None" = None,
+    file_lock: "FileLock | None" = None,
     progress: Progress | None = None,
 ) -> Execution:
     """Remove files in the order of the plan, each looked at again before.
@@ -44,27 +44,27 @@ def remove(
     steps.
 
     Args:
-        guard: the layout's locks of single files; by default JAX's lock is held, at most 50 ms at a
-            stretch.
+        file_lock: the layout's locks of single files; by default JAX's lock is held, at most 50 ms
+            at a stretch.
 
     Raises:
         LockedError: the lock was not obtained; what was removed until then stays removed.
     """
-    if store.remote and guard is None:
+    if store.remote and file_lock is None:
         done = _remove_remote(store, removals, progress)
         _compact_remote(store)
         return done
     began_ns = time.time_ns()  # before anything can be compiled again
     removed: list[Removal] = []
-    spared: list[Spared] = []
+    spared: list[SkippedRemoval] = []
 
     def remove_one(removal: Removal) -> None:
-        if reprieve := _remove_one(store, removal, guard):
+        if reprieve := _remove_one(store, removal, file_lock):
             spared.append(reprieve)
         else:
             removed.append(removal)
 
-    longest = run_guarded(store, remove_one, removals, guard=guard, progress=progress)
+    longest = run_under_lock(store, remove_one, removals, file_lock=file_lock, progress=progress)
     _end_records(store, removed, began_ns)
     return Execution(tuple(removed), tuple(spared), longest)
 
@@ -92,21 +92,23 @@ def _remove_remote(
     """
     ordered = sorted(removals, key=lambda r: r.file.name)
     dated = [(r.file.name, r.atime) for r in ordered if r.atime is not None]
-    now_there = in_order(lambda pair: find(store, pair[1].name), dated)
+    now_there = map_ordered(lambda pair: find(store, pair[1].name), dated)
     used = {
         name for (name, then), now in zip(dated, now_there, strict=True) if not _same(now, then)
     }
-    spared = [Spared(r, "used", _USED) for r in ordered if r.file.name in used]
+    spared = [SkippedRemoval(r, "used", _USED) for r in ordered if r.file.name in used]
     going = [r for r in ordered if r.file.name not in used]
     removed: list[Removal] = []
     outcomes = store.delete_many([r.file for r in going])
     for done, (removal, outcome) in enumerate(zip(going, outcomes, strict=True), 1):
         if isinstance(outcome, StoreError):
-            spared.append(Spared(removal, "failed", outcome.reason))
+            spared.append(SkippedRemoval(removal, "failed", outcome.reason))
         elif outcome:
             removed.append(removal)
         else:
-            spared.append(Spared(removal, "changed", "changed since the plan was made, or gone"))
+            spared.append(
+                SkippedRemoval(removal, "changed", "changed since the plan was made, or gone")
+            )
         if progress:
             progress(done, len(going))
     stamps = [r.atime for r in removed if r.atime is not None]
@@ -118,30 +120,32 @@ def _remove_remote(
     return Execution(tuple(removed), tuple(spared), 0.0)
 
 
-def _remove_one(store: Store, removal: Removal, guard: "Guard | None") -> Spared | None:
+def _remove_one(
+    store: Store, removal: Removal, file_lock: "FileLock | None"
+) -> SkippedRemoval | None:
     """Remove one thing, ``-cache`` before ``-atime``; say why if it was not."""
     name = removal.file.name
     try:
-        with guarded(store, name, guard) as held:
+        with hold_file_lock(store, name, file_lock) as held:
             if not held:
-                return Spared(removal, "used", "its compiler is writing it")
+                return SkippedRemoval(removal, "used", "its compiler is writing it")
             stamp = atime_name(name) if removal.kind == "entry" else None
             if stamp and not _same(find(store, stamp), removal.atime):
-                return Spared(removal, "used", _USED)
+                return SkippedRemoval(removal, "used", _USED)
             if is_temporary(name):
-                alive = Spared(removal, "used", "its writer may be alive")
+                alive = SkippedRemoval(removal, "used", "its writer may be alive")
                 return None if delete_leftover(store, name) else alive
             if removal.atime:
-                deleted = delete_pair(store, removal.file)
+                deleted = remove_entry(store, removal.file)
             else:
                 deleted = store.delete(name, expected=removal.file)
             if deleted:
                 return None
         if find(store, name) is None:
-            return Spared(removal, "gone", "another process removed it")
-        return Spared(removal, "changed", "changed since the plan was made")
+            return SkippedRemoval(removal, "gone", "another process removed it")
+        return SkippedRemoval(removal, "changed", "changed since the plan was made")
     except StoreError as error:
-        return Spared(removal, "failed", error.reason)
+        return SkippedRemoval(removal, "failed", error.reason)
 
 
 def _same(now: FileInfo | None, then: FileInfo | None) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxcache.cache.inventory import counted_bytes
-from jaxcache.cache.ledger.record import Record
+from jaxcache.cache.ledger.record import LedgerRecord
 from jaxcache.cache.leftovers import is_temporary
 from jaxcache.cache.prune.removal import Hold, Removal, RemovalKind, RemovalReason
 from jaxcache.cache.scan import Scan
@@ -18,7 +18,7 @@ from jaxcache.store.base import Store
 from jaxcache.units import NS_PER_SECOND
 
 #: Looks up what the ledger knows of a key; None where it knows nothing.
-FindRecord = Callable[[str], Record | None]
+FindRecord = Callable[[str], LedgerRecord | None]
 
 #: Problems that do not keep JAX from using an entry; any other makes it worth nothing.
 _HARMLESS: frozenset[ProblemKind] = frozenset(
@@ -79,7 +79,7 @@ def find_removable(
     """Tell what a plan could remove from a cache of JAX.
 
     Args:
-        scan_result: a deep scan; with heads if an order asks for seconds.
+        scan_result: a deep scan; with headers if an order asks for seconds.
         options: None where a person chooses among the entries.
         keep: keys that must stay.
         lookup: the ledger, if it is another than that of the scan.

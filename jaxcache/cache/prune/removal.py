@@ -55,7 +55,7 @@ class Removal(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Spared:
+class SkippedRemoval:
     """One thing that a plan names and that is still there, or that another process removed."""
 
     removal: Removal
@@ -71,7 +71,7 @@ class Execution:
     __repr__ = result_repr
 
     removed: tuple[Removal, ...]
-    spared: tuple[Spared, ...]
+    spared: tuple[SkippedRemoval, ...]
     longest_hold_seconds: float
     """The longest that JAX's lock was held at a stretch."""
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from jaxcache.cache.recipe.format import RecipeFile
 from jaxcache.cache.recipe.model import Environment, Request
 from jaxcache.cache.recipe.refusals import refuse
-from jaxcache.cache.select import select_by_keys
+from jaxcache.cache.selection import select_by_keys
 from jaxcache.entry.contents import XlaCompileOptions
 from jaxcache.entry.options import read_options
 from jaxcache.entry.wire import Budget, WireError
@@ -16,7 +16,7 @@ _SORTS = ("key", "size", "compile")
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class RecipeRow:
     """One request of a recipe, as far as it can be read without jax."""
 
     request: Request
@@ -45,7 +45,7 @@ class Listed:
 
 def list_recipe(
     file: RecipeFile, *, keys: Sequence[str] = (), sort: str = "key", limit: int | None = None
-) -> list[Listed]:
+) -> list[RecipeRow]:
     """The requests of a recipe that fit the KEY arguments.
 
     Args:
@@ -73,13 +73,13 @@ def list_recipe(
     return listed[:limit]
 
 
-def _listed(request: Request, file: RecipeFile) -> Listed:
+def _listed(request: Request, file: RecipeFile) -> RecipeRow:
     environment = file.recipe.environment_of(request)
     try:
         options = read_options(memoryview(file.blob(request.options)), None, Budget())
     except (WireError, ValueError):
         options = None
-    return Listed(
+    return RecipeRow(
         request,
         environment,
         file.blob_bytes(request.bytecode),

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from typing import Annotated, Any, TypeVar
 
-from jaxcache.cache.allowed import is_allowed_setting
+from jaxcache.cache.allow_lists import is_allowed_setting
 from jaxcache.cache.archive import parse_manifest
 from jaxcache.cache.recipe.model import MAX_DEVICES, Environment, Recipe, RecipeError, Request
 from jaxcache.cache.untrusted_json import FieldError, Many, Text, build

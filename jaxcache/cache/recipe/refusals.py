@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from jaxcache.cache.allowed import LEFT_OUT, is_allowed_flag, refused_options
+from jaxcache.cache.allow_lists import LEFT_OUT, is_allowed_flag, refused_options
 from jaxcache.cache.recipe.model import Environment, Request
 from jaxcache.entry.releases import read_release
 from jaxcache.entry.wire import WireError

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, BinaryIO, NamedTuple
 
+from jaxcache.cache.entry_files import find
 from jaxcache.cache.inventory import EntryFile
-from jaxcache.cache.ledger.record import Record
-from jaxcache.cache.pair import find
+from jaxcache.cache.ledger.record import LedgerRecord
 from jaxcache.cache.parallel import ByteBudget, can_spread, spread
 from jaxcache.cache.scan import Scan
 from jaxcache.entry.codec import (
@@ -17,14 +17,14 @@ from jaxcache.entry.codec import (
     check_content,
     check_frame,
     check_small,
-    read_head,
+    read_entry_header,
 )
 from jaxcache.entry.names import FileKind
 from jaxcache.entry.read import OpenPayload
 from jaxcache.model import Problem, ProblemKind
 from jaxcache.options import VerifyOptions
-from jaxcache.store.ahead import REQUESTS_AT_ONCE
 from jaxcache.store.base import Store, StoreError, same_file
+from jaxcache.store.concurrency import REQUESTS_AT_ONCE
 
 #: What all workers together may hold: compressed and decompressed entries.
 _MEMORY_BYTES = 2 << 30
@@ -45,7 +45,7 @@ MAX_DECODED_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class EntryCheck:
     """The findings in one entry."""
 
     problems: tuple[Problem, ...] = ()
@@ -61,12 +61,12 @@ class Checked:
 
 
 _BY_RECORD = frozenset({"changed-since-recorded", "digest-mismatch"})
-_SOUND = {sealed: Checked(proven=sealed, unsealed=not sealed) for sealed in (True, False)}
+_SOUND = {sealed: EntryCheck(proven=sealed, unsealed=not sealed) for sealed in (True, False)}
 
 
 def _catching(
-    check: Callable[[Store, EntryFile], Checked], store: Store, file: EntryFile
-) -> Checked:
+    check: Callable[[Store, EntryFile], EntryCheck], store: Store, file: EntryFile
+) -> EntryCheck:
     """Run a check; what keeps it from reading the entry is a finding.
 
     A file with a problem that was replaced since it was listed is checked again as it is now: its
@@ -85,23 +85,25 @@ def _catching(
         if now is None:
             break
         file = file._replace(info=now)
-    return Checked(missing=True)
+    return EntryCheck(missing=True)
 
 
-def _catch(check: Callable[[Store, EntryFile], Checked], store: Store, file: EntryFile) -> Checked:
+def _catch(
+    check: Callable[[Store, EntryFile], EntryCheck], store: Store, file: EntryFile
+) -> EntryCheck:
     try:
         return check(store, file)
     except CodecError as error:
-        return Checked((_problem(file, error.kind, error.detail),))
+        return EntryCheck((_problem(file, error.kind, error.detail),))
     except StoreError as error:
         if error.code == "missing":
-            return Checked(missing=True)
+            return EntryCheck(missing=True)
         kind: ProblemKind = "unreadable"
         if error.code == "checksum-mismatch":  # what an object store was told of the bytes
             kind = "checksum-mismatch"
-        return Checked((_problem(file, kind, error.reason),))
+        return EntryCheck((_problem(file, kind, error.reason),))
     except OSError as error:
-        return Checked((_problem(file, "unreadable", str(error.strerror or error).lower()),))
+        return EntryCheck((_problem(file, "unreadable", str(error.strerror or error).lower()),))
 
 
 class RecordedDigest(NamedTuple):
@@ -114,7 +116,7 @@ class RecordedDigest(NamedTuple):
 
 def check_entry(
     store: Store, file: EntryFile, recorded: RecordedDigest | None, *, decode: bool
-) -> Checked:
+) -> EntryCheck:
     """Decompress one entry whole and check everything inside.
 
     Args:
@@ -126,7 +128,7 @@ def check_entry(
 
 def _check_whole(
     store: Store, file: EntryFile, *, recorded: RecordedDigest | None, decode: bool
-) -> Checked:
+) -> EntryCheck:
     problems: list[Problem] = []
     if not decode and recorded is None and file.info.size_bytes <= SMALL_BYTES:
         (data,) = store.read_many([file.info.name], limit=SMALL_BYTES + 1)
@@ -138,28 +140,28 @@ def _check_whole(
         else:
             problems = _check_payload(opened, file, recorded, decode)
         opened.seek(0)
-        sealed = read_head(opened.read(SMALL_BYTES), file.info.size_bytes).checksum
+        sealed = read_entry_header(opened.read(SMALL_BYTES), file.info.size_bytes).checksum
     if sealed:  # a right checksum outweighs a record
         problems = [p for p in problems if p.kind not in _BY_RECORD]
     proven = not problems and (sealed or recorded is not None)
-    return Checked(tuple(problems), proven=proven, unsealed=not sealed)
+    return EntryCheck(tuple(problems), proven=proven, unsealed=not sealed)
 
 
 def check_decoded(
     store: Store, wanted: Sequence[tuple[EntryFile, RecordedDigest | None]]
-) -> Iterator[Checked]:
+) -> Iterator[EntryCheck]:
     """Check some entries with what is recorded of them, and decode them."""
     return (check_entry(store, file, recorded, decode=True) for file, recorded in wanted)
 
 
-def find_recorded(file: EntryFile, record: Record | None) -> RecordedDigest | None:
+def find_recorded(file: EntryFile, record: LedgerRecord | None) -> RecordedDigest | None:
     """The ledger's record of the payload of an entry."""
     if record is None or (digest := record.digest_of(file.info.mtime_ns)) is None:
         return None
     return RecordedDigest(digest, record.is_of(file.info))
 
 
-def recorded_digest(file: EntryFile, record: Record | None) -> str | None:
+def recorded_digest(file: EntryFile, record: LedgerRecord | None) -> str | None:
     """The payload's SHA-256 in the ledger, if other bytes are damage."""
     recorded = find_recorded(file, record)
     return recorded.sha256 if recorded and recorded.binding else None
@@ -218,7 +220,7 @@ def files_to_check(
 
 def check_entries(
     store: Store, scan_result: Scan, files: Sequence[EntryFile], options: VerifyOptions
-) -> Iterator[tuple[str, Checked]]:
+) -> Iterator[tuple[str, EntryCheck]]:
     """Check entries, by file, in the order in which they are done.
 
     Large entries are shared among threads, many that are decoded among processes.
@@ -229,7 +231,7 @@ def check_entries(
     def known_of(file: EntryFile) -> RecordedDigest | None:
         return find_recorded(file, ledger.record(file.key_text) if ledger else None)
 
-    def check(file: EntryFile) -> Checked:
+    def check(file: EntryFile) -> EntryCheck:
         if options.level == "quick":
             return _catching(_walk_frame, store, file)
         if not options.decode:
@@ -288,25 +290,27 @@ def _held_bytes(store: Store, file: EntryFile) -> int:
     if store.remote:
         return 16 * file.info.size_bytes
     try:
-        head = read_head(store.read(file.info.name, limit=HEAD_BYTES), file.info.size_bytes)
+        header = read_entry_header(
+            store.read(file.info.name, limit=HEAD_BYTES), file.info.size_bytes
+        )
     except (StoreError, CodecError):
         return 0
-    return 2 * (head.content_bytes or 8 * file.info.size_bytes)
+    return 2 * (header.content_bytes or 8 * file.info.size_bytes)
 
 
-def _walk_frame(store: Store, file: EntryFile) -> Checked:
+def _walk_frame(store: Store, file: EntryFile) -> EntryCheck:
     """Follow the block headers of an entry to its end."""
     with store.open(file.info.name) as opened:
         check_frame(opened, file.info.size_bytes)
         opened.seek(0)
-        sealed = read_head(opened.read(HEAD_BYTES), file.info.size_bytes).checksum
-    return Checked(unsealed=not sealed)
+        sealed = read_entry_header(opened.read(HEAD_BYTES), file.info.size_bytes).checksum
+    return EntryCheck(unsealed=not sealed)
 
 
 def check_beside(
     scan_result: Scan,
     files: Sequence[EntryFile],
-    checks: Mapping[str, Checked],
+    checks: Mapping[str, EntryCheck],
     options: VerifyOptions,
 ) -> Iterator[Problem]:
     """Yield what is to be said of entries beside their content."""

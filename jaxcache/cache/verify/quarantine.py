@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from jaxcache.cache.pair import atime_name, move_pair_in
-from jaxcache.cache.select import fits_key
-from jaxcache.cache.under_lock import run_guarded
+from jaxcache.cache.entry_files import atime_name, move_entry_in
+from jaxcache.cache.selection import fits_key
+from jaxcache.cache.under_lock import run_under_lock
 from jaxcache.core.names import QUARANTINE_DIR
 from jaxcache.entry.names import FileKind, split_name
 from jaxcache.errors import JaxcacheError
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Quarantined:
+class QuarantinedEntry:
     """One entry in quarantine."""
 
     key: str
@@ -38,8 +38,8 @@ class Restoration:
 
     cache_dir: str
     dry_run: bool
-    restored: tuple[Quarantined, ...]
-    left: tuple[tuple[Quarantined, str], ...]
+    restored: tuple[QuarantinedEntry, ...]
+    left: tuple[tuple[QuarantinedEntry, str], ...]
 
 
 def quarantine_folder(now_ns: int) -> str:
@@ -48,7 +48,7 @@ def quarantine_folder(now_ns: int) -> str:
     return f"{QUARANTINE_DIR}/{when}Z-{now_ns % 10**9:09d}"
 
 
-def list_quarantine(store: Store, key_of: Callable[[str], str | None]) -> list[Quarantined]:
+def list_quarantine(store: Store, key_of: Callable[[str], str | None]) -> list[QuarantinedEntry]:
     """List the entries in quarantine, the latest first.
 
     Args:
@@ -60,7 +60,9 @@ def list_quarantine(store: Store, key_of: Callable[[str], str | None]) -> list[Q
         inside = name.removeprefix(f"{QUARANTINE_DIR}/")
         file = inside.partition("/")[2] or inside
         if key := key_of(file):
-            entries.append(Quarantined(key, file, files[name], files.get(atime_name(name) or "")))
+            entries.append(
+                QuarantinedEntry(key, file, files[name], files.get(atime_name(name) or ""))
+            )
     return entries
 
 
@@ -85,10 +87,10 @@ def restore(
                 hint="without KEY, everything in quarantine is restored",
             )
     wanted = [q for q in files if not keys or any(fits_key(q.key, text) for text in keys)]
-    restored: list[Quarantined] = []
-    unrestored: list[tuple[Quarantined, str]] = []
+    restored: list[QuarantinedEntry] = []
+    unrestored: list[tuple[QuarantinedEntry, str]] = []
 
-    def bring_back(item: Quarantined) -> None:
+    def bring_back(item: QuarantinedEntry) -> None:
         try:
             present = store.info(item.file)
         except StoreError:
@@ -107,7 +109,7 @@ def restore(
         if not dry_run:
             try:
                 used_ns = item.info.mtime_ns if dated else None
-                move_pair_in(store, item.info.name, item.file, item.atime, used_ns=used_ns)
+                move_entry_in(store, item.info.name, item.file, item.atime, used_ns=used_ns)
             except StoreError as error:
                 unrestored.append((item, error.reason))
                 return
@@ -117,5 +119,5 @@ def restore(
         for item in wanted:
             bring_back(item)
     else:
-        run_guarded(store, bring_back, wanted, guard=layout.guard)
+        run_under_lock(store, bring_back, wanted, file_lock=layout.file_lock)
     return Restoration(store.url, dry_run, tuple(restored), tuple(unrestored))

@@ -6,21 +6,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from jaxcache.cache.entry_files import (
+    ATIME_BYTES,
+    atime_name,
+    find,
+    move_entry_out,
+    remove_entry,
+    write_atime,
+)
 from jaxcache.cache.ledger.record import REMOVED, Event
 from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.cache.leftovers import delete_leftover, is_staged
-from jaxcache.cache.pair import (
-    ATIME_BYTES,
-    atime_name,
-    delete_pair,
-    find,
-    move_pair_out,
-    write_atime,
-)
 from jaxcache.cache.scan import Progress
-from jaxcache.cache.under_lock import guarded, run_guarded
-from jaxcache.cache.verify.examine import CORRUPT, INFORMATIONAL, Verification
+from jaxcache.cache.under_lock import hold_file_lock, run_under_lock
 from jaxcache.cache.verify.quarantine import quarantine_folder
+from jaxcache.cache.verify.run_checks import CORRUPT, INFORMATIONAL, Verification
 from jaxcache.core.names import ATIME_SUFFIX, CACHE_SUFFIX
 from jaxcache.model import FileInfo, Problem, plan_text, result_repr
 from jaxcache.store.base import Store, StoreError, same_file
@@ -162,7 +162,7 @@ def execute_repair(
             actions[step.file] = "leave-failed"
             return
         try:
-            with guarded(store, step.file, layout.guard) as held:
+            with hold_file_lock(store, step.file, layout.file_lock) as held:
                 young_one = step.file in young
                 actions[step.file] = (
                     _execute(store, plan.folder, step, young_one) if held else "leave-young"
@@ -172,17 +172,17 @@ def execute_repair(
             failed.add(_stem(step))
 
     steps = plan.steps
-    if rank := layout.rank:
+    if removal_rank := layout.removal_rank:
         # Of a kernel and its source the source goes first: torch writes it anew where it is
         # missing, and only beside a damaged kernel does the next run suspect it.
         first: dict[str, int] = {}
         for step in steps:
-            own = rank(step.file)
+            own = removal_rank(step.file)
             first[_stem(step)] = min(own, first.get(_stem(step), own))
         steps = tuple(
-            sorted(steps, key=lambda s: (first[_stem(s)], _stem(s), -rank(s.file), s.file))
+            sorted(steps, key=lambda s: (first[_stem(s)], _stem(s), -removal_rank(s.file), s.file))
         )
-    run_guarded(store, run, steps, guard=layout.guard, progress=progress)
+    run_under_lock(store, run, steps, file_lock=layout.file_lock, progress=progress)
     gone = (s for s in steps if actions[s.file] in _GONE and not s.temporary)
     ledger = Ledger.load(store)
     records = (r for s in gone if (r := ledger.record(s.key or s.file)) and r.payload_sha256)
@@ -202,14 +202,14 @@ def _execute(store: Store, folder: str, step: RepairStep, young: bool) -> Repair
     if now is None or not same_file(now, step.info):
         return "leave-changed"
     if step.action == "quarantine":
-        move_pair_out(store, step.file, folder)
+        move_entry_out(store, step.file, folder)
     elif step.action == "back-fill":
         stamp = atime_name(step.file)
         stamp_info = find(store, stamp) if stamp else None
         if stamp_info is None or stamp_info.size_bytes != ATIME_BYTES:  # else JAX was faster
             write_atime(store, step.file, step.stamp_ns, replace=True)
     elif step.file.endswith(CACHE_SUFFIX):
-        if not delete_pair(store, step.info):
+        if not remove_entry(store, step.info):
             return "leave-changed"
     elif step.file.endswith(ATIME_SUFFIX) and find(
         store, step.file.removesuffix(ATIME_SUFFIX) + CACHE_SUFFIX

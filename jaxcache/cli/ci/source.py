@@ -11,19 +11,19 @@ from jaxcache.cache.bundle.format import Bundle
 from jaxcache.cache.bundle.manifest import BundleError
 from jaxcache.cache.ci.baseline import take_baseline, write_baseline
 from jaxcache.cache.ci.restore import (
-    Restored,
     RestoreJob,
+    RestoreResult,
     forecast_restored,
     restore_bundle,
     restore_cache,
 )
-from jaxcache.cache.move.file import is_bundle_name, spool
-from jaxcache.cache.move.step import Outcome, Plan
+from jaxcache.cache.move.bundle_file import is_bundle_name, spool
+from jaxcache.cache.move.plan import Outcome, Plan
 from jaxcache.cli.bundle import (
-    asking_host,
     check_trust,
     interruptible,
     open_input,
+    probing_host,
     required_signatures,
 )
 from jaxcache.cli.ci import check_local, job_environment
@@ -37,7 +37,7 @@ from jaxcache.store import is_remote, make_store, open_store
 from jaxcache.store.base import StoreError
 
 
-def restore(source: str, target: str, options: RestoreOptions) -> Restored:
+def restore(source: str, target: str, options: RestoreOptions) -> RestoreResult:
     """Restore a cache; a source that is missing, damaged or out of reach is a miss.
 
     Raises:
@@ -48,11 +48,11 @@ def restore(source: str, target: str, options: RestoreOptions) -> Restored:
     try:
         with interruptible():
             done, outlooks = _restore(source, target, options)
-        restored = Restored(cache_dir, source, done, outlooks)
+        restored = RestoreResult(cache_dir, source, done, outlooks)
     except (BundleError, NoCacheError, StoreError) as error:
         is_missing = error.code in ("no-cache", "missing")
         nothing = Outcome(Plan(source, target, ()), (), dry_run=options.lookup_only)
-        restored = Restored(
+        restored = RestoreResult(
             cache_dir, source, nothing, Compatibility((), None), error.message, is_missing
         )
     if not options.lookup_only:
@@ -119,7 +119,7 @@ def _job(target: str, options: RestoreOptions) -> RestoreJob:
     host = None
     if options.python is not None or not options.everything:
         environment = job_environment(options.platform)
-        with asking_host(options.python, environment=environment) as answer:
+        with probing_host(options.python, environment=environment) as answer:
             host = answer()
     return RestoreJob(target, host, options.everything, options.allow_large)
 

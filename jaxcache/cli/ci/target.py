@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from jaxcache.cache.bundle.manifest import BundleError
 from jaxcache.cache.ci.baseline import read_baseline
-from jaxcache.cache.ci.publish import Saved, check_save, save_shared
+from jaxcache.cache.ci.publish import SaveResult, check_save, save_shared
 from jaxcache.cache.ci.save import SavePlan, check_newer, parse_job_status, plan_save
 from jaxcache.cache.ledger.record import HIT, Event
 from jaxcache.cache.ledger.segments import Ledger, append
-from jaxcache.cache.move.file import check_file_name, is_bundle_name, write_bundle
-from jaxcache.cache.move.offer import with_ledger
+from jaxcache.cache.move.bundle_file import check_file_name, is_bundle_name, write_bundle
+from jaxcache.cache.move.export_plan import with_ledger
 from jaxcache.cli.bundle import signing_keys
 from jaxcache.cli.ci import check_local
 from jaxcache.cli.ci.source import open_source
@@ -86,7 +86,7 @@ def _exists(target: str) -> bool:
         return False
 
 
-def check(plan: SavePlan, options: SaveOptions) -> Saved:
+def check(plan: SavePlan, options: SaveOptions) -> SaveResult:
     """Read and check what would be saved."""
     is_bundle = is_bundle_name(plan.target)
     target = None if is_bundle else find_store(plan.target)
@@ -94,7 +94,7 @@ def check(plan: SavePlan, options: SaveOptions) -> Saved:
     return check_save(open_store(plan.cache_dir), target, plan, allow_large=allow_large)
 
 
-def carry_out(plan: SavePlan, options: SaveOptions) -> Saved:
+def carry_out(plan: SavePlan, options: SaveOptions) -> SaveResult:
     """Save what was planned; without anything to save, only note what was used.
 
     Raises:
@@ -105,12 +105,12 @@ def carry_out(plan: SavePlan, options: SaveOptions) -> Saved:
     bundle = is_bundle_name(plan.target)
     store = open_store(plan.cache_dir)
     if plan.why == "not-wanted":
-        return Saved(0, 0)
+        return SaveResult(0, 0)
     # So that entries in use do not age.
     append(store, [Event(key, HIT, now_ns) for key in plan.usage.unrecorded])
     plan = replace(plan, export=with_ledger(plan.export, Ledger.load(store)))
     if plan.why == "empty" or (bundle and not plan.saves):
-        return Saved(0, 0)
+        return SaveResult(0, 0)
     with progress_bar("saving", in_bytes=bundle) as progress:
         if not bundle:
             return save_shared(
@@ -139,4 +139,4 @@ def carry_out(plan: SavePlan, options: SaveOptions) -> Saved:
             level=options.level,
             progress=progress,
         )
-        return Saved(len(written.manifest.items), written.size_bytes, written.left_out)
+        return SaveResult(len(written.manifest.items), written.size_bytes, written.left_out)

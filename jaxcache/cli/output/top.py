@@ -12,7 +12,7 @@ from itertools import islice
 from shutil import get_terminal_size
 
 from jaxcache.cache.index import Index
-from jaxcache.cache.watch import Change, Look, Watcher
+from jaxcache.cache.watch import CacheSnapshot, Change, Watcher
 from jaxcache.cli.options import Format
 from jaxcache.cli.output import emit, note
 from jaxcache.cli.terminal import make_console, terminal_width, wants_color
@@ -147,7 +147,7 @@ class Screen:
         if form.is_table:
             note(render.tally_line(self._tally, time.time_ns()))
 
-    def _first(self) -> Look:
+    def _first(self) -> CacheSnapshot:
         now_ns = time.time_ns()
         index = Index.load(index_folder(), self._store.url, now_ns=now_ns)
         with progress_bar("reading entries") as progress:
@@ -157,11 +157,11 @@ class Screen:
         self._tally.add(look)
         return look
 
-    def _look(self) -> Look:
+    def _look(self) -> CacheSnapshot:
         look = self._watcher.look(now_ns=time.time_ns())
         self._tally.add(look)
         return look
 
-    def _page(self, look: Look, *, rows: int, newest: bool = False) -> Iterator[Block]:
+    def _page(self, look: CacheSnapshot, *, rows: int, newest: bool = False) -> Iterator[Block]:
         now_ns = time.time_ns()
         return render.top_page(look, self._tally, now_ns=now_ns, rows=rows, newest=newest)

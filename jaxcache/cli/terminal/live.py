@@ -5,26 +5,26 @@ from collections.abc import Mapping
 
 from jaxcache.cli.terminal import can_redraw, draw_line, progress_line
 from jaxcache.units import format_duration
-from jaxcache.warm.events import Begun, Done, RunEvent
-from jaxcache.warm.run import Watch
+from jaxcache.warm.events import CompileFinished, CompileStarted, RunEvent
+from jaxcache.warm.run import RunCallbacks
 
 #: Compiles that end sooner are not worth a line: it would only flicker.
 _PATIENCE_SECONDS = 1.0
 
 
-def watch() -> Watch:
+def watch() -> RunCallbacks:
     """Return the callbacks of a run; they do nothing unless standard error is a live terminal."""
     if not can_redraw():
-        return Watch()
+        return RunCallbacks()
     line = LiveLine()
-    return Watch(line.take, line.tick, line.expect)
+    return RunCallbacks(line.take, line.tick, line.expect)
 
 
 class LiveLine:
     """Keeps the line; the cursor stays at its start, so that the program's output replaces it."""
 
     def __init__(self) -> None:
-        self._running: dict[tuple[int, int], Begun] = {}
+        self._running: dict[tuple[int, int], CompileStarted] = {}
         self._last: dict[str, float] = {}
         self._known: set[str] = set()
         self._done: set[str] = set()
@@ -39,9 +39,9 @@ class LiveLine:
 
     def take(self, event: RunEvent) -> None:
         """Take one event of the listener."""
-        if isinstance(event, Begun):
+        if isinstance(event, CompileStarted):
             self._running[event.process, event.number] = event
-        elif isinstance(event, Done):
+        elif isinstance(event, CompileFinished):
             self._running.pop((event.process, event.number), None)
             self._done.add(str(event.key))
             self._erase()
@@ -56,7 +56,7 @@ class LiveLine:
         draw_line(self.text(slow[0], now))
         self._drawn = True
 
-    def text(self, event: Begun, now: float) -> str:
+    def text(self, event: CompileStarted, now: float) -> str:
         """Return the text of the line for one running compile."""
         module = event.module
         took = f" (last time {format_duration(self._last[module])})" if module in self._last else ""

@@ -108,7 +108,7 @@ class Hooks:
         platform = args[0] if args else kwargs.get("platform")
         if self.is_crossing and (platform is None or platform in self._target.platforms):
             return self._target.client
-        self._observer.questions.see(platform)
+        self._observer.platform_queries.see(platform)
         return get(*args, **kwargs)
 
     def _canonicalize(self, canonicalize: Any, args: Any, kwargs: Any) -> Any:

@@ -14,22 +14,22 @@ import time
 import weakref
 from typing import Any, NamedTuple
 
-from .. import channel, together
+from .. import channel, multiprocess
 from ..adapter import Jax, UnknownJaxError
 from ..channel import first_line, safely
+from ..module_recorder import is_profile_guided
 from ..outcome import entry_file
-from ..record import is_profile_guided
 from . import tuning
 from .hooks import Hooks
 from .host import Target, TargetError
-from .questions import Questions
+from .platform_queries import PlatformQueryDetector
 
 #: The parent's request: a JSON file.
 _REQUEST = "JAXCACHE_TARGET"
 _REFUSED_EXIT_CODE = 3
 
 
-class NotLowered(NamedTuple):
+class LoweringFailure(NamedTuple):
     """The reason why nothing is made of a lowering."""
 
     outcome: str
@@ -40,9 +40,9 @@ class NotLowered(NamedTuple):
 class CrossLowering:
     """One lowering for the target: what came out, or why nothing did."""
 
-    def __init__(self, computation: Any, verdict: "NotLowered | None") -> None:
+    def __init__(self, computation: Any, failure: "LoweringFailure | None") -> None:
         self.computation = computation
-        self.verdict = verdict
+        self.failure = failure
         self.made: set[str] = set()
 
 
@@ -69,7 +69,7 @@ class CrossObserver:
         self._lowerings: weakref.WeakKeyDictionary[Any, CrossLowering] = weakref.WeakKeyDictionary()
         self._local = threading.local()
         same = self._target.platforms == {"cpu"}
-        self.questions = Questions(module, same_platform=same)
+        self.platform_queries = PlatformQueryDetector(module, same_platform=same)
         self._hooks = Hooks(module, self._target, self)
 
     # Lowering ---------------------------------------------------------------------------------
@@ -82,27 +82,31 @@ class CrossObserver:
         alone = getattr(self._local, "alone", False)
         result = None
         if not alone:
-            result = self.questions.suspended(lambda: lower(*args, **kwargs))
+            result = self.platform_queries.suspended(lambda: lower(*args, **kwargs))
         lowering = self._lower_across(lower, args, kwargs)
         if alone:
-            if lowering.computation is None and lowering.verdict is not None:
-                raise RuntimeError(f"{lowering.verdict.reason}: {lowering.verdict.detail}")
+            if lowering.computation is None and lowering.failure is not None:
+                raise RuntimeError(f"{lowering.failure.reason}: {lowering.failure.detail}")
             result = lowering.computation
         self._lowerings[result] = lowering
         return result
 
     def _lower_across(self, lower: Any, args: Any, kwargs: Any) -> CrossLowering:
         try:
-            places = self.questions.find(args[0] if args else kwargs["closed_jaxpr"])
-            verdict = NotLowered("skipped", "platform-asked", places) if places else None
+            places = self.platform_queries.find(args[0] if args else kwargs["closed_jaxpr"])
+            failure = LoweringFailure("skipped", "platform-asked", places) if places else None
             with self._hooks.crossing():
-                return CrossLowering(lower(*args, **kwargs), verdict)
+                return CrossLowering(lower(*args, **kwargs), failure)
         except NotImplementedError as error:
-            return CrossLowering(None, NotLowered("uncacheable", "no-rule", first_line(error)))
+            return CrossLowering(None, LoweringFailure("uncacheable", "no-rule", first_line(error)))
         except LookupError as error:
-            return CrossLowering(None, NotLowered("skipped", "no-such-device", first_line(error)))
+            return CrossLowering(
+                None, LoweringFailure("skipped", "no-such-device", first_line(error))
+            )
         except Exception as error:
-            return CrossLowering(None, NotLowered("error", "lowering-failed", first_line(error)))
+            return CrossLowering(
+                None, LoweringFailure("error", "lowering-failed", first_line(error))
+            )
 
     def lowered(self, module: Any, args: Any, kwargs: Any) -> None:
         """JAX has made a module for the target."""
@@ -111,7 +115,7 @@ class CrossObserver:
             lambda: self._jax.remember_lowering(module, self._jax.describe_lowering(args, kwargs)),
         )
 
-    def lower_alone(self, work: Any) -> Any:
+    def lower_for_target_only(self, work: Any) -> Any:
         """Do something in which lowering is for the target alone, and nothing can run here."""
         self._local.alone = True
         try:
@@ -149,17 +153,19 @@ class CrossObserver:
         try:
             event |= self._make(lowering, args, kwargs or {})
         except tuning.UntunedError as error:
-            event |= NotLowered("skipped", "untuned", str(error))._asdict()
+            event |= LoweringFailure("skipped", "untuned", str(error))._asdict()
         except Exception as error:
-            event |= NotLowered("error", "compile-failed", first_line(error))._asdict()
-        self._tell(event, lowering)
+            event |= LoweringFailure("error", "compile-failed", first_line(error))._asdict()
+        self._send_module_event(event, lowering)
 
     def _make(self, lowering: CrossLowering, args: Any, kwargs: Any) -> "dict[str, Any]":
-        if lowering.verdict is not None or lowering.computation is None:
-            return (lowering.verdict or NotLowered("error", "lowering-failed", ""))._asdict()
+        if lowering.failure is not None or lowering.computation is None:
+            return (lowering.failure or LoweringFailure("error", "lowering-failed", ""))._asdict()
         request = self._hooks.request(lowering.computation, args, kwargs)
         if is_profile_guided(self._module, request.options):
-            return NotLowered("skipped", "profile-guided", "its key follows a profile")._asdict()
+            return LoweringFailure(
+                "skipped", "profile-guided", "its key follows a profile"
+            )._asdict()
         key, components = self._target.key(request.module, request.devices, request.options)
         facts = {"key": key, "components": components}
         if entry_file(self._directory, key) is not None:
@@ -192,7 +198,7 @@ class CrossObserver:
 
     # What is sent -----------------------------------------------------------------------------
 
-    def _tell(self, event: "dict[str, Any]", lowering: CrossLowering) -> None:
+    def _send_module_event(self, event: "dict[str, Any]", lowering: CrossLowering) -> None:
         hlo = getattr(lowering.computation, "_hlo", None)
         self._send(
             {
@@ -225,10 +231,12 @@ class CrossObserver:
             facts["device_kind"] = profile["device_kinds"][0]
             self._send({"event": "backend", "backend": 0, **facts})
 
-    def say_goodbye(self) -> None:
+    def on_exit(self) -> None:
         """The process ends in good order."""
-        questions = () if self._target.platforms == {"cpu"} else self.questions.outside
-        for place in questions:
+        platform_queries = (
+            () if self._target.platforms == {"cpu"} else self.platform_queries.outside
+        )
+        for place in platform_queries:
             self._send(
                 {
                     "event": "trouble",
@@ -258,7 +266,7 @@ def attach(module: Any) -> None:
     with open(os.environ[_REQUEST], encoding="utf-8") as file:
         request = json.load(file)
     try:
-        OBSERVER = CrossObserver(module, request, send, together.join(module))
+        OBSERVER = CrossObserver(module, request, send, multiprocess.join(module))
     except TargetError as error:
         refuse(error, send)
     except UnknownJaxError as error:
@@ -266,4 +274,4 @@ def attach(module: Any) -> None:
     except Exception as error:
         refuse(TargetError("unknown-jax", f"{type(error).__name__}: {error}"), send)
     assert OBSERVER is not None  # noqa: S101 - refuse does not return
-    atexit.register(OBSERVER.say_goodbye)
+    atexit.register(OBSERVER.on_exit)

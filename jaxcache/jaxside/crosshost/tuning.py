@@ -26,7 +26,7 @@ GEMM = {
 _COMPLETE = ("xla_gpu_require_complete_aot_autotune_results", True)
 
 
-class Made(NamedTuple):
+class CompiledExecutable(NamedTuple):
     """One executable."""
 
     payload: bytes
@@ -48,7 +48,7 @@ class Tuning(NamedTuple):
     require_tuned: bool = False
 
 
-def make(client: Any, request: Any, tuning: Tuning, *, is_gpu: bool) -> Made:
+def make(client: Any, request: Any, tuning: Tuning, *, is_gpu: bool) -> CompiledExecutable:
     """Compile a request.
 
     Raises:
@@ -69,14 +69,14 @@ def make(client: Any, request: Any, tuning: Tuning, *, is_gpu: bool) -> Made:
         return payload
 
     if not is_gpu:
-        return Made(compile_(), time.monotonic() - started, None)
+        return CompiledExecutable(compile_(), time.monotonic() - started, None)
     try:
-        return Made(compile_(_COMPLETE), time.monotonic() - started, "tuned")
+        return CompiledExecutable(compile_(_COMPLETE), time.monotonic() - started, "tuned")
     except Exception as error:
         if tuning.require_tuned:
             raise UntunedError(first_line(error)) from error
     payload = compile_(*GEMM[tuning.gemm])
-    return Made(payload, time.monotonic() - started, "untuned")
+    return CompiledExecutable(payload, time.monotonic() - started, "untuned")
 
 
 def _aim_autotuning(options: Any, directory: "str | None") -> None:

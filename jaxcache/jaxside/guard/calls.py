@@ -13,7 +13,7 @@ from collections import defaultdict, deque
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from .seams import Seams
+from .jax_functions import JaxFunctions
 
 #: Compiles of one function that are kept for comparison.
 _KEPT = 16
@@ -61,7 +61,7 @@ def new_history() -> "defaultdict[str, deque[EarlierCompile]]":
     return defaultdict(lambda: deque(maxlen=_KEPT))
 
 
-def read_history(seams: Seams, history: "defaultdict[str, deque[EarlierCompile]]") -> None:
+def read_history(seams: JaxFunctions, history: "defaultdict[str, deque[EarlierCompile]]") -> None:
     """Add what JAX traced before anybody watched."""
     for reference, info, signature, avals, context in seams.history():
         try:
@@ -74,7 +74,7 @@ def read_history(seams: Seams, history: "defaultdict[str, deque[EarlierCompile]]
 class PendingCall:
     """A call of a jitted function, an eager operation, or a lowered module, before its compile."""
 
-    def __init__(self, seams: Seams, traced: "tuple[Any, ...] | None" = None) -> None:
+    def __init__(self, seams: JaxFunctions, traced: "tuple[Any, ...] | None" = None) -> None:
         self._seams = seams
         self.refusable: list[tuple[Any, Any]] = []
         """Functions whose fast path an exception takes away, with JAX's info of each."""
@@ -221,7 +221,7 @@ def _cause(before: "Value | None", now: "Value | None") -> str:
 
 
 def _values_of_call(
-    seams: Seams, info: Any, args: "tuple[Any, ...]", kwargs: "Mapping[str, Any]"
+    seams: JaxFunctions, info: Any, args: "tuple[Any, ...]", kwargs: "Mapping[str, Any]"
 ) -> "dict[str, Value]":
     """Describe the arguments of a call, one value for each leaf."""
     names = list(info.fun_signature.parameters) if info.fun_signature else []
@@ -241,7 +241,9 @@ def _values_of_call(
     return values
 
 
-def _values_of_key(seams: Seams, info: Any, signature: Any, avals: Any) -> "dict[str, Value]":
+def _values_of_key(
+    seams: JaxFunctions, info: Any, signature: Any, avals: Any
+) -> "dict[str, Value]":
     """The same from a key of JAX's, which holds avals, tree structures and static values."""
     avals = iter(avals)
     static = list(signature.static_args)
@@ -258,7 +260,7 @@ def _values_of_key(seams: Seams, info: Any, signature: Any, avals: Any) -> "dict
     return _values_of_call(seams, info, tuple(args), kwargs)
 
 
-def _value(seams: Seams, leaf: Any) -> Value:
+def _value(seams: JaxFunctions, leaf: Any) -> Value:
     try:
         aval = seams.abstract(leaf)
         weak = bool(getattr(aval, "weak_type", False))

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from .calls import ArgumentChange, EarlierCompile, PendingCall, new_history, read_history
-from .seams import Seams
+from .jax_functions import JaxFunctions
 
 #: The steps of JAX that each ``on`` refuses. A trace leads to a load or a compile, and what is
 #: loaded from the cache was asked for with the same call.
@@ -229,7 +229,7 @@ class _Watcher:
     def __init__(self) -> None:
         import jax
 
-        self.seams = Seams(jax)
+        self.seams = JaxFunctions(jax)
         self.history: defaultdict[str, deque[EarlierCompile]] = new_history()
         read_history(self.seams, self.history)
         self._has_warned = False

@@ -18,8 +18,8 @@ from typing import NamedTuple
 from jaxcache.cache.bundle.format import Bundle
 from jaxcache.cache.bundle.manifest import BundleError
 from jaxcache.cache.leftovers import scratch_folder
-from jaxcache.cache.move.file import make_temporary_bundle
-from jaxcache.layouts.torch.bundle import judge, plan_export
+from jaxcache.cache.move.bundle_file import make_temporary_bundle
+from jaxcache.layouts.torch.bundle import name_error, plan_export
 from jaxcache.layouts.torch.names import AOT_DIR, FX_DIR, TorchKind, digest_of, parse_path
 from jaxcache.model import Problem
 
@@ -79,7 +79,7 @@ def read_artifacts(path: str) -> Artifacts:
             if artifact.type not in _PLACES:
                 detail = f"artifacts of the type {artifact.type[:40]!r} are torch's own business"
             left_out.append(Problem(artifact.key[:200], "stray-file", detail))
-        elif problem := judge(artifact.content, parse_path(name)):
+        elif problem := name_error(artifact.content, parse_path(name)):
             left_out.append(Problem(name, "bad-payload", problem, artifact.key))
         else:
             files[name] = artifact.content

@@ -8,20 +8,20 @@ be one that torch gives, and say what its bytes are.
 
 from collections.abc import Collection, Iterator, Sequence
 
+from jaxcache.cache.admission import ImportPolicy
 from jaxcache.cache.bundle.format import Bundle, ContentReader
 from jaxcache.cache.bundle.manifest import BundleError, check_path
 from jaxcache.cache.diff import DiffSide
-from jaxcache.cache.gate import Gate
 from jaxcache.cache.ledger.segments import Ledger
-from jaxcache.cache.move.choose import choose, counted, look_at_payloads, refuse_conflicts
-from jaxcache.cache.move.offer import ExportPlan
-from jaxcache.cache.move.step import Item, MoveAction, Plan, Step, bundle_items
+from jaxcache.cache.move.conflicts import choose, counted, look_at_payloads, refuse_conflicts
+from jaxcache.cache.move.export_plan import ExportPlan
+from jaxcache.cache.move.plan import Item, MoveAction, Plan, Step, bundle_items
 from jaxcache.cache.scan import Progress, ScanAids
-from jaxcache.cache.select import Selection
-from jaxcache.layouts.torch.graph import examine
+from jaxcache.cache.selection import Selection
+from jaxcache.layouts.torch.dependencies import dependencies_of, resolve_dependencies
+from jaxcache.layouts.torch.graph import read_graph
 from jaxcache.layouts.torch.inventory import TorchInventory, take_inventory
-from jaxcache.layouts.torch.kernels import judge_header
-from jaxcache.layouts.torch.links import files_below, link
+from jaxcache.layouts.torch.kernels import check_shared_object
 from jaxcache.layouts.torch.names import (
     TIERS,
     TorchKind,
@@ -83,9 +83,9 @@ def plan_export(
         common = (info for info, kind in scan_result.inventory.others if kind in _COMMON)
         wanted |= {info.name: info for info in common if info.type == "file"}
     left_out = {p.file: p for p in scan_result.problems if p.file in wanted and p.key}
-    gate = Gate()
+    policy = ImportPolicy()
     for name in wanted:
-        if reason := check_path(name) or gate.refuse_name(name):
+        if reason := check_path(name) or policy.name_error(name):
             left_out.setdefault(name, Problem(name, "stray-file", reason))
     files = [i for n, i in wanted.items() if n not in left_out and not (since and n in since.files)]
     files.sort(key=lambda info: (_TRAVELS.index(parse_path(info.name).kind), info.name))
@@ -116,11 +116,11 @@ def _chosen_files(
             if kind in _TRAVELS and kind not in _COMMON and info.type == "file":
                 yield info.name, info
         return
-    links = link(store, inventory)
+    dependencies = resolve_dependencies(store, inventory)
     for graph in inventory.graphs:
         if graph.info.name in chosen:
             yield graph.info.name, graph.info
-            for info in files_below(graph, scan_result.facts, links, inventory):
+            for info in dependencies_of(graph, scan_result.facts, dependencies, inventory):
                 yield info.name, info
 
 
@@ -154,15 +154,15 @@ def plan_import(
 
     Raises:
         BundleError: a name is none of torch's, or not that of its bytes.
-        UsageError, JaxcacheError: see :func:`jaxcache.cache.move.arrive.plan_import`.
+        UsageError, JaxcacheError: see :func:`jaxcache.cache.move.import_bundle.plan_import`.
     """
     inventory = take_inventory(store) if store else TorchInventory()
     present = {info.name: info for _, info in inventory.files()}
     content = ContentReader(bundle)
     look = look_at_payloads(store, on_conflict)
-    gate = Gate(present)
+    policy = ImportPolicy(present)
 
-    def judge_there(item: Item, info: FileInfo) -> Step:
+    def compare(item: Item, info: FileInfo) -> Step:
         step = look(item, info)
         return _heal(store, step, info) if store and step.differs else step
 
@@ -174,7 +174,7 @@ def plan_import(
             _check_content(item, path, content)
             if path.kind in _COMMON and path.kind is not TorchKind.PROBE and not side_caches:
                 continue
-            yield choose(item, present, gate, judge_there)
+            yield choose(item, present, policy, compare)
 
     taken = tuple(counted(steps(), len(bundle.manifest.files), progress))
     refuse_conflicts(taken, on_conflict)
@@ -183,29 +183,29 @@ def plan_import(
 
 def _check_content(file: Item, path: TorchName, content: ContentReader) -> None:
     """Read one file and hold it against its name, without keeping it."""
-    if file.size_bytes > MAX_BYTES or path.kind not in _JUDGED:
+    if file.size_bytes > MAX_BYTES or path.kind not in _CHECKED:
         content.skip(file.size_bytes)
         if path.digest:
             raise BundleError(f"{file.name} in it is larger than the {MAX_BYTES} bytes allowed")
         return
-    problem = judge(b"".join(content.take(file.size_bytes)), path)
+    problem = name_error(b"".join(content.take(file.size_bytes)), path)
     if problem:
         raise BundleError(f"{file.name} in the bundle is damaged: {problem}")
 
 
-_JUDGED = frozenset({TorchKind.AOT, TorchKind.FX, TorchKind.SOURCE, TorchKind.KERNEL})
+_CHECKED = frozenset({TorchKind.AOT, TorchKind.FX, TorchKind.SOURCE, TorchKind.KERNEL})
 
 
-def judge(data: bytes, path: TorchName) -> str | None:
+def name_error(data: bytes, path: TorchName) -> str | None:
     """Return why bytes cannot have a name of torch's; None if they can."""
     if path.kind is TorchKind.SOURCE:
         fits = digest_of_text(data) == path.digest
         return None if fits else "its code is not the one that it is named by"
     if path.kind is TorchKind.KERNEL:
-        bad = judge_header(data[:_HEAD_BYTES], len(data))
+        bad = check_shared_object(data[:_HEAD_BYTES], len(data))
         return bad[1] if bad else None
     if tier := TIERS.get(path.kind):
-        problems = examine(data, tier, path.key or "", path.digest or "").problems
+        problems = read_graph(data, tier, path.key or "", path.digest or "").problems
         return problems[0][1] if problems else None
     return None
 
@@ -215,7 +215,7 @@ def _heal(store: Store, step: Step, present: FileInfo) -> Step:
     item = step.item
     path = parse_path(step.name)
     data = store.read(present.name, limit=MAX_BYTES + 1)
-    if path.kind in _JUDGED and (problem := judge(data, path)):
+    if path.kind in _CHECKED and (problem := name_error(data, path)):
         return Step(item, MoveAction.HEAL, problem, there=present)
     if path.digest and digest_of(data) == path.digest:
         return Step(item, MoveAction.SAME)

@@ -19,14 +19,20 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from jaxcache.cache.parallel import spread
-from jaxcache.cache.verify.check import Checked, RecordedDigest
-from jaxcache.cache.verify.examine import CORRUPT
+from jaxcache.cache.verify.check import EntryCheck, RecordedDigest
+from jaxcache.cache.verify.run_checks import CORRUPT
 from jaxcache.errors import UsageError
+from jaxcache.layouts.torch.dependencies import resolve_dependencies
 from jaxcache.layouts.torch.digests import digest_of_code, known_digests, record_code
-from jaxcache.layouts.torch.graph import Found, GraphFacts, examine_file
-from jaxcache.layouts.torch.kernels import SourceJudge, judge_header, split_source
-from jaxcache.layouts.torch.links import link
-from jaxcache.layouts.torch.names import GraphFile, TorchKind, digest_of_text, parse_path, twin_of
+from jaxcache.layouts.torch.graph import Found, GraphFacts, read_graph_file
+from jaxcache.layouts.torch.kernels import SourceChecker, check_shared_object, split_source
+from jaxcache.layouts.torch.names import (
+    GraphFile,
+    TorchKind,
+    digest_of_text,
+    paired_file,
+    parse_path,
+)
 from jaxcache.layouts.torch.scan import PARALLEL_ABOVE, TorchScan, decode
 from jaxcache.model import FileInfo, Problem
 from jaxcache.options import VerifyOptions
@@ -71,7 +77,7 @@ def files_to_check(
         ).facts
         graphs = [g for g in graphs if g.info.name in facts]
         wanted = {key for f in facts.values() for key in f.needs}
-        kernels_of = link(store, inventory, sources=wanted).kernels_of.values()
+        kernels_of = resolve_dependencies(store, inventory, sources=wanted).kernels_of.values()
         needed = {kernel for kernel_names in kernels_of for kernel in kernel_names}
         sources = {key: info for key, info in sources.items() if key in wanted}
         kernels = {key: info for key, info in kernels.items() if key in needed}
@@ -86,7 +92,7 @@ def files_to_check(
 
 def check(
     store: Store, scan_result: TorchScan, files: Sequence[CodeFile], options: VerifyOptions
-) -> Iterator[tuple[str, Checked]]:
+) -> Iterator[tuple[str, EntryCheck]]:
     """Check files: at ``quick`` names, sizes and kernels, at ``full`` everything.
 
     Code that nobody has recorded yet, and that looks intact, is recorded for the next time.
@@ -103,8 +109,8 @@ def check(
     codes: Sequence[Iterable[FileInfo]] = ((), ())
     if others and not quick:
         codes = (inventory.sources.values(), inventory.kernel_sources.values())
-    judge = SourceJudge(store, *codes).judge
-    checks = _check(store, others, quick=quick, recorded=recorded, judge=judge)
+    check_source = SourceChecker(store, *codes).check_source
+    checks = _check(store, others, quick=quick, recorded=recorded, check_source=check_source)
     settled_ns = time.time_ns() - options.grace_seconds * NS_PER_SECOND
     unrecorded: list[FileInfo] = []
     for file, checked in zip((*by_itself, *others), chain(results, checks), strict=True):
@@ -122,8 +128,8 @@ def _check(
     *,
     quick: bool,
     recorded: Mapping[str, RecordedDigest],
-    judge: Callable[[bytes], Found | None] | None = None,
-) -> Iterator[Checked]:
+    check_source: Callable[[bytes], Found | None] | None = None,
+) -> Iterator[EntryCheck]:
     for file in files:
         problems_of_file: Sequence[Found] = ()
         facts: Any = None
@@ -131,15 +137,15 @@ def _check(
             if file.info.size_bytes == 0:
                 problems_of_file = [("empty", "no bytes: torch fails on it")]
             elif file.graph and not quick:
-                facts = examine_file(store, file.graph._replace(info=file.info)).facts()
+                facts = read_graph_file(store, file.graph._replace(info=file.info)).facts()
                 problems_of_file = facts.problems
             elif file.source_key and not quick:
                 problems_of_file = _check_source(store, file.source_key, file.info)
             elif not (file.graph or file.source_key):
                 record = recorded.get(file.info.name)
-                facts, problems_of_file = _check_code(store, file.info, quick, record, judge)
+                facts, problems_of_file = _check_code(store, file.info, quick, record, check_source)
         except MissingError:
-            yield Checked(missing=True)
+            yield EntryCheck(missing=True)
             continue
         except StoreError as error:
             problems_of_file = [("unreadable", error.reason)]
@@ -148,7 +154,7 @@ def _check(
         )
         by_record = file.info.name in recorded and not problems_of_file
         proven = not quick and (file.key_text is not None or by_record)
-        yield Checked(problems, proven=proven, facts=facts)
+        yield EntryCheck(problems, proven=proven, facts=facts)
 
 
 def _check_code(
@@ -156,21 +162,21 @@ def _check_code(
     info: FileInfo,
     quick: bool,
     recorded: RecordedDigest | None,
-    judge: Callable[[bytes], Found | None] | None,
+    check_source: Callable[[bytes], Found | None] | None,
 ) -> tuple[bool | None, Sequence[Found]]:
     """Rules 2, 7 and 8: what is wrong, and whether Python imports the kernel, or could."""
     is_source = info.name.endswith(".cpp")
-    if is_source and (quick or not (judge or recorded)):
+    if is_source and (quick or not (check_source or recorded)):
         return None, ()
     data = store.read(info.name, limit=_HEADER_BYTES if quick else _MAX_SOURCE_BYTES)
     importable: bool | None = None
     problem: Found | None = None
     if not is_source:
         importable = b"PyInit_" in data
-        problem = judge_header(data, info.size_bytes)
-    elif judge:
+        problem = check_shared_object(data, info.size_bytes)
+    elif check_source:
         importable = split_source(data).bindings is not None
-        problem = judge(data)
+        problem = check_source(data)
     if recorded and not problem and digest_of_code(data) != recorded.sha256:
         problem = "digest-mismatch", "not the bytes that were recorded when it was compiled"
         if not recorded.binding:
@@ -190,7 +196,7 @@ def _check_source(store: Store, key: str, info: FileInfo) -> list[Found]:
 def check_beside(
     scan_result: TorchScan,
     files: Sequence[CodeFile],
-    checks: Mapping[str, Checked],
+    checks: Mapping[str, EntryCheck],
     options: VerifyOptions,  # noqa: ARG001 - what was not read has no facts
 ) -> Iterator[Problem]:
     """Yield what graphs refer to that is not there (rule 6), and kernels with their sources."""
@@ -201,9 +207,9 @@ def check_beside(
     names = {info.name for _, info in inventory.files()}
     for file in files:
         name, checked = file.info.name, checks[file.info.name]
-        twin = twin_of(name)
-        if twin in names:
-            yield from _check_twin(name, checked, twin, checks.get(twin))
+        pair_name = paired_file(name)
+        if pair_name in names:
+            yield from _check_paired_file(name, checked, pair_name, checks.get(pair_name))
         facts = checked.facts
         if not isinstance(facts, GraphFacts) or facts.problems:
             continue
@@ -218,18 +224,20 @@ def check_beside(
             yield Problem(name, "missing-source", detail, file.key_text)
 
 
-def _is_corrupt(checked: Checked) -> bool:
+def _is_corrupt(checked: EntryCheck) -> bool:
     return any(problem.kind in CORRUPT for problem in checked.problems)
 
 
-def _check_twin(name: str, checked: Checked, twin: str, other: Checked | None) -> Iterator[Problem]:
+def _check_paired_file(
+    name: str, checked: EntryCheck, pair_name: str, other: EntryCheck | None
+) -> Iterator[Problem]:
     """A source and what was compiled of it are worth nothing without each other.
 
     Torch compiles whatever source is there, and loads whatever kernel.
     """
     if _is_corrupt(checked) and not (other and _is_corrupt(other)):
         detail = f"belongs to {name.rpartition('/')[2]}, which is damaged"
-        yield Problem(twin, "source-mismatch", detail)
+        yield Problem(pair_name, "source-mismatch", detail)
     elif checked.facts is True and other and other.facts is False and name.endswith(".cpp"):
-        for half in (twin, name):
+        for half in (pair_name, name):
             yield Problem(half, "source-mismatch", "the kernel has no function to import it by")

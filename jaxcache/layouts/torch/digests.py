@@ -14,7 +14,7 @@ from jaxcache.cache.ledger.record import PAYLOAD, Event
 from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.cache.verify.check import RecordedDigest
 from jaxcache.layouts.torch.inventory import take_inventory
-from jaxcache.layouts.torch.names import TorchKind, twin_of
+from jaxcache.layouts.torch.names import TorchKind, paired_file
 from jaxcache.model import FileInfo
 from jaxcache.store.base import Store, StoreError
 
@@ -60,7 +60,7 @@ def known_digests(store: Store, files: Iterable[FileInfo]) -> Mapping[str, Recor
     return {
         name: RecordedDigest(
             record.payload_sha256 or "",
-            name.endswith(".cpp") or not same.isdisjoint((name, twin_of(name))),
+            name.endswith(".cpp") or not same.isdisjoint((name, paired_file(name))),
         )
         for name, (record, _) in digests.items()
     }

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from jaxcache.cache.doctor.facts import Finding, HostFacts, Setting
-from jaxcache.cache.doctor.survey import look_at_host
+from jaxcache.cache.doctor.collect import collect_host_facts
+from jaxcache.cache.doctor.inputs import Finding, HostFacts, Setting
 from jaxcache.cache.scan import Progress, ScanAids
 from jaxcache.errors import NoCacheError
 from jaxcache.layouts.torch.names import AOT_DIR, FX_DIR, own_directory
@@ -88,8 +88,8 @@ def diagnose(
     except NoCacheError:
         store = None
     scan_result = scan(store, ScanAids(progress=progress)) if store else None
-    facts = _Facts(path, env, look_at_host(path), store, scan_result, refused)
-    findings = [f for find in _TRAPS for f in find(facts)]
+    facts = _Facts(path, env, collect_host_facts(path), store, scan_result, refused)
+    findings = [f for find in _CHECKS for f in find(facts)]
     return TorchDiagnosis(
         path,
         store is not None,
@@ -236,8 +236,8 @@ def _compilers(store: Store, scan_result: TorchScan) -> Iterator[str]:
                 yield match[0].decode("ascii", "replace")
 
 
-#: Every trap that is known, in the order of the report.
-_TRAPS = (
+#: Every check, in the order of the report.
+_CHECKS = (
     find_caches_off,
     find_bypasses,
     find_remote,

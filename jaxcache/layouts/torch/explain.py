@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from jaxcache.cache.explain.churn import Churn, rank_churn
 from jaxcache.cache.explain.sides import Comparison, Compile, Difference, Explanation
-from jaxcache.cache.select import select_by_keys
+from jaxcache.cache.selection import select_by_keys
 from jaxcache.errors import JaxcacheError
-from jaxcache.layouts.torch.graph import Component, Graph, examine_file
+from jaxcache.layouts.torch.graph import Component, Graph, read_graph_file
 from jaxcache.layouts.torch.names import GraphFile
 from jaxcache.layouts.torch.scan import GraphEntry, TorchScan, scan
 from jaxcache.model import Entry
@@ -75,7 +75,7 @@ def explain_graphs(keys: Sequence[str], url: str) -> Explanation:
     scan_result = scan(store, details=False)
     rights = _resolve(store, scan_result, keys[-1])
     if len(keys) > 1:
-        pairs = _pair(_resolve(store, scan_result, keys[0]), rights)
+        pairs = _match_graphs(_resolve(store, scan_result, keys[0]), rights)
         name = keys[0]
     else:
         pairs = [(_nearest(store, scan_result, right), right) for right in rights[:1]]
@@ -136,12 +136,12 @@ def _comparison(left: _Read, right: _Read) -> Comparison:
     return Comparison(_compile(left), _compile(right), tuple(_compare(left, right)))
 
 
-def _pair(lefts: list[_Read], rights: list[_Read]) -> list[tuple[_Read, _Read]]:
+def _match_graphs(lefts: list[_Read], rights: list[_Read]) -> list[tuple[_Read, _Read]]:
     """Forward with forward and backward with backward; one alone with the nearest there."""
     if len(lefts) == len(rights):
         return list(zip(lefts, rights, strict=True))
     if len(lefts) < len(rights):
-        return [(right, left) for left, right in _pair(rights, lefts)]
+        return [(right, left) for left, right in _match_graphs(rights, lefts)]
     return [(min(lefts, key=lambda left: len(_differing(left, r))), r) for r in rights]
 
 
@@ -151,7 +151,7 @@ def _resolve(store: Store, scan_result: TorchScan, wanted: str) -> list[_Read]:
     first = next(g for g in scan_result.inventory.graphs if g.info.name == entries[0].file)
     if first.tier == "fxgraph":
         return [_read(store, first)]
-    graph = examine_file(store, first)
+    graph = read_graph_file(store, first)
     below = {g.key: g for g in reversed(scan_result.inventory.graphs) if g.tier == "fxgraph"}
     graphs = [below[key] for key in graph.references if key in below]
     if not graphs:
@@ -164,7 +164,7 @@ def _resolve(store: Store, scan_result: TorchScan, wanted: str) -> list[_Read]:
 
 
 def _read(store: Store, file: GraphFile) -> _Read:
-    graph = examine_file(store, file)
+    graph = read_graph_file(store, file)
     if not isinstance(graph, Graph) or not graph.key_lines:
         raise JaxcacheError(
             f"{file.name} does not record its key",

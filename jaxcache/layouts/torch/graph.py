@@ -1,4 +1,4 @@
-"""Read and judge AOTAutogradCache and FxGraphCache entries with the inert machine.
+"""Read and check AOTAutogradCache and FxGraphCache entries with the pickle interpreter.
 
 Source of the fields: ``AOTAutogradResult`` (``torch/_functorch/_aot_autograd``) and
 ``CompiledFxGraph`` (``torch/_inductor/output_code.py``), torch 2.13. A field that another version
@@ -151,8 +151,8 @@ def _is_expected(name: str) -> bool:
     return bool(_EXPECTED_NAMES.fullmatch(name)) or name.partition(".")[0] in EXPECTED_PACKAGES
 
 
-def examine_file(store: Store, file: GraphFile) -> GraphFacts:
-    """Read and judge one file: a :class:`Graph`, or its problems where it cannot be read.
+def read_graph_file(store: Store, file: GraphFile) -> GraphFacts:
+    """Read and check one file: a :class:`Graph`, or its problems where it cannot be read.
 
     Raises:
         MissingError: it is gone.
@@ -166,10 +166,10 @@ def examine_file(store: Store, file: GraphFile) -> GraphFacts:
         if error.code == "missing":
             raise
         return GraphFacts(problems=(("unreadable", error.reason),))
-    return examine(data, file.tier, file.key, file.digest)
+    return read_graph(data, file.tier, file.key, file.digest)
 
 
-def examine(data: bytes, tier: TorchTier, key: str, digest: str) -> GraphFacts:
+def read_graph(data: bytes, tier: TorchTier, key: str, digest: str) -> GraphFacts:
     """Judge the bytes of a graph that is stored under a key and a digest."""
     if not data:
         return GraphFacts(problems=(("empty", "empty: torch fails to load it and compiles again"),))

@@ -66,7 +66,7 @@ def read_code(store: Store, info: FileInfo) -> bytes:
         return b""
 
 
-class SourceJudge:
+class SourceChecker:
     """Compares the sources of kernels with the ``.py`` that embed them.
 
     Args:
@@ -87,8 +87,8 @@ class SourceJudge:
             embedded_source for digest, embedded_source in embedded.items() if digest not in intact
         ]
 
-    def judge(self, data: bytes) -> Found | None:
-        """Judge one ``.main.cpp``; None where nothing speaks against it."""
+    def check_source(self, data: bytes) -> Found | None:
+        """Return what is wrong with one ``.main.cpp``; None where nothing is."""
         if not data.strip():
             return "empty", "no code: torch would compile it, and fail in every run"
         if b"\0" in data:
@@ -124,7 +124,7 @@ def _same_bytes(left: bytes, right: bytes) -> int:
     return next((i for i in range(shorter) if left[i] != right[i]), shorter)
 
 
-def judge_header(head: bytes, size_bytes: int) -> Found | None:
+def check_shared_object(head: bytes, size_bytes: int) -> Found | None:
     """Judge the first 64 bytes of a file of that size."""
     if not head:
         return "empty", "no bytes: torch cannot load it"

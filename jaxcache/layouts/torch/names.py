@@ -196,7 +196,7 @@ def lock_path(key: str) -> str:
     return f"{LOCK_DIR}/{key}.lock"
 
 
-def twin_of(name: str) -> str | None:
+def paired_file(name: str) -> str | None:
     """The source of a kernel or probe, and of a source what is compiled of it; None of others."""
     stem, dot, suffix = name.rpartition(".")
     other = {"cpp": "so", "so": "cpp"}.get(suffix)

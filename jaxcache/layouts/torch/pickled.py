@@ -88,7 +88,7 @@ class PickledTable:
 
 
 @dataclass(slots=True, eq=False)
-class Bag:
+class PickledSet:
     """A set or frozenset."""
 
     items: list[Any] = field(default_factory=list)
@@ -114,7 +114,7 @@ def _inside(value: Any) -> list[Any] | None:
         return list(value)
     if isinstance(value, PickledTable):
         return [part for pair in value.items for part in pair]
-    if isinstance(value, Bag):
+    if isinstance(value, PickledSet):
         return value.items
     if isinstance(value, PickledRecord):
         return [value.callee, value.arguments, value.state, *value.items]
@@ -124,7 +124,7 @@ def _inside(value: Any) -> list[Any] | None:
 _MARK = object()
 
 
-class Machine:
+class PickleInterpreter:
     """Stack, memo and marks."""
 
     def __init__(self) -> None:
@@ -223,7 +223,7 @@ class Machine:
 
     def _bag(self, _: Any) -> None:
         items = self._pop_to_mark()
-        self._push(Bag(items), items)
+        self._push(PickledSet(items), items)
 
     def _set_item(self, _: Any) -> None:
         value = self._pop()
@@ -307,49 +307,49 @@ _LITERALS = frozenset(
         "BINFLOAT",
     )
 )
-_Handler = Callable[[Machine, Any], object]
+_Handler = Callable[[PickleInterpreter, Any], object]
 #: Operations that only differ in how their argument is written, by what they do.
 _SHARED: dict[_Handler, str] = {
     lambda *_: None: "PROTO FRAME",  # a version or a length, which bind nobody
-    Machine._put: "PUT BINPUT LONG_BINPUT",
-    Machine._get: "GET BINGET LONG_BINGET",
+    PickleInterpreter._put: "PUT BINPUT LONG_BINPUT",
+    PickleInterpreter._get: "GET BINGET LONG_BINGET",
     lambda machine, number: machine._push_global("copyreg extension", str(number)): (
         "EXT1 EXT2 EXT4"
     ),
-    Machine._reduce: "REDUCE NEWOBJ",
+    PickleInterpreter._reduce: "REDUCE NEWOBJ",
 }
 _HANDLERS: dict[str, _Handler] = {
     **{name: handler for handler, names in _SHARED.items() for name in names.split()},
-    "MARK": Machine._mark,
-    "STOP": Machine._stop,
-    "POP": Machine._discard,
+    "MARK": PickleInterpreter._mark,
+    "STOP": PickleInterpreter._stop,
+    "POP": PickleInterpreter._discard,
     "POP_MARK": lambda machine, _: machine._pop_to_mark(),
     "DUP": lambda machine, _: machine._stack.append(machine._top()),
     "MEMOIZE": lambda machine, _: machine._put(len(machine._memo)),
-    "LIST": Machine._list,
+    "LIST": PickleInterpreter._list,
     "EMPTY_LIST": lambda machine, _: machine._push([]),
-    "TUPLE": Machine._tuple,
+    "TUPLE": PickleInterpreter._tuple,
     "EMPTY_TUPLE": lambda machine, _: machine._short_tuple(0),
     "TUPLE1": lambda machine, _: machine._short_tuple(1),
     "TUPLE2": lambda machine, _: machine._short_tuple(2),
     "TUPLE3": lambda machine, _: machine._short_tuple(3),
-    "DICT": Machine._table,
+    "DICT": PickleInterpreter._table,
     "EMPTY_DICT": lambda machine, _: machine._push(PickledTable()),
-    "FROZENSET": Machine._bag,
-    "EMPTY_SET": lambda machine, _: machine._push(Bag()),
+    "FROZENSET": PickleInterpreter._bag,
+    "EMPTY_SET": lambda machine, _: machine._push(PickledSet()),
     "APPEND": lambda machine, _: machine._fill([machine._pop()], list),
     "APPENDS": lambda machine, _: machine._fill(machine._pop_to_mark(), list),
-    "SETITEM": Machine._set_item,
+    "SETITEM": PickleInterpreter._set_item,
     "SETITEMS": lambda machine, _: machine._fill(machine._pop_to_mark(), PickledTable),
-    "ADDITEMS": lambda machine, _: machine._fill(machine._pop_to_mark(), Bag),
-    "GLOBAL": Machine._global,
-    "STACK_GLOBAL": Machine._stack_global,
-    "NEWOBJ_EX": Machine._new_object_with_names,
-    "OBJ": Machine._object,
-    "INST": Machine._instance,
+    "ADDITEMS": lambda machine, _: machine._fill(machine._pop_to_mark(), PickledSet),
+    "GLOBAL": PickleInterpreter._global,
+    "STACK_GLOBAL": PickleInterpreter._stack_global,
+    "NEWOBJ_EX": PickleInterpreter._new_object_with_names,
+    "OBJ": PickleInterpreter._object,
+    "INST": PickleInterpreter._instance,
     "PERSID": lambda machine, name: machine._call(None, (name,)),
     "BINPERSID": lambda machine, _: machine._call(None, (machine._pop(),)),
-    "BUILD": Machine._build,
+    "BUILD": PickleInterpreter._build,
 }
 
 
@@ -372,7 +372,7 @@ def read_pickle(data: bytes, *, max_operations: int = MAX_OPERATIONS) -> Pickle:
     if len(data) > MAX_BYTES:
         raise PickleError(f"{len(data)} bytes, more than the {MAX_BYTES} that are read")
     stream = io.BytesIO(data)
-    machine = Machine()
+    machine = PickleInterpreter()
     count = 0
     try:
         for opcode, argument, _ in pickletools.genops(stream):

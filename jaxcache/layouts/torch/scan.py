@@ -12,7 +12,7 @@ from jaxcache.cache.index import FactIndex
 from jaxcache.cache.parallel import spread
 from jaxcache.cache.scan import NO_AIDS, ScanAids
 from jaxcache.core.use import FileDates, LastUses
-from jaxcache.layouts.torch.graph import GraphFacts, examine_file
+from jaxcache.layouts.torch.graph import GraphFacts, read_graph_file
 from jaxcache.layouts.torch.inventory import TorchInventory, take_inventory
 from jaxcache.layouts.torch.names import GraphFile
 from jaxcache.model import Entry, FileInfo, Platform, Problem
@@ -94,7 +94,7 @@ def scan(
     store: Store,
     aids: ScanAids = NO_AIDS,
     *,
-    heads: bool = True,  # noqa: ARG001 - a graph has nothing that is cheaper to read than all of it
+    headers: bool = True,  # noqa: ARG001 - a graph has nothing that is cheaper to read than all of it
     details: bool = True,
     deep: bool = True,  # noqa: ARG001 - every folder is walked anyway
 ) -> TorchScan:
@@ -154,7 +154,7 @@ def _read(store: Store, files: Sequence[GraphFile], aids: ScanAids) -> dict[str,
 def _read_facts(store: Store, files: Sequence[GraphFile]) -> Iterator[GraphFacts]:
     for file in files:
         try:
-            yield examine_file(store, file).facts()
+            yield read_graph_file(store, file).facts()
         except MissingError:
             yield GraphFacts(gone=True)
 

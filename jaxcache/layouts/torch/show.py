@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from jaxcache.cache.explain.sides import Comparison
-from jaxcache.cache.select import select_by_keys
+from jaxcache.cache.selection import select_by_keys
+from jaxcache.layouts.torch.dependencies import dependencies_of, resolve_dependencies
 from jaxcache.layouts.torch.explain import compare_with_nearest
-from jaxcache.layouts.torch.graph import Graph, GraphFacts, examine, examine_file
+from jaxcache.layouts.torch.graph import Graph, GraphFacts, read_graph, read_graph_file
 from jaxcache.layouts.torch.inventory import TorchInventory
-from jaxcache.layouts.torch.links import files_below, link
 from jaxcache.layouts.torch.names import GraphFile, digest_of, parse_path
 from jaxcache.layouts.torch.pickled import MAX_BYTES
 from jaxcache.layouts.torch.scan import GraphEntry, make_scan, scan
@@ -17,7 +17,7 @@ from jaxcache.store.base import MissingError, Store
 
 
 @dataclass(frozen=True, slots=True)
-class ShownGraph:
+class GraphDetails:
     """One graph with its contents."""
 
     cache_dir: str
@@ -38,7 +38,7 @@ class ShownGraph:
         return bool(self.problems)
 
 
-def show_graphs(store: Store, wanted: str) -> list[ShownGraph]:
+def show_graphs(store: Store, wanted: str) -> list[GraphDetails]:
     """Read the graphs that a KEY means: one, or several where it is a glob or has several files.
 
     Raises:
@@ -55,13 +55,16 @@ def show_graphs(store: Store, wanted: str) -> list[ShownGraph]:
     _examine(store, below, facts)
     read = make_scan(scan_result.inventory, facts)
     sources = {key for f in facts.values() for key in f.needs}
-    links = link(store, scan_result.inventory, sources=sources)
+    dependencies = resolve_dependencies(store, scan_result.inventory, sources=sources)
     entries = {e.file: e for e in read.entries}
     shown = []
     for file in files:
         if file.info.name in facts:
             belonging = tuple(
-                {i.name: i for i in files_below(file, facts, links, scan_result.inventory)}.values()
+                {
+                    i.name: i
+                    for i in dependencies_of(file, facts, dependencies, scan_result.inventory)
+                }.values()
             )
             entry = replace(entries[file.info.name], dependants=tuple(i.name for i in belonging))
             shown.append(
@@ -78,7 +81,7 @@ def _examine(
 ) -> None:
     for file in files:
         try:
-            facts_by_file[file.info.name] = examine_file(store, file)
+            facts_by_file[file.info.name] = read_graph_file(store, file)
         except MissingError:
             continue
 
@@ -89,9 +92,9 @@ def _shown(
     facts: GraphFacts,
     files: tuple[FileInfo, ...],
     inventory: TorchInventory,
-) -> ShownGraph:
+) -> GraphDetails:
     present = inventory.sources.keys() | {g.key for g in inventory.graphs}
-    return ShownGraph(
+    return GraphDetails(
         store.url,
         entry,
         facts if isinstance(facts, Graph) else None,
@@ -101,7 +104,7 @@ def _shown(
     )
 
 
-def show_graph_file(store: Store, name: str) -> list[ShownGraph]:
+def show_graph_file(store: Store, name: str) -> list[GraphDetails]:
     """Read one file that holds a pickle, wherever it lies.
 
     Raises:
@@ -110,14 +113,14 @@ def show_graph_file(store: Store, name: str) -> list[ShownGraph]:
     info = store.info(name)
     data = store.read(name, limit=MAX_BYTES + 1)
     digest = digest_of(data)
-    examined = examine(data, "fxgraph", "", digest)
-    if not isinstance(examined, Graph) or examined.own_key is None:
-        examined = examine(data, "aotautograd", "", digest)
-    problems = tuple(p for p in examined.problems if p[0] != "key-mismatch")
+    graph_facts = read_graph(data, "fxgraph", "", digest)
+    if not isinstance(graph_facts, Graph) or graph_facts.own_key is None:
+        graph_facts = read_graph(data, "aotautograd", "", digest)
+    problems = tuple(p for p in graph_facts.problems if p[0] != "key-mismatch")
     if parse_path(name).digest not in (None, digest):
         problems += (("digest-mismatch", "its bytes are not the ones that it is named by"),)
-    examined = replace(examined, problems=problems)
-    own = isinstance(examined, Graph) and examined.own_key
+    graph_facts = replace(graph_facts, problems=problems)
+    own = isinstance(graph_facts, Graph) and graph_facts.own_key
     file = GraphFile(info, "fxgraph" if own else "aotautograd", own or name, digest)
-    read = make_scan(TorchInventory(graphs=[file]), {name: examined})
-    return [_shown(store, read.entries[0], examined, (), TorchInventory())]
+    read = make_scan(TorchInventory(graphs=[file]), {name: graph_facts})
+    return [_shown(store, read.entries[0], graph_facts, (), TorchInventory())]

@@ -7,9 +7,9 @@ names tells whether two caches hold the same.
 from collections.abc import Iterable
 
 from jaxcache.cache.bundle.format import Bundle, ContentReader
-from jaxcache.cache.diff import DiffSide, Held
+from jaxcache.cache.diff import DiffEntry, DiffSide
 from jaxcache.cache.scan import Progress, ScanAids
-from jaxcache.layouts.torch.graph import GraphFacts, examine
+from jaxcache.layouts.torch.graph import GraphFacts, read_graph
 from jaxcache.layouts.torch.inventory import TorchInventory
 from jaxcache.layouts.torch.names import GraphFile, as_graph
 from jaxcache.layouts.torch.pickled import MAX_BYTES
@@ -48,7 +48,7 @@ def read_bundle(bundle: Bundle) -> DiffSide:
             continue
         data = b"".join(content.take(file.size_bytes))
         graphs.append(graph)
-        facts[file.name] = examine(data, graph.tier, graph.key, graph.digest)
+        facts[file.name] = read_graph(data, graph.tier, graph.key, graph.digest)
     scan_result = make_scan(TorchInventory(graphs), facts)
     names = [f.name for f in bundle.manifest.files]
     return _side(bundle.name, scan_result, names, bundle.manifest_sha256)
@@ -57,7 +57,7 @@ def read_bundle(bundle: Bundle) -> DiffSide:
 def _side(
     location: str, scan_result: TorchScan, names: Iterable[str], reference: str = ""
 ) -> DiffSide:
-    entries: dict[str, Held] = {}
+    entries: dict[str, DiffEntry] = {}
     damaged: list[Problem] = []
     for entry in sorted(scan_result.entries, key=lambda e: e.file):
         facts = scan_result.facts.get(entry.file, GraphFacts(gone=True))
@@ -69,5 +69,5 @@ def _side(
             size = entry.size_bytes
             seconds = entry.compile_seconds or 0.0
             # Torch takes the first by name.
-            entries.setdefault(key, Held(key, stands_for, size, size, seconds))
+            entries.setdefault(key, DiffEntry(key, stands_for, size, size, seconds))
     return DiffSide(location, entries, tuple(damaged), reference, frozenset(names), "torch", False)

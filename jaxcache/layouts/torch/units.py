@@ -17,8 +17,8 @@ from jaxcache.cache.prune.removable import RemovableItem, RemovableSet, hold_you
 from jaxcache.cache.prune.removal import Hold, Removal, RemovalKind
 from jaxcache.core.eviction import Candidate, estimate_hits
 from jaxcache.errors import UsageError
+from jaxcache.layouts.torch.dependencies import Dependencies, dependencies_of, resolve_dependencies
 from jaxcache.layouts.torch.graph import GraphFacts
-from jaxcache.layouts.torch.links import Links, files_below, link
 from jaxcache.layouts.torch.names import GraphFile, TorchKind, parse_path
 from jaxcache.layouts.torch.scan import GraphEntry, TorchScan
 from jaxcache.model import FileInfo
@@ -38,7 +38,7 @@ _ORDER = (
 _UNREAD = GraphFacts()
 
 
-def rank(name: str) -> int:
+def removal_rank(name: str) -> int:
     """The place of a file in the order of removal."""
     kind = parse_path(name).kind
     return _ORDER.index(kind) if kind in _ORDER else -1
@@ -64,7 +64,7 @@ def find_removable(
     """
     if options and options.legacy:
         raise UsageError("--legacy is for JAX's caches")
-    links = link(store, scan_result.inventory)
+    dependencies = resolve_dependencies(store, scan_result.inventory)
     grace_ns = int(options.grace_seconds * NS_PER_SECOND) if options else 0
     size_bytes = counted_bytes(scan_result.inventory.files())
     tidy = bool(
@@ -84,7 +84,9 @@ def find_removable(
                 removal = _removal(graph.info, entries)._replace(compile_seconds=0.0)
                 others.append(other_item(removal, reason="duplicate"))
     protected: dict[str, Hold] = {**dict.fromkeys(keep, "kept"), **dict.fromkeys(pinned, "pinned")}
-    units = list(_units(scan_result, links, entries, duplicates, now_ns, grace_ns, protected))
+    units = list(
+        _units(scan_result, dependencies, entries, duplicates, now_ns, grace_ns, protected)
+    )
     # Of a graph that cannot be opened it is not known what it needs, so that nothing is an orphan.
     unread = any(
         k == "unreadable" for facts in scan_result.facts.values() for k, _ in facts.problems
@@ -129,7 +131,7 @@ def _removal(
 
 def _units(
     scan_result: TorchScan,
-    links: Links,
+    dependencies: Dependencies,
     entries: dict[str, GraphEntry],
     duplicates: Collection[str],
     now_ns: int,
@@ -148,7 +150,7 @@ def _units(
         if graph.info.name not in entries:
             continue
         if graph.tier == "aotautograd" or graph.key not in referred:
-            below = files_below(graph, scan_result.facts, links, scan_result.inventory)
+            below = dependencies_of(graph, scan_result.facts, dependencies, scan_result.inventory)
             files = {i.name: i for i in below if i.name not in duplicates}
             item = _unit(graph, files.values(), entries, now_ns, grace_ns, protected)
             item.alternatives = tuple(_alternatives(graph, files, scan_result))

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jaxcache.errors import NoCacheError
-from jaxcache.store.object.patience import Requests
-from jaxcache.store.object.traffic import TRAFFIC
+from jaxcache.store.object.request_stats import TRAFFIC
+from jaxcache.store.object.retry import Requests
 
 #: Behind every name that begins with the folder before it.
 _LAST = "\U0010ffff"
@@ -26,7 +26,7 @@ _MAX_NAME_LENGTH = 4096
 _LOOK_SECONDS = 0.05
 
 
-class Lister:
+class ListPager:
     """Lists what lies below a folder, anew for each call of :meth:`objects`.
 
     Args:
@@ -110,7 +110,7 @@ def _resident_bytes() -> int:
 
 
 class _Pages:
-    def __init__(self, lister: Lister, lead: str) -> None:
+    def __init__(self, lister: ListPager, lead: str) -> None:
         self._lister = lister
         self._lead = lead
         self._after: str | None = None

@@ -9,11 +9,10 @@ from functools import partial
 from typing import Any, BinaryIO, TypeVar, cast
 
 from jaxcache.model import FileInfo
-from jaxcache.store.ahead import in_order
 from jaxcache.store.base import (
     ChangedError,
     ExistsError,
-    Fetched,
+    FetchedFile,
     MissingError,
     NewFile,
     StoreError,
@@ -21,11 +20,12 @@ from jaxcache.store.base import (
     or_error,
     same_file,
 )
+from jaxcache.store.concurrency import map_ordered
 from jaxcache.store.object.failures import OutOfRangeError
-from jaxcache.store.object.listing import Lister
+from jaxcache.store.object.listing import ListPager
 from jaxcache.store.object.metadata import attributes_of, digest_in, file_info, info_of
-from jaxcache.store.object.patience import Requests
-from jaxcache.store.object.traffic import TRAFFIC, Verb
+from jaxcache.store.object.request_stats import TRAFFIC, Verb
+from jaxcache.store.object.retry import Requests
 
 _Result = TypeVar("_Result")
 #: The most that S3 takes in one request (5 GiB, "Amazon S3 quotas"), and far more than the 2 GiB
@@ -58,7 +58,7 @@ class ObjectStore:
         self.writable = writable
         self._client = client
         self._requests = Requests(url)
-        self._lister = Lister(client, self._requests, can_skip=can_skip)
+        self._lister = ListPager(client, self._requests, can_skip=can_skip)
 
     def __repr__(self) -> str:
         return f"ObjectStore({self.url!r})"
@@ -108,7 +108,7 @@ class ObjectStore:
         return data
 
     def read_many(self, names: Sequence[str], *, limit: int) -> Iterator[bytes | StoreError]:
-        return in_order(lambda name: or_error(lambda: self.read(name, limit=limit)), names)
+        return map_ordered(lambda name: or_error(lambda: self.read(name, limit=limit)), names)
 
     def open(self, name: str) -> BinaryIO:
         """Copy an object to where it can be read back and forth, in one request.
@@ -141,15 +141,15 @@ class ObjectStore:
         return self._get("get", name, take)
 
     def open_many(self, names: Sequence[str]) -> Iterator[BinaryIO | StoreError]:
-        return in_order(lambda name: or_error(lambda: self.open(name)), names)
+        return map_ordered(lambda name: or_error(lambda: self.open(name)), names)
 
-    def fetch(self, name: str, *, limit: int) -> Fetched:
+    def fetch(self, name: str, *, limit: int) -> FetchedFile:
         """Read a whole object; the digest that it was written with is checked.
 
         Objects of other writers have none.
         """
 
-        def take(result: Any) -> Fetched:
+        def take(result: Any) -> FetchedFile:
             meta = result.meta
             attributes = result.attributes
             _check_size(name, meta, limit)
@@ -157,7 +157,7 @@ class ObjectStore:
             _check_whole(len(data), meta)
             TRAFFIC.add(received_bytes=len(data))
             _check_digest(name, hashlib.sha256(data).hexdigest(), attributes)
-            return Fetched(data, info_of(meta, attributes))
+            return FetchedFile(data, info_of(meta, attributes))
 
         return self._get("get", name, take)
 
@@ -289,7 +289,7 @@ class ObjectStore:
             if names:
                 self._delete(names)
         except StoreError:
-            yield from in_order(lambda name: or_error(lambda: self._delete_one(name)), names)
+            yield from map_ordered(lambda name: or_error(lambda: self._delete_one(name)), names)
         else:
             yield from (True for _ in names)
 
@@ -310,7 +310,7 @@ class ObjectStore:
                 if meta["path"] >= last:
                     break
             return infos
-        looks = in_order(lambda file: or_error(lambda: self.info(file.name)), files)
+        looks = map_ordered(lambda file: or_error(lambda: self.info(file.name)), files)
         return {info.name: info for info in looks if isinstance(info, FileInfo)}
 
     def _delete(self, names: Sequence[str]) -> None:

@@ -17,7 +17,7 @@ from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.units import format_install
 from jaxcache.warm.compiling.plan import CompilePlan, Job
 from jaxcache.warm.compiling.pool import CompileWatcher
-from jaxcache.warm.compiling.report import Compiled
+from jaxcache.warm.compiling.report import CompileResult
 from jaxcache.warm.compiling.session import Session
 from jaxcache.warm.compiling.worker import Answer, JobFailure, Processes, Worker
 from jaxcache.warm.interpreter import find_python
@@ -27,7 +27,7 @@ _CONNECT_SECONDS = 30
 
 def compile_on_cluster(
     address: str, plan: CompilePlan, session: Session, watcher: CompileWatcher | None
-) -> tuple[list[Compiled], list[JaxcacheError], bool]:
+) -> tuple[list[CompileResult], list[JaxcacheError], bool]:
     """Do all jobs of a plan, or as many as an interrupt leaves time for.
 
     Returns:
@@ -51,7 +51,7 @@ def compile_on_cluster(
             code="no-cluster",
             hint="use the address that dask scheduler prints, such as tcp://10.0.0.1:8786",
         ) from error
-    results: dict[int, Compiled] = {}
+    results: dict[int, CompileResult] = {}
     interrupted = False
     with client, client.as_current():
         futures = _submit(client, plan, session)
@@ -91,7 +91,7 @@ def _submit(client: Any, plan: CompilePlan, session: Session) -> dict[Any, tuple
     return futures
 
 
-def _conclude(future: Any, job: Job, session: Session) -> Compiled:
+def _conclude(future: Any, job: Job, session: Session) -> CompileResult:
     try:
         answer, data = future.result()
     except Exception as error:  # the cluster's own: a worker lost too often, no jaxcache there

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from jaxcache.errors import JaxcacheError
 from jaxcache.warm.compiling.plan import Job
-from jaxcache.warm.compiling.report import Compiled
+from jaxcache.warm.compiling.report import CompileResult
 from jaxcache.warm.compiling.session import Session
 from jaxcache.warm.compiling.worker import Processes, Worker, launch_kind
 
@@ -26,7 +26,7 @@ class CompileWatcher(Protocol):
     def begin(self, job: Job) -> None:
         """Show that a worker started a job."""
 
-    def end(self, job: Job, result: Compiled) -> None:
+    def end(self, job: Job, result: CompileResult) -> None:
         """Show that a job ended."""
 
 
@@ -43,7 +43,7 @@ class Pool:
     workers: int
     memory_bytes: int | None = None
     watcher: CompileWatcher | None = None
-    results: dict[int, Compiled] = field(default_factory=dict)
+    results: dict[int, CompileResult] = field(default_factory=dict)
     """By position of the job in what :meth:`run` was given."""
     _left: list[tuple[int, Job]] = field(default_factory=list)
     refusals: dict[tuple[object, ...], JaxcacheError] = field(default_factory=dict)
@@ -60,9 +60,9 @@ class Pool:
             Whether it was interrupted.
         """
         self._left = list(enumerate(jobs))
-        gate = MemoryGate(self.memory_bytes, self._pids)
+        limiter = MemoryLimiter(self.memory_bytes, self._pids)
         threads = [
-            threading.Thread(target=self._guarded, args=(gate,), daemon=True)
+            threading.Thread(target=self._guarded, args=(limiter,), daemon=True)
             for _ in range(min(self.workers, len(jobs)))
         ]
         interrupted = False
@@ -92,19 +92,19 @@ class Pool:
         for processes in running:
             processes.kill()
 
-    def _guarded(self, gate: "MemoryGate") -> None:
+    def _guarded(self, limiter: "MemoryLimiter") -> None:
         try:
-            self._work(gate)
+            self._work(limiter)
         except BaseException as error:
             self._crash = error
             self._stop()
 
-    def _work(self, gate: "MemoryGate") -> None:
+    def _work(self, limiter: "MemoryLimiter") -> None:
         worker = Worker(self._start, self._end, lambda: self._stopped)
         try:
             while (taken := self._take(worker.kind)) is not None:
                 position, job = taken
-                with gate.admitted(give_back=worker.clear):
+                with limiter.admitted(give_back=worker.clear):
                     if self.watcher:
                         self.watcher.begin(job)
                     answer = self.session.attempt(worker, job)
@@ -179,7 +179,7 @@ def resident_bytes(pids: Iterable[int]) -> int:
     return total
 
 
-class MemoryGate:
+class MemoryLimiter:
     """Lets a module begin only where the workers' memory allows it; one may always run.
 
     Args:

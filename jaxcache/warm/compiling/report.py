@@ -11,7 +11,7 @@ COMPILE_OUTCOMES: tuple[CompileOutcome, ...] = get_args(CompileOutcome)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compiled:
+class CompileResult:
     """One request and its end; a row of the JSON."""
 
     module: str
@@ -44,7 +44,7 @@ class CompileReport:
 
     cache_dir: str
     recipe: str
-    modules: tuple[Compiled, ...]
+    modules: tuple[CompileResult, ...]
     wall_seconds: float
     check: bool = False
     interrupted: bool = False

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
-from jaxcache.cache.allowed import MOST_DEVICES, MOST_PROCESSES
+from jaxcache.cache.allow_lists import MOST_DEVICES, MOST_PROCESSES
 from jaxcache.cache.leftovers import scratch_folder
 from jaxcache.cache.recipe.format import RecipeFile, open_recipe
 from jaxcache.errors import JaxcacheError, UsageError
@@ -15,10 +15,10 @@ from jaxcache.store.location import absolute_location
 from jaxcache.units import available_cores
 from jaxcache.warm.compiling.plan import CompilePlan, Job, parse_shard, plan_compile
 from jaxcache.warm.compiling.pool import CompileWatcher, Pool
-from jaxcache.warm.compiling.report import Compiled, CompileReport
+from jaxcache.warm.compiling.report import CompileReport, CompileResult
 from jaxcache.warm.compiling.session import Session, key_notes, refused, version_notes
 from jaxcache.warm.compiling.worker import Processes
-from jaxcache.warm.crosshost.cross import Cross, read_cross
+from jaxcache.warm.crosshost.cross_target import CrossTarget, read_cross
 from jaxcache.warm.delivery import Delivery
 from jaxcache.warm.interpreter import find_python
 
@@ -93,7 +93,7 @@ def _compile(
 
 def _compile_here(
     plan: CompilePlan, session: Session, watcher: CompileWatcher | None
-) -> tuple[list[Compiled], Sequence[JaxcacheError], bool]:
+) -> tuple[list[CompileResult], Sequence[JaxcacheError], bool]:
     options = session.options
     python = find_python(options.python)
     with scratch_folder("compile") as top:
@@ -148,7 +148,7 @@ def _check_size(plan: CompilePlan, options: CompileOptions) -> None:
             )
 
 
-def _check_target(plan: CompilePlan, target: Cross | None) -> None:
+def _check_target(plan: CompilePlan, target: CrossTarget | None) -> None:
     """Refuse a recipe that was recorded on another platform than the target's.
 
     Raises:

@@ -7,16 +7,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from jaxcache.cache.allowed import kept_flags
+from jaxcache.cache.allow_lists import kept_flags
 from jaxcache.cache.recipe.format import RecipeFile
 from jaxcache.cache.recipe.model import Environment, Request
 from jaxcache.cache.recipe.refusals import REFUSALS
 from jaxcache.entry.releases import CACHE_PATH
 from jaxcache.options.run import CompileOptions
 from jaxcache.warm.compiling.plan import Job
-from jaxcache.warm.compiling.report import Compiled, CompileOutcome
+from jaxcache.warm.compiling.report import CompileOutcome, CompileResult
 from jaxcache.warm.compiling.worker import Answer, HostJax, JobFailure, Worker
-from jaxcache.warm.crosshost.cross import Cross, frame_payload
+from jaxcache.warm.crosshost.cross_target import CrossTarget, frame_payload
 from jaxcache.warm.delivery import Delivery
 
 
@@ -29,7 +29,7 @@ class Session:
         delivery: Delivery,
         options: CompileOptions,
         used_at: str,
-        cross: Cross | None = None,
+        cross: CrossTarget | None = None,
     ) -> None:
         self._file = file
         self._reading = threading.Lock()
@@ -57,7 +57,7 @@ class Session:
 
     def conclude(
         self, job: Job, answer: Answer | JobFailure, data: bytes | None = None
-    ) -> Compiled:
+    ) -> CompileResult:
         """Take what came of one job, and bring what was written into the cache.
 
         Args:
@@ -95,7 +95,7 @@ class Session:
             tuning=answer.tuning,
         )
 
-    def _describe(self, job: Job, answer: Answer) -> Compiled:
+    def _describe(self, job: Job, answer: Answer) -> CompileResult:
         """Return the result of a job that was not compiled."""
         self.jax = self.jax or answer.jax
         differs = _differing(job.request, answer)
@@ -114,7 +114,7 @@ class Session:
         )
 
 
-def refused(request: Request, reason: str) -> Compiled:
+def refused(request: Request, reason: str) -> CompileResult:
     """Return the result of a request that cannot be compiled."""
     return _result(
         request,
@@ -126,9 +126,9 @@ def refused(request: Request, reason: str) -> Compiled:
     )
 
 
-def _result(request: Request, outcome: CompileOutcome, **facts: Any) -> Compiled:
+def _result(request: Request, outcome: CompileOutcome, **facts: Any) -> CompileResult:
     facts = {"key": request.key, **facts}
-    return Compiled(
+    return CompileResult(
         module=request.module,
         outcome=outcome,
         recorded_key=request.key,
@@ -180,7 +180,7 @@ def version_notes(environments: Sequence[Environment], jax: HostJax | None) -> I
         yield "this jaxlib is another build than the recorded one; keys do not distinguish builds"
 
 
-def key_notes(done: Sequence[Compiled]) -> Iterator[str]:
+def key_notes(done: Sequence[CompileResult]) -> Iterator[str]:
     """Say how many keys are not the recorded ones, and why."""
     if moved := sum(m.moved for m in done):
         yield (

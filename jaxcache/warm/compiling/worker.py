@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from jaxcache.cache.allowed import kept_flags, refused_options
+from jaxcache.cache.allow_lists import kept_flags, refused_options
 from jaxcache.cache.recipe.model import Environment, Request
 from jaxcache.errors import JaxcacheError, NoJaxError
 from jaxcache.warm.child import Child, DiedError
 from jaxcache.warm.compiling.plan import Job
-from jaxcache.warm.crosshost.cross import WITHOUT_HARDWARE
+from jaxcache.warm.crosshost.cross_target import WITHOUT_HARDWARE
 from jaxcache.warm.process import LIFTED, NO_JAX_HINT, free_port
 
 _START_SECONDS = 300.0
@@ -97,7 +97,7 @@ class Processes:
         environment: of the program that was recorded.
         devices: how many devices a CPU host pretends to have, if not as many as recorded.
         folder: each child writes into a folder of its own below.
-        target: the path that :meth:`jaxcache.warm.crosshost.cross.Cross.write_request` returned.
+        target: the path that :meth:`.cross_target.CrossTarget.write_request` returned.
 
     Raises:
         NoJaxError: there is no usable jax.
@@ -187,7 +187,7 @@ class _Process(Child):
         try:
             ready = self.answer(_START_SECONDS)
         except DiedError as error:
-            ready = {"why": "no-jax", "detail": self.last_words or str(error)}
+            ready = {"why": "no-jax", "detail": self.last_stderr_line or str(error)}
         detail = ready.get("detail") or ready.get("error")
         why = ready.get("why")
         if ready.get("caches"):

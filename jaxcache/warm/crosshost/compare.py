@@ -3,16 +3,16 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from jaxcache.cache.allowed import kept_flags
-from jaxcache.cache.ledger.record import Record
-from jaxcache.warm.child import ask_once
-from jaxcache.warm.crosshost.profile import Profile, ProfileError, make_profile
+from jaxcache.cache.allow_lists import kept_flags
+from jaxcache.cache.ledger.record import LedgerRecord
+from jaxcache.warm.child import query_once
+from jaxcache.warm.crosshost.target_profile import ProfileError, TargetProfile, make_profile
 from jaxcache.warm.interpreter import find_python
 
 _TIMEOUT_SECONDS = 300
 
 
-def capture_profile(python: str | None = None, *, now_ns: int, pod: bool = False) -> Profile:
+def capture_profile(python: str | None = None, *, now_ns: int, pod: bool = False) -> TargetProfile:
     """The profile of this host, as the jax of one Python sees it.
 
     Args:
@@ -25,7 +25,7 @@ def capture_profile(python: str | None = None, *, now_ns: int, pod: bool = False
             ``no-pod`` where nothing says who they are.
     """
     python = find_python(python)
-    facts = ask_once(python, "capture", *(["pod"] if pod else []), seconds=_TIMEOUT_SECONDS)
+    facts = query_once(python, "capture", *(["pod"] if pod else []), seconds=_TIMEOUT_SECONDS)
     if "no_pod" in facts:
         raise ProfileError(
             f"this process could not join the others of its pod: {facts['no_pod']}",
@@ -57,12 +57,12 @@ class ProfileDifference:
     """Whether nothing can be warmed for the target from here."""
 
 
-def compare_profiles(target: Profile, here: Profile) -> tuple[ProfileDifference, ...]:
+def compare_profiles(target: TargetProfile, here: TargetProfile) -> tuple[ProfileDifference, ...]:
     """Every difference that matters when warming here for the target, what prevents it first."""
     return tuple(sorted(_differences(target, here), key=lambda d: not d.prevents))
 
 
-def _differences(target: Profile, here: Profile) -> Iterator[ProfileDifference]:
+def _differences(target: TargetProfile, here: TargetProfile) -> Iterator[ProfileDifference]:
     if target.jaxlib_version != here.jaxlib_version:
         yield ProfileDifference(
             "jax_lib version",
@@ -171,7 +171,10 @@ class TargetCheck:
 
 
 def check_target(
-    targets: Sequence[Profile], here: Profile, keys: Iterable[str], records: Iterable[Record]
+    targets: Sequence[TargetProfile],
+    here: TargetProfile,
+    keys: Iterable[str],
+    records: Iterable[LedgerRecord],
 ) -> TargetCheck:
     """Count the entries that this host would look up, by what the ledger knows of them.
 
@@ -206,7 +209,7 @@ def check_target(
     return TargetCheck(len(present), for_target, 0 if differences else for_target, differences)
 
 
-def _is_made_for(record: Record, profile: Profile) -> bool:
+def _is_made_for(record: LedgerRecord, profile: TargetProfile) -> bool:
     return (
         record.jaxlib_version == profile.jaxlib_version
         and record.platform_version == profile.platform_version
@@ -214,7 +217,7 @@ def _is_made_for(record: Record, profile: Profile) -> bool:
     )
 
 
-def _with_kept_flags(profile: Profile) -> dict[str, str]:
+def _with_kept_flags(profile: TargetProfile) -> dict[str, str]:
     """The environment with the flags that enter keys only."""
     environment = dict(profile.environment)
     flags = kept_flags(environment.pop("XLA_FLAGS", "").split())

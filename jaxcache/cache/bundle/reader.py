@@ -1,0 +1,170 @@
+"""Look into a bundle as into a cache: its manifest lists the entries, its stream holds them.
+
+Nothing is unpacked to disk, and at most one payload is in memory.
+"""
+
+import hashlib
+import os
+import time
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any
+
+from jaxcache.cache.bundle.format import ContentReader, open_bundle
+from jaxcache.cache.bundle.manifest import JAX, BundleError, BundleItem, Manifest, Origin
+from jaxcache.cache.inventory import Inventory, OtherFile
+from jaxcache.cache.ledger.record import SEALED
+from jaxcache.cache.ledger.segments import Ledger
+from jaxcache.cache.scan import Scan, with_ledger
+from jaxcache.cache.selection import select_by_keys
+from jaxcache.cache.show import EntryDetails, describe
+from jaxcache.core.frame import max_payload_bytes
+from jaxcache.core.names import parse_key
+from jaxcache.core.use import LastUses
+from jaxcache.entry.decode import decode_payload, decode_program
+from jaxcache.entry.names import split_name
+from jaxcache.entry.summary import summarize_contents
+from jaxcache.errors import UsageError
+from jaxcache.model import Entry, FileInfo, Problem
+
+
+@dataclass(frozen=True, slots=True)
+class BundleStore:
+    """A bundle in the place of a store, as far as listing and showing need one."""
+
+    url: str
+    manifest: Manifest
+    size_bytes: int
+    stream_bytes: int
+    ledger: Ledger
+    """The events that travel with the entries."""
+    remote: bool = False
+
+
+def open_as_store(path: str) -> BundleStore:
+    """Read the manifest of a bundle; the file is closed again.
+
+    Raises:
+        UsageError: ``other-layout``: it holds no entries of JAX.
+        BundleError
+    """
+    with closing(open_bundle(path)) as bundle:
+        if bundle.manifest.layout != JAX:
+            raise UsageError(
+                f"{path} holds a cache of {bundle.manifest.layout}",
+                code="other-layout",
+                hint=f"jaxcache import {path} -C DIR, and look there",
+            )
+        manifest = bundle.manifest
+        ledger = Ledger.of(event for item in manifest.items for event in item.ledger)
+        return BundleStore(
+            os.path.abspath(path), manifest, bundle.size_bytes, bundle.stream_bytes, ledger
+        )
+
+
+def scan_bundle(store: BundleStore, *_: Any, details: bool = False, **__: Any) -> Scan:
+    """List the entries by the manifest; their signature and source only with ``details``."""
+    manifest = store.manifest
+    inventory = Inventory()
+    for name, size_bytes, at_ns in (
+        *((i.file, i.size_bytes, i.created_ns) for i in manifest.items),
+        *((f.name, f.size_bytes, f.created_ns) for f in manifest.files),
+    ):
+        info = FileInfo(name, "file", size_bytes, at_ns, at_ns, 0, 0, -1)
+        inventory.others.append(OtherFile(info, split_name(name)[0]))
+    entries = [_entry(item, manifest.origin_of(item)) for item in manifest.items]
+    rule = LastUses(time.time_ns())
+    scan_result = Scan(with_ledger(entries, store.ledger, rule), inventory, (), store.ledger)
+    return (
+        decode_bundle(store, scan_result, scan_result.entries, hurried=False)
+        if details
+        else scan_result
+    )
+
+
+def _entry(item: BundleItem, origin: Origin) -> Entry:
+    key = parse_key(item.key)
+    return Entry(
+        key=item.key,
+        module=item.module,
+        hash=key.hash if key else "",
+        file=item.file,
+        size_bytes=item.size_bytes,
+        payload_bytes=item.payload_bytes,
+        codec="zlib" if item.codec == "zlib" else "zstd",
+        sealed=any(event.kind == SEALED for event in item.ledger),
+        compile_seconds=float(item.compile_seconds),
+        created_ns=item.created_ns,
+        last_used_ns=item.created_ns if item.atime_ns is None else item.atime_ns,
+        last_used_from="mtime" if item.atime_ns is None else "atime-file",
+        platform=origin.platform if origin.platform in ("cpu", "gpu", "tpu") else "unknown",  # type: ignore[arg-type]
+        target=origin.target,
+    )
+
+
+def decode_bundle(
+    store: BundleStore, scan_result: Scan, wanted: Iterable[Entry], *_: Any, hurried: bool
+) -> Scan:
+    """Add the signature and source of some entries; a damaged stream is a finding."""
+    if hurried:
+        return scan_result
+    decoded: dict[str, Entry] = {}
+    entries = {entry.file: entry for entry in wanted}
+    try:
+        for name, payload in _payloads(store, entries):
+            summary = summarize_contents(decode_program(payload, entries[name].module or None))
+            decoded[name] = replace(entries[name], **summary.facts())
+    except BundleError as error:
+        problem = Problem(os.path.basename(store.url), "bad-payload", error.message)
+        scan_result = scan_result._replace(problems=(*scan_result.problems, problem))
+    return scan_result._replace(entries=tuple(decoded.get(e.file, e) for e in scan_result.entries))
+
+
+def show_bundle(store: BundleStore, wanted: str) -> list[EntryDetails]:
+    """Decode the entries that a KEY selects.
+
+    Raises:
+        BundleError: the stream is damaged.
+        JaxcacheError: it fits none, or is ambiguous.
+    """
+    chosen = {entry.file: entry for entry in select_by_keys(scan_bundle(store).entries, [wanted])}
+    details = {
+        name: describe(
+            store.url,
+            chosen[name],
+            decode_payload(payload, chosen[name].module or None),
+            [],
+            store.ledger.record(chosen[name].key),
+            LastUses(time.time_ns()),
+        )
+        for name, payload in _payloads(store, chosen)
+    }
+    return [details[name] for name in chosen]
+
+
+def _payloads(store: BundleStore, names: Collection[str]) -> Iterator[tuple[str, bytearray]]:
+    """Yield the payloads of some files, in the order of the stream."""
+    limit = max_payload_bytes(store.stream_bytes)
+    unread_names = set(names)
+    with closing(open_bundle(store.url)) as bundle:
+        if bundle.manifest != store.manifest:
+            raise BundleError(f"{store.url} changed while it was read", code="changed", hint=None)
+        content = ContentReader(bundle)
+        for item in bundle.manifest.items:
+            if not unread_names:
+                return
+            if item.file not in unread_names:
+                content.skip(item.payload_bytes)
+                continue
+            if item.payload_bytes > limit:
+                raise BundleError(f"{store.url}: the payload of {item.file} is too large to show")
+            unread_names.discard(item.file)
+            payload = bytearray()
+            for piece in content.take(item.payload_bytes):
+                payload += piece
+            if hashlib.sha256(payload).hexdigest() != item.payload_sha256:
+                raise BundleError(
+                    f"{store.url}: the payload of {item.file} does not match its digest"
+                )
+            yield item.file, payload

@@ -1,0 +1,196 @@
+"""The facts that checks read (the cache, its Python, the machine), and what they find."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from jaxcache.cache.inventory import Inventory
+from jaxcache.cache.ledger.record import LedgerRecord
+from jaxcache.core.refusals import TierRefusal
+from jaxcache.entry.contents import Contents
+from jaxcache.entry.names import FileKind
+from jaxcache.entry.options import nearest_version, same_generation
+from jaxcache.entry.releases import read_release
+from jaxcache.model import Entry, FileInfo, Problem
+
+SettingValue = str | int | float | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting of JAX with who made it."""
+
+    name: str
+    value: SettingValue
+    origin: str
+    """``environment``, ``default``, or ``script``: some code has set it. Of the live layer: the
+    variable, the file, or ``default``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """The Python that JAX runs in, as it was asked itself."""
+
+    executable: str
+    python_version: str
+    jax_version: str
+    jaxlib_version: str
+    jaxlib_digest: str | None = None
+    """SHA-256 over what jaxlib's own list of files says of its binaries; None without a list."""
+    key_codec: str = "zstandard"
+    """The codec's name in the key: ``zstandard`` or ``zlib``."""
+    written_codec: str = "zstd"
+    """The codec that entries are really written with: ``zstd`` or ``zlib``."""
+    has_filelock: bool = True
+    has_epath: bool = True
+    """Whether etils[epath] is there, without which JAX opens no URL."""
+    flags: frozenset[str] | None = None
+    """Names of the XLA flags that this jaxlib writes into compile options."""
+    cpu_features: tuple[str, ...] | None = None
+    """The CPU's, as jaxlib reports them, such as ``+avx2`` and ``-xop``."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """The machine and the file system that the cache lies on; None is unknown."""
+
+    user: int = -1
+    system: str = "linux"
+    """As ``sys.platform`` names it."""
+    filesystem: str | None = None
+    """Type of the mount, such as ``ext4`` or ``nfs4``."""
+    free_bytes: int | None = None
+    total_bytes: int | None = None
+    lock_holders: tuple[str, ...] | None = None
+    """The holder of ``.lockfile``, as ``PID COMMAND``; empty if it is free."""
+    name_max: int = 255
+    """Longest name, in bytes, that the file system takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheFacts:
+    """The cache as it was found."""
+
+    path: str
+    exists: bool = True
+    remote: bool = False
+    """It is in an object store, where there is no file system and no lock."""
+    writable: bool = True
+    why_not_writable: str = ""
+    keeps_atime: bool = True
+    root: FileInfo | None = None
+    inventory: Inventory = field(default_factory=Inventory)
+    entries: tuple[Entry, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    contents: Mapping[str, Contents] = field(default_factory=dict)
+    """By key, of the entries that were decoded."""
+    records: Mapping[str, LedgerRecord] = field(default_factory=dict)
+    """By key, what the ledger knows."""
+    refusals: tuple[TierRefusal, ...] = ()
+    """Entries of tiers that the live layer refused."""
+
+    @property
+    def ledger_bytes(self) -> int:
+        """The size of the ledger."""
+        files = self.inventory.files()
+        return sum(info.size_bytes for kind, info in files if kind is FileKind.LEDGER)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything that the checks read."""
+
+    cache: CacheFacts
+    settings: tuple[Setting, ...] = ()
+    interpreter: Interpreter | None = None
+    """None: no Python with jax was asked; checks that need one find nothing."""
+    host: HostFacts = field(default_factory=HostFacts)
+    uncacheable: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Modules of a run that JAX could not cache, by the reason as ``run`` names it."""
+
+    def setting(self, name: str) -> SettingValue:
+        """The value of a setting; None where it is not known."""
+        return next((s.value for s in self.settings if s.name == name), None)
+
+    @property
+    def jax_release(self) -> tuple[int, ...] | None:
+        """The version of the interpreter's jax, as numbers."""
+        return read_release(self.interpreter.jax_version) or None if self.interpreter else None
+
+    @property
+    def bucket(self) -> str | None:
+        """The URL that JAX itself is told to use as its cache; None where it is a directory."""
+        chosen = self.setting("jax_compilation_cache_dir")
+        if not isinstance(chosen, str) or "://" not in chosen or chosen.startswith("file://"):
+            return None
+        return chosen
+
+    def decoded(self, platform: str) -> Iterator[tuple[str, Contents]]:
+        """The files and contents of the decoded entries for a platform."""
+        files = {e.key: e.file for e in self.cache.entries}
+        for key, contents in self.cache.contents.items():
+            if contents.device.platform == platform:
+                yield files[key], contents
+
+    def files_with(self, platform: str, fits: Callable[[Contents], object]) -> tuple[str, ...]:
+        """Return the files of the decoded entries for a platform that fit."""
+        return tuple(file for file, contents in self.decoded(platform) if fits(contents))
+
+    @property
+    def capped(self) -> bool:
+        """Whether JAX keeps the cache below a size, and so keeps ``-atime`` files and locks."""
+        limit = self.setting("jax_compilation_cache_max_size")
+        return isinstance(limit, int) and limit != -1
+
+    def version_of(self, key: str) -> str | None:
+        """The jax that wrote an entry; None where it is unknown."""
+        record = self.cache.records.get(key)
+        if record and (record.jax_version or record.jaxlib_version):
+            return record.jax_version or record.jaxlib_version
+        contents = self.cache.contents.get(key)
+        if contents is None or not contents.flags:
+            return None
+        mine = self.interpreter
+        if mine and mine.flags and same_generation(mine.flags, contents.flags):
+            return mine.jax_version
+        return nearest_version(frozenset(contents.flags))
+
+
+Severity = Literal["problem", "note"]
+#: Repairs that ``--fix`` makes by itself: they lose nothing and change no result.
+FixKind = Literal["write-atime", "drop-permissions"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check found here."""
+
+    trap: str
+    """Kebab-case name; part of the JSON of ``doctor``."""
+    severity: Severity
+    """A ``problem`` makes ``doctor`` exit with 1; a ``note`` is worth knowing."""
+    seen: str
+    """The fact that was found."""
+    cost: str
+    """Its effect on runs."""
+    fix: str
+    """The command, setting or step that mends it."""
+    upstream: str | None = None
+    """Reports of others, as ``owner/repository#number``."""
+    fix_kind: FixKind | None = None
+    """The repair that ``--fix`` would make; None where a person must decide."""
+    files: tuple[str, ...] = ()
+    """The files concerned, as far as it is about files."""
+
+    @property
+    def mendable(self) -> bool:
+        """Whether ``--fix`` can mend it."""
+        return self.fix_kind is not None
+
+
+def install_into(python: str, package: str) -> str:
+    """Say how to install a package into a Python, also one without pip, as uv makes them."""
+    return (
+        f"install {package} into that Python: {python} -m pip install {package}, "
+        f"or uv pip install --python {python} {package}"
+    )

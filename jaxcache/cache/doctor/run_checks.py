@@ -1,0 +1,92 @@
+"""``doctor`` as data: look, run every check, apply the repairs, and look again."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from jaxcache.cache.doctor import directory, keys, writes
+from jaxcache.cache.doctor.collect import collect_cache_facts, collect_host_facts
+from jaxcache.cache.doctor.fixes import Fix, apply_fixes
+from jaxcache.cache.doctor.inputs import Facts, Finding, Interpreter, Setting
+from jaxcache.cache.scan import Progress
+from jaxcache.model import result_repr
+from jaxcache.store import open_store
+
+#: Every check: the functions ``find_*`` of these modules, in the order of the report.
+CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = tuple(
+    check
+    for module in (writes, keys, directory)
+    for name, check in vars(module).items()
+    if name.startswith("find_")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The result of ``doctor``."""
+
+    __repr__ = result_repr
+
+    facts: Facts
+    findings: tuple[Finding, ...]
+    """Problems first."""
+    mended: tuple[str, ...] = ()
+    """The repairs that ``--fix`` made, or would make, one sentence each."""
+    no_jax: str | None = None
+    """Why no Python with jax was asked."""
+
+    @property
+    def wrong(self) -> bool:
+        """Whether there is a problem, not only something worth knowing."""
+        return any(f.severity == "problem" for f in self.findings)
+
+
+def run_checks(facts: Facts) -> tuple[Finding, ...]:
+    """Return what the checks find, problems first."""
+    findings = [finding for check in CHECKS for finding in check(facts)]
+    return tuple(sorted(findings, key=lambda f: f.severity != "problem"))
+
+
+def diagnose(
+    path: str,
+    *,
+    settings: Sequence[Setting],
+    interpreter: Interpreter | None,
+    no_jax: str | None = None,
+    uncacheable: Mapping[str, tuple[str, ...]] | None = None,
+    max_decoded: int | None = None,
+    fix: bool = False,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> Diagnosis:
+    """Examine a cache, whether or not it exists yet.
+
+    Args:
+        settings, interpreter: see :mod:`jaxcache.warm.query`.
+        no_jax: why there is no interpreter.
+        uncacheable: modules of a run that JAX could not cache, by the reason.
+        max_decoded: how many entries to decode, the newest first; all if None.
+        fix: make the repairs that lose nothing, then look again.
+        dry_run: with ``fix``, only tell what would be done.
+
+    Raises:
+        LockedError: a repair needs JAX's lock, and another process holds it.
+        UsageError: a URL of a kind that no store serves.
+        NoCacheError: a bucket that cannot be reached.
+    """
+
+    def look() -> Facts:
+        cache = collect_cache_facts(path, max_decoded=max_decoded, progress=progress)
+        return Facts(
+            cache, tuple(settings), interpreter, collect_host_facts(path), uncacheable or {}
+        )
+
+    facts = look()
+    findings = run_checks(facts)
+    repairs = tuple(Fix(f.fix_kind, f.files) for f in findings if fix and f.fix_kind)
+    if not repairs:
+        return Diagnosis(facts, findings, no_jax=no_jax)
+    if dry_run:
+        return Diagnosis(facts, findings, tuple(map(str, repairs)), no_jax)
+    mended = apply_fixes(open_store(path), facts, repairs)
+    facts = look()
+    return Diagnosis(facts, run_checks(facts), mended, no_jax)

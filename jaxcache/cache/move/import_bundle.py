@@ -1,0 +1,223 @@
+"""Put what a bundle holds into a cache: look at what is there, plan, then write.
+
+Nothing is written before every byte of the bundle has been compared with the digests in its
+manifest. Entries are written as sealed frames, each atomically and its ``-atime`` before it, so
+that whatever interrupts an import leaves whole entries, and a second run does the rest. No lock is
+taken: JAX looks at a new entry only under its final name, and never at ours before.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from jaxcache.cache.bundle.check import verify_bundle
+from jaxcache.cache.bundle.format import Bundle
+from jaxcache.cache.bundle.manifest import JAX, BundleError
+from jaxcache.cache.ledger.record import PAYLOAD, Event, digest_facts
+from jaxcache.cache.ledger.segments import Ledger, append
+from jaxcache.cache.leftovers import delete_leftovers, staging
+from jaxcache.cache.move.bundle_source import BundleSource
+from jaxcache.cache.move.conflicts import (
+    compare_payloads,
+    has_atimes,
+    list_target,
+)
+from jaxcache.cache.move.execute import is_unwritten, move
+from jaxcache.cache.move.export_plan import refuse_side_file
+from jaxcache.cache.move.ledgers import arrivals
+from jaxcache.cache.move.plan import (
+    WRITES,
+    Item,
+    MoveAction,
+    MoveSource,
+    MoveTarget,
+    Outcome,
+    Plan,
+    Step,
+    bundle_items,
+)
+from jaxcache.cache.move.signatures import make_signer
+from jaxcache.cache.move.stores import StagedTarget, StoreTarget
+from jaxcache.cache.scan import Progress
+from jaxcache.model import FileInfo
+from jaxcache.store.base import Store, StoreError
+
+
+def plan_import(
+    store: Store | None,
+    bundle: Bundle,
+    *,
+    cache_dir: str,
+    on_conflict: str = "keep",
+    side_caches: bool = True,
+    wanted: Callable[[Item], str | None] | None = None,
+    progress: Progress | None = None,
+) -> Plan:
+    """Look at what is there already, and decide for each entry.
+
+    Args:
+        store: the cache; None where its directory does not exist yet.
+        on_conflict: what to do where the same key has another payload or header that is sound.
+        wanted: returns why an entry does not come in; every one does if None.
+
+    Raises:
+        UsageError: ``on_conflict`` is none of :data:`jaxcache.cache.move.conflicts.ON_CONFLICT`.
+        JaxcacheError: ``conflict`` where it is ``fail`` and there is one.
+    """
+    if bundle.manifest.layout != JAX:
+        raise BundleError(
+            f"{bundle.name} holds a cache of {bundle.manifest.layout}, not of JAX",
+            code="other-layout",
+            hint="put it into a cache with: jaxcache import",
+        )
+    refused = (bundle if bundle.refused is not None else verify_bundle(bundle)).refused or {}
+
+    def refuse(item: Item) -> Step | None:
+        if item.name in refused:
+            return Step(item, MoveAction.DAMAGED, refused[item.name])
+        reason_left = wanted(item) if wanted is not None and item.key is not None else None
+        if item.key is None:
+            reason_left = refuse_side_file(item.name, item.content_bytes)
+        return Step(item, MoveAction.LEFT, reason_left) if reason_left else None
+
+    items = [i for i in bundle_items(bundle.manifest) if side_caches or i.key is not None]
+    offered = [refuse(item) or Step(item, MoveAction.WRITE) for item in items]
+    inventory = list_target(store)
+    steps = compare_payloads(store, offered, inventory, on_conflict, progress=progress)
+    dated = any(item.atime_ns is not None for item in bundle.manifest.items)
+    return Plan(
+        bundle.name,
+        cache_dir,
+        steps,
+        entries=len(bundle.manifest.items),
+        with_atimes=has_atimes(inventory, store, dated=dated),
+    )
+
+
+def execute_import(
+    store: Store | None,
+    bundle: Bundle,
+    plan: Plan,
+    *,
+    level: int | None = None,
+    atomic: bool = False,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> Outcome:
+    """Write what a plan says. The bundle must have been verified.
+
+    What was written before a failure stays, each entry whole; with ``atomic`` nothing stays.
+
+    Args:
+        store: None for a dry run.
+        level: of the entries' frames; by default one that makes each as small as it was.
+    """
+    if dry_run or store is None:
+        return Outcome(plan, plan.steps, dry_run=True)
+    source = BundleSource(bundle, level=level)
+    ordered = bundle.manifest.layout != JAX
+    return receive(store, source, plan, atomic=atomic, ordered=ordered, progress=progress)
+
+
+def receive(
+    store: Store | None,
+    source: MoveSource,
+    plan: Plan,
+    *,
+    now_ns: int = 0,
+    atomic: bool = False,
+    ordered: bool = False,
+    jobs: int | None = None,
+    signers: Sequence[Any] = (),
+    progress: Progress | None = None,
+) -> Outcome:
+    """Move what a plan says into a cache that is also told what is recorded of the entries.
+
+    Args:
+        store: None for a dry run.
+        atomic: all entries, or none.
+        ordered: each file after those before it, as torch needs its own.
+        jobs: files under way at once.
+        signers: private keys that vouch for what the target has of the selection.
+    """
+    moving = partial(move, source, plan=plan, now_ns=now_ns, jobs=jobs, progress=progress)
+    if store is None:
+        return replace(moving(target=MoveTarget()), dry_run=True)
+    delete_leftovers(store)
+    sign = make_signer(store, source, plan, signers, now_ns=now_ns)
+
+    def settle(written: Mapping[str, Step], files: Mapping[str, FileInfo]) -> None:
+        _record(store, written, files)
+        sign(written)
+
+    if not atomic:
+        target = StoreTarget(store, plan, settle)
+        if ordered:
+            target.batch = target.workers = 1
+        # Nobody has compared what another process wrote meanwhile.
+        return _end_as(moving(target=target), _is_overtaken, action=MoveAction.FAILED)
+    failed: StoreError | None
+    unwritten = False
+    try:
+        with staging(store) as stage:
+            staged = StagedTarget(store, plan, stage)
+            done = moving(target=staged)
+            unwritten = any(map(is_unwritten, done))  # what cannot be read is left out
+            failed = None if unwritten else staged.commit()
+            staged.remove()
+    except StoreError as error:
+        failed = error
+        done = Outcome(plan, plan.steps)
+    if failed is not None:
+        names = [step.name for step in done.written]
+        name = failed.name if failed.name in names else next(iter(names), "")
+        detail = failed.reason
+        done = _end_as(done, lambda s: s.name == name, action=MoveAction.FAILED, detail=detail)
+    if done.failed and (failed is not None or unwritten):
+        done = replace(done, rolled_back=True)
+        unkept = (*WRITES, MoveAction.OVERTAKEN)
+        return _end_as(done, lambda s: s.action in unkept, action=MoveAction.UNTRIED)
+    settle({step.name: step for step in done.written}, {})
+    return done
+
+
+def _is_overtaken(step: Step) -> bool:
+    return step.action is MoveAction.OVERTAKEN
+
+
+def _end_as(done: Outcome, chosen: Callable[[Step], bool], **changes: Any) -> Outcome:
+    """Return an outcome in which some steps ended differently."""
+    steps = (replace(step, **changes) if chosen(step) else step for step in done.steps)
+    return replace(done, steps=tuple(steps))
+
+
+def _record(store: Store, written: Mapping[str, Step], files: Mapping[str, FileInfo]) -> None:
+    """Append to the ledger the digests of entries that were written, and the events with them."""
+    ledger = Ledger.load(store)
+    events = list(events_of(written.values(), files, ledger))
+    append(store, [*events, *arrivals({event.key for event in events}, ledger, events)])
+
+
+def events_of(
+    written: Iterable[Step], files: Mapping[str, FileInfo], ledger: Ledger
+) -> Iterator[Event]:
+    """Yield the digests of entries, and their events where a ledger does not know the key.
+
+    Args:
+        files: the files that were written, by name.
+    """
+    now_ns = time.time_ns()
+    for step in written:
+        item = step.item
+        # Compiled code of torch has no key: its path names it.
+        key = item.key or (item.name if item.name.endswith((".so", ".cpp")) else None)
+        if key is None or item.sha256 is None:
+            continue
+        facts = {"payload_sha256": item.sha256, "file_mtime_ns": item.created_ns}
+        if step.name in files:
+            facts = digest_facts(item.sha256, files[step.name])
+        yield Event(key, PAYLOAD, item.created_ns, facts)
+        if key not in ledger:
+            yield from (e for event in item.events if (e := event.imported(now_ns)))

@@ -1,0 +1,262 @@
+"""``verify``: look at every file of a cache and say what is wrong, changing nothing.
+
+Three levels. ``quick`` opens each entry's first bytes and walks its frame. ``full`` decompresses
+everything and decodes the payloads. ``load`` also has the user's own JAX deserialize each entry,
+in child processes that may die of it.
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from jaxcache.cache.inventory import foreign_directory
+from jaxcache.cache.leftovers import find_leftovers
+from jaxcache.cache.scan import NO_AIDS, Progress
+from jaxcache.cache.selection import Selection
+from jaxcache.cache.verify.check import EntryCheck
+from jaxcache.core.names import OWN_DIR
+from jaxcache.model import CUT_SHORT, Entry, FileInfo, Problem, ProblemKind, result_repr
+from jaxcache.options import Level, VerifyOptions
+from jaxcache.store.base import MissingError, Store, StoreError, same_file
+from jaxcache.units import NS_PER_SECOND, format_count
+
+if TYPE_CHECKING:
+    from jaxcache.layouts.base import Layout, ScanResult
+
+#: What says something and accuses nothing.
+INFORMATIONAL: frozenset[ProblemKind] = frozenset(
+    {
+        "unsealed",
+        "missing-source",
+        "legacy-name",
+        "not-loadable-here",
+        "changed-since-recorded",
+        "unknown-directory",
+    }
+)
+#: What makes a file worthless: its compiler fails on it, or must not be trusted with it.
+CORRUPT: frozenset[ProblemKind] = frozenset({
+    "empty", "truncated", "bad-codec", "trailing-bytes", "bad-header", "bad-payload",
+    "module-mismatch", "digest-mismatch", "checksum-mismatch", "load-failed", "load-crashed",
+    "key-mismatch", "wrong-class", "source-mismatch", "dangling-reference",
+})  # fmt: skip
+#: Of those, the ones that a file has too while it, or the file that it goes with, is being written.
+_UNFINISHED: frozenset[ProblemKind] = frozenset(
+    {*CUT_SHORT, "source-mismatch", "dangling-reference"}
+)
+#: Between two looks at young files; one that is wrong and did not change is not being written.
+_SECOND_LOOK_SECONDS = 1.0
+_WORLD_WRITABLE = 0o002
+_PROGRESS_EVERY = 64
+
+
+class Loader(Protocol):
+    """Deserializes entries with a real JAX."""
+
+    def __call__(
+        self, store: Store, files: Sequence[Any], progress: Progress | None
+    ) -> Iterable[Problem]:
+        """Yield ``load-failed``, ``load-crashed`` and ``not-loadable-here``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """The findings in a cache."""
+
+    __repr__ = result_repr
+
+    cache_dir: str
+    level: Level
+    checked: int
+    """Entries looked at."""
+    ok: int
+    """Entries without any problem."""
+    proven: int
+    """Those of them whose bytes are provably as written: by checksum or recorded digest."""
+    problems: tuple[Problem, ...]
+    files: Mapping[str, FileInfo] = field(default_factory=dict)
+    """Every file with a problem, as it was looked at."""
+    entries: Mapping[str, Entry] = field(default_factory=dict)
+    """Every entry with a problem, by file."""
+    young: frozenset[str] = frozenset()
+    """Files with a problem that may still be being written."""
+    grace_seconds: float = 0.0
+    """The age below which a file is young."""
+    unit: str = "entry"
+    """The name of what was checked: ``file`` where an entry consists of several."""
+
+    def __str__(self) -> str:
+        """Return the sums; what cannot be proven is never called intact."""
+        parts = []
+        if self.level == "quick":
+            parts.append(f"{self.ok:,} passed the quick checks (contents not read)")
+        elif self.ok:
+            if self.proven:
+                parts.append(f"{self.proven:,} intact")
+            failing = {p.file for p in self.failures}
+            changed = {p.file for p in self.problems if p.kind == "changed-since-recorded"}
+            anew = len(changed & self.entries.keys() - failing)
+            if unproven := self.ok - self.proven - anew:
+                parts.append(f"{unproven:,} without visible damage (no checksum)")
+            if anew:
+                parts.append(f"{anew:,} changed since recorded")
+        if bad := self.checked - self.ok:
+            parts.append(f"{bad:,} with problems")
+        checked = format_count(self.checked, self.unit)
+        return f"{checked} checked: {', '.join(parts) or 'none there'}"
+
+    @property
+    def failures(self) -> tuple[Problem, ...]:
+        """The problems that are more than informational."""
+        return tuple(p for p in self.problems if p.kind not in INFORMATIONAL)
+
+
+def verify(
+    store: Store,
+    layout: "Layout",
+    options: VerifyOptions,
+    *,
+    now_ns: int,
+    loader: Loader | None = None,
+    progress: Progress | None = None,
+    wait: Callable[[float], None] = time.sleep,
+) -> Verification:
+    """Verify a cache.
+
+    Raises:
+        NoCacheError: the directory cannot be listed, or holds other files and no cache.
+        UsageError: the layout knows no such level.
+        JaxcacheError: a KEY fits nothing, or more than it may.
+    """
+    selection = Selection.parse(options.keys, options.filters)
+    scan_result = layout.scan(store, NO_AIDS, headers=False, details=False, deep=False)
+    _refuse_foreign(store, scan_result)
+    # What a filter reads of entries may bring findings of its own, which the checks repeat.
+    read = scan_result
+    scan_options = selection.scan_options(has_headers=layout.has_headers)
+    if any(scan_options.values()):
+        read = layout.scan(store, NO_AIDS, deep=False, **scan_options)
+    chosen = {e.file for e in selection.pick(read.entries, now_ns)}
+    entries = {e.file: e for e in scan_result.entries if e.file in chosen}
+    files = layout.files_to_check(store, scan_result, entries, options)
+    problems = [p for p in scan_result.problems if p.file in entries]
+    checks: dict[str, EntryCheck] = {}
+    for done, (name, checked) in enumerate(layout.check(store, scan_result, files, options), 1):
+        checks[name] = checked
+        if progress and (done % _PROGRESS_EVERY == 0 or done == len(files)):
+            progress(done, len(files))
+    files = [f for f in files if not checks[f.info.name].missing]
+    # What is from the future may be new as well, where the clock of a server is ahead of ours.
+    new_ns = now_ns - options.grace_seconds * NS_PER_SECOND
+    growing: set[str] = set()
+    if doubtful := [f for f in files if f.info.mtime_ns > new_ns and checks[f.info.name].problems]:
+        wait(_SECOND_LOOK_SECONDS)
+        for file in doubtful:
+            again = _look_again(store, file)
+            if again is None:
+                checks[file.info.name] = EntryCheck(missing=True)
+            else:
+                now = again.info
+                then = file.info
+                if not same_file(now, then) or now.ctime_ns != then.ctime_ns:
+                    growing.add(file.info.name)
+                checks.update(layout.check(store, scan_result, [again], options))
+        files = [f for f in files if not checks[f.info.name].missing]
+    for file in files:
+        problems.extend(checks[file.info.name].problems)
+    if loader is not None and options.level == "load":
+        bad = {p.file for p in problems if p.kind not in INFORMATIONAL}
+        sound = [f for f in files if f.info.name not in bad]
+        problems.extend(loader(store, sound, progress))
+    problems.extend(layout.check_beside(scan_result, files, checks, options))
+    if not (options.keys or options.filters):
+        problems.extend(_about_directory(store, scan_result))
+    failing = {p.file for p in problems if p.kind not in INFORMATIONAL}
+    infos = _infos(store, scan_result, files, {p.file for p in problems})
+    unproven = {p.file for p in problems if p.kind not in CORRUPT - _UNFINISHED | INFORMATIONAL}
+    return Verification(
+        cache_dir=store.url,
+        level=options.level,
+        checked=len(files),
+        ok=sum(f.info.name not in failing for f in files),
+        proven=sum(checks[f.info.name].proven and f.info.name not in failing for f in files),
+        problems=tuple(problems),
+        files=infos,
+        entries={name: e for name, e in entries.items() if name in infos},
+        young=frozenset(
+            name
+            for name, info in infos.items()
+            if name in growing
+            or (name in unproven and abs(now_ns - info.mtime_ns) < now_ns - new_ns)
+        ),
+        grace_seconds=options.grace_seconds,
+        unit="entry" if layout.single_file_entries else "file",
+    )
+
+
+def _refuse_foreign(store: Store, scan_result: "ScanResult") -> None:
+    """Refuse a directory whose files are all of other programs.
+
+    Raises:
+        NoCacheError: ``no-cache``.
+    """
+    kinds = {kind for kind, _ in scan_result.inventory.files()}
+    if (
+        kinds
+        and kinds <= {"stray", "unknown-directory"}
+        and not any(True for _ in store.list(OWN_DIR))
+    ):
+        raise foreign_directory(store.url)
+
+
+def _look_again(store: Store, file: Any) -> Any:
+    """The file as it is now, or as it was where that cannot be told; None if it is gone."""
+    try:
+        return file._replace(info=store.info(file.info.name))
+    except MissingError:
+        return None
+    except StoreError:
+        return file
+
+
+def _about_directory(store: Store, scan_result: "ScanResult") -> Iterator[Problem]:
+    """Yield what is wrong with the files that are no entries, and with who may write."""
+    problems = list(scan_result.inventory.problems())
+    yield from problems
+    named_files = {p.file for p in problems}
+    for info in find_leftovers(store):
+        if info.name not in named_files:
+            yield Problem(info.name, "temp-file", "left by a broken write")
+    root = store.root
+    if root is None:
+        return
+    if root.mode & _WORLD_WRITABLE:
+        detail = f"mode {root.mode & 0o7777:o}: anybody may put executables here"
+        yield Problem(".", "unsafe-permissions", detail)
+    user = os.geteuid() if hasattr(os, "geteuid") else None
+    trusted = {0, root.owner, user}
+    for info, key in scan_result.inventory.trusted():
+        if info.mode & _WORLD_WRITABLE:
+            detail = f"mode {info.mode & 0o7777:o}: anybody may change it"
+            yield Problem(info.name, "unsafe-permissions", detail, key)
+        if info.owner >= 0 and user is not None and info.owner not in trusted:
+            yield Problem(info.name, "foreign-owner", f"belongs to user {info.owner}", key)
+
+
+def _infos(
+    store: Store, scan_result: "ScanResult", files: Sequence[Any], names: AbstractSet[str]
+) -> dict[str, FileInfo]:
+    """The files of those names, as they were looked at."""
+    infos = (
+        {i.name: i for _, i in scan_result.inventory.files() if i.name in names} if names else {}
+    )
+    infos |= {f.info.name: f.info for f in files if f.info.name in names}
+    for name in names - infos.keys():
+        if "/" in name:
+            with contextlib.suppress(StoreError):
+                infos[name] = store.info(name)
+    return infos

@@ -1,0 +1,285 @@
+"""Keep a directory below its bounds, in the background and in bulk.
+
+A write only adds to a running total. A sweep looks at the directory again when the total says that
+a bound is exceeded, after many writes (other processes write, too), or after a minute, and takes
+the directory to 90 % of its bound, so that the next sweep is far away. One process sweeps at a
+time. The order of ``cost`` is that of
+``jaxcache prune`` (docs/eviction.md).
+"""
+
+import contextlib
+import heapq
+import os
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+from ..core.atomic import delete_if_abandoned, open_folder
+from ..core.eviction import Candidate, estimate_hits, rank_by_value
+from ..core.lock import open_lock, try_lock
+from ..core.names import ATIME_SUFFIX, CACHE_SUFFIX, TEMP_PREFIX, ends_key
+from ..core.use import FileDates, LastUses, find_reads, find_writes, mean_seconds, saved_seconds
+from .files import delete_entry, jax_lock, own_folder, read_start
+from .frame import HEAD_BYTES, DamagedEntryError, read_header
+from .uses import KnownUses, read_ledger
+
+_LOW_WATER = 0.9
+_SWEEP_WRITES = 1_000
+_SWEEP_SECONDS = 60.0
+#: Background work lets go of Python after so many entries, and of JAX's lock after this long.
+_CHUNK = 128
+_LOCK_SECONDS = 0.002
+_PAUSE_SECONDS = 0.002
+_ABANDONED_SECONDS = 600.0
+
+
+#: Key, size, and the times of writing, reading and the last change of a file. The garbage collector
+#: forgets plain tuples of such at once; a hundred thousand objects of a class would make it walk
+#: through the user's heap.
+_File = tuple[str, int, int, int, int]
+#: An entry with its last use.
+_Item = tuple[int, _File]
+_T = TypeVar("_T")
+
+
+def _gently(items: "list[_T]") -> "Iterator[list[_T]]":
+    """Parts of a list, with pauses in which the user's threads run."""
+    for start in range(0, len(items), _CHUNK):
+        yield items[start : start + _CHUNK]
+        time.sleep(_PAUSE_SECONDS)
+
+
+class Evictor:
+    """Evicts entries of one directory that exceeds its limits."""
+
+    def __init__(self, root: str, settings: Any, max_size: "int | None", counters: Any) -> None:
+        self._root = root
+        self.max_bytes = max_size
+        self._max_entries = settings["max-entries"]
+        self._unused_seconds = settings["unused-for"]
+        self._policy = settings["policy"]
+        self._counters = counters
+        self.pending: Any = None
+        """Returns the keys that wait for their upload; they go last."""
+        self.stamped = False
+        """Whether a capped JAX shares the directory: stamps are kept, its lock is taken."""
+        self._lock = threading.Lock()
+        self._bytes = self._entries = self._since = 0
+        self._next = 0.0
+        self._first = True
+        self._headers: dict[str, int] = {}
+        """Compile seconds that a sweep has read, by key."""
+
+    @property
+    def active(self) -> bool:
+        """Whether anything is bounded."""
+        return not (self.max_bytes is self._max_entries is self._unused_seconds is None)
+
+    def lock(self) -> "contextlib.AbstractContextManager[bool]":
+        """JAX's lock, where a capped JAX shares the directory; yields whether it was obtained."""
+        return jax_lock(self._root) if self.stamped else contextlib.nullcontext(True)
+
+    def reset(self) -> None:
+        """Begin anew in a forked child, which has no tiers."""
+        self._lock = threading.Lock()
+        self.pending = None
+
+    def is_due_at_opening(self, *, died: bool) -> bool:
+        """Whether to sweep before anything is written: after a writer died, or to find disuse."""
+        return self._unused_seconds is not None or (died and self.active)
+
+    def wrote(self, size_bytes: int) -> bool:
+        """Add a write to the total; whether a sweep is due."""
+        self._add(size_bytes, 1)
+        self._since += 1
+        if self._first or self._since >= _SWEEP_WRITES or time.monotonic() > self._next:
+            return True
+        return self._is_over(self._bytes, self._entries)
+
+    def _add(self, size_bytes: int, entries: int) -> None:
+        with self._lock:
+            self._bytes += size_bytes
+            self._entries += entries
+
+    def _is_over(self, size_bytes: int, entries: int, share: float = 1.0) -> bool:
+        return (self.max_bytes is not None and size_bytes > self.max_bytes * share) or (
+            self._max_entries is not None and entries > self._max_entries * share
+        )
+
+    def evict(self) -> None:
+        """Look at the directory, and evict what exceeds its bounds.
+
+        Raises:
+            OSError: the directory cannot be read or changed.
+        """
+        self._first = False
+        self._since = 0
+        self._next = time.monotonic() + _SWEEP_SECONDS
+        with own_folder(self._root, "live") as folder:
+            fd, _ = open_lock(folder, "sweep")
+        try:
+            if not try_lock(fd):
+                return  # another process is at it
+            before = self._bytes, self._entries
+            files, stamps = self._look()
+            # What is written during the look counts too, seen or not.
+            size_bytes = sum(f[1] for f in files)
+            self._add(size_bytes - before[0], len(files) - before[1])
+            if self._is_over(self._bytes, self._entries) or self._unused_seconds is not None:
+                self._evict(files, stamps)
+        finally:
+            os.close(fd)
+
+    def _look(self) -> "tuple[list[_File], dict[str, int]]":
+        """The entries, and the dates of their stamps by key."""
+        files: list[_File] = []
+        stamps: dict[str, int] = {}
+        now = time.time()
+        with open_folder(self._root) as folder, os.scandir(folder) as entries:
+            for number, entry in enumerate(entries):
+                if number % _CHUNK == 0:
+                    time.sleep(_PAUSE_SECONDS)
+                name = entry.name
+                try:
+                    if name.endswith(CACHE_SUFFIX):
+                        key = name[: -len(CACHE_SUFFIX)]
+                        status = entry.stat(follow_symlinks=False)
+                        if not ends_key(key, len(key)) or not stat.S_ISREG(status.st_mode):
+                            continue  # not a file that JAX has written
+                        times = (status.st_mtime_ns, status.st_atime_ns, status.st_ctime_ns)
+                        files.append((key, status.st_size, *times))
+                    elif name.endswith(ATIME_SUFFIX):
+                        # JAX writes the file at each use; reading all of them takes long.
+                        stamps[name[: -len(ATIME_SUFFIX)]] = entry.stat().st_mtime_ns
+                    elif name.startswith(TEMP_PREFIX):
+                        status = entry.stat(follow_symlinks=False)
+                        if now - status.st_mtime > _ABANDONED_SECONDS:
+                            delete_if_abandoned(folder, name)
+                except OSError:
+                    continue
+        self.stamped = self.stamped or bool(stamps)
+        return files, stamps
+
+    def _evict(self, files: "list[_File]", stamps: "dict[str, int]") -> None:
+        ledger = read_ledger(self._root)
+        pinned = {key for key, uses in ledger.items() if uses.pinned}
+        waiting = self.pending() if self.pending else ()
+        items = self._date(files, stamps, ledger)
+        rank = self._make_rank(items, ledger)
+        limit_ns = 0
+        if self._unused_seconds is not None:
+            limit_ns = time.time_ns() - int(self._unused_seconds * 1e9)
+        victims: list[_File] = []
+        ranked = []  # sorted in parts: one large sort would hold every other thread up
+        size_bytes = 0
+        entries = len(items)
+        for part in _gently(items):
+            size_bytes += sum(file[1] for _, file in part)
+            free = [i for i in part if i[1][0] not in pinned]
+            victims += [file for used_ns, file in free if used_ns < limit_ns]
+            remaining = (i for i in free if i[0] >= limit_ns)
+            ranked.append(sorted((i[1][0] in waiting, rank(i), i[1]) for i in remaining))
+        size_bytes -= sum(file[1] for file in victims)
+        entries -= len(victims)
+        if self._is_over(size_bytes, entries):
+            for _, _, file in heapq.merge(*ranked):
+                if not self._is_over(size_bytes, entries, _LOW_WATER):
+                    break
+                victims.append(file)
+                size_bytes -= file[1]
+                entries -= 1
+                if len(victims) % _CHUNK == 0:
+                    time.sleep(_PAUSE_SECONDS)
+        self._delete(victims)
+
+    def _date(
+        self, files: "list[_File]", stamps: "dict[str, int]", ledger: "dict[str, KnownUses]"
+    ) -> "list[_Item]":
+        """Add the last use to each entry."""
+        reads = find_reads((written_ns, read_ns) for _, _, written_ns, read_ns, _ in files)
+        time.sleep(_PAUSE_SECONDS)
+        writes = find_writes(written_ns for _, _, written_ns, _, _ in files)
+        time.sleep(_PAUSE_SECONDS)
+        rule = LastUses(time.time_ns(), reads, writes)
+        items: list[_Item] = []
+        for part in _gently(files):
+            for file in part:
+                key, _, written_ns, read_ns, changed_ns = file
+                use = rule.of(FileDates(written_ns, read_ns, stamps.get(key), changed_ns))
+                record = ledger.get(key)
+                if record is not None:
+                    use = rule.with_record(
+                        use, hit_ns=record.last_use_ns, compiled_ns=record.compiled_ns
+                    )
+                items.append((use.at_ns, file))
+        return items
+
+    def _make_rank(self, items: "list[_Item]", ledger: "dict[str, KnownUses]") -> Any:
+        """The function by which the policy sorts entries."""
+        if self._policy == "lru":
+            return lambda item: (item[0], item[1][0])
+        now_ns = time.time_ns()
+        some = sorted(used_ns for used_ns, _ in items[:: len(items) // 4096 + 1])
+        median_ns = some[len(some) // 2] if some else now_ns
+        median_age_seconds = max(0, now_ns - median_ns) / 1e9
+        per_byte = self.max_bytes is not None
+        records = (ledger.get(file[0]) for _, file in items)
+        means = mean_seconds(r.seconds for r in records if r and r.seconds is not None)
+
+        def rank(item: _Item) -> "tuple[int, float, int, str]":
+            used_ns, (key, size_bytes, written_ns, *_) = item
+            record = ledger.get(key)
+            measured = record.seconds if record else None
+            header = self._header_seconds(key) if measured is None else None
+            damaged = measured is None and header is None
+            candidate = Candidate(
+                key,
+                size_bytes,
+                used_ns,
+                0.0 if damaged else saved_seconds(measured, header, means),
+                estimate_hits(record.hits if record else 0, written_ns, used_ns),
+            )
+            return rank_by_value(candidate, now_ns, median_age_seconds, per_byte=per_byte)
+
+        return rank
+
+    def _header_seconds(self, key: str) -> "int | None":
+        """Whole seconds, as the entry itself has them; None where it is damaged."""
+        if key not in self._headers:
+            try:
+                path = os.path.join(self._root, key + CACHE_SUFFIX)
+                self._headers[key] = read_header(read_start(path, HEAD_BYTES))
+            except (OSError, DamagedEntryError):
+                return None
+        return self._headers[key]
+
+    def _delete(self, victims: "list[_File]") -> None:
+        """Delete, with pauses in which writers get JAX's lock and the file system's."""
+        remaining = iter(victims)
+        while True:
+            with self.lock() as held:
+                until = time.monotonic() + _LOCK_SECONDS
+                while held and time.monotonic() < until:
+                    file = next(remaining, None)
+                    if file is None:
+                        return
+                    self._delete_one(file)
+            if not held:
+                return  # the next sweep goes on
+            time.sleep(_PAUSE_SECONDS)
+
+    def _delete_one(self, file: _File) -> None:
+        key, size_bytes, written_ns, read_ns, _ = file
+        try:
+            status = os.stat(os.path.join(self._root, key + CACHE_SUFFIX))
+        except FileNotFoundError:
+            return
+        if (status.st_mtime_ns, status.st_atime_ns) != (written_ns, read_ns):
+            return  # written or used since
+        delete_entry(self._root, key)
+        self._headers.pop(key, None)
+        self._add(-size_bytes, -1)
+        self._counters.count("evicted")
+        self._counters.add("evicted_bytes", size_bytes)

@@ -1,0 +1,271 @@
+"""One tier behind the local directory: a directory or a bucket, and when to stop asking it.
+
+Every request has a time limit, directories too, whose requests another process carries out: a
+network file system that hangs must not hang the program, nor keep it from ending. A tier that fails
+is given up for a while, and so is one whose misses and failures have taken long, whatever hits came
+in between.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from queue import SimpleQueue
+from typing import Any
+
+from ..core.remote import redact
+from .files import MAX_ENTRY_BYTES
+from .helper_client import DirectoryClient
+from .stores import AbsentError, BucketStore, DeniedError
+
+#: Failures in a row before a tier is given up, and for how long; doubled each time, up to the last.
+_FAILURES = 3
+_PAUSE_SECONDS = 30.0
+_MAX_PAUSE_SECONDS = 900.0
+#: A listing says what is not there for so long.
+_LISTING_SECONDS = 120.0
+
+
+class CircuitBreaker:
+    """Says whether to ask: not after failures in a row, nor when too much time was lost."""
+
+    def __init__(self, budget: float) -> None:
+        self._lock = threading.Lock()
+        self._budget = budget
+        self._row = 0
+        self._lost = 0.0
+        self._until = 0.0
+        self._pause = _PAUSE_SECONDS
+        self._denied = False
+
+    def allows(self) -> bool:
+        """Whether a request may be sent now."""
+        return not self._denied and time.monotonic() >= self._until
+
+    def stop(self) -> None:
+        """Allow nothing from now on."""
+        self._denied = True
+
+    def good(self) -> None:
+        """An answer with a body came."""
+        with self._lock:
+            self._row = 0
+            self._pause = _PAUSE_SECONDS
+
+    def missed(self, seconds: float) -> None:
+        """The tier has said, after so long, that it has nothing."""
+        with self._lock:
+            self._row = 0
+            self._lose(seconds)
+
+    def failed(self, seconds: float, *, final: bool = False) -> bool:
+        """No answer, or a wrong one, after so long; whether the tier is given up now."""
+        with self._lock:
+            self._row += 1
+            self._denied = self._denied or final
+            if self._lose(seconds):
+                return True
+            if self._row < _FAILURES and not final:
+                return False
+            self._row = _FAILURES - 1  # one more failure after the pause is enough
+            self._open()
+            return True
+
+    def _lose(self, seconds: float) -> bool:
+        """Add to the time lost, whatever came in between; whether the budget is spent now."""
+        self._lost += seconds
+        if self._lost <= self._budget:
+            return False
+        self._lost = 0.0
+        self._open()
+        return True
+
+    def _open(self) -> None:
+        self._until = time.monotonic() + self._pause
+        self._pause = min(2 * self._pause, _MAX_PAUSE_SECONDS)
+
+
+class Tier:
+    """One tier: asked with a time limit, never raising, counted."""
+
+    def __init__(self, address: str, layer: Any) -> None:
+        self.writable = not address.endswith(":ro")
+        self._address = address.removesuffix(":ro")
+        self.url = redact(self._address)
+        """Without credentials, which :class:`BucketStore` refuses."""
+        self._is_bucket = "://" in self._address
+        self._layer = layer
+        self._counters = layer.counters
+        self._seconds: float = layer.settings["timeout"]
+        self._store: Any = None
+        self._opening = threading.Lock()
+        self._requests: SimpleQueue[tuple[Future[Any], Callable[[Any], Any]]] = SimpleQueue()
+        self._counting = threading.Lock()
+        self._idle = 0
+        """Threads that wait for a request, less the requests that wait for a thread."""
+        self._reading = CircuitBreaker(layer.settings["miss-budget"])
+        self._writing = CircuitBreaker(layer.settings["miss-budget"])
+        self._known: frozenset[str] | None = None
+        self._listed = 0.0
+
+    def prepare(self) -> None:
+        """Start a thread for requests to a bucket while threads can be started.
+
+        From Python 3.12 on none starts once the interpreter is ending, and that is when the last
+        uploads are finished.
+        """
+        if self._is_bucket and self._idle <= 0:
+            self._start_worker()
+
+    def _start_worker(self) -> bool:
+        thread = threading.Thread(target=self._work, name="jaxcache-tier", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the interpreter is ending
+            return False
+        with self._counting:
+            self._idle += 1
+        return True
+
+    def _work(self) -> None:
+        while True:
+            future, do = self._requests.get()
+            if future.set_running_or_notify_cancel():  # somebody still waits for it
+                try:
+                    future.set_result(do(self._open()))
+                except Exception as error:
+                    future.set_exception(error)
+                except BaseException as error:  # obstore panics over an endpoint that is no URL
+                    future.set_exception(DeniedError(str(error)))
+            with self._counting:
+                self._idle += 1
+
+    def _call(self, do: "Callable[[Any], Any]", seconds: "float | None" = None) -> Any:
+        """Run a request with the time limit; its thread is left behind where it hangs.
+
+        A directory's requests go to a process of its own, which is left behind as a whole.
+        """
+        if not self._is_bucket:
+            return do(self._open().within(seconds or self._seconds))
+        future: Future[Any] = Future()
+        with self._counting:
+            self._idle -= 1
+            is_taken = self._idle >= 0
+        if not is_taken and not self._start_worker():
+            with self._counting:
+                self._idle += 1
+            return do(self._open())  # obstore has time limits of its own
+        self._requests.put((future, do))
+        if not wait([future], seconds or self._seconds).done:
+            future.cancel()
+            raise TimeoutError(f"no answer in {seconds or self._seconds:g} s")
+        return future.result()
+
+    def _open(self) -> Any:
+        with self._opening:
+            if self._store is None:
+                self._store = (
+                    BucketStore(self._address, self._seconds)
+                    if self._is_bucket
+                    else DirectoryClient(self._address)
+                )
+            return self._store
+
+    def read(
+        self, name: str, *, fresh: bool = False, limit: int = MAX_ENTRY_BYTES
+    ) -> "bytes | None":
+        """An object's bytes; None where the tier has none, or no answer, or more than ``limit``.
+
+        Args:
+            fresh: ask, whatever the last listing says.
+        """
+        if not self._reading.allows():
+            self._counters.count("tier_skipped")
+            return None
+        if not fresh and self._is_absent(name):
+            self._counters.count("tier_known_misses")
+            return None
+        started = time.monotonic()
+        try:
+            data: bytes = self._call(lambda store: store.read(name, limit))
+        except AbsentError:
+            self._counters.count("tier_misses")
+            self._reading.missed(time.monotonic() - started)
+            return None
+        except Exception as error:
+            self._failed(self._reading, error, "read", time.monotonic() - started)
+            return None
+        self._reading.good()
+        return data
+
+    def write(
+        self, name: str, data: bytes, *, replace: bool, limit_seconds: "float | None" = None
+    ) -> bool:
+        """Write an object; whether the tier has it now."""
+        if not self._writing.allows():
+            return False
+        # A large upload may take longer than a question: as long as at 1 MB/s.
+        seconds = self._seconds + len(data) / 1e6
+        seconds = min(seconds, limit_seconds or seconds)
+        try:
+            self._call(lambda store: store.write(name, data, replace=replace) or True, seconds)
+        except Exception as error:
+            self._failed(self._writing, error, "write", 0.0)  # nobody waits
+            return False
+        self._writing.good()
+        return True
+
+    def attempt(self, do: "Callable[[Any], Any]") -> Any:
+        """Run another request to the store; None where it fails."""
+        if not self._reading.allows():
+            return None
+        started = time.monotonic()
+        try:
+            return self._call(do)
+        except Exception as error:
+            self._failed(self._reading, error, "read", time.monotonic() - started)
+            return None
+
+    def abandon(self) -> None:
+        """Send no more requests, and end the connections of this process."""
+        self._reading.stop()
+        self._writing.stop()
+        if isinstance(self._store, DirectoryClient):
+            self._store.close()
+
+    def can_write(self) -> bool:
+        """Whether an upload makes sense now."""
+        return self.writable and self._writing.allows()
+
+    def _failed(self, breaker: CircuitBreaker, error: Exception, verb: str, seconds: float) -> None:
+        self._counters.count("tier_errors")
+        denied = isinstance(error, (DeniedError, PermissionError))
+        missing = isinstance(error, ImportError)
+        if breaker.failed(seconds, final=denied or missing):
+            reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+            if missing:
+                reason = "buckets need jaxcache[remote]"
+            self._layer.say(f"live: cannot {verb} {self.url} ({reason}); going on without it")
+
+    def list(self) -> None:
+        """Learn what the tier has, so that the rest needs no request; for the background."""
+        self._listed = time.monotonic()
+        if not self._reading.allows():
+            return
+        try:
+            self._known = frozenset(self._call(lambda store: store.names(), 15 * self._seconds))
+        except Exception:
+            self._known = None  # each request will find out by itself
+        self._listed = time.monotonic()
+
+    def has_lost(self, name: str) -> bool:
+        """Whether the last listing, however old, lacks an object."""
+        return self._known is not None and name not in self._known
+
+    def _is_absent(self, name: str) -> bool:
+        if self._known is None or "/" in name:
+            return False
+        if time.monotonic() - self._listed > _LISTING_SECONDS:
+            self._layer.background.submit(self.list)
+            return False
+        return name not in self._known

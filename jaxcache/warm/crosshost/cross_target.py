@@ -1,0 +1,210 @@
+"""Compile for a host that is not here: what children need for it, and the entries that they make.
+
+A child leaves each executable in a file; the entry around it is made here, with the target's codec.
+Its zstd frame has a checksum, so that JAX notices rot, as after ``seal``.
+"""
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from jaxcache.cache.allow_lists import kept_flags
+from jaxcache.cache.leftovers import scratch_folder
+from jaxcache.core.frame import HEADER_BYTES
+from jaxcache.core.names import CACHE_SUFFIX
+from jaxcache.entry.frame import compress_content
+from jaxcache.errors import JaxcacheError
+from jaxcache.model import Codec
+from jaxcache.options.run import TargetOptions
+from jaxcache.store import make_store
+from jaxcache.warm.crosshost.target_profile import (
+    CACHE_DIR,
+    TargetProfile,
+    profile_bytes,
+    read_profiles,
+)
+from jaxcache.warm.delivery import Delivery
+from jaxcache.warm.events import CompileFinished, RunEvent
+
+#: JAX's own level; what it reads most is small.
+_LEVEL = 3
+_MAX_PAYLOAD_BYTES = 2 << 30
+_MAX_SECONDS = 2**31 - 1
+#: With these a program runs on the CPU, and plugins load where their hardware is not.
+WITHOUT_HARDWARE = {
+    "JAX_PLATFORMS": "cpu",
+    "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
+    "TPU_SKIP_MDS_QUERY": "1",
+}
+#: Settings of JAX that only say what is printed.
+_HARMLESS = ("JAX_LOG", "JAX_DEBUG", "JAX_TRACEBACK", "JAX_DUMP")
+
+
+@dataclass(frozen=True, slots=True)
+class CrossTarget:
+    """A target, and how to compile for it."""
+
+    profiles: tuple[TargetProfile, ...]
+    """The host, or the processes of a pod."""
+    options: TargetOptions
+
+    @property
+    def profile(self) -> TargetProfile:
+        """The host, or process 0 of a pod."""
+        return self.profiles[0]
+
+    @property
+    def processes(self) -> int | None:
+        """The number of processes that the program is run as, where it is of a pod."""
+        return len(self.profiles) if len(self.profiles) > 1 else None
+
+    def write_request(self, folder: str, directory: str) -> str:
+        """Write what children need to know into a folder of theirs; the path of the request.
+
+        Args:
+            directory: the cache that is filled.
+        """
+        profiles = []
+        for number, profile in enumerate(self.profiles):
+            path = Path(folder, f"profile-{number}.json")
+            path.write_bytes(profile_bytes(profile))
+            profiles.append(str(path))
+        names = ("gemm", "autotune_from", "require_tuned")
+        tuning = {name: getattr(self.options, name) for name in names}
+        document = {"profiles": profiles, "spool": folder, "directory": directory, "tuning": tuning}
+        request = Path(folder, "request.json")
+        request.write_text(json.dumps(document), "utf-8")
+        return str(request)
+
+    def environment(self, *, devices: int | None) -> dict[str, str]:
+        """Return the environment in which a program on the CPU is traced as on the target.
+
+        Args:
+            devices: how many CPU devices the program is to see; as many as the target has if None.
+        """
+        profile = self.profile
+        count = f"--xla_force_host_platform_device_count={devices or profile.device_count}"
+        flags = kept_flags(profile.environment.get("XLA_FLAGS", "").split())
+        env = {
+            **profile.environment,
+            # The count is in no key (jax/_src/cache_key.py), and the last one counts.
+            "XLA_FLAGS": " ".join([*flags, count]),
+            "LIBTPU_INIT_ARGS": profile.environment.get("LIBTPU_INIT_ARGS", ""),
+            **WITHOUT_HARDWARE,
+        }
+        if profile.platform == "gpu":
+            # XLA says of every kernel that it cannot measure it; the report does so once.
+            env["TF_CPP_MIN_LOG_LEVEL"] = "3"
+        caches = str(profile.settings.get("jax_persistent_cache_enable_xla_caches"))
+        hashes_path = caches == "all" or "xla_gpu_kernel_cache_file" in caches
+        for name, value in profile.settings.items():
+            if isinstance(value, str) and (name != CACHE_DIR or hashes_path):
+                env[name.upper()] = value
+        return env
+
+    @staticmethod
+    def unset(environ: Mapping[str, str]) -> tuple[str, ...]:
+        """Name the caller's variables that would enter keys instead of the target's."""
+        return tuple(n for n in environ if n.startswith("JAX_") and not n.startswith(_HARMLESS))
+
+
+def read_cross(options: TargetOptions) -> CrossTarget | None:
+    """Read the target that the options name, if any.
+
+    Raises:
+        UsageError: options do not go together, or there is no such profile.
+    """
+    options.check()
+    return None if options.target is None else CrossTarget(read_profiles(options.target), options)
+
+
+class FramedEntry(NamedTuple):
+    """The bytes of an entry, and the digest of its payload for the ledger."""
+
+    frame: bytes
+    payload_sha256: str
+
+
+def frame_payload(file: Path, seconds: float, codec: Codec) -> FramedEntry:
+    """Put an executable behind the header of JAX and into a sealed frame.
+
+    Args:
+        seconds: what compiling took; the header holds whole ones.
+
+    Raises:
+        JaxcacheError: ``too-large``.
+        OSError: the file cannot be read.
+    """
+    with file.open("rb") as opened:
+        payload = opened.read(_MAX_PAYLOAD_BYTES + 1)
+    if len(payload) > _MAX_PAYLOAD_BYTES:
+        raise JaxcacheError(f"{file.name} is larger than any entry", code="too-large")
+    header = min(int(seconds), _MAX_SECONDS).to_bytes(HEADER_BYTES, "big")
+    frame = compress_content(header + payload, codec, _LEVEL)
+    return FramedEntry(frame, hashlib.sha256(payload).hexdigest())
+
+
+@dataclass(frozen=True, slots=True)
+class TargetOutput:
+    """Takes the events of a run and brings the entries that they announce into the cache."""
+
+    delivery: Delivery
+    cross: CrossTarget
+    folder: str
+    """The folder for executables."""
+    request: str
+    """The file that tells the children what to do."""
+
+    def take(self, event: RunEvent) -> RunEvent:
+        """The event, once what it announces is done: as it was, or with what came of it."""
+        if not isinstance(event, CompileFinished) or event.spool is None:
+            return event
+        started = time.time()
+        try:
+            done = self._write(event, event.spool)
+        except (JaxcacheError, OSError) as error:
+            return replace(event, outcome="error", reason="write-error", detail=str(error))
+        return replace(done, write=(started, time.time() - started))
+
+    def _write(self, event: CompileFinished, spooled: str) -> CompileFinished:
+        key = str(event.key)
+        # The child runs the user's program: it may name no file but its own.
+        path = os.path.join(self.folder, os.path.basename(spooled))
+        seconds = event.compile[1] if event.compile else 0.0
+        try:
+            framed = frame_payload(Path(path), seconds, self.cross.profile.codec)
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+        info = self.delivery.take(
+            f"{key}{CACHE_SUFFIX}",
+            io.BytesIO(framed.frame),
+            key,
+            payload_sha256=framed.payload_sha256,
+        )
+        if info is None:
+            return replace(event, reason="written-meanwhile", tuning=None)
+        return replace(event, size_bytes=info.size_bytes, mtime_ns=info.mtime_ns)
+
+
+@contextlib.contextmanager
+def open_spool(cache_dir: str, cross: CrossTarget) -> Iterator[TargetOutput]:
+    """Make ready to write entries for a target into a cache.
+
+    Raises:
+        NoCacheError, UsageError: the cache cannot be opened or made.
+    """
+    with scratch_folder("cross") as folder:
+        request = cross.write_request(folder, cache_dir)
+        delivery = Delivery(make_store(cache_dir))
+        try:
+            yield TargetOutput(delivery, cross, folder, request)
+        finally:
+            delivery.remember()

@@ -1,0 +1,298 @@
+"""A target profile: one file that says what the keys of a host depend on. See docs/target.md."""
+
+import base64
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from operator import attrgetter
+from typing import Any, Literal
+
+from jaxcache.cache.allow_lists import MOST_DEVICES, is_allowed_setting, is_allowed_variable
+from jaxcache.cache.untrusted_json import Base64, Text, build, parse_json
+from jaxcache.errors import UsageError
+from jaxcache.units import rfc3339
+
+FORMAT = "jaxcache-target"
+VERSION = 1
+CACHE_DIR = "jax_compilation_cache_dir"
+#: A profile is some kilobytes; the topology of a large pod would be some hundred.
+MAX_PROFILE_BYTES = 8 << 20
+ProfilePlatform = Literal["cpu", "gpu", "cuda", "rocm", "tpu"]
+
+
+class ProfileError(UsageError):
+    """The file is not a target profile, or one that cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cpu:
+    """The processor of a host."""
+
+    machine: Text | None = None
+    name: Text | None = None
+    features: tuple[Text, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetProfile:
+    """The facts that keys of a host depend on, as the host itself reported them."""
+
+    captured_at: Text
+    platform: ProfilePlatform
+    """``cpu``, ``gpu``, ``tpu``: what JAX puts into the key."""
+    lowering_platform: ProfilePlatform
+    """``cpu``, ``cuda``, ``rocm``, ``tpu``: what JAX lowers for."""
+    platform_version: Text
+    device_kinds: tuple[Text, ...]
+    """One for each device, in the order of ``jax.devices()``."""
+    device_ids: tuple[int, ...]
+    device_processes: tuple[int, ...] = ()
+    """The process of each device."""
+    process_count: int = 1
+    process_index: int = 0
+    """The process of a pod that the profile is of."""
+    topology: Base64 | None = None
+    """``PjRtTopologyDescriptionProto``, from JAX 0.11 on."""
+    topology_fingerprint: Text | None = None
+    """64 bits in decimal; from JAX 0.10 on, in the key."""
+    target_config: Text | None = None
+    """``GpuTargetConfigProto`` as text, on GPU."""
+    python_version: Text
+    jax_version: Text
+    jaxlib_version: Text
+    jaxlib_digest: Text | None = None
+    plugins: Mapping[Text, Text]
+    """Versions by name of the package: PJRT plugins, libtpu, CUDA's libraries."""
+    key_codec: Literal["zstandard", "zlib"]
+    """As ``get_cache_key`` in jax/_src/compilation_cache.py names the codec."""
+    codec: Literal["zstd", "zlib"]
+    """The codec of entries there."""
+    cpu: Cpu
+    environment: Mapping[Text, Text]
+    """``XLA_FLAGS``, ``LIBTPU_INIT_ARGS`` and JAX's settings, as set there."""
+    settings: Mapping[Text, Any]
+    """Settings of the cache that enter the compile options."""
+
+    @property
+    def device_count(self) -> int:
+        """The number of devices that one process has there."""
+        if self.process_count == 1:
+            return len(self.device_ids)
+        return self.device_processes.count(self.process_index)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the topology can be rebuilt elsewhere: from JAX 0.11 on."""
+        return self.topology is not None and self.topology_fingerprint is not None
+
+    @property
+    def devices(self) -> str:
+        """The devices in words: ``8 × NVIDIA H200``."""
+        kinds = Counter(self.device_kinds)
+        text = ", ".join(f"{count} × {kind}" for kind, count in kinds.items())
+        if self.process_count == 1:
+            return text
+        return f"{text} of {self.process_count} processes"
+
+    def to_json(self) -> dict[str, Any]:
+        """The document that :func:`parse_profile` reads."""
+        document = {"format": FORMAT, "version": VERSION, **asdict(self)}
+        if self.process_count == 1:
+            for name in ("device_processes", "process_count", "process_index"):
+                del document[name]
+        if self.topology is not None:
+            document["topology"] = base64.b64encode(self.topology).decode()
+        return document
+
+
+def read_profile(path: str) -> TargetProfile:
+    """Read a profile.
+
+    Raises:
+        ProfileError: ``no-profile``, ``bad-profile``, or ``newer-profile``.
+    """
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_PROFILE_BYTES + 1)
+    except OSError as error:
+        raise ProfileError(
+            f"cannot read {path}: {os.strerror(error.errno or 0).lower()}",
+            code="no-profile",
+            hint="jaxcache target capture FILE makes one, on the host that it is about",
+        ) from error
+    if len(data) > MAX_PROFILE_BYTES:
+        raise ProfileError(f"{path} is too large to be a target profile", code="bad-profile")
+
+    def bad(_message: str) -> ProfileError:
+        return ProfileError(f"{path} is not a target profile", code="bad-profile")
+
+    return parse_profile(parse_json(data, bad, max_values=MAX_PROFILE_BYTES), path)
+
+
+def read_profiles(path: str) -> tuple[TargetProfile, ...]:
+    """Read the profile of a host, or the directory with those of all processes of a pod.
+
+    Raises:
+        ProfileError: as :func:`read_profile`; ``incomplete-pod``, ``mixed-pod``.
+    """
+    if not os.path.isdir(path):
+        profile = read_profile(path)
+        if profile.process_count > 1:
+            raise ProfileError(
+                f"{path} is of process {profile.process_index} of {profile.process_count}",
+                code="incomplete-pod",
+                hint="name the directory that has the profiles of all processes",
+            )
+        return (profile,)
+    names = sorted(name for name in os.listdir(path) if name.endswith(".json"))[:MOST_DEVICES]
+    profiles = [read_profile(os.path.join(path, name)) for name in names]
+    profiles.sort(key=attrgetter("process_index"))
+    if not profiles:
+        raise ProfileError(f"no profile is in {path}", code="incomplete-pod", hint=_CAPTURE)
+    count = profiles[0].process_count
+    if [p.process_index for p in profiles] != list(range(count)):
+        raise ProfileError(
+            f"{path} has the profiles of {len(profiles)} processes, and the pod has {count}",
+            code="incomplete-pod",
+            hint=_CAPTURE,
+        )
+    differs = next(
+        (n for n in _SHARED if any(getattr(p, n) != getattr(profiles[0], n) for p in profiles)), ""
+    )
+    if differs:
+        raise ProfileError(
+            f"the profiles in {path} are not of one pod: they differ in {differs}",
+            code="mixed-pod",
+            hint="remove them, and capture all profiles again, with one setup on all hosts",
+        )
+    if list(profiles[0].device_processes) != sorted(profiles[0].device_processes):
+        raise ProfileError(
+            "jax.devices() on the target interleaves the processes; CPU devices cannot reproduce "
+            "that order",
+            code="mixed-pod",
+            hint="warm on the pod itself",
+        )
+    return tuple(profiles)
+
+
+_CAPTURE = "on every host, as process of the pod: jaxcache target capture DIR/"
+#: What all processes of a pod have in common.
+_SHARED = (
+    *("process_count", "device_ids", "device_processes", "device_kinds", "platform"),
+    *("lowering_platform", "platform_version", "jax_version", "jaxlib_version", "key_codec"),
+    *("codec", "environment", "settings"),
+)
+
+
+def pod_file(directory: str, profile: TargetProfile) -> str:
+    """Return the file of one process of a pod, in a directory that all of them write to."""
+    number = profile.process_index
+    count = profile.process_count
+    return os.path.join(directory, f"process-{number:0{len(str(count - 1))}}-of-{count}.json")
+
+
+def profile_bytes(profile: TargetProfile) -> bytes:
+    """The file's contents."""
+    return json.dumps(profile.to_json(), indent=1).encode() + b"\n"
+
+
+def make_profile(facts: Mapping[str, Any], *, now_ns: int) -> TargetProfile:
+    """Make a profile of the answer of ``jaxside/capture.py``.
+
+    Raises:
+        ProfileError: it is something else.
+    """
+    return parse_profile(
+        {
+            **facts,
+            "codec": facts.get("written_codec"),
+            "format": FORMAT,
+            "version": VERSION,
+            "captured_at": rfc3339(now_ns),
+        },
+        "the answer of jax",
+    )
+
+
+def parse_profile(document: Any, origin: str) -> TargetProfile:
+    """Check a document and make a profile of it; fields that are not known are left alone.
+
+    Args:
+        origin: what to call it in a message.
+
+    Raises:
+        ProfileError: ``bad-profile``, or ``newer-profile``.
+    """
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise ProfileError(f"{origin} is not a target profile", code="bad-profile")
+    if document.get("version") != VERSION:
+        raise ProfileError(
+            f"{origin} is of version {document.get('version')!r}, and known is {VERSION}",
+            code="newer-profile",
+            hint="upgrade jaxcache, or capture the profile again",
+        )
+
+    def bad(message: str) -> ProfileError:
+        return ProfileError(
+            f"{origin} is not a target profile: {message}",
+            code="bad-profile",
+            hint="capture the profile again: jaxcache target capture FILE",
+        )
+
+    try:
+        profile = build(TargetProfile, document)
+    except ValueError as error:
+        raise bad(str(error)) from error
+    fingerprint = profile.topology_fingerprint
+    digits = re.fullmatch(r"\d{1,20}", "0" if fingerprint is None else fingerprint)
+    if not digits or int(digits[0]) >= 1 << 64:
+        raise bad(f"topology_fingerprint must be an unsigned 64-bit decimal (got {fingerprint!r})")
+    count = len(profile.device_ids)
+    ids = profile.device_ids
+    if not 1 <= count <= MOST_DEVICES or count != len(profile.device_kinds) or min(ids) < 0:
+        raise bad(
+            f"device_ids must be 1 to {MOST_DEVICES} numbers from 0, one for each of device_kinds"
+        )
+    processes = profile.process_count
+    index = profile.process_index
+    if not 0 <= index < processes <= MOST_DEVICES:
+        raise bad(
+            f"process_index must be below process_count, at most {MOST_DEVICES} (got {index})"
+        )
+    if processes > 1 and (
+        len(profile.device_processes) != count
+        or set(profile.device_processes) != set(range(processes))
+    ):
+        raise bad(
+            "device_processes must name a process for each device, and each process at least once"
+        )
+    if forbidden := next(_forbidden(profile), None):
+        if "PGLE" in forbidden.partition("=")[0].upper():
+            raise ProfileError(
+                f"{origin} sets {forbidden[:200]}, which enables PGLE: its keys depend on profiles "
+                "recorded on the target, and cannot be computed here",
+                code="profile-guided",
+                hint="unset it where the profile is captured; warm guided entries on the target",
+            )
+        raise ProfileError(
+            f"{origin} sets {forbidden[:200]}, and a profile may only set XLA_FLAGS and "
+            "LIBTPU_INIT_ARGS to known flags that name no file, and known settings of JAX",
+            code="bad-profile",
+            hint="unset it where the profile is captured, and capture it again",
+        )
+    return profile
+
+
+def _forbidden(profile: TargetProfile) -> Iterator[str]:
+    for name, value in profile.environment.items():
+        if "\0" in value or not is_allowed_variable(name, value):
+            yield f"{name}={value}"
+    for name, value in profile.settings.items():
+        is_path = isinstance(value, str) and len(value) < 4096 and value.isprintable()
+        # The directory is hashed where XLA caches kernels below it.
+        is_allowed = (name == CACHE_DIR and is_path) or value is None
+        if not is_allowed and not is_allowed_setting(name, value):
+            yield f"{name}={value}"

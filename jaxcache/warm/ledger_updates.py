@@ -1,0 +1,157 @@
+"""Facts that a run adds to the ledger, and that the ledger adds to the report of a run.
+
+JAX keeps the compile time of an entry as whole seconds, nothing of who made it, and no count of
+hits. A run knows all three; the ledger of the directory that was really used keeps them.
+"""
+
+import contextlib
+import os
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from jaxcache.cache.admission import read_content
+from jaxcache.cache.ledger.record import (
+    COMPILE,
+    HIT,
+    MISS,
+    SKETCH,
+    TOO_QUICK,
+    Event,
+    digest_facts,
+)
+from jaxcache.cache.ledger.segments import Ledger, append
+from jaxcache.cache.ledger.uses import is_miss
+from jaxcache.core.live_directory import live_directory, spool_name
+from jaxcache.core.names import CACHE_SUFFIX, OWN_DIR, is_key
+from jaxcache.entry.codec import CodecError
+from jaxcache.errors import JaxcacheError
+from jaxcache.store import open_store
+from jaxcache.store.base import Store, StoreError, same_file
+from jaxcache.units import NS_PER_SECOND
+from jaxcache.warm.events import CompileFinished
+from jaxcache.warm.report_builder import COMPILED_AHEAD, ReportBuilder
+
+#: Outcomes after which an entry with that key holds what was compiled here.
+_LEARNT = {"written": COMPILE, "hit": HIT}
+
+
+def record_in_ledger(modules: Collection[CompileFinished], recorder: ReportBuilder) -> None:
+    """Write what a run has seen of each key into the ledgers of their directories.
+
+    Of an entry that was written, that is the digest of its payload, too: JAX adds no checksum, and
+    ``verify`` can prove it from now on.
+
+    A directory that is not local, is gone, or cannot be written learns nothing.
+    """
+    facts: defaultdict[str, list[Event]] = defaultdict(list)
+    for event in modules:
+        if event.key and (directory := event.local_directory):
+            at_ns = int(event.at * NS_PER_SECOND)
+            if event.reason == COMPILED_AHEAD:
+                pass  # the worker has written it down
+            elif kind := _LEARNT.get(event.outcome):
+                facts[directory].append(Event(event.key, kind, at_ns, _facts(event, recorder)))
+            elif event.reason == "compile-time":
+                facts[directory].append(Event(event.key, TOO_QUICK, at_ns))
+            elif is_miss(event.outcome, event.reason, event.key):
+                facts[directory].append(Event(event.key, MISS, at_ns))
+    for event in [*recorder.modules[: recorder.learnt], *modules]:  # a sketch may arrive later
+        _add_sketch(event, recorder, facts)
+    _append(facts, recorder)
+
+
+def _append(facts: Mapping[str, list[Event]], recorder: ReportBuilder) -> None:
+    """Write events into the ledgers of their directories, as far as these can be written."""
+    for directory, events in facts.items():
+        with contextlib.suppress(JaxcacheError):
+            store = open_store(directory)
+            with_digests = [replace(e, facts={**e.facts, **_digest(store, e)}) for e in events]
+            with contextlib.suppress(OSError):
+                if not append(store, with_digests) and not os.statvfs(directory).f_bavail:
+                    recorder.full.add(directory)
+
+
+def record_savings(recorder: ReportBuilder, known_seconds: Mapping[str, float]) -> None:
+    """Write what the hits of a run have saved, which is known when it has ended."""
+    facts: defaultdict[str, list[Event]] = defaultdict(list)
+    for event, seconds in recorder.saved_by_hit(known_seconds):
+        if event.key and (directory := event.local_directory):
+            saved = {"count": 0, "timed": 1, "saved_seconds": seconds}
+            at_ns = int(event.at * NS_PER_SECOND)
+            facts[directory].append(Event(event.key, HIT, at_ns, saved))
+    _append(facts, recorder)
+
+
+def _add_sketch(
+    event: CompileFinished, recorder: ReportBuilder, facts: defaultdict[str, list[Event]]
+) -> None:
+    """Add the sketch of an entry that was written, once."""
+    request = (event.process, event.number)
+    directory = event.local_directory
+    blob = None if request in recorder.learnt_sketches else recorder.sketches.get(request)
+    if blob and event.key and directory and event.outcome == "written":
+        recorder.learnt_sketches.add(request)
+        at_ns = int(event.at * NS_PER_SECOND)
+        facts[directory].append(Event(event.key, SKETCH, at_ns, {"sketch": blob}))
+
+
+def _digest(store: Store, fact: Event) -> dict[str, Any]:
+    """Hash the payload of an entry that was written; nothing if it is being replaced or damaged."""
+    if fact.kind != COMPILE:
+        return {}
+    for name in (fact.key + CACHE_SUFFIX, fact.key):  # JAX 0.4.30 names it by the key alone
+        with contextlib.suppress(StoreError, CodecError):
+            before = store.info(name)
+            with store.open(name) as file:
+                content = read_content(file, before.size_bytes, allow_large=False)
+            if same_file(store.info(name), before):
+                return digest_facts(content.payload_sha256, before)
+    return {}
+
+
+def _facts(event: CompileFinished, recorder: ReportBuilder) -> dict[str, Any]:
+    process = recorder.processes[event.process]
+    jax = process.loaded
+    started = process.started
+    facts: dict[str, Any] = {
+        **recorder.origin(event.process, event.backend),
+        "xla_flags": jax.xla_flags if jax else None,
+        "script": started.argv[0] or None if started and started.argv else None,
+        "function": event.function,
+        "file": event.file,
+        "run": recorder.run_of(event.process),
+        "components": event.components,
+        "tuning": event.tuning,
+        "tuning_mtime_ns": event.mtime_ns if event.tuning else None,
+        "tuning_size_bytes": event.size_bytes if event.tuning else None,
+    }
+    if event.outcome == "written" and event.compile:
+        facts["compile_seconds"] = round(event.compile[1], 6)
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def known_seconds(directory: str) -> dict[str, float]:
+    """Exact compile seconds by key, as earlier runs have measured them; empty if unknown."""
+    if not directory:
+        return {}
+    if "://" in directory:
+        directory = live_directory(directory)
+    try:
+        ledger = Ledger.load(open_store(directory))
+    except JaxcacheError:
+        return {}
+    records = (ledger.record(key) for key in ledger)
+    return {r.key: r.compile_seconds for r in records if r and r.compile_seconds is not None}
+
+
+def waiting_uploads(url: str, modules: Iterable[CompileFinished]) -> dict[str, int]:
+    """Count the entries that wait for their upload to a bucket, by local directory."""
+    waiting: dict[str, int] = {}
+    for directory in {done.local_directory for done in modules if done.local_directory}:
+        with contextlib.suppress(OSError):
+            names = os.listdir(os.path.join(directory, OWN_DIR, "live", "spool", spool_name(url)))
+            if count := sum(map(is_key, names)):
+                waiting[directory] = count
+    return waiting

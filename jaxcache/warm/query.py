@@ -1,0 +1,185 @@
+"""Ask a Python that has jax: for its settings, for what its entries look like, for HLO as text."""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+
+from jaxcache.cache.bundle.compat import Host
+from jaxcache.cache.doctor.inputs import Interpreter, Setting
+from jaxcache.cache.doctor.settings import (
+    DEFAULTS,
+    settings_of_environment,
+    settings_of_jax,
+    settings_of_live,
+)
+from jaxcache.cache.leftovers import scratch_folder
+from jaxcache.cache.move.bundle_target import write_stream
+from jaxcache.cache.move.export_plan import plan_export
+from jaxcache.entry.options import read_options
+from jaxcache.entry.wire import Budget, WireError
+from jaxcache.errors import JaxcacheError, NoJaxError
+from jaxcache.store.local import LocalStore
+from jaxcache.warm.child import Child, DiedError, query_once, take_answers
+from jaxcache.warm.interpreter import choose_python, find_python
+from jaxcache.warm.process import LIFTED, NO_JAX_HINT
+
+_SETTINGS_SECONDS = 120
+_PROBE_SECONDS = 300
+_PRINT_SECONDS = 600
+
+
+def query_settings(
+    python: str | None, environment: Mapping[str, str]
+) -> tuple[Interpreter | None, list[Setting], str | None]:
+    """Ask a Python; without jax there, read the settings off the environment, and say why."""
+    try:
+        return *query_python(python), None
+    except NoJaxError as error:
+        return None, settings_of_environment(environment), error.message
+
+
+def query_python(python: str | None = None) -> tuple[Interpreter, list[Setting]]:
+    """The interpreter with its jax, and its settings as the environment here makes them.
+
+    Args:
+        python: an interpreter; our own by default.
+
+    Raises:
+        NoJaxError: it cannot run, has no jax, or dies over it.
+    """
+    python = find_python(python)
+    answer = query_once(python, "settings", *DEFAULTS, seconds=_SETTINGS_SECONDS, answers=3)
+    interpreter = Interpreter(
+        executable=python,
+        python_version=str(answer["python_version"]),
+        jax_version=str(answer["jax_version"]),
+        jaxlib_version=str(answer["jaxlib_version"]),
+        jaxlib_digest=answer["jaxlib_digest"],
+        key_codec=str(answer["key_codec"]),
+        written_codec=str(answer["written_codec"]),
+        has_filelock=bool(answer["has_filelock"]),
+        has_epath=bool(answer["has_epath"]),
+        flags=_flags(answer.get("compile_options")),
+        cpu_features=_names(answer.get("cpu_features")),
+    )
+    settings = settings_of_jax(answer["settings"], os.environ)
+    return interpreter, [*settings, *settings_of_live(answer["live"])]
+
+
+def _names(value: object) -> tuple[str, ...] | None:
+    return tuple(map(str, value)) if isinstance(value, list) else None
+
+
+def _flags(options: str | None) -> frozenset[str] | None:
+    if not options:
+        return None
+    try:
+        flags = read_options(memoryview(bytes.fromhex(options)), None, Budget()).flags
+    except (WireError, ValueError):
+        return None
+    return frozenset(flags) if flags else None
+
+
+@contextlib.contextmanager
+def probing(python: str | None, environment: Mapping[str, str]) -> Iterator[Callable[[], Host]]:
+    """Let a Python compile a trivial program into a directory of its own, beside what we do.
+
+    Args:
+        python: an interpreter that has jax; our own by default.
+        environment: of the child, as the program that is to use the cache will have it.
+
+    Returns:
+        A function that waits for the entry and reads it. It raises NoJaxError where there is no jax
+        or one that writes no entry.
+
+    Raises:
+        NoJaxError: no such Python.
+    """
+    python = find_python(python)
+    with scratch_folder("probe") as folder:
+        env = {
+            **environment,
+            "JAX_COMPILATION_CACHE_DIR": folder,
+            **LIFTED,
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        env.pop("JAX_COMPILATION_CACHE_MAX_SIZE", None)
+        child = Child(
+            python, "probe", deed="was asked", env=env, cwd=folder, folder=folder, aside=True
+        )
+        try:
+            yield lambda: _read_host(child, python, folder)
+        finally:
+            child.stop()
+
+
+def probe_host(python: str | None, environment: Mapping[str, str]) -> Host:
+    """Probe a Python, and wait for it; see :func:`probing`.
+
+    Raises:
+        NoJaxError
+    """
+    with probing(python, environment) as answer:
+        return answer()
+
+
+def _read_host(child: Child, python: str, folder: str) -> Host:
+    answer = take_answers(child, python, _PROBE_SECONDS)
+    store = LocalStore(folder)
+    exported = write_stream(store, plan_export(store, now_ns=0), level=1)
+    exported.stream.close()
+    items = exported.manifest.items
+    if not items:
+        raise NoJaxError(
+            f"{python}: jax {answer.get('jax_version')} on {answer.get('platform')} wrote no entry",
+            code="no-entry",
+            hint="JAX up to 0.4.29 caches nothing on the CPU",
+        )
+    return Host(
+        python,
+        str(answer.get("jax_version")),
+        str(answer.get("jaxlib_version")),
+        items[0].codec,
+        exported.manifest.origin_of(items[0]),
+        str(answer.get("device_kind", "")),
+        str(answer.get("platform_version", "")),
+        items[0].key,
+        _names(answer.get("cpu_features")),
+    )
+
+
+def has_jax(python: str | None = None) -> bool:
+    """Whether a Python was named, or any that would be chosen has jax; without importing it."""
+    return python is not None or choose_python() is not None
+
+
+def hlo_text(module: bytes, *, python: str | None = None) -> str:
+    """Print an ``HloModuleProto`` as HLO text, in a child process.
+
+    Args:
+        python: an interpreter that has jaxlib; our own by default.
+
+    Raises:
+        NoJaxError: it has none, or is no Python.
+        JaxcacheError: ``hlo-failed`` where jaxlib refuses the module or dies over it.
+    """
+    python = find_python(python)
+    child = Child(python, "hlo_text", str(len(module)), deed="prints the module", aside=True)
+    try:
+        child.send_bytes(module)
+        answer = child.answer(_PRINT_SECONDS)
+    except DiedError as error:
+        answer = {"error": f"{error}: {child.last_stderr_line}"}
+    finally:
+        child.stop()
+    if "no_jaxlib" in answer:
+        raise NoJaxError(
+            f"printing HLO needs jaxlib, which {python} does not have", hint=NO_JAX_HINT
+        )
+    if "text" not in answer:
+        raise JaxcacheError(
+            f"jaxlib could not print the module: {answer.get('error')}",
+            code="hlo-failed",
+            hint="the jaxlib of the version that wrote the entry reads it best",
+        )
+    return str(answer["text"])

@@ -1,0 +1,446 @@
+"""Fold the events of a run into a report: one outcome and one reason for every compile."""
+
+import bisect
+import math
+import os
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from jaxcache.cache.untrusted_json import Scalar, Span
+from jaxcache.warm.events import (
+    ColocatedCompiled,
+    CompileFinished,
+    CompileStarted,
+    Configured,
+    Hardware,
+    JaxLoaded,
+    Message,
+    ProcessExited,
+    ProcessStarted,
+    RunEvent,
+    SketchSent,
+)
+from jaxcache.warm.launch import RunResult
+from jaxcache.warm.notes import (
+    DIRECTORY,
+    below_threshold_notes,
+    per_process_key_notes,
+    recompile_notes,
+    settings_notes,
+    target_notes,
+)
+from jaxcache.warm.report import Argument, Function, Module, Process, Report
+
+#: Names this process among those that compile in themselves.
+_STARTED = time.time()
+
+#: The reason of a compile that a worker of ``--jobs`` made before the program ran.
+COMPILED_AHEAD = "compiled-ahead"
+
+
+@dataclass(slots=True)
+class ProcessFacts:
+    """The facts that one process has reported about itself."""
+
+    started: ProcessStarted | None = None
+    loaded: JaxLoaded | None = None
+    configured: Configured | None = None
+    """Its last settings."""
+    counters: Mapping[str, float] = field(default_factory=dict)
+    process_id: int = 0
+
+    @property
+    def pid(self) -> int:
+        """Its process id; 0 where it did not say."""
+        return self.started.pid if self.started else 0
+
+    @property
+    def executable(self) -> str:
+        """Its Python; empty where it did not say."""
+        return self.started.executable if self.started else ""
+
+    @property
+    def settings(self) -> Mapping[str, Scalar]:
+        """The settings of its cache; empty where it did not say."""
+        return self.configured.settings if self.configured else {}
+
+    @property
+    def opened_directory(self) -> str | None:
+        """The cache directory that it has open."""
+        return self.configured.opened_directory if self.configured else None
+
+    @property
+    def directory(self) -> str | None:
+        """The cache directory that it has open, or would have opened; absolute, or a URL."""
+        last = self.configured
+        return (last.opened_directory or last.next_directory) if last else None
+
+    @property
+    def moved_from(self) -> str | None:
+        """The directory that a relative setting named before the program changed its own."""
+        setting = str(self.settings.get(DIRECTORY) or "")
+        if not (self.started and self.directory and setting) or "://" in setting:
+            return None
+        first = os.path.abspath(os.path.join(self.started.cwd, setting))
+        return None if first == self.directory else first
+
+
+@dataclass(slots=True)
+class ReportBuilder:
+    """The fold of a run's events; report, recipe and ledger are made of whatever has arrived."""
+
+    cache_dir: str = ""
+    """The cache that the run is expected to use; empty where nothing outside the program says."""
+    asked: Mapping[str, float] = field(default_factory=dict)
+    """Thresholds that the environment of the program asks for, by JAX's name of the setting."""
+    modules: list[CompileFinished] = field(default_factory=list)
+    processes: defaultdict[int, ProcessFacts] = field(
+        default_factory=lambda: defaultdict(ProcessFacts)
+    )
+    hardware: dict[tuple[int, int | None], Hardware] = field(default_factory=dict)
+    recorded: dict[tuple[int, int], CompileStarted] = field(default_factory=dict)
+    """Requests that a recipe can be made of."""
+    running: dict[tuple[int, int], CompileStarted] = field(default_factory=dict)
+    colocated: list[ColocatedCompiled] = field(default_factory=list)
+    notices: list[Message] = field(default_factory=list)
+    sketches: dict[tuple[int, int], str] = field(default_factory=dict)
+    """Sketches by process and number of the request."""
+    ahead: dict[str, float | None] = field(default_factory=dict)
+    """Keys that were compiled for this run before it began, with their compile seconds."""
+    learnt: int = 0
+    """The number of ``modules`` that the ledger has."""
+    learnt_sketches: set[tuple[int, int]] = field(default_factory=set)
+    """The sketches that the ledger has."""
+    unreported: list[str] = field(default_factory=list)
+    """Entries written during the run that no process reported."""
+    full: set[str] = field(default_factory=set)
+    """Directories whose ledger cannot be written because their disk is full."""
+
+    def add(self, event: RunEvent) -> None:
+        """Take one event."""
+        process = self.processes[event.process]
+        match event:
+            case CompileFinished():
+                self.modules.append(self._as_compiled(event))
+                self.running.pop((event.process, event.number), None)
+                process.counters = event.counters
+                process.process_id = event.process_id
+            case SketchSent():
+                self.sketches[event.process, event.number] = event.sketch
+            case ColocatedCompiled():
+                self.colocated.append(event)
+            case CompileStarted():
+                self.running[event.process, event.number] = event
+                if event.recorded:
+                    self.recorded[event.process, event.number] = event
+            case Hardware():
+                self.hardware[event.process, event.backend] = event
+            case Message():
+                self.notices.append(event)
+            case ProcessStarted():
+                process.started = event
+            case JaxLoaded():
+                process.loaded = event
+            case Configured():
+                process.configured = event
+            case ProcessExited():
+                process.counters = event.counters
+
+    def sketch_of(self, done: CompileFinished) -> str | None:
+        """Return the sketch of a compile; None where it has none, or not yet."""
+        return done.sketch or self.sketches.get((done.process, done.number))
+
+    def run_of(self, process: int) -> str:
+        """Return a name of one process that no other process has."""
+        started = self.processes[process].started
+        return f"{started.pid}-{started.at:.3f}" if started else f"{os.getpid()}-{_STARTED:.3f}"
+
+    def _as_compiled(self, event: CompileFinished) -> CompileFinished:
+        """Count the first hit of a key that was compiled ahead as the miss that it was."""
+        if event.outcome != "hit" or event.key not in self.ahead:
+            return event
+        seconds = self.ahead.pop(event.key)
+        compiling = None if seconds is None else (event.at, seconds)
+        compiled = replace(event, outcome="written", reason=COMPILED_AHEAD, compile=compiling)
+        return replace(compiled, retrieve=None, stored_seconds=None)
+
+    def heard(self, *kinds: str) -> list[Message]:
+        """Return the sentences of some kinds."""
+        return [notice for notice in self.notices if notice.event in kinds]
+
+    def origin(self, process: int, backend: int | None) -> dict[str, Any]:
+        """Return the jax and the hardware of a compile, by the names of recipes and the ledger."""
+        jax = self.processes[process].loaded
+        hardware = self.hardware.get((process, backend))
+        names = ("platform", "platform_version", "device_kind", "topology_fingerprint")
+        return {
+            "jax_version": jax.jax if jax else None,
+            "jaxlib_version": jax.jaxlib if jax else None,
+            "jaxlib_digest": jax.jaxlib_digest if jax else None,
+            **{name: getattr(hardware, name, None) for name in names},
+        }
+
+    def report(self, ended: RunResult, known_seconds: Mapping[str, float]) -> Report:
+        """Make the report of a run that has ended.
+
+        Args:
+            known_seconds: exact compile seconds by key, where JAX keeps whole seconds only.
+        """
+        known_seconds = self._with_own(known_seconds)
+        processes = tuple(
+            _process(number, facts) for number, facts in self.processes.items() if facts.loaded
+        )
+        functions = tuple(_fold_functions([*self.modules, *self.colocated]))
+        cut = map(_interrupted, self.running.values()) if ended.interrupted else ()
+        return Report(
+            cache_dir=self.used_directory,
+            modules=tuple(_fold_modules([*self.modules, *cut], known_seconds)),
+            functions=functions,
+            processes=processes,
+            notes=tuple(
+                dict.fromkeys([*self._notes(processes, ended), *recompile_notes(functions)])
+            ),
+            script_exit_code=ended.exit_code,
+            timed_out=ended.timed_out,
+            interrupted=ended.interrupted,
+            unobserved=tuple(self._unobserved(processes, ended)),
+            wall_seconds=ended.wall_seconds,
+            saved_seconds=saved_in_series(span for _, *span in self._savings(known_seconds)),
+        )
+
+    @property
+    def directories(self) -> set[str]:
+        """The local directories that JAX had open."""
+        return {e.local_directory for e in self.modules if e.local_directory}
+
+    @property
+    def used_directory(self) -> str:
+        """The cache that most compiles used; the expected one where JAX opened none."""
+        if "://" in self.cache_dir:
+            return self.cache_dir
+        opened = [
+            e
+            for e in self.modules
+            if e.directory and ("://" in e.directory or os.path.isdir(e.directory))
+        ]
+        served = [e for e in opened if e.outcome in ("hit", "written")]
+        counts = Counter(str(e.directory) for e in served or opened)
+        return max(counts, key=lambda path: counts[path], default=self.cache_dir)
+
+    def saved_by_hit(
+        self, known_seconds: Mapping[str, float]
+    ) -> list[tuple[CompileFinished, float]]:
+        """Return every hit with its part of the seconds that all together have saved."""
+        savings = list(self._savings(self._with_own(known_seconds)))
+        total = saved_in_series(span for _, *span in savings)
+        alone = math.fsum(max(0.0, saved) for *_, saved in savings)
+        return [(e, total * max(0.0, saved) / alone) for e, *_, saved in savings if alone > 0]
+
+    def _with_own(self, known_seconds: Mapping[str, float]) -> dict[str, float]:
+        """Add the compile seconds of what this run has written, which a later hit of it saves."""
+        written = (e for e in self.modules if e.key and e.outcome == "written" and e.compile)
+        return {**known_seconds, **{str(e.key): _length(e.compile) or 0.0 for e in written}}
+
+    def _savings(
+        self, known_seconds: Mapping[str, float]
+    ) -> Iterable[tuple[CompileFinished, float, float, float]]:
+        """Yield every hit with its start, its end and its saved seconds; tracing belongs to it."""
+        ended: dict[tuple[int, int], float] = {}
+        for e in self.modules:
+            thread = e.process, e.thread
+            began = min(span[0] for span in (e.trace, e.lower, (e.at,)) if span)
+            start = max(began, ended.get(thread, began))
+            ended[thread] = end = e.at + e.seconds
+            compiling = known_seconds.get(e.key or "", e.stored_seconds)
+            if e.outcome == "hit" and compiling is not None:
+                yield e, start, end, compiling - (_length(e.retrieve) or 0.0)
+
+    def _notes(self, processes: Iterable[Process], ended: RunResult) -> Iterable[str]:
+        for process in processes:
+            yield from settings_notes(
+                process,
+                self.cache_dir,
+                self.asked,
+                self._used(process),
+                self.processes[process.process].moved_from,
+            )
+        yield from per_process_key_notes(self.modules)
+        yield from below_threshold_notes(self.modules)
+        yield from target_notes(self.modules)
+        yield from (notice.detail for notice in self.heard("jax-failed", "remark"))
+        yield from self._unobserved(processes, ended)
+
+    def _used(self, process: Process) -> Counter[str]:
+        """Directories that a process had open, by the compiles they were open for."""
+        mine = (e for e in self.modules if e.process == process.process)
+        return Counter(e.directory for e in mine if e.directory)
+
+    def _unobserved(self, processes: Iterable[Process], ended: RunResult) -> Iterable[str]:
+        """Say why there may be compiles that are not among ``modules``."""
+        for event in self.running.values():
+            if not ended.interrupted:
+                yield f"{event.module} was still compiling when its process ended"
+        trouble = self.heard("trouble", "unobserved")
+        yield from dict.fromkeys(notice.detail for notice in trouble)
+        for command in dict.fromkeys(ended.unobserved):
+            yield f"`{command}` ran jax unobserved: {_UNREACHED}"
+        if count := len(self.unreported):
+            yield (
+                f"{count} {'entry was' if count == 1 else 'entries were'} written that no process "
+                f"reported, such as {self.unreported[0]}: another program uses this cache, or "
+                f"{_UNREACHED}"
+            )
+        if not (any(processes) or trouble or ended.unobserved):
+            yield f"no jax activity was observed: the program does not import it, or {_UNREACHED}"
+
+
+_UNREACHED = (
+    "its Python ignores PYTHONPATH (-E, -I, env -i, a launcher that sets its own); one that keeps "
+    "JAXCACHE_EVENTS is observed if jaxcache is installed in the environment of its jax"
+)
+
+
+def saved_in_series(hits: Iterable[Sequence[float]]) -> float:
+    """The most that a series of hits, one after another, has saved.
+
+    Threads that hit at the same time would have compiled at the same time, too.
+
+    Args:
+        hits: start, end and saved seconds of each.
+    """
+    ends = [-math.inf]
+    best = [0.0]
+    for start, end, saved in sorted(hits, key=lambda hit: hit[1]):
+        before = best[bisect.bisect_right(ends, start) - 1]
+        ends.append(end)
+        best.append(max(best[-1], before + saved))
+    return best[-1]
+
+
+def _interrupted(begun: CompileStarted) -> CompileFinished:
+    """The row of a compile that its process never ended, because a signal ended the process."""
+    return CompileFinished(
+        process=begun.process,
+        at=begun.at,
+        number=begun.number,
+        module=begun.module,
+        outcome="skipped",
+        reason="interrupted",
+        detail="a signal came while it compiled",
+        function=begun.function,
+        file=begun.file,
+        line=begun.line,
+    )
+
+
+def _process(number: int, facts: ProcessFacts) -> Process:
+    loaded = facts.loaded
+    return Process(
+        process=number,
+        pid=facts.pid,
+        executable=facts.executable,
+        jax=loaded.jax if loaded else None,
+        jaxlib=loaded.jaxlib if loaded else None,
+        process_id=facts.process_id,
+        cache_dir=facts.directory,
+        settings=facts.settings,
+        counters=facts.counters,
+    )
+
+
+def _fold_modules(
+    events: Iterable[CompileFinished], known_seconds: Mapping[str, float]
+) -> Iterable[Module]:
+    groups: defaultdict[tuple[object, ...], list[CompileFinished]] = defaultdict(list)
+    for e in events:
+        place = (e.process, e.module, e.key, e.outcome, e.reason, _counted(e), e.directory)
+        groups[place].append(e)
+    for same in groups.values():
+        first = same[0]
+        alike = {name: getattr(first, name) for name in _ALIKE}
+        yield Module(
+            **alike,
+            occurrences=len(same),
+            compile_seconds=known_seconds.get(first.key or "", first.stored_seconds)
+            if first.outcome == "hit"
+            else _mean(e.compile for e in same),
+            retrieval_seconds=_mean(e.retrieve for e in same),
+            trace_seconds=_mean(e.trace for e in same),
+            lower_seconds=_mean(e.lower for e in same),
+            counted=_counted(first),
+            cache_dir=first.directory,
+        )
+
+
+#: Fields that a row has from its first event.
+_ALIKE = (
+    *("module", "key", "outcome", "reason", "detail", "function", "file", "line", "arguments"),
+    *("size_bytes", "process", "tuning"),
+)
+
+
+def _fold_functions(events: Iterable[ColocatedCompiled]) -> Iterable[Function]:
+    groups: defaultdict[tuple[str, str | None, int | None], list[ColocatedCompiled]] = defaultdict(
+        list
+    )
+    for e in events:
+        if e.function:
+            groups[e.function, e.file, e.line].append(e)
+    for (function, file, line), same in groups.items():
+        signatures = list(dict.fromkeys(e.arguments for e in same))
+        yield Function(
+            function=function,
+            kind=same[0].kind or "jit",
+            file=file,
+            line=line,
+            signatures=len(signatures),
+            compiles=max(Counter(e.process for e in same).values()),
+            compile_seconds=sum(_length(e.compile) or 0.0 for e in same),
+            varies=tuple(describe_variation(signatures)),
+        )
+
+
+def describe_variation(signatures: list[tuple[Argument, ...]]) -> Iterable[str]:
+    """Say which arguments, axes or dtypes differ between the signatures of one function."""
+    if len(signatures) < 2:
+        return
+    if len({len(s) for s in signatures}) > 1:
+        yield f"the number of arguments ({_values(len(s) for s in signatures)})"
+        return
+    for position, arguments in enumerate(zip(*signatures, strict=True)):
+        name = arguments[0].name or f"argument {position}"
+        if len({a.dtype for a in arguments}) > 1:
+            yield f"dtype of {name} ({_values(a.dtype for a in arguments)})"
+        if len({len(a.shape) for a in arguments}) > 1:
+            yield f"rank of {name} ({_values(len(a.shape) for a in arguments)})"
+            continue
+        for axis, lengths in enumerate(zip(*(a.shape for a in arguments), strict=True)):
+            if len(set(lengths)) > 1:
+                yield f"axis {axis} of {name} ({_values(lengths)})"
+
+
+def _values(values: Iterable[Any]) -> str:
+    texts = list(dict.fromkeys(str(v) for v in values))
+    return ", ".join(texts[:_SHOWN_VALUES]) + (", …" if len(texts) > _SHOWN_VALUES else "")
+
+
+_SHOWN_VALUES = 6
+
+
+def _counted(event: CompileFinished) -> str | None:
+    for name, outcome in (("hits", "hit"), ("misses", "miss"), ("requests", "request")):
+        if name in event.counted:
+            return outcome
+    return None
+
+
+def _length(span: Span | None) -> float | None:
+    return span[1] if span else None
+
+
+def _mean(spans: Iterable[Span | None]) -> float | None:
+    seconds = [span[1] for span in spans if span]
+    return sum(seconds) / len(seconds) if seconds else None

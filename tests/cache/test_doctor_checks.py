@@ -1,0 +1,289 @@
+"""Checks whose real cause takes another machine: run over real texts and real entries."""
+
+import ast
+import contextlib
+import stat
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_caches import key, put
+
+from jaxcache.cache.doctor import directory, keys, writes
+from jaxcache.cache.doctor.collect import collect_cache_facts, filesystem_of
+from jaxcache.cache.doctor.fixes import Fix, apply_fixes
+from jaxcache.cache.doctor.inputs import CacheFacts, Facts, Finding, HostFacts, Interpreter, Setting
+from jaxcache.entry.contents import Device, XlaCompileOptions
+from jaxcache.entry.releases import read_release
+from jaxcache.model import FileInfo, Platform
+from jaxcache.store.local import LocalStore
+
+MOUNTS = r"""22 27 0:21 / /proc rw,relatime - proc proc rw
+27 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard
+61 27 0:52 / /home rw,relatime shared:1 - nfs4 filer:/vol/home rw,vers=4.2,hard
+62 27 0:53 / /scratch\040big rw,noatime - lustre mds@tcp:/scratch rw,flock
+63 27 0:54 / /home/me/local rw,relatime - xfs /dev/sdb1 rw
+64 27 0:55 / /mnt/Größe rw,relatime - cifs //filer/big rw
+"""
+ODD_MOUNT = "65 27 0:56 / /mnt/\udcff rw,relatime - cifs //filer/odd rw\n"
+
+Check = Callable[[Facts], Iterator[Finding]]
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/home/you/.cache/jax", "nfs4"),
+        ("/home/me/local/jax", "xfs"),
+        ("/scratch big/jax", "lustre"),
+        ("/var/cache", "ext4"),
+        ("/homework", "ext4"),
+        ("/mnt/Größe/jax", "cifs"),
+        ("/mnt/\udcff/jax", "cifs"),
+    ],
+)
+def test_the_mount_of_a_path(path: str, kind: str) -> None:
+    assert filesystem_of(path, MOUNTS + ODD_MOUNT) == kind
+    assert filesystem_of(path, "garbage\n\n - \n") is None
+
+
+def test_network_filesystem() -> None:
+    cache = CacheFacts("/home/you/.cache/jax")
+    there = filesystem_of(cache.path, MOUNTS)
+    (finding,) = directory.find_network_filesystem(Facts(cache, host=HostFacts(filesystem=there)))
+    assert "nfs4" in finding.seen
+    here = filesystem_of("/var/cache", MOUNTS)
+    assert not list(
+        directory.find_network_filesystem(Facts(cache, host=HostFacts(filesystem=here)))
+    )
+    assert not list(directory.find_network_filesystem(Facts(cache)))
+
+
+@pytest.fixture
+def seen(corpus: Path) -> CacheFacts:
+    """Real entries, which were compiled for a CPU with AVX-512."""
+    return collect_cache_facts(str(corpus / "0.12.0.1-cpu-zstd"), max_decoded=None, progress=None)
+
+
+def with_cpu(seen: CacheFacts, *features: str) -> Facts:
+    """The cache, read by a jax whose jaxlib reports these features of the CPU."""
+    return Facts(seen, interpreter=python("0.12.0.1", cpu_features=features))
+
+
+def test_cpu_features(seen: CacheFacts) -> None:
+    facts = with_cpu(seen, "+avx2", "-avx512f", "-prefer-no-gather")
+    (finding,) = directory.find_cpu_features(facts)
+    assert finding.seen == "7 entries need features that this CPU does not have: avx512f"
+    assert len(finding.files) == 7
+
+
+def test_cpu_features_are_silent_where_the_cpu_has_them(seen: CacheFacts) -> None:
+    (compiled_for,) = {c.device.cpu_features for c in seen.contents.values()}
+    assert not list(directory.find_cpu_features(with_cpu(seen, *(compiled_for or ()))))
+
+
+def test_cpu_features_are_silent_about_what_this_jaxlib_does_not_list(seen: CacheFacts) -> None:
+    assert not list(directory.find_cpu_features(with_cpu(seen, "+avx2", "-xop")))
+    assert not list(directory.find_cpu_features(Facts(seen, interpreter=python("0.12.0.1"))))
+    assert not list(directory.find_cpu_features(Facts(seen)))
+
+
+def test_foreign_owner_of_the_directory(seen: CacheFacts) -> None:
+    assert seen.root is not None
+    for user, silent in ((seen.root.owner, True), (seen.root.owner + 1, seen.root.owner == 0)):
+        found = list(directory.find_foreign_owners(Facts(seen, host=HostFacts(user=user))))
+        assert (not found) is silent
+
+
+@pytest.mark.parametrize("check", [keys.find_mixed_builds, keys.find_orphaned_generations])
+def test_nothing_is_said_where_nothing_is_known(check: Check, seen: CacheFacts) -> None:
+    assert not list(check(Facts(seen)))
+
+
+def test_releases() -> None:
+    assert read_release("0.12.0.1") == (0, 12, 0, 1)
+    assert read_release("0.10.2.dev3") == (0, 10, 2)
+    assert read_release("main") == ()
+
+
+def with_device(seen: CacheFacts, **changes: Any) -> CacheFacts:
+    """The cache with its first decoded entry changed: ``device``, ``compile_options``, …."""
+    key, contents = next(iter(seen.contents.items()))
+    return replace(seen, contents={**seen.contents, key: replace(contents, **changes)})
+
+
+def python(version: str, **facts: Any) -> Interpreter:
+    return Interpreter("/python", "3.12", version, version, **facts)
+
+
+def test_hosts_that_share_a_path_and_not_a_cpu(seen: CacheFacts) -> None:
+    assert not list(directory.find_mixed_cpus(Facts(seen)))
+    other = with_device(
+        seen,
+        device=Device("cpu", cpu_name="haswell", cpu_features=("+avx", "-avx512f", "+evex512")),
+    )
+    (finding,) = directory.find_mixed_cpus(Facts(other))
+    assert "2 kinds of CPU" in finding.seen
+    assert "avx512f" in finding.seen
+    assert f"export JAX_COMPILATION_CACHE_DIR={seen.path}/$(jaxcache ci key" in finding.fix
+
+
+@pytest.mark.parametrize(
+    ("version", "logs"), [("0.8.3", True), ("0.10.1", True), ("0.10.2", False)]
+)
+def test_messages_of_preferences(seen: CacheFacts, version: str, logs: bool) -> None:
+    found = list(directory.find_cpu_messages(Facts(seen, interpreter=python(version))))
+    assert bool(found) is logs
+    assert not list(directory.find_cpu_messages(Facts(seen)))
+
+
+def test_large_programs_on_macos(seen: CacheFacts) -> None:
+    program = next(iter(seen.contents.values())).program
+    assert program
+    large = with_device(seen, program=replace(program, instructions=2107))
+    mac = HostFacts(system="darwin")
+    (finding,) = directory.find_large_on_macos(Facts(large, interpreter=python("0.9.2"), host=mac))
+    assert len(finding.files) == 1
+    for facts in (
+        Facts(large, interpreter=python("0.10.0"), host=mac),
+        Facts(large, interpreter=python("0.9.2")),
+        Facts(seen, interpreter=python("0.9.2"), host=mac),
+    ):
+        assert not list(directory.find_large_on_macos(facts))
+
+
+@pytest.mark.parametrize(
+    ("platform", "devices", "halts"),
+    [("tpu", ((2, 3),), True), ("tpu", ((0, 1),), False), ("cpu", ((2, 3),), False)],
+)
+def test_tpu_without_device_0(
+    seen: CacheFacts, platform: Platform, devices: tuple[tuple[int, ...], ...], halts: bool
+) -> None:
+    options = XlaCompileOptions(device_assignment=devices)
+    facts = Facts(with_device(seen, device=Device(platform), compile_options=options))
+    assert bool(list(directory.find_tpu_without_first(facts))) is halts
+
+
+def with_bucket(cache: CacheFacts, xla_caches: str, **more: Any) -> Facts:
+    chosen = Setting("jax_compilation_cache_dir", "gs://team/jax", "environment")
+    xla = Setting("jax_persistent_cache_enable_xla_caches", xla_caches, "default")
+    return Facts(cache, (chosen, xla), **more)
+
+
+def test_caches_of_xla_in_a_bucket(seen: CacheFacts, corpus: Path) -> None:
+    gpu = collect_cache_facts(
+        str(corpus / "0.12.0.1-cuda13-h200-zstd"), max_decoded=None, progress=None
+    )
+    default = "xla_gpu_per_fusion_autotune_cache_dir"
+    for cache, severity in ((seen, "note"), (gpu, "problem")):
+        (finding,) = directory.find_xla_caches_in_bucket(with_bucket(cache, default))
+        assert finding.severity == severity
+        assert not list(directory.find_xla_caches_in_bucket(with_bucket(cache, "none")))
+    assert not list(directory.find_xla_caches_in_bucket(Facts(gpu)))
+    assert list(directory.find_autotune_incomplete(with_bucket(gpu, default)))
+    assert not list(directory.find_autotune_incomplete(with_bucket(gpu, "none")))
+    assert not list(directory.find_autotune_incomplete(with_bucket(seen, default)))
+
+
+def test_a_cache_of_kernels_that_is_on(seen: CacheFacts, corpus: Path) -> None:
+    default = "xla_gpu_per_fusion_autotune_cache_dir"
+    plain = collect_cache_facts(
+        str(corpus / "0.12.0.1-cuda13-h200-zstd"), max_decoded=None, progress=None
+    )
+    filled = collect_cache_facts(
+        str(corpus / "0.10.2-cuda13-h200-kernelcache"), max_decoded=None, progress=None
+    )
+    compiled_with_it = replace(filled, inventory=plain.inventory)
+    for cache, chosen, severity in (
+        (seen, "all", "note"),
+        (plain, "xla_gpu_kernel_cache_file", "note"),
+        (filled, default, "problem"),
+        (compiled_with_it, default, "problem"),
+    ):
+        (finding,) = directory.find_kernel_cache(with_bucket(cache, chosen))
+        assert (finding.severity, finding.trap) == (severity, "kernel-cache")
+    for cache in (seen, plain):
+        assert not list(directory.find_kernel_cache(with_bucket(cache, default)))
+
+
+def test_a_bucket_that_jax_uses_itself(seen: CacheFacts) -> None:
+    (finding,) = directory.find_bucket_unchecked(with_bucket(seen, "none"))
+    assert "jaxcache stats -C gs://team/jax" in finding.fix
+    assert not list(directory.find_bucket_unchecked(Facts(seen)))
+    for has_epath in (True, False):
+        facts = with_bucket(seen, "none", interpreter=python("0.12.0", has_epath=has_epath))
+        assert bool(list(writes.find_bucket_library_missing(facts))) is not has_epath
+
+
+class SlowStore(LocalStore):
+    """A store whose writes take 10 ms each; it counts those of each hold of the lock."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.writes_held: list[int] = []
+
+    def write(self, *given: Any, **more: Any) -> FileInfo:
+        time.sleep(0.010)
+        self.writes_held[-1] += 1
+        return super().write(*given, **more)
+
+    @contextlib.contextmanager
+    def lock(self, *, timeout_seconds: float) -> Iterator[None]:
+        self.writes_held.append(0)
+        with super().lock(timeout_seconds=timeout_seconds):
+            yield
+
+
+def test_jax_gets_its_lock_while_missing_dates_are_written(tmp_path: Path) -> None:
+    for number in range(25):
+        put(tmp_path, key(number), atime=False)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    facts = Facts(collect_cache_facts(str(tmp_path), max_decoded=0, progress=None))
+    store = SlowStore(tmp_path)
+    (done,) = apply_fixes(store, facts, [Fix("write-atime", tuple(names))])
+    assert done == "25 -atime files written"
+    assert len(list(tmp_path.glob("*-atime"))) == 25
+    assert max(store.writes_held) <= 5  # 50 ms
+
+
+def test_permissions_are_taken_in_the_cache_and_nowhere_else(tmp_path: Path) -> None:
+    cache, outside = tmp_path / "cache", tmp_path / "outside"
+    for folder in (cache, outside):
+        folder.mkdir()
+        (folder / "file").touch()
+        for path in (folder, folder / "file"):
+            path.chmod(0o777)
+    (cache / "link").symlink_to(outside)
+    (tmp_path / "name").symlink_to(cache)  # as people move a cache to another disk
+    store = LocalStore(tmp_path / "name")
+    facts = Facts(collect_cache_facts(store.url, max_decoded=0, progress=None))
+    wanted = Fix("drop-permissions", (".", "file", "link", "link/file"))
+    (done,) = apply_fixes(store, facts, [wanted])
+    assert done == "write permission of others taken from 2 files"
+    modes = [stat.S_IMODE(p.stat().st_mode) for p in (cache, cache / "file", outside / "file")]
+    assert modes == [0o755, 0o755, 0o777]
+
+
+def test_the_page_of_traps_names_each_with_its_reports() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "troubleshooting.md").read_text("utf-8")
+    rows = [
+        [c.strip() for c in line.split("|")] for line in page.splitlines() if line.startswith("| `")
+    ]
+    described = {row[1].split("`")[1]: row[3] for row in rows}
+    written: dict[str, str] = {}
+    for module in (keys, directory, writes):
+        tree = ast.parse(Path(str(module.__file__)).read_text("utf-8"))
+        for call in ast.walk(tree):
+            if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "Finding":
+                name = ast.literal_eval(call.args[0])
+                reports = call.args[5] if len(call.args) > 5 else ast.Constant("")
+                written[name] = (
+                    vars(module)[reports.id]
+                    if isinstance(reports, ast.Name)
+                    else ast.literal_eval(reports)
+                )
+    assert described == written
+    assert all(row[2] and row[4] for row in rows)
