@@ -15,15 +15,14 @@ import zlib
 from array import array
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import astuple
-from enum import StrEnum
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxcache.cache.ledger.uses import Uses
-from jaxcache.cache.listing import Group, Summary
+from jaxcache.cache.listing import Summary
 from jaxcache.cache.sidefile import read_checked, side_path, write_checked
-from jaxcache.cache.stats import AGE_CLASSES, FileCount, Stats
+from jaxcache.cache.stats import AGE_CLASSES, Stats
+from jaxcache.cache.untrusted_json import build
 from jaxcache.model import Entry, FileInfo
 from jaxcache.store.base import Store
 from jaxcache.units import NS_PER_SECOND
@@ -31,7 +30,7 @@ from jaxcache.units import NS_PER_SECOND
 if TYPE_CHECKING:
     from jaxcache.layouts.base import Layout
 
-_MAGIC = b"jaxcache-stats 6\n"
+_MAGIC = b"jaxcache-stats 7\n"
 _MASK = (1 << 64) - 1
 _SETTLED_NS = 2_000_000_000
 #: An -atime file can say more than a column holds: it is eight bytes of anything.
@@ -59,10 +58,10 @@ class RememberedStats:
             size = int.from_bytes(body[:8], "big")
             header = json.loads(bytes(body[8 : 8 + size]))
             if header["index"] == _identity(self._index):
-                kinds = self._layout.kinds
                 digest = _digest_all(store, root, self._layout.folders)
                 if header["digest"] == digest & _MASK and header["layout"] == self._layout.name:
-                    return _stats(store.url, header, body[8 + size :], self._now_ns, kinds)
+                    ages = _sum_by_age(body[8 + size :], self._now_ns)
+                    return replace(build(Stats, header["stats"]), by_age=ages)
         return None
 
     def remember(self, stats: Stats, entries: Sequence[Entry], infos: Sequence[FileInfo]) -> None:
@@ -78,18 +77,9 @@ class RememberedStats:
             "layout": self._layout.name,
             "digest": _digest(infos) & _MASK,
             "index": _identity(self._index),
-            "total": stats.total,
-            "files": [[str(f.kind), f.files, f.size_bytes] for f in stats.files],
-            "by_platform": _rows(stats.by_platform),
-            "by_module": _rows(stats.by_module),
-            "by_codec": _rows(stats.by_codec),
-            "sealed": stats.sealed,
-            "orphan_atimes": stats.orphan_atimes,
-            "problems": stats.problems,
-            "uses": astuple(stats.uses),
-            "jax_versions": stats.jax_versions,
+            "stats": {f.name: getattr(stats, f.name) for f in fields(stats)},
         }
-        text = json.dumps(header).encode()
+        text = json.dumps(header, default=asdict).encode()
         ordered = sorted(entries, key=lambda e: e.last_used_ns)
         columns = (
             array("q", [min(e.last_used_ns, _MAX_NS) for e in ordered]),
@@ -144,9 +134,8 @@ def _digest_all(store: Store, root: str, folders: Collection[str] | None) -> int
     return digest
 
 
-def _stats(
-    url: str, header: dict[str, Any], body: memoryview, now_ns: int, kinds: type[StrEnum]
-) -> Stats:
+def _sum_by_age(body: memoryview, now_ns: int) -> tuple[tuple[str, Summary], ...]:
+    """Sum the columns of a snapshot by age class."""
     columns: list[array[Any]] = [array(kind) for kind in "qqqd"]
     used, *sums = columns
     width = len(body) // 4
@@ -159,25 +148,4 @@ def _stats(
         start = bisect_left(used, True, hi=end, key=age)
         ages.append((name, Summary(end - start, *(sum(column[start:end]) for column in sums))))
         end = start
-    return Stats(
-        cache_dir=url,
-        total=Summary(*header["total"]),
-        files=tuple(FileCount(kinds(k), n, b) for k, n, b in header["files"]),
-        by_platform=_groups(header["by_platform"]),
-        by_module=_groups(header["by_module"]),
-        by_codec=_groups(header["by_codec"]),
-        by_age=tuple(ages),
-        sealed=header["sealed"],
-        orphan_atimes=header["orphan_atimes"],
-        problems=tuple((kind, count) for kind, count in header["problems"]),
-        uses=Uses(*header["uses"]),
-        jax_versions=tuple(header["jax_versions"]),
-    )
-
-
-def _rows(groups: Iterable[Group]) -> list[list[Any]]:
-    return [[g.name, *g.summary, g.last_used_ns] for g in groups]
-
-
-def _groups(rows: Iterable[Sequence[Any]]) -> tuple[Group, ...]:
-    return tuple(Group(row[0], Summary(*row[1:-1]), row[-1]) for row in rows)
+    return tuple(ages)

@@ -11,6 +11,7 @@ from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.uses import Uses, count_uses
 from jaxcache.cache.listing import Group, Summary, group_entries, summarize
 from jaxcache.cache.scan import Progress, ScanAids
+from jaxcache.cache.untrusted_json import Many
 from jaxcache.entry.names import FileKind
 from jaxcache.model import Entry, FileInfo, result_repr
 from jaxcache.store.base import Store
@@ -35,7 +36,7 @@ AGE_CLASSES: tuple[tuple[str, float], ...] = (
 class FileCount:
     """The number and bytes of the files of one kind."""
 
-    kind: StrEnum
+    kind: str
     """The kind of the files, as the layout names it."""
     files: int
     size_bytes: int
@@ -53,7 +54,7 @@ class Stats:
     files: tuple[FileCount, ...]
     """Every file below the directory, by kind."""
     by_platform: tuple[Group, ...]
-    by_module: tuple[Group, ...]
+    by_module: Many[Group]
     by_codec: tuple[Group, ...]
     by_age: tuple[tuple[str, Summary], ...]
     """By time since last use; each class holds what does not fit the one before it."""

@@ -44,7 +44,6 @@ LAYOUTS: dict[str, _Lazy] = {
             "diagnose": None,
         },
         {
-            "kinds": "jaxcache.entry.names:FileKind",
             "load_index": "jaxcache.cache.index:Index.load",
             "scan": "jaxcache.cache.scan:scan",
             "decode": "jaxcache.cache.scan:decode_entries",
@@ -77,7 +76,6 @@ LAYOUTS: dict[str, _Lazy] = {
             "run_options": ("python", "jobs", "timeout_seconds"),
         },
         {
-            "kinds": "jaxcache.layouts.torch.names:TorchKind",
             "own_directory": "jaxcache.layouts.torch.names:own_directory",
             "load_index": "jaxcache.layouts.torch.scan:GraphIndex.load",
             "scan": "jaxcache.layouts.torch.scan:scan",
@@ -110,7 +108,6 @@ BUNDLE = _Lazy(
     "bundle",
     {"single_file_entries": True, "has_headers": True, "keeps_index": False, "folders": None},
     {
-        "kinds": "jaxcache.entry.names:FileKind",
         "scan": "jaxcache.cache.bundle.reader:scan_bundle",
         "decode": "jaxcache.cache.bundle.reader:decode_bundle",
         "show": "jaxcache.cache.bundle.reader:show_bundle",

@@ -116,10 +116,6 @@ class Layout(Protocol):
         """Makes the view of the report of either."""
 
     @property
-    def kinds(self) -> type[StrEnum]:
-        """The kinds of its files, in the order in which they are shown."""
-
-    @property
     def folders(self) -> Collection[str] | None:
         """The folders in a cache whose files belong to it; None for all."""
 
