@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from operator import eq, ge, gt, le, lt, ne
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -230,16 +230,28 @@ def sort_entries(entries: Iterable[Entry], by: str) -> list[Entry]:
     Raises:
         UsageError: ``bad-sort``.
     """
+    field, is_descending = read_sort(by, {name: spec.descending for name, spec in _SORTS.items()})
+    by_key = sorted(entries, key=lambda e: e.key)
+    return sorted(by_key, key=_SORTS[field][0], reverse=is_descending)
+
+
+def read_sort(by: str, descending: Mapping[str, bool]) -> tuple[str, bool]:
+    """Return the field of a ``--sort``, and whether the order is descending.
+
+    Args:
+        descending: the order of each field where ``by`` names none.
+
+    Raises:
+        UsageError: ``bad-sort``.
+    """
     field, _, order = by.partition(":")
-    if field not in _SORTS or order not in ("", "asc", "desc"):
+    if field not in descending or order not in ("", "asc", "desc"):
         raise UsageError(
             f"cannot sort by {by!r}",
             code="bad-sort",
-            hint=f"one of {', '.join(_SORTS)}, optionally followed by :asc or :desc",
+            hint=f"one of {', '.join(descending)}, optionally followed by :asc or :desc",
         )
-    read, _, descending = _SORTS[field]
-    by_key = sorted(entries, key=lambda e: e.key)
-    return sorted(by_key, key=read, reverse=order == "desc" if order else descending)
+    return field, order == "desc" if order else descending[field]
 
 
 class Selection(NamedTuple):

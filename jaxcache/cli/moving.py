@@ -70,7 +70,9 @@ def carry_over(
     if target is not None:
         require_writable(target)
     signers = signing_keys(options.sign)
-    plan = _plan(opened, target, location, options, pulls=pulls)
+    is_vouched = is_remote(location) or (options.sign and not pulls)
+    incoming = options.require_signed or not is_vouched
+    plan = _plan(opened, target, location, options, incoming=incoming)
     if pulls and not plan.entries:
         raise NoCacheError(
             f"cache not found: {source.url}",
@@ -100,11 +102,20 @@ def carry_over(
 
 
 def _plan(
-    opened: Opened, target: Store | None, location: str, options: SyncOptions, *, pulls: bool
+    opened: Opened,
+    target: Store | None,
+    location: str,
+    options: SyncOptions,
+    *,
+    incoming: bool = True,
+    on_conflict: str | None = None,
 ) -> Plan:
-    """Compare the two caches, with the signatures that the target requires."""
-    vouched = is_remote(location) or (options.sign and not pulls)
-    incoming = options.require_signed or not vouched
+    """Compare the two caches.
+
+    Args:
+        incoming: the entries come from elsewhere, so signatures may be required.
+        on_conflict: see :func:`jaxcache.cache.move.sync.plan_copy`.
+    """
     signed = required_signatures(opened, wanted=options.require_signed) if incoming else None
     index = None
     if options.max_size_bytes is not None and target is not None and target.remote:
@@ -118,6 +129,7 @@ def _plan(
             now_ns=time.time_ns(),
             signed=signed,
             index=index,
+            on_conflict=on_conflict,
             progress=progress,
         )
 
@@ -181,22 +193,10 @@ def copy_cache(
     opened: Opened, location: str, options: CopyOptions, form: Format, *, dry_run: bool
 ) -> int:
     """Copy entries of JAX from one cache into another, file by file."""
-    signed = required_signatures(opened, wanted=options.require_signed)
     signers = signing_keys(options.sign)
     if store := find_store(location):
         require_writable(store)
-    now_ns = time.time_ns()
-    with progress_bar("comparing") as progress:
-        plan = plan_sync(
-            opened.store,
-            store,
-            options,
-            target_url=place_of(location),
-            now_ns=now_ns,
-            signed=signed,
-            on_conflict=options.on_conflict,
-            progress=progress,
-        )
+    plan = _plan(opened, store, location, options, on_conflict=options.on_conflict)
     if all(step.action is MoveAction.LEFT for step in plan.steps):
         note(f"warning: {nothing_in(opened.store.url)}")
     with interruptible(), progress_bar("copying") as progress:
@@ -204,7 +204,7 @@ def copy_cache(
             None if dry_run else store or make_store(location),
             sender_of(opened.store, plan),
             plan,
-            now_ns=now_ns,
+            now_ns=time.time_ns(),
             atomic=options.atomic,
             jobs=options.jobs,
             signers=signers,

@@ -1,18 +1,16 @@
 """The contents of a recipe: the rows that ``ls`` and ``show`` print."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from jaxcache.cache.recipe.format import RecipeFile
 from jaxcache.cache.recipe.model import Environment, Request
 from jaxcache.cache.recipe.refusals import refuse
-from jaxcache.cache.selection import select_by_keys
+from jaxcache.cache.selection import read_sort, select_by_keys
 from jaxcache.entry.contents import XlaCompileOptions
 from jaxcache.entry.options import read_options
 from jaxcache.entry.wire import Budget, WireError
-from jaxcache.errors import UsageError
-
-_SORTS = ("key", "size", "compile")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +53,14 @@ def list_recipe(
         UsageError: no such sort.
         JaxcacheError: ``no-match`` or ``ambiguous-key``.
     """
-    name, _, order = sort.partition(":")
-    if name not in _SORTS or order not in ("", "asc", "desc"):
-        raise UsageError(
-            f"cannot sort a recipe by {sort!r}",
-            code="bad-sort",
-            hint=f"one of {', '.join(_SORTS)}, with :asc or :desc",
-        )
+    name, is_descending = read_sort(sort, {"key": False, "size": True, "compile": True})
     listed = select_by_keys([_listed(r, file) for r in file.recipe.requests], list(keys))
-    measure = {
+    measures: dict[str, Callable[[Listed], Any]] = {
         "key": lambda x: x.key,
         "size": lambda x: x.bytecode_bytes,
         "compile": lambda x: x.request.compile_seconds or 0.0,
-    }[name]
-    descending = order == "desc" or (not order and name != "key")
-    listed.sort(key=measure, reverse=descending)
+    }
+    listed.sort(key=measures[name], reverse=is_descending)
     return listed[:limit]
 
 
