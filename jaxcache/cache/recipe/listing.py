@@ -55,7 +55,7 @@ def list_recipe(
     """
     name, is_descending = read_sort(sort, {"key": False, "size": True, "compile": True})
     listed = select_by_keys([_listed(r, file) for r in file.recipe.requests], list(keys))
-    measures: dict[str, Callable[[Listed], Any]] = {
+    measures: dict[str, Callable[[RecipeRow], Any]] = {
         "key": lambda x: x.key,
         "size": lambda x: x.bytecode_bytes,
         "compile": lambda x: x.request.compile_seconds or 0.0,
