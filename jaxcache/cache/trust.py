@@ -336,8 +336,6 @@ def load_ed25519() -> Any:
         from cryptography.hazmat.primitives.asymmetric import ed25519
     except ImportError as error:
         raise UsageError(
-            "signatures need jaxcache[sign]",
-            code="no-cryptography",
-            hint=format_install("sign"),
+            "signatures need jaxcache[sign]", code="no-cryptography", hint=format_install("sign")
         ) from error
     return ed25519

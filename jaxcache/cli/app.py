@@ -78,7 +78,7 @@ or with JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none where plain JAX runs.
 
 Without the 0, JAX does not cache compiles shorter than 1 s, so the cache of a
 short job stays empty. store/ is any directory that outlives the job, or a URL
-such as s3://bucket/jax.""",
+such as s3://bucket/jax."""
 }
 
 #: Commands as other tools call them, and what to use here.

@@ -32,8 +32,7 @@ def command(
     options: DoctorOptions,
     dry: DryRun,
     verbose: Annotated[
-        bool,
-        typer.Option("--verbose", "-v", help="List all settings, including defaults."),
+        bool, typer.Option("--verbose", "-v", help="List all settings, including defaults.")
     ] = False,
     output: JsonOutput,
 ) -> int:

@@ -26,8 +26,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the key."
 
 def here(
     directory: Annotated[
-        str | None,
-        typer.Argument(metavar="[DIRECTORY]", help="Where to look, instead of here."),
+        str | None, typer.Argument(metavar="[DIRECTORY]", help="Where to look, instead of here.")
     ] = None,
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Do not ask; needed without a terminal.")

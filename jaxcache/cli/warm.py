@@ -52,8 +52,7 @@ def command(
         ),
     ] = None,
     file: Annotated[
-        str | None,
-        typer.Option(metavar="LIST", help="Run the scripts that this TOML file lists."),
+        str | None, typer.Option(metavar="LIST", help="Run the scripts that this TOML file lists.")
     ] = None,
     *,
     place: CacheLocation,

@@ -123,13 +123,7 @@ class Layout(Protocol):
         """Open the index of the cache at ``url``, of facts that earlier scans read."""
 
     def scan(
-        self,
-        store: Store,
-        aids: "ScanAids",
-        *,
-        headers: bool,
-        details: bool,
-        deep: bool,
+        self, store: Store, aids: "ScanAids", *, headers: bool, details: bool, deep: bool
     ) -> "ScanResult":
         """Take inventory of a cache, with the facts of every entry.
 

@@ -70,9 +70,7 @@ def choice(name: str, *values: str) -> Kind:
     def parse(text: str) -> str:
         if (word := text.lower()) not in values:
             raise UsageError(
-                f"{text!r} is not a {name}",
-                code=f"bad-{name}",
-                hint=f"write {' or '.join(values)}",
+                f"{text!r} is not a {name}", code=f"bad-{name}", hint=f"write {' or '.join(values)}"
             )
         return word
 

@@ -220,9 +220,7 @@ class RestoreOptions(Options):
     )
     fail_on_cache_miss: bool = option("--fail-on-cache-miss", FLAG, "Exit 1 if nothing there fits.")
     everything: bool = option(
-        "--everything",
-        FLAG,
-        "Restore entries that cannot hit here, too; needs no jax.",
+        "--everything", FLAG, "Restore entries that cannot hit here, too; needs no jax."
     )
     require_signed: bool = REQUIRE_SIGNED
     jobs: int | None = JOBS

@@ -150,11 +150,7 @@ def import_view(
         [step.key for step in done.written],
         records=entries,
         page=[Table(columns, pairs)] if done.dry_run and pairs else (),
-        notes=[
-            *notes,
-            *unmet_lines(done.plan),
-            _import_summary(done, rows, len(written)),
-        ],
+        notes=[*notes, *unmet_lines(done.plan), _import_summary(done, rows, len(written))],
     )
 
 

@@ -109,13 +109,7 @@ def verification_of_root_view(
     caches = [
         {"name": name, **{n: view.document[n] for n in names}} for name, view in views.items()
     ]
-    document = {
-        "cache_dir": root,
-        "caches": caches,
-        "checked": checked,
-        "ok": ok,
-        "problems": rows,
-    }
+    document = {"cache_dir": root, "caches": caches, "checked": checked, "ok": ok, "problems": rows}
     return View(
         document,
         [row for row in rows if row["kind"] != "unsealed"],
@@ -143,12 +137,7 @@ def _verification_page(views: Mapping[str, View]) -> Iterator[Block]:
 
 
 def prune_of_root_view(
-    plan: PrunePlan,
-    done: Execution | None,
-    gone: Sequence[str],
-    *,
-    now_ns: int,
-    listed: bool,
+    plan: PrunePlan, done: Execution | None, gone: Sequence[str], *, now_ns: int, listed: bool
 ) -> View:
     """Return the view of ``prune`` over a root: that of one cache, with the cache of each file.
 

@@ -25,11 +25,7 @@ Live = Mapping[str, int | float] | None
 
 
 def stats_view(
-    stats: Stats,
-    live: Live = None,
-    refusals: Sequence[TierRefusal] = (),
-    *,
-    now_ns: int,
+    stats: Stats, live: Live = None, refusals: Sequence[TierRefusal] = (), *, now_ns: int
 ) -> View:
     """Return the view of ``stats``.
 

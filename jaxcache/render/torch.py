@@ -55,8 +55,7 @@ def _page(report: TorchReport, unfolded: bool) -> Iterator[Block]:
         yield Table(
             _columns(report),
             sorted(
-                report.modules,
-                key=lambda g: (_ORDER.index(g.outcome), -(g.compile_seconds or 0.0)),
+                report.modules, key=lambda g: (_ORDER.index(g.outcome), -(g.compile_seconds or 0.0))
             ),
         )
     breaks = Counter(

@@ -12,15 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from jaxcache.cache.admission import read_content
-from jaxcache.cache.ledger.record import (
-    COMPILE,
-    HIT,
-    MISS,
-    SKETCH,
-    TOO_QUICK,
-    Event,
-    digest_facts,
-)
+from jaxcache.cache.ledger.record import COMPILE, HIT, MISS, SKETCH, TOO_QUICK, Event, digest_facts
 from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.cache.ledger.uses import is_miss
 from jaxcache.core.live_directory import live_directory, spool_name

@@ -34,10 +34,7 @@ class Use:
 
 
 def find_where(
-    command: Sequence[str],
-    options: WhereOptions | None = None,
-    *,
-    stdout_to_stderr: bool = False,
+    command: Sequence[str], options: WhereOptions | None = None, *, stdout_to_stderr: bool = False
 ) -> tuple[tuple[Use, ...], str | None]:
     """Run a command as it is, nothing changed, and see which caches JAX opens.
 

@@ -149,10 +149,7 @@ class CiKey:
 
 
 def describe_environment(
-    host: Host,
-    environment: Mapping[str, str],
-    *,
-    cache_dir: str,
+    host: Host, environment: Mapping[str, str], *, cache_dir: str
 ) -> KeyEnvironment:
     """Put together what keys depend on.
 

@@ -19,11 +19,7 @@ from jaxcache.cache.ledger.record import PAYLOAD, Event, digest_facts
 from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.cache.leftovers import delete_leftovers, staging
 from jaxcache.cache.move.bundle_source import BundleSource
-from jaxcache.cache.move.conflicts import (
-    compare_payloads,
-    has_atimes,
-    list_target,
-)
+from jaxcache.cache.move.conflicts import compare_payloads, has_atimes, list_target
 from jaxcache.cache.move.execute import is_unwritten, move
 from jaxcache.cache.move.export_plan import refuse_side_file
 from jaxcache.cache.move.ledgers import arrivals

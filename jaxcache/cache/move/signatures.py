@@ -12,12 +12,7 @@ from typing import Any
 
 from jaxcache.cache.move.plan import MoveAction, MoveSource, Plan, Step
 from jaxcache.cache.trust import TrustedKey, load_ed25519
-from jaxcache.core.signing import (
-    MAX_SIGNATURES_BYTES,
-    SIGNATURES_DIR,
-    read_signed,
-    sign_text,
-)
+from jaxcache.core.signing import MAX_SIGNATURES_BYTES, SIGNATURES_DIR, read_signed, sign_text
 from jaxcache.entry.codec import CodecError
 from jaxcache.errors import UntrustedError
 from jaxcache.store.base import Store, StoreError

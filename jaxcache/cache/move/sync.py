@@ -99,12 +99,7 @@ def plan_sync(
 
 
 def plan_offer(
-    source: Store,
-    options: SyncOptions,
-    *,
-    records: bool = True,
-    by_use: bool = True,
-    now_ns: int,
+    source: Store, options: SyncOptions, *, records: bool = True, by_use: bool = True, now_ns: int
 ) -> ExportPlan:
     """Choose what a cache offers to another.
 

@@ -9,13 +9,7 @@ from typing import Literal
 
 from jaxcache.core.remote import SERVICES
 from jaxcache.errors import JaxcacheError, NoCacheError
-from jaxcache.store.base import (
-    BadNameError,
-    ChangedError,
-    ExistsError,
-    MissingError,
-    StoreError,
-)
+from jaxcache.store.base import BadNameError, ChangedError, ExistsError, MissingError, StoreError
 
 
 class OutOfRangeError(StoreError):

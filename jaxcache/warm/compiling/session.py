@@ -79,11 +79,7 @@ class Session:
             digest = framed.payload_sha256
         with answer.file.open("rb") if data is None else io.BytesIO(data) as file:
             info = self.delivery.take(
-                answer.file.name,
-                file,
-                answer.key,
-                facts=_facts(job, answer),
-                payload_sha256=digest,
+                answer.file.name, file, answer.key, facts=_facts(job, answer), payload_sha256=digest
             )
         if is_here:
             answer.file.unlink(missing_ok=True)
