@@ -127,7 +127,7 @@ def _forecast_units(
                 options.replace(max_size_bytes=bound),
                 cache_dir=store.url,
                 now_ns=now_ns,
-                removal_rank=layout.removal_rank,
+                rank=layout.removal_rank,
             )
         except JaxcacheError:  # files that may not go alone are more
             break

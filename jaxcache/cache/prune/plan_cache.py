@@ -55,7 +55,7 @@ def plan_cache_prune(
         options,
         cache_dir=store.url,
         now_ns=now_ns,
-        removal_rank=layout.removal_rank,
+        rank=layout.removal_rank,
     )
     plan = replace(plan, uncounted_bytes=prunable.uncounted_bytes)
     return plan if prunable.has_seconds else _price(store, layout, plan, workers)
@@ -144,11 +144,7 @@ def plan_cache_removal(
     chosen = selection.pick(scan_result.entries, now_ns, shortest_prefix=REMOVAL_PREFIX)
     removable = layout.find_removable(store, scan_result, None, now_ns=now_ns, keep=())
     plan = plan_removal(
-        removable,
-        scan_result.entries,
-        chosen,
-        cache_dir=store.url,
-        removal_rank=layout.removal_rank,
+        removable, scan_result.entries, chosen, cache_dir=store.url, rank=layout.removal_rank
     )
     return _price(store, layout, plan, workers)
 

@@ -82,7 +82,7 @@ def plan_prune_of_several(
         options,
         cache_dir=root,
         now_ns=now_ns,
-        removal_rank=_removal_rank_below(members),
+        rank=_rank_below(members),
     )
     return replace(plan, uncounted_bytes=sum(one.uncounted_bytes for one in prunable.values()))
 
@@ -120,13 +120,13 @@ def _take_out(name: str, removal: Removal) -> Removal:
     )
 
 
-def _removal_rank_below(members: Mapping[str, Member]) -> Callable[[str], int]:
-    def removal_rank(path: str) -> int:
+def _rank_below(members: Mapping[str, Member]) -> Callable[[str], int]:
+    def rank(path: str) -> int:
         name = _cache_of(path, members)
         rank_in_cache = members[name].layout.removal_rank
         return rank_in_cache(path.removeprefix(f"{name}/")) if rank_in_cache else 0
 
-    return removal_rank
+    return rank
 
 
 def _cache_of(path: str, members: Mapping[str, Member]) -> str:

@@ -172,15 +172,15 @@ def execute_repair(
             failed.add(_stem(step))
 
     steps = plan.steps
-    if removal_rank := layout.removal_rank:
+    if rank := layout.removal_rank:
         # Of a kernel and its source the source goes first: torch writes it anew where it is
         # missing, and only beside a damaged kernel does the next run suspect it.
         first: dict[str, int] = {}
         for step in steps:
-            own = removal_rank(step.file)
+            own = rank(step.file)
             first[_stem(step)] = min(own, first.get(_stem(step), own))
         steps = tuple(
-            sorted(steps, key=lambda s: (first[_stem(s)], _stem(s), -removal_rank(s.file), s.file))
+            sorted(steps, key=lambda s: (first[_stem(s)], _stem(s), -rank(s.file), s.file))
         )
     run_under_lock(store, run, steps, file_lock=layout.file_lock, progress=progress)
     gone = (s for s in steps if actions[s.file] in _GONE and not s.temporary)

@@ -116,11 +116,11 @@ def _chosen_files(
             if kind in _TRAVELS and kind not in _COMMON and info.type == "file":
                 yield info.name, info
         return
-    dependencies = resolve_dependencies(store, inventory)
+    needs = resolve_dependencies(store, inventory)
     for graph in inventory.graphs:
         if graph.info.name in chosen:
             yield graph.info.name, graph.info
-            for info in dependencies_of(graph, scan_result.facts, dependencies, inventory):
+            for info in dependencies_of(graph, scan_result.facts, needs, inventory):
                 yield info.name, info
 
 

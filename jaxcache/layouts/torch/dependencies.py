@@ -67,19 +67,16 @@ def _resolve_kernels(
 
 
 def dependencies_of(
-    file: GraphFile,
-    facts: Mapping[str, GraphFacts],
-    dependencies: Dependencies,
-    inventory: TorchInventory,
+    file: GraphFile, facts: Mapping[str, GraphFacts], needs: Dependencies, inventory: TorchInventory
 ) -> Iterator[FileInfo]:
     """Yield what exists for one graph: FX graphs below it, generated ``.py``, kernels."""
     for key in facts.get(file.info.name, GraphFacts()).needs:
-        for inner in dependencies.fx_files.get(key, ()):
+        for inner in needs.fx_files.get(key, ()):
             yield inner.info
-            yield from dependencies_of(inner, facts, dependencies, inventory)
+            yield from dependencies_of(inner, facts, needs, inventory)
         if key in inventory.sources:
             yield inventory.sources[key]
-            for kernel in dependencies.kernels_of.get(key, ()):
+            for kernel in needs.kernels_of.get(key, ()):
                 for files in (inventory.kernel_sources, inventory.kernels):
                     if kernel in files:
                         yield files[kernel]

@@ -55,15 +55,14 @@ def show_graphs(store: Store, wanted: str) -> list[GraphDetails]:
     _examine(store, below, facts)
     read = make_scan(scan_result.inventory, facts)
     sources = {key for f in facts.values() for key in f.needs}
-    dependencies = resolve_dependencies(store, scan_result.inventory, sources=sources)
+    needs = resolve_dependencies(store, scan_result.inventory, sources=sources)
     entries = {e.file: e for e in read.entries}
     shown = []
     for file in files:
         if file.info.name in facts:
             belonging = tuple(
                 {
-                    i.name: i
-                    for i in dependencies_of(file, facts, dependencies, scan_result.inventory)
+                    i.name: i for i in dependencies_of(file, facts, needs, scan_result.inventory)
                 }.values()
             )
             entry = replace(entries[file.info.name], dependants=tuple(i.name for i in belonging))

@@ -64,7 +64,7 @@ def find_removable(
     """
     if options and options.legacy:
         raise UsageError("--legacy is for JAX's caches")
-    dependencies = resolve_dependencies(store, scan_result.inventory)
+    needs = resolve_dependencies(store, scan_result.inventory)
     grace_ns = int(options.grace_seconds * NS_PER_SECOND) if options else 0
     size_bytes = counted_bytes(scan_result.inventory.files())
     tidy = bool(
@@ -85,7 +85,7 @@ def find_removable(
                 others.append(other_item(removal, reason="duplicate"))
     protected: dict[str, Hold] = {**dict.fromkeys(keep, "kept"), **dict.fromkeys(pinned, "pinned")}
     units = list(
-        _units(scan_result, dependencies, entries, duplicates, now_ns, grace_ns, protected)
+        _units(scan_result, needs, entries, duplicates, now_ns, grace_ns, protected)
     )
     # Of a graph that cannot be opened it is not known what it needs, so that nothing is an orphan.
     unread = any(
@@ -131,7 +131,7 @@ def _removal(
 
 def _units(
     scan_result: TorchScan,
-    dependencies: Dependencies,
+    needs: Dependencies,
     entries: dict[str, GraphEntry],
     duplicates: Collection[str],
     now_ns: int,
@@ -150,7 +150,7 @@ def _units(
         if graph.info.name not in entries:
             continue
         if graph.tier == "aotautograd" or graph.key not in referred:
-            below = dependencies_of(graph, scan_result.facts, dependencies, scan_result.inventory)
+            below = dependencies_of(graph, scan_result.facts, needs, scan_result.inventory)
             files = {i.name: i for i in below if i.name not in duplicates}
             item = _unit(graph, files.values(), entries, now_ns, grace_ns, protected)
             item.alternatives = tuple(_alternatives(graph, files, scan_result))
