@@ -84,9 +84,7 @@ def find_removable(
                 removal = _removal(graph.info, entries)._replace(compile_seconds=0.0)
                 others.append(other_item(removal, reason="duplicate"))
     protected: dict[str, Hold] = {**dict.fromkeys(keep, "kept"), **dict.fromkeys(pinned, "pinned")}
-    units = list(
-        _units(scan_result, needs, entries, duplicates, now_ns, grace_ns, protected)
-    )
+    units = list(_units(scan_result, needs, entries, duplicates, now_ns, grace_ns, protected))
     # Of a graph that cannot be opened it is not known what it needs, so that nothing is an orphan.
     unread = any(
         k == "unreadable" for facts in scan_result.facts.values() for k, _ in facts.problems
