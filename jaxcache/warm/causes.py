@@ -91,18 +91,21 @@ def is_new(outcome: str, reason: str) -> bool:
     return outcome == "written" and reason not in ("replaced", COMPILED_AHEAD)
 
 
-def find_causes(recorder: ReportBuilder, before: Collection[str]) -> dict[str, str]:
+def find_causes(
+    recorder: ReportBuilder, before: Collection[str], *, cache_dir: str | None = None
+) -> dict[str, str]:
     """Say why each key that was written was not in the cache, or that this is unknown.
 
     Errors end nothing, because a cause only helps the reader.
 
     Args:
         before: keys that the cache or its ledger knew when the run began.
+        cache_dir: where all of the entries go, if JAX wrote them elsewhere.
     """
     written: defaultdict[str, dict[str, CompileFinished]] = defaultdict(dict)
     for done in recorder.modules:
         if is_new(done.outcome, done.reason) and done.key:
-            written[done.directory or ""].setdefault(done.key, done)
+            written[cache_dir or done.directory or ""].setdefault(done.key, done)
     causes: dict[str, str] = {}
     deadline = time.monotonic() + _BUDGET_SECONDS
     for directory, compiles in written.items():

@@ -250,7 +250,8 @@ def _run_all(
         seconds_by_key.update(known_seconds(directory))
     report = recorder.report(ended, seconds_by_key)
     notes += (f"this run could not be recorded in {d}: its disk is full" for d in recorder.full)
-    causes = {} if spool or options.scratch else find_causes(recorder, known_keys)
+    target_dir = expected if spool else None
+    causes = {} if options.scratch else find_causes(recorder, known_keys, cache_dir=target_dir)
     if not (options.portable or spool or options.scratch or options.no_write):
         version = next((p.jax for p in report.processes if p.jax), None)
         notes += path_note(recorder.modules, version)
