@@ -131,9 +131,9 @@ def _reader(hint: Any, within: range | None = None) -> _Reader:
         return _one_of(get_args(hint))
     if kind is tuple and Ellipsis not in get_args(hint):
         return _row_reader([_reader(h) for h in get_args(hint)])
-    if kind is tuple:
+    if kind in (tuple, frozenset):
         item = _reader(get_args(hint)[0])
-        return lambda value: tuple(map(item, _bounded(value, list, within or _ITEMS)))
+        return lambda value: kind(map(item, _bounded(value, list, within or _ITEMS)))
     if kind is Mapping:
         key, item = map(_reader, get_args(hint))
         return lambda value: {

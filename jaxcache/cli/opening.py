@@ -70,13 +70,19 @@ def open_cache(cache_dir: str | None, layout: str | None = None) -> Opened:
         UsageError, NoCacheError
     """
     from jaxcache.layouts import choose_layout
+
+    store = _open_one(find_location(cache_dir, layout).path)
+    return Opened(store, choose_layout(store, layout))
+
+
+def _open_one(path: str) -> "Store":
+    """Open a store that is one cache, and has files of caches."""
     from jaxcache.store import open_store
 
-    path = find_location(cache_dir, layout).path
     store = open_store(path)
     refuse_root(path)
     refuse_foreign(path)
-    return Opened(store, choose_layout(store, layout))
+    return store
 
 
 def refuse_root(path: str) -> None:
@@ -132,12 +138,8 @@ def open_jax_cache(cache_dir: str | None) -> "Store":
         NoCacheError
     """
     from jaxcache.layouts import check_not_torch
-    from jaxcache.store import open_store
 
-    path = locate_cache(cache_dir).path
-    store = open_store(path)
-    refuse_root(path)
-    refuse_foreign(path)
+    store = _open_one(locate_cache(cache_dir).path)
     check_not_torch(store)
     return store
 

@@ -15,6 +15,7 @@ from jaxcache.cache.doctor.settings import (
 from jaxcache.cache.leftovers import scratch_folder
 from jaxcache.cache.move.bundle_target import write_stream
 from jaxcache.cache.move.export_plan import plan_export
+from jaxcache.cache.untrusted_json import build
 from jaxcache.entry.options import read_options
 from jaxcache.entry.wire import Budget, WireError
 from jaxcache.errors import JaxcacheError, NoJaxError
@@ -49,19 +50,8 @@ def query_python(python: str | None = None) -> tuple[Interpreter, list[Setting]]
     """
     python = find_python(python)
     answer = query_once(python, "settings", *DEFAULTS, seconds=_SETTINGS_SECONDS, answers=3)
-    interpreter = Interpreter(
-        executable=python,
-        python_version=str(answer["python_version"]),
-        jax_version=str(answer["jax_version"]),
-        jaxlib_version=str(answer["jaxlib_version"]),
-        jaxlib_digest=answer["jaxlib_digest"],
-        key_codec=str(answer["key_codec"]),
-        written_codec=str(answer["written_codec"]),
-        has_filelock=bool(answer["has_filelock"]),
-        has_epath=bool(answer["has_epath"]),
-        flags=_flags(answer.get("compile_options")),
-        cpu_features=_names(answer.get("cpu_features")),
-    )
+    flags = _flags(answer.get("compile_options"))
+    interpreter = build(Interpreter, {**answer, "executable": python, "flags": flags})
     settings = settings_of_jax(answer["settings"], os.environ)
     return interpreter, [*settings, *settings_of_live(answer["live"])]
 
@@ -70,14 +60,14 @@ def _names(value: object) -> tuple[str, ...] | None:
     return tuple(map(str, value)) if isinstance(value, list) else None
 
 
-def _flags(options: str | None) -> frozenset[str] | None:
+def _flags(options: str | None) -> list[str] | None:
     if not options:
         return None
     try:
         flags = read_options(memoryview(bytes.fromhex(options)), None, Budget()).flags
     except (WireError, ValueError):
         return None
-    return frozenset(flags) if flags else None
+    return list(flags or ()) or None
 
 
 @contextlib.contextmanager

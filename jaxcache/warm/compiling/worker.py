@@ -8,12 +8,13 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from jaxcache.cache.allow_lists import kept_flags, refused_options
 from jaxcache.cache.recipe.model import Environment, Request
+from jaxcache.cache.untrusted_json import build
 from jaxcache.errors import JaxcacheError, NoJaxError
 from jaxcache.warm.child import Child, DiedError
 from jaxcache.warm.compiling.plan import Job
@@ -191,8 +192,7 @@ class _Process(Child):
         detail = ready.get("detail") or ready.get("error")
         why = ready.get("why")
         if ready.get("caches"):
-            described: dict[str, Any] = {f.name: ready.get(f.name) for f in fields(HostJax)}
-            self.jax = HostJax(**described)
+            self.jax = build(HostJax, ready)
         elif ready.get("event") == "ready":
             message = f"this jax does not cache for {self._platform}"
             raise JaxcacheError(message, code="no-platform")
