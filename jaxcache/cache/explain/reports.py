@@ -1,7 +1,7 @@
 """Read a run that was saved: ``warm --json``, a recipe, or a log of JAX."""
 
-import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,11 @@ from jaxcache.cache.allow_lists import kept_flags
 from jaxcache.cache.explain.logs import read_log
 from jaxcache.cache.explain.sides import Compile, Side, is_helper
 from jaxcache.cache.recipe.format import is_recipe, open_recipe
-from jaxcache.cache.untrusted_json import read_fields
+from jaxcache.cache.untrusted_json import parse_json, read_fields
 from jaxcache.errors import UsageError
 
 _MAX_BYTES = 512 << 20
+_MAX_VALUES = 32 << 20
 _FACTS = (
     *("module", "key", "components", "outcome", "reason", "rule"),
     *("xla_flags", "ignored_flags", "source", "compile_seconds"),
@@ -32,11 +33,15 @@ def read_run(path: str) -> Side:
     try:
         if Path(path).stat().st_size > _MAX_BYTES:
             raise UsageError(f"{path} is larger than any log of a run", code="bad-run")
-        text = Path(path).read_text("utf-8", "replace")
+        data = Path(path).read_bytes()
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", code="bad-run") from error
-    document = _document(text)
-    compiles = read_document(document) if document else read_log(text.splitlines())
+    document: Mapping[str, Any] = {}
+    if data.lstrip().startswith(b"{"):
+        with suppress(ValueError):
+            document = parse_json(data, ValueError, max_values=_MAX_VALUES)
+    lines = data.decode("utf-8", "replace").splitlines()
+    compiles = read_document(document) if document else read_log(lines)
     if not compiles:
         raise UsageError(
             f"{path} records no compile",
@@ -44,8 +49,7 @@ def read_run(path: str) -> Side:
             hint="make one with: jaxcache warm --json SCRIPT > run.json, "
             "or JAX_LOGGING_LEVEL=DEBUG python SCRIPT 2> run.log",
         )
-    cache_dir = document.get("cache_dir") if document else None
-    return Side(path, compiles, cache_dir=cache_dir if isinstance(cache_dir, str) else None)
+    return Side(path, compiles, cache_dir=_text(document.get("cache_dir")))
 
 
 def _recorded(path: str) -> tuple[Compile, ...]:
@@ -66,16 +70,6 @@ def _recorded(path: str) -> tuple[Compile, ...]:
                 compile_seconds=r.compile_seconds,
             )
     return tuple(records.values())
-
-
-def _document(text: str) -> Mapping[str, Any] | None:
-    if not text.lstrip().startswith("{"):
-        return None
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return document if isinstance(document, dict) else None
 
 
 def read_document(document: Mapping[str, Any]) -> tuple[Compile, ...]:

@@ -11,6 +11,7 @@ from typing import Any
 from jaxcache.cache.index import FactIndex
 from jaxcache.cache.parallel import spread
 from jaxcache.cache.scan import NO_AIDS, ScanAids
+from jaxcache.cache.untrusted_json import build
 from jaxcache.core.use import FileDates, LastUses
 from jaxcache.layouts.torch.graph import GraphFacts, read_graph_file
 from jaxcache.layouts.torch.inventory import TorchInventory, take_inventory
@@ -78,10 +79,7 @@ class GraphIndex(FactIndex):
         row = self._row(info)
         if row is None:
             return None
-        row_facts = json.loads(self._texts[self._columns[-1][row]])
-        problems = tuple((kind, detail) for kind, detail in row_facts.pop("problems"))
-        lists = {name: tuple(value) for name, value in row_facts.items() if isinstance(value, list)}
-        return GraphFacts(**row_facts | lists, problems=problems)
+        return build(GraphFacts, json.loads(self._texts[self._columns[-1][row]]))
 
     def learn(self, info: FileInfo, facts: GraphFacts) -> None:
         """Remember what was read, if the file is settled and could be read."""
