@@ -94,7 +94,7 @@ def is_staged(name: str) -> bool:
     return name.startswith(f"{_INCOMING_DIR}/")
 
 
-def delete_leftover(store: Store, name: str) -> bool:
+def remove_leftover(store: Store, name: str) -> bool:
     """Remove an abandoned temporary file; False if it is in use, or may be.
 
     Raises:
@@ -111,7 +111,7 @@ def delete_leftover(store: Store, name: str) -> bool:
     return store.delete(name)
 
 
-def delete_leftovers(store: Store) -> None:
+def remove_leftovers(store: Store) -> None:
     """Remove all abandoned temporary files."""
     if store.remote:  # where nothing is ever left behind
         return
@@ -120,4 +120,4 @@ def delete_leftovers(store: Store) -> None:
         names += [i.name for i in find_leftovers(store)]
         for name in names:
             with contextlib.suppress(StoreError):
-                delete_leftover(store, name)
+                remove_leftover(store, name)

@@ -18,7 +18,7 @@ from jaxcache.cache.entry_files import find
 from jaxcache.cache.inventory import EntryFile
 from jaxcache.cache.ledger.record import SEALED, Event, LedgerRecord
 from jaxcache.cache.ledger.segments import Ledger, append
-from jaxcache.cache.leftovers import delete_leftovers
+from jaxcache.cache.leftovers import remove_leftovers
 from jaxcache.cache.parallel import ByteBudget
 from jaxcache.cache.scan import Progress, Scan, ScanAids, scan
 from jaxcache.cache.selection import Selection
@@ -166,7 +166,7 @@ def execute_seal(
     Raises:
         LockedError: JAX's lock was not obtained; what was sealed until then stays sealed.
     """
-    delete_leftovers(store)
+    remove_leftovers(store)
     worker = _Worker(store, plan, now_ns)
     outcomes: list[_Outcome] = []
     try:

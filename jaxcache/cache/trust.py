@@ -17,11 +17,11 @@ from typing import Any
 
 from jaxcache.cache.bundle.format import Bundle, Signature, pack_signature, signed_bytes
 from jaxcache.core.atomic import (
-    delete_all_abandoned,
     make_private_folder,
     move_to_new_name,
     new_file,
     open_folder,
+    remove_all_abandoned,
     replace_file,
     sync_folder,
 )
@@ -123,7 +123,7 @@ def generate_key(path: Path) -> bytes:
     try:
         make_private_folder(str(path.parent))
         with open_folder(str(path.parent)) as folder:
-            delete_all_abandoned(folder)
+            remove_all_abandoned(folder)
             with new_file(folder, [line.encode()], mode=0o600) as (temp, _):
                 move_to_new_name(folder, temp, folder, path.name)
             sync_folder(folder)

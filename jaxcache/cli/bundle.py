@@ -35,10 +35,10 @@ from jaxcache.model import Problem
 from jaxcache.options.move import ArrivalOptions, CompatibilityOptions
 from jaxcache.render.bundle import (
     export_view,
+    forecast_line,
     forecast_note,
     import_view,
     left_out_lines,
-    outlook_line,
 )
 from jaxcache.store import find_store, is_remote, local_path, make_store
 from jaxcache.store.base import Store
@@ -267,7 +267,7 @@ def receive(
         )
     outlooks = outlooks or forecast(bundle.manifest, _answer(host), target)
     if layout.single_file_entries:
-        note_outlooks(outlooks, form, expect=expect)
+        print_forecast(outlooks, form, expect=expect)
     emit(form, import_view(done, outlooks, verdict, manifest_sha256=bundle.manifest_sha256))
     return done.exit_code
 
@@ -280,7 +280,7 @@ def place_of(location: str) -> str:
 def _require_compatible(bundle: Bundle, outlooks: Compatibility) -> None:
     if not outlooks.compatible:
         raise JaxcacheError(
-            f"not everything in {bundle.name} will hit here: {outlook_line(outlooks)}",
+            f"not everything in {bundle.name} will hit here: {forecast_line(outlooks)}",
             code="incompatible",
             hint="import without --require-compatible to have the rest",
         )
@@ -295,8 +295,8 @@ def _answer(host: Callable[[], Host | None]) -> Host | None:
         return None
 
 
-def note_outlooks(outlooks: Compatibility, form: Format, *, expect: bool = False) -> None:
+def print_forecast(outlooks: Compatibility, form: Format, *, expect: bool = False) -> None:
     """Say what will hit: in any case, or where something will miss."""
-    line = outlook_line(outlooks) if expect else forecast_note(outlooks)
+    line = forecast_line(outlooks) if expect else forecast_note(outlooks)
     if line and form.is_text:
         note(line)

@@ -48,7 +48,7 @@ def command(
     refuse_root(location.path)
     if not (options.used_at or options.portable):
         options = options.replace(used_at=location.spelling)
-    report = compile_recipe(recipe, location.path, options, watch)
+    report = compile_recipe(recipe, location.path, options, show_progress)
     emit(form, compile_view(report))
     if report.interrupted:
         return ExitCode.INTERRUPTED
@@ -58,7 +58,7 @@ def command(
 
 
 @contextlib.contextmanager
-def watch(plan: "CompilePlan", workers: int) -> Iterator["CompileLine | None"]:
+def show_progress(plan: "CompilePlan", workers: int) -> Iterator["CompileLine | None"]:
     """Give a line that says how far it is; None where there is no live terminal."""
     if not can_redraw():
         yield None

@@ -8,16 +8,16 @@ from jaxcache.cache.diff import DiffSide
 from jaxcache.cache.index import Index
 from jaxcache.cache.move import import_bundle
 from jaxcache.cache.move.bundle_file import make_temporary_bundle
-from jaxcache.cache.move.export_plan import ExportPlan, nothing_in
+from jaxcache.cache.move.export_plan import ExportPlan, empty_warning
 from jaxcache.cache.move.plan import MoveAction, Plan, Step
-from jaxcache.cache.move.stores import sender_of
+from jaxcache.cache.move.stores import make_source
 from jaxcache.cache.move.sync import execute, plan_sync
 from jaxcache.cache.trust import Verdict
 from jaxcache.cli.bundle import (
     interruptible,
-    note_outlooks,
     note_warnings,
     place_of,
+    print_forecast,
     receive,
     required_signatures,
     signing_keys,
@@ -42,7 +42,7 @@ from jaxcache.store.location import index_folder
 _OURS = Verdict(("this machine",), ())
 
 
-def carry_over(
+def copy_between(
     opened: Opened,
     location: str,
     options: SyncOptions,
@@ -139,11 +139,11 @@ def _forecast(
 ) -> Compatibility:
     """Forecast what will hit, and warn people of what will not."""
     outlooks = forecast_steps(store, steps, place)
-    note_outlooks(outlooks, form)
+    print_forecast(outlooks, form)
     return outlooks
 
 
-def carry_files(
+def copy_layout_files(
     source: Opened, location: str | None, options: SyncOptions, form: Format, *, dry_run: bool
 ) -> int:
     """Bring to a place what it lacks of a cache, each file checked; never replace one there.
@@ -198,11 +198,11 @@ def copy_cache(
         require_writable(store)
     plan = _plan(opened, store, location, options, on_conflict=options.on_conflict)
     if all(step.action is MoveAction.LEFT for step in plan.steps):
-        note(f"warning: {nothing_in(opened.store.url)}")
+        note(f"warning: {empty_warning(opened.store.url)}")
     with interruptible(), progress_bar("copying") as progress:
         done = import_bundle.receive(
             None if dry_run else store or make_store(location),
-            sender_of(opened.store, plan),
+            make_source(opened.store, plan),
             plan,
             now_ns=time.time_ns(),
             atomic=options.atomic,
@@ -212,7 +212,7 @@ def copy_cache(
         )
     note(*left_out_lines(step.problem for step in done.steps if step.is_left_out))
     outlooks = forecast_items((step.item for step in done.steps), None, location)
-    note_outlooks(outlooks, form)
+    print_forecast(outlooks, form)
     emit(form, import_view(done, outlooks, _OURS, manifest_sha256=None))
     return done.exit_code
 

@@ -45,10 +45,10 @@ def command(
     is one of the N processes.
     """
     from jaxcache.cli.running import finish, place_run
-    from jaxcache.cli.terminal.live import watch
+    from jaxcache.cli.terminal.live import live_callbacks
 
     form = output.form
     wanted.check()
     layout, placed = place_run(options, place, form)
-    report = layout.run(command_line, placed, watch())
+    report = layout.run(command_line, placed, live_callbacks())
     return finish(report, wanted, form, layout, check=options.check_contents, extent=extent)

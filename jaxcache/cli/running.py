@@ -111,7 +111,7 @@ def programs(
 _COMPARED = ("verified", "not-deterministic")
 
 
-def complaints(
+def failed_assertions(
     report: "Report | TorchReport", wanted: Assertions, *, check: bool, fills: bool = False
 ) -> Iterator[str]:
     """Say which assertions failed, one sentence each.
@@ -196,7 +196,7 @@ def finish(
         write_text(extent.trace, json.dumps(report.trace))
     if code := report.script_exit_code:
         return code if code > 0 else _SIGNALLED - code
-    if failed := list(complaints(report, wanted, check=check, fills=fills)):
+    if failed := list(failed_assertions(report, wanted, check=check, fills=fills)):
         if not form.is_document:
             note(*(f"failed: {complaint}" for complaint in failed))
         return ExitCode.PROBLEMS

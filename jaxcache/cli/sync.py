@@ -29,7 +29,7 @@ def push(
     from the start with jaxcache warm --portable SCRIPT and use it with --portable, too. For plain
     JAX, set JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none in both places.
     """
-    from jaxcache.cli.moving import carry_files, carry_over
+    from jaxcache.cli.moving import copy_between, copy_layout_files
 
     form = output.form
     if options.make_room:
@@ -39,9 +39,9 @@ def push(
         consent.check()
     opened = open_cache(place.cache_dir, place.layout)
     if not opened.layout.single_file_entries:
-        return carry_files(opened, url, options, form, dry_run=consent.dry_run)
+        return copy_layout_files(opened, url, options, form, dry_run=consent.dry_run)
     target = locate_target(url, place.layout, opened.layout.name)
-    return carry_over(opened, target, options, form, consent)
+    return copy_between(opened, target, options, form, consent)
 
 
 def pull(url: Url, place: CacheLocation, options: SyncOptions, dry: DryRun, output: Output) -> int:
@@ -53,12 +53,12 @@ def pull(url: Url, place: CacheLocation, options: SyncOptions, dry: DryRun, outp
     from the start with jaxcache warm --portable SCRIPT and use it with --portable, too. For plain
     JAX, set JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none in both places.
     """
-    from jaxcache.cli.moving import carry_files, carry_over
+    from jaxcache.cli.moving import copy_between, copy_layout_files
 
     form = output.form
     opened = open_cache(url, place.layout)
     if not opened.layout.single_file_entries:
-        return carry_files(opened, place.cache_dir, options, form, dry_run=dry.dry_run)
+        return copy_layout_files(opened, place.cache_dir, options, form, dry_run=dry.dry_run)
     target = locate_target(place.cache_dir, place.layout, opened.layout.name)
     consent = ConfirmOptions(dry_run=dry.dry_run, yes=True)
-    return carry_over(opened, target, options, form, consent, pulls=True)
+    return copy_between(opened, target, options, form, consent, pulls=True)

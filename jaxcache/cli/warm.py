@@ -73,12 +73,12 @@ def command(
     MODULE:FUNCTION (or FILE.py:FUNCTION) is compiled for the shapes of --arg, and not run.
     """
     from jaxcache.cli.running import finish, place_run, programs
-    from jaxcache.cli.terminal.live import watch
+    from jaxcache.cli.terminal.live import live_callbacks
 
     form = output.form
     wanted.check()
     layout, placed = place_run(options, place, form)
     chosen = programs(script, arguments, file, call, module=module)
-    report = layout.warm(chosen, placed, watch())
+    report = layout.warm(chosen, placed, live_callbacks())
     check = options.check_contents
     return finish(report, wanted, form, layout, check=check, extent=extent, fills=True)

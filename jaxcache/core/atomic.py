@@ -159,7 +159,7 @@ def _claimed(folder: int, name: str) -> Iterator[None]:
                 break
             except FileExistsError:
                 with contextlib.suppress(OSError):
-                    if delete_if_abandoned(folder, claim):
+                    if remove_if_abandoned(folder, claim):
                         continue
                 if time.monotonic() > deadline:
                     with contextlib.suppress(OSError):
@@ -190,7 +190,7 @@ def replace_file(
         OSError
     """
     with open_folder(os.path.dirname(path)) as folder:
-        delete_all_abandoned(folder)
+        remove_all_abandoned(folder)
         with new_file(folder, chunks, mode=mode, durable=durable) as (temp, _):
             os.replace(temp, os.path.basename(path), src_dir_fd=folder, dst_dir_fd=folder)
         if durable:
@@ -299,7 +299,7 @@ def _create_locked(folder: int, name: str, mode: int) -> int:
         os.close(fd)  # somebody who cleans up was faster than the lock
 
 
-def delete_if_abandoned(folder: int, temp: str) -> bool:
+def remove_if_abandoned(folder: int, temp: str) -> bool:
     """Remove a temporary file whose writer is gone; False if it lives, or none can tell.
 
     A writer holds flock on its file, which the system lets go when the writer dies; a file
@@ -319,12 +319,12 @@ def delete_if_abandoned(folder: int, temp: str) -> bool:
     return True
 
 
-def delete_all_abandoned(folder: int) -> None:
+def remove_all_abandoned(folder: int) -> None:
     """Remove the temporary files in a folder whose writers are gone, as far as that can be told."""
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
             with contextlib.suppress(OSError):
-                delete_if_abandoned(folder, name)
+                remove_if_abandoned(folder, name)
 
 
 def sync_folder(fd: int) -> None:

@@ -40,7 +40,7 @@ def describe_refusal(refusal: TierRefusal) -> str:
     return f"{entries} of {refusal.tier}, which {fault}"
 
 
-def mend_refusal(refusal: TierRefusal) -> str:
+def refusal_fix(refusal: TierRefusal) -> str:
     """Name the command that mends the tier: ``to mend it: jaxcache seal -C s3://team/jax``."""
     import shlex  # rarely needed, and this module is imported in the user's process
 

@@ -130,14 +130,14 @@ class Observation(Printable):
     def report(self) -> "Report":
         """The report of all events until now."""
         from jaxcache.warm.launch import RunResult
-        from jaxcache.warm.ledger_updates import known_seconds
+        from jaxcache.warm.ledger_updates import recorded_seconds
 
         with self._lock:
             recorder = self._fold()
             running = [f"{b.module} is still compiling" for b in recorder.running.values()]
             if self._report is None or self._seconds is None or running:
                 seconds = self._seconds or time.monotonic() - self._started
-                seconds_by_key = known_seconds(recorder.cache_dir) if recorder.cache_dir else {}
+                seconds_by_key = recorded_seconds(recorder.cache_dir) if recorder.cache_dir else {}
                 folded = replace(recorder, running={}).report(
                     RunResult(0, False, False, seconds), seconds_by_key
                 )

@@ -74,7 +74,7 @@ class Channel:
         connection.connect(self._address or "")
         hook: Any = sys.modules.get("_jaxcache_hook")
         if hook is not None:
-            hook.appear()
+            hook.connect_hook()
         return connection
 
     @staticmethod

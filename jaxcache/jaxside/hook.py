@@ -45,7 +45,7 @@ def install() -> None:
     if not os.environ.get(EVENTS) or sys.modules.setdefault(_NAME, this) is not this or _installed:
         return
     _installed = True
-    appear()
+    connect_hook()
     os.register_at_fork(after_in_child=_appear_in_child)
     if os.environ.get(_LISTEN_TO) == "torch":
         when_imported(_listen, "torch", "compile")
@@ -53,7 +53,7 @@ def install() -> None:
         when_imported(_listen)
 
 
-def appear() -> None:
+def connect_hook() -> None:
     """Connect to the parent, unless this process is connected: so it knows who has this hook.
 
     The connection stays open until the program ends or starts another in its place (exec): it
@@ -92,7 +92,7 @@ def _appear_in_child() -> None:
     if _presence is not None and _is_connected():
         os.close(_presence[0])
     _presence = None
-    appear()
+    connect_hook()
 
 
 def when_imported(then: Callable[[Any], None], name: str = "jax", last: str = "jit") -> Any:
@@ -176,7 +176,7 @@ class _Finder:
             return None
         from importlib.util import find_spec
 
-        appear()  # a daemon closes all that it has not opened
+        connect_hook()  # a daemon closes all that it has not opened
         self._looking = True
         try:
             spec = find_spec(name)

@@ -84,7 +84,7 @@ LAYOUTS: dict[str, _Lazy] = {
             "check": "jaxcache.layouts.torch.check:check",
             "check_beside": "jaxcache.layouts.torch.check:check_beside",
             "key_of": "jaxcache.layouts.torch.names:key_of",
-            "file_lock": "jaxcache.layouts.torch.locks:holding",
+            "file_lock": "jaxcache.layouts.torch.locks:hold_lock",
             "removal_rank": "jaxcache.layouts.torch.units:removal_rank",
             "find_removable": "jaxcache.layouts.torch.units:find_removable",
             "plan_export": "jaxcache.layouts.torch.bundle:plan_export",

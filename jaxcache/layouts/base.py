@@ -97,7 +97,7 @@ class Layout(Protocol):
 
     @property
     def run(self) -> Callable[..., Any]:
-        """Runs a command (words, options, watch) and reports what its cache did."""
+        """Runs a command (words, options, callbacks) and reports what its cache did."""
 
     @property
     def warm(self) -> Callable[..., Any]:

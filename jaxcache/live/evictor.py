@@ -16,12 +16,12 @@ import time
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
-from ..core.atomic import delete_if_abandoned, open_folder
+from ..core.atomic import open_folder, remove_if_abandoned
 from ..core.eviction import Candidate, estimate_hits, rank_by_value
 from ..core.lock import open_lock, try_lock
 from ..core.names import ATIME_SUFFIX, CACHE_SUFFIX, TEMP_PREFIX, ends_key
 from ..core.use import FileDates, LastUses, find_reads, find_writes, mean_seconds, saved_seconds
-from .files import delete_entry, jax_lock, own_folder, read_start
+from .files import jax_lock, own_folder, read_start, remove_entry
 from .frame import HEAD_BYTES, DamagedEntryError, read_header
 from .uses import KnownUses, read_ledger
 
@@ -156,7 +156,7 @@ class Evictor:
                     elif name.startswith(TEMP_PREFIX):
                         status = entry.stat(follow_symlinks=False)
                         if now - status.st_mtime > _ABANDONED_SECONDS:
-                            delete_if_abandoned(folder, name)
+                            remove_if_abandoned(folder, name)
                 except OSError:
                     continue
         self.stamped = self.stamped or bool(stamps)
@@ -278,7 +278,7 @@ class Evictor:
             return
         if (status.st_mtime_ns, status.st_atime_ns) != (written_ns, read_ns):
             return  # written or used since
-        delete_entry(self._root, key)
+        remove_entry(self._root, key)
         self._headers.pop(key, None)
         self._add(-size_bytes, -1)
         self._counters.count("evicted")

@@ -123,7 +123,7 @@ def write_stamp(root: str, key: str) -> None:
     write_entry_file(root, key + ATIME_SUFFIX, time.time_ns().to_bytes(8, "little"))
 
 
-def delete_entry(root: str, key: str) -> None:
+def remove_entry(root: str, key: str) -> None:
     """Delete an entry and then its stamp, so that JAX never finds one without a stamp."""
     for suffix in (CACHE_SUFFIX, ATIME_SUFFIX):
         with contextlib.suppress(FileNotFoundError):

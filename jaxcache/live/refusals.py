@@ -10,8 +10,8 @@ from ..core.refusals import (
     RECORD,
     TierRefusal,
     describe_refusal,
-    mend_refusal,
     read_record,
+    refusal_fix,
     write_record,
 )
 from .files import own_folder, read_file, write_whole
@@ -52,7 +52,7 @@ class Refusals:
         remaining = self._count(self._replaced)
         for refusal in everything:
             is_mended = all(refusal[:2] != other[:2] for other in remaining)
-            mend = "replaced there by this program" if is_mended else mend_refusal(refusal)
+            mend = "replaced there by this program" if is_mended else refusal_fix(refusal)
             yield f"live: refused {describe_refusal(refusal)}; {mend}"
 
     def save(self, root: str) -> None:

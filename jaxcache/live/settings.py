@@ -224,8 +224,8 @@ def _read_files(*wanted: str) -> "Iterator[tuple[str, dict[str, Any]]]":
     """
     # Mostly no parser has to be imported.
     files = configuration.find_config_files()
-    naming = [f for f in files if any(name.encode() in f.text for name in wanted)]
-    return configuration.read_counting(naming, wanted, _parse)
+    name_errors = [f for f in files if any(name.encode() in f.text for name in wanted)]
+    return configuration.read_counting(name_errors, wanted, _parse)
 
 
 def _parse(file: configuration.ConfigFile) -> "dict[str, Any] | None":

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from ..core.atomic import delete_if_abandoned, locked_name
+from ..core.atomic import locked_name, remove_if_abandoned
 from ..core.ledger import (
     COMPACT_ABOVE,
     MAX_AHEAD_NS,
@@ -139,7 +139,7 @@ def compact(root: str) -> None:
         if sum(not is_compacted(n) for n in names) <= COMPACT_ABOVE:
             return
         with contextlib.suppress(OSError):  # of a compaction that was interrupted
-            delete_if_abandoned(folder, _COMPACT_LOCK)
+            remove_if_abandoned(folder, _COMPACT_LOCK)
         with locked_name(folder, _COMPACT_LOCK):
             segments = list(_own_segments(folder, names))
             if sum(not is_compacted(s.name) for s in segments) <= COMPACT_ABOVE:

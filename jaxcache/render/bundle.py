@@ -245,7 +245,7 @@ def _import_summary(done: Outcome, rows: Sequence[Step], written: int) -> str:
     return f"{done.plan.target}: {', '.join(words)}"
 
 
-def outlook_line(outlooks: Compatibility) -> str:
+def forecast_line(outlooks: Compatibility) -> str:
     """One line on what is going to hit, why the rest will not, and the cure."""
     counts = outlooks.counts
     host = outlooks.host
@@ -310,7 +310,7 @@ def _release(version: str | None) -> str:
 def forecast_note(outlooks: Compatibility) -> str | None:
     """The line where something will miss, or hits on a condition; None where nothing is known."""
     is_forecast = any(f.portable or f.outlook is ForecastOutcome.MISS for f in outlooks.forecasts)
-    return outlook_line(outlooks) if is_forecast else None
+    return forecast_line(outlooks) if is_forecast else None
 
 
 def forecast_document(outlooks: Compatibility | None) -> Document | None:

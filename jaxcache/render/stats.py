@@ -6,7 +6,7 @@ from operator import itemgetter
 from jaxcache.cache.ledger.uses import Uses
 from jaxcache.cache.listing import Summary
 from jaxcache.cache.stats import Stats
-from jaxcache.core.refusals import TierRefusal, describe_refusal, mend_refusal
+from jaxcache.core.refusals import TierRefusal, describe_refusal, refusal_fix
 from jaxcache.render.columns import count_column, size_column, text_column
 from jaxcache.render.document import fields_of, to_document
 from jaxcache.render.listing import group_columns
@@ -85,7 +85,7 @@ def _page(
     if live and (line := live_line(live)):
         yield Line(line, "Live layer   ")
     for refusal in refusals:
-        yield Line(f"{describe_refusal(refusal)}; {mend_refusal(refusal)}", "Tier refused ")
+        yield Line(f"{describe_refusal(refusal)}; {refusal_fix(refusal)}", "Tier refused ")
     if total.entries:
         sealed = f"; {stats.sealed:,} with a checksum (sealed)" if stats.sealed else ""
         size = f"{total.entries:,} of {format_size(total.size_bytes)}"

@@ -29,7 +29,7 @@ NO_DATES = (
 
 
 @dataclass(slots=True)
-class Tally:
+class ChangeTotals:
     """The changes seen since the start."""
 
     started_ns: int
@@ -74,7 +74,7 @@ class Tally:
         self.latest = [*reversed(changes), *self.latest][:_KEPT]
 
 
-def tally_line(tally: Tally, now_ns: int) -> str:
+def tally_line(tally: ChangeTotals, now_ns: int) -> str:
     """Return the sums so far: ``in 2m: 3 new (1.2 MB, 40 s), 5 hits (1m saved), 0 gone``."""
     elapsed = format_duration((now_ns - tally.started_ns) / NS_PER_SECOND)
     hits = "hits: not visible"
@@ -87,7 +87,7 @@ def tally_line(tally: Tally, now_ns: int) -> str:
     )
 
 
-def too_quick_line(count: int) -> str:
+def below_threshold_line(count: int) -> str:
     """Say how many compiles were not written, and what writes them."""
     return (
         f"not written: {format_count(count, 'compile')} under JAX's threshold (1 s by default); "
@@ -96,7 +96,7 @@ def too_quick_line(count: int) -> str:
 
 
 def top_page(
-    look: CacheSnapshot, tally: Tally, *, now_ns: int, rows: int, newest: bool = False
+    look: CacheSnapshot, tally: ChangeTotals, *, now_ns: int, rows: int, newest: bool = False
 ) -> Iterator[Block]:
     """Yield a page with the sums and the last ``rows`` changes, or the ``newest`` entries."""
     yield Line(look.cache_dir, style="bold")
@@ -108,7 +108,7 @@ def top_page(
     elif not (tally.hits_show or tally.hits):
         yield NO_DATES
     if look.too_quick:
-        yield too_quick_line(look.too_quick)
+        yield below_threshold_line(look.too_quick)
     yield ""
     if newest and tally.latest:
         written = Column("WRITTEN", _COLUMNS[0].value, lambda c: format_ago(c.at_ns, now_ns))

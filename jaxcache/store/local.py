@@ -11,11 +11,11 @@ from typing import BinaryIO, NamedTuple
 
 from jaxcache.core.atomic import (
     Dates,
-    delete_if_abandoned,
     locked_name,
     move_to_new_name,
     new_file,
     open_below,
+    remove_if_abandoned,
     sync_folder,
 )
 from jaxcache.core.lock import hold_lockfile
@@ -35,7 +35,7 @@ from jaxcache.store.base import (
     or_error,
     same_file,
 )
-from jaxcache.store.system import file_error, file_info, naming, no_cache
+from jaxcache.store.system import file_error, file_info, name_errors, no_cache
 
 #: O_NONBLOCK: opening a FIFO that someone put into the cache must not hang; O_NOFOLLOW: a link
 #: is never followed out of the cache.
@@ -132,11 +132,11 @@ class LocalStore:
             except OSError as error:
                 raise file_error(name, error) from error
             return file_info(name, status)
-        with naming(name), self._parent(name) as (fd, base):
+        with name_errors(name), self._parent(name) as (fd, base):
             return file_info(name, os.stat(base, dir_fd=fd, follow_symlinks=False))
 
     def read(self, name: str, *, limit: int) -> bytes:
-        with self.open(name) as file, naming(name):
+        with self.open(name) as file, name_errors(name):
             return file.read(limit)
 
     def read_many(self, names: Sequence[str], *, limit: int) -> Iterator[bytes | StoreError]:
@@ -169,7 +169,7 @@ class LocalStore:
                 yield data
 
     def open(self, name: str) -> BinaryIO:
-        with naming(name), self._parent(name) as (folder, base):
+        with name_errors(name), self._parent(name) as (folder, base):
             try:
                 fd = os.open(base, _READ_FLAGS | _NOATIME, dir_fd=folder)
             except PermissionError:  # not ours: O_NOATIME is refused
@@ -183,7 +183,7 @@ class LocalStore:
         return (or_error(partial(self.open, name)) for name in names)
 
     def fetch(self, name: str, *, limit: int) -> FetchedFile:
-        with self.open(name) as file, naming(name):
+        with self.open(name) as file, name_errors(name):
             before = file_info(name, os.fstat(file.fileno()))
             if before.size_bytes > limit:
                 raise StoreError(name, f"holds more than {limit} bytes", code="too-large")
@@ -202,7 +202,7 @@ class LocalStore:
         mtime_ns: int | None = None,
         replace: bool = True,
     ) -> FileInfo:
-        with naming(name), self._parent(name, make=True) as (folder, base):
+        with name_errors(name), self._parent(name, make=True) as (folder, base):
             dates = Dates(mtime_ns, mtime_ns)
             with new_file(folder, chunks, dates, like=folder) as (temp, fd):
                 if replace:
@@ -231,7 +231,7 @@ class LocalStore:
         if file.expected is not None:
             return _Unnamed(file, -1, "", -1)
         path = check_name(file.name).rpartition("/")[0]
-        with naming(file.name):
+        with name_errors(file.name):
             if path not in folders:
                 folders[path] = opened.enter_context(self.folder(path, make=True))
             dates = Dates(file.mtime_ns, file.mtime_ns)
@@ -246,7 +246,7 @@ class LocalStore:
         if expected is not None:
             return self.rewrite(name, chunks, expected=expected, mtime_ns=mtime_ns)
         base = name.rpartition("/")[2]
-        with naming(name):
+        with name_errors(name):
             if replace:
                 os.replace(new.temp, base, src_dir_fd=new.folder, dst_dir_fd=new.folder)
             else:
@@ -263,7 +263,7 @@ class LocalStore:
         guard: contextlib.AbstractContextManager[None] | None = None,
     ) -> FileInfo:
         dates = Dates(expected.atime_ns, expected.mtime_ns if mtime_ns is None else mtime_ns)
-        with naming(name), self._parent(name) as (folder, base):
+        with name_errors(name), self._parent(name) as (folder, base):
             try:
                 old = self.open(name)
             except StoreError as error:
@@ -289,9 +289,9 @@ class LocalStore:
 
     def rename(self, name: str, new_name: str, *, replace: bool = False) -> None:
         with (
-            naming(new_name),
+            name_errors(new_name),
             self._parent(new_name, make=True) as (to_folder, to_base),
-            naming(name),
+            name_errors(name),
             self._parent(name) as (from_folder, from_base),
         ):
             if replace:
@@ -313,7 +313,7 @@ class LocalStore:
                 except OSError as error:
                     raise file_error(name, error) from error
                 return True
-            with naming(name), self._parent(name) as (folder, base):
+            with name_errors(name), self._parent(name) as (folder, base):
                 os.unlink(base, dir_fd=folder)
         except MissingError:
             return False
@@ -324,15 +324,15 @@ class LocalStore:
 
     def delete_abandoned(self, name: str) -> bool:
         try:
-            with naming(name), self._parent(name) as (folder, base):
-                return delete_if_abandoned(folder, base)
+            with name_errors(name), self._parent(name) as (folder, base):
+                return remove_if_abandoned(folder, base)
         except StoreError:
             return False
 
     @contextlib.contextmanager
     def hold(self, name: str) -> Iterator[None]:
         with contextlib.ExitStack() as held:
-            with naming(name):
+            with name_errors(name):
                 folder, base = held.enter_context(self._parent(name, make=True))
                 held.enter_context(locked_name(folder, base))
             yield
@@ -340,7 +340,7 @@ class LocalStore:
     @contextlib.contextmanager
     def lock(self, *, timeout_seconds: float) -> Iterator[None]:
         with contextlib.ExitStack() as held:
-            with naming(LOCKFILE):
+            with name_errors(LOCKFILE):
                 lock = hold_lockfile(self._fd, timeout_seconds=timeout_seconds)
                 taken = held.enter_context(lock)
             if not taken:
@@ -372,6 +372,6 @@ def _sync(new: _Unnamed | StoreError) -> _Unnamed:
     if isinstance(new, StoreError):
         raise new
     if new.file.expected is None:
-        with naming(new.file.name):
+        with name_errors(new.file.name):
             os.fsync(new.fd)
     return new

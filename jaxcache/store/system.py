@@ -13,7 +13,7 @@ from jaxcache.store.base import ExistsError, MissingError, StoreError
 
 
 @contextlib.contextmanager
-def naming(name: str) -> Iterator[None]:
+def name_errors(name: str) -> Iterator[None]:
     """Turn the system's errors into errors that name the file."""
     try:
         yield

@@ -11,7 +11,7 @@ from jaxcache.cache.admission import ImportPolicy
 from jaxcache.cache.inventory import take_inventory
 from jaxcache.cache.ledger.record import COMPILE, PAYLOAD, Event, digest_facts
 from jaxcache.cache.ledger.segments import append
-from jaxcache.cache.leftovers import delete_leftovers
+from jaxcache.cache.leftovers import remove_leftovers
 from jaxcache.cache.move.check import Check
 from jaxcache.cache.move.conflicts import has_atimes, is_truncated
 from jaxcache.cache.move.plan import Item, MoveAction, Plan, Step
@@ -33,7 +33,7 @@ class Delivery:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        delete_leftovers(store)
+        remove_leftovers(store)
         inventory = take_inventory(store)
         now_ns = time.time_ns()
         self._torn = {

@@ -22,7 +22,7 @@ from typing import Any
 from jaxcache.errors import UsageError
 from jaxcache.warm.event_server import EventServer, socket_folder
 from jaxcache.warm.events import RunEvent
-from jaxcache.warm.unobserved import Descendants, Orphans, Presence
+from jaxcache.warm.unobserved import Descendants, HookConnections, Orphans
 
 STARTUP = Path(__file__).parents[1] / "jaxside" / "startup"
 #: How long processes that outlive the command may go on reporting.
@@ -124,7 +124,7 @@ def run_listening(
     with (
         socket_folder() as folder,
         EventServer(folder) as inbox,
-        Presence(inbox.address) as presence,
+        HookConnections(inbox.address) as presence,
     ):
         crew = _Processes(
             launches, inbox, jobs, together=together, stdout_to_stderr=stdout_to_stderr

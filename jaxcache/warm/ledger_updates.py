@@ -65,10 +65,10 @@ def _append(facts: Mapping[str, list[Event]], recorder: ReportBuilder) -> None:
                     recorder.full.add(directory)
 
 
-def record_savings(recorder: ReportBuilder, known_seconds: Mapping[str, float]) -> None:
+def record_savings(recorder: ReportBuilder, recorded_seconds: Mapping[str, float]) -> None:
     """Write what the hits of a run have saved, which is known when it has ended."""
     facts: defaultdict[str, list[Event]] = defaultdict(list)
-    for event, seconds in recorder.saved_by_hit(known_seconds):
+    for event, seconds in recorder.saved_by_hit(recorded_seconds):
         if event.key and (directory := event.local_directory):
             saved = {"count": 0, "timed": 1, "saved_seconds": seconds}
             at_ns = int(event.at * NS_PER_SECOND)
@@ -124,7 +124,7 @@ def _facts(event: CompileFinished, recorder: ReportBuilder) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value is not None}
 
 
-def known_seconds(directory: str) -> dict[str, float]:
+def recorded_seconds(directory: str) -> dict[str, float]:
     """Exact compile seconds by key, as earlier runs have measured them; empty if unknown."""
     if not directory:
         return {}
@@ -138,7 +138,7 @@ def known_seconds(directory: str) -> dict[str, float]:
     return {r.key: r.compile_seconds for r in records if r and r.compile_seconds is not None}
 
 
-def waiting_uploads(url: str, modules: Iterable[CompileFinished]) -> dict[str, int]:
+def count_pending_uploads(url: str, modules: Iterable[CompileFinished]) -> dict[str, int]:
     """Count the entries that wait for their upload to a bucket, by local directory."""
     waiting: dict[str, int] = {}
     for directory in {done.local_directory for done in modules if done.local_directory}:

@@ -42,7 +42,7 @@ class RecordingFolder:
         return env if self.collect is None else {**env, "JAXCACHE_COLLECT": str(self.collect)}
 
     def save(
-        self, recorder: ReportBuilder, known_seconds: Mapping[str, float], ended: RunResult
+        self, recorder: ReportBuilder, recorded_seconds: Mapping[str, float], ended: RunResult
     ) -> tuple[int, list[str]]:
         """Write a recipe of what a run has recorded, atomically; of nothing, none.
 
@@ -56,7 +56,7 @@ class RecordingFolder:
         Raises:
             JaxcacheError: ``io-error``.
         """
-        recipe = self._recipe(recorder, known_seconds, ended)
+        recipe = self._recipe(recorder, recorded_seconds, ended)
         if not recipe.requests:
             return 0, [f"nothing was recorded, so {self.path} was not written"]
         write_file(
@@ -68,7 +68,7 @@ class RecordingFolder:
         return len(recipe.requests), [*recipe.notes, f"recorded {count} in {self.path}{stubs}"]
 
     def _recipe(
-        self, recorder: ReportBuilder, known_seconds: Mapping[str, float], ended: RunResult
+        self, recorder: ReportBuilder, recorded_seconds: Mapping[str, float], ended: RunResult
     ) -> Recipe:
         done = {(e.process, e.number): e for e in recorder.modules}
         environments: list[Environment] = []
@@ -82,7 +82,9 @@ class RecordingFolder:
                 if environment not in environments:
                     environments.append(environment)
                 number = environments.index(environment)
-                request = _request(begun.module, recorded, done.get(place), number, known_seconds)
+                request = _request(
+                    begun.module, recorded, done.get(place), number, recorded_seconds
+                )
                 groups[_identity(request)].append(request)
         requests = tuple(_fold(same) for same in groups.values())
         notes = dict.fromkeys([s.detail for s in recorder.heard("remark")] + [*_ends(ended)])
@@ -115,14 +117,14 @@ def _request(
     recorded: ModuleRecorded,
     done: CompileFinished | None,
     environment: int,
-    known_seconds: Mapping[str, float],
+    recorded_seconds: Mapping[str, float],
 ) -> Request:
     refusals = recorded.refusals
     if not all(f.startswith("--") for f in recorded.environment.xla_flags):
         refusals = (*refusals, "flags-file")
     seconds = None
     if done and done.outcome == "hit":
-        seconds = known_seconds.get(done.key or "", done.stored_seconds)
+        seconds = recorded_seconds.get(done.key or "", done.stored_seconds)
     elif done and done.compile:
         seconds = done.compile[1]
     request = Request(

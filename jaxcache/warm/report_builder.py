@@ -183,13 +183,13 @@ class ReportBuilder:
             **{name: getattr(hardware, name, None) for name in names},
         }
 
-    def report(self, ended: RunResult, known_seconds: Mapping[str, float]) -> Report:
+    def report(self, ended: RunResult, recorded_seconds: Mapping[str, float]) -> Report:
         """Make the report of a run that has ended.
 
         Args:
             known_seconds: exact compile seconds by key, where JAX keeps whole seconds only.
         """
-        known_seconds = self._with_own(known_seconds)
+        recorded_seconds = self._with_own(recorded_seconds)
         processes = tuple(
             _process(number, facts) for number, facts in self.processes.items() if facts.loaded
         )
@@ -197,7 +197,7 @@ class ReportBuilder:
         cut = map(_interrupted, self.running.values()) if ended.interrupted else ()
         return Report(
             cache_dir=self.used_directory,
-            modules=tuple(_fold_modules([*self.modules, *cut], known_seconds)),
+            modules=tuple(_fold_modules([*self.modules, *cut], recorded_seconds)),
             functions=functions,
             processes=processes,
             notes=tuple(
@@ -208,7 +208,7 @@ class ReportBuilder:
             interrupted=ended.interrupted,
             unobserved=tuple(self._unobserved(processes, ended)),
             wall_seconds=ended.wall_seconds,
-            saved_seconds=saved_in_series(span for _, *span in self._savings(known_seconds)),
+            saved_seconds=saved_in_series(span for _, *span in self._savings(recorded_seconds)),
         )
 
     @property
@@ -231,21 +231,21 @@ class ReportBuilder:
         return max(counts, key=lambda path: counts[path], default=self.cache_dir)
 
     def saved_by_hit(
-        self, known_seconds: Mapping[str, float]
+        self, recorded_seconds: Mapping[str, float]
     ) -> list[tuple[CompileFinished, float]]:
         """Return every hit with its part of the seconds that all together have saved."""
-        savings = list(self._savings(self._with_own(known_seconds)))
+        savings = list(self._savings(self._with_own(recorded_seconds)))
         total = saved_in_series(span for _, *span in savings)
         alone = math.fsum(max(0.0, saved) for *_, saved in savings)
         return [(e, total * max(0.0, saved) / alone) for e, *_, saved in savings if alone > 0]
 
-    def _with_own(self, known_seconds: Mapping[str, float]) -> dict[str, float]:
+    def _with_own(self, recorded_seconds: Mapping[str, float]) -> dict[str, float]:
         """Add the compile seconds of what this run has written, which a later hit of it saves."""
         written = (e for e in self.modules if e.key and e.outcome == "written" and e.compile)
-        return {**known_seconds, **{str(e.key): _length(e.compile) or 0.0 for e in written}}
+        return {**recorded_seconds, **{str(e.key): _length(e.compile) or 0.0 for e in written}}
 
     def _savings(
-        self, known_seconds: Mapping[str, float]
+        self, recorded_seconds: Mapping[str, float]
     ) -> Iterable[tuple[CompileFinished, float, float, float]]:
         """Yield every hit with its start, its end and its saved seconds; tracing belongs to it."""
         ended: dict[tuple[int, int], float] = {}
@@ -254,7 +254,7 @@ class ReportBuilder:
             began = min(span[0] for span in (e.trace, e.lower, (e.at,)) if span)
             start = max(began, ended.get(thread, began))
             ended[thread] = end = e.at + e.seconds
-            compiling = known_seconds.get(e.key or "", e.stored_seconds)
+            compiling = recorded_seconds.get(e.key or "", e.stored_seconds)
             if e.outcome == "hit" and compiling is not None:
                 yield e, start, end, compiling - (_length(e.retrieve) or 0.0)
 
@@ -352,7 +352,7 @@ def _process(number: int, facts: ProcessFacts) -> Process:
 
 
 def _fold_modules(
-    events: Iterable[CompileFinished], known_seconds: Mapping[str, float]
+    events: Iterable[CompileFinished], recorded_seconds: Mapping[str, float]
 ) -> Iterable[Module]:
     groups: defaultdict[tuple[object, ...], list[CompileFinished]] = defaultdict(list)
     for e in events:
@@ -364,7 +364,7 @@ def _fold_modules(
         yield Module(
             **alike,
             occurrences=len(same),
-            compile_seconds=known_seconds.get(first.key or "", first.stored_seconds)
+            compile_seconds=recorded_seconds.get(first.key or "", first.stored_seconds)
             if first.outcome == "hit"
             else _mean(e.compile for e in same),
             retrieval_seconds=_mean(e.retrieve for e in same),

@@ -21,10 +21,10 @@ from jaxcache.warm.events import RunEvent
 from jaxcache.warm.interpreter import find_python
 from jaxcache.warm.launch import Launch, RunResult, run_listening
 from jaxcache.warm.ledger_updates import (
-    known_seconds,
+    count_pending_uploads,
     record_in_ledger,
     record_savings,
-    waiting_uploads,
+    recorded_seconds,
 )
 from jaxcache.warm.notes import DIRECTORY, ENABLED, bucket_notes
 from jaxcache.warm.process import LIFTED, NO_JAX_HINT, free_port
@@ -47,7 +47,7 @@ class RunCallbacks:
 
 
 def warm_programs(
-    programs: Sequence[WarmProgram], options: WarmOptions, watch: RunCallbacks | None = None
+    programs: Sequence[WarmProgram], options: WarmOptions, callbacks: RunCallbacks | None = None
 ) -> Report:
     """Run scripts and functions with both thresholds lifted, so that all that can be is cached.
 
@@ -61,7 +61,7 @@ def warm_programs(
     launches = [launch for program in programs for launch in _launches(program, options, cross)]
     alone = len(programs) == 1 and not (programs[0].listed or programs[0].call)
     if options.jobs == 1 or not alone or cross or options.collect is not None:
-        return _run(launches, options, cross, watch or RunCallbacks(), LIFTED)
+        return _run(launches, options, cross, callbacks or RunCallbacks(), LIFTED)
     started = time.monotonic()
     try:
         notes, ahead, stopped = _compile_ahead(launches, options)
@@ -73,7 +73,7 @@ def warm_programs(
         stopped = None
     if stopped is not None:
         return stopped
-    report = _run(launches, options, cross, watch or RunCallbacks(), LIFTED, ahead)
+    report = _run(launches, options, cross, callbacks or RunCallbacks(), LIFTED, ahead)
     notes = list(dict.fromkeys([*notes, *report.notes]))
     return replace(report, notes=tuple(notes), wall_seconds=time.monotonic() - started)
 
@@ -124,7 +124,7 @@ def _written_seconds(report: "Report | CompileReport") -> dict[str, float | None
 
 
 def run_command(
-    command: Sequence[str], options: RunOptions, watch: RunCallbacks | None = None
+    command: Sequence[str], options: RunOptions, callbacks: RunCallbacks | None = None
 ) -> Report:
     """Run any command line with the cache directory set and nothing else changed.
 
@@ -138,7 +138,9 @@ def run_command(
     env = {**lifted, **_environment(options, cross)}
     launch = Launch(tuple(command), env, unset=_unset(cross))
     processes = cross.processes if cross else options.processes
-    return _run([*_together(launch, processes)], options, cross, watch or RunCallbacks(), lifted)
+    return _run(
+        [*_together(launch, processes)], options, cross, callbacks or RunCallbacks(), lifted
+    )
 
 
 def _launches(
@@ -181,20 +183,20 @@ def _run(
     launches: Sequence[Launch],
     options: RunOptions,
     cross: CrossTarget | None,
-    watch: RunCallbacks,
+    callbacks: RunCallbacks,
     lifted: Mapping[str, str],
     ahead: Mapping[str, float | None] | None = None,
 ) -> Report:
     with open_spool(options.cache_dir, cross) if cross else nullcontext() as spool:
         if spool is not None:
             launches = _with(launches, {"JAXCACHE_TARGET": spool.request})
-        return _run_all(launches, options, watch, lifted, spool, ahead or {})
+        return _run_all(launches, options, callbacks, lifted, spool, ahead or {})
 
 
 def _run_all(
     launches: Sequence[Launch],
     options: RunOptions,
-    watch: RunCallbacks,
+    callbacks: RunCallbacks,
     lifted: Mapping[str, str],
     spool: TargetOutput | None,
     ahead: Mapping[str, float | None],
@@ -204,14 +206,14 @@ def _run_all(
     expected = options.cache_dir if options.jax_cache_dir or options.force_cache_dir else ""
 
     def look_up() -> None:
-        seconds_by_key.update(known_seconds(expected))
-        if watch.on_known:
-            watch.on_known(seconds_by_key)
+        seconds_by_key.update(recorded_seconds(expected))
+        if callbacks.on_known:
+            callbacks.on_known(seconds_by_key)
 
     # Beside the program, whose imports take longer: a long ledger must not delay its start.
     reader = threading.Thread(target=look_up, daemon=True)
     reader.start()
-    first = ReportBuilder(expected, asked=asked_thresholds({**os.environ, **lifted}))
+    first = ReportBuilder(expected, asked=effective_thresholds({**os.environ, **lifted}))
     first.ahead.update(ahead)
     recorder = first
     notes: list[str] = []
@@ -219,7 +221,7 @@ def _run_all(
     started_ns = time.time_ns()
     with open_recording(options.record, options.collect) as recipe:
         extra = recipe.environment if recipe else {}
-        ended = _listen(_with(launches, extra), options, watch, recorder, spool)
+        ended = _listen(_with(launches, extra), options, callbacks, recorder, spool)
         reader.join()
         if recipe:
             recorded, recipe_notes = recipe.save(recorder, seconds_by_key, ended)
@@ -230,7 +232,7 @@ def _run_all(
         again = _with(launches, _CHECKED)
         recorder = ReportBuilder(first.cache_dir, asked=first.asked, notices=first.notices)
         _learn(first, options)
-        second = _listen(again, options, watch, recorder)
+        second = _listen(again, options, callbacks, recorder)
         ended = replace(
             second,
             wall_seconds=ended.wall_seconds + second.wall_seconds,
@@ -247,7 +249,7 @@ def _run_all(
         notes.append(_PORTABLE_NOTE)
     known_keys = set(seconds_by_key)
     for directory in recorder.directories - {expected}:
-        seconds_by_key.update(known_seconds(directory))
+        seconds_by_key.update(recorded_seconds(directory))
     report = recorder.report(ended, seconds_by_key)
     notes += (f"this run could not be recorded in {d}: its disk is full" for d in recorder.full)
     target_dir = expected if spool else None
@@ -257,7 +259,7 @@ def _run_all(
         notes += path_note(recorder.modules, version)
     waiting: Mapping[str, int] = {}
     if is_remote(options.cache_dir):
-        waiting = waiting_uploads(options.cache_dir, recorder.modules)
+        waiting = count_pending_uploads(options.cache_dir, recorder.modules)
         notes += bucket_notes(options.cache_dir, recorder.modules, waiting)
     return replace(
         report,
@@ -295,7 +297,7 @@ _CHECKED = {"JAX_COMPILATION_CACHE_CHECK_CONTENTS": "true", "JAXCACHE_CHECK": "1
 def _listen(
     launches: Sequence[Launch],
     options: RunOptions,
-    watch: RunCallbacks,
+    callbacks: RunCallbacks,
     recorder: ReportBuilder,
     spool: TargetOutput | None = None,
 ) -> RunResult:
@@ -303,8 +305,8 @@ def _listen(
         if spool is not None:
             event = spool.take(event)
         recorder.add(event)
-        if watch.on_event:
-            watch.on_event(event)
+        if callbacks.on_event:
+            callbacks.on_event(event)
 
     learn_at = time.monotonic() + _LEARN_SECONDS
 
@@ -313,8 +315,8 @@ def _listen(
         if spool is None and time.monotonic() >= learn_at:
             _learn(recorder, options)  # jaxcache top reads it meanwhile
             learn_at = time.monotonic() + _LEARN_SECONDS
-        if watch.on_tick:
-            watch.on_tick()
+        if callbacks.on_tick:
+            callbacks.on_tick()
 
     ended = run_listening(
         launches,
@@ -351,7 +353,7 @@ _THRESHOLDS = {
 }
 
 
-def asked_thresholds(env: Mapping[str, str]) -> dict[str, float]:
+def effective_thresholds(env: Mapping[str, str]) -> dict[str, float]:
     """The thresholds that hold in a program with this environment, unless it sets them itself."""
     thresholds = dict(_THRESHOLDS)
     for name in thresholds:

@@ -47,18 +47,18 @@ _COUNTERS: dict[TorchTier, str] = {"aotautograd": "autograd_cache", "fxgraph": "
 
 
 def run_command(
-    command: Sequence[str], options: RunOptions, watch: RunCallbacks | None = None
+    command: Sequence[str], options: RunOptions, callbacks: RunCallbacks | None = None
 ) -> TorchReport:
     """Run any command line with torch's cache directory set and nothing else changed.
 
     Raises:
         UsageError: the command cannot be run.
     """
-    return _run([Launch(tuple(command), _environment(options))], options, watch)
+    return _run([Launch(tuple(command), _environment(options))], options, callbacks)
 
 
 def warm_programs(
-    programs: Sequence[WarmProgram], options: WarmOptions, watch: RunCallbacks | None = None
+    programs: Sequence[WarmProgram], options: WarmOptions, callbacks: RunCallbacks | None = None
 ) -> TorchReport:
     """Run scripts with both caches of torch on.
 
@@ -76,7 +76,7 @@ def warm_programs(
         )
         env = {**_LIFTED, **_environment(options), **program.env}
         launches.append(Launch(words, env, program.cwd, needs="torch", unset=_DISABLING))
-    return _run(launches, options, watch)
+    return _run(launches, options, callbacks)
 
 
 def _environment(options: RunOptions) -> dict[str, str]:
@@ -84,7 +84,7 @@ def _environment(options: RunOptions) -> dict[str, str]:
 
 
 def _run(
-    launches: Sequence[Launch], options: RunOptions, watch: RunCallbacks | None
+    launches: Sequence[Launch], options: RunOptions, callbacks: RunCallbacks | None
 ) -> TorchReport:
     if "://" in options.cache_dir:
         raise UsageError("torch writes into a directory, not into a bucket", code="not-a-directory")
@@ -93,7 +93,7 @@ def _run(
     ended = run_listening(
         launches,
         on_event=recorder.add,
-        on_tick=watch.on_tick if watch else None,
+        on_tick=callbacks.on_tick if callbacks else None,
         jobs=options.jobs if isinstance(options, WarmOptions) else 1,
         stdout_to_stderr=options.stdout_to_stderr,
         timeout_seconds=options.timeout_seconds,

@@ -28,7 +28,7 @@ _GET_REAPER = 37
 owns_process = False
 
 
-class Presence:
+class HookConnections:
     """The processes that have the hook: each holds a connection while its program runs.
 
     The kernel closes it when the program ends or starts another one in its place (exec), and says
@@ -42,7 +42,7 @@ class Presence:
         self._server.setblocking(False)
         self._connections: dict[socket.socket, int] = {}
 
-    def __enter__(self) -> "Presence":
+    def __enter__(self) -> "HookConnections":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -86,7 +86,7 @@ class Descendants:
         library: a part of the path of a library that nothing but jax (or torch) loads.
     """
 
-    def __init__(self, library: bytes, presence: Presence) -> None:
+    def __init__(self, library: bytes, presence: HookConnections) -> None:
         self._library = library
         self._presence = presence
         self.suspects: frozenset[int] = frozenset()

@@ -40,7 +40,7 @@ from jaxcache.layouts.sides import open_side
 from jaxcache.store import open_store
 from jaxcache.store.base import FetchedFile, MissingError, StoreError
 from jaxcache.store.local import LocalStore
-from jaxcache.store.system import naming
+from jaxcache.store.system import name_errors
 
 CACHES = sorted(p.name for p in CORPUS.iterdir() if p.is_dir())
 
@@ -106,7 +106,7 @@ class FadingStore(LocalStore):
             raise MissingError(name)
         if name.endswith("locked.textproto"):
             raise StoreError(name, "permission denied")
-        with naming(name):
+        with name_errors(name):
             if name in self._failures:
                 raise self._failures[name]
         return super().fetch(name, limit=limit)

@@ -20,7 +20,7 @@ from jaxcache.cache.bundle.format import open_bundle
 from jaxcache.cache.ledger.pins import pin, unpin
 from jaxcache.cache.ledger.record import HIT, Event
 from jaxcache.cache.ledger.segments import Ledger, append
-from jaxcache.cache.leftovers import delete_leftovers, staging
+from jaxcache.cache.leftovers import remove_leftovers, staging
 from jaxcache.cache.move.bundle_file import bundle_bytes, make_temporary_bundle
 from jaxcache.cache.move.bundle_target import write_stream
 from jaxcache.cache.move.export_plan import plan_export
@@ -33,7 +33,7 @@ from jaxcache.cache.verify.repair import execute_repair, plan_repair
 from jaxcache.cache.verify.run_checks import verify
 from jaxcache.errors import JaxcacheError, LockedError
 from jaxcache.layouts import load_layout
-from jaxcache.layouts.torch.locks import holding
+from jaxcache.layouts.torch.locks import hold_lock
 from jaxcache.model import FileInfo
 from jaxcache.options import VerifyOptions
 from jaxcache.store.base import NewFile, StoreError, or_error
@@ -108,7 +108,7 @@ def test_what_a_killed_writer_left_is_found_and_removed(cache: Path, name: str) 
     assert done.actions == {name: "delete"}
     assert not (cache / name).exists()
     (cache / name).write_bytes(b"half")
-    delete_leftovers(store)
+    remove_leftovers(store)
     assert not (cache / name).exists()
 
 
@@ -125,9 +125,9 @@ def test_what_is_being_staged_is_left_alone(cache: Path) -> None:
         found = verify(store, JAX, VerifyOptions(), now_ns=LATER_NS)
         done = execute_repair(store, JAX, plan_repair(found, now_ns=LATER_NS), young=frozenset())
         assert set(done.actions.values()) == {"leave-young"}
-        delete_leftovers(LocalStore(cache))
+        remove_leftovers(LocalStore(cache))
         assert store.read(f"{stage}-0", limit=9) == b"entry"
-    delete_leftovers(store)
+    remove_leftovers(store)
     assert not list((cache / ".jaxcache" / "incoming").iterdir())
 
 
@@ -331,12 +331,12 @@ def test_torchs_lock_is_not_needed_where_there_is_no_room_for_it(
         raise OSError(code, os.strerror(code))
 
     store, kernel = LocalStore(tmp_path), f"aa/c{'a' * 51}.main.so"
-    with holding(store, kernel) as taken:
+    with hold_lock(store, kernel) as taken:
         assert taken
     monkeypatch.setattr(os, "open", refuse)
     if held is None:
-        with pytest.raises(StoreError), holding(store, kernel):
+        with pytest.raises(StoreError), hold_lock(store, kernel):
             raise AssertionError("an unknown error was taken for a lock")
     else:
-        with holding(store, kernel) as taken:
+        with hold_lock(store, kernel) as taken:
             assert taken is held

@@ -25,7 +25,7 @@ from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.cache.move.export_plan import plan_export
 from jaxcache.cache.move.import_bundle import execute_import, plan_import, receive
 from jaxcache.cache.move.plan import MoveAction, MoveTarget, Outcome
-from jaxcache.cache.move.stores import sender_of
+from jaxcache.cache.move.stores import make_source
 from jaxcache.cache.move.sync import execute, plan_copy, plan_sync
 from jaxcache.core.names import AUTOTUNE_DIR, KERNEL_CACHE
 from jaxcache.entry.names import key_of
@@ -219,7 +219,7 @@ def test_an_atomic_copy_leaves_out_what_cannot_be_read(there: Path, tmp_path: Pa
     (tmp_path / "here").mkdir()
     source, target = Unreadable(there), LocalStore(tmp_path / "here")
     plan = plan_copy(source, plan_export(source, now_ns=OLD_NS), target, cache_dir="here")
-    done = receive(target, sender_of(source, plan), plan, now_ns=OLD_NS, atomic=True)
+    done = receive(target, make_source(source, plan), plan, now_ns=OLD_NS, atomic=True)
     assert (done.exit_code, done.rolled_back) == (3, False)
     assert names(tmp_path / "here") == names(there) - {first(there).name}
 

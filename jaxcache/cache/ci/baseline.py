@@ -58,7 +58,7 @@ def take_baseline(store: Store, *, source: str, now_ns: int) -> Baseline:
     inventory = take_inventory(store)
     entries = {}
     for file in inventory.entries:
-        stamp = dated_by(file, inventory)
+        stamp = dating_file(file, inventory)
         info = file.info
         stamp_ns = stamp.mtime_ns if stamp else None
         entries[file.key_text] = EntryBefore(info.mtime_ns, info.atime_ns, stamp_ns)
@@ -66,7 +66,7 @@ def take_baseline(store: Store, *, source: str, now_ns: int) -> Baseline:
     return Baseline(now_ns, source, records_reads(store), entries, saved_seconds)
 
 
-def dated_by(file: EntryFile, inventory: Inventory) -> FileInfo | None:
+def dating_file(file: EntryFile, inventory: Inventory) -> FileInfo | None:
     """The file whose time JAX sets when it reads an entry; None where it sets none."""
     if file.kind is FileKind.LEGACY_ENTRY:
         return file.info

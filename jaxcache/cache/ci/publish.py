@@ -42,7 +42,7 @@ class SaveResult:
         return not (self.left_out or self.failed)
 
 
-def saved_of(done: Outcome) -> SaveResult:
+def save_result(done: Outcome) -> SaveResult:
     """Sum up a move into a shared cache, or a dry run."""
     left_out = tuple(step.problem for step in done.of(*_LEFT_OUT))
     failed = tuple(f"{s.name}: {s.detail}" for s in done.of(MoveAction.FAILED, MoveAction.UNTRIED))
@@ -63,7 +63,7 @@ def check_save(
     if not plan.saves:
         return SaveResult(0, 0, dry_run=True)
     saving = _plan(store, target, plan, allow_large=allow_large)
-    return saved_of(execute(store, target, saving, now_ns=plan.export.now_ns, dry_run=True))
+    return save_result(execute(store, target, saving, now_ns=plan.export.now_ns, dry_run=True))
 
 
 def _plan(store: Store, target: Store | None, plan: SavePlan, *, allow_large: bool) -> Plan:
@@ -106,7 +106,7 @@ def save_shared(
             store, target, saving, signers=private_keys, now_ns=now_ns, progress=progress
         )
         learnt += events_of(done.written, {}, Ledger())
-        saved = saved_of(done)
+        saved = save_result(done)
     append(target, learnt)
     if len(Ledger.load(target).segments) > COMPACT_ABOVE:
         compact(target)

@@ -11,7 +11,7 @@ from jaxcache.cache.bundle.format import Bundle
 from jaxcache.cache.ledger.record import fold
 from jaxcache.cache.move.import_bundle import execute_import, plan_import, receive
 from jaxcache.cache.move.plan import WRITES, Item, ItemFacts, MoveAction, Outcome, Step
-from jaxcache.cache.move.stores import sender_of
+from jaxcache.cache.move.stores import make_source
 from jaxcache.cache.move.sync import plan_sync
 from jaxcache.cache.scan import Progress
 from jaxcache.errors import UntrustedError
@@ -166,7 +166,7 @@ def restore_cache(
     def receive_some(steps: tuple[Step, ...]) -> Outcome:
         return receive(
             None if lookup_only else target,
-            sender_of(source, plan),
+            make_source(source, plan),
             replace(plan, steps=steps),
             now_ns=now_ns,
             jobs=jobs,

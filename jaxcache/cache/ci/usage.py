@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from jaxcache.cache.ci.baseline import Baseline, EntryBefore, dated_by
+from jaxcache.cache.ci.baseline import Baseline, EntryBefore, dating_file
 from jaxcache.cache.inventory import EntryFile, Inventory
 from jaxcache.cache.ledger.record import COMPILE, HIT
 from jaxcache.cache.ledger.segments import Ledger
@@ -114,7 +114,7 @@ def _use_sources(
     witnesses: set[UseSource] = set()
     if before is None:
         return witnesses
-    stamp = dated_by(file, inventory)
+    stamp = dating_file(file, inventory)
     if stamp is not None and stamp.mtime_ns != before.stamp_ns:
         witnesses.add(UseSource.JAX)
     if file.info.atime_ns != before.atime_ns:

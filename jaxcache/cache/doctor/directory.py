@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from jaxcache.cache.doctor.inputs import Facts, Finding
 from jaxcache.core.names import KERNEL_CACHE
-from jaxcache.core.refusals import describe_refusal, mend_refusal
+from jaxcache.core.refusals import describe_refusal, refusal_fix
 from jaxcache.core.use import is_possible
 from jaxcache.entry.names import FileKind
 from jaxcache.model import FileInfo
@@ -256,7 +256,7 @@ def find_refused_tiers(facts: Facts) -> Iterator[Finding]:
             "problem",
             f"the live layer refused {describe_refusal(refusal)}",
             "such an entry is fetched, and the program compiles it all the same",
-            mend_refusal(refusal),
+            refusal_fix(refusal),
         )
 
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from jaxcache.cache.explain.sides import Compile
-from jaxcache.cache.explain.sketches import unlike as unlike_lines
+from jaxcache.cache.explain.sketches import count_differing_lines as unlike_lines
 from jaxcache.entry.contents import ArrayType
 
 #: Shapes, static values and callers that differ; age of the last use, in uses; lines of the
@@ -28,7 +28,7 @@ def user_lines(compile_: Compile) -> list[str]:
     return [f"{s.file}:{s.line}" for s in sources if "/jaxcache/jaxside/" not in s.file]
 
 
-def known_types(compile_: Compile, other: Compile) -> tuple[ArrayType, ...] | None:
+def argument_types(compile_: Compile, other: Compile) -> tuple[ArrayType, ...] | None:
     """Return the types of arguments: global ones if both sides have them, else per shard."""
     if compile_.arguments is not None and other.arguments is not None:
         return tuple(
@@ -94,7 +94,7 @@ def _ages(candidates: Sequence[Compile]) -> dict[str | None, int]:
 
 
 def _distance(left: Compile, right: Compile, ages: Mapping[str | None, int]) -> Distance:
-    apart, unlike = _types_apart(left, right)
+    apart, count_differing_lines = _types_apart(left, right)
     differing = int(left.key != right.key)  # where nobody tells which component
     if left.components and right.components:
         differing = sum(
@@ -107,7 +107,7 @@ def _distance(left: Compile, right: Compile, ages: Mapping[str | None, int]) -> 
     static = bool(left.sketch and right.sketch and left.sketch.static != right.sketch.static)
     same_script = left.script == right.script or not (left.script and right.script)
     return (
-        unlike + moved + static + (not same_script),
+        count_differing_lines + moved + static + (not same_script),
         ages.get(left.key, 0),
         unlike_lines(left.sketch, right.sketch),
         differing,
@@ -123,7 +123,7 @@ def _callers(compile_: Compile) -> set[str]:
 
 def _types_apart(left: Compile, right: Compile) -> tuple[float, bool]:
     """Return how far apart the sizes of arguments and results are, and whether any differs."""
-    pairs = [(known_types(left, right), known_types(right, left))]
+    pairs = [(argument_types(left, right), argument_types(right, left))]
     passed = [c.sketch.passed if c.sketch else None for c in (left, right)]
     if passed[0] is not None and passed[0] == passed[1]:
         return 0.0, False

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from jaxcache.cache.explain.matching import known_types, user_lines, without_addresses
+from jaxcache.cache.explain.matching import argument_types, user_lines, without_addresses
 from jaxcache.cache.explain.sides import Cause, Compile, Difference
 from jaxcache.cache.explain.sketches import compare_code, compare_places
 from jaxcache.core.sketch import Sketch
@@ -110,8 +110,8 @@ def _arguments(left: Compile, right: Compile) -> _Arguments | None:
             tuple(a.name for a in new),
             is_complete=True,
         )
-    lefts = known_types(left, right)
-    rights = known_types(right, left)
+    lefts = argument_types(left, right)
+    rights = argument_types(right, left)
     if lefts is None or rights is None:
         return None
     names = right.names if len(right.names) == len(rights) else ()

@@ -58,8 +58,15 @@ class _Change:
     def rank(self) -> tuple[bool, bool, bool, int]:
         """Lines of the user's own first, then other operations before other types."""
         without_types = [Counter(_without_types(c)) for c in (self.removed, self.added)]
-        unlike = (without_types[0] - without_types[1]) + (without_types[1] - without_types[0])
-        return self.is_in_library, not self.is_placed, not unlike, -unlike.total()
+        count_differing_lines = (without_types[0] - without_types[1]) + (
+            without_types[1] - without_types[0]
+        )
+        return (
+            self.is_in_library,
+            not self.is_placed,
+            not count_differing_lines,
+            -count_differing_lines.total(),
+        )
 
 
 def compare_code(old: Sketch, new: Sketch) -> list[Difference]:
@@ -114,7 +121,7 @@ def _moved(old: str | None, new: SketchedLine | None) -> Difference:
     )
 
 
-def unlike(old: Sketch | None, new: Sketch | None) -> int:
+def count_differing_lines(old: Sketch | None, new: Sketch | None) -> int:
     """Return in how many lines two sketches differ; 0 where one is not known."""
     if old is None or new is None:
         return 0

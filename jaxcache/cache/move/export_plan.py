@@ -182,11 +182,11 @@ def plan_export(
         since.entries if since else {},
         dated=bool(inventory.atimes),
         seen=scan_result,
-        warnings=() if anything else (nothing_in(store.url),),
+        warnings=() if anything else (empty_warning(store.url),),
     )
 
 
-def nothing_in(url: str) -> str:
+def empty_warning(url: str) -> str:
     """Return the warning about a cache that offers nothing."""
     return f"no entries in {url}"
 

@@ -17,7 +17,7 @@ from jaxcache.cache.bundle.format import Bundle
 from jaxcache.cache.bundle.manifest import JAX, BundleError
 from jaxcache.cache.ledger.record import PAYLOAD, Event, digest_facts
 from jaxcache.cache.ledger.segments import Ledger, append
-from jaxcache.cache.leftovers import delete_leftovers, staging
+from jaxcache.cache.leftovers import remove_leftovers, staging
 from jaxcache.cache.move.bundle_source import BundleSource
 from jaxcache.cache.move.conflicts import compare_payloads, has_atimes, list_target
 from jaxcache.cache.move.execute import is_unwritten, move
@@ -141,7 +141,7 @@ def receive(
     moving = partial(move, source, plan=plan, now_ns=now_ns, jobs=jobs, progress=progress)
     if store is None:
         return replace(moving(target=MoveTarget()), dry_run=True)
-    delete_leftovers(store)
+    remove_leftovers(store)
     sign = make_signer(store, source, plan, signers, now_ns=now_ns)
 
     def settle(written: Mapping[str, Step], files: Mapping[str, FileInfo]) -> None:

@@ -26,7 +26,7 @@ from jaxcache.store.base import (
     or_error,
     same_file,
 )
-from jaxcache.store.system import file_info, naming
+from jaxcache.store.system import file_info, name_errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class StoreSource:
         file, info = self._read(step.item)
         with contextlib.ExitStack() as opened:
             opened.callback(file.close)
-            with naming(info.name):
+            with name_errors(info.name):
                 checked = self._check.read(step.item, file, info)
             opened.pop_all()
         return StoreParcel(step, info, file, checked)
@@ -119,7 +119,7 @@ class StoreSource:
         return file, file_info(item.name, os.fstat(file.fileno()))
 
 
-def sender_of(store: Store, plan: Plan) -> StoreSource:
+def make_source(store: Store, plan: Plan) -> StoreSource:
     """Return the source of a plan, which checks each entry as the plan says."""
     return StoreSource(store, plan.check or Check(ImportPolicy(), Ledger.load(store)))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from jaxcache.cache.admission import ImportPolicy, Signed
 from jaxcache.cache.inventory import Inventory
 from jaxcache.cache.ledger.segments import Ledger, append
-from jaxcache.cache.leftovers import delete_leftovers
+from jaxcache.cache.leftovers import remove_leftovers
 from jaxcache.cache.move.check import Check
 from jaxcache.cache.move.conflicts import (
     choose_all,
@@ -24,7 +24,7 @@ from jaxcache.cache.move.ledgers import arrivals, carry_segments, missing_segmen
 from jaxcache.cache.move.plan import Item, ItemFacts, MoveAction, MoveTarget, Outcome, Plan, Step
 from jaxcache.cache.move.signatures import make_signer
 from jaxcache.cache.move.size_limit import make_room
-from jaxcache.cache.move.stores import StoreSource, StoreTarget, sender_of
+from jaxcache.cache.move.stores import StoreSource, StoreTarget, make_source
 from jaxcache.cache.prune.execute import remove
 from jaxcache.cache.scan import Progress, Scan, ScanAids, scan
 from jaxcache.model import Entry
@@ -223,12 +223,12 @@ def execute(
             another run does the rest.
         LockedError: see :func:`jaxcache.cache.prune.execute.remove`.
     """
-    sender = sender_of(source, plan)
+    sender = make_source(source, plan)
     moving = partial(move, sender, plan=plan, now_ns=now_ns, jobs=jobs, progress=progress)
     if dry_run or target is None:
         done = Outcome(plan, plan.steps) if source.remote else moving(target=MoveTarget())
         return replace(done, dry_run=True, segments=len(plan.segments))
-    delete_leftovers(target)
+    remove_leftovers(target)
     removed = remove(target, plan.removals) if plan.removals else None
     sign = make_signer(target, sender, plan, signers, now_ns=now_ns)
     receiver = StoreTarget(target, plan, lambda written, _: sign(written))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from jaxcache.cache.entry_files import atime_name, find, remove_entry
 from jaxcache.cache.ledger.record import REMOVED, Event
 from jaxcache.cache.ledger.segments import append, compact
-from jaxcache.cache.leftovers import delete_leftover, is_temporary
+from jaxcache.cache.leftovers import is_temporary, remove_leftover
 from jaxcache.cache.prune.removal import Execution, Removal, SkippedRemoval
 from jaxcache.cache.scan import Progress
 from jaxcache.cache.under_lock import hold_file_lock, run_under_lock
@@ -134,7 +134,7 @@ def _remove_one(
                 return SkippedRemoval(removal, "used", _USED)
             if is_temporary(name):
                 alive = SkippedRemoval(removal, "used", "its writer may be alive")
-                return None if delete_leftover(store, name) else alive
+                return None if remove_leftover(store, name) else alive
             if removal.atime:
                 deleted = remove_entry(store, removal.file)
             else:

@@ -155,7 +155,7 @@ def removable_entries(
                 if entry.key in keep
                 else "pinned"
                 if record and record.pinned
-                else hold_young(entry.created_ns, now_ns, grace_ns)
+                else protect_young(entry.created_ns, now_ns, grace_ns)
             ),
             untuned=bool(
                 record and record.tuning_of(entry.created_ns, entry.size_bytes) == UNTUNED
@@ -172,7 +172,7 @@ def _removable_others(
         if kind in wanted:
             used_ns = min(max(info.mtime_ns, info.atime_ns), now_ns)
             removal = Removal(kind, info, None, None, "", "requested", used_ns, None)
-            yield other_item(removal, held_by=hold_young(info.mtime_ns, now_ns, grace_ns))
+            yield other_item(removal, held_by=protect_young(info.mtime_ns, now_ns, grace_ns))
 
 
 def other_item(
@@ -185,7 +185,7 @@ def other_item(
     return RemovableItem(removal, "", file.mtime_ns, candidate, "fs-atime", held_by, reason=reason)
 
 
-def hold_young(created_ns: int, now_ns: int, grace_ns: int) -> Hold | None:
+def protect_young(created_ns: int, now_ns: int, grace_ns: int) -> Hold | None:
     """Protect what was made within the grace period, or is from the future."""
     return "young" if abs(now_ns - created_ns) < grace_ns else None
 

@@ -154,7 +154,7 @@ def check_decoded(
     return (check_entry(store, file, recorded, decode=True) for file, recorded in wanted)
 
 
-def find_recorded(file: EntryFile, record: LedgerRecord | None) -> RecordedDigest | None:
+def find_recorded_digest(file: EntryFile, record: LedgerRecord | None) -> RecordedDigest | None:
     """The ledger's record of the payload of an entry."""
     if record is None or (digest := record.digest_of(file.info.mtime_ns)) is None:
         return None
@@ -163,7 +163,7 @@ def find_recorded(file: EntryFile, record: LedgerRecord | None) -> RecordedDiges
 
 def recorded_digest(file: EntryFile, record: LedgerRecord | None) -> str | None:
     """The payload's SHA-256 in the ledger, if other bytes are damage."""
-    recorded = find_recorded(file, record)
+    recorded = find_recorded_digest(file, record)
     return recorded.sha256 if recorded and recorded.binding else None
 
 
@@ -229,7 +229,7 @@ def check_entries(
     ledger = scan_result.ledger
 
     def known_of(file: EntryFile) -> RecordedDigest | None:
-        return find_recorded(file, ledger.record(file.key_text) if ledger else None)
+        return find_recorded_digest(file, ledger.record(file.key_text) if ledger else None)
 
     def check(file: EntryFile) -> EntryCheck:
         if options.level == "quick":

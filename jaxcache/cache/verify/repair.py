@@ -16,7 +16,7 @@ from jaxcache.cache.entry_files import (
 )
 from jaxcache.cache.ledger.record import REMOVED, Event
 from jaxcache.cache.ledger.segments import Ledger, append
-from jaxcache.cache.leftovers import delete_leftover, is_staged
+from jaxcache.cache.leftovers import is_staged, remove_leftover
 from jaxcache.cache.scan import Progress
 from jaxcache.cache.under_lock import hold_file_lock, run_under_lock
 from jaxcache.cache.verify.quarantine import quarantine_folder
@@ -215,7 +215,7 @@ def _execute(store: Store, folder: str, step: RepairStep, young: bool) -> Repair
         store, step.file.removesuffix(ATIME_SUFFIX) + CACHE_SUFFIX
     ):
         return "leave-changed"  # no orphan any more
-    elif not (step.temporary and delete_leftover(store, step.file)):
+    elif not (step.temporary and remove_leftover(store, step.file)):
         if step.temporary and (young or is_staged(step.file)):
             return "leave-young"
         store.delete(step.file, expected=step.info)

@@ -97,7 +97,7 @@ class Screen:
         self._store = store
         self._interval = interval_seconds
         self._watcher = Watcher(store, from_empty=from_empty)
-        self._tally = render.Tally(time.time_ns())
+        self._tally = render.ChangeTotals(time.time_ns())
 
     def once(self, form: Format) -> None:
         """Show the sums, and what was written last."""
@@ -119,7 +119,7 @@ class Screen:
             look = self._look()
             if look.too_quick > quick:
                 quick = look.too_quick
-                note(render.too_quick_line(quick))
+                note(render.below_threshold_line(quick))
             emit(form.as_lines, render.changes_view(look.changes))
             sys.stdout.flush()
 

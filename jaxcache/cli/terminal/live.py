@@ -12,7 +12,7 @@ from jaxcache.warm.run import RunCallbacks
 _PATIENCE_SECONDS = 1.0
 
 
-def watch() -> RunCallbacks:
+def live_callbacks() -> RunCallbacks:
     """Return the callbacks of a run; they do nothing unless standard error is a live terminal."""
     if not can_redraw():
         return RunCallbacks()

@@ -23,7 +23,7 @@ from jaxcache.cache.verify.check import EntryCheck, RecordedDigest
 from jaxcache.cache.verify.run_checks import CORRUPT
 from jaxcache.errors import UsageError
 from jaxcache.layouts.torch.dependencies import resolve_dependencies
-from jaxcache.layouts.torch.digests import digest_of_code, known_digests, record_code
+from jaxcache.layouts.torch.digests import digest_of_code, record_code, recorded_digests
 from jaxcache.layouts.torch.graph import Found, GraphFacts, read_graph_file
 from jaxcache.layouts.torch.kernels import SourceChecker, check_shared_object, split_source
 from jaxcache.layouts.torch.names import (
@@ -100,7 +100,9 @@ def check(
     quick = options.level == "quick"
     by_itself = [f for f in files if parse_path(f.info.name).kind is not TorchKind.KERNEL_SOURCE]
     recorded = (
-        {} if quick else known_digests(store, (info for _, info in scan_result.inventory.files()))
+        {}
+        if quick
+        else recorded_digests(store, (info for _, info in scan_result.inventory.files()))
     )
     check_some = partial(_check, quick=quick, recorded=recorded)
     results = spread(check_some, store, by_itself, workers=options.jobs or 1, above=PARALLEL_ABOVE)

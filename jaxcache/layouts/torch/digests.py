@@ -29,7 +29,7 @@ def record_new_code(store: Store, since_ns: int, *, unrecorded: bool) -> None:
         unrecorded: also of older ones that have no record.
     """
     files = [info for kind, info in take_inventory(store).files() if kind in _CODE]
-    recorded = known_digests(store, files) if unrecorded else {i.name for i in files}
+    recorded = recorded_digests(store, files) if unrecorded else {i.name for i in files}
     record_code(store, (i for i in files if i.mtime_ns >= since_ns or i.name not in recorded))
 
 
@@ -47,7 +47,7 @@ def record_code(store: Store, files: Iterable[FileInfo]) -> None:
     append(store, events)
 
 
-def known_digests(store: Store, files: Iterable[FileInfo]) -> Mapping[str, RecordedDigest]:
+def recorded_digests(store: Store, files: Iterable[FileInfo]) -> Mapping[str, RecordedDigest]:
     """The digests that the ledger has of files, by their paths.
 
     One that is not binding is of a file that may have been compiled anew.

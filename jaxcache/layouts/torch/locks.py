@@ -19,7 +19,7 @@ _LOCKED = frozenset({TorchKind.KERNEL_SOURCE, TorchKind.KERNEL, TorchKind.PROBE}
 
 
 @contextlib.contextmanager
-def holding(store: Store, name: str) -> Iterator[bool]:
+def hold_lock(store: Store, name: str) -> Iterator[bool]:
     """Hold the lock that goes with a file, without waiting; False where somebody else has it.
 
     The lock's file stays where it is: another process may be waiting on it. Where no process can

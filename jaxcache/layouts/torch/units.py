@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from jaxcache.cache.inventory import counted_bytes
 from jaxcache.cache.ledger.pins import pinned_keys
 from jaxcache.cache.ledger.segments import Ledger
-from jaxcache.cache.prune.removable import RemovableItem, RemovableSet, hold_young, other_item
+from jaxcache.cache.prune.removable import RemovableItem, RemovableSet, other_item, protect_young
 from jaxcache.cache.prune.removal import Hold, Removal, RemovalKind
 from jaxcache.core.eviction import Candidate, estimate_hits
 from jaxcache.errors import UsageError
@@ -171,7 +171,7 @@ def _unit(
     worthless = any(problem != "foreign-globals" for problem in entry.problems)
     holds = [
         *(protected.get(g.key) for g in graphs),
-        *(hold_young(info.mtime_ns, now_ns, grace_ns) for info in infos),
+        *(protect_young(info.mtime_ns, now_ns, grace_ns) for info in infos),
     ]
     return RemovableItem(
         removal=_removal(graph.info, entries),
