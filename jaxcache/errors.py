@@ -1,6 +1,9 @@
 """Errors that reach the person at the terminal, and the exit codes of the command line."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import IntEnum
+from typing import Any
 
 
 class ExitCode(IntEnum):
@@ -93,3 +96,22 @@ class NoJaxError(JaxcacheError):
 
     def __init__(self, message: str, *, code: str = "no-jax", hint: str | None = None) -> None:
         super().__init__(message, code=code, hint=hint, exit_code=ExitCode.NO_JAX)
+
+
+@contextmanager
+def system_errors_as(
+    error: Callable[..., JaxcacheError], failure: str, **facts: Any
+) -> Iterator[None]:
+    """Raise an error of the system as ``FAILURE: reason``; a broken pipe as it is.
+
+    Args:
+        error: the exception to raise.
+        failure: what could not be done, such as ``cannot read FILE``.
+        facts: more arguments of the exception.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as cause:
+        raise error(f"{failure}: {(cause.strerror or str(cause)).lower()}", **facts) from cause

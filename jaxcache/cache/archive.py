@@ -16,7 +16,7 @@ import zstandard
 from jaxcache.cache.untrusted_json import parse_json
 from jaxcache.core.atomic import replace_file
 from jaxcache.entry.codec import CodecError, decompress_chunks
-from jaxcache.errors import JaxcacheError
+from jaxcache.errors import JaxcacheError, system_errors_as
 
 CHUNK_BYTES = 1 << 20
 #: 2^27 bytes of window: what the zstd command takes with --long, and our own decoder's bound.
@@ -182,12 +182,8 @@ def write_file(path: str, chunks: Iterable[bytes]) -> None:
     Raises:
         JaxcacheError: ``io-error``; nothing is left behind.
     """
-    try:
+    with system_errors_as(JaxcacheError, f"cannot write {path}", code="io-error"):
         replace_file(path, chunks)
-    except OSError as error:
-        raise JaxcacheError(
-            f"cannot write {path}: {(error.strerror or str(error)).lower()}", code="io-error"
-        ) from error
 
 
 def hash_chunks(chunks: Iterable[bytes | memoryview]) -> str:

@@ -37,7 +37,7 @@ from jaxcache.core.signing import (
     holds,
     parse_key,
 )
-from jaxcache.errors import JaxcacheError, LockedError, UntrustedError, UsageError
+from jaxcache.errors import JaxcacheError, LockedError, UntrustedError, UsageError, system_errors_as
 from jaxcache.units import format_install
 
 _NAME = re.compile(r"[\w.@+-]{1,100}")
@@ -144,17 +144,14 @@ def read_private_key(path: Path) -> Any:
         UsageError: no such file, or no key in it.
         UntrustedError: others may read it.
     """
-    try:
-        with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            text = file.read(MAX_KEYS_BYTES).decode("utf-8", "replace")
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise UsageError(
-            f"cannot read the key {path}: {reason}",
-            code="bad-key",
-            hint="jaxcache trust keygen NAME makes one",
-        ) from error
+    failure = f"cannot read the key {path}"
+    hint = "jaxcache trust keygen NAME makes one"
+    with (
+        system_errors_as(UsageError, failure, code="bad-key", hint=hint),
+        path.open("rb") as file,
+    ):
+        mode = os.fstat(file.fileno()).st_mode
+        text = file.read(MAX_KEYS_BYTES).decode("utf-8", "replace")
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise UntrustedError(
             f"others may read the private key {path}",
@@ -265,7 +262,7 @@ def changing_alone(path: Path) -> Iterator[Callable[[Iterable[bytes]], None]]:
         LockedError: another process is changing it.
         JaxcacheError: ``io-error``.
     """
-    try:
+    with system_errors_as(JaxcacheError, f"cannot write {path}", code="io-error"):
         make_private_folder(str(path.parent))
         with (
             open_folder(str(path.parent)) as fd,
@@ -277,8 +274,6 @@ def changing_alone(path: Path) -> Iterator[Callable[[Iterable[bytes]], None]]:
                     hint="a jaxcache trust command was stopped, or still runs; end it",
                 )
             yield lambda chunks: replace_file(path, chunks, mode=0o600)
-    except OSError as error:
-        raise JaxcacheError(f"cannot write {path}: {error.strerror}", code="io-error") from error
 
 
 def check_signatures(bundle: Bundle, trusted: Sequence[TrustedKey], *, required: bool) -> Verdict:

@@ -29,7 +29,14 @@ from jaxcache.cli.opening import Opened
 from jaxcache.cli.options import Format, require_writable
 from jaxcache.cli.output import emit, note
 from jaxcache.cli.terminal.progress import progress_bar
-from jaxcache.errors import ExitCode, JaxcacheError, NoJaxError, UntrustedError, UsageError
+from jaxcache.errors import (
+    ExitCode,
+    JaxcacheError,
+    NoJaxError,
+    UntrustedError,
+    UsageError,
+    system_errors_as,
+)
 from jaxcache.layouts import load_layout
 from jaxcache.model import Problem
 from jaxcache.options.move import ArrivalOptions, CompatibilityOptions
@@ -71,14 +78,11 @@ def deliver(
 ) -> ExitCode:
     """Write the bundle and say so; return the exit code."""
     note_warnings(plan)
-    try:
-        with progress_bar("exporting", in_bytes=True) as progress:
-            written = write_bundle(store, plan, file, signers, level=level, progress=progress)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise JaxcacheError(f"cannot write {file}: {reason}", code="io-error") from error
+    with (
+        system_errors_as(JaxcacheError, f"cannot write {file}", code="io-error"),
+        progress_bar("exporting", in_bytes=True) as progress,
+    ):
+        written = write_bundle(store, plan, file, signers, level=level, progress=progress)
     note(*left_out_lines(written.left))
     emit(form, export_view(written))
     return ExitCode.PARTIAL if written.left_out else ExitCode.DONE

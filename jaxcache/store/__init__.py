@@ -4,7 +4,7 @@ import os
 from typing import TYPE_CHECKING
 
 from jaxcache.core.remote import SERVICES
-from jaxcache.errors import NoCacheError, UsageError
+from jaxcache.errors import NoCacheError, UsageError, system_errors_as
 
 if TYPE_CHECKING:  # a completion needs names alone
     from jaxcache.store.base import Store
@@ -83,11 +83,8 @@ def make_store(location: str) -> "Store":
     """
     if not is_remote(location):
         path = local_path(location)
-        try:
+        with system_errors_as(NoCacheError, f"cannot make {path}", code="io-error"):
             os.makedirs(path, exist_ok=True)
-        except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise NoCacheError(f"cannot make {path}: {reason}", code="io-error") from error
     return open_store(location)
 
 

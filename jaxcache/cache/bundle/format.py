@@ -25,6 +25,7 @@ from jaxcache.cache.archive import (
 from jaxcache.cache.bundle.manifest import BundleError, Manifest, decode_manifest
 from jaxcache.core.signing import count_values
 from jaxcache.entry.codec import CodecError, decompress_chunks
+from jaxcache.errors import system_errors_as
 
 MAGIC = b"\x89JXB\r\n\x1a\n"
 VERSION = 1
@@ -153,11 +154,8 @@ def open_bundle(path: str) -> Bundle:
     Raises:
         BundleError: no bundle, or damaged.
     """
-    try:
+    with system_errors_as(BundleError, f"cannot read {path}", code="no-bundle", hint=None):
         file = open(path, "rb")  # noqa: SIM115 - the bundle's
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise BundleError(f"cannot read {path}: {reason}", code="no-bundle", hint=None) from error
     try:
         return read_bundle(file, path)
     except BaseException:
@@ -171,12 +169,11 @@ def read_bundle(file: BinaryIO, name: str) -> Bundle:
     Raises:
         BundleError
     """
-    try:
-        return _read_bundle(file, name)
-    except BundleError as error:
-        raise error.about(name) from error
-    except OSError as error:
-        raise BundleError(f"{name}: {(error.strerror or str(error)).lower()}", hint=None) from error
+    with system_errors_as(BundleError, name, hint=None):
+        try:
+            return _read_bundle(file, name)
+        except BundleError as error:
+            raise error.about(name) from error
 
 
 def _read_bundle(file: BinaryIO, name: str) -> Bundle:

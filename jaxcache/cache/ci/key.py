@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from jaxcache.cache.bundle.compat import XLA_CACHES, Host
 from jaxcache.entry.releases import CACHE_PATH, KERNEL_CACHE_PATH
-from jaxcache.errors import UsageError
+from jaxcache.errors import UsageError, system_errors_as
 
 #: Counted up when the same environment gets another name.
 SCHEME = "v1"
@@ -98,12 +98,9 @@ def hash_files(patterns: Sequence[str], root: str) -> HashedFiles:
 
 
 def _digest(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").digest()
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise UsageError(f"cannot read {path}: {reason}", code="io-error") from error
+    failure = f"cannot read {path}"
+    with system_errors_as(UsageError, failure, code="io-error"), open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from jaxcache.cache.explain.logs import read_log
 from jaxcache.cache.explain.sides import Compile, Side, is_helper
 from jaxcache.cache.recipe.format import is_recipe, open_recipe
 from jaxcache.cache.untrusted_json import parse_json, read_fields
-from jaxcache.errors import UsageError
+from jaxcache.errors import UsageError, system_errors_as
 
 _MAX_BYTES = 512 << 20
 _MAX_VALUES = 32 << 20
@@ -30,12 +30,10 @@ def read_run(path: str) -> Side:
     """
     if is_recipe(path):
         return Side(path, _recorded(path))
-    try:
+    with system_errors_as(UsageError, f"cannot read {path}", code="bad-run"):
         if Path(path).stat().st_size > _MAX_BYTES:
             raise UsageError(f"{path} is larger than any log of a run", code="bad-run")
         data = Path(path).read_bytes()
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}", code="bad-run") from error
     document: Mapping[str, Any] = {}
     if data.lstrip().startswith(b"{"):
         with suppress(ValueError):

@@ -17,7 +17,7 @@ from jaxcache.cache.move.export_plan import ExportPlan
 from jaxcache.cache.move.plan import MoveAction
 from jaxcache.cache.scan import Progress
 from jaxcache.cache.trust import sign_header
-from jaxcache.errors import JaxcacheError, UsageError
+from jaxcache.errors import JaxcacheError, UsageError, system_errors_as
 from jaxcache.model import Problem
 from jaxcache.store import cannot_make, check_location, is_remote
 from jaxcache.store.base import Store
@@ -182,18 +182,15 @@ def spool(source: BinaryIO, name: str = "standard input") -> Bundle:
 
 def _keep(chunks: Iterable[bytes], name: str) -> Bundle:
     """A bundle in a nameless temporary file, which is closed with it."""
-    try:
-        with contextlib.ExitStack() as opened:  # closing flushes, and may fail as well
-            file: BinaryIO = opened.enter_context(tempfile.TemporaryFile())
-            file.writelines(chunks)
-            file.flush()
-            bundle = read_bundle(file, name)
-            opened.pop_all()
-    except OSError as error:
-        raise JaxcacheError(
-            f"cannot keep the bundle in {tempfile.gettempdir()}: "
-            f"{(error.strerror or str(error)).lower()}",
-            code="io-error",
-            hint="set TMPDIR to another directory for temporary files",
-        ) from error
+    failure = f"cannot keep the bundle in {tempfile.gettempdir()}"
+    hint = "set TMPDIR to another directory for temporary files"
+    with (
+        system_errors_as(JaxcacheError, failure, code="io-error", hint=hint),
+        contextlib.ExitStack() as opened,  # closing flushes, and may fail as well
+    ):
+        file: BinaryIO = opened.enter_context(tempfile.TemporaryFile())
+        file.writelines(chunks)
+        file.flush()
+        bundle = read_bundle(file, name)
+        opened.pop_all()
     return bundle

@@ -20,7 +20,7 @@ from jaxcache.cache.move.export_plan import ExportPlan
 from jaxcache.cache.move.plan import Item, ItemFacts, MoveAction, MoveTarget, Outcome, Parcel, Plan
 from jaxcache.cache.move.stores import StoreSource
 from jaxcache.cache.scan import Progress
-from jaxcache.errors import JaxcacheError
+from jaxcache.errors import JaxcacheError, system_errors_as
 from jaxcache.model import Problem
 from jaxcache.store.base import Store, StoreError
 
@@ -143,7 +143,8 @@ def write_stream(
             where the temporary file cannot be written.
     """
     levels = (DEFAULT_LEVEL, SMALL_LEVEL) if level is None else (level,)
-    try:
+    failure = f"cannot write a temporary file in {folder or tempfile.gettempdir()}"
+    with system_errors_as(JaxcacheError, failure, code="io-error"):
         for number, chosen in enumerate(levels, 1):
             with contextlib.ExitStack() as opened:  # closing flushes, and may fail as well
                 out: BinaryIO = opened.enter_context(tempfile.TemporaryFile(dir=folder))
@@ -153,12 +154,6 @@ def write_stream(
                 if small or number == len(levels):
                     opened.pop_all()  # the file outlives this function
                     return written
-    except OSError as error:
-        raise JaxcacheError(
-            f"cannot write a temporary file in {folder or tempfile.gettempdir()}: "
-            f"{(error.strerror or str(error)).lower()}",
-            code="io-error",
-        ) from error
     raise AssertionError("there is always a last level")
 
 

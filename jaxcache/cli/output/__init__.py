@@ -7,7 +7,7 @@ from typing import Any, TextIO
 
 from jaxcache.cli.options import Format
 from jaxcache.cli.terminal import terminal_width, wants_color
-from jaxcache.errors import JaxcacheError, UsageError
+from jaxcache.errors import JaxcacheError, UsageError, system_errors_as
 from jaxcache.render.document import to_document, versioned
 from jaxcache.render.view import Block, Table, View
 
@@ -47,15 +47,12 @@ def write_file(path: str, chunks: Iterable[bytes]) -> None:
         sys.stdout.buffer.writelines(chunks)
         sys.stdout.buffer.flush()
         return
-    try:
+    with system_errors_as(JaxcacheError, f"cannot write {path}", code="cannot-write"):
         if os.path.isfile(path) or os.path.isdir(path) or not os.path.exists(path):
             replace_file(path, chunks)
         else:  # never put a file in the place of /dev/null
             with open(path, "wb") as file:
                 file.writelines(chunks)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise JaxcacheError(f"cannot write {path}: {reason}", code="cannot-write") from error
 
 
 def write_text(path: str, text: str, mode: str = "w") -> None:
@@ -64,12 +61,11 @@ def write_text(path: str, text: str, mode: str = "w") -> None:
     Raises:
         UsageError: ``cannot-write``
     """
-    try:
-        with open(path, mode, encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise UsageError(f"cannot write {path}: {reason}", code="cannot-write") from error
+    with (
+        system_errors_as(UsageError, f"cannot write {path}", code="cannot-write"),
+        open(path, mode, encoding="utf-8") as file,
+    ):
+        file.write(text)
 
 
 def emit(form: Format, view: View) -> None:

@@ -19,6 +19,7 @@ from jaxcache.cache.bundle.format import Bundle
 from jaxcache.cache.bundle.manifest import BundleError
 from jaxcache.cache.leftovers import scratch_folder
 from jaxcache.cache.move.bundle_file import make_temporary_bundle
+from jaxcache.errors import system_errors_as
 from jaxcache.layouts.torch.bundle import name_error, plan_export
 from jaxcache.layouts.torch.names import AOT_DIR, FX_DIR, TorchKind, digest_of, parse_path
 from jaxcache.model import Problem
@@ -63,11 +64,8 @@ def read_artifacts(path: str) -> Artifacts:
     Raises:
         BundleError: the file is damaged as a whole.
     """
-    try:
-        with open(path, "rb") as file:
-            data = file.read(_MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise BundleError(f"cannot read {path}: {error.strerror}", hint=None) from error
+    with system_errors_as(BundleError, f"cannot read {path}", hint=None), open(path, "rb") as file:
+        data = file.read(_MAX_FILE_BYTES + 1)
     if len(data) > _MAX_FILE_BYTES:
         raise BundleError(f"{path} is larger than {_MAX_FILE_BYTES} bytes", hint=None)
     files: dict[str, bytes] = {}

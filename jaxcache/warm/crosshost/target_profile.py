@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from jaxcache.cache.allow_lists import MOST_DEVICES, is_allowed_setting, is_allowed_variable
 from jaxcache.cache.untrusted_json import Base64, Text, build, parse_json
-from jaxcache.errors import UsageError
+from jaxcache.errors import UsageError, system_errors_as
 from jaxcache.units import rfc3339
 
 FORMAT = "jaxcache-target"
@@ -114,15 +114,13 @@ def read_profile(path: str) -> TargetProfile:
     Raises:
         ProfileError: ``no-profile``, ``bad-profile``, or ``newer-profile``.
     """
-    try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_PROFILE_BYTES + 1)
-    except OSError as error:
-        raise ProfileError(
-            f"cannot read {path}: {os.strerror(error.errno or 0).lower()}",
-            code="no-profile",
-            hint="jaxcache target capture FILE makes one, on the host that it is about",
-        ) from error
+    failure = f"cannot read {path}"
+    hint = "jaxcache target capture FILE makes one, on the host that it is about"
+    with (
+        system_errors_as(ProfileError, failure, code="no-profile", hint=hint),
+        open(path, "rb") as file,
+    ):
+        data = file.read(MAX_PROFILE_BYTES + 1)
     if len(data) > MAX_PROFILE_BYTES:
         raise ProfileError(f"{path} is too large to be a target profile", code="bad-profile")
 
