@@ -1,10 +1,9 @@
 """Common parts of ``warm`` and ``run``: options, the report, the exit code."""
 
 import json
-import math
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from jaxcache.cli.opening import find_location, refuse_root
@@ -12,16 +11,15 @@ from jaxcache.cli.options import Format
 from jaxcache.cli.output import emit, note, print_blocks, write_text
 from jaxcache.errors import ExitCode, UsageError
 from jaxcache.options import CacheLocation
-from jaxcache.options.run import EXCEPTED, Assertions, CallOptions, ReportOptions, RunOptions
+from jaxcache.options.run import Assertions, CallOptions, ReportOptions, RunOptions
 from jaxcache.store.location import absolute_location
-from jaxcache.units import format_count, format_duration
 from jaxcache.warm import unobserved
 from jaxcache.warm.programs import WarmProgram, names_function, read_call, read_programs
 
 if TYPE_CHECKING:
     from jaxcache.layouts.base import Layout
-    from jaxcache.warm.report import Module, Report
-    from jaxcache.warm.torch_report import Lookup, TorchReport
+    from jaxcache.warm.report import Report
+    from jaxcache.warm.torch_report import TorchReport
 
 RunOptionsT = TypeVar("RunOptionsT", bound=RunOptions)
 #: What a shell adds to the number of the signal that ended a program.
@@ -107,71 +105,6 @@ def programs(
     return [WarmProgram(program or "", tuple(arguments or ()))]
 
 
-#: Reasons of compiles that ``--check`` compared with their entries.
-_COMPARED = ("verified", "not-deterministic")
-
-
-def failed_assertions(
-    report: "Report | TorchReport", wanted: Assertions, *, check: bool, fills: bool = False
-) -> Iterator[str]:
-    """Say which assertions failed, one sentence each.
-
-    Args:
-        check: whether the executables were to be compared with their entries.
-        fills: whether the purpose was to fill a cache.
-    """
-    if fills and report.modules and all(m.reason == "no-directory" for m in report.modules):
-        yield "nothing was cached, because JAX has no cache directory"
-    is_any_cached = any(m.outcome in ("hit", "written") for m in report.modules)
-    if not is_any_cached and any(m.reason == "cache-not-opened" for m in report.modules):
-        yield f"nothing was cached, because JAX could not open {report.cache_dir}"
-    waiting = sum(getattr(report, "waiting", {}).values())
-    if fills and waiting:
-        yield f"{format_count(waiting, 'entry')} did not reach {report.cache_dir}"
-    limit = wanted.fail_on_miss
-    if report.unobserved and (wanted.strict or check or limit is not None):
-        yield f"not every compile could be observed: {report.unobserved[0]}"
-    if report.recorded == 0:
-        yield "nothing was recorded"
-    allowed = {reason for name in wanted.excepted for reason in EXCEPTED[name]}
-    misses = [
-        m
-        for m in report.modules
-        if m.outcome != "hit" and m.reason not in _COMPARED and m.reason not in allowed
-    ]
-    missed = sum(m.occurrences for m in misses)
-    seconds = math.fsum((m.compile_seconds or 0.0) * m.occurrences for m in misses)
-    if isinstance(limit, int) and missed > limit:
-        quick = sum(m.occurrences for m in misses if m.reason == "compile-time")
-        yield f"{format_count(missed, report.unit)} not served by the cache" + (
-            f"; {quick} are under JAX's threshold for writing (--except skipped allows them)"
-            if quick
-            else _written_now(misses)
-        )
-    if isinstance(limit, float) and seconds > limit:
-        yield f"{format_duration(seconds)} of compiling was not served by the cache" + _written_now(
-            misses
-        )
-    if wanted.strict and (count := report.uncacheable):
-        yield f"{format_count(count, report.unit)} cannot be cached"
-    reasons = [m.reason for m in report.modules for _ in range(m.occurrences)]
-    if check and (count := reasons.count("not-deterministic")):
-        yield f"{format_count(count, 'executable')} not the same as in the cache"
-    if check and not {*_COMPARED} & {*reasons} and reasons:
-        yield (
-            "nothing was verified: no compile had an entry to be compared with, "
-            "or JAX is older than 0.9.1"
-        )
-
-
-def _written_now(misses: "Sequence[Module | Lookup]") -> str:
-    """Say that a retry would pass, because the run that fails has filled the cache."""
-    written = sum(m.occurrences for m in misses if m.outcome == "written")
-    if not written:
-        return ""
-    return f"; {written} of them written now, so that a retry hits (--no-write writes nothing)"
-
-
 def finish(
     report: "Report | TorchReport",
     wanted: Assertions,
@@ -187,6 +120,8 @@ def finish(
     Raises:
         UsageError: the trace cannot be written.
     """
+    from jaxcache.render.warm import failed_assertions
+
     view = layout.report_view(report, unfolded=extent.all)
     if form.is_json or form.is_keys:
         emit(form, view)
@@ -198,6 +133,6 @@ def finish(
         return code if code > 0 else _SIGNALLED - code
     if failed := list(failed_assertions(report, wanted, check=check, fills=fills)):
         if not form.is_document:
-            note(*(f"failed: {complaint}" for complaint in failed))
+            note(*(f"failed: {sentence}" for sentence in failed))
         return ExitCode.PROBLEMS
     return ExitCode.DONE

@@ -1,5 +1,6 @@
 """A run's report as a view."""
 
+import math
 import os
 import shlex
 from collections import Counter
@@ -7,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from jaxcache.cache.explain.sides import RUN_OUTCOMES
+from jaxcache.options.run import EXCEPTED, Assertions
 from jaxcache.render.columns import duration_column, size_column, text_column
 from jaxcache.render.typeset import SHOWN_HASH_DIGITS
 from jaxcache.render.view import Block, Column, Line, Table, View
@@ -14,7 +16,7 @@ from jaxcache.units import format_command, format_count, format_duration
 from jaxcache.warm.report import Module, Report
 
 if TYPE_CHECKING:
-    from jaxcache.warm.torch_report import TorchReport
+    from jaxcache.warm.torch_report import Lookup, TorchReport
 
 #: What an outcome's colour says: served, as hoped for; lost, and why matters.
 _STYLES = {
@@ -30,6 +32,8 @@ _FAULTS = ("cache-not-opened", "read-error", "write-error")
 #: Longer reasons are cut on most screens.
 _WHY_CHARACTERS = 40
 
+#: Reasons of compiles that ``--check`` compared with their entries.
+_COMPARED = ("verified", "not-deterministic")
 #: WHY of a compile whose cause nothing has recorded.
 _UNKNOWN_CAUSES = {"compiled-ahead": "compiled by --jobs just before"}
 
@@ -217,3 +221,64 @@ def end_notes(report: "Report | TorchReport") -> Iterator[str]:
         yield f"note: the program was ended by signal {-report.script_exit_code}"
     elif report.script_exit_code:
         yield f"note: the program ended with exit code {report.script_exit_code}"
+
+
+def failed_assertions(
+    report: "Report | TorchReport", wanted: Assertions, *, check: bool, fills: bool = False
+) -> Iterator[str]:
+    """Say which assertions failed, one sentence each.
+
+    Args:
+        check: whether the executables were to be compared with their entries.
+        fills: whether the purpose was to fill a cache.
+    """
+    if fills and report.modules and all(m.reason == "no-directory" for m in report.modules):
+        yield "nothing was cached, because JAX has no cache directory"
+    is_any_cached = any(m.outcome in ("hit", "written") for m in report.modules)
+    if not is_any_cached and any(m.reason == "cache-not-opened" for m in report.modules):
+        yield f"nothing was cached, because JAX could not open {report.cache_dir}"
+    waiting = sum(getattr(report, "waiting", {}).values())
+    if fills and waiting:
+        yield f"{format_count(waiting, 'entry')} did not reach {report.cache_dir}"
+    limit = wanted.fail_on_miss
+    if report.unobserved and (wanted.strict or check or limit is not None):
+        yield f"not every compile could be observed: {report.unobserved[0]}"
+    if report.recorded == 0:
+        yield "nothing was recorded"
+    allowed = {reason for name in wanted.excepted for reason in EXCEPTED[name]}
+    misses = [
+        m
+        for m in report.modules
+        if m.outcome != "hit" and m.reason not in _COMPARED and m.reason not in allowed
+    ]
+    missed = sum(m.occurrences for m in misses)
+    seconds = math.fsum((m.compile_seconds or 0.0) * m.occurrences for m in misses)
+    if isinstance(limit, int) and missed > limit:
+        quick = sum(m.occurrences for m in misses if m.reason == "compile-time")
+        yield f"{format_count(missed, report.unit)} not served by the cache" + (
+            f"; {quick} are under JAX's threshold for writing (--except skipped allows them)"
+            if quick
+            else _written_now(misses)
+        )
+    if isinstance(limit, float) and seconds > limit:
+        yield f"{format_duration(seconds)} of compiling was not served by the cache" + _written_now(
+            misses
+        )
+    if wanted.strict and (count := report.uncacheable):
+        yield f"{format_count(count, report.unit)} cannot be cached"
+    reasons = [m.reason for m in report.modules for _ in range(m.occurrences)]
+    if check and (count := reasons.count("not-deterministic")):
+        yield f"{format_count(count, 'executable')} not the same as in the cache"
+    if check and not {*_COMPARED} & {*reasons} and reasons:
+        yield (
+            "nothing was verified: no compile had an entry to be compared with, "
+            "or JAX is older than 0.9.1"
+        )
+
+
+def _written_now(misses: "Sequence[Module | Lookup]") -> str:
+    """Say that a retry would pass, because the run that fails has filled the cache."""
+    written = sum(m.occurrences for m in misses if m.outcome == "written")
+    if not written:
+        return ""
+    return f"; {written} of them written now, so that a retry hits (--no-write writes nothing)"
