@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from jaxcache.api import Cache as Cache
     from jaxcache.api import open as open  # noqa: A004
     from jaxcache.errors import JaxcacheError as JaxcacheError
+    from jaxcache.injected.guard.environment import warmed_up as warmed_up
+    from jaxcache.injected.guard.guard import UnexpectedCompileError as UnexpectedCompileError
+    from jaxcache.injected.guard.guard import guard as guard
     from jaxcache.inprocess.explain import explain_miss as explain_miss
     from jaxcache.inprocess.watch import last_misses as last_misses
     from jaxcache.inprocess.watch import watch as watch
-    from jaxcache.jaxside.guard.environment import warmed_up as warmed_up
-    from jaxcache.jaxside.guard.guard import UnexpectedCompileError as UnexpectedCompileError
-    from jaxcache.jaxside.guard.guard import guard as guard
     from jaxcache.live.enable import ConfigError as ConfigError
     from jaxcache.live.enable import enable as enable
     from jaxcache.model import Entry as Entry
@@ -47,14 +47,14 @@ _HOMES = {
     "Entry": "jaxcache.model",
     "JaxcacheError": "jaxcache.errors",
     "PruneOptions": "jaxcache.options",
-    "UnexpectedCompileError": "jaxcache.jaxside.guard.guard",
+    "UnexpectedCompileError": "jaxcache.injected.guard.guard",
     "enable": "jaxcache.live.enable",
     "explain_miss": "jaxcache.inprocess.explain",
-    "guard": "jaxcache.jaxside.guard.guard",
+    "guard": "jaxcache.injected.guard.guard",
     "last_misses": "jaxcache.inprocess.watch",
     "load_ipython_extension": "jaxcache.inprocess.notebook",
     "open": "jaxcache.api",
-    "warmed_up": "jaxcache.jaxside.guard.environment",
+    "warmed_up": "jaxcache.injected.guard.environment",
     "watch": "jaxcache.inprocess.watch",
 }
 __all__ = [

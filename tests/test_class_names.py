@@ -9,7 +9,7 @@ import jaxcache
 from jaxcache.render.document import SHAPES
 
 PACKAGE = Path(jaxcache.__file__).parent
-#: ``jaxside`` and ``live`` import nothing of each other or of the rest.
+#: ``injected`` and ``live`` import nothing of each other or of the rest.
 _TWICE = {"UnknownJaxError", "Span"}
 
 

@@ -36,7 +36,7 @@ METHODS = {"add_note", "uncancel"}
 
 FILES = sorted(
     p
-    for part in ("core", "jaxside", "live")
+    for part in ("core", "injected", "live")
     for p in (REPOSITORY / "jaxcache" / part).rglob("*.py")
 )
 

@@ -73,8 +73,8 @@ def test_the_archives_hold_what_they_must_and_nothing_else(built: Path) -> None:
         "jaxcache/entry/xla_subset.proto",
         "jaxcache/render/report/report.js",
         "jaxcache/core/eviction.py",
-        "jaxcache/jaxside/listener.py",
-        "jaxcache/jaxside/startup/sitecustomize.py",
+        "jaxcache/injected/listener.py",
+        "jaxcache/injected/startup/sitecustomize.py",
         "jaxcache.pth",
     ):
         assert needed in names

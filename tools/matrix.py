@@ -40,8 +40,8 @@ ASK = """
 import sys
 sys.path.insert(0, sys.argv[1])
 import jax
-from jaxcache.jaxside import adapter as listener
-from jaxcache.jaxside.crosshost import host
+from jaxcache.injected import adapter as listener
+from jaxcache.injected.crosshost import host
 from jaxcache.live import adapter as live
 print(jax.__version__)
 try:

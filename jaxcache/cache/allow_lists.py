@@ -28,7 +28,7 @@ xla_dump_hlo_as_long_text xla_dump_hlo_as_proto xla_dump_hlo_as_dot xla_dump_hlo
 xla_dump_hlo_as_html xla_dump_fusion_visualization xla_dump_hlo_snapshots xla_dump_max_hlo_modules
 xla_dump_module_metadata xla_dump_compress_protos xla_dump_disable_metadata
 """
-#: Options that a worker sets anew (``compile_requests.py`` in jaxside), as JAX does for keys.
+#: Options that a worker sets anew (``compile_requests.py`` in injected), as JAX does for keys.
 _REPLACED = frozenset(_PATHS_AND_DUMPS.split())
 #: Options by whose names XLA reads or writes files, or starts other programs.
 _RISKY = re.compile(

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from jaxcache.injected.hook import when_imported
 from jaxcache.inprocess.watch import Observation, find_listener
-from jaxcache.jaxside.hook import when_imported
 from jaxcache.render.columns import count_column, seconds_column, text_column
 from jaxcache.render.typeset import set_blocks
 from jaxcache.render.view import Block, Column, Table

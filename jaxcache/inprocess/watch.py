@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from jaxcache.jaxside.hook import when_imported
+from jaxcache.injected.hook import when_imported
 
 if TYPE_CHECKING:
     from jaxcache.cache.explain.sides import Compile
-    from jaxcache.jaxside.listener import Listener
+    from jaxcache.injected.listener import Listener
     from jaxcache.render.view import Block
     from jaxcache.warm.events import CompileFinished
     from jaxcache.warm.report import Module, Report
@@ -257,12 +257,12 @@ def find_listener(jax: Any, sink: Any) -> "Listener":
     Raises:
         UnknownJaxError: nobody here knows this jax.
     """
-    loaded = sys.modules.get("_jaxcache.jaxside.attach")
+    loaded = sys.modules.get("_jaxcache.injected.attach")
     if loaded is not None and getattr(loaded, "LISTENER", None) is not None:
         loaded.LISTENER.add(sink)
         listener: Listener = loaded.LISTENER
         return listener
-    from jaxcache.jaxside.attach import listen
+    from jaxcache.injected.attach import listen
 
     return listen(jax, sink)
 

@@ -15,7 +15,7 @@ def initialize() -> None:
     """Switch the layer on where the settings ask for it, and start a guard; never raises."""
     try:
         if os.environ.get("JAXCACHE_GUARD"):
-            from ..jaxside.guard import environment
+            from ..injected.guard import environment
 
             environment.start()
         if _may_be_on():

@@ -1,8 +1,8 @@
 """The events of a run: what the listener in the user's Python sends, parsed and bounded once.
 
 That Python runs the user's program, so nothing it sends is trusted: a value of the wrong type makes
-the event one of trouble, and long texts are cut. ``jaxside/`` writes these events; their fields are
-named there as here, but for ``number``, which is ``id`` there.
+the event one of trouble, and long texts are cut. ``injected/`` writes these events; their fields
+have the same names there, but for ``number``, which is ``id``.
 """
 
 import json

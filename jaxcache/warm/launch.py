@@ -1,7 +1,7 @@
 """Start the user's commands with the listener in them, and gather its events.
 
 A command runs as it would without us: same standard streams, arguments, working directory and
-exit code. What is added is environment: ``jaxside/startup`` on ``PYTHONPATH``, whose
+exit code. What is added is environment: ``injected/startup`` on ``PYTHONPATH``, whose
 ``sitecustomize`` waits for jax and then reports over a Unix socket.
 """
 
@@ -24,7 +24,7 @@ from jaxcache.warm.event_server import EventServer, socket_folder
 from jaxcache.warm.events import RunEvent
 from jaxcache.warm.unobserved import Descendants, HookConnections, Orphans
 
-STARTUP = Path(__file__).parents[1] / "jaxside" / "startup"
+STARTUP = Path(__file__).parents[1] / "injected" / "startup"
 #: How long processes that outlive the command may go on reporting.
 _LINGER_SECONDS = 1.0
 _KILL_AFTER_SECONDS = 10.0

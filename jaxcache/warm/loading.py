@@ -1,4 +1,4 @@
-"""The parent's side of ``jaxside/load_entries.py``: one entry kills one child, and is named."""
+"""The parent's side of ``injected/load_entries.py``: one entry kills one child, and is named."""
 
 from collections.abc import Iterator, Sequence
 

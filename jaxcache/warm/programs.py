@@ -18,7 +18,7 @@
     committed = false
     # and env, platforms, devices, python, as for a script
 
-What people write as arguments becomes a tree of plain JSON, which ``jaxside/call_function.py``
+What people write as arguments becomes a tree of plain JSON, which ``injected/call_function.py``
 builds the real ones from: ``{"array": ["float32", [8, 128]]}``, ``{"value": …}``,
 ``{"list": […]}``, ``{"tuple": […]}``, ``{"dict": {…}}``, ``{"key": [dims]}`` and
 ``{"call": {"function": …, "args": […], "kwargs": {…}}}``.
@@ -313,13 +313,13 @@ def _read_marked(mark: str, inner: Any, place: str) -> Node:
     return {"call": call.to_json()}
 
 
-_SIDE = Path(__file__).parents[1] / "jaxside"
+_INJECTED = Path(__file__).parents[1] / "injected"
 
 
 def words_of(program: WarmProgram) -> tuple[str, ...]:
     """The arguments that the Python is started with."""
     if program.call is not None:
-        return str(_SIDE / "call_function.py"), json.dumps(program.call.to_json())
+        return str(_INJECTED / "call_function.py"), json.dumps(program.call.to_json())
     if program.module:
         return "-m", program.module, *program.arguments
     path = Path(program.cwd or "", program.script)
@@ -331,5 +331,5 @@ def words_of(program: WarmProgram) -> tuple[str, ...]:
             hint="name a Python file, a notebook, or a function as MODULE:FUNCTION",
         )
     if path.suffix == ".ipynb":
-        return str(_SIDE / "run_notebook.py"), program.script, *program.arguments
+        return str(_INJECTED / "run_notebook.py"), program.script, *program.arguments
     return program.script, *program.arguments

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from jaxcache.entry.names import key_of
 
-#: What ``jaxside/hook.py`` adds to the address of the events.
+#: What ``injected/hook.py`` adds to the address of the events.
 _SUFFIX = ".alive"
 #: More than so many connections at once wait for the next look; the kernel has a limit of its own.
 _BACKLOG = 4096

@@ -12,7 +12,7 @@ from conftest import REPOSITORY
 MODULES = sorted(p.stem for p in (REPOSITORY / "jaxcache" / "core").glob("[!_]*.py"))
 CODE = """
 import importlib, importlib.util, json, sys
-spec = importlib.util.spec_from_file_location("hook", sys.argv[1] + "/jaxside/hook.py")
+spec = importlib.util.spec_from_file_location("hook", sys.argv[1] + "/injected/hook.py")
 hook = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(hook)
 hook.make_private_package()

@@ -36,7 +36,7 @@ def preload() -> None:
     import jaxcache
 
     for module in pkgutil.walk_packages(jaxcache.__path__, "jaxcache."):
-        if ".jaxside" not in module.name and not module.name.endswith("__main__"):
+        if ".injected" not in module.name and not module.name.endswith("__main__"):
             importlib.import_module(module.name)
     for name in ("filelock", "cryptography.hazmat.primitives.asymmetric.ed25519", "rich.console"):
         importlib.import_module(name)

@@ -44,7 +44,7 @@ def alone(each_jax_python: str, tmp_path: Path) -> str:
 def beside(each_jax_python: str, tmp_path: Path) -> str:
     """A Python with jax, beside which jaxcache is installed."""
     site = make_environment(each_jax_python, tmp_path / "venv")
-    pth = REPOSITORY / "jaxcache" / "jaxside" / "startup" / "jaxcache.pth"
+    pth = REPOSITORY / "jaxcache" / "injected" / "startup" / "jaxcache.pth"
     (site / "jaxcache.pth").write_text(pth.read_text())
     return str(tmp_path / "venv" / "bin" / "python")
 

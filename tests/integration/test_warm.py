@@ -99,7 +99,7 @@ def test_the_script_runs_unchanged(
     *seen, modules = seen
     assert seen == [argv, "__main__", str(path), str(tmp_path), 42, "typed", str(tmp_path)]
     # Where jaxcache is installed beside jax, its jaxcache.pth brings the listener in.
-    assert {*modules} <= {"jaxcache.jaxside", "jaxcache.jaxside.hook"}
+    assert {*modules} <= {"jaxcache.injected", "jaxcache.injected.hook"}
     assert "to stderr" in done.stderr
     assert "exit code 7" in done.stderr
 

@@ -52,11 +52,11 @@ def test_a_module_a_folder_and_a_notebook(
 def test_python_that_looks_like_magics_runs_without_ipython(tmp_path: Path) -> None:
     cell = "text = ('%d steps'\n        % 3)\nmore = '''\n!kept\n'''\nprint(text, more)\n"
     (tmp_path / "train.ipynb").write_text(notebook(cell, "%precision 3\nprint('ran')\n"))
-    side = REPOSITORY / "jaxcache" / "jaxside"
+    injected = REPOSITORY / "jaxcache" / "injected"
     script = f"""
 import sys
 sys.modules["IPython"] = None
-sys.path.insert(0, {str(side)!r})
+sys.path.insert(0, {str(injected)!r})
 sys.argv[1:] = ["train.ipynb"]
 import run_notebook
 sys.exit(run_notebook.main())

@@ -25,7 +25,7 @@ def without_addresses(module: str) -> str:
 def user_lines(compile_: Compile) -> list[str]:
     """Return ``file:line`` of the Python that the instructions of an entry came from."""
     sources = compile_.contents.source if compile_.contents else ()
-    return [f"{s.file}:{s.line}" for s in sources if "/jaxcache/jaxside/" not in s.file]
+    return [f"{s.file}:{s.line}" for s in sources if "/jaxcache/injected/" not in s.file]
 
 
 def argument_types(compile_: Compile, other: Compile) -> tuple[ArrayType, ...] | None:

@@ -133,15 +133,15 @@ def _listen(module: Any) -> None:
     try:
         make_private_package()
         if module.__name__ == "torch":
-            from _jaxcache.jaxside import torch_listener as observer
+            from _jaxcache.injected import torch_listener as observer
         elif os.environ.get(_TARGET):
-            from _jaxcache.jaxside.crosshost import observer
+            from _jaxcache.injected.crosshost import observer
         else:
-            from _jaxcache.jaxside import attach as observer
+            from _jaxcache.injected import attach as observer
 
         observer.attach(module)
         if module.__name__ == "jax" and os.environ.get(_GUARD):
-            from _jaxcache.jaxside.guard import environment
+            from _jaxcache.injected.guard import environment
 
             environment.start()
         if module.__name__ == "jax" and os.environ.get(_LIVE):
@@ -156,7 +156,7 @@ def report(event: dict[str, Any]) -> None:
     """Send an event to the parent."""
     try:
         make_private_package()
-        from _jaxcache.jaxside import channel
+        from _jaxcache.injected import channel
 
         channel.CHANNEL.send(event)
     except Exception as error:

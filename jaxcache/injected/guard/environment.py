@@ -13,7 +13,7 @@ from .guard import CompileGuard, guard
 
 VARIABLE = "JAXCACHE_GUARD"
 _FORM = "ON:ACTION[:SECONDS] such as compile:raise or load:warn:60"
-_NAME = "jaxside.guard.environment"
+_NAME = "injected.guard.environment"
 _armed: "CompileGuard | None" = None
 _lock = threading.Lock()
 

@@ -68,7 +68,7 @@ def main() -> int:
     sys.modules["_jaxcache"] = importlib.util.module_from_spec(spec)
     parent = Parent(int(answers), folder)
     try:
-        importlib.import_module(f"_jaxcache.jaxside.{program}").main(parent)
+        importlib.import_module(f"_jaxcache.injected.{program}").main(parent)
     except Exception as error:
         lines = str(error).strip().splitlines() or [""]
         parent.answer(error=f"{type(error).__name__}: {lines[0][:500]}")

@@ -135,8 +135,8 @@ def lower(call: "dict[str, Any]") -> Any:
 
 def _target() -> Any:
     """The compiler for a host that is not here, where the parent asks for one."""
-    side = sys.modules.get("_jaxcache.jaxside.crosshost.observer")
-    return side.OBSERVER if side else None
+    observer = sys.modules.get("_jaxcache.injected.crosshost.observer")
+    return observer.OBSERVER if observer else None
 
 
 def main() -> int:
