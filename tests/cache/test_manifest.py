@@ -163,3 +163,13 @@ def test_the_layout_is_said_where_it_is_not_jaxs() -> None:
         MANIFEST, items=(), files=(SideFile("a/b.bin", 10, "2" * 64, 9),), layout="torch"
     )
     assert decode_manifest(encode_manifest(torch)) == torch
+
+
+def test_an_invalid_value_is_named_with_its_rule() -> None:
+    document = json.loads(json.dumps(DOCUMENT))
+    document["entries"][0]["size_bytes"] = -1
+    with pytest.raises(BundleError, match=r"size_bytes of entries .* 0 to 281474976710655 .*-1"):
+        decode_manifest(json.dumps(document).encode())
+    del document["entries"][0]["size_bytes"]
+    with pytest.raises(BundleError, match="size_bytes of entries is invalid: it is missing"):
+        decode_manifest(json.dumps(document).encode())
