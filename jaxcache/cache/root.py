@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from jaxcache.cache.doctor.inputs import Finding
 from jaxcache.cache.ledger.segments import Ledger
-from jaxcache.cache.ledger.uses import Uses, count_uses
+from jaxcache.cache.ledger.uses import Uses, count_uses, hit_rate
 from jaxcache.cache.listing import Listing, Summary, summarize
 from jaxcache.cache.stats import Stats
 from jaxcache.core.names import OWN_DIR
@@ -144,36 +144,34 @@ def sum_uses(caches: Iterable[CacheSums]) -> Uses:
     hits = sum(uses.hits or 0 for uses in recorded)
     misses = sum(uses.misses or 0 for uses in recorded)
     saved_seconds = math.fsum(uses.saved_seconds or 0.0 for uses in recorded)
-    return Uses(hits, misses, hits / (hits + misses) if hits + misses else None, saved_seconds)
+    return Uses(hits, misses, hit_rate(hits, misses), saved_seconds)
 
 
 def find_unused(
     root: str, last_used_ns: Mapping[str, int | None], *, now_ns: int
-) -> Finding | None:
+) -> Iterator[Finding]:
     """Find the caches that nobody has used for long, beside others that are in use."""
     limit_ns = now_ns - UNUSED_DAYS * _DAY_NS
     unused = [name for name, used_ns in last_used_ns.items() if used_ns and used_ns < limit_ns]
-    if not unused or len(unused) == len(last_used_ns):
-        return None
-    return Finding(
-        "unused-caches",
-        "note",
-        f"{format_count(len(unused), 'cache')} not used for {UNUSED_DAYS} days: "
-        f"{', '.join(sorted(unused))}",
-        "an old version of JAX or a retired machine may have left them",
-        f"{format_command(f'prune --unused-for {UNUSED_DAYS}d', root)} removes them whole",
-    )
+    if 0 < len(unused) < len(last_used_ns):
+        yield Finding(
+            "unused-caches",
+            "note",
+            f"{format_count(len(unused), 'cache')} not used for {UNUSED_DAYS} days: "
+            f"{', '.join(sorted(unused))}",
+            "an old version of JAX or a retired machine may have left them",
+            f"{format_command(f'prune --unused-for {UNUSED_DAYS}d', root)} removes them whole",
+        )
 
 
-def find_used_as_cache(root: str, setting: object) -> Finding | None:
+def find_used_as_cache(root: str, setting: object) -> Iterator[Finding]:
     """Find that JAX is told to use the root itself."""
-    if not isinstance(setting, str) or os.path.realpath(setting) != os.path.realpath(root):
-        return None
-    path = shlex.quote(root)
-    return Finding(
-        "root-as-cache",
-        "problem",
-        f"jax_compilation_cache_dir is {setting}, which is a directory above several caches",
-        "JAX writes into the directory itself and does not use them",
-        f"export JAX_COMPILATION_CACHE_DIR={path}/$(jaxcache ci key -C {path})",
-    )
+    if isinstance(setting, str) and os.path.realpath(setting) == os.path.realpath(root):
+        path = shlex.quote(root)
+        yield Finding(
+            "root-as-cache",
+            "problem",
+            f"jax_compilation_cache_dir is {setting}, which is a directory above several caches",
+            "JAX writes into the directory itself and does not use them",
+            f"export JAX_COMPILATION_CACHE_DIR={path}/$(jaxcache ci key -C {path})",
+        )

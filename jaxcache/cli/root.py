@@ -217,11 +217,10 @@ def diagnose_root(root: Root, options: DoctorOptions, form: Format, *, dry_run: 
         for name, one in diagnoses.items()
     }
     setting = next((s.value for s in settings if s.name == "jax_compilation_cache_dir"), None)
-    own = (
-        find_used_as_cache(root.path, setting),
-        find_unused(root.path, used_ns, now_ns=time.time_ns()),
-    )
-    findings = [finding for finding in own if finding is not None]
+    findings = [
+        *find_used_as_cache(root.path, setting),
+        *find_unused(root.path, used_ns, now_ns=time.time_ns()),
+    ]
     emit(
         form, diagnosis_of_root_view(root.path, findings, diagnoses, settings, interpreter, no_jax)
     )
