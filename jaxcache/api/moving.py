@@ -225,6 +225,6 @@ def _requires_signatures(trusted: str | os.PathLike[str] | None) -> bool:
 def _trusted_keys(folder: str | os.PathLike[str] | None) -> "Sequence[TrustedKey]":
     from pathlib import Path
 
-    from jaxcache.cache.trust import key_folder, load_trusted
+    from jaxcache.cache.trust import key_directory, load_trusted
 
-    return load_trusted(key_folder() if folder is None else Path(folder))
+    return load_trusted(key_directory() if folder is None else Path(folder))

@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 
-from jaxcache.core.atomic import open_folder
+from jaxcache.core.atomic import open_directory
 from jaxcache.core.names import AUTOTUNE_DIR, OWN_DIR, TEMP_PREFIX
 from jaxcache.errors import JaxcacheError
 from jaxcache.model import FileInfo
@@ -37,7 +37,7 @@ def staging(store: Store) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def scratch_folder(purpose: str) -> Iterator[str]:
+def scratch_directory(purpose: str) -> Iterator[str]:
     """A folder among the system's temporary files, for as long as the context lasts.
 
     What killed commands left there is removed first: a folder that nobody holds a lock on.
@@ -57,7 +57,7 @@ def scratch_folder(purpose: str) -> Iterator[str]:
             code="io-error",
             hint="set TMPDIR to another directory for temporary files",
         ) from error
-    with directory as path, open_folder(path) as folder:
+    with directory as path, open_directory(path) as folder:
         with contextlib.suppress(OSError):  # a file system without flock
             fcntl.flock(folder, fcntl.LOCK_SH)
         yield path
@@ -68,7 +68,7 @@ def _delete_scratch(top: str) -> None:
         for item in names:
             if not item.name.startswith(TEMP_PREFIX):
                 continue
-            with contextlib.suppress(OSError), open_folder(item.path, follow=False) as folder:
+            with contextlib.suppress(OSError), open_directory(item.path, follow=False) as folder:
                 status = os.fstat(folder)
                 old = time.time() - status.st_mtime > _UNLOCKED_SECONDS
                 if old and status.st_uid == os.geteuid():

@@ -99,7 +99,7 @@ def list_cache(
     details: bool = False,
     deep: bool = False,
     sums: bool = True,
-    index_folder: Path | None = None,
+    index_directory: Path | None = None,
     now_ns: int,
     workers: int = 1,
     progress: Progress | None = None,
@@ -129,8 +129,8 @@ def list_cache(
     by_use = False
     decode_all = details and limit is None and store.remote  # one request for both
     by_name = sort.partition(":")[0] in ("key", "used")
-    if index_folder and (headers or details or filters or not by_name or store.remote):
-        index = layout.load_index(index_folder, store.url, now_ns=now_ns)
+    if index_directory and (headers or details or filters or not by_name or store.remote):
+        index = layout.load_index(index_directory, store.url, now_ns=now_ns)
     if keys or filters or sort != "key":
         from jaxcache.cache.selection import Selection
 

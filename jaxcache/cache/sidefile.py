@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 
-from jaxcache.core.atomic import make_private_folder, replace_file
+from jaxcache.core.atomic import make_private_directory, replace_file
 
 _MAX_BYTES = 1 << 30
 _CRC_BYTES = 4
@@ -44,7 +44,7 @@ def read_checked(path: Path, magic: bytes) -> memoryview:
 def write_checked(path: Path, magic: bytes, parts: Iterable[bytes]) -> None:
     """Write a file that :func:`read_checked` reads; where it cannot be written, do nothing."""
     with contextlib.suppress(OSError):
-        make_private_folder(str(path.parent))
+        make_private_directory(str(path.parent))
         is_new = not path.exists()
         replace_file(path, _with_checksum(chain([magic], parts)), mode=0o600, durable=False)
         if is_new:

@@ -85,7 +85,7 @@ class Stats:
 def count_cache(
     store: Store,
     layout: "Layout",
-    index_folder: Path | None = None,
+    index_directory: Path | None = None,
     *,
     now_ns: int,
     read: bool = True,
@@ -98,7 +98,7 @@ def count_cache(
     decoding them takes no time to speak of; the others count as unknown.
 
     Args:
-        index_folder: where index and snapshot are kept, which spare what has not changed; without
+        index_directory: where index and snapshot are kept, which spare what has not changed; without
             one everything is counted anew.
         read: whether entries may be opened; if not, what only they tell is what the index knows.
 
@@ -106,14 +106,14 @@ def count_cache(
         NoCacheError: the directory cannot be listed.
     """
     index = snapshot = None
-    if index_folder is not None:
+    if index_directory is not None:
         from jaxcache.cache.remembered_stats import RememberedStats
 
         if not store.remote:  # the digest of a listing spares no request
-            snapshot = RememberedStats(index_folder, store.url, layout, now_ns=now_ns)
+            snapshot = RememberedStats(index_directory, store.url, layout, now_ns=now_ns)
             if (stats := snapshot.recall(store)) is not None:
                 return stats
-        index = layout.load_index(index_folder, store.url, now_ns=now_ns)
+        index = layout.load_index(index_directory, store.url, now_ns=now_ns)
     aids = ScanAids(index, workers, progress)
     at_once = read and store.remote  # one request for head and payload
     scan_result = layout.scan(store, aids, headers=read, details=at_once, deep=True)

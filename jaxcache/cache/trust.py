@@ -17,13 +17,13 @@ from typing import Any
 
 from jaxcache.cache.bundle.format import Bundle, Signature, pack_signature, signed_bytes
 from jaxcache.core.atomic import (
-    make_private_folder,
+    make_private_directory,
     move_to_new_name,
     new_file,
-    open_folder,
+    open_directory,
     remove_all_abandoned,
     replace_file,
-    sync_folder,
+    sync_directory,
 )
 from jaxcache.core.configuration import config_directory, find_writer_of_directory
 from jaxcache.core.lock import hold_lockfile
@@ -106,7 +106,7 @@ def _parse(text: str, kind: str) -> bytes:
     return key
 
 
-def key_folder() -> Path:
+def key_directory() -> Path:
     """Return the folder of this user's keys."""
     return Path(config_directory())
 
@@ -121,12 +121,12 @@ def generate_key(path: Path) -> bytes:
     private = load_ed25519().Ed25519PrivateKey.generate()
     line = f"{PRIVATE} {encode(private.private_bytes_raw())}\n"
     try:
-        make_private_folder(str(path.parent))
-        with open_folder(str(path.parent)) as folder:
+        make_private_directory(str(path.parent))
+        with open_directory(str(path.parent)) as folder:
             remove_all_abandoned(folder)
             with new_file(folder, [line.encode()], mode=0o600) as (temp, _):
                 move_to_new_name(folder, temp, folder, path.name)
-            sync_folder(folder)
+            sync_directory(folder)
     except FileExistsError as error:
         raise JaxcacheError(
             f"{path} exists already", code="exists", hint="a key is never overwritten"
@@ -263,9 +263,9 @@ def changing_alone(path: Path) -> Iterator[Callable[[Iterable[bytes]], None]]:
         JaxcacheError: ``io-error``.
     """
     with system_errors_as(JaxcacheError, f"cannot write {path}", code="io-error"):
-        make_private_folder(str(path.parent))
+        make_private_directory(str(path.parent))
         with (
-            open_folder(str(path.parent)) as fd,
+            open_directory(str(path.parent)) as fd,
             hold_lockfile(fd, timeout_seconds=_TURN_SECONDS) as alone,
         ):
             if not alone:

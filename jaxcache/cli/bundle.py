@@ -21,7 +21,7 @@ from jaxcache.cache.move.signatures import load_signed
 from jaxcache.cache.trust import (
     Verdict,
     check_signatures,
-    key_folder,
+    key_directory,
     load_trusted,
     read_private_key,
 )
@@ -60,7 +60,7 @@ def key_path(name: str) -> Path:
     """
     if not name:
         raise UsageError("an empty name names no key", hint="is a variable of the shell not set?")
-    return Path(name) if os.sep in name or Path(name).is_file() else key_folder() / f"{name}.key"
+    return Path(name) if os.sep in name or Path(name).is_file() else key_directory() / f"{name}.key"
 
 
 def signing_keys(names: Sequence[str]) -> list[Any]:
@@ -145,7 +145,7 @@ def check_trust(bundle: Bundle, *, required: bool = False) -> Verdict:
     """
     required = required or config_is_set("require-signed")
     try:
-        verdict = check_signatures(bundle, load_trusted(key_folder()), required=required)
+        verdict = check_signatures(bundle, load_trusted(key_directory()), required=required)
     except UntrustedError:
         bundle.file.close()
         raise
@@ -171,7 +171,7 @@ def required_signatures(source: Opened, *, wanted: bool = False) -> Signed | Non
             f"files of {source.layout.name} are not signed one by one",
             hint="jaxcache export --sign KEY",
         )
-    return load_signed(source.store, load_trusted(key_folder()))
+    return load_signed(source.store, load_trusted(key_directory()))
 
 
 @contextmanager

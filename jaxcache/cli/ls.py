@@ -81,7 +81,7 @@ def command(
             details=details,
             deep=form.is_table and opened.layout.keeps_index and not opened.store.remote,
             sums=form.is_document,
-            index_folder=opened.index_folder,
+            index_directory=opened.index_directory,
             now_ns=now_ns,
             workers=available_cores(),
             progress=progress,

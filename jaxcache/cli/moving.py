@@ -36,7 +36,7 @@ from jaxcache.render.prune import removals_table
 from jaxcache.render.sync import sync_view
 from jaxcache.store import find_store, is_remote, make_store
 from jaxcache.store.base import Store
-from jaxcache.store.location import index_folder
+from jaxcache.store.location import index_directory
 
 #: What is said of signatures where no bundle comes from elsewhere.
 _OURS = Verdict(("this machine",), ())
@@ -119,7 +119,7 @@ def _plan(
     signed = required_signatures(opened, wanted=options.require_signed) if incoming else None
     index = None
     if options.max_size_bytes is not None and target is not None and target.remote:
-        index = Index.load(index_folder(), target.url, now_ns=time.time_ns())
+        index = Index.load(index_directory(), target.url, now_ns=time.time_ns())
     with progress_bar("comparing") as progress:
         return plan_sync(
             opened.store,

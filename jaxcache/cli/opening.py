@@ -4,7 +4,7 @@ import os
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from jaxcache.errors import UsageError
-from jaxcache.store.location import Location, index_folder, locate_cache
+from jaxcache.store.location import Location, index_directory, locate_cache
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,9 +21,9 @@ class Opened(NamedTuple):
     layout: "Layout"
 
     @property
-    def index_folder(self) -> "Path | None":
+    def index_directory(self) -> "Path | None":
         """The folder of its index; None for a bundle, whose manifest is one."""
-        return index_folder() if self.layout.keeps_index else None
+        return index_directory() if self.layout.keeps_index else None
 
     @property
     def ledger(self) -> "Ledger":

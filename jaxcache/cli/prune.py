@@ -9,7 +9,7 @@ from jaxcache.cli.options import Format, Output, require_writable
 from jaxcache.cli.root import find_root, prune_root
 from jaxcache.errors import ExitCode, UsageError
 from jaxcache.options import CacheLocation, ConfirmOptions, PruneOptions, RemovalOptions
-from jaxcache.store.location import index_folder
+from jaxcache.store.location import index_directory
 from jaxcache.units import available_cores
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def rm(
 
 def _planning() -> dict[str, Any]:
     workers = available_cores()
-    return {"index_folder": index_folder(), "now_ns": time.time_ns(), "workers": workers}
+    return {"index_directory": index_directory(), "now_ns": time.time_ns(), "workers": workers}
 
 
 def _carry_out(opened: "Opened", plan: "PrunePlan", form: Format, consent: ConfirmOptions) -> int:

@@ -11,7 +11,7 @@ from jaxcache.cli.opening import open_cache
 from jaxcache.cli.options import JsonOutput
 from jaxcache.errors import UsageError
 from jaxcache.options import CacheLocation
-from jaxcache.store.location import index_folder
+from jaxcache.store.location import index_directory
 from jaxcache.units import available_cores
 
 EXAMPLE = "jaxcache report cache.html"
@@ -49,7 +49,7 @@ def command(
             store,
             layout,
             now_ns=now_ns,
-            index=layout.load_index(index_folder(), store.url, now_ns=now_ns),
+            index=layout.load_index(index_directory(), store.url, now_ns=now_ns),
             workers=available_cores(),
             progress=progress,
         )

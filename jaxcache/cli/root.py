@@ -10,7 +10,7 @@ from jaxcache.cli.options import Format, require_writable
 from jaxcache.errors import ExitCode, JaxcacheError
 from jaxcache.options import CacheLocation, ConfirmOptions, ListOptions, PruneOptions, VerifyOptions
 from jaxcache.options.run import DoctorOptions
-from jaxcache.store.location import index_folder, locate_cache
+from jaxcache.store.location import index_directory, locate_cache
 from jaxcache.units import available_cores
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def list_root(root: Root, options: ListOptions, place: CacheLocation, form: Form
                 options.replace(limit=None),
                 headers=not form.is_keys,
                 details=form.is_json or form.is_table,
-                index_folder=opened.index_folder,
+                index_directory=opened.index_directory,
                 **scan_options,
             )
         except JaxcacheError as error:
@@ -85,7 +85,7 @@ def count_root(root: Root, place: CacheLocation, form: Format) -> None:
     from jaxcache.cache.stats import count_cache
 
     def sum_up(name: str, opened: Opened, **scan_options: Any) -> "CacheSums":
-        return sum_up_stats(name, count_cache(*opened, index_folder(), **scan_options))
+        return sum_up_stats(name, count_cache(*opened, index_directory(), **scan_options))
 
     _print_sums(root, _read_caches(root, place, sum_up), form, measured=True)
 
@@ -165,7 +165,7 @@ def prune_root(
             root.path,
             members,
             options,
-            index_folder=index_folder(),
+            index_directory=index_directory(),
             now_ns=now_ns,
             workers=available_cores(),
         )

@@ -53,7 +53,7 @@ def command(
         stats = count_cache(
             opened.store,
             opened.layout,
-            opened.index_folder,
+            opened.index_directory,
             now_ns=now_ns,
             read=long or not opened.store.remote,
             workers=available_cores(),

@@ -80,17 +80,17 @@ def add(
     output: JsonOutput,
 ) -> None:
     """Trust a public key from now on."""
-    from jaxcache.cache.trust import add_trusted, key_folder
+    from jaxcache.cache.trust import add_trusted, key_directory
 
-    _print([add_trusted(key_folder(), name, " ".join(key))], [], output)
+    _print([add_trusted(key_directory(), name, " ".join(key))], [], output)
 
 
 def show(output: JsonOutput) -> None:
     """List the keys and the projects that you trust."""
-    from jaxcache.cache.trust import key_folder, load_trusted
+    from jaxcache.cache.trust import key_directory, load_trusted
     from jaxcache.cache.trusted_projects import list_trusted_projects
 
-    _print(load_trusted(key_folder()), list_trusted_projects(), output)
+    _print(load_trusted(key_directory()), list_trusted_projects(), output)
 
 
 def remove(
@@ -103,20 +103,20 @@ def remove(
     output: JsonOutput,
 ) -> None:
     """Stop trusting a key or a project."""
-    from jaxcache.cache.trust import key_folder, remove_trusted
+    from jaxcache.cache.trust import key_directory, remove_trusted
     from jaxcache.cache.trusted_projects import distrust_project
 
     if "/" in name:
         _print([], [distrust_project(name)], output)
     else:
-        _print([remove_trusted(key_folder(), name)], [], output)
+        _print([remove_trusted(key_directory(), name)], [], output)
 
 
 def _print(
     keys: "Sequence[TrustedKey]", projects: "Sequence[TrustedProject]", output: JsonOutput
 ) -> None:
-    from jaxcache.cache.trust import key_folder
+    from jaxcache.cache.trust import key_directory
     from jaxcache.cli.output import emit
     from jaxcache.render.trust import trust_view
 
-    emit(output.form, trust_view(keys, projects, str(key_folder())))
+    emit(output.form, trust_view(keys, projects, str(key_directory())))

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from .names import TEMP_PREFIX
-from .sharing import adopt_from_folder, as_far_as_allowed, change_owner
+from .sharing import adopt_from_directory, as_far_as_allowed, change_owner
 
 
 class Dates(NamedTuple):
@@ -55,7 +55,7 @@ def new_file(
             while view:
                 view = view[os.write(fd, view) :]
         if like == folder:
-            adopt_from_folder(fd, folder)
+            adopt_from_directory(fd, folder)
         elif like is not None:
             _copy_attributes(fd, like)
         if dates.atime_ns is not None and dates.mtime_ns is not None:
@@ -82,7 +82,9 @@ def _copy_attributes(fd: int, like: int) -> None:
                         os.setxattr(fd, name, os.getxattr(like, name))
 
 
-def move_to_new_name(source_folder: int, source: str, target_folder: int, target: str) -> None:
+def move_to_new_name(
+    source_directory: int, source: str, target_directory: int, target: str
+) -> None:
     """Rename a file, atomically and never over another one.
 
     With ``renameat2`` where the file system knows it (Linux), else with a hard link (macOS, NFS).
@@ -93,8 +95,8 @@ def move_to_new_name(source_folder: int, source: str, target_folder: int, target
         FileExistsError: the name is taken.
         OSError
     """
-    folders = {"src_dir_fd": source_folder, "dst_dir_fd": target_folder}
-    if _rename_without_replacing(source_folder, source, target_folder, target):
+    folders = {"src_dir_fd": source_directory, "dst_dir_fd": target_directory}
+    if _rename_without_replacing(source_directory, source, target_directory, target):
         return
     try:
         os.link(source, target, follow_symlinks=False, **folders)
@@ -103,15 +105,15 @@ def move_to_new_name(source_folder: int, source: str, target_folder: int, target
             raise
     else:
         try:
-            os.unlink(source, dir_fd=source_folder)
+            os.unlink(source, dir_fd=source_directory)
         except OSError:
             with contextlib.suppress(OSError):
-                os.unlink(target, dir_fd=target_folder)
+                os.unlink(target, dir_fd=target_directory)
             raise
         return
-    with _claimed(target_folder, target):
+    with _claimed(target_directory, target):
         with contextlib.suppress(FileNotFoundError):
-            os.stat(target, dir_fd=target_folder, follow_symlinks=False)
+            os.stat(target, dir_fd=target_directory, follow_symlinks=False)
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)
         os.replace(source, target, **folders)
 
@@ -124,7 +126,7 @@ _RENAME_NOREPLACE = 1  # linux/fs.h
 
 
 def _rename_without_replacing(
-    source_folder: int, source: str, target_folder: int, target: str
+    source_directory: int, source: str, target_directory: int, target: str
 ) -> bool:
     """Call ``renameat2``; False where the system or the file system does not know it."""
     import ctypes
@@ -133,7 +135,7 @@ def _rename_without_replacing(
     if renameat2 is None:
         return False
     names = os.fsencode(source), os.fsencode(target)
-    if not renameat2(source_folder, names[0], target_folder, names[1], _RENAME_NOREPLACE):
+    if not renameat2(source_directory, names[0], target_directory, names[1], _RENAME_NOREPLACE):
         return True
     number = ctypes.get_errno()
     if number in _NO_RENAMEAT2:
@@ -189,16 +191,16 @@ def replace_file(
     Raises:
         OSError
     """
-    with open_folder(os.path.dirname(path)) as folder:
+    with open_directory(os.path.dirname(path)) as folder:
         remove_all_abandoned(folder)
         with new_file(folder, chunks, mode=mode, durable=durable) as (temp, _):
             os.replace(temp, os.path.basename(path), src_dir_fd=folder, dst_dir_fd=folder)
         if durable:
-            sync_folder(folder)
+            sync_directory(folder)
 
 
 @contextlib.contextmanager
-def open_folder(path: str, *, follow: bool = True) -> Iterator[int]:
+def open_directory(path: str, *, follow: bool = True) -> Iterator[int]:
     """A descriptor of a folder; of the current one where the path is empty.
 
     Raises:
@@ -212,7 +214,7 @@ def open_folder(path: str, *, follow: bool = True) -> Iterator[int]:
         os.close(fd)
 
 
-def make_private_folder(path: str) -> None:
+def make_private_directory(path: str) -> None:
     """Make a folder of the user's own, and its parents, which nobody else may write.
 
     The umask does not matter: 000 would let everybody exchange files in it.
@@ -222,7 +224,7 @@ def make_private_folder(path: str) -> None:
     """
     parent = os.path.dirname(path)
     if parent and not os.path.isdir(parent):
-        make_private_folder(parent)
+        make_private_directory(parent)
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, 0o700)
 
@@ -241,11 +243,11 @@ def open_below(folder: int, path: str, *, make: bool = False) -> Iterator[int]:
     fd = folder
     try:
         for part in filter(None, path.split("/")):
-            is_new = make and _make_folder(fd, part)
+            is_new = make and _make_directory(fd, part)
             flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
             inner = os.open(part, flags, dir_fd=fd)
             if is_new:
-                adopt_from_folder(inner, fd)
+                adopt_from_directory(inner, fd)
             if fd != folder:
                 os.close(fd)
             fd = inner
@@ -255,7 +257,7 @@ def open_below(folder: int, path: str, *, make: bool = False) -> Iterator[int]:
             os.close(fd)
 
 
-def _make_folder(parent: int, name: str) -> bool:
+def _make_directory(parent: int, name: str) -> bool:
     """Make a folder; False where it is there already."""
     try:
         os.mkdir(name, dir_fd=parent)
@@ -272,7 +274,7 @@ def locked_name(folder: int, temp: str) -> Iterator[None]:
         OSError
     """
     with _locked_file(folder, temp, 0o666) as fd:
-        adopt_from_folder(fd, folder)
+        adopt_from_directory(fd, folder)
         yield
 
 
@@ -327,7 +329,7 @@ def remove_all_abandoned(folder: int) -> None:
                 remove_if_abandoned(folder, name)
 
 
-def sync_folder(fd: int) -> None:
+def sync_directory(fd: int) -> None:
     """Make the names in a folder durable."""
     with contextlib.suppress(OSError):  # not every file system can sync a directory
         os.fsync(fd)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from .atomic import is_named
 from .names import LOCKFILE
-from .sharing import adopt_from_folder
+from .sharing import adopt_from_directory
 
 _FIRST_POLL_SECONDS = 0.0002
 _POLL_SECONDS = 0.01
@@ -89,7 +89,7 @@ def open_lock(folder: int, name: str) -> tuple[int, bool]:
                 continue
             except PermissionError:  # another user's, which flock takes as well
                 return os.open(name, os.O_RDONLY | flags, dir_fd=folder), False
-        adopt_from_folder(fd, folder)
+        adopt_from_directory(fd, folder)
         return fd, True
 
 

@@ -17,7 +17,7 @@ def as_far_as_allowed() -> Iterator[None]:
             raise
 
 
-def adopt_from_folder(fd: int, folder: int) -> None:
+def adopt_from_directory(fd: int, folder: int) -> None:
     """Let all who may write to a folder write to a file or folder that was made in it.
 
     It gets the folder's group, and its owner where root made it: JAX stops using a cache in which

@@ -205,9 +205,9 @@ def check_layout(store: Store, layout: str) -> None:
 
 
 def _has_torch(store: Store) -> bool:
-    if any(_is_folder(store, name) for name in _TORCH_FOLDERS):
+    if any(_is_directory(store, name) for name in _TORCH_FOLDERS):
         return True
-    if not _is_folder(store, _LOCKS):
+    if not _is_directory(store, _LOCKS):
         return False
     from jaxcache.layouts.torch.names import is_lock
 
@@ -218,7 +218,7 @@ def _has_jax_entries(store: Store) -> bool:
     return any(split_name(info.name)[1] for info in store.list() if info.type == "file")
 
 
-def _is_folder(store: Store, name: str) -> bool:
+def _is_directory(store: Store, name: str) -> bool:
     try:
         return store.info(name).type == "dir"
     except MissingError:

@@ -103,9 +103,9 @@ class Counters:
             OSError: the directory cannot be written.
         """
         from ..core.lock import open_lock, try_lock
-        from .files import own_folder
+        from .files import own_directory_of
 
-        with own_folder(root, "live") as folder:
+        with own_directory_of(root, "live") as folder:
             fd, _ = open_lock(folder, "totals.lock")
             try:
                 deadline = time.monotonic() + wait_seconds

@@ -16,12 +16,12 @@ import time
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
-from ..core.atomic import open_folder, remove_if_abandoned
+from ..core.atomic import open_directory, remove_if_abandoned
 from ..core.eviction import Candidate, estimate_hits, rank_by_value
 from ..core.lock import open_lock, try_lock
 from ..core.names import ATIME_SUFFIX, CACHE_SUFFIX, TEMP_PREFIX, ends_key
 from ..core.use import FileDates, LastUses, find_reads, find_writes, mean_seconds, saved_seconds
-from .files import jax_lock, own_folder, read_start, remove_entry
+from .files import jax_lock, own_directory_of, read_start, remove_entry
 from .frame import HEAD_BYTES, DamagedEntryError, read_header
 from .uses import KnownUses, read_ledger
 
@@ -117,7 +117,7 @@ class Evictor:
         self._first = False
         self._since = 0
         self._next = time.monotonic() + _SWEEP_SECONDS
-        with own_folder(self._root, "live") as folder:
+        with own_directory_of(self._root, "live") as folder:
             fd, _ = open_lock(folder, "sweep")
         try:
             if not try_lock(fd):
@@ -137,7 +137,7 @@ class Evictor:
         files: list[_File] = []
         stamps: dict[str, int] = {}
         now = time.time()
-        with open_folder(self._root) as folder, os.scandir(folder) as entries:
+        with open_directory(self._root) as folder, os.scandir(folder) as entries:
             for number, entry in enumerate(entries):
                 if number % _CHUNK == 0:
                     time.sleep(_PAUSE_SECONDS)

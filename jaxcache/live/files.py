@@ -7,7 +7,7 @@ import stat
 import time
 from collections.abc import Iterator
 
-from ..core.atomic import new_file, open_below, open_folder
+from ..core.atomic import new_file, open_below, open_directory
 from ..core.lock import hold_lockfile
 from ..core.names import ATIME_SUFFIX, CACHE_SUFFIX, OWN_DIR
 
@@ -93,7 +93,7 @@ def write_whole(folder: int, name: str, data: bytes) -> None:
 
 
 @contextlib.contextmanager
-def own_folder(root: str, *parts: str, make: bool = True) -> Iterator[int]:
+def own_directory_of(root: str, *parts: str, make: bool = True) -> Iterator[int]:
     """A descriptor of a folder of ours in a cache directory; no link below the root is followed.
 
     Args:
@@ -104,7 +104,10 @@ def own_folder(root: str, *parts: str, make: bool = True) -> Iterator[int]:
     """
     if make:
         os.makedirs(root, exist_ok=True)
-    with open_folder(root) as fd, open_below(fd, "/".join((OWN_DIR, *parts)), make=make) as inner:
+    with (
+        open_directory(root) as fd,
+        open_below(fd, "/".join((OWN_DIR, *parts)), make=make) as inner,
+    ):
         yield inner
 
 
@@ -114,7 +117,7 @@ def write_entry_file(root: str, name: str, data: bytes) -> None:
     Raises:
         OSError
     """
-    with open_folder(root) as folder:
+    with open_directory(root) as folder:
         write_whole(folder, name, data)
 
 
@@ -136,8 +139,8 @@ def quarantine_entry(root: str, key: str) -> bool:
     when = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_ns // 10**9))
     moved = False
     with (
-        open_folder(root) as source,
-        own_folder(root, "quarantine", f"{when}-{now_ns % 10**9:09d}") as target,
+        open_directory(root) as source,
+        own_directory_of(root, "quarantine", f"{when}-{now_ns % 10**9:09d}") as target,
     ):
         for suffix in (CACHE_SUFFIX, ATIME_SUFFIX):
             name = key + suffix
@@ -151,7 +154,7 @@ def quarantine_entry(root: str, key: str) -> bool:
 def jax_lock(root: str) -> Iterator[bool]:
     """Hold JAX's ``.lockfile`` as filelock does, with flock; yields whether it was obtained."""
     with (
-        open_folder(root) as folder,
+        open_directory(root) as folder,
         hold_lockfile(folder, timeout_seconds=LOCK_SECONDS, keep=True) as is_held,
     ):
         yield is_held

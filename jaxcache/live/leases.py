@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..core.lock import open_lock, try_lock
-from .files import own_folder
+from .files import own_directory_of
 
 _POLL_SECONDS = 0.03
 _REMOTE_POLL_SECONDS = 0.5
@@ -97,7 +97,7 @@ class Leases:
     def _try(self, key: str) -> bool:
         with self._lock:
             if self._fd < 0:
-                with own_folder(self._root, "live") as folder:
+                with own_directory_of(self._root, "live") as folder:
                     self._fd, _ = open_lock(folder, "leases")
             if key in self._held:  # another thread of this process
                 return True

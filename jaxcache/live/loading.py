@@ -13,7 +13,7 @@ import threading
 from ..core.atomic import is_named
 from ..core.lock import try_lock
 from ..core.names import is_key
-from .files import own_folder
+from .files import own_directory_of
 
 _MAX_BYTES = 64 << 10
 _FOLDER = ("live", "loading")
@@ -65,7 +65,7 @@ class Loading:
             if self._fd >= 0:
                 with (
                     contextlib.suppress(OSError),
-                    own_folder(self._root, *_FOLDER, make=False) as folder,
+                    own_directory_of(self._root, *_FOLDER, make=False) as folder,
                 ):
                     if is_named(self._fd, folder, self._name):
                         os.unlink(self._name, dir_fd=folder)
@@ -77,7 +77,7 @@ class Loading:
         self._name = f"{os.getpid()}-{os.urandom(6).hex()}"
         hidden = f".{self._name}"  # nobody may look at it before it is locked
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        with own_folder(self._root, *_FOLDER) as folder:
+        with own_directory_of(self._root, *_FOLDER) as folder:
             fd = os.open(hidden, flags, 0o600, dir_fd=folder)
             try:
                 try_lock(fd)
@@ -103,7 +103,7 @@ def find_dead(root: str) -> "tuple[set[str], bool]":
     """
     keys: set[str] = set()
     died = False
-    with contextlib.suppress(OSError), own_folder(root, *_FOLDER, make=False) as folder:
+    with contextlib.suppress(OSError), own_directory_of(root, *_FOLDER, make=False) as folder:
         for name in os.listdir(folder):
             # Closing a second descriptor of our own file would free its lock.
             if name in _OWN or not _NAME.fullmatch(name):

@@ -14,7 +14,7 @@ from ..core.refusals import (
     refusal_fix,
     write_record,
 )
-from .files import own_folder, read_file, write_whole
+from .files import own_directory_of, read_file, write_whole
 
 
 class Refusals:
@@ -65,7 +65,7 @@ class Refusals:
         if not tiers:
             return
         directory, name = RECORD.split("/")
-        with own_folder(root, directory) as folder:
+        with own_directory_of(root, directory) as folder:
             before = read_record(read_file(name, MAX_RECORD_BYTES, folder=folder) or b"")
             others = tuple(refusal for refusal in before if refusal.tier not in tiers)
             after = (*others, *self._count(self._replaced))

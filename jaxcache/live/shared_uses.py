@@ -14,7 +14,7 @@ import time
 
 from ..core.ledger import DAY_NS, day_segment, read_lines, sum_up
 from ..core.names import LEDGER_DIR
-from .files import own_folder, read_file, write_whole
+from .files import own_directory_of, read_file, write_whole
 from .uses import UseLog
 
 #: The latest uses of a day that a client tells.
@@ -41,7 +41,7 @@ class SharedUses(UseLog):
         if not events:
             return None
         name = day_segment(time.time_ns() // DAY_NS, self._client)
-        with own_folder(self._root, "live", _FOLDER) as folder:
+        with own_directory_of(self._root, "live", _FOLDER) as folder:
             data = read_file(name, _MAX_BYTES, folder=folder)
             lines = sum_up([*read_lines(name, data or b"").values, *events])[-_MAX_LINES:]
             data = "".join(f"{line}\n" for line in lines).encode()

@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from ..core.atomic import open_below, open_folder
+from ..core.atomic import open_below, open_directory
 from ..core.remote import (
     SERVICES,
     RemoteError,
@@ -14,7 +14,7 @@ from ..core.remote import (
     has_credentials,
     split_url,
 )
-from ..core.sharing import adopt_from_folder
+from ..core.sharing import adopt_from_directory
 from .files import read_file, write_whole
 
 _MAX_NAMES = 200_000
@@ -61,7 +61,7 @@ class DirectoryStore:
             except FileExistsError:
                 return False
             try:
-                adopt_from_folder(fd, folder)
+                adopt_from_directory(fd, folder)
                 os.write(fd, data)
             finally:
                 os.close(fd)
@@ -86,7 +86,7 @@ class DirectoryStore:
         if make:
             os.makedirs(self._path, exist_ok=True)
         path, _, base = name.rpartition("/")
-        with open_folder(self._path) as root, open_below(root, path, make=make) as folder:
+        with open_directory(self._path) as root, open_below(root, path, make=make) as folder:
             yield folder, base
 
 

@@ -17,7 +17,7 @@ from ..core.live_directory import spool_name
 from ..core.lock import open_lock, try_lock
 from ..core.names import CACHE_SUFFIX, OWN_DIR, is_key
 from .entry_check import open_entry
-from .files import own_folder, read_file, write_whole
+from .files import own_directory_of, read_file, write_whole
 from .frame import DamagedEntryError, DecodedEntry, add_checksum
 from .refusals import Refusals
 from .shared_uses import SharedUses
@@ -208,7 +208,7 @@ class Tiers:
         text = None
         with contextlib.suppress(OSError):
             *folders, name = self._run_file.split("/")[1:]
-            with own_folder(self._directory.root, *folders, make=False) as folder:
+            with own_directory_of(self._directory.root, *folders, make=False) as folder:
                 text = read_file(name, _MAX_RUN_BYTES, folder=folder)
         for tier in self._tiers:
             if text is None:
@@ -327,7 +327,7 @@ class Tiers:
 
     def _spool(self, tier: Tier) -> "contextlib.AbstractContextManager[int]":
         """A descriptor of the folder with the markers of a tier."""
-        return own_folder(self._directory.root, "live", "spool", spool_name(tier.url))
+        return own_directory_of(self._directory.root, "live", "spool", spool_name(tier.url))
 
     def pending(self) -> "set[str]":
         """Keys that some tier still lacks."""
@@ -343,7 +343,7 @@ class Tiers:
         if self._closed:
             return
         if self._resumer < 0:
-            with own_folder(self._directory.root, "live", "spool") as folder:
+            with own_directory_of(self._directory.root, "live", "spool") as folder:
                 fd, _ = open_lock(folder, "lock")
             if not try_lock(fd):
                 os.close(fd)
@@ -419,7 +419,10 @@ class Tiers:
             return
         data = "\n".join(keys).encode()
         *folders, name = self._run_file.split("/")[1:]
-        with contextlib.suppress(OSError), own_folder(self._directory.root, *folders) as folder:
+        with (
+            contextlib.suppress(OSError),
+            own_directory_of(self._directory.root, *folders) as folder,
+        ):
             write_whole(folder, name, data)
         self._write_to_tiers(self._run_file, data, deadline)
 

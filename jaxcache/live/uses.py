@@ -26,7 +26,7 @@ from ..core.ledger import (
     read_seconds,
 )
 from ..core.names import CACHE_SUFFIX, TEMP_PREFIX
-from .files import own_folder, read_entry, write_whole
+from .files import own_directory_of, read_entry, write_whole
 
 _MAX_SEGMENT_BYTES = 32 << 20
 _MAX_EVENTS = 5_000
@@ -113,7 +113,7 @@ class UseLog:
             return
         lines = b"".join(json.dumps(e, separators=(",", ":")).encode() + b"\n" for e in events)
         name = f"{time.time_ns():020d}-{os.urandom(8).hex()}.jsonl"
-        with own_folder(self._root, "ledger") as folder:
+        with own_directory_of(self._root, "ledger") as folder:
             write_whole(folder, name, lines)
 
     def reset(self) -> None:
@@ -132,7 +132,7 @@ def compact(root: str) -> None:
     Raises:
         OSError: the directory cannot be read or changed.
     """
-    with own_folder(root, "ledger", make=False) as folder:
+    with own_directory_of(root, "ledger", make=False) as folder:
         now_ns = time.time_ns()
         listed = os.listdir(folder)
         names = [n for n in listed if n.endswith(".jsonl") and not is_open(n, now_ns)]
@@ -260,7 +260,7 @@ def _events(root: str, *, word: bytes) -> "Iterator[tuple[dict[str, Any], bool]]
 
 def _segments(root: str) -> "Iterator[tuple[bytes, int]]":
     """Yield content and owner of each segment that can be read, the oldest first."""
-    with contextlib.suppress(OSError), own_folder(root, "ledger", make=False) as folder:
+    with contextlib.suppress(OSError), own_directory_of(root, "ledger", make=False) as folder:
         for name in sorted(n for n in os.listdir(folder) if n.endswith(".jsonl")):
             try:
                 data, status = read_entry(name, _MAX_SEGMENT_BYTES, folder=folder)

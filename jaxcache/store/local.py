@@ -16,7 +16,7 @@ from jaxcache.core.atomic import (
     new_file,
     open_below,
     remove_if_abandoned,
-    sync_folder,
+    sync_directory,
 )
 from jaxcache.core.lock import hold_lockfile
 from jaxcache.core.names import LOCKFILE
@@ -210,7 +210,7 @@ class LocalStore:
                 else:
                     move_to_new_name(folder, temp, folder, base)
                 info = file_info(name, os.fstat(fd))
-            sync_folder(folder)
+            sync_directory(folder)
         return info
 
     def write_many(self, files: Sequence[NewFile]) -> Iterator[FileInfo | StoreError]:
@@ -221,7 +221,7 @@ class LocalStore:
             synced = [or_error(partial(_sync, new)) for new in new_files]
             named = [or_error(partial(self._name, new)) for new in synced]
             for folder in folders.values():
-                sync_folder(folder)
+                sync_directory(folder)
         yield from named
 
     def _make(
@@ -284,7 +284,7 @@ class LocalStore:
                     raise ChangedError(name)
                 os.replace(temp, base, src_dir_fd=folder, dst_dir_fd=folder)
                 info = file_info(name, os.fstat(fd))
-            sync_folder(folder)
+            sync_directory(folder)
         return info
 
     def rename(self, name: str, new_name: str, *, replace: bool = False) -> None:
@@ -301,7 +301,7 @@ class LocalStore:
                     move_to_new_name(from_folder, from_base, to_folder, to_base)
                 except FileExistsError as error:
                     raise ExistsError(new_name) from error
-            sync_folder(to_folder)
+            sync_directory(to_folder)
 
     def delete(self, name: str, *, expected: FileInfo | None = None) -> bool:
         try:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def index_folder() -> "Path":
+def index_directory() -> "Path":
     """Return the folder of the indexes: ``$XDG_CACHE_HOME/jaxcache/index``."""
     from pathlib import Path  # which a completion does without
 

@@ -15,7 +15,7 @@ from jaxcache.warm.events import MAX_LINE_BYTES, Message, RunEvent, parse_event
 _MAX_TEMP_PATH_BYTES = 70
 
 
-def socket_folder() -> "tempfile.TemporaryDirectory[str]":
+def socket_directory() -> "tempfile.TemporaryDirectory[str]":
     """Make a private directory whose path leaves room for a socket's name (107 bytes on Linux).
 
     A socket needs no room for contents, so a full disk is no reason not to start the program.

@@ -10,7 +10,7 @@ from dataclasses import replace
 from jaxcache.cache.explain.cached_facts import CachedFacts, open_cached_facts
 from jaxcache.cache.explain.compare import explain
 from jaxcache.cache.explain.sides import Comparison, Compile, Difference, Explanation, Side
-from jaxcache.cache.leftovers import scratch_folder
+from jaxcache.cache.leftovers import scratch_directory
 from jaxcache.errors import NoJaxError
 from jaxcache.layouts.torch.explain import compare_with_nearest
 from jaxcache.layouts.torch.scan import scan as torch_scan
@@ -44,7 +44,7 @@ def explain_script(
     """
     cache = open_cached_facts(options.cache_dir)
     recorder = ReportBuilder(options.cache_dir)
-    with scratch_folder("explain") as scratch:
+    with scratch_directory("explain") as scratch:
         run_options = options.replace(components=True, scratch=scratch)
         watch = RunCallbacks(on_event=recorder.add)
         if command:
@@ -108,7 +108,7 @@ def explain_torch_script(
         UsageError, NoJaxError: see :func:`jaxcache.warm.torch.warm_programs`.
         NoJaxError: ``unknown-torch`` where nobody here can listen to it.
     """
-    with scratch_folder("explain") as scratch:
+    with scratch_directory("explain") as scratch:
         copy = os.path.join(scratch, "cache")
         os.mkdir(copy)
         with contextlib.suppress(FileNotFoundError):

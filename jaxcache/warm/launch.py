@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxcache.errors import UsageError
-from jaxcache.warm.event_server import EventServer, socket_folder
+from jaxcache.warm.event_server import EventServer, socket_directory
 from jaxcache.warm.events import RunEvent
 from jaxcache.warm.unobserved import Descendants, HookConnections, Orphans
 
@@ -122,7 +122,7 @@ def run_listening(
         UsageError: ``cannot-run`` where a command cannot be started.
     """
     with (
-        socket_folder() as folder,
+        socket_directory() as folder,
         EventServer(folder) as inbox,
         HookConnections(inbox.address) as presence,
     ):

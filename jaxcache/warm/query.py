@@ -12,7 +12,7 @@ from jaxcache.cache.doctor.settings import (
     settings_of_jax,
     settings_of_live,
 )
-from jaxcache.cache.leftovers import scratch_folder
+from jaxcache.cache.leftovers import scratch_directory
 from jaxcache.cache.move.bundle_target import write_stream
 from jaxcache.cache.move.export_plan import plan_export
 from jaxcache.cache.untrusted_json import build
@@ -86,7 +86,7 @@ def probing(python: str | None, environment: Mapping[str, str]) -> Iterator[Call
         NoJaxError: no such Python.
     """
     python = find_python(python)
-    with scratch_folder("probe") as folder:
+    with scratch_directory("probe") as folder:
         env = {
             **environment,
             "JAX_COMPILATION_CACHE_DIR": folder,

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from jaxcache.cache.archive import write_file
-from jaxcache.cache.leftovers import scratch_folder
+from jaxcache.cache.leftovers import scratch_directory
 from jaxcache.cache.recipe.format import encode_recipe, is_recipe
 from jaxcache.cache.recipe.manifest import KEY_SETTINGS
 from jaxcache.cache.recipe.model import Environment, Recipe, Request
@@ -23,7 +23,7 @@ _SECONDS_DIGITS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class RecordingFolder:
+class RecordingDirectory:
     """The folder into which the listener puts modules and options, and its instructions.
 
     Args:
@@ -172,11 +172,11 @@ def _fold(same: Sequence[Request]) -> Request:
 @contextlib.contextmanager
 def open_recording(
     path: str | None, collect: int | None = None
-) -> Iterator[RecordingFolder | None]:
+) -> Iterator[RecordingDirectory | None]:
     """Give a folder to record into, or None where there is no recipe to write, or no room for one.
 
     Args:
-        collect: see :class:`RecordingFolder`.
+        collect: see :class:`RecordingDirectory`.
 
     Raises:
         UsageError: ``exists`` where something else than a recipe has that name: before the program
@@ -194,6 +194,6 @@ def open_recording(
     with contextlib.ExitStack() as stack:
         recording = None
         with contextlib.suppress(JaxcacheError):  # the program runs all the same
-            folder = stack.enter_context(scratch_folder("record"))
-            recording = RecordingFolder(Path(folder), path, collect)
+            folder = stack.enter_context(scratch_directory("record"))
+            recording = RecordingDirectory(Path(folder), path, collect)
         yield recording

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
-from jaxcache.cache.leftovers import scratch_folder
+from jaxcache.cache.leftovers import scratch_directory
 from jaxcache.errors import JaxcacheError, NoJaxError, UsageError
 from jaxcache.options.run import CompileOptions, RunOptions, WarmOptions
 from jaxcache.store import is_remote
@@ -89,7 +89,7 @@ def _compile_ahead(
     """
     from jaxcache.warm.compiling.run import compile_recipe
 
-    with scratch_folder("ahead") as folder:
+    with scratch_directory("ahead") as folder:
         recipe = os.path.join(folder, "program.recipe")
         run_options = {"record": recipe, "collect": _COLLECTED, "check_contents": False}
         silent = [replace(launch, aside=True, silent=True) for launch in launches]

@@ -11,7 +11,7 @@ from typing import Any
 
 from jaxcache.errors import JaxcacheError, NoJaxError, UsageError
 from jaxcache.layouts.torch.digests import record_new_code
-from jaxcache.layouts.torch.names import TorchTier, folder_of
+from jaxcache.layouts.torch.names import TorchTier, directory_of
 from jaxcache.options.run import RunOptions, WarmOptions
 from jaxcache.store import open_store
 from jaxcache.warm.events import (
@@ -261,7 +261,7 @@ class TorchReportBuilder:
         loaded = self.loaded.get(look.process)
         path = (loaded and loaded.directory) or self.cache_dir
         try:
-            with os.scandir(os.path.join(path, folder_of(look.tier, look.key or ""))) as files:
+            with os.scandir(os.path.join(path, directory_of(look.tier, look.key or ""))) as files:
                 sizes = [file.stat().st_size for file in files]
         except OSError:
             return None

@@ -47,10 +47,14 @@ def cache(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return target
 
 
-def listing(cache: Path, index_folder: Path, **changes: object) -> tuple[Listing, int]:
+def listing(cache: Path, index_directory: Path, **changes: object) -> tuple[Listing, int]:
     """``ls --long`` and how many files it opened."""
     store = Counting(cache)
-    arguments: Any = {"headers": True, "details": True, "index_folder": index_folder} | changes
+    arguments: Any = {
+        "headers": True,
+        "details": True,
+        "index_directory": index_directory,
+    } | changes
     options = ListOptions(
         **{n: arguments.pop(n) for n in ListOptions.DECLARED if n in arguments} | {"sort": "key"}
     )

@@ -154,7 +154,7 @@ def test_an_entry_that_was_written_anew_keeps_its_date(cache: Path) -> None:
 def put_away(cache: Path) -> tuple[str, str]:
     """An entry's name, and its name in quarantine."""
     name = next(cache.glob("jit_mlp-*-cache")).name
-    away = f"{quarantine.quarantine_folder(10**18)}/{name}"
+    away = f"{quarantine.quarantine_directory(10**18)}/{name}"
     LocalStore(cache).rename(name, away)
     return name, away
 
@@ -179,7 +179,7 @@ def test_an_entry_whose_date_was_lost_comes_back_with_one(cache: Path) -> None:
 
 @pytest.mark.parametrize("now_ns", [-(10**18), 0, 2**63 - 1, 10**21])
 def test_quarantine_has_a_name_at_any_time(now_ns: int) -> None:
-    assert quarantine.quarantine_folder(now_ns).startswith(".jaxcache/quarantine/")
+    assert quarantine.quarantine_directory(now_ns).startswith(".jaxcache/quarantine/")
 
 
 @pytest.mark.parametrize(("now_ns", "counts"), [(-5, 1), (10**21, 0)])

@@ -12,7 +12,7 @@ import pytest
 import zstandard
 from conftest import CORPUS, RunCli, clean_environment
 
-from jaxcache.cache.leftovers import scratch_folder
+from jaxcache.cache.leftovers import scratch_directory
 
 FIRST, SECOND = "0.10.2-cpu-zstd", "0.8.3-cpu-zstd"
 
@@ -162,8 +162,8 @@ def test_names_from_a_cache_are_text_in_a_summary(
 
 _KILLED = """
 import os
-from jaxcache.cache.leftovers import scratch_folder
-with scratch_folder("probe") as folder:
+from jaxcache.cache.leftovers import scratch_directory
+with scratch_directory("probe") as folder:
     open(f"{folder}/entry", "w").close()
     os.kill(os.getpid(), 9)
 """
@@ -184,11 +184,11 @@ def test_the_next_command_removes_what_a_killed_one_left(
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
     lock = os.open(alive, os.O_RDONLY)
     fcntl.flock(lock, fcntl.LOCK_SH)
-    with scratch_folder("probe"):
+    with scratch_directory("probe"):
         assert left.exists(), "it may be so young that nobody has locked it yet"
     for folder in (left, stranger, alive):
         os.utime(folder, (1, 1))
-    with scratch_folder("probe"):
+    with scratch_directory("probe"):
         pass
     assert set(temporary.iterdir()) == {stranger, alive}
     os.close(lock)

@@ -28,7 +28,7 @@ def plan_cache_prune(
     layout: "Layout",
     options: PruneOptions,
     *,
-    index_folder: Path | None = None,
+    index_directory: Path | None = None,
     now_ns: int,
     workers: int = 1,
     progress: Progress | None = None,
@@ -36,7 +36,7 @@ def plan_cache_prune(
     """Scan a cache and plan its pruning, opening as few entries as the policy allows.
 
     Args:
-        index_folder: where indexes are kept; None: without one.
+        index_directory: where indexes are kept; None: without one.
         workers: processes to read with in a large directory.
 
     Raises:
@@ -48,7 +48,9 @@ def plan_cache_prune(
     """
     options.check()
     scan_options: dict[str, Any] = {"now_ns": now_ns, "workers": workers, "progress": progress}
-    prunable = find_prunable(store, layout, options, index_folder=index_folder, **scan_options)
+    prunable = find_prunable(
+        store, layout, options, index_directory=index_directory, **scan_options
+    )
     plan = plan_items(
         prunable.removable,
         prunable.entries,
@@ -77,7 +79,7 @@ def find_prunable(
     layout: "Layout",
     options: PruneOptions,
     *,
-    index_folder: Path | None,
+    index_directory: Path | None,
     now_ns: int,
     workers: int,
     progress: Progress | None,
@@ -96,7 +98,7 @@ def find_prunable(
     headers = with_seconds or weighs_seconds(options) or needed["headers"]
     scan_options: dict[str, Any] = {"now_ns": now_ns, "workers": workers, "progress": progress}
     scan_result = _look(
-        store, layout, index_folder, headers=headers, details=needed["details"], **scan_options
+        store, layout, index_directory, headers=headers, details=needed["details"], **scan_options
     )
     # Each must fit an entry, so that a typing error deletes nothing.
     kept = (
@@ -123,7 +125,7 @@ def plan_cache_removal(
     keys: Sequence[str] = (),
     filters: Sequence[str] = (),
     *,
-    index_folder: Path | None = None,
+    index_directory: Path | None = None,
     now_ns: int,
     workers: int = 1,
     progress: Progress | None = None,
@@ -140,7 +142,7 @@ def plan_cache_removal(
         raise UsageError("nothing is selected to be removed", hint="give a KEY, or --filter")
     selection = Selection.parse(keys, filters)
     scan_options |= selection.scan_options(has_headers=layout.has_headers)
-    scan_result = _look(store, layout, index_folder, **scan_options)
+    scan_result = _look(store, layout, index_directory, **scan_options)
     chosen = selection.pick(scan_result.entries, now_ns, shortest_prefix=REMOVAL_PREFIX)
     removable = layout.find_removable(store, scan_result, None, now_ns=now_ns, keep=())
     plan = plan_removal(

@@ -38,7 +38,7 @@ def plan_prune_of_several(
     members: Mapping[str, Member],
     options: PruneOptions,
     *,
-    index_folder: Path | None,
+    index_directory: Path | None,
     now_ns: int,
     workers: int,
 ) -> PrunePlan:
@@ -53,7 +53,7 @@ def plan_prune_of_several(
     """
     options.check()
     scan_options: dict[str, Any] = {
-        "index_folder": index_folder,
+        "index_directory": index_directory,
         "now_ns": now_ns,
         "workers": workers,
     }

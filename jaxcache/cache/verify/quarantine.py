@@ -42,7 +42,7 @@ class Restoration:
     left: tuple[tuple[QuarantinedEntry, str], ...]
 
 
-def quarantine_folder(now_ns: int) -> str:
+def quarantine_directory(now_ns: int) -> str:
     """The folder for what is moved away now; one per call, so that nothing is ever replaced."""
     when = re.sub("[-:]", "", rfc3339(now_ns)[:19])
     return f"{QUARANTINE_DIR}/{when}Z-{now_ns % 10**9:09d}"

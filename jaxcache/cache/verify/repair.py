@@ -19,7 +19,7 @@ from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.cache.leftovers import is_staged, remove_leftover
 from jaxcache.cache.scan import Progress
 from jaxcache.cache.under_lock import hold_file_lock, run_under_lock
-from jaxcache.cache.verify.quarantine import quarantine_folder
+from jaxcache.cache.verify.quarantine import quarantine_directory
 from jaxcache.cache.verify.run_checks import CORRUPT, INFORMATIONAL, Verification
 from jaxcache.core.names import ATIME_SUFFIX, CACHE_SUFFIX
 from jaxcache.model import FileInfo, Problem, plan_text, result_repr
@@ -121,7 +121,7 @@ def plan_repair(verification: Verification, *, now_ns: int, delete: bool = False
         steps[problem.file] = RepairStep(
             problem.file, action, info, stamp_ns, temporary, problem.key
         )
-    return RepairPlan(quarantine_folder(now_ns), tuple(steps.values()))
+    return RepairPlan(quarantine_directory(now_ns), tuple(steps.values()))
 
 
 def _choose_action(problem: Problem, delete: bool) -> RepairAction | None:

@@ -22,7 +22,7 @@ from jaxcache.render import top as render
 from jaxcache.render.typeset import set_blocks
 from jaxcache.render.view import Block
 from jaxcache.store.base import Store
-from jaxcache.store.location import index_folder
+from jaxcache.store.location import index_directory
 from jaxcache.units import available_cores
 
 #: Entries that a single look shows.
@@ -149,7 +149,7 @@ class Screen:
 
     def _first(self) -> CacheSnapshot:
         now_ns = time.time_ns()
-        index = Index.load(index_folder(), self._store.url, now_ns=now_ns)
+        index = Index.load(index_directory(), self._store.url, now_ns=now_ns)
         with progress_bar("reading entries") as progress:
             look = self._watcher.look(
                 now_ns=now_ns, index=index, workers=available_cores(), progress=progress

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from jaxcache.cache.bundle.format import Bundle
 from jaxcache.cache.bundle.manifest import BundleError
-from jaxcache.cache.leftovers import scratch_folder
+from jaxcache.cache.leftovers import scratch_directory
 from jaxcache.cache.move.bundle_file import make_temporary_bundle
 from jaxcache.errors import system_errors_as
 from jaxcache.layouts.torch.bundle import name_error, plan_export
@@ -148,7 +148,7 @@ def as_bundle(path: str) -> Iterator[tuple[Bundle, tuple[Problem, ...]]]:
     from jaxcache.store.local import LocalStore
 
     artifacts = read_artifacts(path)
-    with scratch_folder("torch") as folder:
+    with scratch_directory("torch") as folder:
         store = LocalStore(folder)
         for name, content in artifacts.files.items():
             store.write(name, [content])

@@ -154,7 +154,7 @@ def own_directory() -> str:
     return os.path.join(tempfile.gettempdir(), f"torchinductor_{user}")
 
 
-def folder_of(tier: TorchTier, key: str) -> str:
+def directory_of(tier: TorchTier, key: str) -> str:
     """The folder of the files that share a key."""
     return f"{AOT_DIR}/{key}" if tier == AOT_DIR else f"{FX_DIR}/{key[1:3]}/{key}"
 

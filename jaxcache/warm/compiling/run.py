@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from jaxcache.cache.allow_lists import MOST_DEVICES, MOST_PROCESSES
-from jaxcache.cache.leftovers import scratch_folder
+from jaxcache.cache.leftovers import scratch_directory
 from jaxcache.cache.recipe.format import RecipeFile, open_recipe
 from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.layouts import check_not_torch
@@ -96,7 +96,7 @@ def _compile_here(
 ) -> tuple[list[CompileResult], Sequence[JaxcacheError], bool]:
     options = session.options
     python = find_python(options.python)
-    with scratch_folder("compile") as top:
+    with scratch_directory("compile") as top:
         cross = session.cross
         target = cross.write_request(top, session.delivery.url) if cross else None
 

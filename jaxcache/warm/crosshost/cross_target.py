@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxcache.cache.allow_lists import kept_flags
-from jaxcache.cache.leftovers import scratch_folder
+from jaxcache.cache.leftovers import scratch_directory
 from jaxcache.core.frame import HEADER_BYTES
 from jaxcache.core.names import CACHE_SUFFIX
 from jaxcache.entry.frame import compress_content
@@ -201,7 +201,7 @@ def open_spool(cache_dir: str, cross: CrossTarget) -> Iterator[TargetOutput]:
     Raises:
         NoCacheError, UsageError: the cache cannot be opened or made.
     """
-    with scratch_folder("cross") as folder:
+    with scratch_directory("cross") as folder:
         request = cross.write_request(folder, cache_dir)
         delivery = Delivery(make_store(cache_dir))
         try:
