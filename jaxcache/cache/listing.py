@@ -114,7 +114,7 @@ def list_cache(
         deep: whether to measure the whole cache, too.
         sums: whether the summary must tell what only opening every entry tells; if not, a limit
             in a large cache opens those that it shows.
-        index_folder: where indexes are kept; None: without one.
+        index_directory: where indexes are kept; None: without one.
 
     Raises:
         UsageError, NoCacheError
