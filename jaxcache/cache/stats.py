@@ -98,8 +98,8 @@ def count_cache(
     decoding them takes no time to speak of; the others count as unknown.
 
     Args:
-        index_directory: where the index and the remembered result are kept, which spare reading what
-            has not changed. Without one everything is counted.
+        index_directory: where the index and the remembered result are kept, which spare reading
+            what has not changed. Without one everything is counted.
         read: whether entries may be opened; if not, what only they tell is what the index knows.
 
     Raises:
