@@ -29,9 +29,10 @@ def without_magics(cell: str) -> "tuple[str, int]":
         return cell, 0
     lines = cell.splitlines()
     if lines and lines[0].startswith("%%"):
-        if lines[0].split()[0] not in ("%%time", "%%capture"):
+        if lines[0].split()[0] not in ("%%time", "%%capture", "%%jaxcache"):
             return "", len(lines)
-        return "\n".join(["", *lines[1:]]), 1
+        body, left_out = without_magics("\n".join(["", *lines[1:]]))
+        return body, left_out + 1
     magics = [line.lstrip().startswith(("%", "!")) for line in lines]
     kept = [
         line[: len(line) - len(line.lstrip())] + "pass" if magic else line

@@ -208,7 +208,7 @@ def save_lines(plan: SavePlan, saved: SaveResult) -> Iterator[str]:
         saving = format_compiling(usage.saved_seconds, len(usage.used))
         others = f", {unknown} unknown" if unknown else ""
         yield (
-            f"of {format_count(before, 'entry')} from before the job, {len(usage.used)} used "
+            f"{format_count(before, 'entry')} from before the job: {len(usage.used)} used "
             f"({saving}), {len(usage.unused)} not used{others}{_WITNESSES[usage.witness]}"
         )
         yield new

@@ -50,11 +50,12 @@ def explain_view(explanation: Explanation, cache_dir: str, *, unfolded: bool = F
     hit = f"{explanation.hits:,} of {explanation.hits + len(comparisons):,} hit now"
     note = f"no difference in {format_count(explanation.same, 'module')}"
     if has_causes:
-        note = f"{hit}; the rows show why they were compiled"
+        note = f"{hit}; the rows show why they were compiled when they were written"
         if comparisons and not unfolded and all(c.right.is_helper for c in past):
-            page += ["", f"{hit}, all of them helpers of JAX (--all lists why they were compiled)"]
+            page += ["", f"{hit}, all of them helpers of JAX (--all lists them)"]
         else:
-            page += ["", f"{hit}; why they were compiled:"] if comparisons else []
+            if comparisons:
+                page += ["", f"{hit}; why they were compiled when they were written:"]
             page += _past_table(past, cache_dir, unfolded=unfolded)
     elif explanation.hits and explanation.hits == explanation.same:
         note = f"{hit}; the cache has no earlier entry of their modules to compare them with"

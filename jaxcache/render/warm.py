@@ -233,10 +233,15 @@ def failed_assertions(
         fills: whether the purpose was to fill a cache.
     """
     if fills and report.modules and all(m.reason == "no-directory" for m in report.modules):
-        yield "nothing was cached, because JAX has no cache directory"
+        yield (
+            "nothing was cached, because JAX has no cache directory: name one with -C, or set "
+            "JAX_COMPILATION_CACHE_DIR"
+        )
     is_any_cached = any(m.outcome in ("hit", "written") for m in report.modules)
     if not is_any_cached and any(m.reason == "cache-not-opened" for m in report.modules):
         yield f"nothing was cached, because JAX could not open {report.cache_dir}"
+    if fills and not is_any_cached and any(m.reason == "write-error" for m in report.modules):
+        yield f"nothing was cached, because JAX could not write into {report.cache_dir}"
     waiting = sum(getattr(report, "waiting", {}).values())
     if fills and waiting:
         yield f"{format_count(waiting, 'entry')} did not reach {report.cache_dir}"

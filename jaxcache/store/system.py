@@ -64,7 +64,9 @@ def file_error(name: str, error: OSError) -> StoreError:
 def no_cache(path: Path, error: OSError) -> NoCacheError:
     """Say why a directory cannot be opened as a cache."""
     if error.errno == errno.ENOENT:
-        hint = "name one with --cache-dir, or fill one with: jaxcache warm SCRIPT"
+        from shlex import quote  # which a command that finds its cache does without
+
+        hint = f"name one with --cache-dir, or fill it: jaxcache warm -C {quote(str(path))} SCRIPT"
         if any(part.startswith("~") for part in path.parts):
             hint = 'JAX does not expand ~: write "$HOME/…"'
         if "file:" in path.parts:

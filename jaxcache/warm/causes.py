@@ -52,9 +52,9 @@ def path_note(modules: Iterable[CompileFinished], jax_version: str | None) -> It
             if hashed and (path := origin.written_in_cache_dir):
                 release = ".".join((jax_version or "").split(".")[:2])
                 yield (
-                    f"these entries hit only with JAX_COMPILATION_CACHE_DIR={shlex.quote(path)}, "
-                    f"because keys of jax {release} contain the directory as it is spelt; fill "
-                    "with --portable if the cache will be moved"
+                    "these entries hit only if JAX_COMPILATION_CACHE_DIR has exactly this text: "
+                    f"{shlex.quote(path)} (keys of jax {release} contain it); fill with --portable "
+                    "if the cache will be moved"
                 )
 
 

@@ -54,6 +54,8 @@ def explain_script(
         if cache is None:  # JAX has made it
             with contextlib.suppress(OSError):
                 os.rmdir(options.cache_dir)
+        if report.interrupted:
+            raise KeyboardInterrupt
         if report.unobserved and not report.modules:
             raise NoJaxError(report.unobserved[0], code="unknown-jax")
         compiles = _first_looks(recorder)
@@ -117,6 +119,8 @@ def explain_torch_script(
         before = {g.info.name for g in torch_scan(store, details=False).inventory.graphs}
         run_options = options.replace(cache_dir=copy)
         report = warm_torch([WarmProgram(script, tuple(arguments))], run_options)
+        if report.interrupted:
+            raise KeyboardInterrupt
         if report.unobserved and not report.modules:
             raise NoJaxError(report.unobserved[0], code="unknown-torch")
         scan_result = torch_scan(store, details=False)

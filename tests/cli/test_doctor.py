@@ -289,6 +289,28 @@ def test_damaged_entries(doctor: Doctor, cache: Path) -> None:
     assert finding["fix"] == f"jaxcache verify --fix -C {cache}"
 
 
+def test_a_changed_byte_of_a_sealed_entry(doctor: Doctor, run_cli: RunCli, cache: Path) -> None:
+    assert run_cli("seal", "-C", cache).returncode == 0
+    entry = next(cache.glob("*-cache"))
+    data = bytearray(entry.read_bytes())
+    data[len(data) // 2] ^= 1
+    entry.write_bytes(data)
+    assert entry.name in doctor.finds("damaged-entries", cache)["files"]
+
+
+def test_unreadable_entries(doctor: Doctor, run_cli: RunCli, cache: Path) -> None:
+    assert doctor.is_silent("unreadable-entries", cache)
+    entry = next(cache.glob("*-cache"))
+    entry.chmod(0)
+    if os.access(entry, os.R_OK):
+        pytest.skip("root reads every file")
+    finding = doctor.finds("unreadable-entries", cache)
+    assert finding["files"] == [entry.name]
+    shown = run_cli("verify", "-C", cache)
+    assert shown.returncode == 1
+    assert "--fix" not in shown.stdout + shown.stderr
+
+
 def test_slow_cap(doctor: Doctor, cache: Path) -> None:
     entry = next(cache.glob("*-cache"))
     for number in range(5000):

@@ -392,7 +392,7 @@ def test_hits_are_compared_with_what_their_module_had_before() -> None:
         "in full: jaxcache explain -C cache jit_step-bbbbbbbbbbbb",
         "and 1 helper of JAX, such as jit_sin: 1 compiled for the first time (--all lists them)",
     ]
-    said = "2 of 2 hit now; the rows show why they were compiled"
+    said = "2 of 2 hit now; the rows show why they were compiled when they were written"
     assert explain_view(found, "cache").notes == [said]
 
     anew = replace(helper, key="jit_sin-" + "d" * 64)

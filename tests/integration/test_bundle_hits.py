@@ -119,6 +119,6 @@ def test_portable_entries_hit_on_a_condition(
             f"{bound} of {bound + portable} will miss at another path: "
         )
         only = (
-            f"{portable} entries whose keys leave the cache directory out can hit only {condition}"
+            f"{portable} entries without the cache directory in their keys can hit only {condition}"
         )
         assert only in pushed.stderr

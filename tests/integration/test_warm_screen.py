@@ -191,7 +191,9 @@ def test_beside_entries_of_jax_alone_each_miss_has_a_reason(
     done = run_in_process(words, env=env, cwd=tmp_path)
     assert done.returncode == 0
     hits, _, asked = done.stderr.splitlines()[-1].partition(" of ")
-    assert asked == f"{hits} hit now; the rows show why they were compiled", done.stderr
+    assert (
+        asked == f"{hits} hit now; the rows show why they were compiled when they were written"
+    ), done.stderr
     assert any(line.startswith("jit_train\tcomputation\t") for line in done.stdout.splitlines())
     done = run_in_process([*words[:5], "--json", *words[5:]], env=env, cwd=tmp_path)
     past = json.loads(done.stdout)["hits"]

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from jaxcache.cache.doctor.inputs import Facts, Finding, install_into
+from jaxcache.cache.verify.run_checks import CORRUPT
 from jaxcache.entry.names import FileKind
 from jaxcache.entry.releases import ATIME_REQUIRED
 from jaxcache.units import format_command, format_count, format_size
@@ -201,11 +202,10 @@ def find_threshold(facts: Facts) -> Iterator[Finding]:
 
 def find_damage(facts: Facts) -> Iterator[Finding]:
     """Files that are visibly broken; JAX never replaces an entry that exists."""
-    kinds = {"empty", "truncated", "bad-codec", "bad-header", "bad-payload", "unreadable"}
-    files = dict.fromkeys(p.file for p in facts.cache.problems if p.kind in kinds)
+    files = dict.fromkeys(p.file for p in facts.cache.problems if p.kind in CORRUPT)
     for entry in facts.cache.entries:
         contents = facts.cache.contents.get(entry.key)
-        if contents and any(kind in kinds for kind, _ in contents.problems):
+        if contents and any(kind in CORRUPT for kind, _ in contents.problems):
             files[entry.file] = None
     if files:
         yield Finding(
@@ -214,6 +214,20 @@ def find_damage(facts: Facts) -> Iterator[Finding]:
             f"{format_count(len(files), 'entry')} that cannot be read",
             "JAX warns and compiles at every run, and never replaces them",
             format_command("verify --fix", facts.cache.path),
+            files=tuple(files),
+        )
+
+
+def find_unreadable(facts: Facts) -> Iterator[Finding]:
+    """Files that this user may not read."""
+    files = dict.fromkeys(p.file for p in facts.cache.problems if p.kind == "unreadable")
+    if files:
+        yield Finding(
+            "unreadable-entries",
+            "problem",
+            f"{format_count(len(files), 'file')} that you may not read",
+            "JAX warns and compiles at every run",
+            "give yourself the permission (chmod, chown), or use a cache of your own",
             files=tuple(files),
         )
 

@@ -42,7 +42,8 @@ def start() -> None:
     try:
         _, after = read_variable(text)
     except ValueError as error:
-        print(f"jaxcache: no guard: {error}", file=sys.stderr)
+        print(f"jaxcache: this program runs without a guard: {error}", file=sys.stderr)
+        os.environ.pop(VARIABLE)  # reported once, also where the program calls warmed_up()
         return
     if after is not None:
         timer = threading.Timer(after, warmed_up)
@@ -68,7 +69,7 @@ def warmed_up() -> "CompileGuard | None":
             try:
                 _armed = read_variable(text)[0].__enter__()
             except Exception as error:
-                print(f"jaxcache: no guard: {error}", file=sys.stderr)
+                print(f"jaxcache: this program runs without a guard: {error}", file=sys.stderr)
         return _armed
 
 
