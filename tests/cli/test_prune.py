@@ -326,14 +326,14 @@ def test_a_person_is_told_how_to_keep_the_bound(
     code, shown = on_terminal(cache, tmp_path, "", *line)
     assert code == 0
     told = " ".join(shown.split())
-    assert told.count("now, not from now on") == 1
+    assert told.count("the cache can grow again") == 1
     assert "JAXCACHE_LIVE=1 JAXCACHE_LIVE_MAX_SIZE=20000" in told
     assert "JAX_COMPILATION_CACHE_MAX_SIZE=20000 (JAX needs the package filelock for it)" in told
     for more in ("--quiet", "--json", "--dry-run"):
-        assert "from now on" not in on_terminal(cache, tmp_path, "", *line, more)[1]
-    assert "from now on" not in run_cli(*line, "-C", cache).stderr
+        assert "can grow again" not in on_terminal(cache, tmp_path, "", *line, more)[1]
+    assert "can grow again" not in run_cli(*line, "-C", cache).stderr
     assert (
-        "from now on" not in on_terminal(cache, tmp_path, "", "prune", "--max-entries=1", "-y")[1]
+        "can grow again" not in on_terminal(cache, tmp_path, "", "prune", "--max-entries=1", "-y")[1]
     )
 
 
