@@ -333,7 +333,8 @@ def test_a_person_is_told_how_to_keep_the_bound(
         assert "can grow again" not in on_terminal(cache, tmp_path, "", *line, more)[1]
     assert "can grow again" not in run_cli(*line, "-C", cache).stderr
     assert (
-        "can grow again" not in on_terminal(cache, tmp_path, "", "prune", "--max-entries=1", "-y")[1]
+        "can grow again"
+        not in on_terminal(cache, tmp_path, "", "prune", "--max-entries=1", "-y")[1]
     )
 
 
