@@ -32,7 +32,7 @@ _WITNESSES: dict[UseSource, str] = {
     UseSource.JAX: ", by JAX's own dates of use",
     UseSource.FILE_SYSTEM: ", by the access times of their files",
     UseSource.LEDGER: ": the ledger records only runs under jaxcache",
-    UseSource.NOBODY: ": no record of uses",
+    UseSource.NONE: ": no record of uses",
 }
 
 

@@ -23,14 +23,14 @@ from jaxcache.model import Entry
 
 
 class UseSource(StrEnum):
-    """The evidence that an entry was not used."""
+    """The source that recorded the uses; it proves that the other entries were not used."""
 
     JAX = "jax"
     """It dates reads itself: under a size cap, and up to 0.5.0 always."""
     FILE_SYSTEM = "file-system"
     LEDGER = "ledger"
     """It has uses, but not those of programs outside jaxcache: the other entries are unknown."""
-    NOBODY = "nobody"
+    NONE = "nobody"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def classify_usage(scan_result: Scan, ledger: Ledger, baseline: Baseline | None)
         saved_seconds += max(0.0, (uses.saved_seconds or 0.0) - baseline.saved_seconds)
     return Usage(
         **{name: tuple(entries) for name, entries in lists.items()},
-        witness=witness if compared else UseSource.NOBODY,
+        witness=witness if compared else UseSource.NONE,
         unrecorded=tuple(e.key for e in unrecorded),
         saved_seconds=saved_seconds,
         new_seconds=math.fsum(e.compile_seconds or 0.0 for e in lists["new"]),
@@ -135,7 +135,7 @@ def _best_source(
         return UseSource.FILE_SYSTEM
     if recorded & {e.key for e in entries}:
         return UseSource.LEDGER
-    return UseSource.NOBODY
+    return UseSource.NONE
 
 
 def _would_record(witness: UseSource, before: EntryBefore) -> bool:
