@@ -1,6 +1,7 @@
 """``ls`` as a view."""
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from jaxcache.cache.listing import Listing, group_entries
@@ -34,7 +35,8 @@ def listing_view(
     keys = [e.key for e in listing.entries]
     table = Table(columns := _entry_columns(listing.entries, now_ns, long=long), rows)
     if long:
-        table = Table(columns, rows, below=lambda e: (e.signature, e.source))
+        differing = differing_arguments(listing.entries)
+        table = Table(columns, rows, below=lambda e: (differing.get(e.key, e.signature), e.source))
     if group_by:
         rows = document["groups"] = group_entries(listing.entries, group_by)[:limit]
         columns = group_columns(group_by, now_ns)
@@ -54,6 +56,29 @@ def listing_view(
         yield line
 
     return View(document, rows, columns, keys, page=page(), notes=_notes(listing))
+
+
+def differing_arguments(entries: Iterable[Entry]) -> dict[str, str]:
+    """Return signatures by key that begin with the arguments in which entries of a module differ.
+
+    Entries whose module has one signature, or signatures of several lengths, are left out.
+    """
+    modules: defaultdict[str, dict[str, list[str]]] = defaultdict(dict)
+    for entry in entries:
+        if entry.signature and " → " in entry.signature:
+            modules[entry.module][entry.key] = entry.signature.partition(" → ")[0].split(", ")
+    signatures = {}
+    for rows in modules.values():
+        if len({len(row) for row in rows.values()}) != 1:
+            continue
+        columns = enumerate(zip(*rows.values(), strict=True))
+        numbers = [number for number, column in columns if len(set(column)) > 1]
+        if not numbers or numbers == [0]:
+            continue
+        for key, types in rows.items():
+            first = ", ".join(f"argument {n} {types[n]}" for n in numbers)
+            signatures[key] = f"{first}; all: {', '.join(types)}"
+    return signatures
 
 
 def _notes(listing: Listing) -> Iterator[str]:

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ import pytest
 import zstandard
 from conftest import CORPUS, RunCli, clean_environment
 
+import jaxcache
 from jaxcache.cache.ledger.record import COMPILE, Event
 from jaxcache.cache.ledger.segments import append
+from jaxcache.render.listing import differing_arguments
 from jaxcache.store.local import LocalStore
 
 HASH = "ab" * 32
@@ -358,3 +361,17 @@ def test_a_reader_that_leaves_early_is_no_error(cache: Path, tmp_path: Path) -> 
         assert child.stderr.read() == b""
         child.stderr.close()
         assert child.wait() == 0
+
+
+def test_a_signature_begins_with_the_argument_in_which_entries_of_a_module_differ(
+    cache: Path,
+) -> None:
+    entry = next(jaxcache.open(cache).entries())
+    many = ", ".join(["f32[512,128]"] * 30)
+    others = [
+        replace(entry, key=f"jit_f-{n}", module="jit_f", signature=f"{many}, s32[1,{n}] → s32[1]")
+        for n in (16, 32)
+    ]
+    first = differing_arguments([entry, *others])
+    assert set(first) == {"jit_f-16", "jit_f-32"}
+    assert first["jit_f-32"].startswith("argument 30 s32[1,32]; all: f32[512,128], ")

@@ -1,12 +1,14 @@
 """``explain`` between two FX graphs: by the hashes of their keys' parts."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from conftest import RunCli
 
 import jaxcache
+from jaxcache.layouts.torch.graph import decode_graph
 
 
 def explain(run_cli: RunCli, cache: Path, *keys: str, code: int = 0) -> Any:
@@ -95,3 +97,13 @@ def test_a_function_with_several_keys_is_counted_and_explained(
     page = run_cli("explain", "--churn", "-C", torch_cache, env={"COLUMNS": "100"})
     assert page.stdout.split("\t")[:2] == ["scale", "2"]
     assert [c.module for c in jaxcache.open(torch_cache).churn()] == ["scale"]
+
+
+def test_the_program_of_a_large_model_is_kept_whole(golden: Path) -> None:
+    file = next(p for p in (golden / "fxgraph").rglob("*") if p.is_file() and p.suffix != ".lock")
+    program = "\n".join(f"def forward_{n}(self): pass" for n in range(1000))
+    key_line = f"[{'a' * 51}] gm: {program}"
+    (component,) = replace(
+        decode_graph(file.read_bytes(), "fxgraph"), key_lines=(key_line,)
+    ).components
+    assert component.text == program

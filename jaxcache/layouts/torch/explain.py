@@ -24,6 +24,8 @@ from jaxcache.store.base import MissingError, Store
 
 _PROGRAM = "gm"
 _SHOWN_CHARACTERS = 200
+#: Lines of a program that are aligned, from the first that differs.
+_COMPARED_LINES = 200
 #: FX graphs among which the nearest is looked for without being asked: each takes 4 ms at most.
 _MOST_COMPARED = 200
 #: What a part of a key is about, and what to do where it differs; the first that fits counts.
@@ -239,6 +241,10 @@ def _changed_lines(old: Component | None, new: Component | None) -> tuple[str | 
     """The first lines of two programs that differ."""
     before = old.text.splitlines() if old else []
     after = new.text.splitlines() if new else []
+    pairs = enumerate(zip(before, after, strict=False))
+    start = next((n for n, (a, b) in pairs if a != b), min(len(before), len(after)))
+    before = before[start : start + _COMPARED_LINES]
+    after = after[start : start + _COMPARED_LINES]
     for tag, i, j, k, m in difflib.SequenceMatcher(None, before, after, False).get_opcodes():
         if tag != "equal":
             return " ".join(before[i:j]).strip()[:400], " ".join(after[k:m]).strip()[:400]

@@ -66,6 +66,8 @@ _SHORT_DTYPES = re.compile(r"(float|bfloat|int|uint|complex)(\d+)")
 _SHOWN_GLOBALS = 5
 #: Shown of a text from an entry, which may be as long as the entry.
 _SHOWN_CHARACTERS = 2_000
+#: Kept of a part of a key, such as the program: enough for the graph of a large model.
+_COMPONENT_CHARACTERS = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,7 @@ class Graph(GraphFacts):
         """FX: the parts of its key."""
         matches = ((line, _LINE.match(line)) for line in self.key_lines)
         return tuple(
-            Component(match[2], match[1], line[match.end() :][:_SHOWN_CHARACTERS])
+            Component(match[2], match[1], line[match.end() :][:_COMPONENT_CHARACTERS])
             for line, match in matches
             if match
         )
