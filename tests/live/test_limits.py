@@ -114,7 +114,7 @@ class StubTiers:
     def last_writable(self) -> Tier:
         return self._tier
 
-    def find(self, _: str, *, fresh: bool) -> tuple[None, str]:
+    def lookup(self, _: str, *, fresh: bool) -> tuple[None, str]:
         self.looks += fresh
         return None, ""
 

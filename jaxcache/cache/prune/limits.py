@@ -53,13 +53,19 @@ def choose_for_limits(
     entries: int,
     options: PruneOptions,
     now_ns: int,
+    young: Sequence[tuple[RemovableItem, RemovalReason]] = (),
 ) -> list[tuple[RemovableItem, RemovalReason]]:
     """Choose what is removed to meet the bounds, in order, as if no item were too young.
 
     A young item of the choice stays for the next time. If others went in its place, a bound that
     young entries block would cost all older ones, however valuable.
+
+    Args:
+        young: what other rules would remove if it were older.
     """
     trial = builder.copy()
+    for item, reason in young:
+        trial.take(item, reason)
     chosen: list[tuple[RemovableItem, RemovalReason]] = []
 
     def take(item: RemovableItem, reason: RemovalReason) -> list[Removal]:
@@ -93,7 +99,7 @@ def choose_for_limits(
             for candidate in order:
                 if excess > 0:  # else what several had needed became free
                     excess -= freed_bytes(take(pool[candidate.name], "max-size"))
-    for item, _ in chosen:
+    for item, _ in (*chosen, *young):
         item.reason = None
     return chosen
 
