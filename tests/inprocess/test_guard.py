@@ -1,6 +1,8 @@
 """``jaxcache.guard()`` refuses compiles before XLA is called, and leaves JAX as it was."""
 
 import json
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -303,6 +305,18 @@ def test_the_variable_arms_a_process(run_inside: RunInside) -> None:
 
 def test_without_the_variable_nothing_is_armed(run_inside: RunInside) -> None:
     assert run_inside(ARMED) == {"before": True, "after": "compiled"}
+
+
+def test_a_variable_of_another_form_is_reported_once(inside_python: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [inside_python, "-c", "import jax, jaxcache; jaxcache.warmed_up()"],
+        env={**os.environ, "JAXCACHE_GUARD": "comple:raise"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr.count("runs without a guard: JAXCACHE_GUARD must be") == 1
 
 
 def test_run_guard_needs_no_jaxcache_beside_jax(

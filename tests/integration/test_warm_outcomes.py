@@ -207,6 +207,7 @@ def write_bytes(self, data):
     raise OSError(errno.ENOSPC, "No space left on device")
 pathlib.Path.write_bytes = write_bytes
 """,
+        code=1,  # nothing was cached
     )
     assert outcomes(document) == {("error", "write-error")}
     assert "No space left" in only(document, "jit_step")["detail"]

@@ -51,7 +51,8 @@ def test_a_module_a_folder_and_a_notebook(
 
 def test_python_that_looks_like_magics_runs_without_ipython(tmp_path: Path) -> None:
     cell = "text = ('%d steps'\n        % 3)\nmore = '''\n!kept\n'''\nprint(text, more)\n"
-    (tmp_path / "train.ipynb").write_text(notebook(cell, "%precision 3\nprint('ran')\n"))
+    cells = (cell, "%precision 3\nprint('ran')\n", "%%jaxcache\n!true\nprint('own')\n")
+    (tmp_path / "train.ipynb").write_text(notebook(*cells))
     injected = REPOSITORY / "jaxcache" / "injected"
     script = f"""
 import sys
@@ -64,8 +65,8 @@ sys.exit(run_notebook.main())
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False
     )
-    assert (done.returncode, done.stdout) == (0, "3 steps \n!kept\n\nran\n"), done.stderr
-    assert "1 lines with magics" in done.stderr
+    assert (done.returncode, done.stdout) == (0, "3 steps \n!kept\n\nran\nown\n"), done.stderr
+    assert "3 lines with magics" in done.stderr
 
 
 def test_run_takes_processes(
