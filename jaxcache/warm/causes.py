@@ -52,8 +52,8 @@ def path_note(modules: Iterable[CompileFinished], jax_version: str | None) -> It
             if hashed and (path := origin.written_in_cache_dir):
                 release = ".".join((jax_version or "").split(".")[:2])
                 yield (
-                    "these entries hit only if JAX_COMPILATION_CACHE_DIR has exactly this text: "
-                    f"{shlex.quote(path)} (keys of jax {release} contain it); fill with --portable "
+                    f"these entries hit only with JAX_COMPILATION_CACHE_DIR={shlex.quote(path)}, "
+                    f"exactly this text (keys of jax {release} contain it); fill with --portable "
                     "if the cache will be moved"
                 )
 
