@@ -286,7 +286,7 @@ def _require_compatible(bundle: Bundle, outlooks: Compatibility) -> None:
         raise JaxcacheError(
             f"not everything in {bundle.name} will hit here: {forecast_line(outlooks)}",
             code="incompatible",
-            hint="import without --require-compatible, or do what the message says first",
+            hint="change what the message names, or import without --require-compatible",
         )
 
 

@@ -45,7 +45,7 @@ def hold_lockfile(folder: int, *, timeout_seconds: float, keep: bool = False) ->
     try:
         yield True
     finally:
-        if is_new and not keep:  # while it is still held, so that nobody else holds what goes
+        if is_new and not keep:  # while it is held, so that nobody takes a file that is removed
             with contextlib.suppress(OSError):
                 os.unlink(LOCKFILE, dir_fd=folder)
         os.close(fd)

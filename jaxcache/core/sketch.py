@@ -40,9 +40,7 @@ _SHARDING = re.compile(r'(?:mhlo|sdy)\.sharding = ("[^"]*"|#sdy\.sharding<[^>]*>
 _NUMBERED = re.compile(r"_\d+$")
 _TYPE = re.compile(r"tensor<((?:\d+x|\?x)*)([^<>x,]+(?:<[^<>]*>)?)[^<>]*>")
 #: Files of libraries, among the frames of a location.
-_LIBRARY = re.compile(
-    r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python3[^/\\]*[/\\]|^<frozen "
-)
+_LIBRARY = re.compile(r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python3[^/\\]*[/\\]|^<")
 #: Private functions that hold code of the user's, whatever they are called.
 _BODIES = frozenset({"closed_call", "checkpoint", "core_call", "remat", "None", "shmap_body"})
 _RETURNS = frozenset({"stablehlo.return", "func.return", "sdy.return"})

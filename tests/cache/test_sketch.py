@@ -66,6 +66,12 @@ def test_operations_belong_to_the_innermost_line_of_the_user() -> None:
     ]
 
 
+def test_generated_code_is_not_a_line_of_the_user() -> None:
+    """The ``__init__`` of a dataclass is in ``<string>``, between the user's line and a library."""
+    path = "/v/lib/python3.11/site-packages/optax/update.py"
+    assert {line.file for line in sketch(MODULE.replace(path, "<string>")).lines} == {"/u/train.py"}
+
+
 def test_a_function_of_jax_counts_where_it_is_called_and_not_where_it_was_traced() -> None:
     assert 99 not in {line.line for line in sketch().lines}
     other = sketch(MODULE.replace("stablehlo.maximum", "stablehlo.minimum"))

@@ -23,7 +23,7 @@ def explain_given(words: Sequence[str], path: str, *, explicit: bool = True) -> 
         explicit: that cache was named, so it must be there.
 
     Raises:
-        UsageError: a text that names no file, and there is no cache.
+        UsageError: a text names no file, and the cache does not exist.
         JaxcacheError: ``no-match``, ``ambiguous-key``
         NoCacheError
     """

@@ -45,8 +45,11 @@ class _Change:
 
     @property
     def is_in_library(self) -> bool:
-        """Whether no function of the user's is on the stack of the operations."""
-        return is_library(self.place.file)
+        """Whether no function of the user's is on the stack of the operations.
+
+        ``<string>`` is a program of ``python -c``, where no file is on the stack.
+        """
+        return is_library(self.place.file) and not self.place.file.startswith("<")
 
     @property
     def is_placed(self) -> bool:

@@ -129,7 +129,7 @@ def plan_notes(plan: "PrunePlan") -> Iterator[str]:
     if plan.fixed_bytes > most * _NOTABLE:
         size = format_size(plan.fixed_bytes)
         others = plan.options.other_kinds if plan.options else ""
-        remove = f"; {others} removes what may go of them" if others else ""
+        remove = f"; {others} removes those that it may remove" if others else ""
         yield f"{size} of {format_size(int(most))} are files other than entries{remove}"
     for reason in plan.unmet:
         bound = "the limit"

@@ -15,6 +15,7 @@ VARIABLE = "JAXCACHE_GUARD"
 _FORM = "ON:ACTION[:SECONDS] such as compile:raise or load:warn:60"
 _NAME = "injected.guard.environment"
 _armed: "CompileGuard | None" = None
+_is_reported = False
 _lock = threading.Lock()
 
 
@@ -36,6 +37,7 @@ def read_variable(text: str) -> "tuple[CompileGuard, float | None]":
 
 def start() -> None:
     """Begin to count the seconds, where the variable gives any; never raises."""
+    global _is_reported
     text = os.environ.get(VARIABLE)
     if not text or _first_copy() is not sys.modules[__name__]:
         return
@@ -43,7 +45,7 @@ def start() -> None:
         _, after = read_variable(text)
     except ValueError as error:
         print(f"jaxcache: this program runs without a guard: {error}", file=sys.stderr)
-        os.environ.pop(VARIABLE)  # reported once, also where the program calls warmed_up()
+        _is_reported = True
         return
     if after is not None:
         timer = threading.Timer(after, warmed_up)
@@ -65,7 +67,7 @@ def warmed_up() -> "CompileGuard | None":
         armed: CompileGuard | None = first.warmed_up()
         return armed
     with _lock:
-        if _armed is None and (text := os.environ.get(VARIABLE)):
+        if _armed is None and not _is_reported and (text := os.environ.get(VARIABLE)):
             try:
                 _armed = read_variable(text)[0].__enter__()
             except Exception as error:
