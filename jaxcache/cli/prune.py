@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxcache.cli.opening import open_cache
 from jaxcache.cli.options import Format, Output, require_writable
-from jaxcache.cli.root import find_root, prune_root
+from jaxcache.cli.root import Root, find_root
 from jaxcache.errors import ExitCode, UsageError
 from jaxcache.options import CacheLocation, ConfirmOptions, PruneOptions, RemovalOptions
 from jaxcache.store.location import index_directory
@@ -51,7 +51,7 @@ def prune(
     form = output.form
     options.check()
     if root := find_root(place):
-        return prune_root(root, options, place, consent, form)
+        return _prune_root(root, options, place, consent, form)
     opened = open_cache(place.cache_dir, place.layout)
     with progress_bar("reading entries") as progress:
         plan = plan_cache_prune(*opened, options, progress=progress, **_planning())
@@ -102,7 +102,7 @@ def _carry_out(opened: "Opened", plan: "PrunePlan", form: Format, consent: Confi
         consent.check()
         require_writable(opened.store)
         if not consent.yes:
-            ask(plan)
+            _ask(plan)
     with progress_bar("removing") as progress:
         done = remove(
             opened.store, plan.removals, file_lock=opened.layout.file_lock, progress=progress
@@ -113,9 +113,58 @@ def _carry_out(opened: "Opened", plan: "PrunePlan", form: Format, consent: Confi
     return ExitCode.PARTIAL if done.failed or plan.unmet else ExitCode.DONE
 
 
-def ask(plan: "PrunePlan") -> None:
+def _prune_root(
+    root: Root, options: PruneOptions, place: CacheLocation, consent: ConfirmOptions, form: Format
+) -> int:
+    """Prune all caches with one limit over their sum; return the exit code.
+
+    Raises:
+        JaxcacheError: as for one cache.
+    """
+    from jaxcache.cache.prune.removal import Execution
+    from jaxcache.cache.prune.several_caches import (
+        Member,
+        plan_prune_of_several,
+        remove_emptied,
+        remove_from_several,
+    )
+    from jaxcache.cli.output import emit
+    from jaxcache.cli.terminal.progress import progress_bar
+    from jaxcache.render.root import prune_of_root_view
+
+    members = {name: Member(*root.open(name, place.layout)) for name in root.names}
+    now_ns = time.time_ns()
+    with progress_bar("reading entries"):
+        plan = plan_prune_of_several(
+            root.path,
+            members,
+            options,
+            index_directory=index_directory(),
+            now_ns=now_ns,
+            workers=available_cores(),
+        )
+    done: Execution | None = None
+    gone: tuple[str, ...] = ()
+    if plan.removals:
+        for name in {removal.file.name.rpartition("/")[0] for removal in plan.removals}:
+            if name in members:
+                require_writable(members[name].store)
+    if not consent.dry_run:
+        if plan.removals:
+            consent.check()
+            if not consent.yes:
+                _ask(plan)
+        with progress_bar("removing"):
+            done = remove_from_several(members, plan.removals)
+        if options.by_age:
+            gone = remove_emptied(members, done.removed)
+    emit(form, prune_of_root_view(plan, done, gone, now_ns=now_ns, listed=consent.yes))
+    return ExitCode.PARTIAL if plan.unmet or (done and done.failed) else ExitCode.DONE
+
+
+def _ask(plan: "PrunePlan") -> None:
     """Show what a plan removes, and ask whether to go ahead."""
-    from jaxcache.cache.prune.removal import plan_notes
+    from jaxcache.cache.prune.plan import plan_notes
     from jaxcache.cli.output import note
     from jaxcache.cli.terminal import confirm
     from jaxcache.render.prune import removals_table

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxcache.cli.opening import Opened, open_cache
-from jaxcache.cli.options import Format, require_writable
+from jaxcache.cli.options import Format
 from jaxcache.errors import ExitCode, JaxcacheError
-from jaxcache.options import CacheLocation, ConfirmOptions, ListOptions, PruneOptions, VerifyOptions
+from jaxcache.options import CacheLocation, ListOptions
 from jaxcache.options.run import DoctorOptions
 from jaxcache.store.location import index_directory, locate_cache
 from jaxcache.units import available_cores
@@ -114,78 +114,6 @@ def _print_sums(root: Root, rows: "list[CacheSums]", form: Format, *, measured: 
 
     sums = RootSums(root.path, tuple(rows))
     emit(form, sums_view(sums, now_ns=time.time_ns(), measured=measured))
-
-
-def verify_root(
-    root: Root,
-    options: VerifyOptions,
-    place: CacheLocation,
-    consent: ConfirmOptions,
-    form: Format,
-    *,
-    fix: bool,
-) -> int:
-    """Verify each cache; with ``fix``, repair each; return the exit code."""
-    from jaxcache.cli.output import emit
-    from jaxcache.cli.verify import end_code, verify_cache
-    from jaxcache.render.root import verification_of_root_view
-
-    verifications = {
-        name: verify_cache(root.open(name, place.layout), options, consent, fix=fix, name=name)
-        for name in root.names
-    }
-    emit(form, verification_of_root_view(root.path, verifications))
-    return max(end_code(*one) for one in verifications.values())
-
-
-def prune_root(
-    root: Root, options: PruneOptions, place: CacheLocation, consent: ConfirmOptions, form: Format
-) -> int:
-    """Prune all caches with one limit over their sum; return the exit code.
-
-    Raises:
-        JaxcacheError: as for one cache.
-    """
-    from jaxcache.cache.prune.removal import Execution
-    from jaxcache.cache.prune.several_caches import (
-        Member,
-        plan_prune_of_several,
-        remove_emptied,
-        remove_from_several,
-    )
-    from jaxcache.cli.output import emit
-    from jaxcache.cli.prune import ask
-    from jaxcache.cli.terminal.progress import progress_bar
-    from jaxcache.render.root import prune_of_root_view
-
-    members = {name: Member(*root.open(name, place.layout)) for name in root.names}
-    now_ns = time.time_ns()
-    with progress_bar("reading entries"):
-        plan = plan_prune_of_several(
-            root.path,
-            members,
-            options,
-            index_directory=index_directory(),
-            now_ns=now_ns,
-            workers=available_cores(),
-        )
-    done: Execution | None = None
-    gone: tuple[str, ...] = ()
-    if plan.removals:
-        for name in {removal.file.name.rpartition("/")[0] for removal in plan.removals}:
-            if name in members:
-                require_writable(members[name].store)
-    if not consent.dry_run:
-        if plan.removals:
-            consent.check()
-            if not consent.yes:
-                ask(plan)
-        with progress_bar("removing"):
-            done = remove_from_several(members, plan.removals)
-        if options.by_age:
-            gone = remove_emptied(members, done.removed)
-    emit(form, prune_of_root_view(plan, done, gone, now_ns=now_ns, listed=consent.yes))
-    return ExitCode.PARTIAL if plan.unmet or (done and done.failed) else ExitCode.DONE
 
 
 def diagnose_root(root: Root, options: DoctorOptions, form: Format, *, dry_run: bool) -> int:

@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 
-from jaxcache.cache.prune.plan import PrunePlan
+from jaxcache.cache.prune.plan import PrunePlan, plan_notes
 from jaxcache.cache.prune.removal import (
     Execution,
     Removal,
     count_entries,
     freed_bytes,
     lost_compile_seconds,
-    plan_notes,
 )
 from jaxcache.render.columns import removal_name, size_column, text_column, used_column
 from jaxcache.render.view import Column, Table, View

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from jaxcache.cache.index import Index
 from jaxcache.cache.listing import Listing, list_cache
-from jaxcache.cache.remembered_stats import RememberedStats
-from jaxcache.cache.stats import count_cache
+from jaxcache.cache.stats import RememberedStats, count_cache
 from jaxcache.layouts import load_layout
 from jaxcache.options import ListOptions
 from jaxcache.store.local import LocalStore
@@ -207,7 +206,7 @@ def test_a_damaged_index_counts_as_absent(
 
 @pytest.fixture
 def small_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jaxcache.cache.remembered_stats._WORTH_KEEPING", 1)
+    monkeypatch.setattr("jaxcache.cache.stats._WORTH_KEEPING", 1)
 
 
 @pytest.mark.usefixtures("small_snapshots")

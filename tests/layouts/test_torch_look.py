@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 from conftest import RunCli, first_file
 
-from jaxcache.cache.remembered_stats import RememberedStats
 from jaxcache.cache.sidefile import read_checked, write_checked
-from jaxcache.cache.stats import count_cache
+from jaxcache.cache.stats import RememberedStats, count_cache
 from jaxcache.layouts import load_layout
 from jaxcache.layouts.torch.scan import GraphIndex
 from jaxcache.store.local import LocalStore
@@ -272,7 +271,7 @@ def test_show_refuses_what_is_for_jax(run_cli: RunCli, golden: Path) -> None:
 def test_the_statistics_of_an_unchanged_cache_are_remembered(
     torch_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jaxcache.cache.remembered_stats._WORTH_KEEPING", 1)
+    monkeypatch.setattr("jaxcache.cache.stats._WORTH_KEEPING", 1)
     store, layout, now_ns = LocalStore(torch_cache), load_layout("torch"), time.time_ns()
     first = count_cache(store, layout, tmp_path / "i", now_ns=now_ns)
     snapshot = RememberedStats(tmp_path / "i", store.url, layout, now_ns=now_ns)

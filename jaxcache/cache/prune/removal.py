@@ -1,15 +1,12 @@
 """Removals with their reasons, as ``prune`` and ``rm`` plan and report them."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from jaxcache.model import FileInfo, result_repr, short_repr
-from jaxcache.units import format_compiling, format_count, format_duration, format_size
-
-if TYPE_CHECKING:
-    from jaxcache.cache.prune.plan import PrunePlan
+from jaxcache.units import format_compiling, format_count, format_size
 
 #: Why something goes; part of the JSON contract (``prune``: ``removed[].reason``).
 RemovalReason = Literal[
@@ -17,8 +14,6 @@ RemovalReason = Literal[
     "legacy", "untuned", "orphan-atime", "temp-file", "quarantine", "requested", "duplicate",
     "unreferenced",
 ]  # fmt: skip
-#: The share of ``--max-size`` that files other than entries may take without a note.
-_NOTABLE = 0.1
 #: What goes: an entry, or one file of another kind.
 RemovalKind = Literal[
     "entry", "side-cache", "orphan-atime", "temp-file", "quarantine", "generated-code",
@@ -111,43 +106,3 @@ def describe(removed: Sequence[Removal], verb: str) -> str:
     freed = format_size(freed_bytes(removed))
     cost = f", {lost}" if entries else ""
     return f"{verb} {' and '.join(parts)} ({freed}{cost})"
-
-
-def plan_notes(plan: "PrunePlan") -> Iterator[str]:
-    """Yield the bounds that cannot be met, and what a rule or bound names but stays, with why."""
-    holds = ", ".join(_hold(plan, why, count) for why, count in plan.held.items())
-    if not plan.unmet and plan.protected:
-        yield f"not removed: {holds or format_count(plan.protected, 'entry')}"
-    if plan.used_again and plan.removals:
-        again = format_count(plan.used_again, "entry")
-        yield f"not removed: {again} written long ago, but used since (jaxcache ls shows when)"
-    undated = plan.evidence.get("mtime", 0)
-    if undated and not plan.records_reads:
-        entries = format_count(sum(plan.evidence.values()), "entry")
-        yield f"{undated:,} of {entries} chosen by the date of writing: nothing recorded a use"
-    most = (plan.options.max_size_bytes if plan.options else None) or math.inf
-    if plan.fixed_bytes > most * _NOTABLE:
-        size = format_size(plan.fixed_bytes)
-        others = plan.options.other_kinds if plan.options else ""
-        remove = f"; {others} removes those that it may remove" if others else ""
-        yield f"{size} of {format_size(int(most))} are files other than entries{remove}"
-    for reason in plan.unmet:
-        bound = "the limit"
-        if plan.options and reason == "max-size":
-            bound = format_size(plan.options.max_size_bytes or 0)
-        elif plan.options:
-            bound = format_count(plan.options.max_entries or 0, "entry")
-        yield f"cannot reach {bound}: {holds or 'nothing else may be removed'}"
-
-
-def _hold(plan: "PrunePlan", why: Hold, count: int) -> str:
-    entries = f"{format_count(count, 'entry')} {'is' if count == 1 else 'are'}"
-    if why == "kept":
-        keep, filters = (plan.options.keep, plan.options.filters) if plan.options else ((), ())
-        by = {"kept by --keep": keep, "outside --filter": filters}
-        return f"{entries} {' or '.join(text for text, applies in by.items() if applies) or 'kept'}"
-    if why == "pinned":
-        return f"{entries} pinned (jaxcache pin lists them)"
-    seconds = plan.options.grace_seconds if plan.options else 0
-    grace = f"{seconds:g} s" if seconds < 120 else format_duration(seconds)
-    return f"{entries} younger than {grace} (--grace 0s removes them)"
