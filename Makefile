@@ -112,6 +112,7 @@ FAULTS ?=
 faults: $(STAMP)
 	PYTHONPATH=.:tests $(BIN)/python -m faults $(FAULTS)
 	PYTHONPATH=.:tests $(BIN)/python -m faults.with_jax $(BIN)/python
+	PYTHONPATH=.:tests $(BIN)/python -m faults.with_live
 
 # Completions and manual come out the same under every Typer that pyproject.toml admits.
 TYPERS ?= 0.26 0.27 0.28

@@ -102,14 +102,14 @@ class Counters:
         Raises:
             OSError: the directory cannot be written.
         """
-        from ..core.lock import open_lock, try_lock
+        from ..core.lock import open_lock, try_lock_where_possible
         from .files import own_directory_of
 
         with own_directory_of(root, "live") as folder:
             fd, _ = open_lock(folder, "totals.lock")
             try:
                 deadline = time.monotonic() + wait_seconds
-                while not try_lock(fd):
+                while not try_lock_where_possible(fd):
                     if time.monotonic() >= deadline:
                         return
                     time.sleep(0.005)

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from ..core.atomic import open_directory, remove_if_abandoned
 from ..core.eviction import Candidate, estimate_hits, rank_by_value
-from ..core.lock import open_lock, try_lock
+from ..core.lock import open_lock, try_lock_where_possible
 from ..core.names import ATIME_SUFFIX, CACHE_SUFFIX, TEMP_PREFIX, ends_key
 from ..core.use import FileDates, LastUses, find_reads, find_writes, mean_seconds, saved_seconds
 from .files import jax_lock, own_directory_of, read_start, remove_entry
@@ -120,7 +120,7 @@ class Evictor:
         with own_directory_of(self._root, "live") as folder:
             fd, _ = open_lock(folder, "sweep")
         try:
-            if not try_lock(fd):
+            if not try_lock_where_possible(fd):
                 return  # another process is at it
             before = self._bytes, self._entries
             files, stamps = self._look()

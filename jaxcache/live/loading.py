@@ -42,7 +42,7 @@ class Loading:
                 this one died.
 
         Raises:
-            OSError: the directory cannot be written; nothing is remembered then.
+            OSError: the directory cannot be written or has no locks; nothing is remembered then.
         """
         with self._lock:
             if self._fd < 0:
@@ -86,6 +86,8 @@ class Loading:
                 os.replace(hidden, self._name, src_dir_fd=folder, dst_dir_fd=folder)
             except OSError:
                 os.close(fd)
+                with contextlib.suppress(OSError):
+                    os.unlink(hidden, dir_fd=folder)
                 raise
         self._fd = fd
 

@@ -19,7 +19,7 @@ _FILE_SECONDS = 15.0
 _ADDRESS = re.compile(r"(?P<host>[^/:\s]*|\[[0-9a-f:]+\]):(?P<port>\d{1,5})")
 
 
-def text_format(counters: Counters) -> str:
+def text_format(counters: Counters) -> bytes:
     """Every counter in Prometheus' text format."""
     values = counters.snapshot()
     lines = []
@@ -32,7 +32,7 @@ def text_format(counters: Counters) -> str:
     for tier, number in sorted(counters.by_tier.items()):
         label = tier.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
         lines.append(f'{full}{{tier="{label}"}} {number}')
-    return "\n".join(lines) + "\n"
+    return ("\n".join(lines) + "\n").encode(errors="replace")  # a path need not be text
 
 
 class Metrics:
@@ -68,12 +68,12 @@ class Metrics:
         if self._path:
             with contextlib.suppress(OSError):
                 folder, name = os.path.split(self._path)
-                write_entry_file(folder, name, text_format(self._counters).encode())
+                write_entry_file(folder, name, text_format(self._counters))
 
     def _serve(self, host: str, port: int) -> None:
         from .endpoint import serve
 
-        self.port = serve(host, port, lambda: text_format(self._counters).encode())
+        self.port = serve(host, port, lambda: text_format(self._counters))
 
     def _observe(self) -> None:
         from opentelemetry import metrics

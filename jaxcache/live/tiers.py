@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ..core.live_directory import spool_name
-from ..core.lock import open_lock, try_lock
+from ..core.lock import open_lock, try_lock_where_possible
 from ..core.names import CACHE_SUFFIX, OWN_DIR, is_key
 from .entry_check import open_entry
 from .files import own_directory_of, read_file, write_whole
@@ -345,7 +345,7 @@ class Tiers:
         if self._resumer < 0:
             with own_directory_of(self._directory.root, "live", "spool") as folder:
                 fd, _ = open_lock(folder, "lock")
-            if not try_lock(fd):
+            if not try_lock_where_possible(fd):
                 os.close(fd)
                 return
             self._resumer = fd

@@ -6,6 +6,7 @@ supervisor lets a call go on, makes it fail with an error, leaves it waiting, or
 before it happens.
 """
 
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -113,6 +114,8 @@ class Supervised:
     pid: int
     listener: int
     decide: Decide
+    is_family: bool = False
+    """Whether the calls of the programs that it started count, too; a kill is of who calls."""
     calls: list[str] = field(default_factory=list)
     status: int | None = None
     """As of waitpid, once it has ended."""
@@ -180,11 +183,15 @@ class Supervised:
             raise
         number, thread, _, call, _, _, *arguments = _NOTIFY.unpack(notice)
         name = _NAMES[call]
-        if self._is_ours(thread) and _counts(name, thread, arguments):
+        is_ours = self._is_ours(thread)
+        if (is_ours or self.is_family) and _counts(name, thread, arguments):
             self.calls.append(name)
             verdict = self.decide(Call(len(self.calls), name))
             if verdict is Verdict.KILL:
-                self.kill()
+                if is_ours:
+                    self.kill()
+                else:
+                    os.kill(thread, signal.SIGKILL)
                 return
             if verdict is Verdict.INTERRUPT:
                 os.kill(self.pid, signal.SIGINT)
@@ -222,7 +229,11 @@ def _counts(name: str, thread: int, arguments: list[int]) -> bool:
 
 
 def start(
-    child: Callable[[], int], decide: Decide = go_on, *, prepare: Callable[[], None] | None = None
+    child: Callable[[], int],
+    decide: Decide = go_on,
+    *,
+    prepare: Callable[[], None] | None = None,
+    is_family: bool = False,
 ) -> Supervised:
     """Fork; have the child run a function under supervision and exit with what it returns.
 
@@ -230,6 +241,7 @@ def start(
 
     Args:
         prepare: run in the child before the supervision starts.
+        is_family: whether the calls of the programs that it starts count, too.
 
     Raises:
         OSError: this kernel or container has no such supervision.
@@ -246,7 +258,7 @@ def start(
         os.waitpid(pid, 0)
         number = int.from_bytes(failure, "little") or errno.ENOSYS
         raise OSError(number, os.strerror(number))
-    return Supervised(pid, fds[0], decide)
+    return Supervised(pid, fds[0], decide, is_family)
 
 
 def _run_child(
@@ -270,6 +282,19 @@ def _run_child(
         code = child()
     finally:
         os._exit(code)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of what the programs started and left, so that it can be waited for."""
+    set_child_subreaper = 36
+    ctypes.CDLL(None).prctl(set_child_subreaper, 1, 0, 0, 0)
+
+
+def wait_for_orphans() -> None:
+    """Wait until everything has ended that this process has started or adopted."""
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.waitpid(-1, 0)
 
 
 def why_not() -> str | None:

@@ -60,7 +60,12 @@ class Running:
 
 
 def start_cli(
-    root: Path, argv: Sequence[str], decide: Decide = go_on, *, clock: Clock | None = None
+    root: Path,
+    argv: Sequence[str],
+    decide: Decide = go_on,
+    *,
+    clock: Clock | None = None,
+    is_family: bool = False,
 ) -> Running:
     """Start ``jaxcache ARG…`` in a world."""
     errors = os.memfd_create("stderr")
@@ -79,14 +84,19 @@ def start_cli(
         sys.stderr.flush()
         return code
 
-    return Running(start(child, decide, prepare=prepare), errors)
+    return Running(start(child, decide, prepare=prepare, is_family=is_family), errors)
 
 
 def run_cli(
-    root: Path, argv: Sequence[str], decide: Decide = go_on, *, clock: Clock | None = None
+    root: Path,
+    argv: Sequence[str],
+    decide: Decide = go_on,
+    *,
+    clock: Clock | None = None,
+    is_family: bool = False,
 ) -> CompileFinished:
     """Run ``jaxcache ARG…`` in a world from start to end."""
-    done = start_cli(root, argv, decide, clock=clock).run()
+    done = start_cli(root, argv, decide, clock=clock, is_family=is_family).run()
     assert done is not None
     return done
 

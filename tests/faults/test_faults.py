@@ -63,3 +63,11 @@ def test_a_store_that_writes_in_place_is_found_out() -> None:
 def test_jax_runs_right_on_what_a_kill_leaves(jax_python: str) -> None:
     done = run_python("-m", "faults.with_jax", jax_python, "1")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.jax
+def test_the_live_layer_loses_nothing(jax_python: str) -> None:
+    if os.path.abspath(jax_python) != sys.executable:
+        pytest.skip("runs in the Python of the tests")
+    done = run_python("-m", "faults.with_live", "2")
+    assert done.returncode == 0, done.stdout + done.stderr

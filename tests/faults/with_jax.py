@@ -13,7 +13,7 @@ from typing import Any
 
 from faults import process
 from faults.commands import ROWS, Row
-from faults.intercept import Verdict, why_not
+from faults.intercept import Verdict, adopt_orphans, wait_for_orphans, why_not
 from faults.process import DAY_NS, NOW_NS, run_cli
 
 #: Their parents write, too, while children compile; %s is the Python that has jax.
@@ -21,6 +21,7 @@ _COMPILING = {
     "warm": "warm -C cache --python %s program.py",
     "warm --record": "warm --record new.jxr -C cache --python %s program.py",
     "compile": "compile made.jxr -C cache --python %s",
+    "compile into nothing": "compile made.jxr -C new --jobs 2 --python %s",
 }
 PROGRAM = Path(__file__).parents[1] / "conformance" / "compile_program.py"
 _ROWS = (
@@ -84,16 +85,34 @@ class Lab:
     def kills(self, row: Row, wanted: int) -> Iterator[str | None]:
         """Kill a command at so many of its calls; yield what JAX then does wrong."""
         self.reset()
-        calls = len(run_cli(self.world, row.argv).calls)
+        is_family = row.name in _COMPILING
+        undisturbed = run_cli(self.world, row.argv, is_family=is_family)
+        calls = len(undisturbed.calls)
+        names = entry_names(self.world / "new")
         for number in sorted({1 + (2 * i + 1) * calls // (2 * wanted) for i in range(wanted)}):
             self.reset()
 
             def decide(call: Any, number: int = number) -> Verdict:
                 return Verdict.KILL if call.number == number else Verdict.GO_ON
 
-            run_cli(self.world, row.argv, decide)
-            wrong = self.look(self.world / "new") if "new" in row.argv else self.look(self.cache)
+            run_cli(self.world, row.argv, decide, is_family=is_family)
+            wait_for_orphans()
+            wrong = self.complete(row, names) if row.name == "compile into nothing" else None
+            cache = self.world / "new" if "new" in row.argv else self.cache
+            wrong = wrong or self.look(cache)
             yield f"{row.name}, killed at call {number} of {calls}: {wrong}" if wrong else None
+
+    def complete(self, row: Row, names: list[str]) -> str | None:
+        """What is wrong with the entries that a killed command left, and when it runs again."""
+        new = self.world / "new"
+        verified = run_cli(self.world, ["verify", "-C", "new", "--level", "full"])
+        if entry_names(new) and verified.code != 0:
+            return f"verify ends with {verified.code}: {verified.stderr}"
+        again = run_cli(self.world, row.argv)
+        if again.code != 0 or entry_names(new) != names:
+            return f"run again it ends with {again.code}, {entry_names(new)}: {again.stderr}"
+        left = [path.name for path in (self.world / "tmp").iterdir()]
+        return f"left {left}" if left else None
 
     def look(self, cache: Path) -> str | None:
         """What JAX does wrong with a cache; None if nothing."""
@@ -111,6 +130,11 @@ class Lab:
         return None
 
 
+def entry_names(cache: Path) -> list[str]:
+    """The names of the entries of a cache."""
+    return sorted(path.name for path in cache.glob("*-cache"))
+
+
 def main() -> int:
     """Run; 1 if JAX did anything wrong, 77 if nothing can be run."""
     python, wanted = os.path.abspath(sys.argv[1]), int((*sys.argv[2:], "6")[0])
@@ -118,6 +142,7 @@ def main() -> int:
         print(f"skipped: {reason}")
         return 77
     process.preload()
+    adopt_orphans()
     folder, started, outcomes = Path(tempfile.mkdtemp()), time.monotonic(), []
     try:
         lab = Lab(folder, python)

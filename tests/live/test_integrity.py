@@ -9,6 +9,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import refuse_locks
 from conftest import RunCli, find_jax_pythons
 
 from jaxcache.live.frame import decode
@@ -265,3 +266,19 @@ def test_a_read_only_directory_is_as_with_plain_jax(run_live: RunLive, tmp_path:
     ran = run_live()
     assert ran["write_failed"] > 0
     assert "Error writing persistent compilation cache entry" in ran.err
+
+
+@pytest.mark.skipif(refuse_locks.why_not() is not None, reason=str(refuse_locks.why_not()))
+def test_a_directory_without_locks_is_written_bounded_and_counted(
+    run_live: RunLive, jax_python: str, tmp_path: Path
+) -> None:
+    """As on a network file system without a lock server."""
+    lockless = {"options": (refuse_locks.__file__, jax_python)}
+    ran = run_live(JAXCACHE_LIVE_MAX_ENTRIES="2", **lockless)
+    assert (ran["write_failed"], ran["troubles"], "Warning" in ran.err) == (0, 0, False)
+    assert len(entries(tmp_path / "cache")) <= 2 < ran["written"]
+    again = run_live(**lockless)
+    assert again["hits_local"] > 0
+    live = tmp_path / "cache" / ".jaxcache" / "live"
+    assert list((live / "loading").iterdir()) == []
+    assert (live / "totals").exists()
