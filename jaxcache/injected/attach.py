@@ -1,6 +1,7 @@
 """The one listener of a process: for the parent that started it, and for blocks that watch."""
 
 import atexit
+import sys
 import threading
 from typing import Any
 
@@ -38,6 +39,8 @@ def listen(module: Any, sink: Sink, *, seal: bool = False) -> Listener:
 def attach(module: Any) -> None:
     """Send the events of the jax that was just imported to the parent process."""
     send = channel.CHANNEL.send
+    if imported := getattr(sys.modules.get("_jaxcache_hook"), "imported", None):
+        send(imported)
     try:
         atexit.register(listen(module, send, seal=True).on_exit)
     except UnknownJaxError as error:

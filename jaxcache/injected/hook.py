@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ _SUFFIX = ".alive"
 #: The descriptor and the inode of the connection there; None before it is opened.
 _presence: tuple[int, int] | None = None
 _installed = False
+#: The event of the import that was waited for; None where it came before.
+imported: dict[str, Any] | None = None
 
 
 def install() -> None:
@@ -192,13 +195,16 @@ class _Finder:
         run = loader.exec_module
 
         def exec_module(module: Any) -> None:
+            global imported
             loader.__dict__.pop("exec_module", None)  # another one of ours may be around it
+            started = time.time()
             try:
                 run(module)
             except Exception as error:
                 if self._then is _listen and self._name == "jax":
                     report({"event": "jax-failed", "detail": f"{type(error).__name__}: {error}"})
                 raise
+            imported = {"event": "phases", "spans": [(started, time.time(), "import")]}
             if self in sys.meta_path:
                 sys.meta_path.remove(self)
             self._then(module)

@@ -17,6 +17,7 @@ from . import collect, key_flags, module_recorder
 from .adapter import Jax, hash_component, live_settings
 from .channel import safely
 from .outcome import CompileRequest, classify, entry_file, identity
+from .phases import PhaseSpans
 
 _COUNTED = {
     "/jax/compilation_cache/compile_requests_use_cache": "requests",
@@ -66,6 +67,8 @@ class Listener:
         self._flags = key_flags.listen()
         self._recording = module_recorder.start(jax.jax)
         self._collector = collect.start(self.send)
+        self._phases = PhaseSpans()
+        self._phases.listen()
         self._sketcher = sketching.Sketcher()
         self._backends: dict[tuple[int, str, int], int] = {}
         os.register_at_fork(after_in_child=self._start_afresh)
@@ -82,6 +85,7 @@ class Listener:
     def add(self, sink: Sink) -> None:
         """Send events to one more sink; the last event of each lasting kind is sent at once."""
         self.introduce()
+        self.send_phases()
         for event in list(self._lasting.values()):
             sink(event)
         with self._lock:
@@ -89,6 +93,7 @@ class Listener:
 
     def remove(self, sink: Sink) -> None:
         """Stop sending events to a sink; without sinks, JAX's steps are not observed."""
+        self.send_phases()
         with self._lock:
             self._sinks = tuple(s for s in self._sinks if s != sink)
 
@@ -98,6 +103,11 @@ class Listener:
             self._lasting[event["event"], event.get("backend")] = event
         for sink in self._sinks:
             sink(event)
+
+    def send_phases(self) -> None:
+        """Send the time that the phases of a start have taken since the last call."""
+        if event := self._phases.take():
+            self.send(event)
 
     def introduce(self) -> None:
         """Say which jax this is, once per process: a forked child has a connection of its own."""
@@ -117,7 +127,9 @@ class Listener:
     def on_duration(self, name: str, seconds: float, **_: Any) -> None:
         """Keep the last trace: traces nest, and the outermost ends last."""
         if name == _TRACED:
-            self._local.traced = (time.time(), seconds)
+            now = time.time()
+            self._local.traced = (now, seconds)
+            self._phases.add("trace", now - seconds, now)
         elif name == _SAVED:
             self._counters["saved_seconds"] += seconds
 
@@ -410,6 +422,7 @@ class Listener:
 
     def _end(self, request: CompileRequest) -> None:
         request.computation = None
+        self.send_phases()
         directory = self._jax.opened_directory()
         request.disabled_at_first = bool(self._counters["tasks_disabled_cache"])
         written_to = self._scratch if self._scratch and request.write else directory
@@ -452,6 +465,7 @@ class Listener:
     def on_exit(self) -> None:
         """The process ends in good order: what only then can be known."""
         safely(self.send, self.finish_sketches)
+        safely(self.send, self.send_phases)
         safely(self.send, lambda: self.send({"event": "end", "counters": self._counters}))
 
     def _force(self) -> None:

@@ -2,7 +2,6 @@
 
 import ast
 import sys
-import time
 from collections.abc import Iterable
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ from jaxcache.inprocess import watch
 
 if TYPE_CHECKING:
     from jaxcache.render.view import Block
-    from jaxcache.warm.report import Report
+    from jaxcache.warm.report import Phases
 
 _WIDTH = 640
 _BAR = 18
@@ -104,53 +103,54 @@ def run_cell(shell: Any, cell: str) -> Any:
     name = shell.compile.cache(cell, shell.execution_count, raw_code=cell)
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     value = None
-    with watch.watching() as observation:
-        watch.remember(observation)
-        started = time.monotonic()
-        try:
-            exec(shell.compile(tree, name, "exec"), shell.user_ns)  # noqa: S102
-            if last is not None and not cell.rstrip().endswith(";"):
-                value = eval(  # noqa: S307
-                    shell.compile(ast.Expression(last.value), name, "eval"), shell.user_ns
-                )
-            elif last is not None:
-                exec(shell.compile(ast.Module([last], []), name, "exec"), shell.user_ns)  # noqa: S102
-        finally:
-            display(Cell(observation, time.monotonic() - started))
+    observation = watch.Observation().start()
+    watch.remember(observation)
+    try:
+        exec(shell.compile(tree, name, "exec"), shell.user_ns)  # noqa: S102
+        if last is not None and not cell.rstrip().endswith(";"):
+            value = eval(  # noqa: S307
+                shell.compile(ast.Expression(last.value), name, "eval"), shell.user_ns
+            )
+        elif last is not None:
+            exec(shell.compile(ast.Module([last], []), name, "exec"), shell.user_ns)  # noqa: S102
+    finally:
+        observation.stop()
+        display(Cell(observation))
     return value
 
 
 class Cell(watch.Printable):
     """The report of a cell, and where its time went."""
 
-    def __init__(self, observation: watch.Observation, seconds: float) -> None:
+    def __init__(self, observation: watch.Observation) -> None:
         self._observation = observation
-        self._parts = divide(observation.report, seconds)
 
     def _blocks(self) -> "Iterable[Block]":
-        yield from self._observation._blocks()
-        yield " · ".join(f"{name} {_time(seconds)}" for name, seconds, _ in self._parts if seconds)
+        return self._observation._blocks()
 
     def _repr_html_(self) -> str:
-        return draw(self._parts) + self._observation._repr_html_()
+        return draw(divide(self._observation.report.phases)) + self._observation._repr_html_()
 
 
 Part = tuple[str, float, str]
+_COLORS = {
+    "import": "#6a1b9a",
+    "backend": "#00838f",
+    "trace": "#90a4ae",
+    "lower": "#546e7a",
+    "key": "#f9a825",
+    "load": "#2e7d32",
+    "compile": "#e65100",
+    "running": "#1565c0",
+}
 
 
-def divide(report: "Report", wall_seconds: float) -> list[Part]:
-    """Divide the time of a cell into name, seconds and colour; running is all the rest."""
-    tracing = sum(
-        ((m.trace_seconds or 0.0) + (m.lower_seconds or 0.0)) * m.occurrences
-        for m in report.modules
-    )
-    measured = tracing + report.compile_seconds + report.retrieval_seconds
-    return [
-        ("tracing", tracing, "#90a4ae"),
-        ("compiling", report.compile_seconds, "#e65100"),
-        ("retrieving", report.retrieval_seconds, "#2e7d32"),
-        ("running", max(0.0, wall_seconds - measured), "#1565c0"),
-    ]
+def divide(phases: "Phases") -> list[Part]:
+    """Return name, seconds and colour of each phase that took time."""
+    names = [*_COLORS][:-1]
+    seconds = {name: getattr(phases, f"{name}_seconds") for name in names}
+    seconds["running"] = phases.other_seconds
+    return [(name, seconds[name], color) for name, color in _COLORS.items() if seconds[name]]
 
 
 def draw(parts: list[Part]) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from jaxcache.injected.hook import when_imported
+from jaxcache.injected import hook
 
 if TYPE_CHECKING:
     from jaxcache.cache.explain.sides import Compile
@@ -59,6 +59,7 @@ class Observation(Printable):
         self._stopped = False
         self._waiting: Any = None
         self._started = time.monotonic()
+        self._began_at = time.time()
         self._seconds: float | None = None
         self._lock = threading.RLock()
         self._recorder: ReportBuilder | None = None
@@ -70,7 +71,7 @@ class Observation(Printable):
 
     def start(self) -> "Observation":
         """Start watching as soon as jax is imported."""
-        self._waiting = when_imported(self._listen)
+        self._waiting = hook.when_imported(self._listen)
         return self
 
     def stop(self) -> None:
@@ -114,6 +115,8 @@ class Observation(Printable):
     def _listen(self, jax: Any) -> None:
         if self._stopped:
             return
+        if self._waiting is not None and hook.imported is not None:
+            self.take(hook.imported)
         try:
             self._listener = find_listener(jax, self.take)
         except Exception as error:
@@ -199,7 +202,9 @@ class Observation(Printable):
         from jaxcache.warm.events import parse_event
         from jaxcache.warm.report_builder import ReportBuilder
 
-        recorder = self._recorder = self._recorder or ReportBuilder()
+        recorder = self._recorder = self._recorder or ReportBuilder(began_at=self._began_at)
+        if self._listener is not None and not self._stopped:
+            self._listener.send_phases()
         while self._lines:
             if event := parse_event(self._lines.popleft(), 0):
                 recorder.add(event)
@@ -290,6 +295,7 @@ def watch() -> "Iterator[Observation]":
 
     * ``compile_requests``: ``hits``, ``written``, ``skipped``, ``uncacheable``, ``errors``
     * ``compile_seconds``, ``retrieval_seconds``, ``saved_seconds``, ``wall_seconds``
+    * ``phases``: the parts of ``wall_seconds``, such as ``trace_seconds`` and ``load_seconds``
     * ``modules``: each with ``module``, ``outcome``, ``reason``, ``cause``, ``compile_seconds``,
       ``file``, ``line``; ``misses()``: those that were compiled
     * ``functions``: with their ``signatures`` in memory; ``notes``, ``unobserved``: sentences

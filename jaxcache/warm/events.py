@@ -8,7 +8,7 @@ have the same names there, but for ``number``, which is ``id``.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from jaxcache.cache.explain.sides import RunOutcome
 from jaxcache.cache.untrusted_json import Digest, Scalar, Span, build
@@ -175,6 +175,21 @@ class CompileFinished(ColocatedCompiled):
         return self.directory if self.directory and "://" not in self.directory else None
 
 
+class PhaseSpan(NamedTuple):
+    """A span of time that belongs to one phase of a start."""
+
+    start: float
+    end: float
+    phase: Literal["import", "backend", "trace", "lower", "key", "load", "compile"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhasesMeasured(RunEvent):
+    """The phases of one process since its last such event."""
+
+    spans: tuple[PhaseSpan, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SketchSent(RunEvent):
     """The sketch of a program that is compiled; it may arrive after the compile has ended."""
@@ -301,6 +316,7 @@ _KINDS: dict[str, type] = {
     "begin": CompileStarted,
     "module": CompileFinished,
     "sketch": SketchSent,
+    "phases": PhasesMeasured,
     "colocated": ColocatedCompiled,
     "end": ProcessExited,
     "torch": TorchLoaded,

@@ -7,6 +7,7 @@ from typing import Any
 
 from jaxcache.cache.explain.sides import RunOutcome, is_helper
 from jaxcache.cache.ledger.uses import hit_rate, is_miss
+from jaxcache.core.timeline import PHASES
 from jaxcache.model import result_repr
 
 
@@ -98,6 +99,35 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
+class Phases:
+    """The parts of a run's time; they add up to ``wall_seconds``.
+
+    Each instant counts once: for the innermost of nested phases, and for one of the threads and
+    processes that are busy at the same time.
+    """
+
+    import_seconds: float
+    """Importing jax."""
+    backend_seconds: float
+    """Starting the devices."""
+    trace_seconds: float
+    lower_seconds: float
+    key_seconds: float
+    load_seconds: float
+    """Looking up and retrieving entries."""
+    compile_seconds: float
+    """Compiling and writing entries."""
+    other_seconds: float
+    """All the rest: running the program, its other imports, the start of Python."""
+
+
+def divide_into_phases(seconds_by_phase: Mapping[str, float], wall_seconds: float) -> Phases:
+    """Return the phases of a run whose time is known."""
+    measured = {f"{name}_seconds": seconds_by_phase.get(name, 0.0) for name in PHASES}
+    return Phases(**measured, other_seconds=max(0.0, wall_seconds - math.fsum(measured.values())))
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """All that a run did with the cache."""
 
@@ -122,10 +152,17 @@ class Report:
     """Modules in the recipe; None where none was asked for."""
     waiting: Mapping[str, int] = field(default_factory=dict)
     """Entries that wait for their upload to the bucket ``cache_dir``, by local directory."""
+    phase_seconds: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of each phase that was measured; empty where no jax was observed."""
     trace: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Chrome trace events of everything that was compiled or retrieved."""
 
     unit = "compile"
+
+    @property
+    def phases(self) -> Phases:
+        """The parts of ``wall_seconds``."""
+        return divide_into_phases(self.phase_seconds, self.wall_seconds)
 
     def count(self, outcome: RunOutcome) -> int:
         """Compile requests that ended so."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jaxcache.cache.untrusted_json import Scalar, Span
+from jaxcache.core.timeline import Timeline
 from jaxcache.warm.events import (
     ColocatedCompiled,
     CompileFinished,
@@ -18,6 +19,7 @@ from jaxcache.warm.events import (
     Hardware,
     JaxLoaded,
     Message,
+    PhasesMeasured,
     ProcessExited,
     ProcessStarted,
     RunEvent,
@@ -106,6 +108,9 @@ class ReportBuilder:
     running: dict[tuple[int, int], CompileStarted] = field(default_factory=dict)
     colocated: list[ColocatedCompiled] = field(default_factory=list)
     notices: list[Message] = field(default_factory=list)
+    phases: list[PhasesMeasured] = field(default_factory=list)
+    began_at: float = 0.0
+    """Time before it belongs to no phase; seconds since the epoch."""
     sketches: dict[tuple[int, int], str] = field(default_factory=dict)
     """Sketches by process and number of the request."""
     ahead: dict[str, float | None] = field(default_factory=dict)
@@ -128,6 +133,8 @@ class ReportBuilder:
                 self.running.pop((event.process, event.number), None)
                 process.counters = event.counters
                 process.process_id = event.process_id
+            case PhasesMeasured():
+                self.phases.append(event)
             case SketchSent():
                 self.sketches[event.process, event.number] = event.sketch
             case ColocatedCompiled():
@@ -208,8 +215,16 @@ class ReportBuilder:
             interrupted=ended.interrupted,
             unobserved=tuple(self._unobserved(processes, ended)),
             wall_seconds=ended.wall_seconds,
+            phase_seconds=self.draw_timeline(self.phases).seconds(),
             saved_seconds=saved_in_series(span for _, *span in self._savings(recorded_seconds)),
         )
+
+    def draw_timeline(self, measured: Iterable[PhasesMeasured]) -> Timeline:
+        """Return the phases of some processes as one timeline."""
+        timeline = Timeline(self.began_at)
+        for start, end, phase in (span for event in measured for span in event.spans):
+            timeline.add(phase, start, end)
+        return timeline
 
     @property
     def directories(self) -> set[str]:

@@ -4,6 +4,7 @@ import contextlib
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -75,7 +76,12 @@ def warm_programs(
         return stopped
     report = _run(launches, options, cross, callbacks or RunCallbacks(), LIFTED, ahead)
     notes = list(dict.fromkeys([*notes, *report.notes]))
-    return replace(report, notes=tuple(notes), wall_seconds=time.monotonic() - started)
+    wall_seconds = time.monotonic() - started
+    phases = Counter(report.phase_seconds)
+    phases["compile"] += wall_seconds - report.wall_seconds  # it all was to compile ahead
+    return replace(
+        report, notes=tuple(notes), wall_seconds=wall_seconds, phase_seconds=dict(phases)
+    )
 
 
 def _compile_ahead(
@@ -230,7 +236,9 @@ def _run_all(
             notes.append(f"{options.record} was not written: no directory takes temporary files")
     if options.check_contents and not (ended.exit_code or ended.interrupted or ended.timed_out):
         again = _with(launches, _CHECKED)
-        recorder = ReportBuilder(first.cache_dir, asked=first.asked, notices=first.notices)
+        recorder = ReportBuilder(
+            first.cache_dir, asked=first.asked, notices=first.notices, phases=first.phases
+        )
         _learn(first, options)
         second = _listen(again, options, callbacks, recorder)
         ended = replace(
@@ -270,7 +278,7 @@ def _run_all(
         notes=tuple(dict.fromkeys([*report.notes, *notes])),
         recorded=recorded,
         waiting=waiting,
-        trace=trace_document(recorder.modules, recorder.processes),
+        trace=trace_document(recorder),
     )
 
 

@@ -4,34 +4,28 @@ Format: "Trace Event Format", complete events (``ph`` ``X``) with microseconds, 
 Python, one thread per thread that compiled.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from jaxcache.cache.untrusted_json import Span
-from jaxcache.warm.events import CompileFinished
-from jaxcache.warm.report_builder import ProcessFacts
+from jaxcache.warm.report_builder import ProcessFacts, ReportBuilder
 
 #: What a span of the listener is called in the trace.
 _ARGS = ("key", "outcome", "reason", "function", "file", "line")
 _SPANS = ("trace", "lower", "retrieve", "compile", "write")
 
 
-def trace_document(
-    modules: Iterable[CompileFinished], processes: Mapping[int, ProcessFacts]
-) -> dict[str, Any]:
-    """Make the document; times count from the first thing that happened."""
-    spans = [
-        (event, name, span)
-        for event in modules
-        for name in _SPANS
-        if (span := getattr(event, name)) and (name != "retrieve" or event.outcome == "hit")
-    ]
-    origin = min((start for _, _, (start, _) in spans), default=0.0)
+def trace_document(recorded: ReportBuilder) -> dict[str, Any]:
+    """Make the document; times count from the first thing that happened.
+
+    The phases of a process are thread 0 of it.
+    """
+    events = [*_phases(recorded), *_steps(recorded)]
+    origin = min((event["ts"] for event in events), default=0.0)
     return {
         "displayTimeUnit": "ms",
         "traceEvents": [
-            *_names(processes),
-            *(_complete(event, name, span, origin) for event, name, span in spans),
+            *_names(recorded.processes),
+            *({**event, "ts": round(event["ts"] - origin, 3)} for event in events),
         ],
     }
 
@@ -48,15 +42,26 @@ def _names(processes: Mapping[int, ProcessFacts]) -> Iterator[dict[str, Any]]:
             }
 
 
-def _complete(event: CompileFinished, name: str, span: Span, origin: float) -> dict[str, Any]:
-    start, seconds = span
-    return {
-        "ph": "X",
-        "name": f"{name} {event.module}",
-        "cat": name,
-        "ts": round((start - origin) * 1e6, 3),
-        "dur": round(max(0.0, seconds) * 1e6, 3),
-        "pid": event.process,
-        "tid": event.thread,
-        "args": {n: getattr(event, n) for n in _ARGS},
-    }
+def _phases(recorded: ReportBuilder) -> Iterator[dict[str, Any]]:
+    for number in recorded.processes:
+        timeline = recorded.draw_timeline(e for e in recorded.phases if e.process == number)
+        for start, end, phase in timeline.spans:
+            yield {**_complete(phase, phase, start, end - start), "pid": number, "tid": 0}
+
+
+def _steps(recorded: ReportBuilder) -> Iterator[dict[str, Any]]:
+    for event in recorded.modules:
+        for step in _SPANS:
+            span = getattr(event, step)
+            if span and (step != "retrieve" or event.outcome == "hit"):
+                yield {
+                    **_complete(f"{step} {event.module}", step, *span),
+                    "pid": event.process,
+                    "tid": event.thread,
+                    "args": {n: getattr(event, n) for n in _ARGS},
+                }
+
+
+def _complete(name: str, category: str, start: float, seconds: float) -> dict[str, Any]:
+    microseconds = {"ts": start * 1e6, "dur": round(max(0.0, seconds) * 1e6, 3)}
+    return {"ph": "X", "name": name, "cat": category, **microseconds}

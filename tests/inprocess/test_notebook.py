@@ -12,7 +12,7 @@ import pytest
 from conftest import REPOSITORY
 
 from jaxcache.inprocess.notebook import divide, draw
-from jaxcache.render.warm import headline
+from jaxcache.render.warm import headline, phases_line
 from jaxcache.warm.report import Module, Report
 
 CELLS = [
@@ -81,7 +81,7 @@ def test_a_notebook_ends_with_a_cell_of_hits(
     cells = json.loads((tmp_path / "out.ipynb").read_text())["cells"]
 
     cold, cold_text = shown(cells[3], "text/html"), shown(cells[3], "text/plain")
-    assert "<svg" in cold and "compiling" in cold and "jit_step" in cold
+    assert "<svg" in cold and "compile" in cold and "jit_step" in cold
     assert "In[3]:1" in cold_text, "the function's own cell and line"
     assert cold_text.startswith("0 of 1 hits")
     assert "(8, 8)" in cold_text, "the value of the cell"
@@ -107,11 +107,12 @@ def test_a_notebook_ends_with_a_cell_of_hits(
 
 
 def test_the_plot_divides_all_of_the_time() -> None:
-    report = Report("", (), (), (), (), 0, False, False, 0.0)
-    parts = divide(report, 2.0)
-    assert [name for name, seconds, _ in parts if seconds] == ["running"]
-    assert 'width="640.0"' in draw(parts)
-    assert "running 2.00 s" in draw(parts)
+    report = Report("", (), (), (), (), 0, False, False, 2.0, phase_seconds={"trace": 0.5})
+    parts = divide(report.phases)
+    assert [name for name, *_ in parts] == ["trace", "running"]
+    assert 'width="480.0"' in draw(parts)
+    assert "running 1.50 s" in draw(parts)
+    assert phases_line(report) == "2.0 s = 0.5 trace · 1.5 running"
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ BLOCKS = (
     "import jaxcache, sys\n"
     + OWN_COUNTS
     + """
-import threading
+import dataclasses, threading
 import jax.numpy as jnp
 from jax._src import compilation_cache
 
@@ -67,6 +67,8 @@ found["html"] = outer._repr_html_()
 steps = [m for m in outer.modules if m.module == "jit_step" and m.outcome == "written"]
 found["rows"] = [[m.function, m.file, m.line, m.reason, m.cause] for m in steps]
 found["seconds"] = [outer.compile_seconds, outer.retrieval_seconds, outer.wall_seconds]
+found["phases"] = [dataclasses.astuple(r.phases) for r in (inner, outer)]
+found["walls"] = [inner.wall_seconds, outer.wall_seconds]
 found["misses"] = [m.module for m in jaxcache.last_misses()]
 print(json.dumps(found))
 """
@@ -90,6 +92,8 @@ def test_counts_are_jax_own(run_inside: RunInside, tmp_path: Path, live: str) ->
         assert reason == "not-in-cache" and cause
     compiling, retrieving, wall = found["seconds"]
     assert 0 < retrieving < compiling and wall > 0
+    for phases, seconds in zip(found["phases"], found["walls"], strict=True):
+        assert sum(phases) == pytest.approx(seconds) and max(phases[2:7]) > 0
     assert found["text"].splitlines()[0].startswith("1 of ")
     assert f"program.py:{STEP_LINE}" in found["text"]
     assert "<td" in found["html"] and "jit_step" in found["html"]
@@ -132,12 +136,13 @@ quiet = "jax" in sys.modules, nothing.compile_requests, str(nothing)
 with jaxcache.watch() as report:
     import jax
     jax.jit(lambda x: x + 1)(1.0)
-print(json.dumps([quiet, report.written]))
+print(json.dumps([quiet, report.written, report.phases.import_seconds]))
 """
 
 
 def test_a_block_may_begin_before_jax_is_imported(run_inside: RunInside) -> None:
-    quiet, written = run_inside(EARLY)
+    quiet, written, importing = run_inside(EARLY)
+    assert importing > 0
     assert quiet == [False, 0, "no compiles"]
     assert written == 1
 

@@ -1,0 +1,54 @@
+"""Phases of a start: nested ones and those of several threads count each instant once."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxcache.core.timeline import Timeline
+
+
+def divide(*spans: tuple[str, float, float], began_at: float = 0.0) -> dict[str, float]:
+    """Return the seconds of each phase, of spans in the order of their ends."""
+    timeline = Timeline(began_at)
+    for span in spans:
+        timeline.add(*span)
+    return timeline.seconds()
+
+
+def test_a_nested_trace_counts_once() -> None:
+    nested = [("trace", float(depth), 10.0) for depth in range(5, 0, -1)]
+    assert divide(*nested) == {"trace": 9.0}
+
+
+def test_a_phase_inside_another_is_not_part_of_it() -> None:
+    seconds = divide(("key", 2.0, 3.0), ("load", 3.0, 5.0), ("trace", 1.0, 6.0))
+    assert seconds == {"key": 1.0, "load": 2.0, "trace": 2.0}
+
+
+def test_threads_that_compile_at_the_same_time_count_once() -> None:
+    assert divide(("compile", 0.0, 4.0), ("compile", 1.0, 6.0)) == {"compile": 6.0}
+    assert divide(("compile", 0.0, 4.0), ("trace", 3.0, 6.0)) == {"compile": 4.0, "trace": 2.0}
+
+
+def test_time_before_the_block_belongs_to_no_phase() -> None:
+    assert divide(("compile", 1.0, 4.0), ("load", 0.0, 1.0), began_at=2.0) == {"compile": 2.0}
+
+
+def test_spans_that_touch_become_one() -> None:
+    timeline = Timeline()
+    for start in range(1000):
+        timeline.add("trace", start, start + 1.0)
+    assert timeline.spans == [(0, 1000.0, "trace")]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["trace", "lower"]), st.integers(0, 60), st.integers(0, 60)))
+)
+def test_the_phases_cover_what_any_span_covers(spans: list[tuple[str, int, int]]) -> None:
+    covered = {second for _, start, end in spans for second in range(start, end)}
+    timeline = Timeline()
+    for span in spans:
+        timeline.add(*span)
+    assert sum(timeline.seconds().values()) == pytest.approx(len(covered))
+    ends = [edge for start, end, _ in timeline.spans for edge in (start, end)]
+    assert ends == sorted(ends)

@@ -1,0 +1,81 @@
+"""Where a start goes: phases that add up, agree with JAX, and name what was planted."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from warm_checks import Warm
+
+pytestmark = [pytest.mark.jax, pytest.mark.core]
+
+#: Each phase is slowed down from within, and JAX's own event of retrievals is printed.
+SLOW = """
+import json, os, sys, time
+import jax, jax.numpy as jnp
+import jax.monitoring
+from jax._src import cache_key, compilation_cache, xla_bridge
+
+def slow(owner, name, seconds):
+    original = getattr(owner, name)
+    def later(*args, **kwargs):
+        time.sleep(seconds)
+        return original(*args, **kwargs)
+    setattr(owner, name, later)
+
+slow(cache_key, "get", 0.3)
+slow(compilation_cache, "compress_executable", 0.4)
+slow(compilation_cache, "decompress_executable", 0.5)
+slow(xla_bridge, "_init_backend", 0.2)
+retrieved = []
+def listen(name, seconds, **_):
+    if name == "/jax/compilation_cache/cache_retrieval_time_sec":
+        retrieved.append(seconds)
+jax.monitoring.register_event_duration_secs_listener(listen)
+
+@jax.jit
+def inner(x):
+    time.sleep(0.2)
+    return jnp.sin(x)
+
+@jax.jit
+def middle(x):
+    time.sleep(0.2)
+    return inner(x) + 1
+
+@jax.jit
+def step(x):
+    time.sleep(0.2)
+    return middle(x) * 2
+
+x = jax.device_put(__import__("numpy").ones(8, "float32"))
+started = time.time()
+step.trace(x)
+traced = time.time() - started
+step(x)
+with open(sys.argv[1], "w") as file:
+    json.dump({"traced": traced, "retrieved": sum(retrieved)}, file)
+"""
+
+
+def test_phases_add_up_and_name_what_is_slow(warm: Warm, script: Any, tmp_path: Path) -> None:
+    path = script(SLOW)
+    told = tmp_path / "told.json"
+    trace = tmp_path / "trace.json"
+    cold = warm(path, str(told))["summary"]
+    phases = cold["phases"]
+    assert sum(phases.values()) == pytest.approx(cold["wall_seconds"], rel=1e-6)
+    assert phases["backend_seconds"] >= 0.2
+    assert phases["key_seconds"] >= 0.3
+    assert phases["compile_seconds"] >= 0.4
+    assert 0.6 <= phases["trace_seconds"] <= json.loads(told.read_text())["traced"] + 0.01
+    assert phases["import_seconds"] > 0 and phases["lower_seconds"] > 0
+
+    hot = warm(path, str(told), options=("--trace", str(trace)))["summary"]
+    retrieved = json.loads(told.read_text())["retrieved"]
+    assert hot["phases"]["compile_seconds"] == 0
+    assert 0.5 <= hot["phases"]["load_seconds"] <= retrieved + 0.001
+    lanes = [e for e in json.loads(trace.read_text())["traceEvents"] if e.get("tid") == 0]
+    assert {"import", "trace", "load"} <= {e["name"] for e in lanes}
+    ends = sorted((e["ts"], e["ts"] + e["dur"]) for e in lanes)
+    assert all(end <= start + 1 for (_, end), (start, _) in zip(ends, ends[1:], strict=False))
