@@ -1,7 +1,7 @@
 """Divide a period among phases, so that each instant counts for one phase alone."""
 
 from bisect import bisect_left, bisect_right
-from collections import Counter
+from collections import defaultdict
 from operator import itemgetter
 
 #: The phases of a start. Writing belongs to ``compile``; ``load`` includes the lookup of a miss.
@@ -39,10 +39,10 @@ class Timeline:
 
     def seconds(self) -> dict[str, float]:
         """Return the seconds of each phase."""
-        sums = Counter[str]()
+        sums: defaultdict[str, float] = defaultdict(float)
         for start, end, phase in self.spans:
             sums[phase] += end - start
-        return sums
+        return dict(sums)
 
 
 def _join(spans: list[tuple[float, float, str]], span: tuple[float, float, str]) -> None:

@@ -4,7 +4,6 @@ import contextlib
 import os
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -77,11 +76,10 @@ def warm_programs(
     report = _run(launches, options, cross, callbacks or RunCallbacks(), LIFTED, ahead)
     notes = list(dict.fromkeys([*notes, *report.notes]))
     wall_seconds = time.monotonic() - started
-    phases = Counter(report.phase_seconds)
-    phases["compile"] += wall_seconds - report.wall_seconds  # it all was to compile ahead
-    return replace(
-        report, notes=tuple(notes), wall_seconds=wall_seconds, phase_seconds=dict(phases)
-    )
+    ahead_seconds = wall_seconds - report.wall_seconds
+    phases = {**report.phase_seconds}
+    phases["compile"] = phases.get("compile", 0.0) + ahead_seconds
+    return replace(report, notes=tuple(notes), wall_seconds=wall_seconds, phase_seconds=phases)
 
 
 def _compile_ahead(

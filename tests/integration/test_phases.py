@@ -1,6 +1,7 @@
 """Where a start goes: phases that add up, agree with JAX, and name what was planted."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -78,4 +79,4 @@ def test_phases_add_up_and_name_what_is_slow(warm: Warm, script: Any, tmp_path: 
     lanes = [e for e in json.loads(trace.read_text())["traceEvents"] if e.get("tid") == 0]
     assert {"import", "trace", "load"} <= {e["name"] for e in lanes}
     ends = sorted((e["ts"], e["ts"] + e["dur"]) for e in lanes)
-    assert all(end <= start + 1 for (_, end), (start, _) in zip(ends, ends[1:], strict=False))
+    assert all(end <= start + 1 for (_, end), (start, _) in pairwise(ends))
