@@ -338,6 +338,32 @@ def test_run_guard_needs_no_jaxcache_beside_jax(
     assert json.loads(done.stdout)["summary"]["refused"] == 1
 
 
+#: Two processes of ``jax.distributed``: the program starts its other half.
+DISTRIBUTED = """
+import json, os, socket, subprocess, sys
+import jax, jaxcache
+if len(sys.argv) == 1:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    with jaxcache.guard():
+        pass
+    other = subprocess.Popen([sys.executable, __file__, port], stderr=subprocess.PIPE, text=True)
+else:
+    port = sys.argv[1]
+jax.distributed.initialize(f"127.0.0.1:{port}", 2, len(sys.argv) - 1)
+with jaxcache.guard(action="warn"), jaxcache.guard(), jaxcache.guard():
+    pass
+jax.distributed.shutdown()
+if len(sys.argv) == 1:
+    print(json.dumps(other.communicate()[1]))
+"""
+
+
+def test_one_of_several_processes_is_warned_once(run_inside: RunInside) -> None:
+    assert run_inside(DISTRIBUTED).count("guard sees 2 processes of jax.distributed") == 1
+
+
 def test_a_guard_of_another_form_is_a_usage_error(run_cli: RunCli) -> None:
     done = run_cli("run", "--guard", "compile:shout", "--", "true")
     assert done.returncode == 2

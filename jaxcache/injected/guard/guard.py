@@ -127,8 +127,17 @@ class CompileGuard(contextlib.ContextDecorator):
     def __enter__(self) -> "CompileGuard":
         watcher = watch_jax()
         if self.action == "raise" and not watcher.seams.can_raise:
-            watcher.warn_old_jax()
+            watcher.print_once(
+                f"guard warns instead of raising: after an exception, JAX {watcher.seams.version} "
+                "compiles at every later call (0.6 and newer do not)"
+            )
             self.action = "warn"
+        if self.action == "raise" and watcher.seams.count_processes() > 1:
+            watcher.print_once(
+                f"guard sees {watcher.seams.count_processes()} processes of jax.distributed: where "
+                "one refuses a compile, the others wait in their next collective operation; put "
+                "the guard up in each of them"
+            )
         if self.threads == "this":
             _guards_here.set((*_guards_here.get(), self))
         else:
@@ -232,18 +241,14 @@ class _Watcher:
         self.seams = JaxFunctions(jax)
         self.history: defaultdict[str, deque[EarlierCompile]] = new_history()
         read_history(self.seams, self.history)
-        self._has_warned = False
+        self._printed: set[str] = set()
         self.seams.install(self._check, self._record)
 
-    def warn_old_jax(self) -> None:
-        """Say once that this JAX would compile at every call after a refusal."""
-        if not self._has_warned:
-            self._has_warned = True
-            print(
-                f"jaxcache: guard warns instead of raising: after an exception, JAX "
-                f"{self.seams.version} compiles at every later call (0.6 and newer do not)",
-                file=sys.stderr,
-            )
+    def print_once(self, warning: str) -> None:
+        """Print a warning on standard error, once for each process."""
+        if warning not in self._printed:
+            self._printed.add(warning)
+            print(f"jaxcache: {warning}", file=sys.stderr)
 
     def _check(self, step: str, module: Any, traced: Any) -> None:
         guards = [

@@ -40,7 +40,7 @@ class JaxFunctions:
 
     def __init__(self, jax: Any) -> None:
         try:
-            from jax._src import api_util, compiler, config, core, pjit, traceback_util
+            from jax._src import api_util, compiler, config, core, distributed, pjit, traceback_util
 
             tracer = "_trace_for_jit" if hasattr(pjit, "_trace_for_jit") else "_infer_params_impl"
             is_new = hasattr(compiler, "backend_compile_and_load")
@@ -60,6 +60,7 @@ class JaxFunctions:
             )
             self._abstract_value = core.AbstractValue
             self._config = config
+            self._distributed = distributed.global_state
             for owner, name in self._owners.values():
                 getattr(owner, name)
         except (ImportError, AttributeError, ValueError) as error:
@@ -136,6 +137,10 @@ class JaxFunctions:
     def configuration(self) -> "tuple[Any, ...]":
         """The values of the settings that decide what a trace is, as JAX's caches hold them."""
         return tuple(self._config.trace_context())
+
+    def count_processes(self) -> int:
+        """The processes of ``jax.distributed`` that this one belongs to; 1 where it is alone."""
+        return int(self._distributed.num_processes or 1)
 
     def setting_names(self, count: int) -> "list[str]":
         """The names of those settings, which JAX gives from 0.10.2 on; else empty texts."""
