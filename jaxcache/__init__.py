@@ -10,6 +10,7 @@ open(location)       a cache: ``entries``, ``stats``, ``show``, ``verify``, ``pl
 watch()              a block of this program: its hits, compiles, and why each was compiled
 last_misses()        the modules that the last such block compiled
 explain_miss(f, x)   why ``f(x)`` would compile
+warm_up(f, x)        compile or load for ``f(x)`` before the first request
 guard()              a block that may not compile; ``warmed_up()``, for a whole process
 enable()             the live layer in this program: checked reads, a bound, shared tiers
 JaxcacheError        what goes wrong: ``code``, ``message``, ``hint``
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from jaxcache.injected.guard.guard import UnexpectedCompileError as UnexpectedCompileError
     from jaxcache.injected.guard.guard import guard as guard
     from jaxcache.inprocess.explain import explain_miss as explain_miss
+    from jaxcache.inprocess.warm_up import warm_up as warm_up
     from jaxcache.inprocess.watch import last_misses as last_misses
     from jaxcache.inprocess.watch import watch as watch
     from jaxcache.live.enable import ConfigError as ConfigError
@@ -54,6 +56,7 @@ _HOMES = {
     "last_misses": "jaxcache.inprocess.watch",
     "load_ipython_extension": "jaxcache.inprocess.notebook",
     "open": "jaxcache.api",
+    "warm_up": "jaxcache.inprocess.warm_up",
     "warmed_up": "jaxcache.injected.guard.environment",
     "watch": "jaxcache.inprocess.watch",
 }
@@ -70,6 +73,7 @@ __all__ = [
     "guard",
     "last_misses",
     "open",
+    "warm_up",
     "warmed_up",
     "watch",
 ]

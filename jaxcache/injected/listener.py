@@ -27,6 +27,7 @@ _COUNTED = {
     "/jax/compilation_cache/task_disabled_cache": "tasks_disabled_cache",
 }
 _TRACED = "/jax/core/compile/jaxpr_trace_duration"
+_RETRIEVED = "/jax/compilation_cache/cache_retrieval_time_sec"
 _SAVED = "/jax/compilation_cache/compile_time_saved_sec"
 _FORCE = "JAXCACHE_FORCE_CACHE_DIR"
 _CHECK = "JAXCACHE_CHECK"
@@ -126,8 +127,10 @@ class Listener:
 
     def on_duration(self, name: str, seconds: float, **_: Any) -> None:
         """Keep the last trace: traces nest, and the outermost ends last."""
-        if name == _TRACED:
-            now = time.time()
+        now = time.time()
+        if name == _RETRIEVED:
+            self._phases.add("load", now - seconds, now)
+        elif name == _TRACED:
             self._local.traced = (now, seconds)
             self._phases.add("trace", now - seconds, now)
         elif name == _SAVED:

@@ -59,14 +59,9 @@ def explain_miss(function: Any, *args: Any, **kwargs: Any) -> Prediction:
         NoJaxError: ``unknown-jax`` where nobody here knows this jax.
     """
     from jaxcache.cache.explain.cached_facts import open_cached_facts
-    from jaxcache.errors import NoJaxError, UsageError
+    from jaxcache.errors import NoJaxError
 
-    if not hasattr(function, "lower"):
-        raise UsageError(
-            f"{function!r} is not jitted: it has no lower()",
-            code="not-jitted",
-            hint="jaxcache.explain_miss(jax.jit(function), …)",
-        )
+    require_jitted(function, "explain_miss")
     earlier = watch.last_compiles()
     with watch.watching() as observation:
         listener = observation.listener
@@ -89,6 +84,22 @@ def explain_miss(function: Any, *args: Any, **kwargs: Any) -> Prediction:
     explanation = _compare(compile_, cache, earlier, directory)
     text = f"{module} would be compiled: {_why(explanation, directory)}"
     return Prediction("miss", module, key, text, explanation)
+
+
+def require_jitted(function: Any, caller: str) -> None:
+    """Refuse a function that JAX cannot lower.
+
+    Raises:
+        UsageError: ``not-jitted``
+    """
+    from jaxcache.errors import UsageError
+
+    if not hasattr(function, "lower"):
+        raise UsageError(
+            f"{function!r} is not jitted: it has no lower()",
+            code="not-jitted",
+            hint=f"jaxcache.{caller}(jax.jit(function), …)",
+        )
 
 
 def _compare(
