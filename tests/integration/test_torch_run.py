@@ -1,10 +1,12 @@
-"""With a real torch: what ``run`` reports of five programs is what torch itself counted.
+"""With a real torch: what ``run`` reports of ten programs is what torch itself counted.
 
 Wants a Python that has torch and a C++ compiler: ``make test-torch`` installs one, or set
-``JAXCACHE_TEST_TORCH_PYTHON``. Tried with torch 2.9, 2.11 and 2.13.
+``JAXCACHE_TEST_TORCH_PYTHON``. Tried with torch 2.9, 2.11, 2.12 and 2.13.
 """
 
 import json
+import shutil
+import textwrap
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +19,56 @@ from conftest import spawn
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 PROGRAMS = Path(__file__).with_name("torch_programs")
 NAMES = ("train", "dynamic", "convolution", "graph_break", "custom")
+#: Programs for which the looks into the caches, the writes and the breaks differ in number.
+UNUSUAL = {
+    # torch does not trace a GRU: it reports the break twice, and counts it once
+    "gru": """
+        gru = torch.nn.GRU(8, 8, batch_first=True)
+
+        @torch.compile
+        def run(x):
+            return gru(torch.tanh(x))[0].sum()
+
+        run(torch.ones(2, 5, 8)).backward()
+    """,
+    # torch compiles for any number, learns that it cannot, and starts again
+    "restarted": """
+        @torch.compile
+        def run(x, n):
+            return torch.nn.functional.dropout(x, p=n, training=False) * n + int(n * 10)
+
+        for n in (0.1, 0.2):
+            run(torch.ones(4, 4), n)
+    """,
+    "cpp_wrapper": """
+        import torch._inductor.config
+        torch._inductor.config.cpp_wrapper = True
+        torch.compile(lambda x: (torch.relu(x) * 3.0).sum(dim=0))(torch.ones(4, 4))
+    """,
+    # FX graphs inside their AOT graph: the second cache is not used
+    "bundled": """
+        import torch._functorch.config
+        torch._functorch.config.bundled_autograd_cache = True
+        total = torch.compile(lambda x: (torch.relu(x) * 5.0).sum())
+        total(torch.ones(4, 4, requires_grad=True)).backward()
+    """,
+    # frozen weights, which neither cache keeps: the kernels alone serve the next run
+    "freezing": """
+        import torch._inductor.config
+        torch._inductor.config.freezing = True
+        model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 4)).eval()
+        with torch.no_grad():
+            torch.compile(model)(torch.ones(2, 8))
+    """,
+}
+#: Of each, cold: torch's AOT graphs missed and saved, FX graphs missed, bypasses and breaks.
+UNUSUAL_COUNTS = {
+    "gru": (0, 0, 0, 0, 1),
+    "restarted": (3, 2, 2, 0, 0),
+    "cpp_wrapper": (1, 1, 1, 0, 0),
+    "bundled": (1, 1, 0, 0, 0),
+    "freezing": (0, 0, 0, 2, 0),
+}
 TIERS = {"aotautograd": "autograd_cache", "fxgraph": "fxgraph_cache"}
 STATES = {"hits": "hit", "misses": "miss", "bypassed": "bypass"}
 #: With a real torch, and with four other programs beside it, a cold run can take long.
@@ -134,6 +186,38 @@ def test_each_program_is_counted_as_torch_counts_it(five: Ran, name: str) -> Non
 def test_the_sums_are_those_of_torch(five: Ran) -> None:
     five.check_counts()
     assert five.code == 1 and five.document["summary"]["saved_seconds"] > 0
+
+
+@pytest.fixture(scope="session")
+def unusual(run_torch: Run, torch_python: str, tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """The unusual programs, cold and again."""
+    directory = tmp_path_factory.mktemp("unusual")
+    for name in ("counted.py", "forked.py"):
+        shutil.copy(PROGRAMS / name, directory)
+    for name, source in UNUSUAL.items():
+        text = f"import counted\nimport torch\n{textwrap.dedent(source)}\ncounted.tell()\n"
+        (directory / f"{name}.py").write_text(text)
+    return run_torch("run", "--", torch_python, directory / "forked.py", *UNUSUAL, *UNUSUAL)
+
+
+def test_unusual_programs_are_counted_as_torch_counts_them(unusual: Ran) -> None:
+    unusual.check_counts()
+    assert len(unusual.counted) == 2 * len(UNUSUAL)
+
+
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_an_unusual_program_has_the_rows_that_torch_counts(unusual: Ran, name: str) -> None:
+    number = list(UNUSUAL).index(name)
+    cold, again = (unusual.of(number + n) for n in (0, len(UNUSUAL)))
+    rows = cold.document["graphs"]
+    by_tier = [[g for g in rows if g["tier"] == tier] for tier in TIERS]
+    misses = [sum(g["outcome"] == "miss" for g in tier) for tier in by_tier]
+    saved = sum(g["saved"] for g in by_tier[0])
+    bypassed = sum(g["outcome"] == "bypassed" for g in rows)
+    breaks = sum(cold.counted[0]["graph_break"].values())
+    assert (misses[0], saved, misses[1], bypassed, breaks) == UNUSUAL_COUNTS[name]
+    hits = sum(g["outcome"] == "hit" for g in again.document["graphs"])
+    assert hits == saved + misses[1]
 
 
 def test_a_cache_that_is_off_is_reported(five: Ran) -> None:
