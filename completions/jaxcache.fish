@@ -253,7 +253,7 @@ complete -c jaxcache -n '__fish_seen_subcommand_from verify' -s j -l jobs -r -d 
 complete -c jaxcache -n '__fish_seen_subcommand_from verify' -l python -r -F -d 'With --level load: the Python that has jax.'
 complete -c jaxcache -n '__fish_seen_subcommand_from verify' -l fix -d 'Move damaged entries to quarantine and repair -atime files.'
 complete -c jaxcache -n '__fish_seen_subcommand_from verify' -l delete -d 'With --fix: delete damaged entries instead.'
-complete -c jaxcache -n '__fish_seen_subcommand_from verify' -l restore -d 'Bring entries back from quarantine.'
+complete -c jaxcache -n '__fish_seen_subcommand_from verify' -l restore -d 'Bring undamaged entries back from quarantine.'
 complete -c jaxcache -n '__fish_seen_subcommand_from verify' -s n -l dry-run -d 'Show the plan, and change nothing.'
 complete -c jaxcache -n '__fish_seen_subcommand_from verify' -s y -l yes -d 'Do not ask for confirmation; needed without a terminal.'
 complete -c jaxcache -n '__fish_seen_subcommand_from verify' -s C -l cache-dir -r -F -d 'The cache (default: JAX_COMPILATION_CACHE_DIR, the configuration, ~/.cache/jax).'

@@ -141,6 +141,9 @@ def test_entries_come_back_from_quarantine_and_pins_hold(corpus: Path, tmp_path:
     torn.write_bytes(torn.read_bytes()[:-5])
     repair = cache.execute(cache.plan_repair(cache.verify(level="quick", grace=0)))
     assert repair.actions == {torn.name: "quarantine"}
+    assert [q.file for q, _ in cache.restore().left] == [torn.name]
+    (away,) = (tmp_path / "cache" / ".jaxcache").rglob(torn.name)
+    away.write_bytes((corpus / "0.10.2-cpu-zstd" / torn.name).read_bytes())
     assert [q.file for q in cache.restore(dry_run=True).restored] == [torn.name]
     assert not torn.exists()
     assert len(cache.restore().restored) == 1

@@ -1,6 +1,7 @@
 """The files of a cache directory, by name alone: the first step of every operation."""
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
@@ -8,7 +9,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from jaxcache.core.names import AUTOTUNE_DIR, OWN_DIR, Key
-from jaxcache.entry.names import FileKind, own_kind, split_name
+from jaxcache.entry.names import FileKind, key_of, own_kind, split_name
 from jaxcache.errors import NoCacheError
 from jaxcache.model import FileInfo, Problem
 from jaxcache.store.base import Store
@@ -18,6 +19,8 @@ from jaxcache.units import format_count, format_size
 _MAX_UNKNOWN_FILES = 100_000
 #: Directories by which a cache of torch's compilers is recognized.
 _TORCH_DIRECTORIES = frozenset({"aotautograd", "fxgraph", "locks"})
+#: Directories in such a cache; the short ones hold code, by the start of its hash.
+_IN_TORCH_CACHE = re.compile("aotautograd|fxgraph|locks|triton|dynamo|[a-z2-7]{2}")
 
 
 def is_foreign(path: str) -> bool:
@@ -70,10 +73,12 @@ class UnknownDirectory(NamedTuple):
     name: str
     files: int
     size_bytes: int
+    is_cache: bool
+    """Whether an entry is in it: then it is a cache of its own."""
 
     def __str__(self) -> str:
         size = f"{format_size(self.size_bytes)} in {format_count(self.files, 'file')}"
-        return f"{size} of another program"
+        return f"{size} of another {'cache' if self.is_cache else 'program'}"
 
 
 class Inventory:
@@ -123,17 +128,28 @@ class Inventory:
                 yield Problem(other.info.name, "stray-file", _why_stray(other.info))
         for directory in self.unknown_directories():
             detail = f"{directory}; jaxcache neither carries nor removes it"
+            if directory.is_cache:
+                detail = f"{directory}; to read that one, add /{directory.name} to -C"
             yield Problem(directory.name, "unknown-directory", detail)
 
     def unknown_directories(self) -> Iterator[UnknownDirectory]:
-        """Yield the directories that belong to none of JAX, XLA and jaxcache."""
+        """Yield the directories that belong to none of JAX, XLA, jaxcache and torch."""
         sizes: dict[str, list[int]] = {}
+        caches: set[str] = set()
         for other in self.others:
             if other.kind is FileKind.UNKNOWN:
-                of_one = sizes.setdefault(other.info.name.partition("/")[0], [])
+                name, _, inner = other.info.name.partition("/")
+                of_one = sizes.setdefault(name, [])
                 if other.info.type == "file":
                     of_one.append(other.info.size_bytes)
-        return (UnknownDirectory(name, len(each), sum(each)) for name, each in sizes.items())
+                if key_of(inner):
+                    caches.add(name)
+        if _TORCH_DIRECTORIES & sizes.keys():
+            sizes = {n: each for n, each in sizes.items() if not _IN_TORCH_CACHE.fullmatch(n)}
+        return (
+            UnknownDirectory(name, len(each), sum(each), name in caches)
+            for name, each in sizes.items()
+        )
 
 
 def take_inventory(store: Store, *, deep: bool = False, start: str = "") -> Inventory:

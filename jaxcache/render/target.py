@@ -21,7 +21,9 @@ def profile_view(
     shown = differences or ()
     document = {"cache_dir": cache_dir, "profile": profile.to_json(), "differences": differences}
     rows: list[tuple[object, ...]] = [row[:2] for row in _rows(profile)]
-    rows += [("differs", d.component, d.target, d.here, d.fix) for d in shown]
+    rows += [
+        ("differs" if d.here else "unknown", d.component, d.target, d.here, d.fix) for d in shown
+    ]
     page = _page(profile, differences)
     return View(document, rows, records=[versioned(document)], page=page)
 
@@ -88,7 +90,7 @@ def _page(
     if differences is None:
         return
     yield ""
-    yield "here differs:" if differences else "nothing differs here"
+    yield "here differs:" if any(d.here for d in differences) else "nothing differs here"
     yield from _shown(differences)
     if any(d.prevents for d in differences):
         yield "nothing can be warmed for this target from here"

@@ -5,11 +5,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+import zstandard
 
 import jaxcache
 from jaxcache.cache.ledger.record import PAYLOAD, Event, digest_facts
 from jaxcache.cache.ledger.segments import append
 from jaxcache.cache.seal import execute_seal, plan_seal
+from jaxcache.cache.verify.quarantine import quarantine_directory
 from jaxcache.cache.verify.repair import plan_repair
 from jaxcache.cache.verify.run_checks import Verification, verify
 from jaxcache.layouts import load_layout
@@ -94,14 +96,16 @@ def test_nothing_is_deleted_unless_asked(cache: Path) -> None:
 
 def test_of_two_in_quarantine_the_later_comes_back(cache: Path) -> None:
     path = next(cache.glob("jit_mlp-*"))
-    opened = jaxcache.open(cache)
-    for size in (20, 30):
-        path.write_bytes(bytes(size))
-        os.utime(path, (1e9, 1e9))
-        opened.execute(opened.plan_repair(opened.verify()))
-    assert not path.exists()
-    opened.restore()
-    assert path.stat().st_size == 30
+    content = zstandard.decompress(path.read_bytes())
+    path.unlink()
+    for level in (1, 9):
+        away = cache / quarantine_directory(level * 10**18) / path.name
+        away.parent.mkdir(parents=True)
+        away.write_bytes(zstandard.ZstdCompressor(level).compress(content))
+    later = away.read_bytes()
+    done = jaxcache.open(cache).restore()
+    assert (len(done.restored), len(done.left)) == (1, 1)
+    assert path.read_bytes() == later
 
 
 def test_a_new_entry_is_not_held_to_the_digest_of_its_damaged_one(cache: Path) -> None:

@@ -54,6 +54,18 @@ def test_compile_time_that_was_not_read_is_not_said_to_be_short(
     assert "<1 s each" in screen("stats", "--long", "-C", remote)
 
 
+def test_above_several_caches_of_a_bucket_ls_names_them(
+    run_cli: RunCli, bucket: str, local: Path
+) -> None:
+    for name in ("one", "two"):
+        assert run_cli("push", f"{bucket}/{name}", "-C", local).returncode == 0
+    done = run_cli("ls", "-C", bucket)
+    assert done.stdout == ""
+    for name in ("one", "two"):
+        assert f"7 files of another cache; to read that one, add /{name} to -C" in done.stderr
+    assert "another program" not in done.stderr
+
+
 def test_a_web_server_cannot_be_written(run_cli: RunCli, local: Path) -> None:
     done = run_cli("push", "http://127.0.0.1:9/x", "-C", local)
     assert done.returncode == 1

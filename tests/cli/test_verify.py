@@ -97,12 +97,11 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_damage_is_named_put_away_and_comes_back(run_cli, cache: Path, kind: str) -> None:
+def test_damage_is_named_and_put_away_and_stays_away(run_cli, cache: Path, kind: str) -> None:
     damage, level = DAMAGE[kind]
     path = entry(cache, "jit_mlp")
     damage(path)
     age(cache)
-    damaged = path.read_bytes()
     assert kinds(verify(run_cli, cache, "--level", level, code=1)) == {path.name: kind}
     if level == "full" and kind != "bad-header":
         assert not kinds(verify(run_cli, cache, "--level", "quick"))
@@ -115,12 +114,10 @@ def test_damage_is_named_put_away_and_comes_back(run_cli, cache: Path, kind: str
     assert not path.exists()
     assert not kinds(verify(run_cli, cache))
     planned = run_cli("verify", "-C", cache, "--restore", "--dry-run", "--jsonl").stdout
-    assert [(x["outcome"], x["file"]) for x in map(json.loads, planned.splitlines())] == [
-        ("restored", path.name)
-    ]
-    restored = verify(run_cli, cache, "--restore")
-    assert [r["file"] for r in restored["restored"]] == [path.name]
-    assert path.read_bytes() == damaged
+    assert [x["outcome"] for x in map(json.loads, planned.splitlines())] == ["left"]
+    restored = verify(run_cli, cache, "--restore", code=3)
+    assert [r["reason"].partition(":")[0] for r in restored["left"]] == [kind]
+    assert not path.exists() and restored["restored"] == []
 
 
 def test_an_entry_under_another_modules_name(run_cli, cache: Path) -> None:
@@ -217,13 +214,19 @@ def test_a_cache_without_atimes_gets_none_unless_asked(run_cli, cache: Path) -> 
 def test_quarantine_takes_the_atime_along_and_brings_it_back(run_cli, capped: Path) -> None:
     path = entry(capped, "jit_mlp")
     stamp = path.with_name(path.name.replace("-cache", "-atime"))
+    sound = path.read_bytes()
     path.write_bytes(b"")
     age(capped)
     before = stamp.read_bytes()
     verify(run_cli, capped, "--fix")
     assert not path.exists() and not stamp.exists()
+    (away,) = (capped / ".jaxcache" / "quarantine").glob("*/jit_mlp*-cache")
+    away.write_bytes(sound)  # as if it had been judged wrongly
+    planned = run_cli("verify", "-C", capped, "--restore", "--dry-run", "--jsonl").stdout
+    assert [json.loads(x)["outcome"] for x in planned.splitlines()] == ["restored"]
+    assert not path.exists()
     verify(run_cli, capped, "--restore", path.name[:20])
-    assert path.exists() and stamp.read_bytes() == before
+    assert path.read_bytes() == sound and stamp.read_bytes() == before
 
 
 def test_restoring_never_replaces_what_jax_wrote_anew(run_cli, cache: Path) -> None:

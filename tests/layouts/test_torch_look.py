@@ -263,6 +263,16 @@ def test_a_directory_that_jax_and_torch_share_asks_whose(
     assert len(run_cli("ls", "-q", "-C", torch_cache, "--layout", "torch").stdout.split()) == 9
 
 
+@pytest.mark.parametrize("layout", ["jax", "torch"])
+def test_what_one_compiler_wrote_is_no_finding_about_the_cache_of_the_other(
+    run_cli: RunCli, torch_cache: Path, corpus: Path, layout: str
+) -> None:
+    shutil.copytree(corpus / "0.10.2-cpu-zstd", torch_cache, dirs_exist_ok=True)
+    done = run_cli("verify", "-C", torch_cache, "--layout", layout, "--json")
+    kinds = {p["kind"] for p in json.loads(done.stdout)["problems"]}
+    assert (done.returncode, kinds - {"unsealed"}) == (0, set())
+
+
 def test_show_refuses_what_is_for_jax(run_cli: RunCli, golden: Path) -> None:
     assert run_cli("show", "-C", golden, "f*", "--hlo").returncode == 2
     assert run_cli("verify", "-C", golden, "--level", "load").returncode == 2

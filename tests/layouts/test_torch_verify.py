@@ -237,14 +237,18 @@ def test_a_missing_py_accuses_nobody(run_cli: RunCli, torch_cache: Path) -> None
     assert found["ok"] == found["checked"]
 
 
-def test_what_went_to_quarantine_comes_back(run_cli: RunCli, torch_cache: Path) -> None:
+def test_what_is_damaged_stays_in_quarantine(run_cli: RunCli, torch_cache: Path) -> None:
     bad = cut(first_file(torch_cache, "*/*.main.so"))
-    data = bad.read_bytes()
+    source = bad.with_suffix(".cpp")
+    text = source.read_bytes()
     verify(run_cli, torch_cache, "--fix", code=0)
-    assert not bad.exists()
+    assert not bad.exists() and not source.exists()
     done = run_cli("verify", "--restore", "-C", torch_cache, "--json")
-    assert json.loads(done.stdout)["restored"][0]["file"] == str(bad.relative_to(torch_cache))
-    assert bad.read_bytes() == data
+    document = json.loads(done.stdout)
+    assert (done.returncode, len(document["restored"]), len(document["left"])) == (3, 1, 1)
+    assert not bad.exists() and source.read_bytes() == text
+    records = list((torch_cache / ".jaxcache" / "quarantine").rglob("ledger"))
+    assert records == []
 
 
 def test_a_repair_from_python_deletes_what_is_damaged(torch_cache: Path) -> None:

@@ -1,17 +1,21 @@
 """Quarantine: ``.jaxcache/quarantine/<when>/<file>``, where JAX does not look."""
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from jaxcache.cache.entry_files import atime_name, move_entry_in
+from jaxcache.cache.scan import NO_AIDS
 from jaxcache.cache.selection import fits_key
 from jaxcache.cache.under_lock import run_under_lock
 from jaxcache.core.names import QUARANTINE_DIR
 from jaxcache.entry.names import FileKind, split_name
 from jaxcache.errors import JaxcacheError
 from jaxcache.model import FileInfo, result_repr
+from jaxcache.options import VerifyOptions
+from jaxcache.store import open_store
 from jaxcache.store.base import Store, StoreError, same_file
 from jaxcache.units import rfc3339
 
@@ -71,7 +75,7 @@ def restore(
 ) -> Restoration:
     """Move entries from quarantine back to where they were.
 
-    An entry that its compiler has written anew since stays as it wrote it.
+    A damaged entry stays in quarantine, and so does one that its compiler has written again.
 
     Raises:
         JaxcacheError: ``no-match`` where a KEY fits nothing in quarantine.
@@ -87,6 +91,7 @@ def restore(
                 hint="without KEY, everything in quarantine is restored",
             )
     wanted = [q for q in files if not keys or any(fits_key(q.key, text) for text in keys)]
+    damage = _find_damage(store, layout, wanted)
     restored: list[QuarantinedEntry] = []
     unrestored: list[tuple[QuarantinedEntry, str]] = []
 
@@ -102,6 +107,9 @@ def restore(
                 restored.append(item)
             else:
                 unrestored.append((item, "the cache has a newer one"))
+            return
+        if reason := damage.get(item.info.name):
+            unrestored.append((item, reason))
             return
         if any(other.file == item.file for other in restored):
             unrestored.append((item, "a later one was restored"))
@@ -121,3 +129,25 @@ def restore(
     else:
         run_under_lock(store, bring_back, wanted, file_lock=layout.file_lock)
     return Restoration(store.url, dry_run, tuple(restored), tuple(unrestored))
+
+
+def _find_damage(
+    store: Store, layout: "Layout", items: Sequence[QuarantinedEntry]
+) -> dict[str, str]:
+    """Check entries in quarantine; the damage of each damaged one, by its name there.
+
+    A directory of quarantine has its entries under the names that they have in a cache.
+    """
+    # Code of torch is recorded after its grace: never, because a check changes nothing here.
+    options = VerifyOptions(level="full", grace_seconds=math.inf)
+    names = {item.info.name for item in items}
+    damage: dict[str, str] = {}
+    for directory in {i.info.name.removesuffix(f"/{i.file}") for i in items}:
+        inner = open_store(f"{store.url}/{directory}")
+        scan = layout.scan(inner, NO_AIDS, headers=False, details=False, deep=False)
+        chosen = {e.file for e in scan.entries if f"{directory}/{e.file}" in names}
+        files = layout.files_to_check(inner, scan, chosen, options)
+        for name, checked in layout.check(inner, scan, files, options):
+            for problem in checked.problems:
+                damage[f"{directory}/{name}"] = f"{problem.kind}: {problem.detail}"
+    return damage

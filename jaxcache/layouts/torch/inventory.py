@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from jaxcache.cache.inventory import OtherFile
-from jaxcache.entry.names import own_kind
+from jaxcache.entry.names import FileKind, own_kind, split_name
 from jaxcache.layouts.torch.names import (
     GraphFile,
     TorchKind,
@@ -57,7 +57,7 @@ class TorchInventory:
         for info, kind in self.others:
             if kind is TorchKind.TEMP and not was_never_cached(info.name):
                 yield Problem(info.name, "temp-file", f"{info.name} was left by a broken write")
-            elif kind is TorchKind.STRAY:
+            elif kind is TorchKind.STRAY and split_name(info.name)[0] is FileKind.STRAY:
                 linked = info.type == "symlink"
                 detail = "a symbolic link" if linked else "not a name that torch's compilers give"
                 yield Problem(info.name, "stray-file", detail)

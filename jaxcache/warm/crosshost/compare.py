@@ -91,14 +91,17 @@ def _differences(target: TargetProfile, here: TargetProfile) -> Iterator[Profile
         )
     if not target.is_complete:
         yield ProfileDifference(
-            "accelerator_config",
-            f"fingerprint {target.topology_fingerprint or 'unknown'}",
+            "topology",
+            "not recorded",
             "",
-            "the target's jaxlib does not record enough of its topology to compile elsewhere",
-            "jax 0.11 or newer on the target, and capture again",
+            "jaxlib before 0.11 cannot record the topology, which a compile elsewhere needs",
+            "use jax 0.11 or newer on the target, and capture again",
             prevents=True,
         )
-    elif target.topology_fingerprint != here.topology_fingerprint:
+    same_compiler = target.jaxlib_version == here.jaxlib_version  # which makes the fingerprint
+    comparable = same_compiler and target.topology_fingerprint is not None
+    described = "topology_fingerprint" if comparable else "devices"
+    if getattr(target, described) != getattr(here, described):
         yield ProfileDifference(
             "accelerator_config",
             target.topology_fingerprint or "?",
