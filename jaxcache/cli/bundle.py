@@ -16,7 +16,8 @@ from jaxcache.cache.bundle.format import Bundle, is_bundle, open_bundle
 from jaxcache.cache.bundle.manifest import BundleError
 from jaxcache.cache.move.bundle_file import check_file_path, spool, write_bundle, written_bundle
 from jaxcache.cache.move.export_plan import ExportPlan
-from jaxcache.cache.move.import_bundle import execute_import
+from jaxcache.cache.move.import_bundle import after_export, execute_import
+from jaxcache.cache.move.plan import Outcome
 from jaxcache.cache.move.signatures import load_signed
 from jaxcache.cache.trust import (
     Verdict,
@@ -221,6 +222,7 @@ def receive(
     verdict: Verdict,
     host: Callable[[], Host | None] = lambda: None,
     needed: CompatibilityOptions | None = None,
+    export: Outcome | None = None,
     dry_run: bool = False,
     expect: bool = False,
 ) -> int:
@@ -229,6 +231,7 @@ def receive(
     Args:
         host: waits for the Python that is to use the cache, beside which everything else is done.
         needed: what must be known of that Python before anything is written.
+        export: how a temporary bundle was made; it counts the files that are not in the bundle.
         expect: say what will hit there, even where nothing is known to miss.
 
     Raises:
@@ -269,6 +272,8 @@ def receive(
             atomic=options.atomic,
             progress=progress,
         )
+    if export is not None:
+        done = after_export(export, done)
     outlooks = outlooks or forecast(bundle.manifest, _answer(host), target)
     if layout.single_file_entries:
         print_forecast(outlooks, form, expect=expect)

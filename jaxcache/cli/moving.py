@@ -27,7 +27,7 @@ from jaxcache.cli.options import Format, require_writable
 from jaxcache.cli.output import emit, note
 from jaxcache.cli.terminal import confirm
 from jaxcache.cli.terminal.progress import progress_bar
-from jaxcache.errors import ExitCode, NoCacheError, UsageError
+from jaxcache.errors import NoCacheError, UsageError
 from jaxcache.layouts.sides import names_there
 from jaxcache.options import ConfirmOptions
 from jaxcache.options.move import CopyOptions, SyncOptions, arrival_of
@@ -233,6 +233,12 @@ def copy_files(
     bundle, exported = make_temporary_bundle(opened.store, export)
     note(*left_out_lines(exported.left_out))
     with bundle.file:
-        arrival = arrival_of(options)
-        code = receive(bundle, target, form, arrival, verdict=_OURS, dry_run=dry_run)
-    return ExitCode.PARTIAL if exported.left_out and code == ExitCode.DONE else code
+        return receive(
+            bundle,
+            target,
+            form,
+            arrival_of(options),
+            verdict=_OURS,
+            export=exported.outcome,
+            dry_run=dry_run,
+        )

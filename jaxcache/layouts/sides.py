@@ -8,6 +8,7 @@ from jaxcache.cache.diff import DiffSide
 from jaxcache.cache.scan import Progress
 from jaxcache.errors import UsageError
 from jaxcache.layouts import choose_layout, load_layout
+from jaxcache.model import FileInfo
 from jaxcache.store import is_remote, open_store
 from jaxcache.store.base import Store
 
@@ -34,7 +35,7 @@ def open_side(
 
 
 def names_there(location: str) -> frozenset[str]:
-    """The names of all files at a path or URL; none where there is no such directory yet.
+    """The names of all regular files at a path or URL; none where there is no such directory yet.
 
     Raises:
         NoCacheError: it cannot be listed.
@@ -42,10 +43,10 @@ def names_there(location: str) -> frozenset[str]:
     if not is_remote(location) and not os.path.isdir(location):
         return frozenset()
     store = open_store(location)
-    names: list[str] = []
+    files: list[FileInfo] = []
     for info in store.list():
-        names += [i.name for i in store.walk(info.name)] if info.type == "dir" else [info.name]
-    return frozenset(names)
+        files += store.walk(info.name) if info.type == "dir" else [info]
+    return frozenset(info.name for info in files if info.type == "file")
 
 
 def check_same_layout(left: DiffSide, right: DiffSide) -> None:

@@ -174,6 +174,7 @@ _ACTIONS = (
     MoveAction.HEAL,
     MoveAction.REPLACE,
     MoveAction.SAME,
+    MoveAction.PRESENT,
     MoveAction.KEEP,
     MoveAction.BLOCKED,
     MoveAction.LEFT,

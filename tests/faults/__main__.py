@@ -18,7 +18,10 @@ from faults import places, process, trials, world
 from faults.commands import ROWS, Row
 from faults.intercept import why_not
 
-KINDS = ("kill", "interrupt", "eio", "eacces", "full", "disk", "clock", "lock", "pair")
+KINDS = (
+    *("kill", "interrupt", "signal", "eio", "eacces", "full", "read", "disk"),
+    *("clock", "lock", "pair"),
+)
 
 
 def main() -> int:
@@ -141,6 +144,11 @@ def _try(
             yield from places.stopped_holder(lab, plan)
     elif kind == "clock":
         yield from trials.clocks(lab, plan, _pick(list(trials.CLOCKS), sample, number))
+    elif kind == "signal":
+        yield from trials.signals(lab, plan, sample or _INSTANTS)
+    elif kind == "read":
+        reads = range(1, plan.done.reads + 1)
+        yield from trials.unreadable(lab, plan, _pick(reads, sample, number))
     elif kind in ("kill", "interrupt"):
         tries = trials.kills if kind == "kill" else trials.interrupts
         yield from tries(lab, plan, _pick(calls, sample, number))
@@ -155,6 +163,8 @@ def _try(
 
 _ERRORS = ("eio", "eacces", "full")
 _ERRNO = {"eio": errno.EIO, "eacces": errno.EACCES}
+#: At how many instants a command gets a signal.
+_INSTANTS = 30
 #: At how many calls of the first command of a pair the second comes in between.
 _STOPS = 2
 _T = TypeVar("_T")

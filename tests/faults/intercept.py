@@ -26,6 +26,8 @@ from pathlib import Path
 #: Number by architecture (x86_64, aarch64) of the calls that change a file or a folder; None
 #: where the architecture has no such call. From the kernel's tables of system calls.
 _NUMBERS: dict[str, tuple[int | None, int | None]] = {
+    "read": (0, 63),
+    "pread64": (17, 67),
     "write": (1, 64),
     "pwrite64": (18, 68),
     "writev": (20, 66),
@@ -69,6 +71,8 @@ _NUMBERS: dict[str, tuple[int | None, int | None]] = {
 _MACHINES = {"x86_64": (0, 0xC000003E, 317), "aarch64": (1, 0xC00000B7, 277)}
 #: Calls on a descriptor, which count only where that is a file.
 _ON_DESCRIPTOR = frozenset({"write", "pwrite64", "writev", "pwritev", "pwritev2", "sendfile"})
+#: Calls that read, counted on their own, and only where they read a file of the world.
+_READS = frozenset({"read", "pread64"})
 #: Opening counts only where it may make or empty a file; the flags are argument 1 or 2.
 _OPENS = {"open": 1, "openat": 2}
 
@@ -96,6 +100,8 @@ class Call:
     number: int
     """Counted from 1 over all threads of the process."""
     name: str
+    reads: bool = False
+    """Whether it reads; such calls are counted apart."""
 
 
 #: Decides over a call: a verdict, or the errno that it fails with.
@@ -114,24 +120,38 @@ class Supervised:
     pid: int
     listener: int
     decide: Decide
+    root: Path
+    """The directory whose files count when they are read."""
     is_family: bool = False
     """Whether the calls of the programs that it started count, too; a kill is of who calls."""
     calls: list[str] = field(default_factory=list)
+    """The names of the calls that write."""
+    reads: int = 0
+    """The number of the calls that read."""
     status: int | None = None
     """As of waitpid, once it has ended."""
     _waiting: list[int] = field(default_factory=list)
 
-    def run(self, *, timeout_seconds: float = 120.0) -> int | None:
+    def run(
+        self, *, timeout_seconds: float = 120.0, signal_at: tuple[float, int] | None = None
+    ) -> int | None:
         """Serve the process until it ends or waits; its exit code, -signal, or None if it waits.
+
+        Args:
+            signal_at: after how many seconds which signal is sent to it.
 
         Raises:
             TimeoutError: it did neither in time; it has been killed.
         """
-        deadline = time.monotonic() + timeout_seconds
+        started = time.monotonic()
+        deadline = started + timeout_seconds
         poll = select.poll()
         poll.register(self.listener, select.POLLIN)
         while not self._waiting:
-            for _, happened in poll.poll(20):
+            if signal_at and time.monotonic() > started + signal_at[0]:
+                os.kill(self.pid, signal_at[1])  # not reaped yet, so the number is its own
+                signal_at = None
+            for _, happened in poll.poll(1 if signal_at else 20):
                 if happened & select.POLLIN:
                     self._serve()
             if self._ended():
@@ -184,9 +204,14 @@ class Supervised:
         number, thread, _, call, _, _, *arguments = _NOTIFY.unpack(notice)
         name = _NAMES[call]
         is_ours = self._is_ours(thread)
-        if (is_ours or self.is_family) and _counts(name, thread, arguments):
-            self.calls.append(name)
-            verdict = self.decide(Call(len(self.calls), name))
+        if (is_ours or self.is_family) and self._counts(name, thread, arguments):
+            if name in _READS:
+                self.reads += 1
+                call_made = Call(self.reads, name, reads=True)
+            else:
+                self.calls.append(name)
+                call_made = Call(len(self.calls), name)
+            verdict = self.decide(call_made)
             if verdict is Verdict.KILL:
                 if is_ours:
                     self.kill()
@@ -203,6 +228,11 @@ class Supervised:
                 return
         self._answer(number, 0)
 
+    def _counts(self, name: str, thread: int, arguments: list[int]) -> bool:
+        if name in _READS:
+            return _path_of(thread, arguments[0]).startswith(f"{self.root}/")
+        return _writes(name, thread, arguments)
+
     def _is_ours(self, thread: int) -> bool:
         """Whether it is a thread of the process itself, and not of a program that it started."""
         return os.path.exists(f"/proc/{self.pid}/task/{thread}")
@@ -216,7 +246,14 @@ class Supervised:
                 raise
 
 
-def _counts(name: str, thread: int, arguments: list[int]) -> bool:
+def _path_of(thread: int, descriptor: int) -> str:
+    try:
+        return os.readlink(f"/proc/{thread}/fd/{descriptor}")
+    except OSError:
+        return ""
+
+
+def _writes(name: str, thread: int, arguments: list[int]) -> bool:
     if name in _OPENS:
         return bool(arguments[_OPENS[name]] & (os.O_CREAT | os.O_TRUNC))
     if name in _ON_DESCRIPTOR:
@@ -233,6 +270,7 @@ def start(
     decide: Decide = go_on,
     *,
     prepare: Callable[[], None] | None = None,
+    root: Path = Path("/nowhere"),
     is_family: bool = False,
 ) -> Supervised:
     """Fork; have the child run a function under supervision and exit with what it returns.
@@ -241,6 +279,7 @@ def start(
 
     Args:
         prepare: run in the child before the supervision starts.
+        root: the directory whose files count when they are read.
         is_family: whether the calls of the programs that it starts count, too.
 
     Raises:
@@ -258,7 +297,7 @@ def start(
         os.waitpid(pid, 0)
         number = int.from_bytes(failure, "little") or errno.ENOSYS
         raise OSError(number, os.strerror(number))
-    return Supervised(pid, fds[0], decide, is_family)
+    return Supervised(pid, fds[0], decide, root, is_family)
 
 
 def _run_child(

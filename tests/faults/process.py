@@ -29,6 +29,10 @@ class CompileFinished:
     """As subprocess has it."""
     stderr: str
     calls: tuple[str, ...]
+    reads: int = 0
+    """The number of calls that read a file of the world."""
+    stdout: str = ""
+    seconds: float = 0.0
 
 
 def preload() -> None:
@@ -47,16 +51,30 @@ class Running:
     """A command that was started in a world."""
 
     process: Supervised
+    _output: int
     _errors: int
+    _started: float
 
-    def run(self) -> CompileFinished | None:
-        """Serve it until it ends, or waits: then None."""
-        code = self.process.run()
+    def run(self, signal_at: tuple[float, int] | None = None) -> CompileFinished | None:
+        """Serve it until it ends, or waits: then None.
+
+        Args:
+            signal_at: after how many seconds which signal is sent to it.
+        """
+        code = self.process.run(signal_at=signal_at)
         if code is None:
             return None
-        said = os.pread(self._errors, 1 << 20, 0).decode(errors="replace")
-        os.close(self._errors)
-        return CompileFinished(code, said, tuple(self.process.calls))
+        seconds = time.monotonic() - self._started
+        stderr = _read_and_close(self._errors)
+        stdout = _read_and_close(self._output)
+        process = self.process
+        return CompileFinished(code, stderr, tuple(process.calls), process.reads, stdout, seconds)
+
+
+def _read_and_close(memory_file: int) -> str:
+    text = os.pread(memory_file, 1 << 20, 0).decode(errors="replace")
+    os.close(memory_file)
+    return text
 
 
 def start_cli(
@@ -68,10 +86,11 @@ def start_cli(
     is_family: bool = False,
 ) -> Running:
     """Start ``jaxcache ARG…`` in a world."""
+    output = os.memfd_create("stdout")
     errors = os.memfd_create("stderr")
 
     def prepare() -> None:
-        _move_in(root, errors)
+        _move_in(root, output, errors)
         time.time_ns = clock or _shifted(0)
         time.time = lambda: time.time_ns() / 1e9
         _scale_down()
@@ -79,12 +98,16 @@ def start_cli(
     def child() -> int:
         from jaxcache.cli.main import run
 
-        code = run(list(argv))
-        sys.stdout.flush()
-        sys.stderr.flush()
+        try:
+            code = run(list(argv))
+            sys.stdout.flush()
+            sys.stderr.flush()
+        except KeyboardInterrupt:  # before its first line or after its last
+            return 130
         return code
 
-    return Running(start(child, decide, prepare=prepare, is_family=is_family), errors)
+    process = start(child, decide, prepare=prepare, root=root, is_family=is_family)
+    return Running(process, output, errors, time.monotonic())
 
 
 def run_cli(
@@ -94,9 +117,10 @@ def run_cli(
     *,
     clock: Clock | None = None,
     is_family: bool = False,
+    signal_at: tuple[float, int] | None = None,
 ) -> CompileFinished:
     """Run ``jaxcache ARG…`` in a world from start to end."""
-    done = start_cli(root, argv, decide, clock=clock, is_family=is_family).run()
+    done = start_cli(root, argv, decide, clock=clock, is_family=is_family).run(signal_at)
     assert done is not None
     return done
 
@@ -113,7 +137,7 @@ def _shifted(by_ns: int) -> Clock:
     return lambda: _real_time_ns() + by_ns
 
 
-def _move_in(root: Path, errors: int) -> None:
+def _move_in(root: Path, output: int, errors: int) -> None:
     os.environ.clear()
     os.environ.update(
         {
@@ -126,16 +150,23 @@ def _move_in(root: Path, errors: int) -> None:
     )
     os.chdir(root)
     nothing = os.open(os.devnull, os.O_RDWR)
-    for source, target in ((nothing, 0), (nothing, 1), (errors, 2)):
+    for source, target in ((nothing, 0), (output, 1), (errors, 2)):
         os.dup2(source, target)
 
 
 def _scale_down() -> None:
     """Shorter waits and smaller bounds, so that a small world reaches them."""
-    from jaxcache.cache import seal
+    from jaxcache.cache.ci import publish
+    from jaxcache.cache.ledger import segments
+    from jaxcache.cache.move import ledgers
+    from jaxcache.cache.prune import execute
     from jaxcache.store.local import LocalStore
+    from jaxcache.warm import query
 
-    seal.COMPACT_ABOVE = COMPACT_ABOVE
+    for module in (publish, segments, ledgers, execute):
+        assert "COMPACT_ABOVE" in vars(module)
+        vars(module)["COMPACT_ABOVE"] = COMPACT_ABOVE
+    query.has_jax = lambda python: False  # its start takes longer than everything else
 
     lock = LocalStore.lock
 

@@ -4,13 +4,15 @@ import contextlib
 import errno
 import functools
 import itertools
+import json
 import os
+import signal
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from faults.commands import Row
-from faults.intercept import Call, Decide, Verdict
+from faults.intercept import Call, Decide, Verdict, go_on
 from faults.process import DAY_NS, Clock, CompileFinished, later, run_cli, start_cli
 from faults.world import State, copy_of, look
 
@@ -103,12 +105,31 @@ def errors(lab: Lab, plan: Plan, code: int, numbers: Iterable[int]) -> Iterator[
         yield _one(lab, plan, fault, _at(number, code))
 
 
+def unreadable(lab: Lab, plan: Plan, numbers: Iterable[int]) -> Iterator[Failure | None]:
+    """Let one call after the other fail that reads a file of the world."""
+    for number in numbers:
+        decide = _at(number, errno.EIO, reads=True)
+        yield _one(lab, plan, f"EIO at read {number}", decide)
+
+
+#: What ends a program from without: a terminal, a scheduler, the kernel.
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+
+
+def signals(lab: Lab, plan: Plan, count: int) -> Iterator[Failure | None]:
+    """Send signals at instants that are spread over the time that an undisturbed run takes."""
+    for number in range(count):
+        seconds = plan.done.seconds * (number + 0.5) / count
+        chosen = SIGNALS[number % len(SIGNALS)]
+        yield _one(lab, plan, f"{chosen.name} after {seconds:.3f} s", signal_at=(seconds, chosen))
+
+
 def full_disks(lab: Lab, plan: Plan, numbers: Iterable[int]) -> Iterator[Failure | None]:
     """Let every call from one on fail that takes room."""
     for number in numbers:
 
         def decide(call: Call, number: int = number) -> Verdict | int:
-            full = call.number >= number and call.name in _TAKES_ROOM
+            full = call.name in _TAKES_ROOM and call.number >= number
             return errno.ENOSPC if full else Verdict.GO_ON
 
         yield _one(lab, plan, f"disk full from call {number}", decide)
@@ -151,9 +172,16 @@ def clocks(lab: Lab, plan: Plan, names: Iterable[str]) -> Iterator[Failure | Non
             yield judge(plan, name, broken)
 
 
-def _one(lab: Lab, plan: Plan, fault: str, decide: Decide) -> Failure | None:
+def _one(
+    lab: Lab,
+    plan: Plan,
+    fault: str,
+    decide: Decide = go_on,
+    *,
+    signal_at: tuple[float, int] | None = None,
+) -> Failure | None:
     with lab.fresh() as root:
-        done = run_cli(root, plan.row.argv, decide)
+        done = run_cli(root, plan.row.argv, decide, signal_at=signal_at)
         broken = after_fault(plan, done, look(root))
         broken += afterwards(root, plan)
         return judge(plan, fault, broken)
@@ -166,7 +194,37 @@ def after_fault(plan: Plan, done: CompileFinished, now: State) -> list[str]:
         broken += _ended(done)
         if done.code == plan.done.code == 0:
             broken += _same("it exits 0 and", plan.after, now)
+        broken += _counted(plan, done)
     return broken
+
+
+def _counted(plan: Plan, done: CompileFinished) -> Iterator[str]:
+    """A move accounts for every file, also where it ends early."""
+    expected = _offered(plan.done.stdout)
+    counted = _offered(done.stdout)
+    if None not in (expected, counted) and counted != expected:
+        yield f"it accounts for {counted} files of {expected}: {done.stdout[:2000]}"
+
+
+#: What each document of a move says of the files that the source offers: numbers, and lists.
+_OFFERED = (
+    ("found", "left_out", "untrusted"),
+    ("carried", "present", "no_room", "gone", "unfinished", "untrusted", "left_out", "failed"),
+    ("written", "left_out", "failed", "saved_seconds"),
+    ("entries", "side_files", "left_out"),
+    ("entries", "left_out"),
+)
+
+
+def _offered(document_text: str) -> int | None:
+    """Return how many files the document of a move accounts for; None of any other text."""
+    try:
+        document = json.loads(document_text)
+    except ValueError:
+        return None
+    fields = next((f for f in _OFFERED if document.keys() >= set(f)), ())
+    values = [document[field] for field in fields]
+    return sum(len(value) if isinstance(value, list) else value for value in values)
 
 
 def afterwards(root: Path, plan: Plan) -> list[str]:
@@ -220,8 +278,8 @@ def _in_order(lab: Lab, first: Plan, second: Plan) -> State:
         return look(root)
 
 
-def _at(number: int, verdict: Verdict | int) -> Decide:
-    return lambda call: verdict if call.number == number else Verdict.GO_ON
+def _at(number: int, verdict: Verdict | int, *, reads: bool = False) -> Decide:
+    return lambda call: verdict if (call.number, call.reads) == (number, reads) else Verdict.GO_ON
 
 
 def judge(plan: Plan, fault: str, broken: Sequence[str]) -> Failure | None:

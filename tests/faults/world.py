@@ -56,10 +56,12 @@ def build(root: Path) -> None:
     _copy(_OLDEST, cache, "jit_mlp")
     _copy(_UNDATED, root / "other", "jit_mlp", "jit_loss")
     _copy(_GPU, root / "gpu", "jit_bigconst", "jit_sort")
+    public = _cli(root, "trust", "keygen", "ours").partition("\t")[2].strip()
+    _cli(root, "trust", "add", "us", public)
     _bundles(root, source)
+    _sign_some(root, source)
     _date(cache)
     _cli(root, "pin", "-C", cache, _key(cache, _DATED, "jit_loss"))
-    _cli(root, "trust", "keygen", "ours")
     _cli(root, "trust", "add", "foe", f"jaxcache-ed25519 {'B' * 43}=")
     _ledger(root)
     bad = _file(cache, _OLDER, "jit_dtypes")
@@ -117,8 +119,14 @@ def _bundles(root: Path, source: Path) -> None:
         path.write_text(text)
         _age(path, 5)  # a young one does not travel
     _date(source)
-    _cli(root, "export", "in.jxb", "-C", source)
+    _cli(root, "export", "in.jxb", "-C", source, "--sign", "ours")
     _cli(root, "export", "out/old.jxb", "-C", root / "other")
+
+
+def _sign_some(root: Path, source: Path) -> None:
+    """Make a cache of which some entries are signed, and others are not."""
+    _cli(root, "copy", source, "signed", "--sign", "ours")
+    _copy("0.6.2-cpu-zstd", root / "signed", "jit_mlp", "jit_loss")
 
 
 def _date(cache: Path) -> None:
@@ -169,9 +177,10 @@ def _spoil(cache: Path) -> None:
     _file(cache, _DATED, "jit__fun").chmod(0o666)
 
 
-def _cli(root: Path, *args: str | Path) -> None:
+def _cli(root: Path, *args: str | Path) -> str:
     done = run_cli(root, [str(a) for a in args])
     assert done.code == 0, (args, done)
+    return done.stdout
 
 
 @contextlib.contextmanager
@@ -360,8 +369,9 @@ def _look_at_bundle(root: Path, name: str, files: dict[str, str], torn: list[str
         with bundle.file:
             verify_bundle(bundle)
             manifest = bundle.manifest
+            signatures = len(bundle.signatures)
     except JaxcacheError as error:
         torn.append(f"{name}: {error.message}")
         return
     said = sorted((i.key, i.payload_sha256) for i in manifest.items)
-    files[name] = hashlib.sha256(repr((said, manifest.files)).encode()).hexdigest()
+    files[name] = hashlib.sha256(repr((said, manifest.files, signatures)).encode()).hexdigest()

@@ -5,8 +5,9 @@ import json
 import os
 import pickle
 import shutil
+import tempfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from hypothesis import strategies as st
 
 from jaxcache.cache.bundle.manifest import BundleError
 from jaxcache.layouts.torch.artifacts import parse_artifacts
+from jaxcache.store.base import NewFile
+from jaxcache.store.local import LocalStore
 
 
 def files(cache: Path) -> dict[str, bytes]:
@@ -302,3 +305,63 @@ def test_a_bucket_holds_the_same_files(
     copied = run_cli("copy", "--layout", "torch", bucket, tmp_path / "copy")
     assert copied.returncode == 0, copied.stderr
     assert files(tmp_path / "copy") == files(golden)
+
+
+TORCH_WAYS: dict[str, Callable[[Path, Path], tuple[object, ...]]] = {
+    "copy": lambda there, here: ("copy", there, here),
+    "push": lambda there, here: ("push", here, "--layout", "torch", "-C", there),
+    "pull": lambda there, here: ("pull", there, "--layout", "torch", "-C", here),
+}
+
+
+@pytest.mark.parametrize("way", TORCH_WAYS)
+def test_every_file_that_is_offered_is_counted_once(
+    run_cli: RunCli, torch_cache: Path, tmp_path: Path, way: str
+) -> None:
+    here = tmp_path / "here"
+    damaged, present, blocked = (
+        str(first_file(torch_cache, glob).relative_to(torch_cache))
+        for glob in ("fxgraph/*/*/*", "*/*.main.so", "aotautograd/*/*")
+    )
+    for name in (blocked, present):
+        (here / name).parent.mkdir(parents=True)
+    (here / blocked).symlink_to("nowhere")
+    shutil.copy2(torch_cache / present, here / present)
+    (torch_cache / damaged).write_bytes((torch_cache / damaged).read_bytes()[:-40])
+    os.utime(torch_cache / damaged, (1e9, 1e9))
+    done = run_cli(*TORCH_WAYS[way](torch_cache, here), "--json")
+    assert done.returncode == 3, done.stderr
+    document = json.loads(done.stdout)
+    actions = {row["file"]: row["action"] for row in document["entries"]}
+    left_out = [problem["file"] for problem in document["left_out"]]
+    assert sorted([*actions, *left_out]) == sorted(files(torch_cache))
+    assert left_out == [damaged]
+    assert actions[blocked] == "blocked"
+    assert actions[present] == ("same" if way == "copy" else "present")
+    summary = document["summary"]
+    assert summary["written"] == len(files(torch_cache)) - 3
+    assert sum(summary[action] for action in set(actions.values())) == len(actions)
+
+
+@pytest.mark.parametrize("way", TORCH_WAYS)
+def test_an_interrupt_leaves_whole_files_and_nothing_temporary(
+    run_cli: RunCli, golden: Path, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[str] = []
+
+    def write(store: LocalStore, files: Sequence[NewFile]) -> Iterator[Any]:
+        if len(written) == 5:
+            raise KeyboardInterrupt
+        written.extend(file.name for file in files)
+        yield from write_many(store, files)
+
+    write_many = LocalStore.write_many
+    monkeypatch.setattr(LocalStore, "write_many", write)
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    here = tmp_path / "here"
+    done = run_cli(*TORCH_WAYS[way](golden, here))
+    assert done.returncode == 130, done.stderr
+    assert list(temporary.iterdir()) == []
+    assert files(here) == {name: files(golden)[name] for name in written}

@@ -189,6 +189,17 @@ def _end_as(done: Outcome, chosen: Callable[[Step], bool], **changes: Any) -> Ou
     return replace(done, steps=tuple(steps))
 
 
+def after_export(export: Outcome, done: Outcome) -> Outcome:
+    """Return the outcome of an import that also counts the files that its bundle does not hold."""
+    pairs = [
+        (planned, step)
+        for planned, step in zip(export.plan.steps, export.steps, strict=True)
+        if step.action not in WRITES
+    ]
+    plan = replace(done.plan, steps=(*(planned for planned, _ in pairs), *done.plan.steps))
+    return replace(done, plan=plan, steps=(*(step for _, step in pairs), *done.steps))
+
+
 def _record(store: Store, written: Mapping[str, Step], files: Mapping[str, FileInfo]) -> None:
     """Append to the ledger the digests of entries that were written, and the events with them."""
     ledger = Ledger.load(store)

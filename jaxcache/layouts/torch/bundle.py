@@ -87,18 +87,23 @@ def plan_export(
     for name in wanted:
         if reason := check_path(name) or policy.name_error(name):
             left_out.setdefault(name, Problem(name, "stray-file", reason))
-    files = [i for n, i in wanted.items() if n not in left_out and not (since and n in since.files)]
+    files = [info for name, info in wanted.items() if name not in left_out]
     files.sort(key=lambda info: (_TRAVELS.index(parse_path(info.name).kind), info.name))
     stray = [
         Step(Item(p.file, p.key, 0, 0), MoveAction.STRAY, p.detail, p.kind)
         for p in left_out.values()
     ]
-    writes = [
-        Step(Item(i.name, None, i.size_bytes, i.mtime_ns, info=i), MoveAction.WRITE) for i in files
+    present = since.files if since else ()
+    others = [
+        Step(
+            Item(i.name, None, i.size_bytes, i.mtime_ns, info=i),
+            MoveAction.PRESENT if i.name in present else MoveAction.WRITE,
+        )
+        for i in files
     ]
     return ExportPlan(
         store.url,
-        (*stray, *writes),
+        (*stray, *others),
         Ledger(),
         now_ns,
         since.reference if since else None,
