@@ -120,8 +120,8 @@ class Supervised:
     pid: int
     listener: int
     decide: Decide
-    root: Path
-    """The directory whose files count when they are read."""
+    root: Path | None = None
+    """The directory whose files count when they are read; None where reading counts nowhere."""
     is_family: bool = False
     """Whether the calls of the programs that it started count, too; a kill is of who calls."""
     calls: list[str] = field(default_factory=list)
@@ -270,7 +270,7 @@ def start(
     decide: Decide = go_on,
     *,
     prepare: Callable[[], None] | None = None,
-    root: Path = Path("/nowhere"),
+    root: Path | None = None,
     is_family: bool = False,
 ) -> Supervised:
     """Fork; have the child run a function under supervision and exit with what it returns.
@@ -279,7 +279,7 @@ def start(
 
     Args:
         prepare: run in the child before the supervision starts.
-        root: the directory whose files count when they are read.
+        root: the directory whose files count when they are read; by default none.
         is_family: whether the calls of the programs that it starts count, too.
 
     Raises:
@@ -288,7 +288,7 @@ def start(
     ours, theirs = socket.socketpair()
     pid = os.fork()
     if not pid:
-        _run_child(prepare, child, theirs)
+        _run_child(prepare, child, theirs, with_reads=root is not None)
     theirs.close()
     with ours:
         _, fds, _, _ = socket.recv_fds(ours, 8, 1)
@@ -301,7 +301,11 @@ def start(
 
 
 def _run_child(
-    prepare: Callable[[], None] | None, child: Callable[[], int], channel: socket.socket
+    prepare: Callable[[], None] | None,
+    child: Callable[[], int],
+    channel: socket.socket,
+    *,
+    with_reads: bool,
 ) -> None:
     code = 70
     try:
@@ -310,7 +314,7 @@ def _run_child(
         if prepare:
             prepare()
         try:
-            listener = _install()
+            listener = _install(with_reads=with_reads)
         except OSError as error:
             channel.send(b"")
             channel.send((error.errno or errno.ENOSYS).to_bytes(4, "little"))
@@ -347,10 +351,10 @@ def why_not() -> str | None:
     return None if code == 0 else f"the supervised child ended with {code}"
 
 
-def _install() -> int:
+def _install(*, with_reads: bool) -> int:
     """Install the filter on this process; the descriptor to supervise it by."""
     libc = ctypes.CDLL(None, use_errno=True)
-    program = _filter()
+    program = _filter(with_reads=with_reads)
     code = (ctypes.c_char * len(program)).from_buffer_copy(program)
     header = struct.pack("@HxxxxxxP", len(program) // 8, ctypes.addressof(code))
     no_new_privileges, set_mode_filter, new_listener = 38, 1, 1 << 3
@@ -372,11 +376,12 @@ _NAMES = {
 }
 
 
-def _filter() -> bytes:
+def _filter(*, with_reads: bool) -> bytes:
     """Classic BPF: ask about the calls that we name, allow all others."""
     load, jump_equal, give = 0x20, 0x15, 0x06
     allow, ask = 0x7FFF0000, 0x7FC00000
-    numbers = sorted(n for n in _NAMES if n is not None)
+    asked = (n for n, name in _NAMES.items() if with_reads or name not in _READS)
+    numbers = sorted(n for n in asked if n is not None)
     words = [(load, 0, 0, 4), (jump_equal, 1, 0, _MACHINES[platform.machine()][1])]
     words += [(give, 0, 0, allow), (load, 0, 0, 0)]
     for index, number in enumerate(numbers):
