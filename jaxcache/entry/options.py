@@ -236,13 +236,15 @@ def same_generation(left: Iterable[str], right: Iterable[str]) -> bool:
 @cache
 def nearest_version(flags: frozenset[str]) -> str | None:
     """The known jaxlib that writes just these flags; None where none of the known ones does."""
-    names = flag_names()
-    distances = {
-        version: len(flags ^ {names.get(n, f"#{n}") for n in defaults})
-        for version, defaults in known_defaults().items()
-    }
+    distances = {v: len(flags ^ default_flags(v)) for v in known_defaults()}
     best = min(distances, key=lambda v: distances[v], default=None)
     return best if best is not None and distances[best] <= _LOOSE_FLAGS else None
+
+
+def default_flags(version: str | None) -> frozenset[str]:
+    """Return the flags that a known jaxlib writes; none for one that is not known."""
+    names = flag_names()
+    return frozenset(names.get(n, f"#{n}") for n in known_defaults().get(version or "", ()))
 
 
 @cache

@@ -113,6 +113,29 @@ def test_another_version_explains_a_callback_that_is_not_cached(version: str, ca
     assert difference.cause is cause
 
 
+def test_the_flags_of_an_entry_of_plain_jax_name_its_version(corpus: Path) -> None:
+    """The other side has no entry, because its JAX never caches what calls back into Python."""
+    cache = CachedFacts(open_store(str(corpus / "0.12.0.1-cpu-zstd")))
+    left = cache.complete(cache.whole().compiles[0])
+    right = Compile(
+        left.module,
+        outcome="uncacheable",
+        rule=WriteRule.HOST_CALLBACKS,
+        jaxlib_version="0.10.2",
+    )
+    (difference,) = compare(left, right, Side("a cache", (left,), is_run=False))
+    assert difference.cause is Cause.JAXLIB_VERSION
+    assert (difference.left, difference.right) == ("0.12.0.1", "0.10.2")
+    (difference,) = compare(left, replace(right, jaxlib_version="0.12.0.1"), Side("a", (left,)))
+    assert difference.cause is Cause.CALLBACK
+
+
+def test_a_module_that_is_never_cached_has_that_as_its_cause() -> None:
+    right = Compile("jit_f", outcome="uncacheable", rule=WriteRule.HOST_CALLBACKS)
+    (difference,) = compare(None, right, Side("a cache", (), is_run=False))
+    assert difference.cause is Cause.CALLBACK
+
+
 def test_cannot_tell_is_said(run_cli: RunCli, tmp_path: Path) -> None:
     """Two keys and nothing else: no guess."""
     left, right = run_file(tmp_path / "l.json", row(KEY)), run_file(tmp_path / "r.json", row(OTHER))

@@ -76,7 +76,9 @@ class Lab:
         self._work, self._cache = self._root / "program", self._root / "cache"
         self._base, self._plain = self._root / "base", self._root / "plain"
         shutil.copytree(self._source, self._work, ignore=shutil.ignore_patterns("__pycache__"))
-        self._warm(setting.python, self._cache, {})
+        first = self._warm(setting.python, self._cache, {})
+        unwritten = (m for m in first["modules"] if m["outcome"] == "uncacheable")
+        self._uncacheable = {m["module"] for m in unwritten}
         shutil.copytree(self._cache, self._base)
         shutil.copytree(self._base, self._plain, ignore=shutil.ignore_patterns(".jaxcache"))
         listed = run_jaxcache("ls", "--json", "-C", self._base)["entries"]
@@ -110,7 +112,10 @@ class Lab:
         verdicts = []
         for left in (self._base, self._plain):
             answer = run_jaxcache("explain", "--json", left, saved)
-            verdicts.append(judge(change, answer["comparisons"], self._work, self._modules))
+            comparisons = answer["comparisons"]
+            verdicts.append(
+                judge(change, comparisons, self._work, self._modules, self._uncacheable)
+            )
         return Row(change, *verdicts)
 
 
@@ -140,7 +145,8 @@ def measure(program: str, setting: Setting, only: Sequence[str], root: Path) -> 
 
 def is_good(row: Row, verdict: Verdict) -> bool:
     """Return whether a verdict counts as right."""
-    return verdict is Verdict.RIGHT or (verdict is Verdict.NO_MISS and row.change.expects_no_miss)
+    is_expected = verdict is Verdict.NO_MISS and row.change.expects_no_miss
+    return is_expected or verdict in (Verdict.RIGHT, Verdict.NEVER_CACHED)
 
 
 def table(rows: Sequence[Row]) -> str:

@@ -23,10 +23,17 @@ class Verdict(enum.StrEnum):
     WRONG = "wrong"
     NO_MISS = "no miss"
     """Nothing missed, so that there was nothing to explain."""
+    NEVER_CACHED = "never cached"
+    """All that missed is what this JAX never writes, before the change and after: no change can
+    make it miss, and the answer says so."""
 
 
 def judge(
-    change: Change, comparisons: Sequence[Mapping[str, Any]], program: Path, modules: set[str]
+    change: Change,
+    comparisons: Sequence[Mapping[str, Any]],
+    program: Path,
+    modules: set[str],
+    uncacheable: set[str],
 ) -> tuple[Verdict, str]:
     """Return the verdict on an answer, and the words that it was based on.
 
@@ -37,20 +44,26 @@ def judge(
         comparisons: of the answer, in the order in which they are shown.
         program: the directory of the program as it is after the change.
         modules: names of the modules that the cache had before the change.
+        uncacheable: names of those that JAX did not write before the change, by its own rules.
     """
-    verdicts = [_judge_one(change, c, program, modules) for c in comparisons]
+    verdicts = [_judge_one(change, c, program, modules, uncacheable) for c in comparisons]
     said = "; ".join(_said(c) for c in comparisons[:3])
     if not verdicts:
         return Verdict.NO_MISS, "no miss"
     for verdict, comparison in zip(verdicts, comparisons, strict=True):
         if verdict is Verdict.WRONG:
             return Verdict.WRONG, _said(comparison)
-    first = next((v for v in verdicts if v is not Verdict.NO_MISS), Verdict.SILENT)
-    return first, said
+    no_effect = (Verdict.NO_MISS, Verdict.NEVER_CACHED)
+    default = Verdict.NEVER_CACHED if Verdict.NEVER_CACHED in verdicts else Verdict.SILENT
+    return next((v for v in verdicts if v not in no_effect), default), said
 
 
 def _judge_one(
-    change: Change, comparison: Mapping[str, Any], program: Path, modules: set[str]
+    change: Change,
+    comparison: Mapping[str, Any],
+    program: Path,
+    modules: set[str],
+    uncacheable: set[str],
 ) -> Verdict:
     differences = comparison["differences"]
     causes = [d.get("cause") for d in differences]
@@ -59,6 +72,8 @@ def _judge_one(
         return Verdict.SILENT if set(causes) <= _SILENT else Verdict.WRONG
     if causes[0] == "not-cached-before":
         return Verdict.NO_MISS if comparison["module"] not in modules else Verdict.WRONG
+    if causes == ["callback"] and comparison["module"] in uncacheable - modules:
+        return Verdict.NEVER_CACHED
     if not set(causes) <= change.causes:
         return Verdict.WRONG
     if causes[0] in CODE and change.places and not _is_placed(change, differences[0], program):

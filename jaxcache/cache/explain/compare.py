@@ -30,7 +30,7 @@ from jaxcache.cache.explain.sides import (
 )
 from jaxcache.cache.explain.sketches import find_moved_lines
 from jaxcache.entry.contents import Contents
-from jaxcache.entry.options import nearest_version, same_generation
+from jaxcache.entry.options import default_flags, nearest_version, same_generation
 
 _SAME_KEY = "entry"
 _CODECS = {"zstandard": "zstd", "zlib": "zlib"}
@@ -58,6 +58,9 @@ def explain(left: Side, right: Side) -> Explanation:
 
 def compare(left: Compile | None, right: Compile, side: Side) -> Iterator[Difference]:
     """Yield the differences of one compile, the cause first; none if it is no trouble."""
+    if right.outcome == "uncacheable" and right.rule == WriteRule.HOST_CALLBACKS:
+        yield (_by_version(left, right) if left else None) or _callbacks(left, right)
+        return
     if left is None:
         yield Difference(
             "computation",
@@ -68,9 +71,6 @@ def compare(left: Compile | None, right: Compile, side: Side) -> Iterator[Differ
             Cause.NOT_CACHED_BEFORE,
             title="not cached before",
         )
-        return
-    if right.outcome == "uncacheable" and right.rule == WriteRule.HOST_CALLBACKS:
-        yield _by_version(left, right) or _callbacks(left, right)
         return
     if right.key is not None and right.key == left.key:
         yield from _same_key(left, right)
@@ -142,10 +142,10 @@ def _same_key(left: Compile, right: Compile) -> Iterator[Difference]:
         )
 
 
-def _callbacks(left: Compile, right: Compile) -> Difference:
+def _callbacks(left: Compile | None, right: Compile) -> Difference:
     return Difference(
         "host callbacks",
-        left.outcome,
+        left.outcome if left else None,
         right.outcome,
         "the program calls back into Python, and JAX before 0.11 never caches such",
         _CALLBACKS_FIX,
@@ -173,7 +173,7 @@ def _by_version(left: Compile, right: Compile) -> Difference | None:
     cause = Cause.JAXLIB_VERSION
     what = "jaxlib"
     sides: tuple[str | None, str | None] = left.jaxlib_version, right.jaxlib_version
-    flags = [c.contents.flags if c.contents else None for c in (left, right)]
+    flags = [_flags(c) for c in (left, right)]
     if names is not None:
         apart = component in names
     elif all(sides):
@@ -192,7 +192,8 @@ def _by_version(left: Compile, right: Compile) -> Difference | None:
     if not all(sides) or sides[0] == sides[1]:
         sides = _value(component, left), _value(component, right)
         if names is None and flags[0] and flags[1]:
-            before, after = (nearest_version(frozenset(f or {})) for f in flags)
+            before = left.jaxlib_version or nearest_version(flags[0])
+            after = right.jaxlib_version or nearest_version(flags[1])
             sides = before or "?", after or "?"
     return Difference(
         component,
@@ -202,6 +203,12 @@ def _by_version(left: Compile, right: Compile) -> Difference | None:
         cause,
         title=f"{what} version",
     )
+
+
+def _flags(compile_: Compile) -> frozenset[str]:
+    """Return the XLA flags of an entry, else those that its jaxlib writes; none if unknown."""
+    contents = compile_.contents
+    return frozenset(contents.flags or () if contents else default_flags(compile_.jaxlib_version))
 
 
 def _by_device(left: Compile, right: Compile) -> Difference | None:
