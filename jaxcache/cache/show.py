@@ -12,7 +12,7 @@ from jaxcache.cache.selection import select_by_keys
 from jaxcache.core.names import KERNEL_CACHE, parse_key
 from jaxcache.core.use import LastUses
 from jaxcache.entry.codec import CodecError
-from jaxcache.entry.contents import Contents
+from jaxcache.entry.contents import ArrayType, Contents
 from jaxcache.entry.decode import find_hlo_module
 from jaxcache.entry.kernels import KernelCache, read_kernel_cache
 from jaxcache.entry.names import FileKind, split_name
@@ -25,6 +25,9 @@ from jaxcache.store.base import Store, StoreError
 
 #: Larger kernel caches are not read: the file has no bound of its own.
 MAX_KERNEL_CACHE_BYTES = 1 << 30
+#: Other entries of its module that an entry is compared with, the newest, and their size at most.
+_COMPARED = 8
+_MAX_COMPARED_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,8 @@ class EntryDetails:
     problems: tuple[Problem, ...]
     """Problems of the file and of its contents."""
     provenance: LedgerRecord | None
+    differing_arguments: tuple[int, ...] = ()
+    """Numbers of the arguments that have other types in other entries of its module."""
 
     @property
     def damaged(self) -> bool:
@@ -67,9 +72,32 @@ def show_entries(store: Store, wanted: str) -> Iterator[EntryDetails]:
     files, inventory = _select(store, wanted)
     ledger = Ledger.load(store)
     rule = make_rule(store, inventory)
+    types: dict[str, Sequence[ArrayType]] = {}
     for file in files:
         if shown := _show(store, file, inventory.atimes, ledger, rule):
-            yield shown
+            program = shown.contents.program
+            types[file.info.name] = program.parameters if program else ()
+            others = () if store.remote else _newest_of_module(file, inventory)
+            for other in others:
+                if other.info.name not in types:
+                    program = _read(store, other, None).program
+                    types[other.info.name] = program.parameters if program else ()
+            rows = [types[f.info.name] for f in (file, *others)]
+            yield replace(shown, differing_arguments=_differing_columns(rows))
+
+
+def _newest_of_module(file: EntryFile, inventory: Inventory) -> Sequence[EntryFile]:
+    """Return the newest small entries that have the module of a file."""
+    files = (f for f in inventory.entries if f.info.size_bytes <= _MAX_COMPARED_BYTES)
+    alike = [f for f in files if f.key.module == file.key.module]
+    return sorted(alike, key=lambda f: -f.info.mtime_ns)[:_COMPARED]
+
+
+def _differing_columns(rows: Sequence[Sequence[ArrayType]]) -> tuple[int, ...]:
+    """Return where rows of one length differ; nothing for rows of several lengths."""
+    if len({len(row) for row in rows}) != 1:
+        return ()
+    return tuple(n for n, column in enumerate(zip(*rows, strict=True)) if len(set(column)) > 1)
 
 
 def show_file(store: Store, name: str) -> Iterator[EntryDetails]:

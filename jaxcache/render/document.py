@@ -55,7 +55,8 @@ SHAPES = {
     "Removal": "key file=file.name kind size_bytes compile_seconds last_used_at reason",
     "EntryDetails": "cache_dir entry program=contents.program source=contents.source "
     "memory=contents.memory device=contents.device compile_options=contents.compile_options "
-    "format=contents.format written_in_cache_dir=contents.written_in_cache_dir provenance problems",
+    "format=contents.format written_in_cache_dir=contents.written_in_cache_dir provenance "
+    "differing_arguments problems",
     "SkippedRemoval": "key=removal.key file=removal.file.name why detail",
     "Step": "key file=name size_bytes=item.size_bytes replaces_damaged",
     "Stats": "cache_dir total size_bytes directory_bytes sealed orphan_atimes files by_platform "

@@ -129,7 +129,7 @@ def _sections(shown: EntryDetails, now_ns: int, verbose: bool) -> Sections:
         ]
         yield "Source", cut(places, verbose)
     if c.program:
-        yield "Takes", [_arrays(c.program.parameters, verbose)]
+        yield "Takes", [*_argument_lines(shown, c.program.parameters, verbose)]
         yield "Returns", [_arrays(c.program.results, verbose)]
         yield "Program", [*_program_lines(c, verbose)]
     yield "Memory", [_memory_line(c.memory)]
@@ -166,6 +166,20 @@ def _compiled_lines(shown: EntryDetails, now_ns: int) -> Iterator[str]:
         yield f"in {record.script}" + (f", function {record.function}" if record.function else "")
     if record and record.xla_flags:
         yield f"XLA_FLAGS {record.xla_flags}"
+
+
+def _argument_lines(
+    shown: EntryDetails, parameters: Sequence[ArrayType], verbose: bool
+) -> Iterator[str]:
+    """Yield the arguments in which entries of the module differ, and then all of them."""
+    every = _arrays(parameters, verbose)
+    if shown.differing_arguments in ((), (0,)):
+        yield every
+        return
+    apart = [f"argument {n} {short_type(parameters[n])}" for n in shown.differing_arguments]
+    verb = "differs" if len(apart) == 1 else "differ"
+    yield f"{', '.join(cut(apart, verbose))}, which {verb} in other entries of the module"
+    yield f"all: {every}"
 
 
 def _arrays(arrays: Sequence[ArrayType], verbose: bool) -> str:

@@ -162,6 +162,26 @@ def test_a_glob_may_mean_several(run_cli: RunCli, corpus: Path) -> None:
     assert len([json.loads(line)["entry"]["key"] for line in lines]) == 7
 
 
+def test_the_argument_in_which_entries_of_a_module_differ_comes_first(
+    run_cli: RunCli, corpus: Path, tmp_path: Path
+) -> None:
+    """``f32[4,16]`` is the second argument of this entry, and ``f32[8,16]`` that of the other."""
+    (file,) = (corpus / CPU).glob("jit_loss-*-cache")
+    payload = zstandard.decompress(file.read_bytes(), max_output_size=1 << 24)
+    other = payload.replace(b"\x1a\x02\x04\x10", b"\x1a\x02\x08\x10")
+    assert other != payload
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    shutil.copy(file, cache)
+    alone = shown(run_cli, "jit_loss*", "-C", cache)
+    (cache / f"jit_loss-{HASH}-cache").write_bytes(zstandard.compress(other))
+    both = shown(run_cli, f"jit_loss-{HASH}", "-C", cache)
+    assert (alone["differing_arguments"], both["differing_arguments"]) == ([], [1])
+    text = page(tmp_path, f"jit_loss-{HASH}", "-C", cache)
+    assert "Takes       argument 1 f32[8,16], which differs in other entries of the module" in text
+    assert "            all: f32[16,16], f32[8,16]" in text
+
+
 def test_a_key_its_hash_and_their_beginnings_mean_it(run_cli: RunCli, corpus: Path) -> None:
     cache = corpus / "0.12.0.1-cpu-zstd"
     key = min(p.name for p in cache.glob("jit_mlp-*")).removesuffix("-cache")
