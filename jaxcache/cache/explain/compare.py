@@ -16,6 +16,8 @@ from jaxcache.cache.explain.options import (
     compare_paths,
     compare_placements,
     device_counts,
+    device_facts,
+    device_name,
 )
 from jaxcache.cache.explain.programs import compare_arguments, compare_programs
 from jaxcache.cache.explain.sides import (
@@ -29,7 +31,6 @@ from jaxcache.cache.explain.sides import (
     WriteRule,
 )
 from jaxcache.cache.explain.sketches import find_moved_lines
-from jaxcache.entry.contents import Contents
 from jaxcache.entry.options import default_flags, nearest_version, same_generation
 
 _SAME_KEY = "entry"
@@ -226,8 +227,8 @@ def _by_device(left: Compile, right: Compile) -> Difference | None:
         return _by_hash("accelerator_config", left, right)
     if old is None or new is None:
         return None
-    if any(a and b and a != b for a, b in zip(*map(_device_facts, (old, new)), strict=True)):
-        return _of_device(_device(left), _device(right))
+    if any(a and b and a != b for a, b in zip(*map(device_facts, (old, new)), strict=True)):
+        return _of_device(device_name(left), device_name(right))
     if None not in counts and counts[0] != counts[1]:
         return _of_device(f"device_count={counts[0]}", f"device_count={counts[1]}")
     return compare_placements(left, right)
@@ -354,18 +355,6 @@ def _values_by_hash() -> dict[tuple[str, str], str]:
 
 def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _device_facts(contents: Contents) -> tuple[object, ...]:
-    """The facts of the device that its key depends on; unknown facts are empty."""
-    device = contents.device
-    platform = None if device.platform == "unknown" else device.platform
-    return platform, device.target, sorted(device.cpu_features or ())
-
-
-def _device(compile_: Compile) -> str | None:
-    device = compile_.contents and compile_.contents.device
-    return f"{device.platform} {device.target or 'unknown'}" if device else None
 
 
 _THRESHOLDS: dict[str | None, tuple[str, str, str, str]] = {

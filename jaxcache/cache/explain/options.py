@@ -1,9 +1,10 @@
-"""Differences in XLA flags and compile options."""
+"""Differences in XLA flags, compile options and devices."""
 
 from collections.abc import Mapping
 from functools import partial
 
 from jaxcache.cache.explain.sides import Cause, Compile, Difference
+from jaxcache.entry.contents import Contents
 from jaxcache.entry.releases import CACHE_PATH
 
 #: Options that hold a path inside the cache directory (jax/_src/compiler.py, 0.4.36 and later).
@@ -101,6 +102,19 @@ def device_counts(left: Compile, right: Compile) -> tuple[object, object]:
     lefts = _entry_flags(left) or {}
     rights = _entry_flags(right) or {}
     return lefts.get(_DEVICE_COUNT), rights.get(_DEVICE_COUNT)
+
+
+def device_facts(contents: Contents) -> tuple[object, ...]:
+    """Return the facts of a device that keys depend on; unknown facts are empty."""
+    device = contents.device
+    platform = None if device.platform == "unknown" else device.platform
+    return platform, device.target, sorted(device.cpu_features or ())
+
+
+def device_name(compile_: Compile) -> str | None:
+    """Return the platform and target of an entry."""
+    device = compile_.contents and compile_.contents.device
+    return f"{device.platform} {device.target or 'unknown'}" if device else None
 
 
 def compare_paths(left: Compile, right: Compile) -> Difference | None:

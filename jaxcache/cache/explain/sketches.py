@@ -8,7 +8,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from jaxcache.cache.explain.sides import Cause, Difference, SourceLocation
-from jaxcache.core.sketch import Sketch, SketchedLine, is_library
+from jaxcache.core.module_text import is_library
+from jaxcache.core.sketch import Sketch, SketchedLine
 
 _DIGEST = re.compile(r"~[0-9a-f]+")
 _CONSTANTS = re.compile(r"^([^( ]+(?: [^( ]+)?)\(([^)]*)\)")
