@@ -224,3 +224,10 @@ def group_entries(entries: Iterable[Entry], by: str) -> list[Group]:
         for name, some in members.items()
     ]
     return sorted(groups, key=lambda g: (-g.summary.size_bytes, g.name))
+
+
+def differing_columns(rows: Sequence[Sequence[object]]) -> tuple[int, ...]:
+    """Return the places in which rows differ; nothing for rows of several lengths."""
+    if len({len(row) for row in rows}) != 1:
+        return ()
+    return tuple(n for n, column in enumerate(zip(*rows, strict=True)) if len(set(column)) > 1)

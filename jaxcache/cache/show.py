@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from jaxcache.cache.inventory import EntryFile, Inventory, take_inventory
 from jaxcache.cache.ledger.record import LedgerRecord
 from jaxcache.cache.ledger.segments import Ledger
+from jaxcache.cache.listing import differing_columns
 from jaxcache.cache.scan import make_rule, read_entries, with_record
 from jaxcache.cache.selection import select_by_keys
 from jaxcache.core.names import KERNEL_CACHE, parse_key
@@ -83,7 +84,7 @@ def show_entries(store: Store, wanted: str) -> Iterator[EntryDetails]:
                     program = _read(store, other, None).program
                     types[other.info.name] = program.parameters if program else ()
             rows = [types[f.info.name] for f in (file, *others)]
-            yield replace(shown, differing_arguments=_differing_columns(rows))
+            yield replace(shown, differing_arguments=differing_columns(rows))
 
 
 def _newest_of_module(file: EntryFile, inventory: Inventory) -> Sequence[EntryFile]:
@@ -91,13 +92,6 @@ def _newest_of_module(file: EntryFile, inventory: Inventory) -> Sequence[EntryFi
     files = (f for f in inventory.entries if f.info.size_bytes <= _MAX_COMPARED_BYTES)
     alike = [f for f in files if f.key.module == file.key.module]
     return sorted(alike, key=lambda f: -f.info.mtime_ns)[:_COMPARED]
-
-
-def _differing_columns(rows: Sequence[Sequence[ArrayType]]) -> tuple[int, ...]:
-    """Return where rows of one length differ; nothing for rows of several lengths."""
-    if len({len(row) for row in rows}) != 1:
-        return ()
-    return tuple(n for n, column in enumerate(zip(*rows, strict=True)) if len(set(column)) > 1)
 
 
 def show_file(store: Store, name: str) -> Iterator[EntryDetails]:

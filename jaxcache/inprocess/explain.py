@@ -1,5 +1,6 @@
 """``jaxcache.explain_miss()``: why a call would compile, without compiling it."""
 
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -75,6 +76,7 @@ def explain_miss(function: Any, *args: Any, **kwargs: Any) -> Prediction:
         observation.take(event)
         (compile_,) = (c for c in observation.compared() if c.reason == "not-compiled")
         directory = observation.cache_dir
+    compile_ = replace(compile_, cache_path=_hashed_path())
     cache = open_cached_facts(directory) if directory else None
     module = compile_.module
     key = compile_.key or ""
@@ -102,6 +104,18 @@ def require_jitted(function: Any, caller: str) -> None:
         )
 
 
+def _hashed_path() -> "str | None":
+    """Return the path that the keys of this JAX contain, as it is set; None where they do not."""
+    from jaxcache.entry.releases import CACHE_PATH
+
+    jax = sys.modules["jax"]
+    caches = str(getattr(jax.config, "jax_persistent_cache_enable_xla_caches", None))
+    is_hashed = caches == "all" or "xla_gpu_per_fusion_autotune_cache_dir" in caches
+    if is_hashed and CACHE_PATH.holds(jax.__version__):
+        return str(jax.config.jax_compilation_cache_dir)
+    return None
+
+
 def _compare(
     wanted: "Compile", cache: "CachedFacts | None", earlier: "Iterable[Compile]", directory: str
 ) -> "Explanation":
@@ -113,25 +127,11 @@ def _compare(
         yield from (c for c in earlier if c.module == wanted.module)
         if cache:
             for key in cache.keys_of(wanted.module)[:_CANDIDATES]:
-                yield _with_types(cache.complete(Compile(wanted.module, key)), wanted)
+                yield cache.complete(Compile(wanted.module, key))
 
     by_key = {c.key: c for c in candidates()}
     left = Side(directory or "no cache", tuple(by_key.values()), is_run=False)
     return explain(left, Side("this call", (cache.complete(wanted) if cache else wanted,)))
-
-
-def _with_types(entry: "Compile", wanted: "Compile") -> "Compile":
-    """Take the types of the arguments from the entry, unless it holds those of a shard.
-
-    An entry drops arguments that its program does not use; then their number is another.
-    """
-    contents = entry.contents
-    if contents is None or contents.program is None or contents.compile_options.num_partitions != 1:
-        return entry
-    types = (f"{p.dtype}[{','.join(map(str, p.shape))}]" for p in contents.program.parameters)
-    parameters = contents.program.parameters
-    alike = (wanted.arguments or "").count("[") == len(parameters)
-    return replace(entry, arguments=", ".join(types)) if alike else entry
 
 
 def _why(explanation: "Explanation", directory: str) -> str:

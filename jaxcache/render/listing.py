@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from jaxcache.cache.listing import Listing, group_entries
+from jaxcache.cache.listing import Listing, differing_columns, group_entries
 from jaxcache.model import UNTUNED, Entry
 from jaxcache.render.columns import (
     compile_total_column,
@@ -69,13 +69,8 @@ def differing_arguments(entries: Iterable[Entry]) -> dict[str, str]:
             modules[entry.module][entry.key] = entry.signature.partition(" → ")[0].split(", ")
     signatures = {}
     for rows in modules.values():
-        if len({len(row) for row in rows.values()}) != 1:
-            continue
-        columns = enumerate(zip(*rows.values(), strict=True))
-        numbers = [number for number, column in columns if len(set(column)) > 1]
-        if not numbers or numbers == [0]:
-            continue
-        for key, types in rows.items():
+        numbers = differing_columns([*rows.values()])
+        for key, types in rows.items() if numbers not in ((), (0,)) else ():
             first = ", ".join(f"argument {n} {types[n]}" for n in numbers)
             signatures[key] = f"{first}; all: {', '.join(types)}"
     return signatures

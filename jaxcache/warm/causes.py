@@ -61,7 +61,11 @@ def path_note(modules: Iterable[CompileFinished], jax_version: str | None) -> It
 def as_compile(event: CompileFinished, recorder: ReportBuilder | None = None) -> Compile:
     """Return a compile of a run as ``explain`` compares it."""
     origin = recorder.origin(event.process, event.backend) if recorder else {}
-    started = recorder.processes[event.process].started if recorder else None
+    process = recorder.processes[event.process] if recorder else None
+    started = process.started if process else None
+    flags = event.xla_flags
+    if flags is None and process and process.loaded and process.loaded.xla_flags is not None:
+        flags = tuple(process.loaded.xla_flags.split())
     is_placed = event.file is not None and event.line is not None
     types = (f"{a.dtype}[{','.join(map(str, a.shape))}]" for a in event.arguments)
     return Compile(
@@ -74,7 +78,7 @@ def as_compile(event: CompileFinished, recorder: ReportBuilder | None = None) ->
         arguments=", ".join(types),
         names=tuple(a.name for a in event.arguments),
         is_helper=is_helper(event.function, event.file),
-        xla_flags=event.xla_flags,
+        xla_flags=flags,
         ignored_flags=event.ignored_flags,
         source=f"{event.file}:{event.line}" if is_placed else None,
         jax_version=origin.get("jax_version"),

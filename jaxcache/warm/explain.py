@@ -41,6 +41,7 @@ def explain_script(
     Raises:
         UsageError, NoJaxError: see :func:`jaxcache.warm.run.warm_programs`.
         NoJaxError: ``unknown-jax`` where nobody here can listen to it.
+        NoCacheError: neither the cache nor the one that the program names is there.
     """
     cache = open_cached_facts(options.cache_dir)
     recorder = ReportBuilder(options.cache_dir)
@@ -62,19 +63,19 @@ def explain_script(
         new = CachedFacts(open_store(scratch))
         missed = tuple(new.complete(c) for c in compiles if c.outcome != "hit")
     directory = report.cache_dir or options.cache_dir
-    if directory != options.cache_dir:  # the program names another one
-        cache = open_cached_facts(directory)
+    if cache is None or directory != options.cache_dir:  # the program may name another one
+        cache = CachedFacts(open_store(directory))
     candidates: list[Compile] = []
     hits = {c.key for c in compiles if c.outcome == "hit"}
     for module in sorted({c.module for c in missed}):
-        keys = cache.keys_of(module) if cache else []
+        keys = cache.keys_of(module)
         nearest = ([k for k in keys if k not in hits] or keys)[:_MAX_CANDIDATES]
-        candidates += (cache.complete(Compile(module, k)) for k in nearest if cache)
+        candidates += (cache.complete(Compile(module, k)) for k in nearest)
     left = Side(directory, tuple(candidates), is_run=False)
     explanation = explain(left, Side(script or shlex.join(command), missed))
     served = [c for c in compiles if c.outcome == "hit"]
-    past = tuple(_compare_with_earlier(cache, c) for c in served) if cache else ()
-    past = tuple(sorted(past, key=lambda c: (c.right.is_helper, not c.differences)))
+    earlier = (_compare_with_earlier(cache, c) for c in served)
+    past = tuple(sorted(earlier, key=lambda c: (c.right.is_helper, not c.differences)))
     same = explanation.same + len(served)
     return replace(explanation, same=same, hits=len(served), past=past), report.script_exit_code
 

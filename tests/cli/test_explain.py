@@ -4,12 +4,15 @@ import hashlib
 import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import CORPUS, RunCli
+from conftest import CORPUS, RunCli, clean_environment
 from terminal import run_all
 
 from jaxcache.cache.explain.cached_facts import CachedFacts
@@ -136,6 +139,38 @@ def test_a_module_that_is_never_cached_has_that_as_its_cause() -> None:
     assert difference.cause is Cause.CALLBACK
 
 
+SLEEPING = """
+import sys, time
+print("ready", file=sys.stderr, flush=True)
+try:
+    time.sleep(3600)
+except KeyboardInterrupt:
+    sys.exit(1)
+"""
+
+
+@pytest.mark.parametrize("is_command", [True, False])
+def test_ctrl_c_ends_explain_with_one_line(tmp_path: Path, is_command: bool) -> None:
+    script = tmp_path / "sleeping.py"
+    script.write_text(SLEEPING)
+    run = ["--", sys.executable, script] if is_command else ["--python", sys.executable, script]
+    child = subprocess.Popen(
+        [sys.executable, "-m", "jaxcache", "explain", "-C", tmp_path / "cache", *run],
+        env=clean_environment(tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert child.stderr
+    while child.stderr.readline() not in ("ready\n", ""):
+        pass
+    os.killpg(child.pid, signal.SIGINT)
+    out, errors = child.communicate(timeout=300)
+    assert (child.returncode, out) == (130, "")
+    assert errors.splitlines() == ["jaxcache: interrupted [interrupted]"]
+
+
 def test_cannot_tell_is_said(run_cli: RunCli, tmp_path: Path) -> None:
     """Two keys and nothing else: no guess."""
     left, right = run_file(tmp_path / "l.json", row(KEY)), run_file(tmp_path / "r.json", row(OTHER))
@@ -226,6 +261,7 @@ def test_an_entry_keeps_the_names_of_arguments() -> None:
 def test_an_option_that_is_not_ours_is_the_scripts(run_cli: RunCli, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import sys; print(sys.argv[1:]); import jax; jax.jit(abs)(1.0)")
+    (tmp_path / "c").mkdir()
     spelt = ("--width=8", "-n", "2", "-C", tmp_path / "c", "--", "--json")
     done = run_cli("explain", script, *spelt, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -230,12 +230,14 @@ except jaxcache.JaxcacheError as error:
     refused = error.code
 with jaxcache.watch() as report:
     step(x)
-print(json.dumps([found, silent, refused, report.hits, str(jaxcache.explain_miss(step, y))]))
+hits = str(jaxcache.last_misses())
+text = str(jaxcache.explain_miss(step, y))
+print(json.dumps([found, silent, refused, report.hits, text, hits]))
 """
 
 
 def test_explain_miss_compiles_nothing(run_inside: RunInside, tmp_path: Path) -> None:
-    found, silent, refused, hits, text = run_inside(EXPLAINED)
+    found, silent, refused, hits, text, misses = run_inside(EXPLAINED)
     outcomes = [outcome for outcome, _, _ in found]
     # JAX 0.5 keeps what is called and what is lowered apart.
     assert outcomes[1] in ("in-memory", "hit")
@@ -247,6 +249,7 @@ def test_explain_miss_compiles_nothing(run_inside: RunInside, tmp_path: Path) ->
     assert silent == 0, "JAX counted a request"
     assert refused == "not-jitted"
     assert hits == 1, "what was explained compiles, and hits, as without"
+    assert misses.startswith("1 of 1 hits")
     assert len({f.name[:70] for f in (tmp_path / "cache").glob("jit_step-*")}) == 1
     assert "float32[4,4]" in text
 

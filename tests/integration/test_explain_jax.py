@@ -311,9 +311,12 @@ def test_a_script_is_explained_against_the_cache(
         options = ("-C", cache, "--python", jax_python)
         return explained(run_cli, *args, json.dumps(change), *options)
 
-    first = explain({})
-    assert [d["cause"] for d in first] == ["not-cached-before"]
-    assert not cache.exists(), "explain has filled the cache that it explains"
+    missing = run_cli("explain", "-C", cache, "--python", jax_python, *args, "{}", "--json")
+    assert (missing.returncode, json.loads(missing.stderr)["error"]["code"]) == (10, "no-cache")
+    assert not cache.exists(), "explain has made the cache that it explains"
+    cache.mkdir()
+    assert [d["cause"] for d in explain({})] == ["not-cached-before"]
+    assert not [*cache.iterdir()], "explain has filled the cache that it explains"
     warm = ("warm", "-C", cache, "--python", jax_python, *args, "{}")
     assert run_cli(*warm, env={"PYTHONWARNINGS": ""}).returncode == 0
     before = {p: p.read_bytes() for p in cache.rglob("*") if p.is_file()}

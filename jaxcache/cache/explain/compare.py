@@ -34,6 +34,7 @@ from jaxcache.cache.explain.sketches import find_moved_lines
 from jaxcache.entry.options import default_flags, nearest_version, same_generation
 
 _SAME_KEY = "entry"
+_JAXLIB = "jax_lib version"
 _CODECS = {"zstandard": "zstd", "zlib": "zlib"}
 _CALLBACKS_FIX = "remove debug.print and pure_callback from the compiled function, or use jax 0.11"
 
@@ -170,35 +171,36 @@ def _differing(left: Compile, right: Compile) -> list[str] | None:
 
 def _by_version(left: Compile, right: Compile) -> Difference | None:
     names = _differing(left, right)
-    component = "jax_lib version"
-    cause = Cause.JAXLIB_VERSION
-    what = "jaxlib"
-    sides: tuple[str | None, str | None] = left.jaxlib_version, right.jaxlib_version
-    flags = [_flags(c) for c in (left, right)]
+    of_jax = left.jax_version, right.jax_version
+    if all(of_jax) and of_jax[0] != of_jax[1] and names != []:
+        component = _JAXLIB if names is None or _JAXLIB in names else "computation"
+        return _of_version(component, of_jax, "jax", Cause.JAX_VERSION)
+    of_jaxlib = left.jaxlib_version, right.jaxlib_version
     if names is not None:
-        apart = component in names
-    elif all(sides):
-        apart = sides[0] != sides[1]
-    else:
-        apart = bool(flags[0] and flags[1] and not same_generation(flags[0], flags[1]))
-    versions = left.jax_version, right.jax_version
-    if all(versions) and versions[0] != versions[1] and (names is None or names):
-        apart = True
-        cause = Cause.JAX_VERSION
-        what = "jax"
-        sides = versions
-        component = component if names is None or component in names else "computation"
-    if not apart:
+        if _JAXLIB not in names:
+            return None
+        if not all(of_jaxlib) or of_jaxlib[0] == of_jaxlib[1]:
+            of_jaxlib = _value(_JAXLIB, left), _value(_JAXLIB, right)
+    elif not all(of_jaxlib):
+        flags = _flags(left), _flags(right)
+        if not all(flags) or same_generation(*flags):
+            return None
+        of_jaxlib = (
+            of_jaxlib[0] or nearest_version(flags[0]),
+            of_jaxlib[1] or nearest_version(flags[1]),
+        )
+    elif of_jaxlib[0] == of_jaxlib[1]:
         return None
-    if not all(sides) or sides[0] == sides[1]:
-        sides = _value(component, left), _value(component, right)
-        if names is None and flags[0] and flags[1]:
-            before = left.jaxlib_version or nearest_version(flags[0])
-            after = right.jaxlib_version or nearest_version(flags[1])
-            sides = before or "?", after or "?"
+    return _of_version(_JAXLIB, of_jaxlib, "jaxlib", Cause.JAXLIB_VERSION)
+
+
+def _of_version(
+    component: str, sides: tuple[str | None, str | None], what: str, cause: Cause
+) -> Difference:
     return Difference(
         component,
-        *sides,
+        sides[0] or "?",
+        sides[1] or "?",
         f"another {what}: nothing of one version is ever read by another",
         f"use one {what} on both sides; after an upgrade, run once and prune the old entries",
         cause,
@@ -348,7 +350,7 @@ def _values_by_hash() -> dict[tuple[str, str], str]:
     """Values that are found again by hashing them: codecs and versions."""
     releases = {f"0.{minor}.{patch}" for minor in range(3, 30) for patch in range(60)}
     releases |= {f"0.{m}.{p}.{q}" for m in range(4, 30) for p in range(10) for q in range(1, 5)}
-    values = {("jax_lib version", _sha256(r)): r for r in releases}
+    values = {(_JAXLIB, _sha256(r)): r for r in releases}
     values |= {("compression", _sha256(c)): c for c in _CODECS}
     return values | {("custom_hook", _sha256("")): "no hook"}
 

@@ -29,14 +29,19 @@ def user_lines(compile_: Compile) -> list[str]:
 
 
 def argument_types(compile_: Compile, other: Compile) -> tuple[ArrayType, ...] | None:
-    """Return the types of arguments: global ones if both sides have them, else per shard."""
-    if compile_.arguments is not None and other.arguments is not None:
+    """Return the types of arguments: global ones if both sides have them, else per shard.
+
+    Beside a side without an entry, those of an entry that is not divided are global.
+    """
+    programs = [c.contents.program if c.contents else None for c in (compile_, other)]
+    if compile_.arguments is not None and (other.arguments is not None or not all(programs)):
         return tuple(
             ArrayType(dtype, tuple(_dimension(d) for d in dims.split(",") if d.strip()))
             for dtype, dims in _ARGUMENT.findall(compile_.arguments)
         )
-    program = compile_.contents and compile_.contents.program
-    return program.parameters if program else None
+    options = compile_.contents.compile_options if compile_.contents else None
+    is_comparable = all(programs) or bool(options and options.num_partitions == 1)
+    return programs[0].parameters if programs[0] and is_comparable else None
 
 
 def _dimension(text: str) -> int:
