@@ -82,7 +82,7 @@ def _add_sketch(
     """Add the sketch of an entry that was written, once."""
     request = (event.process, event.number)
     directory = event.local_directory
-    blob = None if request in recorder.learnt_sketches else recorder.sketches.get(request)
+    blob = None if request in recorder.learnt_sketches else recorder.sketch_of(event)
     if blob and event.key and directory and event.outcome == "written":
         recorder.learnt_sketches.add(request)
         at_ns = int(event.at * NS_PER_SECOND)

@@ -14,6 +14,7 @@ import time
 import weakref
 from typing import Any, NamedTuple
 
+from ...core import sketching
 from .. import channel, multiprocess
 from ..adapter import Jax, UnknownJaxError
 from ..channel import first_line, safely
@@ -27,6 +28,8 @@ from .platform_queries import PlatformQueryDetector
 #: The parent's request: a JSON file.
 _REQUEST = "JAXCACHE_TARGET"
 _REFUSED_EXIT_CODE = 3
+#: How long an entry waits for the sketch of its program.
+_SKETCHING_SECONDS = 5.0
 
 
 class LoweringFailure(NamedTuple):
@@ -68,6 +71,7 @@ class CrossObserver:
         self._opening = threading.Lock()
         self._lowerings: weakref.WeakKeyDictionary[Any, CrossLowering] = weakref.WeakKeyDictionary()
         self._local = threading.local()
+        self._sketcher = sketching.Sketcher()
         same = self._target.platforms == {"cpu"}
         self.platform_queries = PlatformQueryDetector(module, same_platform=same)
         self._hooks = Hooks(module, self._target, self)
@@ -110,10 +114,12 @@ class CrossObserver:
 
     def lowered(self, module: Any, args: Any, kwargs: Any) -> None:
         """JAX has made a module for the target."""
-        safely(
-            self._send,
-            lambda: self._jax.remember_lowering(module, self._jax.describe_lowering(args, kwargs)),
-        )
+
+        def remember() -> None:
+            info = self._jax.describe_lowering(args, kwargs)
+            self._jax.remember_lowering(module, {**info, "call": sketching.describe_call()})
+
+        safely(self._send, remember)
 
     def lower_for_target_only(self, work: Any) -> Any:
         """Do something in which lowering is for the target alone, and nothing can run here."""
@@ -177,6 +183,8 @@ class CrossObserver:
             claim.seek(0)
             if claim.read():
                 return {**facts, "outcome": "hit", "reason": "in-cache"}
+            blobs: list[str] = []
+            safely(self._send, lambda: self._sketch(request.module, blobs.append))
             started = time.time()
             compiled = tuning.make(
                 self._target.client,
@@ -184,6 +192,7 @@ class CrossObserver:
                 self._tuning,
                 is_gpu=self._target.profile["platform"] == "gpu",
             )
+            self._sketcher.finish(_SKETCHING_SECONDS)
             with open(path, "wb") as file:
                 file.write(compiled.payload)
             claim.write(b"made")
@@ -194,7 +203,13 @@ class CrossObserver:
             "spool": path,
             "compile": [started, compiled.seconds],
             "tuning": compiled.tuning,
+            "sketch": blobs[0] if blobs else None,
         }
+
+    def _sketch(self, computation: Any, take: sketching.Take) -> None:
+        call = self._jax.lowering_of(computation).get("call") or {}
+        facts = {**sketching.describe_process(self._module.config), **call}
+        self._sketcher.sketch(computation, facts, take)
 
     # What is sent -----------------------------------------------------------------------------
 
@@ -212,6 +227,7 @@ class CrossObserver:
                 "detail": None,
                 "seconds": time.time() - event["at"],
                 **(self._jax.lowering_of(hlo) if hlo is not None else {}),
+                "call": None,
                 **event,
             }
         )
