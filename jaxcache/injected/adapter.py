@@ -92,7 +92,7 @@ class Jax:
 
     def listen(self, observer: Any) -> None:
         """Put ``observer`` around every step; see :class:`listener.Listener` for its methods."""
-        self._hide_our_frames()
+        self.hide_our_frames()
         self.hear_events(observer)
         wrap(self._mlir, "lower_jaxpr_to_module", observer.around_lowering)
         wrap(self._compiler, "compile_or_get_cached", observer.around_request)
@@ -112,7 +112,7 @@ class Jax:
             self._monitoring.register_event_duration_secs_listener(observer.on_duration)
 
     @staticmethod
-    def _hide_our_frames() -> None:
+    def hide_our_frames() -> None:
         """Ask JAX to leave our frames out of tracebacks, and of the source lines of entries."""
         try:
             from jax._src import source_info_util, traceback_util

@@ -118,6 +118,29 @@ def test_a_constant_of_a_library_has_a_line_only_where_the_user_can_have_written
     assert bool(difference.where) == bool(difference.fix) == (cause is Cause.CONSTANT)
 
 
+@pytest.mark.parametrize(
+    ("seeds", "cause", "has_fix"),
+    [
+        (("0", "0"), Cause.CODE, True),
+        (("0", "1"), Cause.OPERATION_ORDER, True),
+        (("random", "random"), Cause.UNKNOWN, False),
+    ],
+)
+def test_one_line_on_other_values_is_an_edit_only_where_the_hash_seed_is_the_same(
+    seeds: tuple[str, str], cause: Cause, has_fix: bool
+) -> None:
+    texts = MODULE, MODULE.replace("(%arg1, %arg0) <", "(%arg0, %arg1) <")
+    old, new = (
+        read_sketch(make_sketch(text, {"hash_seed": seed}))
+        for text, seed in zip(texts, seeds, strict=True)
+    )
+    assert old
+    assert new
+    (difference,) = compare_code(old, new)
+    assert (difference.cause, bool(difference.fix)) == (cause, has_fix)
+    assert bool(difference.where) == (cause is Cause.CODE)
+
+
 def test_arguments_tell_names_types_shardings_and_donations() -> None:
     w, x = sketch().arguments
     assert (w.name, w.type, w.donated, w.sharding) == ("w", "f32[4,4]", True, "")

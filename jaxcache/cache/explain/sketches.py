@@ -282,8 +282,8 @@ def _reordered(old: Sketch, new: Sketch) -> Difference:
     apart = [x for x in new.lines if wirings.get((x.file, x.line, x.function)) != x.wiring]
     where = tuple(SourceLocation(x.file, x.line, _short(x.function)) for x in apart)
     seeds = {old.hash_seed, new.hash_seed}
-    # With random seeds one line alone is rather an edit, such as of ``a - b`` to ``b - a``.
-    if len(seeds) > 1 or ("random" in seeds and len(where) != 1):
+    is_unseeded = "random" in seeds
+    if len(seeds) > 1 or (is_unseeded and len(where) != 1):
         return Difference(
             "computation",
             f"PYTHONHASHSEED={old.hash_seed}",
@@ -295,13 +295,15 @@ def _reordered(old: Sketch, new: Sketch) -> Difference:
             "order of operations",
         )
     place = f"the code at {where[0]}" if where else "the order of the operations"
+    # With random seeds, one line alone is an edit such as of ``a - b`` to ``b - a``, or a set.
+    doubt = "; an edit, or the order of a set with another PYTHONHASHSEED" if is_unseeded else ""
     return Difference(
         "computation",
         None,
         None,
-        f"{place}: the same operations, on other values",
-        _EDIT,
-        Cause.CODE,
-        where[:1],
+        f"{place}: the same operations, on other values{doubt}",
+        None if doubt else _EDIT,
+        Cause.UNKNOWN if doubt else Cause.CODE,
+        () if doubt else where[:1],
         place.removeprefix("the "),
     )

@@ -56,6 +56,7 @@ class CrossObserver:
         self._send = send
         self._module = module
         self._jax = Jax(module)
+        self._jax.hide_our_frames()
         self.asked = self._jax.asked
         self._send({"event": "jax", **self._jax.describe()})
         profiles = []
