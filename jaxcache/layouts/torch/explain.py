@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from jaxcache.cache.explain.churn import Churn, rank_churn
-from jaxcache.cache.explain.sides import Comparison, Compile, Difference, Explanation
+from jaxcache.cache.explain.sides import Cause, Comparison, Compile, Difference, Explanation
 from jaxcache.cache.selection import select_by_keys
 from jaxcache.errors import JaxcacheError
 from jaxcache.layouts.torch.graph import Component, Graph, read_graph_file
@@ -28,29 +28,44 @@ _SHOWN_CHARACTERS = 200
 _COMPARED_LINES = 200
 #: FX graphs among which the nearest is looked for without being asked: each takes 4 ms at most.
 _MOST_COMPARED = 200
-#: What a part of a key is about, and what to do where it differs; the first that fits counts.
-_MEANINGS: tuple[tuple[str, str, str | None], ...] = (
-    (_PROGRAM, "the traced program", "compare the traces: TORCH_LOGS=aot_graphs"),
+_SETTING = "a setting of torch._inductor.config"
+_ALIKE = "set it alike on both sides"
+#: The parts of a key by how their names begin: the cause, its meaning, and what to do. The first
+#: that fits counts, and a cause that comes earlier explains all that come later.
+_MEANINGS: tuple[tuple[str, Cause, str, str | None], ...] = (
     (
-        "example_inputs[",
-        "an input: its dtype, shape, stride, device or alignment",
-        "make the inputs alike, or let sizes vary: torch.compile(dynamic=True)",
+        "torch_version",
+        Cause.TORCH_VERSION,
+        "torch's own source code",
+        "install the same torch on both sides",
     ),
-    ("torch_version", "torch's own source code", "install the same torch on both sides"),
-    ("system_info", "the device, its driver, or CUDA", None),
+    ("system_info", Cause.DEVICE, "the device, its driver, or CUDA", None),
     (
         "cpp_runtime_thread_count",
+        Cause.CONFIG,
         "how many threads kernels are made for",
         "set OMP_NUM_THREADS alike",
     ),
-    ("default_dtype", "torch.get_default_dtype()", "call torch.set_default_dtype alike"),
-    ("deterministic_algorithms_settings", "torch.use_deterministic_algorithms", None),
-    ("cuda_matmul_settings", "torch.backends.cuda.matmul", None),
-    ("cache_key_tag", "torch.compiler.config.cache_key_tag", None),
-    ("inductor_config_comms[", "torch._inductor.config.aten_distributed_optimizations", None),
-    ("inductor_config[", "a setting of torch._inductor.config", "set it alike on both sides"),
-    ("fx_kwargs[", "how Inductor was called", None),
-    ("user_defined_triton_source", "the source of a Triton kernel", None),
+    ("default_dtype", Cause.CONFIG, "torch.get_default_dtype()", _ALIKE),
+    (
+        "deterministic_algorithms_settings",
+        Cause.CONFIG,
+        "torch.use_deterministic_algorithms",
+        _ALIKE,
+    ),
+    ("cuda_matmul_settings", Cause.CONFIG, "torch.backends.cuda.matmul", _ALIKE),
+    ("cache_key_tag", Cause.CONFIG, "torch.compiler.config.cache_key_tag", _ALIKE),
+    ("inductor_config_comms[", Cause.CONFIG, _SETTING, _ALIKE),
+    ("inductor_config[", Cause.CONFIG, _SETTING, _ALIKE),
+    ("fx_kwargs[", Cause.CONFIG, "how Inductor was called", None),
+    (
+        "example_inputs[",
+        Cause.ARGUMENT,
+        "an input: its dtype, shape, stride, device or alignment",
+        "make the inputs alike, or let sizes vary: torch.compile(dynamic=True)",
+    ),
+    ("user_defined_triton_source", Cause.CODE, "the source of a Triton kernel", None),
+    (_PROGRAM, Cause.CODE, "the traced program", "compare the traces: TORCH_LOGS=aot_graphs"),
 )
 
 
@@ -219,12 +234,27 @@ def _hash(side: _Read, name: str) -> str | None:
 
 
 def _compare(left: _Read, right: _Read) -> Iterator[Difference]:
-    for name in _differing(left, right):
+    """Yield the parts of the first cause that differs, which explains the others."""
+    differing = [(_rank(name), name) for name in _differing(left, right)]
+    first = _cause(min(differing)[0]) if differing else None
+    for rank, name in differing:
+        if _cause(rank) is not first:
+            continue
         old = left.components.get(name)
         new = right.components.get(name)
-        _, meaning, fix = next((m for m in _MEANINGS if name.startswith(m[0])), ("", name, None))
         texts = _changed_lines(old, new) if name == _PROGRAM else (_text(old), _text(new))
-        yield Difference(name, *texts, meaning, fix)
+        _, cause, meaning, fix = (*_MEANINGS, ("", Cause.UNKNOWN, name, None))[rank]
+        yield Difference(name, *texts, meaning, fix, cause)
+
+
+def _rank(name: str) -> int:
+    """Return the row of a part of a key; one beyond the last where it has none."""
+    rows = (n for n, row in enumerate(_MEANINGS) if name.startswith(row[0]))
+    return next(rows, len(_MEANINGS))
+
+
+def _cause(rank: int) -> Cause:
+    return _MEANINGS[rank][1] if rank < len(_MEANINGS) else Cause.UNKNOWN
 
 
 def _text(component: Component | None) -> str | None:
