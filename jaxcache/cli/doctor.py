@@ -1,6 +1,7 @@
 """``jaxcache doctor``."""
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,7 +15,9 @@ from jaxcache.options.run import DoctorOptions
 from jaxcache.store.location import locate_cache
 
 if TYPE_CHECKING:
+    from jaxcache.cache.doctor.inputs import Finding
     from jaxcache.layouts.base import Layout
+    from jaxcache.warm.where import Use
 
 EXAMPLE = "jaxcache doctor --python .venv/bin/python --fix"
 EXIT_CODES = (0, 1, 2, 10, 11)
@@ -53,10 +56,15 @@ def command(
     from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.render.doctor import doctor_view
     from jaxcache.store import open_store
+    from jaxcache.warm.advice import advise
     from jaxcache.warm.query import query_settings
     from jaxcache.warm.where import find_where
 
-    uses = find_where(command_line, stdout_to_stderr=True)[0] if command_line else ()
+    uses: tuple[Use, ...] = ()
+    advice: tuple[Finding, ...] = ()
+    if command_line:
+        uses, _, report = find_where(command_line, stdout_to_stderr=True)
+        advice = advise(report)
     used = next((u for u in uses if u.opened), next(iter(uses), None))
     python = options.python or (used.executable if used else None)
     interpreter, settings, no_jax = query_settings(python, os.environ)
@@ -84,6 +92,7 @@ def command(
             dry_run=dry.dry_run,
             progress=progress,
         )
+    diagnosis = replace(diagnosis, findings=(*diagnosis.findings, *advice))
     emit(output.form, doctor_view(diagnosis, verbose=verbose))
     if not diagnosis.facts.cache.exists:
         open_store(path)  # says that there is none

@@ -53,7 +53,7 @@ def command(
         return
     if chosen_place.cache_dir:
         raise UsageError("--cache-dir does not go with a command: it runs as it is")
-    uses, unobserved = find_where(command_line, options, stdout_to_stderr=True)
+    uses, unobserved, _ = find_where(command_line, options, stdout_to_stderr=True)
     if unobserved and not uses:
         raise NoJaxError(unobserved, code="unknown-jax")
     opened = list(dict.fromkeys(u.opened for u in uses if u.opened))

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from jaxcache.cache.explain.churn import Churn
 from jaxcache.cache.explain.sides import Comparison, Compile, Difference, Explanation
 from jaxcache.render.columns import count_column, seconds_column, size_column, text_column
+from jaxcache.render.doctor import finding_lines
 from jaxcache.render.document import fields_of
 from jaxcache.render.typeset import SHOWN_HASH_DIGITS
 from jaxcache.render.view import Block, Column, Line, Table, View
@@ -40,6 +41,8 @@ def explain_view(explanation: Explanation, cache_dir: str, *, unfolded: bool = F
     hits = [{**fields_of(c), "cause": _past_cause(c)} for c in past]
     if hits:
         document["hits"] = hits
+    if explanation.advice:
+        document["advice"] = explanation.advice
     has_causes = any(c.differences for c in past)
     rows: list[tuple[object, ...]] = [
         (c.right.module, d.component, d.left, d.right, d.meaning, d.fix)
@@ -59,6 +62,8 @@ def explain_view(explanation: Explanation, cache_dir: str, *, unfolded: bool = F
             page += _past_table(past, cache_dir, unfolded=unfolded)
     elif explanation.hits and explanation.hits == explanation.same:
         note = f"{hit}; the cache has no earlier entry of their modules to compare them with"
+    for finding in explanation.advice:
+        page += ["", *finding_lines(finding, name_files=False)]
     notes = [] if comparisons else [note]
     return View(document, rows, records=comparisons or hits, page=page, notes=notes)
 

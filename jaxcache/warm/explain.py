@@ -16,6 +16,7 @@ from jaxcache.layouts.torch.explain import compare_with_nearest
 from jaxcache.layouts.torch.scan import scan as torch_scan
 from jaxcache.options.run import WarmOptions
 from jaxcache.store import open_store
+from jaxcache.warm.advice import advise
 from jaxcache.warm.causes import as_compile, compare_with
 from jaxcache.warm.programs import WarmProgram
 from jaxcache.warm.report_builder import ReportBuilder
@@ -77,7 +78,10 @@ def explain_script(
     earlier = (_compare_with_earlier(cache, c) for c in served)
     past = tuple(sorted(earlier, key=lambda c: (c.right.is_helper, not c.differences)))
     same = explanation.same + len(served)
-    return replace(explanation, same=same, hits=len(served), past=past), report.script_exit_code
+    # Why a module was compiled is what the comparisons say.
+    advice = tuple(f for f in advise(report) if f.trap != "slow-compile")
+    explanation = replace(explanation, same=same, hits=len(served), past=past, advice=advice)
+    return explanation, report.script_exit_code
 
 
 def _compare_with_earlier(cache: CachedFacts, hit: Compile) -> Comparison:

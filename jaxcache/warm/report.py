@@ -77,6 +77,10 @@ class Function:
     compiles: int
     """Executables in memory, in the process that had the most: static arguments count here."""
     compile_seconds: float
+    traces: int
+    """How often JAX traced it for a compile."""
+    repeated_seconds: float
+    """Seconds of tracing, lowering, loading and compiling it, without the longest time."""
     varies: tuple[str, ...]
     """Differences between the signatures, such as ``axis 1 of x (8, 16, 24)``."""
 

@@ -414,8 +414,18 @@ def _fold_functions(events: Iterable[ColocatedCompiled]) -> Iterable[Function]:
             signatures=len(signatures),
             compiles=max(Counter(e.process for e in same).values()),
             compile_seconds=sum(_length(e.compile) or 0.0 for e in same),
+            traces=sum(isinstance(e, CompileFinished) and e.trace is not None for e in same),
+            repeated_seconds=sum(sorted(map(_start_seconds, same))[:-1]),
             varies=tuple(describe_variation(signatures)),
         )
+
+
+def _start_seconds(event: ColocatedCompiled) -> float:
+    """Return the seconds from the trace of a function until it can run."""
+    spans = [event.compile]
+    if isinstance(event, CompileFinished):
+        spans += [event.trace, event.lower, event.retrieve, event.write]
+    return math.fsum(span[1] for span in spans if span)
 
 
 def describe_variation(signatures: list[tuple[Argument, ...]]) -> Iterable[str]:

@@ -11,6 +11,7 @@ from typing import Any
 from jaxcache.options.run import WhereOptions
 from jaxcache.warm.events import LiveSetting, RunEvent
 from jaxcache.warm.launch import Launch, run_listening
+from jaxcache.warm.report import Report
 from jaxcache.warm.report_builder import ProcessFacts, ReportBuilder
 
 
@@ -35,12 +36,12 @@ class Use:
 
 def find_where(
     command: Sequence[str], options: WhereOptions | None = None, *, stdout_to_stderr: bool = False
-) -> tuple[tuple[Use, ...], str | None]:
+) -> tuple[tuple[Use, ...], str | None, Report]:
     """Run a command as it is, nothing changed, and see which caches JAX opens.
 
     Returns:
-        The Pythons that imported jax, in the order of their first word; and why one of them could
-        not be listened to, if so.
+        The Pythons that imported jax, in the order of their first word; why one of them could not
+        be listened to, if so; and the report of the run.
 
     Raises:
         UsageError: ``cannot-run``.
@@ -73,7 +74,7 @@ def find_where(
         f"`{command}` ran jax where the listener did not reach" for command in ended.unobserved
     ]
     uses = (_use(recorder, n, facts) for n, facts in recorder.processes.items() if facts.loaded)
-    return tuple(uses), next(iter(unobserved), None)
+    return tuple(uses), next(iter(unobserved), None), recorder.report(ended, {})
 
 
 def _use(recorder: ReportBuilder, number: int, facts: ProcessFacts) -> Use:

@@ -6,7 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import RunCli
 from warm_checks import Warm
+
+from jaxcache.warm.advice import advise
+from jaxcache.warm.where import find_where
 
 pytestmark = [pytest.mark.jax, pytest.mark.core]
 
@@ -80,3 +84,63 @@ def test_phases_add_up_and_name_what_is_slow(warm: Warm, script: Any, tmp_path: 
     assert {"import", "trace", "load"} <= {e["name"] for e in lanes}
     ends = sorted((e["ts"], e["ts"] + e["dur"]) for e in lanes)
     assert all(end <= start + 1 for (_, end), (start, _) in pairwise(ends))
+
+
+#: One part of its start takes two seconds more.
+ONE_SLOW = """
+import sys, time
+import jax, numpy as np
+from jax._src import cache_key, compilation_cache, xla_bridge
+
+kind = sys.argv[1]
+jax.config.update("jax_compilation_cache_dir", sys.argv[2])
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+PLACES = {
+    "slow-key": (cache_key, "get"),
+    "slow-compile": (compilation_cache, "compress_executable"),
+    "slow-load": (compilation_cache, "decompress_executable"),
+    "slow-backend": (xla_bridge, "_init_backend"),
+}
+if kind in PLACES:
+    owner, name = PLACES[kind]
+    original = getattr(owner, name)
+    def later(*args, **kwargs):
+        time.sleep(2)
+        return original(*args, **kwargs)
+    setattr(owner, name, later)
+
+@jax.jit
+def step(x):
+    if kind == "slow-trace":
+        time.sleep(2)
+    if kind == "retraced":
+        time.sleep(0.7)
+    return x * 2
+
+for size in (3, 4, 5, 6) if kind == "retraced" else (3,):
+    step(np.ones(size, "float32"))
+"""
+
+
+def test_the_slow_part_is_named_first(
+    script: Any, cache: Path, each_jax_python: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    path = script(ONE_SLOW)
+    for kind in ("slow-compile", "slow-load", "slow-key", "slow-backend", "slow-trace"):
+        _, _, report = find_where([each_jax_python, str(path), kind, str(cache)])
+        first, *_ = advise(report)
+        assert first.trap == kind, report.phases
+        assert first.severity == "note" and "up to" in first.cost
+
+
+def test_doctor_names_what_is_traced_again(
+    run_cli: RunCli, script: Any, cache: Path, each_jax_python: str
+) -> None:
+    path = script(ONE_SLOW)
+    done = run_cli("doctor", "--json", "--", each_jax_python, path, "retraced", cache)
+    findings = json.loads(done.stdout)["findings"]
+    again, *_ = (f for f in findings if f["trap"] in ("retraced", "slow-trace", "slow-compile"))
+    assert again["trap"] == "retraced"
+    assert "traced 4 times, for 4 signatures: axis 0 of x (3, 4, 5, 6) varies" in again["seen"]

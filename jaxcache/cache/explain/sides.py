@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
+from jaxcache.cache.doctor.inputs import Finding
 from jaxcache.cache.ledger.record import LedgerRecord
 from jaxcache.cache.untrusted_json import Seconds
 from jaxcache.core.sketch import Sketch
@@ -201,6 +202,8 @@ class Explanation:
     comparisons: tuple[Comparison, ...]
     hits: int = 0
     """Those of ``same`` that a script retrieved from the cache."""
+    advice: tuple[Finding, ...] = ()
+    """The parts of the script's start that are worth shortening."""
     past: tuple[Comparison, ...] = ()
     """Each hit beside the nearest entry of its module that was written before; without
     differences where there is none."""
