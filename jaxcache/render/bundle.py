@@ -270,20 +270,19 @@ def forecast_line(outlooks: Compatibility) -> str:
     where = "here" if outlooks.cache_dir is not None else "at another path"
     unknown = counts.get(ForecastOutcome.UNKNOWN, 0) - portable
     hits = counts.get(ForecastOutcome.HIT, 0)
-    text = f"{hits} of {total:,} will hit {where}{with_what}"
+    read = f" entries looked at (of {outlooks.entries:,})" if outlooks.entries > total else ""
+    text = f"{hits} of {total:,}{read} will hit {where}{with_what}"
     if (unknown or portable) and host is None:
-        text = f"{len(misses)} of {total:,} will miss {where}"
+        text = f"{len(misses)} of {total:,}{read} will miss {where}"
         unknown = 0
     elif portable:  # nothing else speaks against them
         only = ""
         if hits:
             text += f", {portable} more {WHERE_PORTABLE}"
         else:
-            text = f"{portable} of {total:,} will hit {where}{with_what} {WHERE_PORTABLE}"
+            text = f"{portable} of {total:,}{read} will hit {where}{with_what} {WHERE_PORTABLE}"
         if misses:
             text += f"; {len(misses)} will miss"
-    if outlooks.entries > total:
-        text = text.replace(" will ", f" entries looked at (of {outlooks.entries:,}) will ", 1)
     text += f", {unknown} unknown" if unknown else ""
     moved = [f for f in misses if f.restore_to]
     reasons = list(dict.fromkeys(f.reason for f in misses if f.reason and not f.restore_to))

@@ -82,7 +82,7 @@ def _page(report: Report, unfolded: bool, more: str) -> Iterator[Block]:
         order = {outcome: rank for rank, outcome in enumerate(reversed(RUN_OUTCOMES))}
         shown.sort(key=lambda m: (order[m.outcome], -(m.compile_seconds or 0.0)))
         yield Table(_columns(report), shown)
-        if abridged := next((m for m in shown if _is_abridged(m)), None):
+        if abridged := next((m for m in shown if len(m.cause or "") > _WHY_CHARACTERS), None):
             key = abridged.key or abridged.module
             place = f" -C {shlex.quote(report.cache_dir)}" if report.cache_dir else ""
             start = shlex.quote(key[: len(abridged.module) + 1 + SHOWN_HASH_DIGITS])
@@ -124,12 +124,6 @@ def _saved(report: Report) -> str:
     if None in seconds:
         return "saved time unknown"
     return f"under 1 s saved{' per hit' if report.hits > 1 else ''}"
-
-
-def _is_abridged(module: Module) -> bool:
-    """Whether the reason of a miss is more than its cell shows, at the widths that are usual."""
-    cause = module.cause or ""
-    return cause.endswith(" more") or "; also " in cause or len(cause) > _WHY_CHARACTERS
 
 
 def _fold(report: Report) -> tuple[list[Module], list[Module]]:
