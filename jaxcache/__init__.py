@@ -82,9 +82,12 @@ __all__ = [
 def __getattr__(name: str) -> "Any":
     if name not in _HOMES:
         raise AttributeError(f"module 'jaxcache' has no attribute {name!r}")
+    import sys
     from importlib import import_module
 
-    return getattr(import_module(_HOMES[name]), name)
+    home = _HOMES[name]
+    # A command may have put its own copy of the guard into this process: one guard, one exception.
+    return getattr(sys.modules.get(f"_{home}") or import_module(home), name)
 
 
 def __dir__() -> list[str]:

@@ -57,7 +57,8 @@ class CacheDir(Options, panel="Cache"):
     cache_dir: str | None = option(
         "--cache-dir -C",
         TEXT,
-        "The cache (default: JAX_COMPILATION_CACHE_DIR, the configuration, ~/.cache/jax).",
+        "The cache (default: JAX_COMPILATION_CACHE_DIR, else the configuration; commands that run "
+        "no program then use ~/.cache/jax).",
         metavar="PATH|URL",
     )
 

@@ -294,7 +294,7 @@ def forecast_line(outlooks: Compatibility) -> str:
     line = text + (f": {'; '.join(reasons[:_MISS_REASONS])}" if reasons else "")
     place = shlex.quote(outlooks.cache_dir or "DIR")
     cure = (
-        f"Use the same path there, or fill it again without the path in its keys: jaxcache warm "
+        f"Use that path, or fill the cache again without the path in its keys: jaxcache warm "
         f"--portable -C {place} SCRIPT (where plain JAX uses it, set {XLA_CACHES}=none)"
     )
     return ". ".join([line, *([cure] if moved else []), *([only] if portable and only else [])])

@@ -15,7 +15,13 @@ from jaxcache.model import Entry
 from jaxcache.render.bundle import left_out_lines
 from jaxcache.render.document import Document, fields_of, to_document, versioned
 from jaxcache.render.view import Line, View
-from jaxcache.units import format_compile, format_compiling, format_count, format_size
+from jaxcache.units import (
+    format_compile,
+    format_compiling,
+    format_count,
+    format_duration,
+    format_size,
+)
 
 Outputs = Mapping[str, str]
 _SHOWN_MODULES = 20
@@ -161,8 +167,8 @@ def restore_lines(restored: RestoreResult) -> Iterator[str]:
         yield f"nothing restored{place}: {restored.trouble}"
         if restored.is_missing:
             yield (
-                "the first job of a key finds nothing; where a later one finds nothing, its key "
-                "differs, such as by the path or by jax: jaxcache ci key --json shows the parts"
+                "this is normal for the first job; in a later one, the cache's path or jax has "
+                "changed: jaxcache ci key --json shows what the key depends on"
             )
         return
     forecast_count = len(outlooks.forecasts)
@@ -205,7 +211,7 @@ def save_lines(plan: SavePlan, saved: SaveResult) -> Iterator[str]:
     if usage.compared and not before:
         yield f"{new}; the cache was empty before the job"
     elif usage.compared:
-        saving = format_compiling(usage.saved_seconds, len(usage.used))
+        saving = f"{format_duration(usage.saved_seconds)} saved"
         others = f", {unknown} unknown" if unknown else ""
         yield (
             f"{format_count(before, 'entry')} from before the job: {len(usage.used)} used "

@@ -88,7 +88,7 @@ def _page(
         yield Line(f"{describe_refusal(refusal)}; {refusal_fix(refusal)}", "Tier refused ")
     if total.entries:
         sealed = f"; {stats.sealed:,} with a checksum (sealed)" if stats.sealed else ""
-        size = f"{total.entries:,} of {format_size(total.size_bytes)}"
+        size = f"{total.entries:,}, {format_size(total.size_bytes)}"
         seconds = total.compiling or "compile time not read (--long reads it)"
         yield Line(f"{size}, {seconds}{sealed}", "Entries      ")
     if others:
@@ -145,6 +145,8 @@ def _uses_lines(uses: Uses) -> Iterator[Line]:
         yield Line("not recorded; to record them: jaxcache run -- CMD", lead)
         return
     rate = f" ({uses.hit_rate:.0%})" if uses.hit_rate is not None else ""
+    if not uses.hits:
+        rate += "; plain Python records none"
     yield Line(
         f"{uses.hits:,} of {format_count(uses.hits + uses.misses, 'recorded compile')}{rate}", lead
     )

@@ -31,8 +31,8 @@ def profile_view(
 def check_view(check: TargetCheck, cache_dir: str) -> View:
     """Return the view of ``target check``."""
     line = (
-        f"{check.looked_up:,} of {format_count(check.entries, 'entry')} would be looked up here; "
-        f"{check.for_target:,} made for this target"
+        f"this host makes the keys of {check.looked_up:,} of "
+        f"{format_count(check.entries, 'entry')}; {check.for_target:,} were made for this profile"
     )
     rows: list[tuple[object, ...]] = [
         (name, getattr(check, name)) for name in ("entries", "for_target", "looked_up")

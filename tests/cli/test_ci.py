@@ -314,7 +314,7 @@ def test_a_missing_or_damaged_source_is_a_miss(
         (said,) = (s for s in failed.stderr.splitlines() if s.startswith("nothing restored"))
         assert said.count(str(source)) == 1
         missing = not source.exists()
-        assert ("jaxcache ci key --json shows the parts" in failed.stderr) == missing
+        assert ("jaxcache ci key --json shows what" in failed.stderr) == missing
 
 
 def test_what_was_restored_before_is_told(run_cli: RunCli, bundle: Path, tmp_path: Path) -> None:

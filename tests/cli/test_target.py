@@ -201,7 +201,9 @@ def test_check_counts_what_the_host_looks_up() -> None:
     assert [d.component for d in other.differences] == ["backend version"]
     view = check_view(other, "/cache")
     assert view.document["looked_up"] == 0
-    assert "0 of 3 entries would be looked up here; 1 made for this target" in str(view.page)
+    assert "this host makes the keys of 0 of 3 entries; 1 were made for this profile" in str(
+        view.page
+    )
 
 
 @pytest.mark.jax

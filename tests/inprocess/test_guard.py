@@ -338,6 +338,27 @@ def test_run_guard_needs_no_jaxcache_beside_jax(
     assert json.loads(done.stdout)["summary"]["refused"] == 1
 
 
+def test_a_program_catches_the_exception_of_run_guard(
+    run_cli: RunCli, inside_python: str, tmp_path: Path
+) -> None:
+    program = tmp_path / "catches.py"
+    program.write_text(
+        "import jax, jaxcache, numpy as np\n"
+        "f = jax.jit(lambda x: x * 2)\n"
+        "f(np.ones(2))\n"
+        "jaxcache.warmed_up()\n"
+        "try:\n"
+        "    f(np.ones(3))\n"
+        "except jaxcache.UnexpectedCompileError as error:\n"
+        "    print(type(error).__module__)\n"
+    )
+    done = run_cli(
+        "run", "--guard", "compile:raise", "-C", tmp_path / "c", "--", inside_python, program
+    )
+    assert done.returncode == 0
+    assert done.stdout.startswith("jaxcache\n")
+
+
 #: Two processes of ``jax.distributed``: the program starts its other half.
 DISTRIBUTED = """
 import json, os, socket, subprocess, sys

@@ -89,6 +89,8 @@ class UnexpectedCompileError(RuntimeError):
     :class:`UnexpectedCompile`, which is ``compile``.
     """
 
+    __module__ = "jaxcache"  # where users find it, in whichever copy it was made
+
     def __init__(self, compile: UnexpectedCompile) -> None:  # noqa: A002 - the field's name
         super().__init__(str(compile))
         #: The listener counts such a request as ``refused``, with this detail.
