@@ -354,6 +354,7 @@ complete -c jaxcache -n '__fish_seen_subcommand_from import' -l atomic -d 'All e
 complete -c jaxcache -n '__fish_seen_subcommand_from import' -l require-signed -d 'Accept only entries signed by a trusted key (see jaxcache trust).'
 complete -c jaxcache -n '__fish_seen_subcommand_from import' -l side-caches -l no-side-caches -d 'Include XLA\'s own caches.'
 complete -c jaxcache -n '__fish_seen_subcommand_from import' -l level -r -d 'zstd level of the entries (default: as small as they were).'
+complete -c jaxcache -n '__fish_seen_subcommand_from import' -s j -l jobs -r -d 'Number of parallel requests (default: 32).'
 complete -c jaxcache -n '__fish_seen_subcommand_from import' -l allow-large -d 'Allow entries that inflate more than executables do.'
 complete -c jaxcache -n '__fish_seen_subcommand_from import' -l require-compatible -d 'Refuse a bundle with entries that will not hit here.'
 complete -c jaxcache -n '__fish_seen_subcommand_from import' -l python -r -F -d 'Python whose jax will use the cache (default: the active environment\'s, else jaxcache\'s own).'

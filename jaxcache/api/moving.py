@@ -103,7 +103,7 @@ class MovingMethods:
                 the user's own keys, and only where ``require-signed`` is configured.
             accept: shown the plan; where it says no, nothing is written and None comes back.
             options: :class:`jaxcache.options.move.ImportOptions`: ``on_conflict``, ``atomic``,
-                ``side_caches``, ``level``, ``allow_large``, ``require_signed``.
+                ``side_caches``, ``level``, ``jobs``, ``allow_large``, ``require_signed``.
 
         Raises:
             UsageError: ``other-layout``: the bundle holds another compiler's cache.
@@ -141,6 +141,7 @@ class MovingMethods:
                 plan,
                 level=chosen.level,
                 atomic=chosen.atomic,
+                jobs=chosen.jobs,
                 progress=progress,
             )
 

@@ -270,6 +270,7 @@ def receive(
             plan,
             level=options.level,
             atomic=options.atomic,
+            jobs=options.jobs,
             progress=progress,
         )
     if export is not None:

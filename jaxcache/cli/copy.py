@@ -62,7 +62,7 @@ def command(
 
 #: The options that reading or writing a bundle knows; a copy between directories knows all.
 _FROM_BUNDLE = frozenset(
-    {"layout", "on_conflict", "atomic", "side_caches", "allow_large", "require_signed"}
+    {"layout", "on_conflict", "atomic", "side_caches", "allow_large", "require_signed", "jobs"}
 )
 _TO_BUNDLE = frozenset(
     {"layout", "include", "exclude", "filters", "side_caches", "allow_large", "sign"}

@@ -130,6 +130,7 @@ class ArrivalOptions(Options):
     require_signed: bool = REQUIRE_SIGNED
     side_caches: bool = True
     level: int | None = None
+    jobs: int | None = JOBS
     allow_large: bool = ALLOW_LARGE
 
 

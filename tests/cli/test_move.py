@@ -5,6 +5,7 @@ import io
 import json
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from conftest import CORPUS, RunCli
 from object_server import S3Server
 
 import jaxcache
+from jaxcache.api import Cache
 from jaxcache.cache.bundle.check import verify_bundle
 from jaxcache.cache.bundle.format import open_bundle
 from jaxcache.cache.ledger.pins import pinned_keys
@@ -336,6 +338,31 @@ def test_a_selection_and_a_bound_choose_the_same_entries_every_way(
     if "--no-ledger" in words:
         record = Ledger.load(LocalStore(tmp_path / "here")).record(key)
         assert record is None or not record.hits
+
+
+class Watched(LocalStore):
+    """A store that notes the threads that write to it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.threads: set[int] = set()
+
+    def write_many(self, files: Sequence[NewFile]) -> Iterator[FileInfo | StoreError]:
+        self.threads.add(threading.get_ident())
+        return super().write_many(files)
+
+
+@pytest.mark.parametrize(("jobs", "at_least"), [(1, 1), (7, 2)])
+def test_an_import_writes_with_as_many_threads_as_it_is_told(
+    there: Path, tmp_path: Path, jobs: int, at_least: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MoveTarget, "batch", 1)
+    (tmp_path / "b.jxb").write_bytes(make_bundle(there))
+    cache = jaxcache.open(tmp_path / "here", create=True)
+    store = Watched(tmp_path / "here")
+    Cache(store, cache.layout).import_(tmp_path / "b.jxb", jobs=jobs)
+    assert at_least <= len(store.threads) <= jobs
+    assert names(tmp_path / "here") == names(there)
 
 
 @pytest.mark.parametrize("way", [*MOVES, "restore", "import", "restore-bundle"])

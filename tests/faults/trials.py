@@ -221,8 +221,8 @@ def _counted(plan: Plan, done: CompileFinished) -> Iterator[str]:
 _OFFERED = (
     ("found", "left_out"),
     ("carried", "present", "no_room", "gone", "unfinished", "untrusted", "left_out", "failed"),
-    ("written", "left_out", "failed", "saved_seconds"),
     ("entries", "side_files", "left_out"),
+    ("written", "left_out", "failed", "pruned"),
     ("entries", "left_out"),
 )
 
@@ -240,7 +240,9 @@ def _offered(document_text: str) -> range | None:
     if document.get("trouble"):  # the source could not be listed
         return None
     fields = next((f for f in _OFFERED if document.keys() >= set(f)), ())
-    total = sum(_count(document[field]) for field in fields if field != "saved_seconds")
+    if "new_seconds" in document:  # of what it writes, `ci save` counts the entries alone
+        document["failed"] = [t for t in document["failed"] if "/" not in t.partition(": ")[0]]
+    total = sum(_count(document[field]) for field in fields)
     failed = _count(document["failed"]) if "found" in fields else 0
     return range(total, total + failed + 1)
 

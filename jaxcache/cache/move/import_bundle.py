@@ -99,6 +99,7 @@ def execute_import(
     *,
     level: int | None = None,
     atomic: bool = False,
+    jobs: int | None = None,
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> Outcome:
@@ -109,12 +110,14 @@ def execute_import(
     Args:
         store: None for a dry run.
         level: of the entries' frames; by default one that makes each as small as it was.
+        jobs: files under way at once; torch's are written one after the other.
     """
     if dry_run or store is None:
         return Outcome(plan, plan.steps, dry_run=True)
     source = BundleSource(bundle, level=level)
-    ordered = bundle.manifest.layout != JAX
-    return receive(store, source, plan, atomic=atomic, ordered=ordered, progress=progress)
+    if bundle.manifest.layout != JAX and not store.remote:
+        jobs = 1  # torch must never find a graph before its parts
+    return receive(store, source, plan, atomic=atomic, jobs=jobs, progress=progress)
 
 
 def receive(
@@ -124,7 +127,6 @@ def receive(
     *,
     now_ns: int = 0,
     atomic: bool = False,
-    ordered: bool = False,
     jobs: int | None = None,
     signers: Sequence[Any] = (),
     progress: Progress | None = None,
@@ -134,8 +136,7 @@ def receive(
     Args:
         store: None for a dry run.
         atomic: all entries, or none.
-        ordered: each file after those before it, as torch needs its own.
-        jobs: files under way at once.
+        jobs: files under way at once; 1 writes each after those before it.
         signers: private keys that vouch for what the target has of the selection.
     """
     moving = partial(move, source, plan=plan, now_ns=now_ns, jobs=jobs, progress=progress)
@@ -150,8 +151,8 @@ def receive(
 
     if not atomic:
         target = StoreTarget(store, plan, settle)
-        if ordered:
-            target.batch = target.workers = 1
+        if jobs == 1:
+            target.batch = 1
         # Nobody has compared what another process wrote meanwhile.
         return _end_as(moving(target=target), _is_overtaken, action=MoveAction.FAILED)
     failed: StoreError | None
