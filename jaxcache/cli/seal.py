@@ -15,7 +15,8 @@ EXIT_CODES = (0, 1, 2, 3, 10, 11)
 def command(place: CacheDir, options: SealOptions, consent: DryRun, output: Output) -> int:
     """Add the checksum that lets JAX itself detect corruption.
 
-    Each entry grows by 4 bytes and is otherwise unchanged. --recompress also makes it smaller.
+    A zstd entry grows by 4 bytes and is otherwise unchanged; a zlib entry has a checksum already.
+    --recompress also makes entries smaller.
     """
     from jaxcache.cache.seal import execute_seal, plan_seal
     from jaxcache.cli.output import emit

@@ -9,6 +9,7 @@ from jaxcache.cli.options import JsonOutput
 from jaxcache.errors import NoCacheError, NoJaxError, UsageError
 from jaxcache.options import CacheDir
 from jaxcache.options.run import WhereOptions
+from jaxcache.units import format_duration
 
 if TYPE_CHECKING:
     from jaxcache.warm.where import Use
@@ -60,6 +61,8 @@ def command(
     show(opened[0] if opened else None, opened, uses)
     if not opened:
         setting = next((u.setting for u in uses if u.setting), None)
-        why = "no Python below it imported jax" if not uses else "JAX opened no cache directory"
+        why = "JAX opened no cache directory" if uses else "no Python below it imported jax"
+        if options.timeout_seconds:
+            why += f" within {format_duration(options.timeout_seconds)}"
         hint = f"it compiled nothing, and would use {setting}" if setting else None
         raise NoCacheError(f"{command_line[0]}: {why}", code="no-cache-used", hint=hint)

@@ -35,6 +35,12 @@ def test_a_process_that_has_ended_cannot_be_stopped(run_cli: RunCli, tmp_path: P
     assert (done.returncode, done.stdout) == (0, "/srv/jax\n"), done.stderr
 
 
+def test_a_command_that_ran_out_of_time_is_not_said_to_import_no_jax(run_cli: RunCli) -> None:
+    done = run_cli("where", "--timeout", "0.1s", "--", "sleep", "60")
+    assert done.returncode == 10
+    assert "no Python below it imported jax within 0.1 s" in done.stderr
+
+
 def test_options_that_do_not_fit(run_cli: RunCli) -> None:
     for words in (["--stop"], ["-C", "x", "--", "true"]):
         done = run_cli("where", *words)

@@ -88,7 +88,7 @@ def restore(
             raise JaxcacheError(
                 f"nothing in quarantine matches {text!r}",
                 code="no-match",
-                hint="without KEY, everything in quarantine is restored",
+                hint="without KEY, every undamaged entry is restored",
             )
     wanted = [q for q in files if not keys or any(fits_key(q.key, text) for text in keys)]
     damage = _find_damage(store, layout, wanted)

@@ -13,6 +13,7 @@ from jaxcache.cache.recipe.model import Environment, Request
 from jaxcache.cache.recipe.refusals import REFUSALS
 from jaxcache.entry.releases import CACHE_PATH
 from jaxcache.options.run import CompileOptions
+from jaxcache.units import format_count
 from jaxcache.warm.compiling.plan import Job
 from jaxcache.warm.compiling.report import CompileOutcome, CompileResult
 from jaxcache.warm.compiling.worker import Answer, HostJax, JobFailure, Worker
@@ -180,11 +181,11 @@ def key_notes(done: Sequence[CompileResult]) -> Iterator[str]:
     """Say how many keys are not the recorded ones, and why."""
     if moved := sum(m.moved for m in done):
         yield (
-            f"{moved} keys are not the recorded ones, because this jax hashes the cache's path, "
-            "which is another one here or left out"
+            f"{format_count(moved, 'key')} not as recorded, because this jax hashes the cache's "
+            "path, which is another one here or left out"
         )
     differing = [m for m in done if m.differs and not m.moved]
     if differing:
         parts = Counter(name for m in differing for name in m.differs)
         names = ", ".join(f"{name} ({count})" for name, count in parts.most_common())
-        yield f"{len(differing)} keys are not the recorded ones, which differ in {names}"
+        yield f"{format_count(len(differing), 'key')} not as recorded: they differ in {names}"
