@@ -58,7 +58,7 @@ class RecordingDirectory:
         """
         recipe = self._recipe(recorder, recorded_seconds, ended)
         if not recipe.requests:
-            return 0, [f"nothing was recorded, so {self.path} was not written"]
+            return 0, [*recipe.notes, f"nothing was recorded, so {self.path} was not written"]
         write_file(
             self.path, encode_recipe(recipe, lambda digest: (self.folder / digest).read_bytes())
         )
