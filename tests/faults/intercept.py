@@ -323,6 +323,8 @@ def _run_child(
         os.close(listener)
         channel.close()
         code = child()
+    except KeyboardInterrupt:  # before its first line or after its last
+        code = 130
     finally:
         os._exit(code)
 

@@ -98,12 +98,9 @@ def start_cli(
     def child() -> int:
         from jaxcache.cli.main import run
 
-        try:
-            code = run(list(argv))
-            sys.stdout.flush()
-            sys.stderr.flush()
-        except KeyboardInterrupt:  # before its first line or after its last
-            return 130
+        code = run(list(argv))
+        sys.stdout.flush()
+        sys.stderr.flush()
         return code
 
     process = start(child, decide, prepare=prepare, root=root, is_family=is_family)

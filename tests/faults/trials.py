@@ -241,7 +241,8 @@ def _offered(document_text: str) -> range | None:
         return None
     fields = next((f for f in _OFFERED if document.keys() >= set(f)), ())
     if "new_seconds" in document:  # of what it writes, `ci save` counts the entries alone
-        document["failed"] = [t for t in document["failed"] if "/" not in t.partition(": ")[0]]
+        for field in ("failed", "left_out"):
+            document[field] = [t for t in document[field] if "/" not in t.partition(": ")[0]]
     total = sum(_count(document[field]) for field in fields)
     failed = _count(document["failed"]) if "found" in fields else 0
     return range(total, total + failed + 1)

@@ -1,6 +1,7 @@
 """The one check of what travels: every source reads its entries through it, whatever the target."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import BinaryIO, NamedTuple
 
 from jaxcache.cache.admission import CheckedContent, ImportPolicy, read_content
@@ -32,29 +33,19 @@ class CheckedItem(NamedTuple):
     """Whether its file detects corruption by itself."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Check:
-    """Checks size, header, frame, ratio, structure, module, digest and signature, in this order.
+    """Checks size, header, frame, ratio, structure, module, digest and signature, in this order."""
 
-    Args:
-        policy: the policy of the target.
-        ledger: records which payload each entry had.
-        origins: find out which compiler made an entry, and for which device.
-        fits: returns why a sound entry is not wanted, or None.
-    """
-
-    def __init__(
-        self,
-        policy: ImportPolicy,
-        ledger: Ledger | None = None,
-        *,
-        origins: bool = False,
-        fits: Callable[[Item, ItemFacts], str | None] | None = None,
-    ) -> None:
-        self.policy = policy
-        self._ledger = ledger
-        self._origins = origins
-        self._fits = fits
-        self._decoding = ByteBudget(_DECODING_BYTES)
+    policy: ImportPolicy
+    """The policy of the target."""
+    ledger: Ledger | None = None
+    """Records which payload each entry had."""
+    origins: bool = False
+    """Whether to find out which compiler made an entry, and for which device."""
+    fits: Callable[[Item, ItemFacts], str | None] | None = None
+    """Returns why a sound entry is not wanted, or None."""
+    _decoding: ByteBudget = field(default_factory=lambda: ByteBudget(_DECODING_BYTES))
 
     def read(self, item: Item, file: BinaryIO, info: FileInfo) -> CheckedItem:
         """Check the file of an item from end to end.
@@ -79,7 +70,7 @@ class Check:
             self._compare(item, info, content.payload_sha256)
         facts = self._facts(content)
         self._check_signed(item.name, facts)
-        unwanted = self._fits(item, facts) if self._fits else None
+        unwanted = self.fits(item, facts) if self.fits else None
         if unwanted:
             raise StaysError(MoveAction.LEFT, unwanted, facts)
         return CheckedItem(facts, content, header.checksum)
@@ -90,7 +81,7 @@ class Check:
         Raises:
             CodecError: ``digest-mismatch``.
         """
-        record = self._ledger.record(item.key or "") if self._ledger else None
+        record = self.ledger.record(item.key or "") if self.ledger else None
         recorded = recorded_digest(EntryFile(info, item.key or "", FileKind.ENTRY), record)
         if recorded not in (None, digest):
             raise CodecError("digest-mismatch", "its payload is not the one in the ledger")
@@ -106,7 +97,7 @@ class Check:
 
     def _facts(self, content: CheckedContent) -> ItemFacts:
         origin = None
-        if self._origins:
+        if self.origins:
             origin = make_origin(content.decoded or decode_origin(content.buffered))
         return ItemFacts(
             content.payload_sha256,

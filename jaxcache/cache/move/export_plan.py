@@ -11,7 +11,7 @@ from jaxcache.cache.entry_files import ATIME_BYTES, parse_atime
 from jaxcache.cache.inventory import EntryFile, Inventory
 from jaxcache.cache.ledger.record import PAYLOAD, Event
 from jaxcache.cache.ledger.segments import Ledger
-from jaxcache.cache.move.plan import Item, MoveAction, Step
+from jaxcache.cache.move.plan import Item, MoveAction, Step, Steps
 from jaxcache.cache.scan import Progress, Scan, ScanAids, scan
 from jaxcache.cache.selection import Selection
 from jaxcache.core.ledger import PINNING
@@ -80,7 +80,7 @@ def travelling_events(ledger: Ledger) -> Mapping[str, tuple[Event, ...]]:
 
 
 @dataclass(frozen=True, slots=True)
-class ExportPlan:
+class ExportPlan(Steps):
     """What a cache offers, in the order of a bundle."""
 
     cache_dir: str
@@ -100,16 +100,6 @@ class ExportPlan:
     """The cache as it was read for this plan."""
     warnings: tuple[str, ...] = ()
     """Warnings about the content, for whoever passes the bundle on."""
-
-    @property
-    def size_bytes(self) -> int:
-        """The sizes of the files that travel."""
-        return sum(step.item.size_bytes for step in self.writes)
-
-    @property
-    def writes(self) -> tuple[Step, ...]:
-        """The steps that travel."""
-        return tuple(step for step in self.steps if step.action is MoveAction.WRITE)
 
 
 def with_ledger(plan: ExportPlan, ledger: Ledger) -> ExportPlan:

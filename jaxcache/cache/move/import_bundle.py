@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import compress
 from typing import Any
 
 from jaxcache.cache.bundle.check import verify_bundle
@@ -192,13 +193,10 @@ def _end_as(done: Outcome, chosen: Callable[[Step], bool], **changes: Any) -> Ou
 
 def after_export(export: Outcome, done: Outcome) -> Outcome:
     """Return the outcome of an import that also counts the files that its bundle does not hold."""
-    pairs = [
-        (planned, step)
-        for planned, step in zip(export.plan.steps, export.steps, strict=True)
-        if step.action not in WRITES
-    ]
-    plan = replace(done.plan, steps=(*(planned for planned, _ in pairs), *done.plan.steps))
-    return replace(done, plan=plan, steps=(*(step for _, step in pairs), *done.steps))
+    stays = [step.action not in WRITES for step in export.steps]
+    planned = (*compress(export.plan.steps, stays), *done.plan.steps)
+    steps = (*compress(export.steps, stays), *done.steps)
+    return replace(done, plan=replace(done.plan, steps=planned), steps=steps)
 
 
 def _record(store: Store, written: Mapping[str, Step], files: Mapping[str, FileInfo]) -> None:

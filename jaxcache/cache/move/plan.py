@@ -68,8 +68,6 @@ LACKING = frozenset(
     }
 )
 _UNREAD = (MoveAction.STRAY, MoveAction.DAMAGED, MoveAction.UNFINISHED, MoveAction.FAILED)
-#: What JSON and text call a file that has no other problem.
-_KINDS: Mapping[MoveAction, ProblemKind] = {MoveAction.FAILED: "unreadable"}
 
 
 class ItemFacts(NamedTuple):
@@ -174,8 +172,8 @@ class Step:
     @property
     def problem(self) -> Problem:
         """The step as a problem of its file."""
-        kind = self.kind or _KINDS.get(self.action, "stray-file")
-        return Problem(self.name, kind, self.detail, self.key)
+        default: ProblemKind = "unreadable" if self.action is MoveAction.FAILED else "stray-file"
+        return Problem(self.name, self.kind or default, self.detail, self.key)
 
 
 class Parcel(Protocol):
@@ -254,11 +252,21 @@ class MoveTarget:
         """Write what depends on all of them, such as signatures; called after an interrupt, too."""
 
 
-class _Steps:
+class Steps:
     """Steps under what they came to."""
 
     __slots__ = ()
     steps: tuple[Step, ...]
+
+    @property
+    def writes(self) -> tuple[Step, ...]:
+        """The steps that write, or that were written."""
+        return self.of(*WRITES)
+
+    @property
+    def size_bytes(self) -> int:
+        """The sizes of the entries and side files that write, or that were written."""
+        return sum(step.item.size_bytes for step in self.writes)
 
     def of(self, *actions: MoveAction) -> tuple[Step, ...]:
         """Return the steps with these actions."""
@@ -270,7 +278,7 @@ class _Steps:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan(_Steps):
+class Plan(Steps):
     """The decision about every item that a source offers."""
 
     __repr__ = result_repr
@@ -293,12 +301,7 @@ class Plan(_Steps):
     check: "Check | None" = None
     """What each entry of a store must pass."""
 
-    @property
-    def writes(self) -> tuple[Step, ...]:
-        """The steps that write."""
-        return self.of(*WRITES)
-
-    transfers = writes
+    transfers = Steps.writes
     """The same, as ``push`` calls them."""
 
     @property
@@ -308,7 +311,7 @@ class Plan(_Steps):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome(_Steps):
+class Outcome(Steps):
     """A plan, and how each of its steps ended."""
 
     __repr__ = result_repr
@@ -329,18 +332,12 @@ class Outcome(_Steps):
     def __iter__(self) -> Iterator[Step]:
         return iter(self.steps)
 
-    @property
-    def written(self) -> tuple[Step, ...]:
-        """The steps that were written; of a dry run, those that would be."""
-        return self.of(*WRITES)
-
-    carried = written
+    written = Steps.writes
+    """The steps that were written; of a dry run, those that would be."""
+    carried = Steps.writes
     """The same, as ``push`` calls them."""
 
-    @property
-    def carried_bytes(self) -> int:
-        """The sizes of the entries and side files that were written."""
-        return sum(step.item.size_bytes for step in self.written)
+    carried_bytes = Steps.size_bytes
 
     @property
     def damaged(self) -> tuple[Problem, ...]:
