@@ -35,6 +35,9 @@ class UnknownJaxError(Exception):
     """This JAX has not the names that the layer needs."""
 
 
+_XLA_CACHES = "jax_persistent_cache_enable_xla_caches"
+
+
 class Adapter:
     """The parts of the imported jax that are replaced."""
 
@@ -112,9 +115,13 @@ class Adapter:
 
     def _make_keys_portable(self) -> None:
         """Keep the cache's path, which JAX gives to XLA as an option, out of the key."""
-        name = "jax_persistent_cache_enable_xla_caches"
-        if name.upper() not in os.environ and hasattr(self.jax.config, name):
-            self.jax.config.update(name, "none")
+        if _XLA_CACHES.upper() not in os.environ and hasattr(self.jax.config, _XLA_CACHES):
+            self.jax.config.update(_XLA_CACHES, "none")
+
+    def hashes_path(self) -> bool:
+        """Whether keys contain the cache's path, as those of JAX 0.4.36 to 0.10 do by default."""
+        option = getattr(self.jax.config, _XLA_CACHES, "none")
+        return self.jax.__version_info__ < (0, 11) and option != "none"
 
     def _wrap_load(self, layer: "Layer") -> None:
         def load(original: Any, cache_key: str, *args: Any, **kwargs: Any) -> Any:

@@ -179,6 +179,11 @@ class Layer:
             return None
         from .tiers import Tiers
 
+        if self.settings["tiers"] and self.adapter.hashes_path():
+            self.say(
+                "live: keys of this JAX contain the path of the cache, so entries of a tier hit "
+                "only under the same path: set JAXCACHE_LIVE_PORTABLE_KEYS=1 on every machine"
+            )
         try:
             return Tiers(directory, addresses, self)
         except Exception as error:  # a missing package, a key that others may read

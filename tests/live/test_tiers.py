@@ -247,6 +247,18 @@ result["after"] = on(folder + "/after", filled, **limits)
         assert (hits, told[how].get("misses", 0)) == (number, 0), how
 
 
+def test_without_portable_keys_one_line_says_where_entries_of_a_tier_hit(
+    run_live: RunLive, tmp_path: Path
+) -> None:
+    tiers = {"JAXCACHE_LIVE_TIERS": str(tmp_path / "shared"), "JAXCACHE_LIVE_FLUSH": "60s"}
+    first = run_live(cache_dir=tmp_path / "one", **tiers)
+    second = run_live(cache_dir=tmp_path / "two", **tiers)
+    lines = [line for line in second.err.splitlines() if "PORTABLE_KEYS=1" in line]
+    assert len(lines) == bool(second["misses"])  # JAX before 0.11 contains the path
+    portable = run_live(cache_dir=tmp_path / "two", JAXCACHE_LIVE_PORTABLE_KEYS="1", **tiers)
+    assert first["misses"] and "PORTABLE_KEYS" not in portable.err
+
+
 def test_a_damaged_entry_of_a_tier_is_replaced_there(run_live: RunLive, tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     tiers = {"JAXCACHE_LIVE_TIERS": str(shared), "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"}
