@@ -1,5 +1,6 @@
 """What every test may ask for: the command line, real caches, and Pythons that have jax."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -88,14 +89,18 @@ def run_cli(request: pytest.FixtureRequest, tmp_path: Path, spawn_cli: RunCli) -
     return run
 
 
+#: Where root runs the tests: who goes on without its rights, and another user of the machine.
+_USER, _STRANGER = 65534, 65533
+
+
 @pytest.fixture
 def unprivileged() -> Iterator[Path]:
     """A folder of a user who may not write everywhere, as whom the test goes on."""
     with tempfile.TemporaryDirectory() as name:
         if os.getuid() == 0:
             os.chmod(name, 0o755)
-            os.chown(name, 65534, 65534)
-            os.setresuid(65534, 65534, 0)
+            os.chown(name, _USER, _USER)
+            os.setresuid(_USER, _USER, 0)
         try:
             yield Path(name)
         finally:
@@ -108,7 +113,10 @@ GiveAway = Callable[[Path], None]
 
 @pytest.fixture
 def give_away(monkeypatch: pytest.MonkeyPatch) -> GiveAway:
-    """Make a file another user's: really where root runs the tests, else for this process."""
+    """Make files another user's: really where root runs the tests, else for this process.
+
+    Of a directory, everything in it; of a link, the link.
+    """
     foreign: set[tuple[int, int]] = set()
     real = os.fstat
 
@@ -119,14 +127,32 @@ def give_away(monkeypatch: pytest.MonkeyPatch) -> GiveAway:
         return os.stat_result((*status[:4], status.st_uid + 1, *status[5:10]))
 
     def give(path: Path) -> None:
-        if os.getuid() == 0:
-            os.chown(path, 65534, 65534)
-            return
-        status = path.stat()
-        foreign.add((status.st_dev, status.st_ino))
-        monkeypatch.setattr(os, "fstat", fstat)
+        below = () if path.is_symlink() else path.rglob("*")
+        for each in (path, *below):
+            if CAN_GIVE_AWAY:
+                with _rights_of_root():
+                    os.chown(each, _STRANGER, _STRANGER, follow_symlinks=False)
+            else:
+                status = each.lstat()
+                foreign.add((status.st_dev, status.st_ino))
+                monkeypatch.setattr(os, "fstat", fstat)
 
     return give
+
+
+#: Whether files of another user are really theirs, for other processes, too.
+CAN_GIVE_AWAY = os.getuid() == 0
+
+
+@contextlib.contextmanager
+def _rights_of_root() -> Iterator[None]:
+    """Take back what ``unprivileged`` has laid down."""
+    user = os.geteuid()
+    os.seteuid(0)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
 
 
 @pytest.fixture

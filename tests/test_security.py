@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import REPOSITORY, RunCli
+from conftest import REPOSITORY, GiveAway, RunCli
 
 NOW_NS = time.time_ns()
 #: What stands for the words in capitals in the table.
@@ -104,9 +104,9 @@ def test_a_forged_file_harms_no_entry(
 
 @pytest.mark.parametrize("row", ROWS)
 def test_a_link_in_its_place_is_not_followed(
-    run_cli: RunCli, cache: Path, tmp_path: Path, row: str
+    run_cli: RunCli, cache: Path, tmp_path: Path, give_away: GiveAway, row: str
 ) -> None:
-    """Neither the file nor any directory above it."""
+    """Neither the file nor any directory above it, of another user."""
     name = row
     for word, value in WORDS.items():
         name = name.replace(word, value)
@@ -119,6 +119,7 @@ def test_a_link_in_its_place_is_not_followed(
         link = cache / ".jaxcache" / linked
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(precious if linked == Path(name) else home)
+        give_away(cache / ".jaxcache")
         for command in (
             ("verify", "--fix", "--grace", "0s"),
             ("prune", "--unused-for", "1s", "--quarantine", "--orphans", "--yes"),

@@ -57,8 +57,10 @@ class Directory:
         self._leases = self._make_leases()
         self.tiers = layer.open_tiers(self, bucket)
         self.evictor.pending = self.tiers.pending if self.tiers is not None else None
+        self._is_unswept = False
         if self.evictor.is_due_at_opening(died=died):
-            layer.background.submit(self.evictor.evict)
+            self._begin_change()
+            layer.background.submit(self._sweep)
 
     def _make_leases(self) -> "Leases | None":
         limit = self._layer.settings["single-flight"]
@@ -285,16 +287,25 @@ class Directory:
             OSError
         """
         # Between the two files of an entry nobody may evict it: JAX fails over one without a stamp.
-        if self.evictor.active:
-            with contextlib.suppress(OSError):  # a directory without locks
-                self.loading.begin()
+        self._begin_change()
         with self.evictor.lock():
             if self.evictor.stamped:
                 write_stamp(self.root, key)
             write_entry_file(self.root, key + CACHE_SUFFIX, value)
         self._counters.add("written_bytes", len(value))
         if self.evictor.active and self.evictor.wrote(len(value)):
-            self._layer.background.submit(self.evictor.evict)
+            self._layer.background.submit(self._sweep)
+
+    def _begin_change(self) -> None:
+        """Let the next process learn where this one dies before the limits hold again."""
+        if self.evictor.active:
+            with contextlib.suppress(OSError):  # a directory without locks
+                self.loading.begin()
+
+    def _sweep(self) -> None:
+        self._is_unswept = True
+        self.evictor.evict()
+        self._is_unswept = False
 
     # The end ----------------------------------------------------------------------------------
 
@@ -313,7 +324,7 @@ class Directory:
                 self.uses.flush()
                 if time.monotonic() < deadline:  # unless another process is at it
                     compact(self.root)
-        self.loading.close()
+        self.loading.close(is_unswept=self._is_unswept)
 
     def reset(self) -> None:
         """Begin anew in a forked child: the local directory only."""

@@ -59,19 +59,21 @@ class Loading:
                 with contextlib.suppress(OSError):
                     self._write()
 
-    def close(self) -> None:
-        """Remove the file of this process."""
+    def close(self, *, is_unswept: bool = False) -> None:
+        """Remove the file of this process; where a sweep failed, it stays and names no key."""
         with self._lock:
             if self._fd >= 0:
                 with (
                     contextlib.suppress(OSError),
                     own_directory_of(self._root, *_FOLDER, make=False) as folder,
                 ):
-                    if is_named(self._fd, folder, self._name):
+                    self._keys = []
+                    if is_unswept:
+                        self._write()
+                    elif is_named(self._fd, folder, self._name):
                         os.unlink(self._name, dir_fd=folder)
                 os.close(self._fd)
                 self._fd = -1
-                self._keys = []
 
     def _open(self) -> None:
         self._name = f"{os.getpid()}-{os.urandom(6).hex()}"

@@ -53,9 +53,8 @@ def test_a_pulled_ledger_neither_accuses_nor_pins(
     source = tmp_path / "source"
     shutil.copytree(cache, source)
     forge(cache, source, at_ns=at_ns)
-    for path in (source / ".jaxcache" / "ledger").iterdir():
-        if not own:
-            give_away(path)
+    if not own:
+        give_away(source / ".jaxcache" / "ledger")
     done = run_cli("pull", source, "-C", cache, "--json")
     assert json.loads(done.stdout)["carried"] == []
     assert put_away(run_cli, cache) == []
@@ -66,8 +65,7 @@ def test_a_segment_of_another_user_accuses_nothing(
     run_cli: RunCli, cache: Path, give_away: GiveAway
 ) -> None:
     forge(cache, cache)
-    for path in (cache / ".jaxcache" / "ledger").iterdir():
-        give_away(path)
+    give_away(cache / ".jaxcache" / "ledger")
     assert put_away(run_cli, cache) == []
 
 
@@ -130,8 +128,7 @@ def test_compaction_does_not_make_a_foreign_record_ones_own(
     run_cli: RunCli, cache: Path, give_away: GiveAway
 ) -> None:
     forge(cache, cache)
-    for path in (cache / ".jaxcache" / "ledger").iterdir():
-        give_away(path)
+    give_away(cache / ".jaxcache" / "ledger")
     for number in range(70):
         append(LocalStore(cache), [Event("k", "hit", number)])
     assert len(list((cache / ".jaxcache" / "ledger").iterdir())) < 60
@@ -153,9 +150,8 @@ def test_the_live_layer_takes_digests_of_this_user_alone(
     cache: Path, give_away: GiveAway, own: bool
 ) -> None:
     forge(cache, cache)
-    for path in (cache / ".jaxcache" / "ledger").iterdir():
-        if not own:
-            give_away(path)
+    if not own:
+        give_away(cache / ".jaxcache" / "ledger")
     keys = {name.removesuffix("-cache") for name in entries(cache)}
     assert read_digests(str(cache)).keys() == (keys if own else set())
 

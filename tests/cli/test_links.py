@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import RunCli
+from conftest import GiveAway, RunCli
 
 
 def state(folder: Path) -> dict[str, Any]:
@@ -19,7 +19,7 @@ def state(folder: Path) -> dict[str, Any]:
     "link", [".jaxcache", ".jaxcache/ledger", ".jaxcache/quarantine", ".jaxcache/incoming"]
 )
 def test_nothing_behind_a_link_is_touched(
-    run_cli: RunCli, tmp_path: Path, corpus: Path, link: str
+    run_cli: RunCli, tmp_path: Path, corpus: Path, give_away: GiveAway, link: str
 ) -> None:
     victim, cache = tmp_path / "victim", tmp_path / "cache"
     (victim / "ledger").mkdir(parents=True)
@@ -31,6 +31,7 @@ def test_nothing_behind_a_link_is_touched(
     (cache / link).symlink_to(victim)
     first, second = sorted(cache.glob("*-cache"))[:2]
     first.write_bytes(b"damaged")
+    give_away(cache / ".jaxcache")
     before = state(victim)
     for words in (
         ("verify", "--fix", "--grace", "0s"),

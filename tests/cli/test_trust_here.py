@@ -2,11 +2,13 @@
 
 import json
 import os
+import shutil
+import subprocess
 import threading
 from pathlib import Path
 
 import pytest
-from conftest import GiveAway, RunCli
+from conftest import CAN_GIVE_AWAY, GiveAway, RunCli
 
 from jaxcache.core import configuration
 
@@ -67,6 +69,29 @@ def test_trust_is_for_one_place(run_cli: RunCli, clone: Path, tmp_path: Path) ->
     assert run_cli("trust", "here", "--yes", cwd=clone).returncode == 0
     clone.rename(tmp_path / "moved")
     assert "not trusted" in located(run_cli, tmp_path / "moved")[1]
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+def test_a_worktree_and_a_submodule_are_not_trusted_with_the_repository(
+    run_cli: RunCli, clone: Path, own_cache: Path, tmp_path: Path
+) -> None:
+    """Another branch or repository, perhaps of somebody else, writes their files."""
+
+    def git(*words: str | Path) -> None:
+        settings = ("user.name=x", "user.email=x@y", "protocol.file.allow=always")
+        options = [word for setting in settings for word in ("-c", setting)]
+        subprocess.run(["git", *options, *words], cwd=clone, check=True, capture_output=True)
+
+    for words in (("init",), ("add", "pyproject.toml"), ("commit", "-m", "x")):
+        git(*words)
+    git("worktree", "add", tmp_path / "worktree")
+    git("submodule", "add", clone, "submodule")
+    assert run_cli("trust", "here", "--yes", cwd=clone).returncode == 0
+    assert located(run_cli, clone) == (str(clone / ".c"), "")
+    cache, said = located(run_cli, tmp_path / "worktree")
+    assert (cache, f"{tmp_path}/worktree/pyproject.toml" in said) == (str(own_cache), True)
+    cache, said = located(run_cli, clone / "submodule")  # which belongs to what is trusted
+    assert (cache, f"{clone}/submodule/pyproject.toml" in said) == (str(clone / ".c"), True)
 
 
 @pytest.mark.parametrize("spelling", ["{}", "{}/pyproject.toml"])
@@ -169,7 +194,7 @@ def test_what_only_restricts_counts_without_trust(
     assert "signed" in done.stderr
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
+@pytest.mark.skipif(not CAN_GIVE_AWAY, reason="only root can give a file away")
 def test_the_owner_is_that_of_the_content_that_was_read(tmp_path: Path) -> None:
     path = tmp_path / "pyproject.toml"
     evil = b'[tool.jaxcache]\ncache-dir = "/evil"\n'

@@ -259,6 +259,29 @@ def test_after_a_kill_the_bound_holds_at_the_end_of_the_next_run(
     assert sum(p.stat().st_size for p in entries(tmp_path / "cache")) <= 6_000_000
 
 
+#: Nothing can be evicted in this process.
+UNABLE = """
+import jax
+jax.devices()
+from jaxcache.live.evictor import Evictor
+def evict(self):
+    raise OSError("no")
+Evictor.evict = evict
+"""
+
+
+def test_after_a_failed_eviction_the_bound_holds_at_the_end_of_the_next_run(
+    run_live: RunLive, tmp_path: Path
+) -> None:
+    bound = {"JAXCACHE_LIVE_MAX_ENTRIES": "2"}
+    assert run_live(UNABLE + PROGRAM, **bound)["written"] > 2
+    assert len(entries(tmp_path / "cache")) > 2
+    ran = run_live(**bound)
+    assert ran["died_loading"] == 0
+    assert len(entries(tmp_path / "cache")) <= 2
+    assert list((tmp_path / "cache/.jaxcache/live/loading").iterdir()) == []
+
+
 def test_a_read_only_directory_is_as_with_plain_jax(run_live: RunLive, tmp_path: Path) -> None:
     if os.getuid() == 0:
         pytest.skip("root writes everywhere")

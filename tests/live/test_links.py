@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import GiveAway
 
 from jaxcache.live.counters import Counters
 from jaxcache.live.evictor import Evictor
@@ -78,13 +79,19 @@ def use_everything(root: str) -> None:
 
 
 @pytest.mark.parametrize("link", LINKS)
-def test_nothing_behind_a_link_is_touched(tmp_path: Path, link: str) -> None:
-    victim, cache = victim_directory(tmp_path), tmp_path / "cache"
+def test_nothing_behind_a_link_of_another_user_is_touched(
+    unprivileged: Path, give_away: GiveAway, link: str
+) -> None:
+    """The cache is that user's, and everybody may write it; the victim is who runs the program."""
+    victim, cache = victim_directory(unprivileged), unprivileged / "cache"
     path = cache / link
     path.parent.mkdir(parents=True)
     is_file = link.rpartition("/")[2] in ("leases", "totals", "totals.lock", "sweep")
     path.symlink_to(victim / "notes" if is_file else victim)
     (cache / f"{KEY}-cache").write_bytes(b"entry")
+    for directory in (cache, *(p for p in cache.rglob("*") if p.is_dir() and not p.is_symlink())):
+        directory.chmod(0o777)
+    give_away(cache)
     before = state(victim)
     use_everything(str(cache))
     assert state(victim) == before
@@ -130,10 +137,13 @@ def test_a_tier_directory_is_not_left_through_a_link(tmp_path: Path) -> None:
 
 
 @pytest.mark.jax
-def test_a_program_removes_no_files_through_a_link(run_live: RunLive, tmp_path: Path) -> None:
+def test_a_program_removes_no_files_through_a_link(
+    run_live: RunLive, tmp_path: Path, give_away: GiveAway
+) -> None:
     victim, cache = victim_directory(tmp_path), tmp_path / "cache"
     (cache / ".jaxcache/live").mkdir(parents=True)
     (cache / ".jaxcache/live/loading").symlink_to(victim)
+    give_away(cache)
     before = state(victim)
     ran = run_live()
     assert state(victim) == before
