@@ -5,7 +5,6 @@ on that file.
 """
 
 import contextlib
-import errno
 import fcntl
 import os
 import time
@@ -17,7 +16,7 @@ from .sharing import adopt_from_directory
 
 _FIRST_POLL_SECONDS = 0.0002
 _POLL_SECONDS = 0.01
-_HELD_ELSEWHERE = (errno.EACCES, errno.EAGAIN)
+_HELD_ELSEWHERE = (PermissionError, BlockingIOError)  # EACCES and EAGAIN
 
 
 @contextlib.contextmanager
@@ -57,10 +56,11 @@ def _try_to_take(folder: int) -> tuple[int, bool] | None:
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in _HELD_ELSEWHERE:
-                os.close(fd)
-                return None
+        except _HELD_ELSEWHERE:
+            os.close(fd)
+            return None
+        except OSError:  # a file system without flock
+            pass
         if is_named(fd, folder, LOCKFILE):
             return fd, is_new
     except BaseException:
@@ -97,10 +97,8 @@ def try_lock(fd: int, start: int = 0, length: int = 0) -> bool:
     """Take a POSIX record lock without waiting; the system frees it when the process ends."""
     try:
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, length, start)
-    except OSError as error:
-        if error.errno in _HELD_ELSEWHERE:
-            return False
-        raise
+    except _HELD_ELSEWHERE:
+        return False
     return True
 
 

@@ -57,11 +57,15 @@ class Counters:
     """
 
     def __init__(self, monitoring: Any = None) -> None:
+        self.reset()
+        self._monitoring = monitoring
+
+    def reset(self) -> None:
+        """Begin anew in a forked child."""
         self._lock = threading.Lock()
         self._values: dict[str, float] = {}
         self._kept: dict[str, float] = {}
         self.by_tier: dict[str, int] = {}
-        self._monitoring = monitoring
 
     def count(self, name: str, number: int = 1) -> None:
         """Count one of :data:`COUNTERS`."""
@@ -131,13 +135,6 @@ class Counters:
             totals[name] = totals.get(name, 0) + value - self._kept.get(name, 0)
         write_whole(folder, "totals", json.dumps(totals).encode())
         self._kept = values
-
-    def reset(self) -> None:
-        """Begin anew in a forked child."""
-        self._lock = threading.Lock()
-        self._values = {}
-        self._kept = {}
-        self.by_tier = {}
 
     def summary(self) -> str:
         """One line about this process."""

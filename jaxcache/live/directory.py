@@ -258,8 +258,7 @@ class Directory:
         self._counters.count("replaced" if replacing else "written")
         if self.uses is not None and self._layer.now.seconds is not None:
             self._layer.now.missed = None
-            due = self.uses.compiled(key, self._layer.now.seconds)
-            if due:
+            if self.uses.compiled(key, self._layer.now.seconds):
                 self._layer.background.submit(self.uses.flush)
         if self.tiers is not None:
             self.tiers.compiled(key, self._layer.now.seconds)

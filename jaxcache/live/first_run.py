@@ -32,9 +32,9 @@ class FirstRuns:
 
     def execute(self, original: Any, call: Any, *args: Any, **kwargs: Any) -> Any:
         """Execute as JAX does (``ExecuteReplicated.__call__``)."""
-        if not self._waiting:
-            return original(call, *args, **kwargs)
-        over = self._waiting.pop(id(getattr(call, "xla_executable", None)), None)
+        over = None
+        if self._waiting:
+            over = self._waiting.pop(id(getattr(call, "xla_executable", None)), None)
         if over is None:
             return original(call, *args, **kwargs)
         results: Any = ()

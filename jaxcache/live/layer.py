@@ -167,10 +167,7 @@ class Layer:
 
     def local_path(self, url: str) -> str:
         """The local directory behind which a bucket becomes a tier, where JAX was given one."""
-        directory = self.settings["local-dir"]
-        if directory:
-            return str(directory)
-        return live_directory(url)
+        return str(self.settings["local-dir"] or live_directory(url))
 
     def open_tiers(self, directory: "Directory", bucket: str = "") -> Any:
         """The tiers behind a directory; None without any, and in a forked child."""

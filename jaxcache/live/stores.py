@@ -49,7 +49,7 @@ class DirectoryStore:
     def write(self, name: str, data: bytes, *, replace: bool) -> None:
         """Write an object whole."""
         with self._folder(name, make=True) as (folder, base):
-            if replace or not _exists(folder, base):
+            if replace or not os.access(base, os.F_OK, dir_fd=folder):
                 write_whole(folder, base, data)
 
     def create(self, name: str, data: bytes) -> bool:
@@ -88,14 +88,6 @@ class DirectoryStore:
         path, _, base = name.rpartition("/")
         with open_directory(self._path) as root, open_below(root, path, make=make) as folder:
             yield folder, base
-
-
-def _exists(folder: int, name: str) -> bool:
-    try:
-        os.stat(name, dir_fd=folder, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return True
 
 
 class BucketStore:

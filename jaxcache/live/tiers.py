@@ -405,12 +405,10 @@ class Tiers:
 
     def _write_uses(self, deadline: float) -> None:
         """Tell the writable tiers what this client has used today."""
-        segment = None
-        if self._shared is not None:
-            with contextlib.suppress(OSError):
-                segment = self._shared.segment()
-        if segment is not None:
-            self._write_to_tiers(*segment, deadline)
+        with contextlib.suppress(OSError):
+            segment = self._shared.segment() if self._shared is not None else None
+            if segment is not None:
+                self._write_to_tiers(*segment, deadline)
 
     def _write_run(self, deadline: float) -> None:
         """Remember the keys of this run, here and in the tiers."""

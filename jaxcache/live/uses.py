@@ -55,11 +55,15 @@ class UseLog:
     def __init__(self, root: str, facts: "dict[str, str]") -> None:
         self._root = root
         self._facts = facts
+        self.reset()
+        self._due = time.monotonic() + _FLUSH_SECONDS
+
+    def reset(self) -> None:
+        """Begin anew in a forked child: the parent writes its own events."""
         self._lock = threading.Lock()
         self._hits: dict[str, tuple[int, int, float]] = {}
         self._misses: dict[str, tuple[int, int]] = {}
         self._events: list[dict[str, Any]] = []
-        self._due = time.monotonic() + _FLUSH_SECONDS
 
     def hit(self, key: str, took_seconds: float = 0.0) -> bool:
         """Note a hit; whether a segment is due."""
@@ -115,13 +119,6 @@ class UseLog:
         name = f"{time.time_ns():020d}-{os.urandom(8).hex()}.jsonl"
         with own_directory_of(self._root, "ledger") as folder:
             write_whole(folder, name, lines)
-
-    def reset(self) -> None:
-        """Begin anew in a forked child: the parent writes its own events."""
-        self._lock = threading.Lock()
-        self._events = []
-        self._hits = {}
-        self._misses = {}
 
 
 def compact(root: str) -> None:
