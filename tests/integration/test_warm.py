@@ -214,7 +214,8 @@ def test_run_leaves_the_thresholds_alone(
 ) -> None:
     path = script(STEP)
     line = f"{each_jax_python} {path} && {each_jax_python} {path}"
-    done = run_cli("run", "--json", "-C", cache, "--", "sh", "-c", line)
+    threshold = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "3600"}
+    done = run_cli("run", "--json", "-C", cache, "--", "sh", "-c", line, env=threshold)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert outcomes(document, "jit_step") == {("skipped", "compile-time")}
