@@ -1,6 +1,6 @@
 """Generate completions, man pages and the command reference from the command line itself.
 
-``python tools/gen.py`` writes ``completions/``, ``man/``, ``docs/commands.md`` and ``docs/configuration.md``; ``--check`` writes nothing and fails
+``python tools/gen.py`` writes ``completions/``, ``man/`` and ``docs/configuration.md``; ``--check`` writes nothing and fails
 where a file differs. What is written depends on the commands alone, not on Typer's version.
 """
 
@@ -16,7 +16,7 @@ from jaxcache.entry.releases import RULES  # noqa: E402
 from tools.generate.commands import read_command  # noqa: E402
 from tools.generate.completions import bash, fish, zsh  # noqa: E402
 from tools.generate.configuration import configuration  # noqa: E402
-from tools.generate.pages import man_command, man_root, page_of, reference  # noqa: E402
+from tools.generate.pages import man_command, man_root, page_of  # noqa: E402
 
 #: Where the table of releases stands in its page.
 _RELEASES = "<!-- releases: written by tools/gen.py from jaxcache/entry/releases.py -->"
@@ -31,7 +31,6 @@ def generate() -> dict[Path, str]:
         ROOT / "completions" / "_jaxcache": zsh(commands),
         ROOT / "completions" / "jaxcache.fish": fish(commands),
         ROOT / "man" / "jaxcache.1": man_root(commands),
-        ROOT / "docs" / "commands.md": reference(commands),
         ROOT / "docs" / "configuration.md": configuration(),
     }
     explain = ROOT / "docs" / "explain.md"

@@ -1,10 +1,31 @@
-"""What the site needs beyond mkdocs: links that leave ``docs/`` for the repository become text."""
+"""What the site needs beyond mkdocs.
+
+The page of all commands is written when the site is built, and links that leave ``docs/`` for the
+repository become text.
+"""
 
 import re
+import sys
+from pathlib import Path
 from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from jaxcache.cli.app import COMMANDS  # noqa: E402
+from tools.generate.commands import read_command  # noqa: E402
+from tools.generate.pages import reference  # noqa: E402
 
 _OUTSIDE = re.compile(r"\[([^\]]+)\]\((?:\.\./)+([^)#\s]+)[^)]*\)")
 _EVIDENCE = re.compile(r"\[([^\]]+)\]\((evidence/[^)#\s]*)[^)]*\)")
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the page of all commands."""
+    page = reference([read_command(name) for name in COMMANDS])
+    files.append(File.generated(config, "commands.md", content=page))
+    return files
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:

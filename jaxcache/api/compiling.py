@@ -63,8 +63,8 @@ class CompilingMethods:
         """Compile a function without running it, with the keys of the plain call.
 
         >>> report = cache.warm_function("train.py:double", "f32[8]")
-        >>> [module.outcome for module in report.modules if module.module == "jit_double"]
-        ['written']
+        >>> {module.module: module.outcome for module in report.modules}["jit_double"]
+        'written'
 
         Args:
             function: ``"MODULE:FUNCTION"`` or ``"FILE.py:FUNCTION"``.
@@ -114,7 +114,9 @@ class CompilingMethods:
                 ``check=True`` to compile nothing and say what would hit, …
 
         Raises:
-            RecipeError, NoJaxError, UsageError
+            RecipeError: the recipe cannot be read, or was changed.
+            NoJaxError: there is no Python with jax.
+            UsageError: options that do not go together.
         """
         from jaxcache.warm.compiling.run import compile_recipe
 

@@ -212,7 +212,7 @@ class RunOptions(TargetOptions, panel=None):
         """Refuse options that do not go together.
 
         Raises:
-            UsageError
+            UsageError: two of them exclude each other.
         """
         super().check()
         if self.no_write and (self.live or self.tiers):
@@ -258,7 +258,7 @@ class WarmOptions(RunOptions, panel=None):
         """Refuse options that do not go together.
 
         Raises:
-            UsageError
+            UsageError: two of them exclude each other.
         """
         super().check()
         if self.no_write and self.jobs > 1:
