@@ -13,9 +13,9 @@ from mkdocs.structure.files import File, Files
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from jaxcache.cli.app import COMMANDS  # noqa: E402
-from tools.generate.commands import read_command  # noqa: E402
-from tools.generate.pages import reference  # noqa: E402
+from jaxcache.cli.app import COMMANDS
+from tools.generate.commands import read_command
+from tools.generate.pages import reference
 
 _OUTSIDE = re.compile(r"\[([^\]]+)\]\((?:\.\./)+([^)#\s]+)[^)]*\)")
 _EVIDENCE = re.compile(r"\[([^\]]+)\]\((evidence/[^)#\s]*)[^)]*\)")
