@@ -76,14 +76,11 @@ def show_entries(store: Store, wanted: str) -> Iterator[EntryDetails]:
     types: dict[str, Sequence[ArrayType]] = {}
     for file in files:
         if shown := _show(store, file, inventory.atimes, ledger, rule):
-            program = shown.contents.program
-            types[file.info.name] = program.parameters if program else ()
-            others = () if store.remote else _newest_of_module(file, inventory)
-            for other in others:
-                if other.info.name not in types:
-                    program = _read(store, other, None).program
-                    types[other.info.name] = program.parameters if program else ()
-            rows = [types[f.info.name] for f in (file, *others)]
+            alike = [file, *(() if store.remote else _newest_of_module(file, inventory))]
+            for each in (f for f in alike if f.info.name not in types):
+                contents = shown.contents if each is file else _read(store, each, None)
+                types[each.info.name] = contents.program.parameters if contents.program else ()
+            rows = [types[f.info.name] for f in alike]
             yield replace(shown, differing_arguments=differing_columns(rows))
 
 

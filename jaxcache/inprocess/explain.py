@@ -126,7 +126,7 @@ def _compare(
     def candidates() -> "Iterator[Compile]":
         yield from (c for c in earlier if c.module == wanted.module)
         if cache:
-            for key in cache.keys_of(wanted.module)[:_CANDIDATES]:
+            for key in cache.keys_by_use(wanted.module)[:_CANDIDATES]:
                 yield cache.complete(Compile(wanted.module, key))
 
     by_key = {c.key: c for c in candidates()}

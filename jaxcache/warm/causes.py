@@ -133,10 +133,12 @@ def _find_in(
     recorder: ReportBuilder,
 ) -> None:
     order = {key: number for number, key in enumerate(written)}
+    hits = {d.key for d in recorder.modules if d.outcome == "hit"}
     own_first = sorted(written.items(), key=lambda item: is_helper(item[1].function, item[1].file))
     for key, done in own_first:
         # Known when it was compiled: what an earlier run wrote, or this one before.
-        others = [k for k in cache.keys_of(done.module) if order.get(k, -1) < order[key]]
+        others = [k for k in cache.keys_by_use(done.module) if order.get(k, -1) < order[key]]
+        others = [k for k in others if k not in hits] or others
         if not others:
             causes[key] = FIRST_TIME
             continue

@@ -69,7 +69,7 @@ def explain_script(
     candidates: list[Compile] = []
     hits = {c.key for c in compiles if c.outcome == "hit"}
     for module in sorted({c.module for c in missed}):
-        keys = cache.keys_of(module)
+        keys = cache.keys_by_use(module)
         nearest = ([k for k in keys if k not in hits] or keys)[:_MAX_CANDIDATES]
         candidates += (cache.complete(Compile(module, k)) for k in nearest)
     left = Side(directory, tuple(candidates), is_run=False)

@@ -27,7 +27,7 @@ from jaxcache.cache.explain.sides import (
     Side,
     WriteRule,
 )
-from jaxcache.cache.ledger.record import COMPILE, Event
+from jaxcache.cache.ledger.record import COMPILE, HIT, Event
 from jaxcache.cache.ledger.segments import append
 from jaxcache.render.explain import explain_view
 from jaxcache.render.typeset import set_blocks
@@ -137,6 +137,19 @@ def test_a_module_that_is_never_cached_has_that_as_its_cause() -> None:
     right = Compile("jit_f", outcome="uncacheable", rule=WriteRule.HOST_CALLBACKS)
     (difference,) = compare(None, right, Side("a cache", (), is_run=False))
     assert difference.cause is Cause.CALLBACK
+
+
+def test_the_entry_that_was_used_last_is_compared_first(corpus: Path, tmp_path: Path) -> None:
+    (file,) = (corpus / "0.12.0.1-cpu-zstd").glob("jit_mlp-*-cache")
+    keys = [f"jit_mlp-{number:064x}" for number in range(9)]
+    for age, key in enumerate(keys):
+        shutil.copy(file, tmp_path / f"{key}-cache")
+        os.utime(tmp_path / f"{key}-cache", (1_000 - age, 1_000 - age))
+    store = open_store(str(tmp_path))
+    append(store, [Event(keys[8], HIT, 2_000 * 10**9)])
+    cache = CachedFacts(store)
+    assert cache.keys_of("jit_mlp") == keys
+    assert cache.keys_by_use("jit_mlp") == [keys[8], *keys[:8]]
 
 
 SLEEPING = """

@@ -39,6 +39,15 @@ class CachedFacts:
             files = [f for f in files if own and f.info.mtime_ns < own.info.mtime_ns]
         return [f.key_text for f in sorted(files, key=lambda f: -f.info.mtime_ns)]
 
+    def keys_by_use(self, module: str) -> list[str]:
+        """Return the keys of a module, those used last first, as far as uses are recorded."""
+
+        def last_used_ns(key: str) -> int:
+            record = self._ledger.record(key)
+            return max(self._files[key].info.mtime_ns, record.last_used_ns if record else 0)
+
+        return sorted(self.keys_of(module), key=last_used_ns, reverse=True)
+
     def side(self, wanted: str) -> Side:
         """A KEY argument as a side: every compile that it fits, not yet opened.
 

@@ -28,44 +28,30 @@ _SHOWN_CHARACTERS = 200
 _COMPARED_LINES = 200
 #: FX graphs among which the nearest is looked for without being asked: each takes 4 ms at most.
 _MOST_COMPARED = 200
-_SETTING = "a setting of torch._inductor.config"
-_ALIKE = "set it alike on both sides"
+#: Parts of a key that are settings, by how their names begin.
+_SETTINGS = {
+    "default_dtype": "torch.get_default_dtype()",
+    "deterministic_algorithms_settings": "torch.use_deterministic_algorithms",
+    "cuda_matmul_settings": "torch.backends.cuda.matmul",
+    "cache_key_tag": "torch.compiler.config.cache_key_tag",
+    "inductor_config": "a setting of torch._inductor.config",
+    "fx_kwargs[": "how Inductor was called",
+    "cpp_runtime_thread_count": "how many threads kernels are made for (OMP_NUM_THREADS)",
+}
+_SAME_TORCH = "install the same torch on both sides"
+_INPUT = "an input: its dtype, shape, stride, device or alignment"
+_INPUT_FIX = "make the inputs alike, or let sizes vary: torch.compile(dynamic=True)"
+_TRACES = "compare the traces: TORCH_LOGS=aot_graphs"
 #: The parts of a key by how their names begin: the cause, its meaning, and what to do. The first
 #: that fits counts, and a cause that comes earlier explains all that come later.
 _MEANINGS: tuple[tuple[str, Cause, str, str | None], ...] = (
-    (
-        "torch_version",
-        Cause.TORCH_VERSION,
-        "torch's own source code",
-        "install the same torch on both sides",
-    ),
+    ("torch_version", Cause.TORCH_VERSION, "torch's own source code", _SAME_TORCH),
     ("system_info", Cause.DEVICE, "the device, its driver, or CUDA", None),
-    (
-        "cpp_runtime_thread_count",
-        Cause.CONFIG,
-        "how many threads kernels are made for",
-        "set OMP_NUM_THREADS alike",
-    ),
-    ("default_dtype", Cause.CONFIG, "torch.get_default_dtype()", _ALIKE),
-    (
-        "deterministic_algorithms_settings",
-        Cause.CONFIG,
-        "torch.use_deterministic_algorithms",
-        _ALIKE,
-    ),
-    ("cuda_matmul_settings", Cause.CONFIG, "torch.backends.cuda.matmul", _ALIKE),
-    ("cache_key_tag", Cause.CONFIG, "torch.compiler.config.cache_key_tag", _ALIKE),
-    ("inductor_config_comms[", Cause.CONFIG, _SETTING, _ALIKE),
-    ("inductor_config[", Cause.CONFIG, _SETTING, _ALIKE),
-    ("fx_kwargs[", Cause.CONFIG, "how Inductor was called", None),
-    (
-        "example_inputs[",
-        Cause.ARGUMENT,
-        "an input: its dtype, shape, stride, device or alignment",
-        "make the inputs alike, or let sizes vary: torch.compile(dynamic=True)",
-    ),
+    *((n, Cause.CONFIG, text, "set it alike on both sides") for n, text in _SETTINGS.items()),
+    ("example_inputs[", Cause.ARGUMENT, _INPUT, _INPUT_FIX),
     ("user_defined_triton_source", Cause.CODE, "the source of a Triton kernel", None),
-    (_PROGRAM, Cause.CODE, "the traced program", "compare the traces: TORCH_LOGS=aot_graphs"),
+    (_PROGRAM, Cause.CODE, "the traced program", _TRACES),
+    ("", Cause.UNKNOWN, "a part of the key that is not known here", None),
 )
 
 
@@ -235,26 +221,15 @@ def _hash(side: _Read, name: str) -> str | None:
 
 def _compare(left: _Read, right: _Read) -> Iterator[Difference]:
     """Yield the parts of the first cause that differs, which explains the others."""
-    differing = [(_rank(name), name) for name in _differing(left, right)]
-    first = _cause(min(differing)[0]) if differing else None
-    for rank, name in differing:
-        if _cause(rank) is not first:
-            continue
-        old = left.components.get(name)
-        new = right.components.get(name)
-        texts = _changed_lines(old, new) if name == _PROGRAM else (_text(old), _text(new))
-        _, cause, meaning, fix = (*_MEANINGS, ("", Cause.UNKNOWN, name, None))[rank]
-        yield Difference(name, *texts, meaning, fix, cause)
-
-
-def _rank(name: str) -> int:
-    """Return the row of a part of a key; one beyond the last where it has none."""
-    rows = (n for n, row in enumerate(_MEANINGS) if name.startswith(row[0]))
-    return next(rows, len(_MEANINGS))
-
-
-def _cause(rank: int) -> Cause:
-    return _MEANINGS[rank][1] if rank < len(_MEANINGS) else Cause.UNKNOWN
+    names = _differing(left, right)
+    ranks = [next(n for n, m in enumerate(_MEANINGS) if name.startswith(m[0])) for name in names]
+    for name, rank in zip(names, ranks, strict=True):
+        _, cause, meaning, fix = _MEANINGS[rank]
+        if cause is _MEANINGS[min(ranks)][1]:
+            old = left.components.get(name)
+            new = right.components.get(name)
+            texts = _changed_lines(old, new) if name == _PROGRAM else (_text(old), _text(new))
+            yield Difference(name, *texts, meaning, fix, cause)
 
 
 def _text(component: Component | None) -> str | None:
