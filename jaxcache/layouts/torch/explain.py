@@ -35,7 +35,6 @@ _SETTINGS = {
     "cuda_matmul_settings": "torch.backends.cuda.matmul",
     "cache_key_tag": "torch.compiler.config.cache_key_tag",
     "inductor_config": "a setting of torch._inductor.config",
-    "fx_kwargs[": "how Inductor was called",
     "cpp_runtime_thread_count": "how many threads kernels are made for (OMP_NUM_THREADS)",
 }
 _SAME_TORCH = "install the same torch on both sides"
@@ -48,6 +47,7 @@ _MEANINGS: tuple[tuple[str, Cause, str, str | None], ...] = (
     ("torch_version", Cause.TORCH_VERSION, "torch's own source code", _SAME_TORCH),
     ("system_info", Cause.DEVICE, "the device, its driver, or CUDA", None),
     *((n, Cause.CONFIG, text, "set it alike on both sides") for n, text in _SETTINGS.items()),
+    ("fx_kwargs[", Cause.CONFIG, "how Inductor was called", None),
     ("example_inputs[", Cause.ARGUMENT, _INPUT, _INPUT_FIX),
     ("user_defined_triton_source", Cause.CODE, "the source of a Triton kernel", None),
     (_PROGRAM, Cause.CODE, "the traced program", _TRACES),
