@@ -57,9 +57,9 @@ def scratch_directory(purpose: str) -> Iterator[str]:
             code="io-error",
             hint="set TMPDIR to another directory for temporary files",
         ) from error
-    with directory as path, open_directory(path) as folder:
+    with directory as path, open_directory(path) as opened:
         with contextlib.suppress(OSError):  # a file system without flock
-            fcntl.flock(folder, fcntl.LOCK_SH)
+            fcntl.flock(opened, fcntl.LOCK_SH)
         yield path
 
 

@@ -65,12 +65,12 @@ class Refusals:
         if not tiers:
             return
         directory, name = RECORD.split("/")
-        with own_directory_of(root, directory) as folder:
-            before = read_record(read_file(name, MAX_RECORD_BYTES, folder=folder) or b"")
+        with own_directory_of(root, directory) as opened:
+            before = read_record(read_file(name, MAX_RECORD_BYTES, folder=opened) or b"")
             others = tuple(refusal for refusal in before if refusal.tier not in tiers)
             after = (*others, *self._count(self._replaced))
             if {r[:3] for r in before} != {r[:3] for r in after}:
-                write_whole(folder, name, write_record(after))
+                write_whole(opened, name, write_record(after))
 
     def _count(self, without: "set[tuple[str, str]]") -> "list[TierRefusal]":
         with self._lock:

@@ -65,21 +65,21 @@ class CrossTarget:
         """The number of processes that the program is run as, where it is of a pod."""
         return len(self.profiles) if len(self.profiles) > 1 else None
 
-    def write_request(self, folder: str, directory: str) -> str:
-        """Write what children need to know into a folder of theirs; the path of the request.
+    def write_request(self, spool: str, directory: str) -> str:
+        """Write what children need to know into a directory of theirs; the path of the request.
 
         Args:
             directory: the cache that is filled.
         """
         profiles = []
         for number, profile in enumerate(self.profiles):
-            path = Path(folder, f"profile-{number}.json")
+            path = Path(spool, f"profile-{number}.json")
             path.write_bytes(profile_bytes(profile))
             profiles.append(str(path))
         names = ("gemm", "autotune_from", "require_tuned")
         tuning = {name: getattr(self.options, name) for name in names}
-        document = {"profiles": profiles, "spool": folder, "directory": directory, "tuning": tuning}
-        request = Path(folder, "request.json")
+        document = {"profiles": profiles, "spool": spool, "directory": directory, "tuning": tuning}
+        request = Path(spool, "request.json")
         request.write_text(json.dumps(document), "utf-8")
         return str(request)
 
