@@ -37,8 +37,8 @@ def measure(setting: Setting) -> Iterator[Row]:
     if missing("zstd") or not setting.has_jax:
         yield Absent("`export`, `import` / tar, zstd", "no zstd, or no jax")
         return
-    folder = setting.scratch("bundle")
-    cache, archive = folder / "cache", folder / "cache.tar.zst"
+    directory = setting.scratch("bundle")
+    cache, archive = directory / "cache", directory / "cache.tar.zst"
     sizes = (
         ["--layers", "2"]
         if setting.quick
@@ -47,7 +47,7 @@ def measure(setting: Setting) -> Iterator[Row]:
     subprocess.run([setting.python, _MAKE, cache, *sizes], check=True, capture_output=True)
     tar = ["sh", "-c", f"tar c -C {cache} . | zstd -q -19 --long=27 -f -o {archive}"]
     for level, (time_at_most, size_at_most) in _LEVELS.items():
-        bundle = folder / f"{level}.jxb"
+        bundle = directory / f"{level}.jxb"
         yield compare(
             f"`export --level {level}` / `tar \\| zstd -19 --long=27`",
             command(jaxcache("export", bundle, "-C", cache, "--level", str(level))),
@@ -62,16 +62,16 @@ def measure(setting: Setting) -> Iterator[Row]:
             at_most=size_at_most,
             unit="MB",
         )
-    yield _import(setting, folder, cache, "a GPT's cache")
+    yield _import(setting, directory, cache, "a GPT's cache")
     for count in (500, 10_000):
-        small = folder / f"small-{count}"
+        small = directory / f"small-{count}"
         make_cache(small, setting.count(count), atimes=False, distinct=True)
-        yield _import(setting, folder, small, f"{setting.count(count):,} entries")
-    many = folder / "many"
+        yield _import(setting, directory, small, f"{setting.count(count):,} entries")
+    many = directory / "many"
     make_cache(many, setting.count(_MANY), atimes=False, distinct=True)
     yield compare(
         f"`export` of {setting.count(_MANY):,} small entries / `tar \\| zstd -19 --long=27`",
-        command(jaxcache("export", folder / "many.jxb", "-C", many)),
+        command(jaxcache("export", directory / "many.jxb", "-C", many)),
         command(["sh", "-c", f"tar c -C {many} . | zstd -q -19 --long=27 -f -o {archive}"]),
         pairs=setting.long_pairs,
         at_most=1,
@@ -79,14 +79,16 @@ def measure(setting: Setting) -> Iterator[Row]:
     )
 
 
-def _import(setting: Setting, folder: Path, cache: Path, what: str) -> Row:
+def _import(setting: Setting, directory: Path, cache: Path, what: str) -> Row:
     """Import into an empty directory, against ``tar x`` and ``sync``."""
-    bundle, plain, without_jax = (folder / f"{cache.name}.{end}" for end in ("jxb", "tar", "path"))
+    bundle, plain, without_jax = (
+        directory / f"{cache.name}.{end}" for end in ("jxb", "tar", "path")
+    )
     seconds_of(jaxcache("export", bundle, "-C", cache))
     subprocess.run(["tar", "c", "-f", plain, "-C", cache, "."], check=True)
     without_jax.mkdir()
     (without_jax / "sitecustomize.py").write_text("import sys; sys.modules['jax'] = None")
-    targets = (folder / f"{cache.name}-{number}" for number in itertools.count())
+    targets = (directory / f"{cache.name}-{number}" for number in itertools.count())
 
     def ours() -> float:
         return seconds_of(

@@ -67,14 +67,18 @@ class Cell:
 class Machine:
     """Where jobs run: always the same paths, always empty at first."""
 
-    def __init__(self, folder: Path, arguments: list[str]) -> None:
-        self.folder, self.cache, self.bundle = folder, folder / "cache", folder / "cache.jxb"
+    def __init__(self, directory: Path, arguments: list[str]) -> None:
+        self.directory, self.cache, self.bundle = (
+            directory,
+            directory / "cache",
+            directory / "cache.jxb",
+        )
         self._arguments = arguments
 
     def wipe(self) -> None:
         """Begin anew."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self.folder.mkdir(parents=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self.directory.mkdir(parents=True)
 
     def jaxcache(self, job: Job, *words: str) -> str:
         """Run jaxcache in the job's environment; what it printed."""
@@ -96,7 +100,7 @@ class Machine:
     def work(self, job: Job) -> tuple[float, int]:
         """Run the job itself; seconds of compiling, and how many programs were compiled."""
         text = _EXAMPLE.read_text()
-        script = self.folder / "train.py"
+        script = self.directory / "train.py"
         script.write_text(text.replace(*_CHANGE) if job.changed else text)
         told = self.jaxcache(job, "run", "--json", "--", job.python, str(script), *self._arguments)
         summary: dict[str, Any] = json.loads(told)["summary"]

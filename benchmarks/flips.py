@@ -40,8 +40,8 @@ def decompress(path: Path) -> bytes | None:
 def count(data: bytes, name: str, flips: int, chance: random.Random) -> Counter[str]:
     """Flip one bit at a time and have ``verify --level full`` look."""
     seen: Counter[str] = Counter()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, name)
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, name)
         path.write_bytes(data)
         before = decompress(path)
         for _ in range(flips):
@@ -49,7 +49,7 @@ def count(data: bytes, name: str, flips: int, chance: random.Random) -> Counter[
             bit = chance.randrange(8 * len(data))
             bad[bit >> 3] ^= 1 << (bit & 7)
             path.write_bytes(bad)
-            store = open_store(folder)
+            store = open_store(directory)
             (file,) = take_inventory(store).entries
             if check_entry(store, file, None, decode=False).problems:
                 seen["codec"] += 1

@@ -57,8 +57,8 @@ def measure(setting: Setting) -> Iterator[Row]:
     if missing("zstd"):
         yield Absent("`verify` / `zstd -t`, `seal` / `zstd -d | zstd`", "no zstd here")
         return
-    folder = setting.scratch("integrity")
-    large, many, few = folder / "large", folder / "many", folder / "few"
+    directory = setting.scratch("integrity")
+    large, many, few = directory / "large", directory / "many", directory / "few"
     make_large(large, 10, megabytes * 10**6)
     make_cache(many, small, atimes=False)
     files = sorted(str(p) for p in large.glob("*-cache"))

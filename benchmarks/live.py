@@ -31,13 +31,13 @@ import json, os, random, sys, time
 import jax
 jax.devices()
 from jax._src import compilation_cache as cc
-entries, folder, ours, theirs = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+entries, directory, ours, theirs = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 live, plain = cc.LRUCache, cc.LRUCache.__mro__[1]
 value = cc.compress_executable(b"\\0\\0\\0\\1" + random.randbytes(3000))
 cap = entries * len(value)
 told = {}
 for name, cache, writes in (("ours", live, ours), ("peer", plain, theirs)):
-    path = os.path.join(folder, name)
+    path = os.path.join(directory, name)
     os.makedirs(path)
     now = time.time_ns().to_bytes(8, "little")
     for n in range(entries):
@@ -70,8 +70,8 @@ import json, os, random, sys, time
 import jax
 jax.devices()
 from jax._src import compilation_cache as cc
-folder = sys.argv[1]
-live, plain = cc.LRUCache(folder, max_size=-1), cc.LRUCache.__mro__[1](folder, max_size=-1)
+directory = sys.argv[1]
+live, plain = cc.LRUCache(directory, max_size=-1), cc.LRUCache.__mro__[1](directory, max_size=-1)
 plain_decompress = cc.decompress_executable.__wrapped__
 content = b"\\0\\0\\0\\1" + b"".join(random.randbytes(64) * 12 for _ in range(2000))
 key = "jit_hit-" + "0" * 64
@@ -112,7 +112,7 @@ def ask(setting: Setting, script: str, *args: object, live: str = "1") -> dict[s
     done = subprocess.run(
         [setting.python, "-c", script, *map(str, args)],
         env=env,
-        cwd=setting.folder,
+        cwd=setting.directory,
         capture_output=True,
         text=True,
         check=True,
@@ -136,10 +136,10 @@ def measure(setting: Setting) -> Iterator[Row]:
     pairs = range(setting.pairs)
     many, few = setting.count(10_000), setting.count(1_000)
 
-    def folder(name: str) -> str:
+    def directory(name: str) -> str:
         return os.fspath(setting.scratch(name))
 
-    told = [ask(setting, WRITES, many, folder(f"writes-{n}"), 1000, 10) for n in pairs]
+    told = [ask(setting, WRITES, many, directory(f"writes-{n}"), 1000, 10) for n in pairs]
     yield relate(
         f"JAX / live layer: a write, cap full at {many:,} entries",
         [(t["peer"], t["ours"]) for t in told],
@@ -148,8 +148,8 @@ def measure(setting: Setting) -> Iterator[Row]:
     large = setting.count(100_000)
     measured, floor = [], []
     for n in pairs:
-        far = ask(setting, WRITES, large, folder(f"large-{n}"), 1000, 0)
-        near = ask(setting, WRITES, few, folder(f"small-{n}"), 1000, 0)
+        far = ask(setting, WRITES, large, directory(f"large-{n}"), 1000, 0)
+        near = ask(setting, WRITES, few, directory(f"small-{n}"), 1000, 0)
         measured.append((1000 * far["ours"], 1000 * near["ours"]))
         floor.append((1000 * far["ours"], 1000 * far["floor"]))
     yield relate(
@@ -157,7 +157,7 @@ def measure(setting: Setting) -> Iterator[Row]:
     )
     claim = f"live layer / its two files written and renamed, at {large:,} entries"
     yield relate(claim, floor, at_most=1.5, unit="ms")
-    told = [ask(setting, HITS, folder(f"hits-{n}")) for n in pairs]
+    told = [ask(setting, HITS, directory(f"hits-{n}")) for n in pairs]
     yield relate(
         "live layer / JAX: a hit of 1.5 MB, decompressed",
         [(1000 * t["ours"], 1000 * t["peer"]) for t in told],
@@ -171,7 +171,7 @@ def measure(setting: Setting) -> Iterator[Row]:
     claim = "live layer on / off: processor time of jax.devices()"
     yield relate(claim, started, at_most_more=5, unit="ms")
     cost = [
-        1000 * ask(setting, ENABLE, folder(f"enable-{n}"), live="")["seconds"] for n in range(9)
+        1000 * ask(setting, ENABLE, directory(f"enable-{n}"), live="")["seconds"] for n in range(9)
     ]
     yield relate(
         "enable() / nothing, beyond importing jax: processor time",
@@ -190,7 +190,7 @@ def _from_bucket(setting: Setting) -> Row:
         from object_server import CREDENTIALS, make_bucket, run_proxy, run_s3_server
     except ImportError as error:
         return Absent(claim, str(error))
-    folder = setting.scratch("bucket")
+    directory = setting.scratch("bucket")
     with run_s3_server() as server, run_proxy(server.endpoint) as proxy:
         make_bucket(server.endpoint, "team")
 
@@ -202,7 +202,7 @@ def _from_bucket(setting: Setting) -> Row:
                 "JAXCACHE_LIVE_TIERS": tiers,
                 "JAXCACHE_LIVE_FLUSH": "60s",
                 "JAX_PLATFORMS": "cpu",
-                "JAX_COMPILATION_CACHE_DIR": str(folder / name),
+                "JAX_COMPILATION_CACHE_DIR": str(directory / name),
                 "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
                 "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none",
             }
@@ -212,7 +212,7 @@ def _from_bucket(setting: Setting) -> Row:
         proxy.fault = lambda _: time.sleep(0.02)
         pairs = [(run(f"new-{n}", "s3://team/jax"), run("own")) for n in range(setting.pairs)]
         for n in range(setting.pairs):
-            assert len(list((folder / f"new-{n}").glob("*-cache"))) > 5, "nothing came"
+            assert len(list((directory / f"new-{n}").glob("*-cache"))) > 5, "nothing came"
     return relate(claim, pairs, at_most=1.1)
 
 
@@ -221,8 +221,8 @@ def main() -> None:
     import tempfile
 
     options = parser(__doc__ or "").parse_args()
-    with tempfile.TemporaryDirectory(dir=options.directory) as folder:
-        print_rows(measure(Setting(Path(folder), options.python, options.pairs, options.quick)))
+    with tempfile.TemporaryDirectory(dir=options.directory) as directory:
+        print_rows(measure(Setting(Path(directory), options.python, options.pairs, options.quick)))
 
 
 if __name__ == "__main__":

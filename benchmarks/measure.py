@@ -68,7 +68,7 @@ class Absent:
 class Setting:
     """Where and how thoroughly to measure."""
 
-    folder: Path
+    directory: Path
     """Empty; everything is made below it."""
     python: str
     """An interpreter that has jax."""
@@ -77,8 +77,8 @@ class Setting:
     """A tenth of the entries: to see that it runs, not to quote."""
 
     def scratch(self, name: str) -> Path:
-        """A new folder."""
-        path = self.folder / name
+        """A new directory."""
+        path = self.directory / name
         path.mkdir()
         return path
 
@@ -250,9 +250,9 @@ def parser(description: str) -> argparse.ArgumentParser:
 def run_alone(description: str, measure: Callable[[Setting], Iterator[Row]]) -> None:
     """Read the command line, measure, print the table."""
     args = parser(description).parse_args()
-    with tempfile.TemporaryDirectory(prefix="jaxcache-bench-", dir=args.directory) as folder:
-        os.environ["XDG_CACHE_HOME"] = str(Path(folder, "xdg"))
-        print_rows(measure(Setting(Path(folder), args.python, args.pairs, args.quick)))
+    with tempfile.TemporaryDirectory(prefix="jaxcache-bench-", dir=args.directory) as directory:
+        os.environ["XDG_CACHE_HOME"] = str(Path(directory, "xdg"))
+        print_rows(measure(Setting(Path(directory), args.python, args.pairs, args.quick)))
 
 
 def missing(name: str) -> bool:

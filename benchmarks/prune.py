@@ -136,15 +136,15 @@ def _on_copy(whole: Path, act: Callable[[Path], _T]) -> _T:
         shutil.rmtree(copy)
 
 
-def make_results(folder: Path, count: int) -> Path:
+def make_results(directory: Path, count: int) -> Path:
     """Fill a cache of ccache with results."""
     for first in _LEVELS:
         for second in _LEVELS:
-            (folder / first / second).mkdir(parents=True)
+            (directory / first / second).mkdir(parents=True)
     for number in range(count):
         digest = hashlib.sha256(number.to_bytes(8, "big")).hexdigest()
-        (folder / digest[0] / digest[1] / f"{digest[2:34]}R").write_bytes(bytes(_FILE_BYTES))
-    return folder
+        (directory / digest[0] / digest[1] / f"{digest[2:34]}R").write_bytes(bytes(_FILE_BYTES))
+    return directory
 
 
 def clean_with_ccache(copy: Path, most: int) -> float:

@@ -23,7 +23,7 @@ _CORES = 2
 
 
 class _Bench:
-    """One script, one Python, and a folder to work in."""
+    """One script, one Python, and a directory to work in."""
 
     def __init__(self, setting: Setting) -> None:
         self._python, self._scratch = setting.python, setting.scratch("recipe")

@@ -43,7 +43,7 @@ Commands = tuple[Callable[[str], list[str]], Callable[[str], list[str]]]
 
 def measure(setting: Setting) -> Iterator[Row]:
     """Push into empty buckets, pull into empty directories."""
-    folder = setting.scratch("remote")
+    directory = setting.scratch("remote")
     process = subprocess.Popen(
         [sys.executable, str(_TESTS / "s3_process.py")],
         stdin=subprocess.PIPE,
@@ -58,7 +58,9 @@ def measure(setting: Setting) -> Iterator[Row]:
             yield Absent("`push`, `pull` / `s5cmd`, `rclone`", "moto's server does not start")
             return
         for entries, size_bytes in _QUICK if setting.quick else (_SMALL, _LARGE):
-            bench = _Bench(folder / str(entries), f"http://127.0.0.1:{port}", entries, size_bytes)
+            bench = _Bench(
+                directory / str(entries), f"http://127.0.0.1:{port}", entries, size_bytes
+            )
             yield from bench.rows(setting)
     finally:
         process.kill()
@@ -68,10 +70,10 @@ def measure(setting: Setting) -> Iterator[Row]:
 class _Bench:
     """One cache, one server, and clients of it."""
 
-    def __init__(self, folder: Path, endpoint: str, entries: int, size_bytes: int) -> None:
-        folder.mkdir()
-        self._folder, self._endpoint, self._entries = folder, endpoint, entries
-        self._source, self._numbers = folder / "cache", count()
+    def __init__(self, directory: Path, endpoint: str, entries: int, size_bytes: int) -> None:
+        directory.mkdir()
+        self._directory, self._endpoint, self._entries = directory, endpoint, entries
+        self._source, self._numbers = directory / "cache", count()
         make_cache(self._source, entries, atimes=False, distinct=True, padding_bytes=size_bytes)
         self._what = f"{entries} {'large ones' if size_bytes else 'entries'}"
         self._full = self._bucket()
@@ -111,7 +113,7 @@ class _Bench:
         return self._run(command(bucket or self._bucket()), endpoint)
 
     def _pull(self, command: Callable[[str], list[str]], endpoint: str | None = None) -> float:
-        target = self._folder / f"pulled-{next(self._numbers)}"
+        target = self._directory / f"pulled-{next(self._numbers)}"
         target.mkdir()
         seconds = self._run(command(str(target)), endpoint)
         found = sum(1 for item in os.scandir(target) if item.name.endswith("-cache"))

@@ -113,9 +113,9 @@ def main() -> None:
         "load": os.getloadavg()[0],
         "pairs": args.pairs,
     }
-    with tempfile.TemporaryDirectory(prefix="jaxcache-bench-", dir=args.directory) as folder:
-        os.environ["XDG_CACHE_HOME"] = str(Path(folder, "xdg"))
-        setting = Setting(Path(folder), args.python, args.pairs, args.quick)
+    with tempfile.TemporaryDirectory(prefix="jaxcache-bench-", dir=args.directory) as directory:
+        os.environ["XDG_CACHE_HOME"] = str(Path(directory, "xdg"))
+        setting = Setting(Path(directory), args.python, args.pairs, args.quick)
         took: dict[str, float] = {}
         print(introduce(head))
         rows = print_rows(

@@ -17,11 +17,11 @@ _ENTRIES = 1_500
 
 def measure(setting: Setting) -> Iterator[Row]:
     """Seconds of each, into a directory of its own."""
-    folder = setting.scratch("save")
-    cache, count = folder / "cache", setting.count(_ENTRIES)
+    directory = setting.scratch("save")
+    cache, count = directory / "cache", setting.count(_ENTRIES)
     make_cache(cache, count, distinct=True)
     new = min(path.name for path in cache.glob("*-cache"))
-    saved, pushed = folder / "saved", folder / "pushed"
+    saved, pushed = directory / "saved", directory / "pushed"
     for target in (saved, pushed):
         shutil.copytree(cache, target)
 

@@ -119,9 +119,9 @@ def main() -> None:
         parser.error("two sizes make a slope")
     found: list[dict[str, Cost]] = []
     for entries in sizes:
-        with tempfile.TemporaryDirectory(prefix="jaxcache-scale-", dir=args.directory) as folder:
-            check_room(entries, Path(folder))
-            found.append(measure(entries, Path(folder)))
+        with tempfile.TemporaryDirectory(prefix="jaxcache-scale-", dir=args.directory) as directory:
+            check_room(entries, Path(directory))
+            found.append(measure(entries, Path(directory)))
             print(f"{entries:,} entries measured", file=sys.stderr, flush=True)
     print(f"{describe_machine()}, load {os.getloadavg()[0]:.1f} at the end\n")
     print(

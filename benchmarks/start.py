@@ -90,30 +90,30 @@ def _digests() -> Iterator[str]:
     return (hashlib.sha256(number.to_bytes(8, "big")).hexdigest() for number in range(_THINGS))
 
 
-def _fill_pip(folder: Path) -> dict[str, str]:
+def _fill_pip(directory: Path) -> dict[str, str]:
     """Wheels that pip has built, as it keeps them."""
     for digest in _digests():
-        place = folder / "wheels" / digest[:2] / digest[2:4] / digest[4:6] / digest[6:]
+        place = directory / "wheels" / digest[:2] / digest[2:4] / digest[4:6] / digest[6:]
         place.mkdir(parents=True)
         (place / f"pkg_{digest[:8]}-1.0-py3-none-any.whl").write_bytes(b"wheel")
-    return {"PIP_CACHE_DIR": str(folder), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    return {"PIP_CACHE_DIR": str(directory), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 
 
-def _fill_ccache(folder: Path) -> dict[str, str]:
-    """Results under two levels of folders; their counters are ccache's own affair."""
+def _fill_ccache(directory: Path) -> dict[str, str]:
+    """Results under two levels of directories; their counters are ccache's own affair."""
     for digest in _digests():
-        place = folder / digest[0] / digest[1]
+        place = directory / digest[0] / digest[1]
         place.mkdir(parents=True, exist_ok=True)
         (place / f"{digest[2:34]}R").write_bytes(bytes(6_000))
-    env = {"CCACHE_DIR": str(folder)}
+    env = {"CCACHE_DIR": str(directory)}
     subprocess.run(["ccache", "-c"], env=environment(env), capture_output=True, check=True)
     return env
 
 
-def _fill_hf(folder: Path) -> dict[str, str]:
+def _fill_hf(directory: Path) -> dict[str, str]:
     """Models of one small file each."""
     for digest in _digests():
-        repository = folder / "hub" / f"models--org--m{digest[:12]}"
+        repository = directory / "hub" / f"models--org--m{digest[:12]}"
         commit = digest[:40]
         for name in ("blobs", "refs", f"snapshots/{commit}"):
             (repository / name).mkdir(parents=True)
@@ -121,16 +121,16 @@ def _fill_hf(folder: Path) -> dict[str, str]:
         (repository / "refs" / "main").write_text(commit)
         link = repository / "snapshots" / commit / "config.json"
         link.symlink_to(f"../../blobs/{digest[:40]}")
-    return {"HF_HOME": str(folder), "HF_HUB_OFFLINE": "1"}
+    return {"HF_HOME": str(directory), "HF_HUB_OFFLINE": "1"}
 
 
-def _fill_uv(folder: Path) -> dict[str, str]:
-    """Files in the folder of wheels."""
+def _fill_uv(directory: Path) -> dict[str, str]:
+    """Files in the directory of wheels."""
     for digest in _digests():
-        place = folder / "wheels-v5" / "pypi" / digest[:8]
+        place = directory / "wheels-v5" / "pypi" / digest[:8]
         place.mkdir(parents=True)
         (place / "1.0-py3-none-any.msgpack").write_bytes(bytes(6_000))
-    return {"UV_CACHE_DIR": str(folder)}
+    return {"UV_CACHE_DIR": str(directory)}
 
 
 if __name__ == "__main__":

@@ -36,15 +36,15 @@ def measure(setting: Setting) -> Iterator[Row]:
     if subprocess.run(probe, capture_output=True, check=False).returncode:
         yield Absent(_CLAIM.format("warm"), "the interpreter has no torch")
         return
-    folder = setting.scratch("torch")
-    run = jaxcache("run", "--layout", "torch", "-C", folder / "ours", "--")
+    directory = setting.scratch("torch")
+    run = jaxcache("run", "--layout", "torch", "-C", directory / "ours", "--")
     found: dict[str, list[tuple[float, float]]] = {"cold": [], "warm": []}
     for number in range(setting.pairs):
         names = [f"{name}:{number + 2}" for name in _NAMES]
         # the first imports what the others have; it counts on neither side
         words = ["convolution", *names, *names]
         took = [
-            processor_seconds(command, folder / side, words)[1:]
+            processor_seconds(command, directory / side, words)[1:]
             for side, command in (("ours", [*run, python]), ("alone", [python]))
         ]
         pairs = list(zip(*took, strict=True))

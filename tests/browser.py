@@ -30,9 +30,9 @@ def open_browser(program: str) -> "Iterator[Browser]":
     Raises:
         BrowserError: it cannot be run.
     """
-    with tempfile.TemporaryDirectory(prefix="jaxcache-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix="jaxcache-", ignore_cleanup_errors=True) as directory:
         try:
-            browser = Browser(program, folder)
+            browser = Browser(program, directory)
         except OSError as error:
             raise BrowserError(str(error)) from error
         try:

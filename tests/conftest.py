@@ -49,7 +49,7 @@ def clean_environment(home: Path) -> dict[str, str]:
     return env
 
 
-#: Folders, and files, whose commands get a process each: signals, mounts, servers, other programs.
+#: Directories and files whose commands get a process each: signals, mounts, servers.
 _SPAWNING = {
     "integration",
     "conformance",
@@ -95,7 +95,7 @@ _USER, _STRANGER = 65534, 65533
 
 @pytest.fixture
 def unprivileged() -> Iterator[Path]:
-    """A folder of a user who may not write everywhere, as whom the test goes on."""
+    """A directory of a user who may not write everywhere, as whom the test goes on."""
     with tempfile.TemporaryDirectory() as name:
         if os.getuid() == 0:
             os.chmod(name, 0o755)
@@ -214,10 +214,10 @@ def corpus() -> Path:
 @pytest.fixture(scope="session")
 def unpacked_torch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """``cache`` and ``artifacts.bin`` of a real torch; see ``tests/data/torch/PROVENANCE.md``."""
-    folder = tmp_path_factory.mktemp("golden")
+    directory = tmp_path_factory.mktemp("golden")
     with tarfile.open(CORPUS.parent / "torch" / "golden.tar.xz") as archive:
-        archive.extractall(folder, filter="data")
-    return folder
+        archive.extractall(directory, filter="data")
+    return directory
 
 
 @pytest.fixture(scope="session")
@@ -359,7 +359,7 @@ def s3(_s3_proxy: "Proxy", monkeypatch: pytest.MonkeyPatch) -> "Iterator[Proxy]"
 
 @pytest.fixture
 def bucket(s3: "Proxy", s3_server: "S3Server") -> str:
-    """The URL of a folder in a bucket of one's own."""
+    """The URL of a directory in a bucket of one's own."""
     from object_server import make_bucket
 
     name = f"bucket-{os.urandom(6).hex()}"
@@ -412,7 +412,7 @@ def _azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 @pytest.fixture
 def azure(_azurite: int, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The URL of a folder in a container of Azure's emulator."""
+    """The URL of a directory in a container of Azure's emulator."""
     monkeypatch.setenv("AZURE_STORAGE_USE_EMULATOR", "true")
     monkeypatch.setenv("AZURITE_BLOB_STORAGE_URL", f"http://127.0.0.1:{_azurite}")
     return f"az://container/{os.urandom(6).hex()}"
@@ -420,13 +420,13 @@ def azure(_azurite: int, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def without_links(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """A mounted folder without hard links and ``renameat2``; a parameter is a word of the mount."""
+    """A mount without hard links and ``renameat2``; a parameter is a word of the mount."""
     from mount_without_links import can_mount, mounted_without_links
 
     if not can_mount():
         pytest.skip("only root may mount, where there is FUSE")
     words = [request.param] if hasattr(request, "param") else []
-    (tmp_path / "folder").mkdir()
+    (tmp_path / "directory").mkdir()
     (tmp_path / "mounted").mkdir()
-    with mounted_without_links(tmp_path / "folder", tmp_path / "mounted", *words) as mountpoint:
+    with mounted_without_links(tmp_path / "directory", tmp_path / "mounted", *words) as mountpoint:
         yield mountpoint

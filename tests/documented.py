@@ -1,6 +1,6 @@
 """The commands and files that the documentation shows, and running them as a reader would.
 
-A page is run from top to bottom in one shell, in an empty folder. A block ``console`` holds
+A page is run from top to bottom in one shell, in an empty directory. A block ``console`` holds
 commands behind ``$`` and, where it has any, what they print; a block with ``title="NAME"`` is a
 file that is written. HTML comments in front of a block say what a reader knows from the text:
 

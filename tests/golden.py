@@ -172,7 +172,7 @@ def _changes(source: str) -> Iterator[Case]:
 
 
 class World:
-    """A folder with every cache, in which the commands run."""
+    """A directory with every cache, in which the commands run."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -189,10 +189,10 @@ class World:
         (root / "python").write_text(_PYTHON)
         self.hold(root)
 
-    def hold(self, folder: Path) -> None:
+    def hold(self, directory: Path) -> None:
         """Give every file a date of its own and the usual bits; reads have left no trace."""
-        for top, folders, files in os.walk(folder):
-            folders.sort()
+        for top, directories, files in os.walk(directory):
+            directories.sort()
             os.chmod(top, 0o755)
             for number, name in enumerate(sorted(files)):
                 path = os.path.join(top, name)
@@ -283,8 +283,8 @@ def make_odd(cache: Path) -> None:
     (cache / f"{files[1].name.removesuffix('cache')}atime").write_bytes(b"short")
     (cache / "notes.txt").write_text("notes")
     (cache / "_temp_jit_x").write_text("temporary")
-    for folder in ("quarantine", "ledger"):
-        (cache / OWN_DIR / folder).mkdir(parents=True)
+    for directory in ("quarantine", "ledger"):
+        (cache / OWN_DIR / directory).mkdir(parents=True)
     (cache / OWN_DIR / "quarantine" / f"jit_bad-{digest}-cache").write_bytes(good)
     keys = [p.name.removesuffix("-cache") for p in files]
     at_ns = NOW_NS - 3 * _DAY_NS

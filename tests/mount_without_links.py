@@ -1,4 +1,4 @@
-"""Mount a folder through FUSE without hard links and ``renameat2``, as many network mounts are.
+"""Mount a directory through FUSE without hard links and ``renameat2``, as many network mounts are.
 
 Speaks to ``/dev/fuse`` itself (``linux/fuse.h``, protocol 7.31), so that it needs root and nothing
 else: ``python mount_without_links.py FOLDER MOUNTPOINT`` serves until it is unmounted. With
@@ -35,14 +35,14 @@ def can_mount() -> bool:
 
 
 @contextlib.contextmanager
-def mounted_without_links(folder: Path, mountpoint: Path, *words: str) -> Iterator[Path]:
-    """Mount a folder while the context lasts.
+def mounted_without_links(directory: Path, mountpoint: Path, *words: str) -> Iterator[Path]:
+    """Mount a directory while the context lasts.
 
     Raises:
         OSError: the system refused the mount.
     """
     server = subprocess.Popen(
-        [sys.executable, __file__, str(folder), str(mountpoint), *words], stdout=subprocess.PIPE
+        [sys.executable, __file__, str(directory), str(mountpoint), *words], stdout=subprocess.PIPE
     )
     assert server.stdout
     try:
@@ -57,10 +57,10 @@ def mounted_without_links(folder: Path, mountpoint: Path, *words: str) -> Iterat
 
 
 class _Server:
-    def __init__(self, folder: str, device: int, *, ignore_case: bool) -> None:
+    def __init__(self, directory: str, device: int, *, ignore_case: bool) -> None:
         self.device = device
         self.ignore_case = ignore_case
-        self.nodes = {1: os.open(folder, os.O_PATH)}
+        self.nodes = {1: os.open(directory, os.O_PATH)}
         self.numbers: dict[tuple[int, int], int] = {}
 
     def serve(self) -> None:
@@ -87,42 +87,42 @@ class _Server:
                 return
 
     def answer(self, operation: int, node: int, body: bytes, owner: tuple[int, int]) -> bytes:
-        folder = self.nodes.get(node, -1)
+        directory = self.nodes.get(node, -1)
         if operation == _INIT:
             print("mounted", flush=True)
             return struct.pack("<4I2H2I2HI28x", 7, 31, 1 << 17, 0, 12, 9, 1 << 17, 1, 32, 0, 0)
         if operation == _LOOKUP:
-            return self.entry(folder, self.spelt(folder, _name(body)))
+            return self.entry(directory, self.spelt(directory, _name(body)))
         if operation == _GETATTR:
-            return self.attributes(folder)
+            return self.attributes(directory)
         if operation == _SETATTR_OP:
-            return self.change(folder, body)
+            return self.change(directory, body)
         if operation == _MKDIR:
-            name = self.spelt(folder, _name(body[8:]))
-            os.mkdir(name, struct.unpack_from("<I", body)[0], dir_fd=folder)
-            os.chown(name, *owner, dir_fd=folder, follow_symlinks=False)
-            return self.entry(folder, name)
+            name = self.spelt(directory, _name(body[8:]))
+            os.mkdir(name, struct.unpack_from("<I", body)[0], dir_fd=directory)
+            os.chown(name, *owner, dir_fd=directory, follow_symlinks=False)
+            return self.entry(directory, name)
         if operation == _CREATE:
             flags, mode = struct.unpack_from("<2I", body)
-            name = self.spelt(folder, _name(body[16:]))
+            name = self.spelt(directory, _name(body[16:]))
             flags = flags & (_OPEN_FLAGS | os.O_EXCL) | os.O_CREAT
-            file = os.open(name, flags, mode & 0o7777, dir_fd=folder)
+            file = os.open(name, flags, mode & 0o7777, dir_fd=directory)
             os.fchown(file, *owner)
-            return self.entry(folder, name) + struct.pack("<QII", file, 0, 0)
+            return self.entry(directory, name) + struct.pack("<QII", file, 0, 0)
         if operation in (_UNLINK, _RMDIR):
-            name = self.spelt(folder, _name(body))
-            (os.unlink if operation == _UNLINK else os.rmdir)(name, dir_fd=folder)
+            name = self.spelt(directory, _name(body))
+            (os.unlink if operation == _UNLINK else os.rmdir)(name, dir_fd=directory)
             return b""
         if operation == _RENAME:
             target = self.nodes[struct.unpack_from("<Q", body)[0]]
             old, new, _ = body[8:].split(b"\0")
-            old, there = self.spelt(folder, old), self.spelt(target, new)
-            new = new if there == old and target == folder else there
-            os.rename(old, new, src_dir_fd=folder, dst_dir_fd=target)
+            old, there = self.spelt(directory, old), self.spelt(target, new)
+            new = new if there == old and target == directory else there
+            os.rename(old, new, src_dir_fd=directory, dst_dir_fd=target)
             return b""
         if operation == _LINK:
             raise OSError(errno.EPERM, "no hard links here")
-        return self.answer_for_files(operation, folder, body)
+        return self.answer_for_files(operation, directory, body)
 
     def answer_for_files(self, operation: int, node: int, body: bytes) -> bytes:
         if operation in (_OPEN, _OPENDIR):
@@ -149,16 +149,16 @@ class _Server:
             raise OSError(errno.ENOSYS, "not served")
         return b""
 
-    def spelt(self, folder: int, name: bytes) -> bytes:
+    def spelt(self, directory: int, name: bytes) -> bytes:
         """The name as it is there, where case does not matter."""
         if self.ignore_case:
-            for there in map(os.fsencode, os.listdir(f"/proc/self/fd/{folder}")):
+            for there in map(os.fsencode, os.listdir(f"/proc/self/fd/{directory}")):
                 if there.lower() == name.lower():
                     return there
         return name
 
-    def entry(self, folder: int, name: bytes) -> bytes:
-        node = os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=folder)
+    def entry(self, directory: int, name: bytes) -> bytes:
+        node = os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=directory)
         status = os.fstat(node)
         number = self.numbers.setdefault((status.st_dev, status.st_ino), len(self.numbers) + 2)
         if number in self.nodes:
@@ -212,9 +212,9 @@ def _attributes(s: os.stat_result) -> bytes:
     )
 
 
-def _listing(folder: int, offset: int, size: int) -> bytes:
+def _listing(directory: int, offset: int, size: int) -> bytes:
     listed = b""
-    for number, name in enumerate(sorted(os.listdir(folder)), 1):
+    for number, name in enumerate(sorted(os.listdir(directory)), 1):
         if number <= offset:
             continue
         raw = os.fsencode(name)
@@ -228,14 +228,14 @@ def _listing(folder: int, offset: int, size: int) -> bytes:
 
 def main() -> int:
     """Mount and serve."""
-    folder, mountpoint, *words = sys.argv[1:]
+    directory, mountpoint, *words = sys.argv[1:]
     device = os.open("/dev/fuse", os.O_RDWR)
     options = f"fd={device},rootmode=40000,user_id=0,group_id=0,allow_other,default_permissions"
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mount(b"without-links", os.fsencode(mountpoint), b"fuse", 0, options.encode()):
         print(os.strerror(ctypes.get_errno()), flush=True)
         return 1
-    _Server(folder, device, ignore_case="ignore-case" in words).serve()
+    _Server(directory, device, ignore_case="ignore-case" in words).serve()
     return 0
 
 

@@ -40,8 +40,8 @@ class S3Server:
 
     def fill(self, url: str, names: Iterable[str], data: str = "x") -> None:
         """Make many equal objects."""
-        bucket, _, folder = url.removeprefix("s3://").partition("/")
-        order = {"bucket": bucket, "names": [f"{folder}/{n}" for n in names], "data": data}
+        bucket, _, directory = url.removeprefix("s3://").partition("/")
+        order = {"bucket": bucket, "names": [f"{directory}/{n}" for n in names], "data": data}
         self._in.write(json.dumps(order) + "\n")
         self._in.flush()
         assert self._out.readline() == "done\n"
@@ -254,7 +254,7 @@ _AZURE_KEY = (
 
 
 @contextlib.contextmanager
-def run_azurite(program: str, folder: Path) -> Iterator[int]:
+def run_azurite(program: str, directory: Path) -> Iterator[int]:
     """Run Azure's blob emulator with a container; yields its port."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
@@ -263,7 +263,7 @@ def run_azurite(program: str, folder: Path) -> Iterator[int]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        cwd=folder,
+        cwd=directory,
     )
     try:
         assert process.stdout

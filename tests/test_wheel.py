@@ -34,10 +34,10 @@ def run(*args: str | Path, home: Path, cwd: Path | None = None) -> str:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the sdist, and the wheel that was built from it."""
-    folder, home = tmp_path_factory.mktemp("built"), tmp_path_factory.mktemp("home")
-    run(sys.executable, "-m", "build", "--outdir", folder, REPOSITORY, home=home)
-    return folder
+    """A directory with the sdist, and the wheel that was built from it."""
+    directory, home = tmp_path_factory.mktemp("built"), tmp_path_factory.mktemp("home")
+    run(sys.executable, "-m", "build", "--outdir", directory, REPOSITORY, home=home)
+    return directory
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +57,8 @@ def test_the_version_is_in_one_place(built: Path) -> None:
     literal = f'"{version}"'
     holders = [
         path.relative_to(REPOSITORY).as_posix()
-        for folder in ("jaxcache", "tools")
-        for path in (REPOSITORY / folder).rglob("*.py")
+        for directory in ("jaxcache", "tools")
+        for path in (REPOSITORY / directory).rglob("*.py")
         if literal in path.read_text("utf-8")
     ]
     assert holders == ["jaxcache/__init__.py"]

@@ -89,8 +89,8 @@ def run_tests(python: str) -> Column:
     began = time.monotonic()
     cells, skips = {}, {}
     for name, (file, words) in CAPABILITIES.items():
-        with tempfile.TemporaryDirectory() as folder:
-            report = Path(folder) / "report.xml"
+        with tempfile.TemporaryDirectory() as directory:
+            report = Path(directory) / "report.xml"
             done = subprocess.run(
                 (
                     *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),

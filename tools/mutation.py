@@ -214,8 +214,8 @@ def places(group: str, tests: str, file: Path) -> dict[tuple[int, int], list[Mut
 
 def modules(pattern: str) -> list[Path]:
     """The files of ``FOLDER/{NAME,NAME}.py``, or of a plain path."""
-    folder, _, names = pattern.removesuffix(".py").rpartition("/")
-    return [ROOT / folder / f"{name}.py" for name in names.strip("{}").split(",")]
+    directory, _, names = pattern.removesuffix(".py").rpartition("/")
+    return [ROOT / directory / f"{name}.py" for name in names.strip("{}").split(",")]
 
 
 def draw(groups: list[str], sample: int, seed: int) -> tuple[list[Mutant], int]:
@@ -232,15 +232,15 @@ def draw(groups: list[str], sample: int, seed: int) -> tuple[list[Mutant], int]:
     return [chance.choice(mutants) for mutants in chosen], len(everything)
 
 
-def make_copy(folder: Path) -> None:
+def make_copy(directory: Path) -> None:
     """The repository as it is checked out, test data as a link."""
-    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(directory, ignore_errors=True)
     ignored = shutil.ignore_patterns("__pycache__", "data", ".hypothesis")
     for name in ("jaxcache", "tests", "benchmarks", "tools", "examples", "completions", "man"):
-        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+        shutil.copytree(ROOT / name, directory / name, ignore=ignored)
     for name in ("pyproject.toml", "README.md"):
-        shutil.copy(ROOT / name, folder)
-    (folder / "tests" / "data").symlink_to(ROOT / "tests" / "data")
+        shutil.copy(ROOT / name, directory)
+    (directory / "tests" / "data").symlink_to(ROOT / "tests" / "data")
 
 
 def run_tests(

@@ -120,12 +120,12 @@ def back_up(world: World, place: Path) -> None:
             os.utime(path, (world.now + number * 1e-4, status.st_mtime))
 
 
-def simulate(folder: Path, policy: str, days: int, seed: int) -> dict[str, object]:
+def simulate(directory: Path, policy: str, days: int, seed: int) -> dict[str, object]:
     """Simulate the days, and return what was counted."""
     world = World(seed)
-    tier = folder / "tier"
+    tier = directory / "tier"
     tier.mkdir()
-    machines = [Machine(world, folder / n, tier, policy) for n in ("ann", "bob", "server")]
+    machines = [Machine(world, directory / n, tier, policy) for n in ("ann", "bob", "server")]
     shares: list[float] = []
     version = 0
     for day in range(days):
@@ -146,8 +146,8 @@ def simulate(folder: Path, policy: str, days: int, seed: int) -> dict[str, objec
         world.now = START + day * DAY + 18 * 3600
         if day and version == {12: 1, 20: 0, 26: 1, 33: 2}.get(day - 1, version):
             shares.append(len(yesterday & keys_in(tier)) / max(1, len(yesterday)))
-        Machine(world, folder / f"ci{day}", tier, policy).run(core)
-        shutil.rmtree(folder / f"ci{day}")
+        Machine(world, directory / f"ci{day}", tier, policy).run(core)
+        shutil.rmtree(directory / f"ci{day}")
         if day == 15:  # an accident: a wrong clock dates some files
             for path in sorted(machines[0].root.glob("*-cache"))[:4]:
                 os.utime(path, (world.now + 365 * DAY, world.now + 365 * DAY))
@@ -165,7 +165,7 @@ def simulate(folder: Path, policy: str, days: int, seed: int) -> dict[str, objec
         wanted = (world.counts[place, "hits"], world.counts[place, "misses"])
         if uses is None or (uses.hits, uses.misses) != wanted:
             world.broken.append(f"{place}: {uses} where {wanted} were counted")
-    ledgers = (p for place in folder.iterdir() for p in place.glob(".jaxcache/ledger/*.jsonl"))
+    ledgers = (p for place in directory.iterdir() for p in place.glob(".jaxcache/ledger/*.jsonl"))
     sizes: collections.Counter[str] = collections.Counter()
     for path in ledgers:
         sizes[path.parents[2].name] += path.stat().st_size
@@ -193,8 +193,8 @@ def main() -> int:
     chosen = parser.parse_args()
     failed = False
     for policy in ("lru", "cost"):
-        with tempfile.TemporaryDirectory(prefix="jaxcache-simulation-") as folder:
-            result = simulate(Path(folder), policy, chosen.days, chosen.seed)
+        with tempfile.TemporaryDirectory(prefix="jaxcache-simulation-") as directory:
+            result = simulate(Path(directory), policy, chosen.days, chosen.seed)
         print(json.dumps(result))
         failed = failed or bool(result["broken"])
     return int(failed)

@@ -30,6 +30,6 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Name the file instead of linking to it: the site does not know where the repository is."""
-    for pattern, folder in ((_OUTSIDE, ""), (_EVIDENCE, "docs/")):
-        markdown = pattern.sub(rf"\1 (`{folder}\2` in the repository)", markdown)
+    for pattern, directory in ((_OUTSIDE, ""), (_EVIDENCE, "docs/")):
+        markdown = pattern.sub(rf"\1 (`{directory}\2` in the repository)", markdown)
     return markdown

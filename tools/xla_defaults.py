@@ -33,15 +33,15 @@ print(jax.__version__)
 def read_defaults(python: str) -> tuple[str, dict[str, str | list[str]]]:
     """JAX's version, and option numbers to values as :func:`flag_values` writes them."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("XLA_", "JAX_"))}
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as directory:
         done = subprocess.run(
-            [python, "-c", _COMPILE, folder],
+            [python, "-c", _COMPILE, directory],
             capture_output=True,
             text=True,
             check=True,
             env=env | {"JAX_PLATFORMS": "cpu"},
         )
-        entries = [p for p in Path(folder).glob("jit*") if not p.name.endswith("-atime")]
+        entries = [p for p in Path(directory).glob("jit*") if not p.name.endswith("-atime")]
         with open(entries[0], "rb") as file:
             payload = read_payload(file, entries[0].stat().st_size)
     values = flag_values(find_debug_options(payload))

@@ -370,7 +370,7 @@ def open(  # noqa: A001
         location: by default that of the command line: ``JAX_COMPILATION_CACHE_DIR``, the
             configuration files, else ``~/.cache/jax`` (``$XDG_CACHE_HOME/jax``).
         create: make a local directory that is not there.
-        layout: ``"jax"`` or ``"torch"``; by default what its folders say.
+        layout: ``"jax"`` or ``"torch"``; by default what its directories say.
 
     Raises:
         NoCacheError: no directory there, or not readable.

@@ -99,7 +99,7 @@ class MovingMethods:
         7
 
         Args:
-            trusted: a folder with ``trusted-keys``; only what one of them has signed. By default
+            trusted: a directory with ``trusted-keys``; only what one of them has signed. By default
                 the user's own keys, and only where ``require-signed`` is configured.
             accept: shown the plan; where it says no, nothing is written and None comes back.
             options: :class:`jaxcache.options.move.ImportOptions`: ``on_conflict``, ``atomic``,
@@ -223,9 +223,9 @@ def _requires_signatures(trusted: str | os.PathLike[str] | None) -> bool:
     return trusted is not None or config_is_set("require-signed")
 
 
-def _trusted_keys(folder: str | os.PathLike[str] | None) -> "Sequence[TrustedKey]":
+def _trusted_keys(directory: str | os.PathLike[str] | None) -> "Sequence[TrustedKey]":
     from pathlib import Path
 
     from jaxcache.cache.trust import key_directory, load_trusted
 
-    return load_trusted(key_directory() if folder is None else Path(folder))
+    return load_trusted(key_directory() if directory is None else Path(directory))

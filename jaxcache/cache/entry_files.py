@@ -68,15 +68,15 @@ def remove_entry(store: Store, entry: FileInfo) -> bool:
     return True
 
 
-def move_entry_out(store: Store, file: str, folder: str) -> None:
-    """Move an entry into a folder below the cache, and then its date.
+def move_entry_out(store: Store, file: str, directory: str) -> None:
+    """Move an entry into a directory below the cache, and then its date.
 
     Raises:
         StoreError
     """
-    store.rename(file, f"{folder}/{file}")
+    store.rename(file, f"{directory}/{file}")
     if (stamp := atime_name(file)) and find(store, stamp):
-        store.rename(stamp, f"{folder}/{stamp}")
+        store.rename(stamp, f"{directory}/{stamp}")
 
 
 def move_entry_in(

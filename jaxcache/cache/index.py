@@ -51,13 +51,13 @@ class FactIndex:
         self._learnt = 0
 
     @classmethod
-    def load(cls, folder: Path, url: str, *, now_ns: int) -> Self:
+    def load(cls, directory: Path, url: str, *, now_ns: int) -> Self:
         """Open the index of the cache at ``url``; an empty one where there is none to trust.
 
         Args:
             now_ns: the time before anything is read; what is younger is not remembered.
         """
-        index = cls(side_path(folder, url, ".idx"), now_ns=now_ns)
+        index = cls(side_path(directory, url, ".idx"), now_ns=now_ns)
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
             index._read(read_checked(index.path, cls.magic))
         return index
@@ -68,7 +68,7 @@ class FactIndex:
     def save(self, present: Iterable[str]) -> None:
         """Write the index, without the files that are gone; does nothing where little was learnt.
 
-        A folder that cannot be written is no error: the next scan reads the entries again.
+        A directory that cannot be written is no error: the next scan reads the entries again.
         """
         if not self._learnt or self._learnt * 100 < len(self._rows):
             return

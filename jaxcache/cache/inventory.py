@@ -86,7 +86,7 @@ class Inventory:
 
     Attributes:
         atimes: ``-atime`` files by the key they belong to, whether or not its entry exists.
-        folders: XLA's autotune directory and our own, where they are.
+        directories: XLA's autotune directory and our own, where they are.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Inventory:
         self.entries = list(entries)
         self.others = list(others)
         self.atimes = {} if atimes is None else atimes
-        self.folders: set[FileKind] = set()
+        self.directories: set[FileKind] = set()
 
     def files(self) -> Iterator[tuple[StrEnum, FileInfo]]:
         """Yield every file with what it is."""
@@ -172,10 +172,10 @@ def take_inventory(store: Store, *, deep: bool = False, start: str = "") -> Inve
             else:
                 inventory.entries.append(EntryFile(info, key, kind))
         elif info.type == "dir" and kind in (FileKind.AUTOTUNE, FileKind.OWN):
-            inventory.folders.add(kind)
+            inventory.directories.add(kind)
             if deep:
-                folder = AUTOTUNE_DIR if kind is FileKind.AUTOTUNE else OWN_DIR
-                for inner in store.walk(folder):
+                directory = AUTOTUNE_DIR if kind is FileKind.AUTOTUNE else OWN_DIR
+                for inner in store.walk(directory):
                     ours = kind is FileKind.OWN
                     what = FileKind(own_kind(inner.name)) if ours else kind
                     inventory.others.append(OtherFile(inner, what))

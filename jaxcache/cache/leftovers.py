@@ -19,7 +19,7 @@ from jaxcache.errors import JaxcacheError
 from jaxcache.model import FileInfo
 from jaxcache.store.base import MissingError, Store, StoreError
 
-#: More than passes between making a folder and locking it.
+#: More than passes between making a directory and locking it.
 _UNLOCKED_SECONDS = 60
 _INCOMING_DIR = f"{OWN_DIR}/incoming"
 
@@ -38,9 +38,9 @@ def staging(store: Store) -> Iterator[str]:
 
 @contextlib.contextmanager
 def scratch_directory(purpose: str) -> Iterator[str]:
-    """A folder among the system's temporary files, for as long as the context lasts.
+    """A directory among the system's temporary files, for as long as the context lasts.
 
-    What killed commands left there is removed first: a folder that nobody holds a lock on.
+    What killed commands left there is removed first: a directory that nobody holds a lock on.
 
     Raises:
         JaxcacheError: ``io-error``: it cannot be made.
@@ -68,18 +68,18 @@ def _delete_scratch(top: str) -> None:
         for item in names:
             if not item.name.startswith(TEMP_PREFIX):
                 continue
-            with contextlib.suppress(OSError), open_directory(item.path, follow=False) as folder:
-                status = os.fstat(folder)
+            with contextlib.suppress(OSError), open_directory(item.path, follow=False) as directory:
+                status = os.fstat(directory)
                 old = time.time() - status.st_mtime > _UNLOCKED_SECONDS
                 if old and status.st_uid == os.geteuid():
-                    fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     shutil.rmtree(item.path, ignore_errors=True)
 
 
 def find_leftovers(store: Store) -> Iterator[FileInfo]:
     """Yield temporary files below the root, whether or not they are in use."""
-    for folder in (OWN_DIR, AUTOTUNE_DIR):
-        for info in store.walk(folder):
+    for directory in (OWN_DIR, AUTOTUNE_DIR):
+        for info in store.walk(directory):
             if is_temporary(info.name):
                 yield info
 
@@ -100,10 +100,10 @@ def remove_leftover(store: Store, name: str) -> bool:
     Raises:
         StoreError
     """
-    folder, _, base = name.rpartition("/")
+    directory, _, base = name.rpartition("/")
     if not is_staged(name) or base.startswith(TEMP_PREFIX):
         return store.delete_abandoned(name)
-    alive = f"{folder}/{TEMP_PREFIX}{base.partition('-')[0]}"
+    alive = f"{directory}/{TEMP_PREFIX}{base.partition('-')[0]}"
     with contextlib.suppress(MissingError):
         store.info(alive)
         if not store.delete_abandoned(alive):

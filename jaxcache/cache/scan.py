@@ -148,7 +148,7 @@ def decode_entries(
 
 def load_ledger(store: Store, inventory: Inventory) -> "Ledger | None":
     """Read the ledger where there can be one; a plain cache needs not even the import."""
-    if FileKind.OWN not in inventory.folders:
+    if FileKind.OWN not in inventory.directories:
         return None
     from jaxcache.cache.ledger.segments import Ledger
 

@@ -15,14 +15,14 @@ _CRC_BYTES = 4
 _LONGEST_NAME = 200
 
 
-def side_path(folder: Path, url: str, suffix: str) -> Path:
+def side_path(directory: Path, url: str, suffix: str) -> Path:
     """Return the path of the file of that kind for the cache at ``url``."""
     name = url.replace("%", "%25").replace("/", "%2F")
     if "://" in url or len(os.fsencode(name)) > _LONGEST_NAME:
         import hashlib  # takes OpenSSL along
 
         name = hashlib.sha256(os.fsencode(url)).hexdigest()[:32]
-    return folder / f"{name}{suffix}"
+    return directory / f"{name}{suffix}"
 
 
 def read_checked(path: Path, magic: bytes) -> memoryview:
@@ -51,13 +51,13 @@ def write_checked(path: Path, magic: bytes, parts: Iterable[bytes]) -> None:
             _remove_files_of_gone_caches(path.parent)
 
 
-def _remove_files_of_gone_caches(folder: Path) -> None:
+def _remove_files_of_gone_caches(directory: Path) -> None:
     """Remove the files of local caches that exist no more; a hashed name does not tell."""
-    for name in os.listdir(folder):
+    for name in os.listdir(directory):
         cache = name.rpartition(".")[0].replace("%2F", "/").replace("%25", "%")
         if cache.startswith("/") and not os.path.lexists(cache):
             with contextlib.suppress(OSError):
-                os.unlink(folder / name)
+                os.unlink(directory / name)
 
 
 def _with_checksum(parts: Iterable[bytes]) -> Iterator[bytes]:

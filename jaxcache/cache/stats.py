@@ -186,10 +186,10 @@ def group_by_age(entries: Iterable[Entry], now_ns: int) -> tuple[tuple[str, Summ
 class RememberedStats:
     """The remembered ``stats`` of one cache; :meth:`recall` it, else :meth:`remember` the new."""
 
-    def __init__(self, folder: Path, url: str, layout: "Layout", *, now_ns: int) -> None:
+    def __init__(self, directory: Path, url: str, layout: "Layout", *, now_ns: int) -> None:
         self._layout = layout
-        self._path = side_path(folder, url, ".stats")
-        self._index = side_path(folder, url, ".idx")
+        self._path = side_path(directory, url, ".stats")
+        self._index = side_path(directory, url, ".idx")
         self._now_ns = now_ns
 
     def recall(self, store: Store) -> Stats | None:
@@ -202,7 +202,7 @@ class RememberedStats:
             size = int.from_bytes(body[:8], "big")
             header = json.loads(bytes(body[8 : 8 + size]))
             if header["index"] == _identity(self._index):
-                digest = _digest_all(store, root, self._layout.folders)
+                digest = _digest_all(store, root, self._layout.directories)
                 if header["digest"] == digest & _MASK and header["layout"] == self._layout.name:
                     ages = _sum_by_age(body[8 + size :], self._now_ns)
                     return replace(build(Stats, header["stats"]), by_age=ages)
@@ -256,15 +256,15 @@ def _digest(infos: Iterable[FileInfo]) -> int:
     )
 
 
-def _digest_all(store: Store, root: str, folders: Collection[str] | None) -> int:
+def _digest_all(store: Store, root: str, directories: Collection[str] | None) -> int:
     """The same over a directory, without making an object per file.
 
     Args:
-        folders: those that are walked; None for all.
+        directories: those that are walked; None for all.
     """
     digest = 0
     crc32 = zlib.crc32
-    walked = None if folders is None else {os.fsencode(name) for name in folders}
+    walked = None if directories is None else {os.fsencode(name) for name in directories}
     with os.scandir(os.fsencode(root)) as names:
         for item in names:
             name = item.name

@@ -2,7 +2,7 @@
 
 Keys are text, one line each: ``jaxcache-ed25519 <base64 of 32 bytes>``. A private key is the same
 with ``jaxcache-ed25519-private`` and its 32-byte seed, in a file that only its owner may read. The
-trusted keys are lines ``<public key> <name>`` in ``trusted-keys`` of the configuration folder.
+trusted keys are lines ``<public key> <name>`` in ``trusted-keys`` of the configuration directory.
 What a signature promises, and what not, is in docs/bundles.md.
 """
 
@@ -107,7 +107,7 @@ def _parse(text: str, kind: str) -> bytes:
 
 
 def key_directory() -> Path:
-    """Return the folder of this user's keys."""
+    """Return the directory of this user's keys."""
     return Path(config_directory())
 
 
@@ -122,11 +122,11 @@ def generate_key(path: Path) -> bytes:
     line = f"{PRIVATE} {encode(private.private_bytes_raw())}\n"
     try:
         make_private_directory(str(path.parent))
-        with open_directory(str(path.parent)) as folder:
-            remove_all_abandoned(folder)
-            with new_file(folder, [line.encode()], mode=0o600) as (temp, _):
-                move_to_new_name(folder, temp, folder, path.name)
-            sync_directory(folder)
+        with open_directory(str(path.parent)) as directory:
+            remove_all_abandoned(directory)
+            with new_file(directory, [line.encode()], mode=0o600) as (temp, _):
+                move_to_new_name(directory, temp, directory, path.name)
+            sync_directory(directory)
     except FileExistsError as error:
         raise JaxcacheError(
             f"{path} exists already", code="exists", hint="a key is never overwritten"
@@ -170,13 +170,13 @@ def sign_header(header: bytes, private_keys: Sequence[Any]) -> bytes:
     )
 
 
-def load_trusted(folder: Path) -> list[TrustedKey]:
+def load_trusted(directory: Path) -> list[TrustedKey]:
     """The trusted keys; none where there is no list.
 
     Raises:
         UntrustedError: the list cannot be read, is absurdly long, or others may write it.
     """
-    path = folder / TRUSTED_KEYS
+    path = directory / TRUSTED_KEYS
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
@@ -191,7 +191,7 @@ def load_trusted(folder: Path) -> list[TrustedKey]:
         raise UntrustedError(
             f"{path} says nothing about trust: {reason}",
             code="unsafe-permissions",
-            hint=f"chmod go-w {folder} after looking through it",
+            hint=f"chmod go-w {directory} after looking through it",
         )
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or status.st_uid not in (os.getuid(), 0):
         raise UntrustedError(
@@ -208,7 +208,7 @@ def load_trusted(folder: Path) -> list[TrustedKey]:
     return keys
 
 
-def add_trusted(folder: Path, name: str, key_text: str) -> TrustedKey:
+def add_trusted(directory: Path, name: str, key_text: str) -> TrustedKey:
     """Trust a public key from now on.
 
     Raises:
@@ -219,7 +219,7 @@ def add_trusted(folder: Path, name: str, key_text: str) -> TrustedKey:
     if not _NAME.fullmatch(name):
         raise UsageError(f"{name!r} is not a name for a key: use letters, digits and . @ + - _")
     key = TrustedKey(name, parse_public_key(key_text))
-    with _changing(folder) as keys:
+    with _changing(directory) as keys:
         if any(k.name == name and k.public_key != key.public_key for k in keys):
             raise UsageError(
                 f"another key is trusted as {name}",
@@ -230,14 +230,14 @@ def add_trusted(folder: Path, name: str, key_text: str) -> TrustedKey:
     return key
 
 
-def remove_trusted(folder: Path, name: str) -> TrustedKey:
+def remove_trusted(directory: Path, name: str) -> TrustedKey:
     """Trust a key no longer.
 
     Raises:
         LockedError: another process is changing the list.
         JaxcacheError: ``no-match``, ``io-error``.
     """
-    with _changing(folder) as keys:
+    with _changing(directory) as keys:
         for key in keys:
             if key.name == name:
                 keys.remove(key)
@@ -246,10 +246,10 @@ def remove_trusted(folder: Path, name: str) -> TrustedKey:
 
 
 @contextlib.contextmanager
-def _changing(folder: Path) -> Iterator[list[TrustedKey]]:
+def _changing(directory: Path) -> Iterator[list[TrustedKey]]:
     """The list, to be changed in place and then written anew; one process at a time."""
-    with changing_alone(folder / TRUSTED_KEYS) as replace:
-        keys = load_trusted(folder)
+    with changing_alone(directory / TRUSTED_KEYS) as replace:
+        keys = load_trusted(directory)
         yield keys
         replace([f"{k.text} {k.name}\n".encode() for k in keys])
 

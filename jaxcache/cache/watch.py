@@ -143,7 +143,7 @@ class Watcher:
             total=summarize(self._entries.values()),
             changes=() if first else tuple(sorted(changes, key=lambda c: c.at_ns)),
             dates_uses=bool(inventory.atimes),
-            live=live_totals(self._store) if FileKind.OWN in inventory.folders else None,
+            live=live_totals(self._store) if FileKind.OWN in inventory.directories else None,
             records_uses=self._recording,
             uses=self._uses_now.since(self._uses_before) if self._recording else None,
             timed=timed,
@@ -177,7 +177,7 @@ class Watcher:
 
     def _read_ledger(self, inventory: Inventory) -> bool:
         """Read the ledger anew if it has changed since the last look."""
-        if FileKind.OWN not in inventory.folders:
+        if FileKind.OWN not in inventory.directories:
             return False
         segments = sorted(self._store.list(LEDGER_DIR))
         changed = segments != self._segments

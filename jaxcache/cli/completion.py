@@ -34,7 +34,7 @@ def command(
 
     package = Path(jaxcache.__file__).parent
     # A wheel carries the scripts inside the package; in a clone they stand beside it.
-    folder = next(
+    directory = next(
         f for f in (package / "completions", package.parent / "completions") if f.is_dir()
     )
-    print((folder / _FILES[shell]).read_text("utf-8"), end="")
+    print((directory / _FILES[shell]).read_text("utf-8"), end="")

@@ -41,10 +41,10 @@ _BY_KEY = ("ls", "show", "stats", "verify", "prune", "rm", "seal", "pin", "top")
 
 def _about_directory(error: JaxcacheError, words: list[str]) -> JaxcacheError:
     """Point at ``-C`` where a directory stands in the place of a KEY."""
-    folder = next((word for word in words[1:] if os.path.isdir(word)), None)
+    directory = next((word for word in words[1:] if os.path.isdir(word)), None)
     named = any(word.startswith(("-C", "--cache-dir")) for word in words)
-    if folder and not named and words[0] in _BY_KEY and error.code in _MISTAKEN:
-        error.hint = f"the cache is named with -C: {format_command(words[0], folder)}"
+    if directory and not named and words[0] in _BY_KEY and error.code in _MISTAKEN:
+        error.hint = f"the cache is named with -C: {format_command(words[0], directory)}"
     return error
 
 

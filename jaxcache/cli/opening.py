@@ -22,7 +22,7 @@ class Opened(NamedTuple):
 
     @property
     def index_directory(self) -> "Path | None":
-        """The folder of its index; None for a bundle, whose manifest is one."""
+        """The directory of its index; None for a bundle, whose manifest is one."""
         return index_directory() if self.layout.keeps_index else None
 
     @property

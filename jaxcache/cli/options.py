@@ -89,7 +89,7 @@ def require_writable(store: "Store") -> None:
         raise JaxcacheError(
             f"{store.url} cannot be written",
             code="read-only",
-            hint="an http:// URL is only read; name the bucket by its own URL, such as s3://BUCKET/FOLDER"
+            hint="an http:// URL is only read; name the bucket by its own URL, such as s3://BUCKET/PREFIX"
             if store.remote
             else "it is mounted read-only, or owned by another user",
         )

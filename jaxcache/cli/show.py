@@ -89,8 +89,8 @@ def command(
     if whole:
         return _show_bundle(path, wanted.form)
     is_file = os.sep in key or os.path.isfile(key)
-    folder, name = os.path.split(key) if is_file else ("", key)
-    opened = _open_file(folder, name) if is_file else open_to_look(place.cache_dir, place.layout)
+    directory, name = os.path.split(key) if is_file else ("", key)
+    opened = _open_file(directory, name) if is_file else open_to_look(place.cache_dir, place.layout)
     store = opened.store
     if hlo or payload is not None:
         if not (opened.layout.single_file_entries and opened.layout.keeps_index):
@@ -133,11 +133,11 @@ def _show_bundle(path: str, form: Format) -> int:
     return ExitCode.DONE
 
 
-def _open_file(folder: str, name: str) -> Opened:
-    """The folder of one file, and whose file it is: torch's are pickles, JAX's are compressed."""
+def _open_file(directory: str, name: str) -> Opened:
+    """The directory of one file, and its layout: torch's are pickles, JAX's are compressed."""
     from jaxcache.layouts import load_layout
     from jaxcache.store import open_store
 
-    store = open_store(folder or ".")
+    store = open_store(directory or ".")
     pickled = store.read(name, limit=1) == _PICKLED
     return Opened(store, load_layout("torch" if pickled else "jax"))

@@ -59,7 +59,7 @@ def command(
             workers=available_cores(),
             progress=progress,
         )
-    # A bucket without a folder of ours is asked nothing more.
+    # A bucket without a directory of ours is asked nothing more.
     recorded = not opened.store.remote or any(
         c.kind in (FileKind.OWN, FileKind.LEDGER) for c in stats.files
     )

@@ -1,4 +1,4 @@
-"""New files that appear whole or not at all, inside one open folder."""
+"""New files that appear whole or not at all, inside one open directory."""
 
 import contextlib
 import errno
@@ -26,7 +26,7 @@ _NOW = Dates()
 
 @contextlib.contextmanager
 def new_file(
-    folder: int,
+    directory: int,
     chunks: "Iterable[bytes | memoryview]",
     dates: Dates = _NOW,
     *,
@@ -41,7 +41,7 @@ def new_file(
 
     Args:
         like: a descriptor whose owner, permissions and extended attributes the file gets; of its
-            own folder, whose owner, group and write permissions it gets. Otherwise it is ours.
+            own directory, whose owner, group and write permissions it gets. Otherwise it is ours.
         mode: its permissions, less what the umask takes, where ``like`` is no file.
         durable: False leaves out the sync, for what can be had again or is synced by the caller.
 
@@ -49,13 +49,13 @@ def new_file(
         The temporary name, and the descriptor.
     """
     temp = f"{TEMP_PREFIX}{os.getpid()}-{os.urandom(6).hex()}"
-    with _locked_file(folder, temp, mode) as fd:
+    with _locked_file(directory, temp, mode) as fd:
         for chunk in chunks:
             view = memoryview(chunk)
             while view:
                 view = view[os.write(fd, view) :]
-        if like == folder:
-            adopt_from_directory(fd, folder)
+        if like == directory:
+            adopt_from_directory(fd, directory)
         elif like is not None:
             _copy_attributes(fd, like)
         if dates.atime_ns is not None and dates.mtime_ns is not None:
@@ -95,11 +95,11 @@ def move_to_new_name(
         FileExistsError: the name is taken.
         OSError
     """
-    folders = {"src_dir_fd": source_directory, "dst_dir_fd": target_directory}
+    directories = {"src_dir_fd": source_directory, "dst_dir_fd": target_directory}
     if _rename_without_replacing(source_directory, source, target_directory, target):
         return
     try:
-        os.link(source, target, follow_symlinks=False, **folders)
+        os.link(source, target, follow_symlinks=False, **directories)
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
@@ -115,7 +115,7 @@ def move_to_new_name(
         with contextlib.suppress(FileNotFoundError):
             os.stat(target, dir_fd=target_directory, follow_symlinks=False)
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)
-        os.replace(source, target, **folders)
+        os.replace(source, target, **directories)
 
 
 _NO_LINKS = frozenset(
@@ -148,7 +148,7 @@ _CLAIM_SECONDS = 10.0
 
 
 @contextlib.contextmanager
-def _claimed(folder: int, name: str) -> Iterator[None]:
+def _claimed(directory: int, name: str) -> Iterator[None]:
     """Keep other processes that call this from using the name."""
     import hashlib  # takes OpenSSL along, and claims are rare
 
@@ -157,23 +157,23 @@ def _claimed(folder: int, name: str) -> Iterator[None]:
     with contextlib.ExitStack() as held:
         while True:
             try:
-                held.enter_context(locked_name(folder, claim))
+                held.enter_context(locked_name(directory, claim))
                 break
             except FileExistsError:
                 with contextlib.suppress(OSError):
-                    if remove_if_abandoned(folder, claim):
+                    if remove_if_abandoned(directory, claim):
                         continue
                 if time.monotonic() > deadline:
                     with contextlib.suppress(OSError):
-                        os.unlink(claim, dir_fd=folder)
+                        os.unlink(claim, dir_fd=directory)
                 time.sleep(0.01)
         yield
 
 
-def is_named(fd: int, folder: int, name: str) -> bool:
-    """Whether a name in a folder still is the open file."""
+def is_named(fd: int, directory: int, name: str) -> bool:
+    """Whether a name in a directory still is the open file."""
     try:
-        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        status = os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
         return False
     return os.path.samestat(status, os.fstat(fd))
@@ -191,17 +191,17 @@ def replace_file(
     Raises:
         OSError
     """
-    with open_directory(os.path.dirname(path)) as folder:
-        remove_all_abandoned(folder)
-        with new_file(folder, chunks, mode=mode, durable=durable) as (temp, _):
-            os.replace(temp, os.path.basename(path), src_dir_fd=folder, dst_dir_fd=folder)
+    with open_directory(os.path.dirname(path)) as directory:
+        remove_all_abandoned(directory)
+        with new_file(directory, chunks, mode=mode, durable=durable) as (temp, _):
+            os.replace(temp, os.path.basename(path), src_dir_fd=directory, dst_dir_fd=directory)
         if durable:
-            sync_directory(folder)
+            sync_directory(directory)
 
 
 @contextlib.contextmanager
 def open_directory(path: str, *, follow: bool = True) -> Iterator[int]:
-    """A descriptor of a folder; of the current one where the path is empty.
+    """A descriptor of a directory; of the current one where the path is empty.
 
     Raises:
         OSError
@@ -215,7 +215,7 @@ def open_directory(path: str, *, follow: bool = True) -> Iterator[int]:
 
 
 def make_private_directory(path: str) -> None:
-    """Make a folder of the user's own, and its parents, which nobody else may write.
+    """Make a directory of the user's own, and its parents, which nobody else may write.
 
     The umask does not matter: 000 would let everybody exchange files in it.
 
@@ -230,17 +230,17 @@ def make_private_directory(path: str) -> None:
 
 
 @contextlib.contextmanager
-def open_below(folder: int, path: str, *, make: bool = False) -> Iterator[int]:
-    """A descriptor of a folder below an open one; no link on the way is followed.
+def open_below(directory: int, path: str, *, make: bool = False) -> Iterator[int]:
+    """A descriptor of a directory below an open one; no link on the way is followed.
 
     Args:
-        path: its parts with ``/`` between them; empty for the open folder itself.
-        make: make the parts that are missing, shared as ``folder`` is.
+        path: its parts with ``/`` between them; empty for the open directory itself.
+        make: make the parts that are missing, shared as ``directory`` is.
 
     Raises:
         OSError: a part is missing, or is a link or a file.
     """
-    fd = folder
+    fd = directory
     try:
         for part in filter(None, path.split("/")):
             is_new = make and _make_directory(fd, part)
@@ -248,17 +248,17 @@ def open_below(folder: int, path: str, *, make: bool = False) -> Iterator[int]:
             inner = os.open(part, flags, dir_fd=fd)
             if is_new:
                 adopt_from_directory(inner, fd)
-            if fd != folder:
+            if fd != directory:
                 os.close(fd)
             fd = inner
         yield fd
     finally:
-        if fd != folder:
+        if fd != directory:
             os.close(fd)
 
 
 def _make_directory(parent: int, name: str) -> bool:
-    """Make a folder; False where it is there already."""
+    """Make a directory; False where it is there already."""
     try:
         os.mkdir(name, dir_fd=parent)
     except FileExistsError:
@@ -267,41 +267,41 @@ def _make_directory(parent: int, name: str) -> bool:
 
 
 @contextlib.contextmanager
-def locked_name(folder: int, temp: str) -> Iterator[None]:
+def locked_name(directory: int, temp: str) -> Iterator[None]:
     """An empty file of that name, which is not abandoned as long as this process lives.
 
     Raises:
         OSError
     """
-    with _locked_file(folder, temp, 0o666) as fd:
-        adopt_from_directory(fd, folder)
+    with _locked_file(directory, temp, 0o666) as fd:
+        adopt_from_directory(fd, directory)
         yield
 
 
 @contextlib.contextmanager
-def _locked_file(folder: int, name: str, mode: int) -> Iterator[int]:
+def _locked_file(directory: int, name: str, mode: int) -> Iterator[int]:
     """A new file that stays locked, and is gone afterwards unless it was renamed."""
-    fd = _create_locked(folder, name, mode)
+    fd = _create_locked(directory, name, mode)
     try:
         yield fd
     finally:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=folder)
+            os.unlink(name, dir_fd=directory)
         os.close(fd)
 
 
-def _create_locked(folder: int, name: str, mode: int) -> int:
+def _create_locked(directory: int, name: str, mode: int) -> int:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     while True:
-        fd = os.open(name, flags, mode, dir_fd=folder)
+        fd = os.open(name, flags, mode, dir_fd=directory)
         with contextlib.suppress(OSError):  # a file system without flock
             fcntl.flock(fd, fcntl.LOCK_EX)
-        if is_named(fd, folder, name):
+        if is_named(fd, directory, name):
             return fd
         os.close(fd)  # somebody who cleans up was faster than the lock
 
 
-def remove_if_abandoned(folder: int, temp: str) -> bool:
+def remove_if_abandoned(directory: int, temp: str) -> bool:
     """Remove a temporary file whose writer is gone; False if it lives, or none can tell.
 
     A writer holds flock on its file, which the system lets go when the writer dies; a file
@@ -312,24 +312,24 @@ def remove_if_abandoned(folder: int, temp: str) -> bool:
     """
     if not temp.startswith(TEMP_PREFIX):
         return False
-    fd = os.open(temp, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder)
+    fd = os.open(temp, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=directory)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.unlink(temp, dir_fd=folder)
+        os.unlink(temp, dir_fd=directory)
     finally:
         os.close(fd)
     return True
 
 
-def remove_all_abandoned(folder: int) -> None:
-    """Remove the temporary files in a folder whose writers are gone, as far as that can be told."""
+def remove_all_abandoned(directory: int) -> None:
+    """Remove the temporary files in a directory whose writers are known to be gone."""
     with contextlib.suppress(OSError):
-        for name in os.listdir(folder):
+        for name in os.listdir(directory):
             with contextlib.suppress(OSError):
-                remove_if_abandoned(folder, name)
+                remove_if_abandoned(directory, name)
 
 
 def sync_directory(fd: int) -> None:
-    """Make the names in a folder durable."""
+    """Make the names in a directory durable."""
     with contextlib.suppress(OSError):  # not every file system can sync a directory
         os.fsync(fd)

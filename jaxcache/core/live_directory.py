@@ -12,5 +12,5 @@ def live_directory(url: str) -> str:
 
 
 def spool_name(url: str) -> str:
-    """Return the name of the folder, below ``live/spool/``, of what a tier still lacks."""
+    """Return the name of the directory, below ``live/spool/``, of what a tier still lacks."""
     return hashlib.sha256(url.encode()).hexdigest()[:12]

@@ -20,7 +20,7 @@ _HELD_ELSEWHERE = (PermissionError, BlockingIOError)  # EACCES and EAGAIN
 
 
 @contextlib.contextmanager
-def hold_lockfile(folder: int, *, timeout_seconds: float, keep: bool = False) -> Iterator[bool]:
+def hold_lockfile(directory: int, *, timeout_seconds: float, keep: bool = False) -> Iterator[bool]:
     """Hold the lock; yield False where another process held it all that time.
 
     Where the file system has no ``flock``, nobody can hold the lock, and nothing is held.
@@ -34,7 +34,7 @@ def hold_lockfile(folder: int, *, timeout_seconds: float, keep: bool = False) ->
     """
     deadline = time.monotonic() + timeout_seconds
     pause_seconds = _FIRST_POLL_SECONDS
-    while (taken := _try_to_take(folder)) is None:
+    while (taken := _try_to_take(directory)) is None:
         if time.monotonic() > deadline:
             yield False
             return
@@ -46,13 +46,13 @@ def hold_lockfile(folder: int, *, timeout_seconds: float, keep: bool = False) ->
     finally:
         if is_new and not keep:  # while it is held, so that nobody takes a file that is removed
             with contextlib.suppress(OSError):
-                os.unlink(LOCKFILE, dir_fd=folder)
+                os.unlink(LOCKFILE, dir_fd=directory)
         os.close(fd)
 
 
-def _try_to_take(folder: int) -> tuple[int, bool] | None:
+def _try_to_take(directory: int) -> tuple[int, bool] | None:
     """Take the lock if it is free; (descriptor, whether the file was made for it)."""
-    fd, is_new = open_lock(folder, LOCKFILE)
+    fd, is_new = open_lock(directory, LOCKFILE)
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -61,7 +61,7 @@ def _try_to_take(folder: int) -> tuple[int, bool] | None:
             return None
         except OSError:  # a file system without flock
             pass
-        if is_named(fd, folder, LOCKFILE):
+        if is_named(fd, directory, LOCKFILE):
             return fd, is_new
     except BaseException:
         os.close(fd)
@@ -70,10 +70,10 @@ def _try_to_take(folder: int) -> tuple[int, bool] | None:
     return None
 
 
-def open_lock(folder: int, name: str) -> tuple[int, bool]:
+def open_lock(directory: int, name: str) -> tuple[int, bool]:
     """Open a file to be locked; (descriptor, whether it was made for that).
 
-    A new one can be opened by all who may write to its folder.
+    A new one can be opened by all who may write to its directory.
 
     Raises:
         OSError
@@ -81,15 +81,15 @@ def open_lock(folder: int, name: str) -> tuple[int, bool]:
     flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     while True:
         try:
-            fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | flags, 0o666, dir_fd=folder)
+            fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | flags, 0o666, dir_fd=directory)
         except FileExistsError:
             try:
-                return os.open(name, os.O_RDWR | flags, dir_fd=folder), False
+                return os.open(name, os.O_RDWR | flags, dir_fd=directory), False
             except FileNotFoundError:  # whoever made it has removed it since
                 continue
             except PermissionError:  # another user's, which flock takes as well
-                return os.open(name, os.O_RDONLY | flags, dir_fd=folder), False
-        adopt_from_directory(fd, folder)
+                return os.open(name, os.O_RDONLY | flags, dir_fd=directory), False
+        adopt_from_directory(fd, directory)
         return fd, True
 
 

@@ -71,7 +71,7 @@ def split_url(url: str) -> "SplitResult":
         parts = urlsplit(url)
         has_secret = bool(parts.username or parts.password or parts.query)
     except ValueError as error:
-        raise RemoteError(f"cannot read the URL: {error}", "write SCHEME://BUCKET/FOLDER") from None
+        raise RemoteError(f"cannot read the URL: {error}", "write SCHEME://BUCKET/PREFIX") from None
     if has_secret:
         raise RemoteError(
             "credentials do not belong into a URL, where everybody sees them",
@@ -81,7 +81,7 @@ def split_url(url: str) -> "SplitResult":
         raise RemoteError(f"{url} has a # in it", "write %23 for it")
     if not parts.netloc:
         what = {"http": "host", "az": "container"}.get(SERVICES[parts.scheme], "bucket")
-        raise RemoteError(f"{url} names no {what}", f"write {parts.scheme}://{what.upper()}/FOLDER")
+        raise RemoteError(f"{url} names no {what}", f"write {parts.scheme}://{what.upper()}/PREFIX")
     return parts
 
 

@@ -17,14 +17,14 @@ def as_far_as_allowed() -> Iterator[None]:
             raise
 
 
-def adopt_from_directory(fd: int, folder: int) -> None:
-    """Let all who may write to a folder write to a file or folder that was made in it.
+def adopt_from_directory(fd: int, directory: int) -> None:
+    """Let all who may write to a directory write to a file or directory that was made in it.
 
-    It gets the folder's group, and its owner where root made it: JAX stops using a cache in which
-    it cannot write to an ``-atime`` or ``.lockfile`` that another user left. In a sticky folder,
-    where each user's files are their own, only the group gets permissions.
+    It gets the directory's group, and its owner where root made it: JAX stops using a cache in
+    which it cannot write to an ``-atime`` or ``.lockfile`` that another user left. In a sticky
+    directory, where each user's files are their own, only the group gets permissions.
     """
-    like = os.fstat(folder)
+    like = os.fstat(directory)
     new = os.fstat(fd)
     change_owner(fd, new, like)
     wanted = mode = stat.S_IMODE(new.st_mode)

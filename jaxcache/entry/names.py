@@ -76,6 +76,6 @@ _FIXED = {
 
 
 def own_kind(path: str) -> str:
-    """Tell what a file in our own folder is: ``ledger``, ``quarantine`` or ``own``."""
-    folder = "/".join(path.split("/", 2)[:2])
-    return {LEDGER_DIR: "ledger", QUARANTINE_DIR: "quarantine"}.get(folder, "own")
+    """Tell what a file in our own directory is: ``ledger``, ``quarantine`` or ``own``."""
+    directory = "/".join(path.split("/", 2)[:2])
+    return {LEDGER_DIR: "ledger", QUARANTINE_DIR: "quarantine"}.get(directory, "own")

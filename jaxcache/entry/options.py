@@ -206,8 +206,8 @@ def _cache_dir(values: _Values) -> str | None:
     for number in PATHS_IN_CACHE[::-1]:
         for text in values.get(number, ()):
             if text.startswith("x") and (path := bytes.fromhex(text[1:])):
-                folder = posixpath.dirname(path.decode("utf-8", "backslashreplace"))
-                return _restore_url(folder) or None
+                directory = posixpath.dirname(path.decode("utf-8", "backslashreplace"))
+                return _restore_url(directory) or None
     return None
 
 

@@ -117,11 +117,11 @@ class Jax:
         try:
             from jax._src import source_info_util, traceback_util
 
-            folder = os.path.dirname(os.path.abspath(__file__))
-            for name in os.listdir(folder):
+            directory = os.path.dirname(os.path.abspath(__file__))
+            for name in os.listdir(directory):
                 if name.endswith(".py"):
-                    traceback_util.register_exclusion(os.path.join(folder, name))
-            source_info_util.register_exclusion(folder)
+                    traceback_util.register_exclusion(os.path.join(directory, name))
+            source_info_util.register_exclusion(directory)
         except Exception:  # noqa: S110 - nothing but looks depends on it
             pass
 
@@ -220,14 +220,14 @@ class Jax:
         path = self.jax.config.jax_compilation_cache_dir
         return self.opened_directory() or (_absolute(str(path)) if path else None)
 
-    def divert_writes(self, folder: "str | None") -> None:
-        """Make the cache that JAX has opened write its entries into ``folder``, or nowhere."""
+    def divert_writes(self, directory: "str | None") -> None:
+        """Make the cache that JAX has opened write its entries into ``directory``, or nowhere."""
         if (cache := getattr(self._cache, "_cache", None)) is None:
             return
 
         def put(key: str, value: bytes) -> None:
-            if folder is not None:
-                with open(os.path.join(folder, f"{key}-cache"), "wb") as file:
+            if directory is not None:
+                with open(os.path.join(directory, f"{key}-cache"), "wb") as file:
                     file.write(value)
 
         cache.put = put

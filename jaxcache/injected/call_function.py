@@ -143,7 +143,7 @@ def main() -> int:
     call = json.loads(sys.argv[1])
     sys.argv[:] = [call["function"]]  # what the program sees, and what the ledger learns
     if not getattr(sys.flags, "safe_path", False):
-        sys.path.pop(0)  # our own folder, whose names must not hide the user's modules
+        sys.path.pop(0)  # our own directory, whose names must not hide the user's modules
     sys.path.insert(0, os.getcwd())
     try:
         lowered = lower(call)

@@ -1,6 +1,6 @@
 """Start one of the programs beside this file as a child of jaxcache; runs in the user's Python.
 
-Arguments: the program, the descriptor for its answers, a folder to remove if jaxcache dies first
+Arguments: the program, the descriptor for its answers, a directory to remove if jaxcache dies first
 (or nothing), then the program's own. Answers are lines of JSON on a descriptor of their own,
 because the user's ``sitecustomize``, plugins and modules print to the standard streams. Standard
 input brings requests, and its end says that jaxcache is gone: the process ends with it, even in the
@@ -25,10 +25,10 @@ _FAILED = 13
 class Parent:
     """The way to and from jaxcache."""
 
-    def __init__(self, answers: int, folder: str) -> None:
+    def __init__(self, answers: int, directory: str) -> None:
         os.set_inheritable(answers, False)
         self._answers = os.fdopen(answers, "w", buffering=1)
-        self._folder = folder
+        self._directory = directory
         os.dup2(2, 1)
         requests = os.dup(0)
         self.requests = os.fdopen(requests, "rb")
@@ -45,9 +45,9 @@ class Parent:
         self.leave()
 
     def leave(self) -> None:
-        """End this process; what the parent has not taken out of its folder is of no use."""
-        if self._folder:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        """End this process; what the parent has not taken out of its directory is of no use."""
+        if self._directory:
+            shutil.rmtree(self._directory, ignore_errors=True)
         os._exit(0)
 
     def answer(self, **event: Any) -> None:
@@ -57,16 +57,16 @@ class Parent:
 
 
 def main() -> int:
-    """Run a program of this folder, imported under a name that clashes with nothing."""
+    """Run a program of this directory, imported under a name that clashes with nothing."""
     here = os.path.dirname(os.path.abspath(__file__))
     if not getattr(sys.flags, "safe_path", False):
-        sys.path.pop(0)  # our own folder, whose names must not hide the user's modules
-    program, answers, folder = sys.argv[1:4]
+        sys.path.pop(0)  # our own directory, whose names must not hide the user's modules
+    program, answers, directory = sys.argv[1:4]
     del sys.argv[1:4]
     spec = ModuleSpec("_jaxcache", None, is_package=True)  # as in hook.py
     spec.submodule_search_locations = [os.path.dirname(here)]
     sys.modules["_jaxcache"] = importlib.util.module_from_spec(spec)
-    parent = Parent(int(answers), folder)
+    parent = Parent(int(answers), directory)
     try:
         importlib.import_module(f"_jaxcache.injected.{program}").main(parent)
     except Exception as error:

@@ -6,7 +6,7 @@ module's bytes, then those of the compile options. It is answered by ``key`` wit
 makes here; the next line of requests says whether to go on; then comes ``done``, ``skipped`` or
 ``failed``. The parent expects this process to die of some modules.
 
-JAX writes into a folder of this process's own: it writes in place, and a process that is killed
+JAX writes into a directory of this process's own: it writes in place, and a process that is killed
 must leave nothing in the cache. The parent moves what is whole.
 
 Private names of JAX, tried on 0.5.3, 0.6.2, 0.8.3, 0.10.2, 0.11.2 and 0.12.0.1:
@@ -51,7 +51,7 @@ class Compiler:
     def __init__(self, task: "dict[str, Any]") -> None:
         import jax
 
-        self._folder = task["folder"]
+        self._directory = task["directory"]
         if task["process_count"] > 1:
             jax.distributed.initialize(
                 coordinator_address=task["coordinator"],
@@ -64,7 +64,7 @@ class Compiler:
         self._cache = compilation_cache
         self.backend = xla_bridge.get_backend(task["platform"])
         # JAX writes in process 0 alone, so that processes do not write the same names; here each
-        # has a folder of its own.
+        # has a directory of its own.
         distributed.global_state.process_id = 0
         self.devices = {int(d.id): d for d in self.backend.devices()}
         self._key: str | None = None
@@ -223,7 +223,7 @@ class Compiler:
 
     def _written(self) -> str:
         for name in (f"{self._key}-cache", str(self._key)):
-            if os.path.isfile(os.path.join(self._folder, name)):
+            if os.path.isfile(os.path.join(self._directory, name)):
                 return name
         raise OSError("JAX compiled it and wrote nothing")
 
@@ -242,7 +242,7 @@ class CrossCompiler(Compiler):
         with open(request["profiles"][0], encoding="utf-8") as file:
             profile = json.load(file)
         self._bind(jax)
-        self._folder = task["folder"]
+        self._directory = task["directory"]
         self._tuning = tuning.Tuning(**request["tuning"])
         self._target = Target(jax, profile)
         jax.devices()  # with the CPU's own client, what its executables call is registered
@@ -279,7 +279,7 @@ class CrossCompiler(Compiler):
             except tuning.UntunedError as error:
                 raise RefusedError(f"it could only be made untuned: {error}") from error
         name = f"{key}-cache"
-        with open(os.path.join(self._folder, name), "wb") as file:
+        with open(os.path.join(self._directory, name), "wb") as file:
             file.write(compiled.payload)
         return name, compiled.seconds, compiled.tuning
 

@@ -1,6 +1,6 @@
 """Keeps each module, with all it takes to compile it again, where ``--record`` asks for it.
 
-The bytes go into a folder of the parent's, named by their SHA-256, so that a process that dies
+The bytes go into a directory of the parent's, named by their SHA-256, so that a process that dies
 leaves whole files behind; the events speak of them by name.
 """
 
@@ -24,10 +24,10 @@ _PARTITIONING = b"CustomSPMDPartitioning"
 
 
 class ModuleRecorder:
-    """Writes modules and options into one folder, and describes each request."""
+    """Writes modules and options into one directory, and describes each request."""
 
-    def __init__(self, folder: str, jax: Any) -> None:
-        self._folder = folder
+    def __init__(self, directory: str, jax: Any) -> None:
+        self._directory = directory
         self._jax = jax
         self._written: set[str] = set()
 
@@ -61,9 +61,9 @@ class ModuleRecorder:
         """Write some bytes, once, whole or not at all; their SHA-256."""
         name = hashlib.sha256(data).hexdigest()
         if name not in self._written:
-            path = os.path.join(self._folder, name)
+            path = os.path.join(self._directory, name)
             if not os.path.exists(path):
-                fd, temp = tempfile.mkstemp(dir=self._folder)
+                fd, temp = tempfile.mkstemp(dir=self._directory)
                 with os.fdopen(fd, "wb") as file:
                     file.write(data)
                 os.replace(temp, path)
@@ -108,5 +108,5 @@ def is_profile_guided(jax: Any, compile_options: Any) -> bool:
 
 def start(jax: Any) -> "ModuleRecorder | None":
     """Start to record, where that is wanted."""
-    folder = os.environ.get(_RECORD)
-    return ModuleRecorder(folder, jax) if folder else None
+    directory = os.environ.get(_RECORD)
+    return ModuleRecorder(directory, jax) if directory else None

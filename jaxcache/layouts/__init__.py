@@ -36,7 +36,7 @@ LAYOUTS: dict[str, _Lazy] = {
             "single_file_entries": True,
             "has_headers": True,
             "keeps_index": True,
-            "folders": (AUTOTUNE_DIR, OWN_DIR),
+            "directories": (AUTOTUNE_DIR, OWN_DIR),
             "file_lock": None,
             "removal_rank": None,
             "own_directory": None,
@@ -72,7 +72,7 @@ LAYOUTS: dict[str, _Lazy] = {
             "single_file_entries": False,
             "has_headers": False,
             "keeps_index": True,
-            "folders": None,
+            "directories": None,
             "run_options": ("python", "jobs", "timeout_seconds"),
         },
         {
@@ -106,16 +106,16 @@ LAYOUTS: dict[str, _Lazy] = {
 #: A bundle of JAX's entries, which can be looked at and no more.
 BUNDLE = _Lazy(
     "bundle",
-    {"single_file_entries": True, "has_headers": True, "keeps_index": False, "folders": None},
+    {"single_file_entries": True, "has_headers": True, "keeps_index": False, "directories": None},
     {
         "scan": "jaxcache.cache.bundle.reader:scan_bundle",
         "decode": "jaxcache.cache.bundle.reader:decode_bundle",
         "show": "jaxcache.cache.bundle.reader:show_bundle",
     },
 )
-#: Folders that torch's compilers make in their cache, and JAX never.
+#: Directories that torch's compilers make in their cache, and JAX never.
 _TORCH_FOLDERS = ("aotautograd", "fxgraph")
-#: The folder of its locks, which is all that tells a cache of kernels alone.
+#: The directory of its locks, which is all that tells a cache of kernels alone.
 _LOCKS = "locks"
 
 __all__ = [
@@ -152,9 +152,9 @@ def choose_layout(store: Store, name: str | None = None) -> "Layout":
 
 
 def detect_layout(store: Store) -> str:
-    """Tell what wrote a cache by its folders; an empty one counts as JAX's. Opens no file.
+    """Tell what wrote a cache by its directories; an empty one counts as JAX's. Opens no file.
 
-    An object store has no folders to look at for free: there it is JAX's unless one says otherwise.
+    An object store has none to look at for free: there it is JAX's unless one says otherwise.
 
     Raises:
         UsageError: ``two-layouts``.

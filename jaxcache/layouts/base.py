@@ -116,10 +116,10 @@ class Layout(Protocol):
         """Makes the view of the report of either."""
 
     @property
-    def folders(self) -> Collection[str] | None:
-        """The folders in a cache whose files belong to it; None for all."""
+    def directories(self) -> Collection[str] | None:
+        """The directories in a cache whose files belong to it; None for all."""
 
-    def load_index(self, folder: Path, url: str, *, now_ns: int) -> "FactIndex":
+    def load_index(self, directory: Path, url: str, *, now_ns: int) -> "FactIndex":
         """Open the index of the cache at ``url``, of facts that earlier scans read."""
 
     def scan(
@@ -130,7 +130,7 @@ class Layout(Protocol):
         Args:
             headers, details: whether to tell also what the start of each entry holds, or all of it;
                 else only its name and what the index knows.
-            deep: whether files in folders count.
+            deep: whether files in directories count.
 
         Raises:
             NoCacheError: the directory cannot be listed.

@@ -212,9 +212,9 @@ class Adapter:
         try:
             from jax._src import traceback_util
 
-            folder = os.path.dirname(os.path.abspath(__file__))
+            directory = os.path.dirname(os.path.abspath(__file__))
             for name in ("adapter.py", "directory.py"):
-                traceback_util.register_exclusion(os.path.join(folder, name))
+                traceback_util.register_exclusion(os.path.join(directory, name))
         except Exception:  # noqa: S110 - nothing but looks depends on it
             pass
 

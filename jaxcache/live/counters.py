@@ -109,31 +109,31 @@ class Counters:
         from ..core.lock import open_lock, try_lock_where_possible
         from .files import own_directory_of
 
-        with own_directory_of(root, "live") as folder:
-            fd, _ = open_lock(folder, "totals.lock")
+        with own_directory_of(root, "live") as directory:
+            fd, _ = open_lock(directory, "totals.lock")
             try:
                 deadline = time.monotonic() + wait_seconds
                 while not try_lock_where_possible(fd):
                     if time.monotonic() >= deadline:
                         return
                     time.sleep(0.005)
-                self._add_to_totals(folder)
+                self._add_to_totals(directory)
             finally:
                 os.close(fd)
 
-    def _add_to_totals(self, folder: int) -> None:
+    def _add_to_totals(self, directory: int) -> None:
         from .files import read_file, write_whole
 
         values = self.snapshot()
         try:
-            totals = json.loads(read_file("totals", 1 << 16, folder=folder) or b"{}")
+            totals = json.loads(read_file("totals", 1 << 16, directory=directory) or b"{}")
             counted = {n: v for n, v in totals.items() if n in COUNTERS or n in SUMS}
             totals = {n: float(v) for n, v in counted.items() if 0 <= v < _MAX_TOTAL}
         except (ValueError, TypeError, AttributeError, RecursionError):
             totals = {}
         for name, value in values.items():
             totals[name] = totals.get(name, 0) + value - self._kept.get(name, 0)
-        write_whole(folder, "totals", json.dumps(totals).encode())
+        write_whole(directory, "totals", json.dumps(totals).encode())
         self._kept = values
 
     def summary(self) -> str:

@@ -117,8 +117,8 @@ class Evictor:
         self._first = False
         self._since = 0
         self._next = time.monotonic() + _SWEEP_SECONDS
-        with own_directory_of(self._root, "live") as folder:
-            fd, _ = open_lock(folder, "sweep")
+        with own_directory_of(self._root, "live") as directory:
+            fd, _ = open_lock(directory, "sweep")
         try:
             if not try_lock_where_possible(fd):
                 return  # another process is at it
@@ -137,7 +137,7 @@ class Evictor:
         files: list[_File] = []
         stamps: dict[str, int] = {}
         now = time.time()
-        with open_directory(self._root) as folder, os.scandir(folder) as entries:
+        with open_directory(self._root) as directory, os.scandir(directory) as entries:
             for number, entry in enumerate(entries):
                 if number % _CHUNK == 0:
                     time.sleep(_PAUSE_SECONDS)
@@ -156,7 +156,7 @@ class Evictor:
                     elif name.startswith(TEMP_PREFIX):
                         status = entry.stat(follow_symlinks=False)
                         if now - status.st_mtime > _ABANDONED_SECONDS:
-                            remove_if_abandoned(folder, name)
+                            remove_if_abandoned(directory, name)
                 except OSError:
                     continue
         self.stamped = self.stamped or bool(stamps)

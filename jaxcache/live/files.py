@@ -1,4 +1,4 @@
-"""The files of a local cache directory: whole writes, bounded reads, our own folder."""
+"""The files of a local cache directory: whole writes, bounded reads, our own directory."""
 
 import contextlib
 import errno
@@ -18,24 +18,24 @@ LOCK_SECONDS = 10.0
 
 
 def read_file(
-    path: str, limit: int = MAX_ENTRY_BYTES, *, folder: "int | None" = None
+    path: str, limit: int = MAX_ENTRY_BYTES, *, directory: "int | None" = None
 ) -> "bytes | None":
     """The bytes of a regular file; None where there is none.
 
     Args:
-        folder: a descriptor of the file's folder; a link is not followed then.
+        directory: a descriptor of the file's directory; a link is not followed then.
 
     Raises:
         OSError: it cannot be read, or is larger than ``limit``.
     """
     try:
-        return read_entry(path, limit, folder=folder)[0]
+        return read_entry(path, limit, directory=directory)[0]
     except FileNotFoundError:
         return None
 
 
 def read_entry(
-    path: str, limit: int = MAX_ENTRY_BYTES, *, folder: "int | None" = None
+    path: str, limit: int = MAX_ENTRY_BYTES, *, directory: "int | None" = None
 ) -> "tuple[bytes, os.stat_result]":
     """The bytes of a regular file, and what the system says of the same file.
 
@@ -43,9 +43,9 @@ def read_entry(
         OSError: as :func:`read_file`; FileNotFoundError where there is none.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-    if folder is not None:
+    if directory is not None:
         flags |= os.O_NOFOLLOW
-    fd = os.open(path, flags, dir_fd=folder)
+    fd = os.open(path, flags, dir_fd=directory)
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
@@ -79,7 +79,7 @@ def read_start(path: str, size: int) -> bytes:
         os.close(fd)
 
 
-def write_whole(folder: int, name: str, data: bytes) -> None:
+def write_whole(directory: int, name: str, data: bytes) -> None:
     """Write a file so that its name never has other than all of the bytes.
 
     Raises:
@@ -88,13 +88,13 @@ def write_whole(folder: int, name: str, data: bytes) -> None:
     view = memoryview(data)
     # In parts, so that the file looks young while it grows.
     parts = (view[start : start + _PART_BYTES] for start in range(0, len(view), _PART_BYTES))
-    with new_file(folder, parts, like=folder, durable=False) as (temp, _):
-        os.replace(temp, name, src_dir_fd=folder, dst_dir_fd=folder)
+    with new_file(directory, parts, like=directory, durable=False) as (temp, _):
+        os.replace(temp, name, src_dir_fd=directory, dst_dir_fd=directory)
 
 
 @contextlib.contextmanager
 def own_directory_of(root: str, *parts: str, make: bool = True) -> Iterator[int]:
-    """A descriptor of a folder of ours in a cache directory; no link below the root is followed.
+    """A descriptor of a directory of ours in a cache directory; no link below the root is followed.
 
     Args:
         make: make what is missing, the cache directory included.
@@ -117,8 +117,8 @@ def write_entry_file(root: str, name: str, data: bytes) -> None:
     Raises:
         OSError
     """
-    with open_directory(root) as folder:
-        write_whole(folder, name, data)
+    with open_directory(root) as directory:
+        write_whole(directory, name, data)
 
 
 def write_stamp(root: str, key: str) -> None:
@@ -154,7 +154,7 @@ def quarantine_entry(root: str, key: str) -> bool:
 def jax_lock(root: str) -> Iterator[bool]:
     """Hold JAX's ``.lockfile`` as filelock does, with flock; yields whether it was obtained."""
     with (
-        open_directory(root) as folder,
-        hold_lockfile(folder, timeout_seconds=LOCK_SECONDS, keep=True) as is_held,
+        open_directory(root) as directory,
+        hold_lockfile(directory, timeout_seconds=LOCK_SECONDS, keep=True) as is_held,
     ):
         yield is_held

@@ -132,9 +132,9 @@ class DirectoryRequests:
         """Delete an object, if it is there."""
         self._ask("delete", name)
 
-    def names(self, folder: str = "") -> "set[str]":
-        """The names directly below a folder."""
-        return set(self._ask("names", folder)[0]["value"])
+    def names(self, directory: str = "") -> "set[str]":
+        """The names directly below a directory."""
+        return set(self._ask("names", directory)[0]["value"])
 
     def _ask(
         self,

@@ -22,7 +22,7 @@ from .files import own_directory_of
 
 _POLL_SECONDS = 0.03
 _REMOTE_POLL_SECONDS = 0.5
-_FOLDER = ".jaxcache/live/leases"
+_DIRECTORY = ".jaxcache/live/leases"
 _MAX_BYTES = 1 << 12
 #: No compile takes longer; a lease that counts for longer is wrong, by a bad clock or on purpose.
 _MAX_SECONDS = 86_400.0
@@ -97,8 +97,8 @@ class Leases:
     def _try(self, key: str) -> bool:
         with self._lock:
             if self._fd < 0:
-                with own_directory_of(self._root, "live") as folder:
-                    self._fd, _ = open_lock(folder, "leases")
+                with own_directory_of(self._root, "live") as directory:
+                    self._fd, _ = open_lock(directory, "leases")
             if key in self._held:  # another thread of this process
                 return True
             if try_lock(self._fd, _offset(key), 1):
@@ -140,7 +140,7 @@ def _delete(tier: Any, key: str) -> None:
 
 
 def _name(key: str) -> str:
-    return f"{_FOLDER}/{key}"
+    return f"{_DIRECTORY}/{key}"
 
 
 def _offset(key: str) -> int:

@@ -16,7 +16,7 @@ from ..core.names import is_key
 from .files import own_directory_of
 
 _MAX_BYTES = 64 << 10
-_FOLDER = ("live", "loading")
+_DIRECTORY = ("live", "loading")
 _NAME = re.compile(r"\d{1,10}-[0-9a-f]{12}")
 #: The first line of each file: a file without it is not ours, and stays.
 _TITLE = "jaxcache loads"
@@ -65,13 +65,13 @@ class Loading:
             if self._fd >= 0:
                 with (
                     contextlib.suppress(OSError),
-                    own_directory_of(self._root, *_FOLDER, make=False) as folder,
+                    own_directory_of(self._root, *_DIRECTORY, make=False) as directory,
                 ):
                     self._keys = []
                     if is_unswept:
                         self._write()
-                    elif is_named(self._fd, folder, self._name):
-                        os.unlink(self._name, dir_fd=folder)
+                    elif is_named(self._fd, directory, self._name):
+                        os.unlink(self._name, dir_fd=directory)
                 os.close(self._fd)
                 self._fd = -1
 
@@ -79,17 +79,17 @@ class Loading:
         self._name = f"{os.getpid()}-{os.urandom(6).hex()}"
         hidden = f".{self._name}"  # nobody may look at it before it is locked
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        with own_directory_of(self._root, *_FOLDER) as folder:
-            fd = os.open(hidden, flags, 0o600, dir_fd=folder)
+        with own_directory_of(self._root, *_DIRECTORY) as directory:
+            fd = os.open(hidden, flags, 0o600, dir_fd=directory)
             try:
                 try_lock(fd)
                 os.write(fd, _TITLE.encode())
                 _OWN.add(self._name)
-                os.replace(hidden, self._name, src_dir_fd=folder, dst_dir_fd=folder)
+                os.replace(hidden, self._name, src_dir_fd=directory, dst_dir_fd=directory)
             except OSError:
                 os.close(fd)
                 with contextlib.suppress(OSError):
-                    os.unlink(hidden, dir_fd=folder)
+                    os.unlink(hidden, dir_fd=directory)
                 raise
         self._fd = fd
 
@@ -107,28 +107,28 @@ def find_dead(root: str) -> "tuple[set[str], bool]":
     """
     keys: set[str] = set()
     died = False
-    with contextlib.suppress(OSError), own_directory_of(root, *_FOLDER, make=False) as folder:
-        for name in os.listdir(folder):
+    with contextlib.suppress(OSError), own_directory_of(root, *_DIRECTORY, make=False) as directory:
+        for name in os.listdir(directory):
             # Closing a second descriptor of our own file would free its lock.
             if name in _OWN or not _NAME.fullmatch(name):
                 continue
             with contextlib.suppress(OSError):
-                lines = _read_abandoned(folder, name)
+                lines = _read_abandoned(directory, name)
                 if lines is not None:
-                    os.unlink(name, dir_fd=folder)
+                    os.unlink(name, dir_fd=directory)
                     keys.update(lines)
                     died = True
     return keys, died
 
 
-def _read_abandoned(folder: int, name: str) -> "list[str] | None":
+def _read_abandoned(directory: int, name: str) -> "list[str] | None":
     """The keys in a file of :class:`Loading` whose process has ended; None for any other file.
 
     Raises:
         OSError: it cannot be opened, such as a link or another user's file.
     """
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    fd = os.open(name, flags, dir_fd=folder)
+    fd = os.open(name, flags, dir_fd=directory)
     try:
         if not try_lock(fd):
             return None

@@ -67,8 +67,8 @@ class Metrics:
         """Write the file, if there is to be one."""
         if self._path:
             with contextlib.suppress(OSError):
-                folder, name = os.path.split(self._path)
-                write_entry_file(folder, name, text_format(self._counters))
+                directory, name = os.path.split(self._path)
+                write_entry_file(directory, name, text_format(self._counters))
 
     def _serve(self, host: str, port: int) -> None:
         from .endpoint import serve

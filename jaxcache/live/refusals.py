@@ -66,7 +66,7 @@ class Refusals:
             return
         directory, name = RECORD.split("/")
         with own_directory_of(root, directory) as opened:
-            before = read_record(read_file(name, MAX_RECORD_BYTES, folder=opened) or b"")
+            before = read_record(read_file(name, MAX_RECORD_BYTES, directory=opened) or b"")
             others = tuple(refusal for refusal in before if refusal.tier not in tiers)
             after = (*others, *self._count(self._replaced))
             if {r[:3] for r in before} != {r[:3] for r in after}:

@@ -20,7 +20,7 @@ from .uses import UseLog
 #: The latest uses of a day that a client tells.
 _MAX_LINES = 8_192
 _MAX_BYTES = 4 << 20
-_FOLDER = "shared"
+_DIRECTORY = "shared"
 
 
 class SharedUses(UseLog):
@@ -41,13 +41,13 @@ class SharedUses(UseLog):
         if not events:
             return None
         name = day_segment(time.time_ns() // DAY_NS, self._client)
-        with own_directory_of(self._root, "live", _FOLDER) as folder:
-            data = read_file(name, _MAX_BYTES, folder=folder)
+        with own_directory_of(self._root, "live", _DIRECTORY) as directory:
+            data = read_file(name, _MAX_BYTES, directory=directory)
             lines = sum_up([*read_lines(name, data or b"").values, *events])[-_MAX_LINES:]
             data = "".join(f"{line}\n" for line in lines).encode()
-            write_whole(folder, name, data)
-            for other in os.listdir(folder):
+            write_whole(directory, name, data)
+            for other in os.listdir(directory):
                 if other != name and other.endswith(".jsonl"):
                     with contextlib.suppress(OSError):
-                        os.unlink(other, dir_fd=folder)
+                        os.unlink(other, dir_fd=directory)
         return f"{LEDGER_DIR}/{name}", data

@@ -40,28 +40,28 @@ class DirectoryStore:
     def read(self, name: str, limit: int) -> bytes:
         """Return an object's bytes, at most ``limit``."""
         data = None
-        with contextlib.suppress(FileNotFoundError), self._folder(name) as (folder, base):
-            data = read_file(base, limit, folder=folder)
+        with contextlib.suppress(FileNotFoundError), self._directory(name) as (directory, base):
+            data = read_file(base, limit, directory=directory)
         if data is None:
             raise AbsentError
         return data
 
     def write(self, name: str, data: bytes, *, replace: bool) -> None:
         """Write an object whole."""
-        with self._folder(name, make=True) as (folder, base):
-            if replace or not os.access(base, os.F_OK, dir_fd=folder):
-                write_whole(folder, base, data)
+        with self._directory(name, make=True) as (directory, base):
+            if replace or not os.access(base, os.F_OK, dir_fd=directory):
+                write_whole(directory, base, data)
 
     def create(self, name: str, data: bytes) -> bool:
         """Write an object if there is none; whether there was none."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        with self._folder(name, make=True) as (folder, base):
+        with self._directory(name, make=True) as (directory, base):
             try:
-                fd = os.open(base, flags, 0o666, dir_fd=folder)
+                fd = os.open(base, flags, 0o666, dir_fd=directory)
             except FileExistsError:
                 return False
             try:
-                adopt_from_directory(fd, folder)
+                adopt_from_directory(fd, directory)
                 os.write(fd, data)
             finally:
                 os.close(fd)
@@ -69,25 +69,25 @@ class DirectoryStore:
 
     def delete(self, name: str) -> None:
         """Delete an object, if it is there."""
-        with contextlib.suppress(FileNotFoundError), self._folder(name) as (folder, base):
-            os.unlink(base, dir_fd=folder)
+        with contextlib.suppress(FileNotFoundError), self._directory(name) as (directory, base):
+            os.unlink(base, dir_fd=directory)
 
-    def names(self, folder: str = "") -> "set[str]":
-        """The names directly below a folder."""
+    def names(self, directory: str = "") -> "set[str]":
+        """The names directly below a directory."""
         try:
-            with self._folder(f"{folder}/") as (fd, _):
+            with self._directory(f"{directory}/") as (fd, _):
                 return set(os.listdir(fd))
         except FileNotFoundError:
             return set()
 
     @contextlib.contextmanager
-    def _folder(self, name: str, *, make: bool = False) -> "Iterator[tuple[int, str]]":
-        """A descriptor of the folder of an object, and its name there; no link is followed."""
+    def _directory(self, name: str, *, make: bool = False) -> "Iterator[tuple[int, str]]":
+        """A descriptor of the directory of an object, and its name there; no link is followed."""
         if make:
             os.makedirs(self._path, exist_ok=True)
         path, _, base = name.rpartition("/")
-        with open_directory(self._path) as root, open_below(root, path, make=make) as folder:
-            yield folder, base
+        with open_directory(self._path) as root, open_below(root, path, make=make) as directory:
+            yield directory, base
 
 
 class BucketStore:
@@ -154,12 +154,12 @@ class BucketStore:
         with contextlib.suppress(AbsentError), self._errors():
             self._obstore.delete(self._store, name)
 
-    def names(self, folder: str = "") -> "set[str]":
-        """The names directly below a folder."""
+    def names(self, directory: str = "") -> "set[str]":
+        """The names directly below a directory."""
         names: set[str] = set()
-        prefix = f"{folder}/" if folder else None
+        prefix = f"{directory}/" if directory else None
         with self._errors():
-            listed = 0  # names of other folders and repeated ones count, too
+            listed = 0  # names of other directories and repeated ones count, too
             for page in self._obstore.list(self._store, prefix, chunk_size=1000):
                 for meta in page:
                     name = meta["path"][len(prefix or "") :]

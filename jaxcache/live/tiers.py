@@ -207,9 +207,9 @@ class Tiers:
         """Fetch the keys of the last run that are not here, several at a time."""
         text = None
         with contextlib.suppress(OSError):
-            *folders, name = self._run_file.split("/")[1:]
-            with own_directory_of(self._directory.root, *folders, make=False) as folder:
-                text = read_file(name, _MAX_RUN_BYTES, folder=folder)
+            *directories, name = self._run_file.split("/")[1:]
+            with own_directory_of(self._directory.root, *directories, make=False) as directory:
+                text = read_file(name, _MAX_RUN_BYTES, directory=directory)
         for tier in self._tiers:
             if text is None:
                 text = tier.read(self._run_file, limit=_MAX_RUN_BYTES)
@@ -248,8 +248,8 @@ class Tiers:
             if tier.writable:
                 tier.prepare()
                 word = _REPLACE if replacing or (tier.url, key) in self.refusals else b""
-                with contextlib.suppress(OSError), self._spool(tier) as folder:
-                    write_whole(folder, key, word)
+                with contextlib.suppress(OSError), self._spool(tier) as directory:
+                    write_whole(directory, key, word)
 
     def upload(self, key: str) -> None:
         """Queue an entry for each writable tier; where the queue is full, its marker waits."""
@@ -309,8 +309,8 @@ class Tiers:
             self._counters.count("rotten")
             decoded = None
         if data is not None and decoded is not None:
-            with self._spool(tier) as folder:
-                replace = read_file(key, _MAX_MARKER_BYTES, folder=folder) == _REPLACE
+            with self._spool(tier) as directory:
+                replace = read_file(key, _MAX_MARKER_BYTES, directory=directory) == _REPLACE
             name = key + CACHE_SUFFIX
             if self._signatures is not None and not self._signatures.sign(
                 tier, name, decoded.digest()
@@ -322,11 +322,11 @@ class Tiers:
             self.refusals.replace(tier.url, key)
             self._counters.count("uploaded")
             self._counters.add("uploaded_bytes", len(data))
-        with self._spool(tier) as folder:
-            _remove_marker(folder, key)
+        with self._spool(tier) as directory:
+            _remove_marker(directory, key)
 
     def _spool(self, tier: Tier) -> "contextlib.AbstractContextManager[int]":
-        """A descriptor of the folder with the markers of a tier."""
+        """A descriptor of the directory with the markers of a tier."""
         return own_directory_of(self._directory.root, "live", "spool", spool_name(tier.url))
 
     def pending(self) -> "set[str]":
@@ -334,8 +334,8 @@ class Tiers:
         keys: set[str] = set()
         for tier in self._tiers:
             if tier.writable:
-                with contextlib.suppress(OSError), self._spool(tier) as folder:
-                    keys.update(filter(is_key, os.listdir(folder)))
+                with contextlib.suppress(OSError), self._spool(tier) as directory:
+                    keys.update(filter(is_key, os.listdir(directory)))
         return keys
 
     def _resume(self) -> None:
@@ -343,8 +343,8 @@ class Tiers:
         if self._closed:
             return
         if self._resumer < 0:
-            with own_directory_of(self._directory.root, "live", "spool") as folder:
-                fd, _ = open_lock(folder, "lock")
+            with own_directory_of(self._directory.root, "live", "spool") as directory:
+                fd, _ = open_lock(directory, "lock")
             if not try_lock_where_possible(fd):
                 os.close(fd)
                 return
@@ -352,15 +352,15 @@ class Tiers:
         for tier in self._tiers:
             if not tier.can_write():
                 continue
-            with self._spool(tier) as folder:
-                for key in filter(is_key, os.listdir(folder)):
+            with self._spool(tier) as directory:
+                for key in filter(is_key, os.listdir(directory)):
                     if self._queue.full():
                         return
                     if os.path.exists(self._directory.path(key)):
                         self._offer(tier, key)
                     else:  # it is gone, or about to be written
                         with contextlib.suppress(OSError):
-                            _remove_marker(folder, key, unless_young=True)
+                            _remove_marker(directory, key, unless_young=True)
 
     def abandon(self) -> None:
         """End the connections of this process; a forked child has those of its parent, too."""
@@ -416,12 +416,12 @@ class Tiers:
         if not keys or set(keys) == set(self._last_run):
             return
         data = "\n".join(keys).encode()
-        *folders, name = self._run_file.split("/")[1:]
+        *directories, name = self._run_file.split("/")[1:]
         with (
             contextlib.suppress(OSError),
-            own_directory_of(self._directory.root, *folders) as folder,
+            own_directory_of(self._directory.root, *directories) as directory,
         ):
-            write_whole(folder, name, data)
+            write_whole(directory, name, data)
         self._write_to_tiers(self._run_file, data, deadline)
 
     def _write_to_tiers(self, name: str, data: bytes, deadline: float) -> None:
@@ -431,18 +431,18 @@ class Tiers:
                 tier.write(name, data, replace=True, limit_seconds=left_seconds)
 
 
-def _remove_marker(folder: int, key: str, *, unless_young: bool = False) -> None:
+def _remove_marker(directory: int, key: str, *, unless_young: bool = False) -> None:
     """Remove the marker of an entry; a file that is none stays.
 
     Raises:
         OSError
     """
     if unless_young:
-        status = os.stat(key, dir_fd=folder, follow_symlinks=False)
+        status = os.stat(key, dir_fd=directory, follow_symlinks=False)
         if time.time() - status.st_mtime <= _RESUME_SECONDS:
             return
-    if read_file(key, _MAX_MARKER_BYTES, folder=folder) in (b"", _REPLACE):
-        os.unlink(key, dir_fd=folder)
+    if read_file(key, _MAX_MARKER_BYTES, directory=directory) in (b"", _REPLACE):
+        os.unlink(key, dir_fd=directory)
 
 
 def _signatures(settings: Any) -> Any:

@@ -1,7 +1,7 @@
 """Record uses and compile times in the cache's ledger, and read back what an eviction needs.
 
-The ledger is a folder of segments, ``.jaxcache/ledger/<time_ns>-<16 hex>.jsonl``, each written once
-and whole; each line is one event with ``key``, ``kind`` and ``at_ns`` (docs/ledger.md).
+The ledger is a directory of segments, ``.jaxcache/ledger/<time_ns>-<16 hex>.jsonl``, each written
+once and whole; each line is one event with ``key``, ``kind`` and ``at_ns`` (docs/ledger.md).
 """
 
 import contextlib
@@ -117,8 +117,8 @@ class UseLog:
             return
         lines = b"".join(json.dumps(e, separators=(",", ":")).encode() + b"\n" for e in events)
         name = f"{time.time_ns():020d}-{os.urandom(8).hex()}.jsonl"
-        with own_directory_of(self._root, "ledger") as folder:
-            write_whole(folder, name, lines)
+        with own_directory_of(self._root, "ledger") as directory:
+            write_whole(directory, name, lines)
 
 
 def compact(root: str) -> None:
@@ -129,33 +129,33 @@ def compact(root: str) -> None:
     Raises:
         OSError: the directory cannot be read or changed.
     """
-    with own_directory_of(root, "ledger", make=False) as folder:
+    with own_directory_of(root, "ledger", make=False) as directory:
         now_ns = time.time_ns()
-        listed = os.listdir(folder)
+        listed = os.listdir(directory)
         names = [n for n in listed if n.endswith(".jsonl") and not is_open(n, now_ns)]
         if sum(not is_compacted(n) for n in names) <= COMPACT_ABOVE:
             return
         with contextlib.suppress(OSError):  # of a compaction that was interrupted
-            remove_if_abandoned(folder, _COMPACT_LOCK)
-        with locked_name(folder, _COMPACT_LOCK):
-            segments = list(_own_segments(folder, names))
+            remove_if_abandoned(directory, _COMPACT_LOCK)
+        with locked_name(directory, _COMPACT_LOCK):
+            segments = list(_own_segments(directory, names))
             if sum(not is_compacted(s.name) for s in segments) <= COMPACT_ABOVE:
                 return
             present = {
                 n[: -len(CACHE_SUFFIX)] for n in os.listdir(root) if n.endswith(CACHE_SUFFIX)
             }
             name, data = merge_uses(segments, present)
-            write_whole(folder, name, data)
+            write_whole(directory, name, data)
             for segment in segments:
-                os.unlink(segment.name, dir_fd=folder)
+                os.unlink(segment.name, dir_fd=directory)
 
 
-def _own_segments(folder: int, names: "list[str]") -> "Iterator[Lines]":
+def _own_segments(directory: int, names: "list[str]") -> "Iterator[Lines]":
     """Read segments of this user, as many as fit into a moment's work."""
     size_bytes = 0
     for name in sorted(names):
         try:
-            data, status = read_entry(name, _MAX_COMPACTED_BYTES, folder=folder)
+            data, status = read_entry(name, _MAX_COMPACTED_BYTES, directory=directory)
         except OSError:
             continue  # too large, or compacted meanwhile
         size_bytes += len(data)
@@ -257,10 +257,10 @@ def _events(root: str, *, word: bytes) -> "Iterator[tuple[dict[str, Any], bool]]
 
 def _segments(root: str) -> "Iterator[tuple[bytes, int]]":
     """Yield content and owner of each segment that can be read, the oldest first."""
-    with contextlib.suppress(OSError), own_directory_of(root, "ledger", make=False) as folder:
-        for name in sorted(n for n in os.listdir(folder) if n.endswith(".jsonl")):
+    with contextlib.suppress(OSError), own_directory_of(root, "ledger", make=False) as directory:
+        for name in sorted(n for n in os.listdir(directory) if n.endswith(".jsonl")):
             try:
-                data, status = read_entry(name, _MAX_SEGMENT_BYTES, folder=folder)
+                data, status = read_entry(name, _MAX_SEGMENT_BYTES, directory=directory)
             except OSError:
                 continue
             yield data, status.st_uid

@@ -30,7 +30,7 @@ def check_location(location: str) -> None:
         raise UsageError(
             f"{location} is not a URL: after {scheme}: come two slashes",
             code="bad-url",
-            hint=f"write {scheme}://{path or 'BUCKET/FOLDER'}, or ./{location} for a directory",
+            hint=f"write {scheme}://{path or 'BUCKET/PREFIX'}, or ./{location} for a directory",
         )
 
 
@@ -65,7 +65,7 @@ def find_store(location: str) -> "Store | None":
 
 
 def cannot_make(path: str) -> str | None:
-    """The reason why a path cannot be made, its missing folders included; None if it can."""
+    """The reason why a path cannot be made, its missing directories included; None if it can."""
     above = os.path.dirname(os.path.abspath(path))
     while not os.path.lexists(above):
         above = os.path.dirname(above)

@@ -118,7 +118,7 @@ def check_name(name: str) -> str:
 
 @runtime_checkable
 class Store(Protocol):
-    """A flat place of named bytes with a few sub-folders, local or remote."""
+    """A flat place of named bytes with a few sub-directories, local or remote."""
 
     @property
     def url(self) -> str:
@@ -141,17 +141,17 @@ class Store(Protocol):
         """The place itself, for its owner and permissions; None where a store has neither."""
 
     def list(self, prefix: str = "", *, start: str = "") -> Iterator[FileInfo]:
-        """Yield what lies directly in the root, or in the folder ``prefix``, unsorted.
+        """Yield what lies directly in the root, or in the directory ``prefix``, unsorted.
 
-        Yields nothing where the folder does not exist.
+        Yields nothing where the directory does not exist.
 
         Args:
-            start: only names (inside the folder) that begin like this. A remote store that lists
+            start: only names (inside the directory) that begin like this. A remote store that lists
                 in order then asks for that stretch alone.
         """
 
     def walk(self, prefix: str) -> Iterator[FileInfo]:
-        """Yield every file and link below the folder ``prefix``, at any depth."""
+        """Yield every file and link below the directory ``prefix``, at any depth."""
 
     def info(self, name: str) -> FileInfo:
         """Look at one name again.
@@ -234,7 +234,7 @@ class Store(Protocol):
         """
 
     def rename(self, name: str, new_name: str, *, replace: bool = False) -> None:
-        """Move a file inside the store, atomically, making folders as needed.
+        """Move a file inside the store, atomically, making directories as needed.
 
         Raises:
             ExistsError: ``new_name`` is taken, and not to be replaced.

@@ -48,7 +48,7 @@ class _Unnamed(NamedTuple):
     """A file of :meth:`LocalStore.write_many` that has no name yet."""
 
     file: NewFile
-    folder: int
+    directory: int
     temp: str
     fd: int
 
@@ -101,7 +101,7 @@ class LocalStore:
     def list(self, prefix: str = "", *, start: str = "") -> Iterator[FileInfo]:
         lead = f"{check_name(prefix.rstrip('/'))}/" if prefix else ""
         try:
-            with self.folder(lead) as fd, os.scandir(fd) as names:
+            with self.directory(lead) as fd, os.scandir(fd) as names:
                 for item in names:
                     if start and not item.name.startswith(start):
                         continue
@@ -115,13 +115,13 @@ class LocalStore:
                 raise no_cache(self.path / lead, error) from error
 
     def walk(self, prefix: str) -> Iterator[FileInfo]:
-        """Yield every file and link below a folder; unreadable folders are left out."""
-        folders = [prefix]
-        while folders:
+        """Yield every file and link below a directory; unreadable directories are left out."""
+        directories = [prefix]
+        while directories:
             with contextlib.suppress(NoCacheError):
-                for info in self.list(folders.pop()):
+                for info in self.list(directories.pop()):
                     if info.type == "dir":
-                        folders.append(info.name)
+                        directories.append(info.name)
                     else:
                         yield info
 
@@ -169,11 +169,11 @@ class LocalStore:
                 yield data
 
     def open(self, name: str) -> BinaryIO:
-        with name_errors(name), self._parent(name) as (folder, base):
+        with name_errors(name), self._parent(name) as (directory, base):
             try:
-                fd = os.open(base, _READ_FLAGS | _NOATIME, dir_fd=folder)
+                fd = os.open(base, _READ_FLAGS | _NOATIME, dir_fd=directory)
             except PermissionError:  # not ours: O_NOATIME is refused
-                fd = os.open(base, _READ_FLAGS, dir_fd=folder)
+                fd = os.open(base, _READ_FLAGS, dir_fd=directory)
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
             raise StoreError(name, "not a regular file", code="not-a-file")
@@ -202,41 +202,43 @@ class LocalStore:
         mtime_ns: int | None = None,
         replace: bool = True,
     ) -> FileInfo:
-        with name_errors(name), self._parent(name, make=True) as (folder, base):
+        with name_errors(name), self._parent(name, make=True) as (directory, base):
             dates = Dates(mtime_ns, mtime_ns)
-            with new_file(folder, chunks, dates, like=folder) as (temp, fd):
+            with new_file(directory, chunks, dates, like=directory) as (temp, fd):
                 if replace:
-                    os.replace(temp, base, src_dir_fd=folder, dst_dir_fd=folder)
+                    os.replace(temp, base, src_dir_fd=directory, dst_dir_fd=directory)
                 else:
-                    move_to_new_name(folder, temp, folder, base)
+                    move_to_new_name(directory, temp, directory, base)
                 info = file_info(name, os.fstat(fd))
-            sync_directory(folder)
+            sync_directory(directory)
         return info
 
     def write_many(self, files: Sequence[NewFile]) -> Iterator[FileInfo | StoreError]:
-        """Write all, then sync all, then name them, and then sync each folder once."""
-        folders: dict[str, int] = {}
+        """Write all, then sync all, then name them, and then sync each directory once."""
+        directories: dict[str, int] = {}
         with contextlib.ExitStack() as opened:
-            new_files = [or_error(partial(self._make, file, folders, opened)) for file in files]
+            new_files = [or_error(partial(self._make, file, directories, opened)) for file in files]
             synced = [or_error(partial(_sync, new)) for new in new_files]
             named = [or_error(partial(self._name, new)) for new in synced]
-            for folder in folders.values():
-                sync_directory(folder)
+            for directory in directories.values():
+                sync_directory(directory)
         yield from named
 
     def _make(
-        self, file: NewFile, folders: dict[str, int], opened: contextlib.ExitStack
+        self, file: NewFile, directories: dict[str, int], opened: contextlib.ExitStack
     ) -> "_Unnamed":
         """Write a file of :meth:`write_many` under a temporary name."""
         if file.expected is not None:
             return _Unnamed(file, -1, "", -1)
         path = check_name(file.name).rpartition("/")[0]
         with name_errors(file.name):
-            if path not in folders:
-                folders[path] = opened.enter_context(self.folder(path, make=True))
+            if path not in directories:
+                directories[path] = opened.enter_context(self.directory(path, make=True))
             dates = Dates(file.mtime_ns, file.mtime_ns)
-            new = new_file(folders[path], file.chunks, dates, like=folders[path], durable=False)
-            return _Unnamed(file, folders[path], *opened.enter_context(new))
+            new = new_file(
+                directories[path], file.chunks, dates, like=directories[path], durable=False
+            )
+            return _Unnamed(file, directories[path], *opened.enter_context(new))
 
     def _name(self, new: "_Unnamed | StoreError") -> FileInfo:
         """Give a file of :meth:`write_many` its name."""
@@ -248,9 +250,9 @@ class LocalStore:
         base = name.rpartition("/")[2]
         with name_errors(name):
             if replace:
-                os.replace(new.temp, base, src_dir_fd=new.folder, dst_dir_fd=new.folder)
+                os.replace(new.temp, base, src_dir_fd=new.directory, dst_dir_fd=new.directory)
             else:
-                move_to_new_name(new.folder, new.temp, new.folder, base)
+                move_to_new_name(new.directory, new.temp, new.directory, base)
             return file_info(name, os.fstat(new.fd))
 
     def rewrite(
@@ -263,7 +265,7 @@ class LocalStore:
         guard: contextlib.AbstractContextManager[None] | None = None,
     ) -> FileInfo:
         dates = Dates(expected.atime_ns, expected.mtime_ns if mtime_ns is None else mtime_ns)
-        with name_errors(name), self._parent(name) as (folder, base):
+        with name_errors(name), self._parent(name) as (directory, base):
             try:
                 old = self.open(name)
             except StoreError as error:
@@ -272,7 +274,7 @@ class LocalStore:
                 raise ChangedError(name) from error
             with (
                 old,
-                new_file(folder, chunks, dates, like=old.fileno()) as (temp, fd),
+                new_file(directory, chunks, dates, like=old.fileno()) as (temp, fd),
                 guard or contextlib.nullcontext(),
             ):
                 like = file_info(name, os.fstat(old.fileno()))
@@ -282,26 +284,26 @@ class LocalStore:
                     unchanged = False
                 if not unchanged:
                     raise ChangedError(name)
-                os.replace(temp, base, src_dir_fd=folder, dst_dir_fd=folder)
+                os.replace(temp, base, src_dir_fd=directory, dst_dir_fd=directory)
                 info = file_info(name, os.fstat(fd))
-            sync_directory(folder)
+            sync_directory(directory)
         return info
 
     def rename(self, name: str, new_name: str, *, replace: bool = False) -> None:
         with (
             name_errors(new_name),
-            self._parent(new_name, make=True) as (to_folder, to_base),
+            self._parent(new_name, make=True) as (to_directory, to_base),
             name_errors(name),
-            self._parent(name) as (from_folder, from_base),
+            self._parent(name) as (from_directory, from_base),
         ):
             if replace:
-                os.replace(from_base, to_base, src_dir_fd=from_folder, dst_dir_fd=to_folder)
+                os.replace(from_base, to_base, src_dir_fd=from_directory, dst_dir_fd=to_directory)
             else:
                 try:
-                    move_to_new_name(from_folder, from_base, to_folder, to_base)
+                    move_to_new_name(from_directory, from_base, to_directory, to_base)
                 except FileExistsError as error:
                     raise ExistsError(new_name) from error
-            sync_directory(to_folder)
+            sync_directory(to_directory)
 
     def delete(self, name: str, *, expected: FileInfo | None = None) -> bool:
         try:
@@ -313,8 +315,8 @@ class LocalStore:
                 except OSError as error:
                     raise file_error(name, error) from error
                 return True
-            with name_errors(name), self._parent(name) as (folder, base):
-                os.unlink(base, dir_fd=folder)
+            with name_errors(name), self._parent(name) as (directory, base):
+                os.unlink(base, dir_fd=directory)
         except MissingError:
             return False
         return True
@@ -324,8 +326,8 @@ class LocalStore:
 
     def delete_abandoned(self, name: str) -> bool:
         try:
-            with name_errors(name), self._parent(name) as (folder, base):
-                return remove_if_abandoned(folder, base)
+            with name_errors(name), self._parent(name) as (directory, base):
+                return remove_if_abandoned(directory, base)
         except StoreError:
             return False
 
@@ -333,8 +335,8 @@ class LocalStore:
     def hold(self, name: str) -> Iterator[None]:
         with contextlib.ExitStack() as held:
             with name_errors(name):
-                folder, base = held.enter_context(self._parent(name, make=True))
-                held.enter_context(locked_name(folder, base))
+                directory, base = held.enter_context(self._parent(name, make=True))
+                held.enter_context(locked_name(directory, base))
             yield
 
     @contextlib.contextmanager
@@ -352,19 +354,19 @@ class LocalStore:
 
     @contextlib.contextmanager
     def _parent(self, name: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
-        """Open the folder that holds ``name``; give its descriptor and the last part."""
-        folder, _, base = check_name(name).rpartition("/")
-        with self.folder(folder, make=make) as fd:
+        """Open the directory that holds ``name``; give its descriptor and the last part."""
+        directory, _, base = check_name(name).rpartition("/")
+        with self.directory(directory, make=make) as fd:
             yield fd, base
 
     @contextlib.contextmanager
-    def folder(self, folder: str, *, make: bool = False) -> Iterator[int]:
-        """Open a folder part by part, so that no link on the way is followed.
+    def directory(self, directory: str, *, make: bool = False) -> Iterator[int]:
+        """Open a directory part by part, so that no link on the way is followed.
 
         Raises:
             OSError
         """
-        with open_below(self._fd, folder, make=make) as fd:
+        with open_below(self._fd, directory, make=make) as fd:
             yield fd
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def index_directory() -> "Path":
-    """Return the folder of the indexes: ``$XDG_CACHE_HOME/jaxcache/index``."""
+    """Return the directory of the indexes: ``$XDG_CACHE_HOME/jaxcache/index``."""
     from pathlib import Path  # which a completion does without
 
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")

@@ -195,12 +195,12 @@ def describe_comparison(comparison: Comparison) -> str:
 
 
 def _of_path(difference: Difference) -> str:
-    """Return the paths from the first folder that differs; one that is long is cut."""
+    """Return the paths from the first directory that differs; one that is long is cut."""
     values = [v for v in (difference.left, difference.right) if v]
     parts = [v.split("/") for v in values]
     shared = 0
     if len(parts) > 1 and all(v.startswith("/") for v in values):
-        # Not the last folder: what lies in the other path shows as ``jax → jax/new``.
+        # Not the last directory: what lies in the other path shows as ``jax → jax/new``.
         most = min(map(len, parts)) - 1
         shared = next((n for n in range(most) if len({p[n] for p in parts}) > 1), most)
     paths = (_cut("/".join(p[shared:])) for p in parts)

@@ -36,8 +36,8 @@ def socket_directory() -> "tempfile.TemporaryDirectory[str]":
 class EventServer:
     """A listening socket, and one queue for what every connection sends."""
 
-    def __init__(self, folder: str) -> None:
-        self.address = os.path.join(folder, "events")
+    def __init__(self, directory: str) -> None:
+        self.address = os.path.join(directory, "events")
         self._server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._server.bind(self.address)
         self._server.listen(64)

@@ -122,8 +122,8 @@ def run_listening(
         UsageError: ``cannot-run`` where a command cannot be started.
     """
     with (
-        socket_directory() as folder,
-        EventServer(folder) as inbox,
+        socket_directory() as directory,
+        EventServer(directory) as inbox,
         HookConnections(inbox.address) as presence,
     ):
         crew = _Processes(

@@ -91,13 +91,13 @@ class WarmProgram:
 
 
 def read_programs(path: str) -> list[WarmProgram]:
-    """Read a warm list; scripts and functions run in the folder of the list.
+    """Read a warm list; scripts and functions run in the directory of the list.
 
     Raises:
         UsageError: ``bad-list`` where the file cannot be read or says something else.
     """
     document = _read_toml(path)
-    folder = os.path.dirname(os.path.abspath(path))
+    directory = os.path.dirname(os.path.abspath(path))
     programs: list[WarmProgram] = []
     for kind, types, read in (
         ("script", _SCRIPT, _read_script),
@@ -109,7 +109,7 @@ def read_programs(path: str) -> list[WarmProgram]:
         for number, table in enumerate(tables):
             place = f"[[{kind}]] number {number + 1}"
             check_fields(table, types, place)
-            programs += _on_platforms(read(table, place), table, folder)
+            programs += _on_platforms(read(table, place), table, directory)
     if not programs:
         raise UsageError(f"{path} names no [[script]] and no [[function]]", code="bad-list")
     return programs
@@ -148,17 +148,17 @@ def _read_function(table: Mapping[str, Any], place: str) -> WarmProgram:
 
 
 def _on_platforms(
-    program: WarmProgram, table: Mapping[str, Any], folder: str
+    program: WarmProgram, table: Mapping[str, Any], directory: str
 ) -> Iterator[WarmProgram]:
     """The program with what scripts and functions have in common, once for each platform."""
     python = table.get("python")
     if python and os.sep in python:
-        python = os.path.join(folder, python)
+        python = os.path.join(directory, python)
     for platform in table.get("platforms") or [None]:
         yield replace(
             program,
             env={str(k): str(v) for k, v in table.get("env", {}).items()},
-            cwd=folder,
+            cwd=directory,
             python=python,
             platform=None if platform is None else str(platform),
             devices=table.get("devices"),

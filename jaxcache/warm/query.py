@@ -86,19 +86,25 @@ def probing(python: str | None, environment: Mapping[str, str]) -> Iterator[Call
         NoJaxError: no such Python.
     """
     python = find_python(python)
-    with scratch_directory("probe") as folder:
+    with scratch_directory("probe") as directory:
         env = {
             **environment,
-            "JAX_COMPILATION_CACHE_DIR": folder,
+            "JAX_COMPILATION_CACHE_DIR": directory,
             **LIFTED,
             "PYTHONDONTWRITEBYTECODE": "1",
         }
         env.pop("JAX_COMPILATION_CACHE_MAX_SIZE", None)
         child = Child(
-            python, "probe", deed="was asked", env=env, cwd=folder, folder=folder, aside=True
+            python,
+            "probe",
+            deed="was asked",
+            env=env,
+            cwd=directory,
+            directory=directory,
+            aside=True,
         )
         try:
-            yield lambda: _read_host(child, python, folder)
+            yield lambda: _read_host(child, python, directory)
         finally:
             child.stop()
 
@@ -113,9 +119,9 @@ def probe_host(python: str | None, environment: Mapping[str, str]) -> Host:
         return answer()
 
 
-def _read_host(child: Child, python: str, folder: str) -> Host:
+def _read_host(child: Child, python: str, directory: str) -> Host:
     answer = take_answers(child, python, _PROBE_SECONDS)
-    store = LocalStore(folder)
+    store = LocalStore(directory)
     exported = write_stream(store, plan_export(store, now_ns=0), level=1)
     exported.stream.close()
     items = exported.manifest.items

@@ -24,13 +24,13 @@ _SECONDS_DIGITS = 3
 
 @dataclass(frozen=True, slots=True)
 class RecordingDirectory:
-    """The folder into which the listener puts modules and options, and its instructions.
+    """The directory into which the listener puts modules and options, and its instructions.
 
     Args:
         collect: answer modules of more operations with zeros; None to run everything.
     """
 
-    folder: Path
+    directory: Path
     path: str
     """The recipe to write."""
     collect: int | None = None
@@ -38,7 +38,7 @@ class RecordingDirectory:
     @property
     def environment(self) -> dict[str, str]:
         """Variables that make the listener record."""
-        env = {"JAXCACHE_RECORD": str(self.folder)}
+        env = {"JAXCACHE_RECORD": str(self.directory)}
         return env if self.collect is None else {**env, "JAXCACHE_COLLECT": str(self.collect)}
 
     def save(
@@ -60,7 +60,7 @@ class RecordingDirectory:
         if not recipe.requests:
             return 0, [*recipe.notes, f"nothing was recorded, so {self.path} was not written"]
         write_file(
-            self.path, encode_recipe(recipe, lambda digest: (self.folder / digest).read_bytes())
+            self.path, encode_recipe(recipe, lambda digest: (self.directory / digest).read_bytes())
         )
         stubbed = sum(r.stubbed for r in recipe.requests)
         stubs = f", {stubbed} of them only collected" if stubbed else ""
@@ -76,7 +76,7 @@ class RecordingDirectory:
         for place, begun in recorder.recorded.items():
             recorded = begun.recorded
             if recorded and all(
-                (self.folder / name).is_file() for name in (recorded.bytecode, recorded.options)
+                (self.directory / name).is_file() for name in (recorded.bytecode, recorded.options)
             ):
                 environment = _environment(recorder, begun.process, recorded)
                 if environment not in environments:
@@ -173,7 +173,7 @@ def _fold(same: Sequence[Request]) -> Request:
 def open_recording(
     path: str | None, collect: int | None = None
 ) -> Iterator[RecordingDirectory | None]:
-    """Give a folder to record into, or None where there is no recipe to write, or no room for one.
+    """Give a directory to record into; None where no recipe is written, or no room is left.
 
     Args:
         collect: see :class:`RecordingDirectory`.
@@ -194,6 +194,6 @@ def open_recording(
     with contextlib.ExitStack() as stack:
         recording = None
         with contextlib.suppress(JaxcacheError):  # the program runs all the same
-            folder = stack.enter_context(scratch_directory("record"))
-            recording = RecordingDirectory(Path(folder), path, collect)
+            directory = stack.enter_context(scratch_directory("record"))
+            recording = RecordingDirectory(Path(directory), path, collect)
         yield recording

@@ -93,8 +93,8 @@ def _compile_ahead(
     """
     from jaxcache.warm.compiling.run import compile_recipe
 
-    with scratch_directory("ahead") as folder:
-        recipe = os.path.join(folder, "program.recipe")
+    with scratch_directory("ahead") as directory:
+        recipe = os.path.join(directory, "program.recipe")
         run_options = {"record": recipe, "collect": _COLLECTED, "check_contents": False}
         silent = [replace(launch, aside=True, silent=True) for launch in launches]
         collected = _run(silent, options.replace(**run_options), None, RunCallbacks(), LIFTED)

@@ -114,10 +114,10 @@ class FadingStore(LocalStore):
 
 def test_what_cannot_be_read_is_left_out_and_what_is_gone_is_not_missed(tmp_path: Path) -> None:
     cache = copy_of(SMALL, tmp_path / "c")
-    folder = cache / AUTOTUNE_DIR
-    folder.mkdir(exist_ok=True)
+    directory = cache / AUTOTUNE_DIR
+    directory.mkdir(exist_ok=True)
     for name in ("a-gone", "b-there", "c-locked"):
-        (folder / f"{name}.textproto").write_bytes(b"autotuned")
+        (directory / f"{name}.textproto").write_bytes(b"autotuned")
     store = FadingStore(cache)
     exported = write_stream(store, plan_export(store, now_ns=0))
     exported.stream.close()

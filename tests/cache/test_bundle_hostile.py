@@ -106,7 +106,7 @@ def test_a_forgery_that_lies_about_nothing_is_read(tmp_path: Path) -> None:
 HOSTILE: dict[str, Callable[[dict[str, Any]], object]] = {
     "traversal": lambda d: d["entries"][0].update(key="../x-" + "a" * 64),
     "absolute": lambda d: d["entries"][0].update(key="/etc/x-" + "a" * 64),
-    "folder": lambda d: d["entries"][0].update(key="a/x-" + "a" * 64),
+    "directory": lambda d: d["entries"][0].update(key="a/x-" + "a" * 64),
     "hidden": lambda d: d["entries"][0].update(key=".x-" + "a" * 64),
     "control": lambda d: d["entries"][0].update(key="\x1b[2J-" + "a" * 64),
     "nul": lambda d: d["entries"][0].update(key="x\0-" + "a" * 64),
@@ -120,7 +120,7 @@ HOSTILE: dict[str, Callable[[dict[str, Any]], object]] = {
     "side traversal": lambda d: d["files"].append(
         side("xla_gpu_per_fusion_autotune_cache_dir/../../x")
     ),
-    "side folder": lambda d: d["files"].append(
+    "side directory": lambda d: d["files"].append(
         side("xla_gpu_per_fusion_autotune_cache_dir/a/b/c/d")
     ),
     "twice": lambda d: (d["entries"].append(forged_entry("jit_f", b"")),),

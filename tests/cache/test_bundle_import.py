@@ -94,7 +94,7 @@ def test_atimes_come_where_the_cache_has_them(tmp_path: Path) -> None:
         assert len(entry.with_name(entry.name[:-6] + "-atime").read_bytes()) == 8
 
 
-def test_links_and_folders_in_the_way_stay(tmp_path: Path) -> None:
+def test_links_and_directories_in_the_way_stay(tmp_path: Path) -> None:
     names = [p.name for p in sorted(SMALL.glob("*-cache"))]
     cache, outside = tmp_path / "c", tmp_path / "outside"
     cache.mkdir()
@@ -124,19 +124,19 @@ def test_a_name_that_differs_in_case_only_is_not_written_beside_the_other(tmp_pa
     assert list(cache.glob("*-cache")) == [other]
 
 
-def test_a_linked_side_folder_is_not_followed(tmp_path: Path) -> None:
+def test_a_linked_side_directory_is_not_followed(tmp_path: Path) -> None:
     source, cache, outside = tmp_path / "s", tmp_path / "c", tmp_path / "outside"
-    folder = "xla_gpu_per_fusion_autotune_cache_dir"
-    (source / folder).mkdir(parents=True)
-    (source / folder / "x.textproto").write_bytes(b"tuned")
+    directory = "xla_gpu_per_fusion_autotune_cache_dir"
+    (source / directory).mkdir(parents=True)
+    (source / directory / "x.textproto").write_bytes(b"tuned")
     cache.mkdir()
     outside.mkdir()
-    (cache / folder).symlink_to(outside)
+    (cache / directory).symlink_to(outside)
     done = bring(make_bundle(source), cache)
     assert len(done.failed) == 1
     assert not list(outside.iterdir())
     assert bring(make_bundle(source), tmp_path / "new").written
-    assert (tmp_path / "new" / folder / "x.textproto").read_bytes() == b"tuned"
+    assert (tmp_path / "new" / directory / "x.textproto").read_bytes() == b"tuned"
 
 
 class FullDisk(LocalStore):

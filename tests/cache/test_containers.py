@@ -35,8 +35,8 @@ CACHES = (
 BLOBS = {hashlib.sha256(b).hexdigest(): b for b in (b"module " * 999, b"options", bytes(70_000))}
 
 
-def bundle_of(name: str, folder: Path, level: int) -> bytes:
-    cache = Path(shutil.copytree(CORPUS / name, folder / f"{name}-{level}"))
+def bundle_of(name: str, directory: Path, level: int) -> bytes:
+    cache = Path(shutil.copytree(CORPUS / name, directory / f"{name}-{level}"))
     for path in cache.rglob("*"):
         os.utime(path, ns=(10**18, 10**18))
     store = LocalStore(cache)

@@ -251,10 +251,10 @@ def test_jax_gets_its_lock_while_missing_dates_are_written(tmp_path: Path) -> No
 
 def test_permissions_are_taken_in_the_cache_and_nowhere_else(tmp_path: Path) -> None:
     cache, outside = tmp_path / "cache", tmp_path / "outside"
-    for folder in (cache, outside):
-        folder.mkdir()
-        (folder / "file").touch()
-        for path in (folder, folder / "file"):
+    for place in (cache, outside):
+        place.mkdir()
+        (place / "file").touch()
+        for path in (place, place / "file"):
             path.chmod(0o777)
     (cache / "link").symlink_to(outside)
     (tmp_path / "name").symlink_to(cache)  # as people move a cache to another disk

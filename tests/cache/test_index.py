@@ -168,7 +168,7 @@ def test_stats_count_platforms(cache: Path, tmp_path: Path) -> None:
         assert counted.by_platform == first.by_platform
 
 
-def test_a_folder_that_cannot_be_written_is_no_error(cache: Path, tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_written_is_no_error(cache: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     found, _ = listing(cache, tmp_path / "file" / "i")
     assert found.entries
@@ -179,10 +179,10 @@ def test_a_folder_that_cannot_be_written_is_no_error(cache: Path, tmp_path: Path
 def test_a_damaged_index_counts_as_absent(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    folder = tmp_path_factory.mktemp("index")
+    directory = tmp_path_factory.mktemp("index")
     cache = CORPUS / FOLDERS[1]
-    whole, _ = listing(cache, folder)
-    path = next(folder.iterdir(), None)
+    whole, _ = listing(cache, directory)
+    path = next(directory.iterdir(), None)
     if path is None:
         pytest.skip("the files of a fresh checkout are too young to be indexed")
     good = path.read_bytes()
@@ -198,8 +198,8 @@ def test_a_damaged_index_counts_as_absent(
     else:
         bad = bytearray(data.draw(st.binary(max_size=200)))
     path.write_bytes(bad)
-    assert len(Index.load(folder, str(cache), now_ns=time.time_ns())) == 0
-    again, _ = listing(cache, folder)
+    assert len(Index.load(directory, str(cache), now_ns=time.time_ns())) == 0
+    again, _ = listing(cache, directory)
     used = {e.key: e.last_used_ns for e in whole.entries}  # reading may have moved the atime
     assert [replace(e, last_used_ns=used[e.key]) for e in again.entries] == list(whole.entries)
 

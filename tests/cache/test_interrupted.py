@@ -243,9 +243,9 @@ def test_a_stopped_command_that_changes_the_keys_is_not_waited_for_for_ever(
 
 
 def test_the_next_writer_removes_what_a_killed_one_left_beside(cache: Path, tmp_path: Path) -> None:
-    for folder in ("index", "trust", "out"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / LEFT).write_bytes(b"half")
+    for directory in ("index", "trust", "out"):
+        (tmp_path / directory).mkdir()
+        (tmp_path / directory / LEFT).write_bytes(b"half")
     write_checked(tmp_path / "index" / "a.idx", b"magic\n", [b"bo", b"dy"])
     assert read_checked(tmp_path / "index" / "a.idx", b"magic\n") == b"body"
     add_trusted(tmp_path / "trust", "me", base64.b64encode(bytes(32)).decode())

@@ -134,18 +134,18 @@ def test_facts_of_the_wrong_type_are_left_out(tmp_path: Path) -> None:
 
 def test_a_damaged_segment_hides_no_other(tmp_path: Path) -> None:
     append(open_store(str(tmp_path)), [Event(KEY, HIT, 1)])
-    folder = tmp_path / LEDGER_DIR
-    (folder / "0-big.jsonl").write_bytes(b"")
-    with (folder / "0-big.jsonl").open("r+b") as file:
+    directory = tmp_path / LEDGER_DIR
+    (directory / "0-big.jsonl").write_bytes(b"")
+    with (directory / "0-big.jsonl").open("r+b") as file:
         file.truncate(MAX_SEGMENT_BYTES + 1)
-    (folder / "0-link.jsonl").symlink_to("/etc/passwd")
-    (folder / "0-dir.jsonl").mkdir()
+    (directory / "0-link.jsonl").symlink_to("/etc/passwd")
+    (directory / "0-dir.jsonl").mkdir()
     ledger = load(tmp_path)
     assert ledger.damaged == 1 and list(ledger) == [KEY]
 
 
 def test_a_cache_that_cannot_be_written_learns_nothing(tmp_path: Path) -> None:
-    (tmp_path / ".jaxcache").write_text("a file where the folder should be")
+    (tmp_path / ".jaxcache").write_text("a file where the directory should be")
     store = open_store(str(tmp_path))
     assert not append(store, [Event(KEY, HIT, 1)])
     assert not load(tmp_path)
@@ -283,7 +283,7 @@ def test_facts_of_keys_that_are_gone_do_not_pile_up_but_pins_stay(tmp_path: Path
     assert len(ledger) < 1100 and {"pinned", KEY, f"jit_g-{4999:064x}"} <= set(ledger)
 
 
-def test_digests_of_files_in_folders_stay_while_the_files_are_there(tmp_path: Path) -> None:
+def test_digests_of_files_in_directories_stay_while_the_files_are_there(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     kernel, gone = (f"ab/c{letter * 51}.main.so" for letter in "xy")
     store.write(kernel, [b"code"])
@@ -297,12 +297,12 @@ def test_digests_of_files_in_folders_stay_while_the_files_are_there(tmp_path: Pa
 
 def test_many_facts_of_one_key_are_read_in_linear_time(tmp_path: Path) -> None:
     def seconds(name: str, count: int) -> float:
-        folder = tmp_path / name
-        (folder / LEDGER_DIR).mkdir(parents=True)
+        directory = tmp_path / name
+        (directory / LEDGER_DIR).mkdir(parents=True)
         lines = (f'{{"key":"k","kind":"x","at_ns":{i},"f{i}":1}}\n' for i in range(count))
-        (folder / LEDGER_DIR / f"1-{'0' * 16}.jsonl").write_text("".join(lines))
+        (directory / LEDGER_DIR / f"1-{'0' * 16}.jsonl").write_text("".join(lines))
         start = time.process_time()
-        assert len(load(folder)) == 1
+        assert len(load(directory)) == 1
         return time.process_time() - start
 
     def least(count: int) -> float:

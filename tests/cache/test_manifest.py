@@ -56,10 +56,10 @@ def test_there_and_back() -> None:
 
 
 def test_names_are_as_long_as_a_file_system_takes() -> None:
-    folder = "xla_gpu_per_fusion_autotune_cache_dir"
+    directory = "xla_gpu_per_fusion_autotune_cache_dir"
     for name, long in (("é" * 127 + "a", False), ("é" * 128, True)):
         assert (check_file_name(name) is not None) == long
-        assert is_side_file(f"{folder}/{name}") == (not long)
+        assert is_side_file(f"{directory}/{name}") == (not long)
 
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

@@ -63,9 +63,9 @@ def test_what_was_changed_counts_for_nothing(tmp_path: Path, spoil: str) -> None
 def test_millions_of_values_are_not_parsed(tmp_path: Path) -> None:
     me = TrustedKey("me", ed25519.Ed25519PrivateKey.generate().public_key().public_bytes_raw())
     store = LocalStore(tmp_path)
-    folder = tmp_path / SIGNATURES_DIR
-    folder.mkdir(parents=True)
-    (folder / "1").write_text(f"[{'[],' * 1_000_000}[]]")
+    directory = tmp_path / SIGNATURES_DIR
+    directory.mkdir(parents=True)
+    (directory / "1").write_text(f"[{'[],' * 1_000_000}[]]")
     tracemalloc.start()
     try:
         assert load_signed(store, [me]) == {}

@@ -21,16 +21,16 @@ ONE, TWO = bytes(range(32)), bytes(32)
 
 def test_keys_are_listed_by_the_names_given_to_them(tmp_path: Path) -> None:
     assert load_trusted(tmp_path) == []
-    folder = tmp_path / "config"
-    add_trusted(folder, "ci", public_key_text(ONE))
-    add_trusted(folder, "me@home", public_key_text(TWO))
-    assert load_trusted(folder) == [TrustedKey("ci", ONE), TrustedKey("me@home", TWO)]
+    directory = tmp_path / "config"
+    add_trusted(directory, "ci", public_key_text(ONE))
+    add_trusted(directory, "me@home", public_key_text(TWO))
+    assert load_trusted(directory) == [TrustedKey("ci", ONE), TrustedKey("me@home", TWO)]
     with pytest.raises(UsageError, match="another key is trusted as ci"):
-        add_trusted(folder, "ci", public_key_text(TWO))
-    assert remove_trusted(folder, "ci") == TrustedKey("ci", ONE)
-    assert load_trusted(folder) == [TrustedKey("me@home", TWO)]
+        add_trusted(directory, "ci", public_key_text(TWO))
+    assert remove_trusted(directory, "ci") == TrustedKey("ci", ONE)
+    assert load_trusted(directory) == [TrustedKey("me@home", TWO)]
     with pytest.raises(JaxcacheError, match="no key is trusted as ci"):
-        remove_trusted(folder, "ci")
+        remove_trusted(directory, "ci")
 
 
 def test_lines_that_are_no_keys_do_not_count(tmp_path: Path) -> None:

@@ -156,8 +156,8 @@ _RUNS = re.compile(r"jaxcache (warm|run)((?: +(?!#)[^\s`|>;&)]+)+)")
 
 def texts() -> Iterator[tuple[str, str]]:
     """(where, text) of every document and example, and of every string of the package."""
-    folders = [REPOSITORY / name for name in ("docs", "examples", "completions", "man")]
-    pages = [p for folder in folders for p in folder.rglob("*") if p.is_file()]
+    directories = [REPOSITORY / name for name in ("docs", "examples", "completions", "man")]
+    pages = [p for directory in directories for p in directory.rglob("*") if p.is_file()]
     for page in [*pages, *REPOSITORY.glob("*.md"), *REPOSITORY.glob("*.yml")]:
         yield page.name, re.sub(r"\\\n *", " ", page.read_text("utf-8", "replace"))
     for module in (REPOSITORY / "jaxcache").rglob("*.py"):

@@ -304,7 +304,7 @@ def test_a_missing_or_damaged_source_is_a_miss(
     data[-20] ^= 1
     damaged.write_bytes(data)
     empty.write_bytes(b"")
-    for source in (tmp_path / "none.jxb", damaged, empty, tmp_path / "no" / "folder"):
+    for source in (tmp_path / "none.jxb", damaged, empty, tmp_path / "no" / "directory"):
         told = step("restore", source)
         assert (told["cache_hit"], told["entries"], bool(told["trouble"])) == (False, 0, True)
         assert names(tmp_path / "job") == set()
@@ -451,12 +451,12 @@ def test_a_cache_that_cannot_be_written_is_said(
     source = corpus / "0.12.0.1-cpu-zstd"
     # Once as the user who can read every module that it imports.
     assert run_cli("ci", "restore", source, "-C", tmp_path / "new", "--everything").returncode == 0
-    folder = request.getfixturevalue("unprivileged")
-    cache = shutil.copytree(source, folder / "cache", copy_function=shutil.copyfile)
-    shutil.copytree(cache, folder / "source")
+    directory = request.getfixturevalue("unprivileged")
+    cache = shutil.copytree(source, directory / "cache", copy_function=shutil.copyfile)
+    shutil.copytree(cache, directory / "source")
     cache.chmod(0o555)
-    line = ("ci", "restore", folder / "source", "-C", cache, "--everything")
-    done = run_cli(*line, cwd=folder)
+    line = ("ci", "restore", directory / "source", "-C", cache, "--everything")
+    done = run_cli(*line, cwd=directory)
     assert done.returncode == 1, done.stderr
     assert f"{cache} cannot be written [read-only]" in done.stderr
-    assert run_cli(*line, "--lookup-only", cwd=folder).returncode == 0
+    assert run_cli(*line, "--lookup-only", cwd=directory).returncode == 0

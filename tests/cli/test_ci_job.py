@@ -99,10 +99,10 @@ def test_the_cache_is_no_place_to_save_it(run_cli: RunCli, cache: Path) -> None:
         assert (done.returncode, "[same-directory]" in done.stderr) == (2, True)
 
 
-def runner_files(folder: Path) -> dict[str, str]:
+def runner_files(directory: Path) -> dict[str, str]:
     return {
-        "GITHUB_OUTPUT": str(folder / "output"),
-        "GITHUB_STEP_SUMMARY": str(folder / "summary"),
+        "GITHUB_OUTPUT": str(directory / "output"),
+        "GITHUB_STEP_SUMMARY": str(directory / "summary"),
     }
 
 
@@ -163,8 +163,8 @@ def test_names_from_a_cache_are_text_in_a_summary(
 _KILLED = """
 import os
 from jaxcache.cache.leftovers import scratch_directory
-with scratch_directory("probe") as folder:
-    open(f"{folder}/entry", "w").close()
+with scratch_directory("probe") as directory:
+    open(f"{directory}/entry", "w").close()
     os.kill(os.getpid(), 9)
 """
 
@@ -179,15 +179,15 @@ def test_the_next_command_removes_what_a_killed_one_left(
     assert done.returncode == -signal.SIGKILL
     (left,) = temporary.iterdir()
     stranger, alive = temporary / "jaxcache-ci-mine", temporary / f"{left.name}-alive"
-    for folder in (stranger, alive):
-        folder.mkdir()
+    for directory in (stranger, alive):
+        directory.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
     lock = os.open(alive, os.O_RDONLY)
     fcntl.flock(lock, fcntl.LOCK_SH)
     with scratch_directory("probe"):
         assert left.exists(), "it may be so young that nobody has locked it yet"
-    for folder in (left, stranger, alive):
-        os.utime(folder, (1, 1))
+    for directory in (left, stranger, alive):
+        os.utime(directory, (1, 1))
     with scratch_directory("probe"):
         pass
     assert set(temporary.iterdir()) == {stranger, alive}

@@ -131,7 +131,7 @@ def test_one_form_at_a_time(run_cli: RunCli) -> None:
 def test_recording_does_not_write_over_something_else(run_cli: RunCli, tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.write_text("mine")
-    for target in (precious, tmp_path / "no" / "folder"):
+    for target in (precious, tmp_path / "no" / "directory"):
         done = run_cli("run", "-C", tmp_path / "c", "--record", target, "--", "true")
         assert done.returncode == 2
     assert precious.read_text() == "mine"

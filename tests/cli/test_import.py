@@ -43,7 +43,7 @@ def test_an_unknown_rule_is_refused_before_any_work(
     assert (done.returncode, "keep or replace or fail" in done.stderr) == (2, True)
 
 
-def test_a_folder_that_is_called_jax_is_no_jax(
+def test_a_directory_that_is_called_jax_is_no_jax(
     run_cli: RunCli, bundle: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "here" / "jax").mkdir(parents=True)

@@ -15,9 +15,9 @@ def local(corpus: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(corpus / CPU, tmp_path / "local"))
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    files = (p for p in folder.rglob("*") if p.is_file())
-    return {str(p.relative_to(folder)): p.read_bytes() for p in files}
+def contents(directory: Path) -> dict[str, bytes]:
+    files = (p for p in directory.rglob("*") if p.is_file())
+    return {str(p.relative_to(directory)): p.read_bytes() for p in files}
 
 
 @pytest.mark.parametrize(

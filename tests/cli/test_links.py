@@ -8,11 +8,14 @@ import pytest
 from conftest import GiveAway, RunCli
 
 
-def state(folder: Path) -> dict[str, Any]:
+def state(directory: Path) -> dict[str, Any]:
     return {
-        str(p.relative_to(folder)): (p.lstat().st_mtime_ns, p.read_bytes() if p.is_file() else None)
-        for p in sorted(folder.rglob("*"))
-    } | {"": folder.stat().st_mtime_ns}
+        str(p.relative_to(directory)): (
+            p.lstat().st_mtime_ns,
+            p.read_bytes() if p.is_file() else None,
+        )
+        for p in sorted(directory.rglob("*"))
+    } | {"": directory.stat().st_mtime_ns}
 
 
 @pytest.mark.parametrize(

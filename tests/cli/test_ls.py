@@ -320,7 +320,7 @@ def test_nothing_strange_in_the_directory_stops_the_listing(run_cli: RunCli, cac
     assert "verify" in done.stderr
 
 
-def test_unreadable_files_are_findings_and_folders_errors(cache: Path, tmp_path: Path) -> None:
+def test_unreadable_files_are_findings_and_directories_errors(cache: Path, tmp_path: Path) -> None:
     # As another user where the tests run as root, who may read everything; after a first run,
     # because that user may not be able to import either.
     next(cache.glob("jit_mlp*-cache")).chmod(0)
@@ -336,8 +336,8 @@ def test_unreadable_files_are_findings_and_folders_errors(cache: Path, tmp_path:
         "sys.exit(run(['ls', '-C', cache]))"
     )
     temp = Path(tempfile.gettempdir())
-    for folder in (cache, *(p for p in cache.parents if temp in p.parents)):
-        folder.chmod(0o755)
+    for directory in (cache, *(p for p in cache.parents if temp in p.parents)):
+        directory.chmod(0o755)
     done = python(script, tmp_path)
     cache.chmod(0o700)
     assert done.returncode == 10, done.stderr

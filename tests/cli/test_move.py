@@ -99,12 +99,12 @@ def test_a_payload_that_the_ledger_does_not_record_stays(
 def test_what_cannot_come_in_is_named_and_counted(
     run_cli: RunCli, there: Path, tmp_path: Path, way: str
 ) -> None:
-    """A name that clashes, a folder in the way, a payload that inflates too far, a damaged one."""
+    """A name that clashes, a directory in the way, a payload that inflates too far, and damage."""
     here = tmp_path / "here"
     here.mkdir()
-    clash, folder, large, damaged, *rest = offered = sorted(names(there))
+    clash, directory, large, damaged, *rest = offered = sorted(names(there))
     (here / clash.replace("jit_", "JIT_")).write_bytes((there / clash).read_bytes())
-    (here / folder).mkdir()
+    (here / directory).mkdir()
     content = bytes(4) + padded(payload_of(there / large), 300 << 20)
     (there / large).write_bytes(zstandard.ZstdCompressor(level=1).compress(content))
     (there / damaged).write_bytes(zstandard.compress(bytes(4) + b"no executable"))
@@ -118,14 +118,14 @@ def test_what_cannot_come_in_is_named_and_counted(
     document = json.loads(done.stdout)
     if way == "copy":
         blocked = {e["file"] for e in document["entries"] if e["action"] == "blocked"}
-        assert blocked == {clash, folder}
+        assert blocked == {clash, directory}
         assert {p["file"] for p in document["left_out"]} == {large, damaged}
         assert len(document["entries"]) + len(document["left_out"]) == len(offered)
     elif way == "save":
-        assert set(document["left_out"]) == {clash, folder, large, damaged}
+        assert set(document["left_out"]) == {clash, directory, large, damaged}
         assert document["entries"] == document["written"] + len(document["left_out"])
     else:
-        assert {p["file"] for p in document["left_out"]} == {clash, folder, large, damaged}
+        assert {p["file"] for p in document["left_out"]} == {clash, directory, large, damaged}
         assert document["present"] == 0
         assert len(document["carried"]) + len(document["left_out"]) == len(offered)
 

@@ -22,13 +22,13 @@ from jaxcache.store import open_store
 @pytest.fixture
 def local(corpus: Path, tmp_path: Path) -> Path:
     """Some fifty entries."""
-    folder = tmp_path / "local"
+    directory = tmp_path / "local"
     for version in ("0.12.0.1-cpu-zstd", "0.10.2-cpu-zstd", "0.12.0.1-cuda13-h200-zstd"):
-        shutil.copytree(corpus / version, folder, dirs_exist_ok=True)
+        shutil.copytree(corpus / version, directory, dirs_exist_ok=True)
     for number in range(30):
-        source = min(folder.glob("jit_mlp-*-cache"))
-        shutil.copy2(source, folder / f"jit_mlp-{number:064x}-cache")
-    return folder
+        source = min(directory.glob("jit_mlp-*-cache"))
+        shutil.copy2(source, directory / f"jit_mlp-{number:064x}-cache")
+    return directory
 
 
 def start(home: Path, *args: str | Path) -> "subprocess.Popen[str]":
@@ -119,12 +119,14 @@ def test_two_pushers_end_up_with_what_both_have(
     run_cli: RunCli, local: Path, bucket: str, tmp_path: Path
 ) -> None:
     names = sorted(p.name for p in local.iterdir())
-    folders = [tmp_path / "one", tmp_path / "two"]
-    for folder, some in zip(folders, (names[:40], names[10:]), strict=True):
-        folder.mkdir()
+    directories = [tmp_path / "one", tmp_path / "two"]
+    for directory, some in zip(directories, (names[:40], names[10:]), strict=True):
+        directory.mkdir()
         for name in some:
-            shutil.copy2(local / name, folder / name)
-    pushers = [start(tmp_path, "push", bucket, "-C", folder, "--json") for folder in folders]
+            shutil.copy2(local / name, directory / name)
+    pushers = [
+        start(tmp_path, "push", bucket, "-C", directory, "--json") for directory in directories
+    ]
     told = []
     for pusher in pushers:
         out, said = pusher.communicate(timeout=120)

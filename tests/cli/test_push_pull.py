@@ -28,8 +28,8 @@ def told(done: "subprocess.CompletedProcess[str]", code: int = 0) -> Any:
     return json.loads(done.stdout)
 
 
-def names(folder: Path) -> set[str]:
-    return {p.name for p in folder.glob("*-cache")}
+def names(directory: Path) -> set[str]:
+    return {p.name for p in directory.glob("*-cache")}
 
 
 def test_push_sends_what_is_missing_and_nothing_else(

@@ -18,8 +18,8 @@ def told(done: Any) -> Any:
     return json.loads(done.stdout)
 
 
-def names(folder: Path) -> set[str]:
-    return {p.name for p in folder.glob("*-cache")}
+def names(directory: Path) -> set[str]:
+    return {p.name for p in directory.glob("*-cache")}
 
 
 def test_a_bucket_is_listed_without_reading(run_cli: RunCli, remote: str, s3: Proxy) -> None:

@@ -85,12 +85,12 @@ def world() -> Iterator[Path]:
         Event(mlp, HIT, NOW_NS - 3600 * 10**9, {"count": 4}),
     ]
     assert append(store, events)
-    for folder in (cache, root / "other"):
-        for number, file in enumerate(sorted(folder.glob("*-cache"))):
+    for directory in (cache, root / "other"):
+        for number, file in enumerate(sorted(directory.glob("*-cache"))):
             at_ns = NOW_NS - number * _DAY_NS - 60 * 10**9
             os.utime(file, ns=(at_ns, at_ns))
             file.chmod(0o644)
-        folder.chmod(0o755)
+        directory.chmod(0o755)
     (root / "empty").mkdir()
     for name, flag in (("left", "0"), ("right", "1")):
         module = {

@@ -23,8 +23,8 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be othe
 @pytest.fixture
 def shared() -> Iterator[Path]:
     """An empty directory that belongs to another user, and that any user may pass through."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder)
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory)
         path.chmod(0o755)
         cache = path / "cache"
         cache.mkdir(mode=0o755)
@@ -154,10 +154,10 @@ def test_a_lock_that_another_user_made_is_taken(shared: Path) -> None:
 
 
 @pytest.mark.parametrize(("mode", "bits"), [(0o777, 0o006), (0o1777, 0), (0o755, 0)])
-def test_strangers_may_write_where_they_may_in_the_folder(
+def test_strangers_may_write_where_they_may_in_the_directory(
     shared: Path, mode: int, bits: int
 ) -> None:
-    """In a sticky folder nobody may change what another has written."""
+    """In a sticky directory nobody may change what another has written."""
     shared.chmod(mode)
     LocalStore(shared).write("a-atime", [b"x" * 8])
     assert (shared / "a-atime").stat().st_mode & 0o002 == bits & 0o002

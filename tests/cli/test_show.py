@@ -251,13 +251,13 @@ def test_damage_is_a_finding(run_cli: RunCli, corpus: Path, tmp_path: Path) -> N
 
 
 def test_the_kernel_cache(run_cli: RunCli, corpus: Path, tmp_path: Path) -> None:
-    folder = corpus / "0.10.2-cuda13-h200-kernelcache"
-    document = shown(run_cli, "xla_gpu_kernel_cache_file", "-C", folder)
+    directory = corpus / "0.10.2-cuda13-h200-kernelcache"
+    document = shown(run_cli, "xla_gpu_kernel_cache_file", "-C", directory)
     kernels = {k["name"]: k for k in document["side_cache"]["kernels"]}
     assert len(kernels) == 20 and document["side_cache"]["version"] == 3
     assert kernels["loop_tanh_fusion"]["blocks"] == 2048
     assert kernels["loop_tanh_fusion"]["threads"] == 128
-    assert "triton_softmax_2" in page(tmp_path, folder / "xla_gpu_kernel_cache_file")
+    assert "triton_softmax_2" in page(tmp_path, directory / "xla_gpu_kernel_cache_file")
     done = run_cli("show", "xla_gpu_kernel_cache_file", "-C", corpus / CPU)
     assert done.returncode == 1 and "missing" in done.stderr
 

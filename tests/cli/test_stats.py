@@ -147,9 +147,9 @@ def test_hits_come_first(run_cli: RunCli, cache: Path, tmp_path: Path) -> None:
 
 
 def test_counts_of_the_live_layer_that_no_number_holds(run_cli: RunCli, cache: Path) -> None:
-    folder = cache / ".jaxcache" / "live"
-    folder.mkdir(parents=True)
-    (folder / "totals").write_text('{"misses": Infinity, "hits_local": 3}')
+    directory = cache / ".jaxcache" / "live"
+    directory.mkdir(parents=True)
+    (directory / "totals").write_text('{"misses": Infinity, "hits_local": 3}')
     done = run_cli("stats", "-C", cache, "--json")
     assert json.loads(done.stdout)["live"] == {"hits_local": 3}, done.stderr
 

@@ -22,9 +22,9 @@ def key(run_cli: RunCli) -> str:
 
 
 def require_signed(tmp_path: Path) -> None:
-    folder = tmp_path / ".config" / "jaxcache"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.toml").write_text("require-signed = true\n")
+    directory = tmp_path / ".config" / "jaxcache"
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "config.toml").write_text("require-signed = true\n")
 
 
 def test_trust(run_cli: RunCli, key: str, cache: Path, tmp_path: Path) -> None:
@@ -84,9 +84,9 @@ def test_an_empty_name_names_no_key(run_cli: RunCli, cache: Path, tmp_path: Path
 
 
 def test_keys_are_looked_after(run_cli: RunCli, key: str, cache: Path, tmp_path: Path) -> None:
-    folder = tmp_path / ".config" / "jaxcache"
+    directory = tmp_path / ".config" / "jaxcache"
     assert run_cli("trust", "keygen", "ci").returncode == 1
-    (folder / "ci.key").chmod(0o644)
+    (directory / "ci.key").chmod(0o644)
     loose = run_cli("export", tmp_path / "x.jxb", "--sign", "ci", "-C", cache)
     assert (loose.returncode, "unsafe-permissions" in loose.stderr) == (12, True)
     assert run_cli("export", tmp_path / "x.jxb", "--sign", "no", "-C", cache).returncode == 2
@@ -97,7 +97,7 @@ def test_keys_are_looked_after(run_cli: RunCli, key: str, cache: Path, tmp_path:
     for words in (["add", "b", "junk"], ["add", "b"], ["frobnicate"], ["add", "a b", key]):
         assert run_cli("trust", *words).returncode == 2
     assert run_cli("trust", "remove", "nobody").returncode == 1
-    (folder / "trusted-keys").chmod(0o666)
+    (directory / "trusted-keys").chmod(0o666)
     assert run_cli("trust", "list").returncode == 12
 
 

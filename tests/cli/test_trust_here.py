@@ -150,12 +150,12 @@ def test_a_file_in_a_directory_that_others_may_write_counts_for_nothing(
     run_cli: RunCli, clone: Path, own_cache: Path, tmp_path: Path
 ) -> None:
     """They may put a link to another of the user's files in its place."""
-    folder = tmp_path / ".config" / "jaxcache"
-    folder.mkdir(parents=True)
+    directory = tmp_path / ".config" / "jaxcache"
+    directory.mkdir(parents=True)
     (clone / "settings").write_text(f'cache-dir = "{clone}/.c"\n')
-    (folder / "config.toml").symlink_to(clone / "settings")
+    (directory / "config.toml").symlink_to(clone / "settings")
     assert located(run_cli, tmp_path)[0] == str(clone / ".c")
-    folder.chmod(0o777)
+    directory.chmod(0o777)
     cache, said = located(run_cli, tmp_path)
     assert (cache, "every user may write its directory" in said) == (str(own_cache), True)
 
@@ -169,8 +169,8 @@ def test_the_directory_of_the_configuration_is_the_users_alone_under_any_umask(
         assert run_cli("ls", cwd=clone).returncode == 0
     finally:
         os.umask(before)
-    for folder in (".config", ".config/jaxcache", ".cache/jaxcache"):
-        assert (tmp_path / folder).stat().st_mode & 0o022 == 0, folder
+    for directory in (".config", ".config/jaxcache", ".cache/jaxcache"):
+        assert (tmp_path / directory).stat().st_mode & 0o022 == 0, directory
 
 
 def test_a_list_of_trusted_projects_that_others_may_write_trusts_nothing(

@@ -22,18 +22,18 @@ DIRECTORY = Path(sys.argv[1])
 ROOM = 10**9
 
 
-def open_cache(folder, max_size=ROOM):
-    return lru_cache.LRUCache(str(folder), max_size=max_size, lock_timeout_secs=0.2)
+def open_cache(directory, max_size=ROOM):
+    return lru_cache.LRUCache(str(directory), max_size=max_size, lock_timeout_secs=0.2)
 
 
-def entries(folder):
+def entries(directory):
     """Size and date of each entry, by key."""
     found = {}
-    for path in folder.iterdir():
+    for path in directory.iterdir():
         key = path.name.removesuffix(SUFFIX)
         if not path.is_file() or not path.name.endswith(SUFFIX) or path.name.startswith("."):
             continue
-        stamp = folder / f"{key}-atime"
+        stamp = directory / f"{key}-atime"
         used = path.stat().st_mtime_ns
         if SUFFIX:
             used = int.from_bytes(stamp.read_bytes(), "little") if stamp.exists() else 0
@@ -41,25 +41,25 @@ def entries(folder):
     return found
 
 
-def others(folder):
+def others(directory):
     """What is no entry and no date: nothing of JAX's business."""
     return {
-        str(p.relative_to(folder)): p.read_bytes()
-        for p in folder.rglob("*")
-        if p.is_file() and (p.parent != folder or p.name.startswith("xla"))
+        str(p.relative_to(directory)): p.read_bytes()
+        for p in directory.rglob("*")
+        if p.is_file() and (p.parent != directory or p.name.startswith("xla"))
     }
 
 
-def every_entry_is_read_as_it_is(folder):
+def every_entry_is_read_as_it_is(directory):
     for max_size in (-1, ROOM):
-        cache = open_cache(folder, max_size)
-        for key in entries(folder):
-            assert cache.get(key) == (folder / f"{key}{SUFFIX}").read_bytes()
+        cache = open_cache(directory, max_size)
+        for key in entries(directory):
+            assert cache.get(key) == (directory / f"{key}{SUFFIX}").read_bytes()
         assert cache.get("jit_none-" + "0" * 64) is None
 
 
-def an_empty_key_is_an_error(folder):
-    cache = open_cache(folder)
+def an_empty_key_is_an_error(directory):
+    cache = open_cache(directory)
     for attempt in (lambda: cache.get(""), lambda: cache.put("", b"x")):
         try:
             attempt()
@@ -68,41 +68,41 @@ def an_empty_key_is_an_error(folder):
         raise AssertionError("no error")
 
 
-def what_is_there_is_never_replaced(folder):
+def what_is_there_is_never_replaced(directory):
     for max_size in (-1, ROOM):
-        cache = open_cache(folder, max_size)
-        for key in entries(folder):
+        cache = open_cache(directory, max_size)
+        for key in entries(directory):
             before = cache.get(key)
             cache.put(key, b"another")
             assert cache.get(key) == before
 
 
-def what_is_put_is_got(folder):
+def what_is_put_is_got(directory):
     # Without a cap last: the entry has no date then, on which a cap fails before 0.11.2.
     for number, max_size in enumerate((ROOM, -1)):
         key = f"jit_new-{number:064x}"
-        open_cache(folder, max_size).put(key, b"value")
-        assert open_cache(folder, max_size).get(key) == b"value"
+        open_cache(directory, max_size).put(key, b"value")
+        assert open_cache(directory, max_size).get(key) == b"value"
 
 
-def a_read_under_a_cap_is_a_use(folder):
-    cache = open_cache(folder)
-    for key, (_, used) in entries(folder).items():
+def a_read_under_a_cap_is_a_use(directory):
+    cache = open_cache(directory)
+    for key, (_, used) in entries(directory).items():
         cache.get(key)
-        assert entries(folder)[key][1] > used
+        assert entries(directory)[key][1] > used
 
 
-def a_value_beyond_the_cap_is_refused_with_a_warning(folder):
-    before = entries(folder)
+def a_value_beyond_the_cap_is_refused_with_a_warning(directory):
+    before = entries(directory)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        open_cache(folder, 10).put("jit_big-" + "0" * 64, b"x" * 11)
+        open_cache(directory, 10).put("jit_big-" + "0" * 64, b"x" * 11)
     assert len(caught) == 1
-    assert entries(folder) == before
+    assert entries(directory) == before
 
 
-def the_least_recently_used_go_first_and_no_more_than_must(folder):
-    before, kept = entries(folder), others(folder)
+def the_least_recently_used_go_first_and_no_more_than_must(directory):
+    before, kept = entries(directory), others(directory)
     order = sorted(before, key=lambda k: (before[k][1], k))
     assert len(order) > 2
     total = sum(size for size, _ in before.values())
@@ -110,7 +110,7 @@ def the_least_recently_used_go_first_and_no_more_than_must(folder):
     for gone in range(1, len(order)):
         # Room for what stays and one byte, so that exactly the first so many must go.
         room = total - sum(before[k][0] for k in order[:gone]) + 1
-        with copy_of(folder) as copy:
+        with copy_of(directory) as copy:
             open_cache(copy, room).put(new, b"x")
             left = entries(copy)
             assert set(left) == {*order[gone:], new}, (sorted(left), order, gone)
@@ -120,35 +120,35 @@ def the_least_recently_used_go_first_and_no_more_than_must(folder):
                 assert dated == set(left), dated ^ set(left)
 
 
-def a_cap_of_nothing_takes_nothing_in(folder):
+def a_cap_of_nothing_takes_nothing_in(directory):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        open_cache(folder, 0).put("jit_new-" + "0" * 64, b"x")
-    assert not (folder / f"jit_new-{'0' * 64}{SUFFIX}").exists()
+        open_cache(directory, 0).put("jit_new-" + "0" * 64, b"x")
+    assert not (directory / f"jit_new-{'0' * 64}{SUFFIX}").exists()
 
 
-def a_lock_that_is_held_is_waited_for_and_given_up(folder):
-    key = next(iter(entries(folder)))
-    with filelock.FileLock(folder / ".lockfile"):
+def a_lock_that_is_held_is_waited_for_and_given_up(directory):
+    key = next(iter(entries(directory)))
+    with filelock.FileLock(directory / ".lockfile"):
         try:
-            open_cache(folder).get(key)
+            open_cache(directory).get(key)
         except filelock.Timeout:
             pass
         else:
             raise AssertionError("the lock was not respected")
-        assert open_cache(folder, -1).get(key)
-    assert open_cache(folder).get(key)
+        assert open_cache(directory, -1).get(key)
+    assert open_cache(directory).get(key)
 
 
 class copy_of:  # noqa: N801
     """A directory with the same files, dates among them."""
 
-    def __init__(self, folder):
-        self.folder = folder
+    def __init__(self, directory):
+        self.directory = directory
 
     def __enter__(self):
         self.made = tempfile.mkdtemp()
-        return Path(shutil.copytree(self.folder, os.path.join(self.made, "cache")))
+        return Path(shutil.copytree(self.directory, os.path.join(self.made, "cache")))
 
     def __exit__(self, *_):
         shutil.rmtree(self.made)

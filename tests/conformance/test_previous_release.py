@@ -39,10 +39,10 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = git("archive", tag, "jaxcache") if tag else None
     if source is None:
         pytest.skip("no release before this one in this clone: set JAXCACHE_TEST_PREVIOUS")
-    folder = tmp_path_factory.mktemp("previous")
+    directory = tmp_path_factory.mktemp("previous")
     with tarfile.open(fileobj=BytesIO(source)) as archive:
-        archive.extractall(folder, filter="data")
-    return folder
+        archive.extractall(directory, filter="data")
+    return directory
 
 
 @pytest.fixture

@@ -87,16 +87,16 @@ def test_what_real_entries_decode_to_has_not_changed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("folder", "toolkit", "cudnn", "name"),
+    ("directory", "toolkit", "cudnn", "name"),
     [
         ("0.8.3-cuda13-h200-zstd", None, None, None),
         ("0.12.0.1-cuda13-h200-zstd", "12.8.0", "9.10.0", "NVIDIA H200 141GB HBM3e"),
     ],
 )
 def test_gpu_entries_name_their_device(
-    folder: str, toolkit: str | None, cudnn: str | None, name: str | None
+    directory: str, toolkit: str | None, cudnn: str | None, name: str | None
 ) -> None:
-    device = decode_file(next(CORPUS.glob(f"{folder}/jit_reduce_tanh*"))).device
+    device = decode_file(next(CORPUS.glob(f"{directory}/jit_reduce_tanh*"))).device
     assert device.target == "sm_90a"
     assert (device.toolkit, device.cudnn, device.name) == (toolkit, cudnn, name)
 

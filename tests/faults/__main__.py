@@ -82,12 +82,12 @@ def _run(asked: argparse.Namespace) -> tuple[int, int]:
         print(f"skipped disk: {reason}")
         asked.kinds = [k for k in asked.kinds or KINDS if k != "disk"]
     process.preload()
-    folder = Path(tempfile.mkdtemp(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
+    directory = Path(tempfile.mkdtemp(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
     tried = failed = 0
     try:
-        world.build(folder / "jax")
-        world.build_torch(folder / "torch")
-        labs = {False: trials.Lab(folder / "jax"), True: trials.Lab(folder / "torch")}
+        world.build(directory / "jax")
+        world.build_torch(directory / "torch")
+        labs = {False: trials.Lab(directory / "jax"), True: trials.Lab(directory / "torch")}
         for outcome in _outcomes(labs, asked):
             tried += 1
             if outcome:
@@ -95,7 +95,7 @@ def _run(asked: argparse.Namespace) -> tuple[int, int]:
                 lines = f"FAILED {outcome.row}: {outcome.fault}", *outcome.broken[:6]
                 print(*lines, sep="\n    ", flush=True)
     finally:
-        shutil.rmtree(folder)
+        shutil.rmtree(directory)
     return tried, failed
 
 

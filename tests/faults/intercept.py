@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from pathlib import Path
 
-#: Number by architecture (x86_64, aarch64) of the calls that change a file or a folder; None
+#: Number by architecture (x86_64, aarch64) of the calls that change a file or a directory; None
 #: where the architecture has no such call. From the kernel's tables of system calls.
 _NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "read": (0, 63),

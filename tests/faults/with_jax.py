@@ -58,8 +58,12 @@ def run_jax(python: str, cache: Path) -> dict[str, Any]:
 class Lab:
     """A cache that JAX made, always at the same path: some versions hash it into the key."""
 
-    def __init__(self, folder: Path, python: str) -> None:
-        self.world, self._template, self.python = folder / "world", folder / "template", python
+    def __init__(self, directory: Path, python: str) -> None:
+        self.world, self._template, self.python = (
+            directory / "world",
+            directory / "template",
+            python,
+        )
         self.cache = self.world / "cache"
         for name in ("cache", "home", "tmp", "other", "new"):
             (self.world / name).mkdir(parents=True)
@@ -144,9 +148,9 @@ def main() -> int:
         return 77
     process.preload()
     adopt_orphans()
-    folder, started, outcomes = Path(tempfile.mkdtemp()), time.monotonic(), []
+    directory, started, outcomes = Path(tempfile.mkdtemp()), time.monotonic(), []
     try:
-        lab = Lab(folder, python)
+        lab = Lab(directory, python)
         for row in ROWS:
             if row.name in _ROWS:
                 outcomes += lab.kills(row, wanted)
@@ -155,7 +159,7 @@ def main() -> int:
             outcomes += lab.kills(Row(name, tuple((line % python).split())), wanted)
             print(f"{name}, then JAX: {wanted} tried", flush=True)
     finally:
-        shutil.rmtree(folder)
+        shutil.rmtree(directory)
     wrong = [o for o in outcomes if o]
     print(*(f"FAILED {w}" for w in wrong), sep="\n", end="\n" if wrong else "")
     seconds = time.monotonic() - started

@@ -54,11 +54,11 @@ class Ran:
 class Lab:
     """A cache that exceeds its limit and a tier, each with entries that the other lacks."""
 
-    def __init__(self, folder: Path) -> None:
-        self.world = folder / "world"
+    def __init__(self, directory: Path) -> None:
+        self.world = directory / "world"
         self.cache = self.world / "cache"
         self.tier = self.world / "tier"
-        self._template = folder / "template"
+        self._template = directory / "template"
         self._looks = 0
         for name in ("cache", "tier", "home"):
             (self.world / name).mkdir(parents=True)
@@ -174,10 +174,10 @@ class Lab:
         again = self.run()
         yield from self._is_right("run again, it", again)
         yield from self.lost()
-        for folder in (self.cache, self.tier):
+        for directory in (self.cache, self.tier):
             for name in self.keys:
-                if not (folder / name).exists():
-                    yield f"run again, {folder.name} has no {name}"
+                if not (directory / name).exists():
+                    yield f"run again, {directory.name} has no {name}"
         size_bytes = sum(path.stat().st_size for path in self.cache.glob("*-cache"))
         if size_bytes > _LIMIT_BYTES:
             yield f"run again, the cache has {size_bytes} bytes"
@@ -251,9 +251,9 @@ def main() -> int:
         return 77
     adopt_orphans()
     started = time.monotonic()
-    folder = Path(tempfile.mkdtemp(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
+    directory = Path(tempfile.mkdtemp(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
     failed = 0
-    lab = Lab(folder)
+    lab = Lab(directory)
     lab.reset()
     calls = lab.run().calls
     print(f"an undisturbed run makes {calls} calls that write", flush=True)
@@ -269,7 +269,7 @@ def main() -> int:
             print(f"FAILED {kind} at call {number}", *broken[:6], sep="\n    ", flush=True)
         if done % 50 == 0:
             print(f"{done} tried, {failed} failed", flush=True)
-    shutil.rmtree(folder)
+    shutil.rmtree(directory)
     print(f"{len(trials)} tried, {failed} failed, {time.monotonic() - started:.0f} s")
     return 1 if failed else 0
 

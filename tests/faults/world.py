@@ -202,7 +202,7 @@ def look(root: Path) -> State:
     records: dict[str, str] = {}
     for path in sorted(p for p in root.rglob("*") if not p.is_dir()):
         name = str(path.relative_to(root))
-        if name.startswith("tmp/"):  # the system's own folder for what is temporary
+        if name.startswith("tmp/"):  # the system's own directory for what is temporary
             continue
         if _is_temporary(name):
             leftovers.add(name)
@@ -252,7 +252,7 @@ def _is_temporary(name: str) -> bool:
 
 
 def _without_moment(name: str) -> str:
-    """Quarantine has one folder for each moment."""
+    """Quarantine has one directory for each moment."""
     head, found, rest = name.partition("/.jaxcache/quarantine/")
     return f"{head}{found}*/{rest.partition('/')[2]}" if found else name
 

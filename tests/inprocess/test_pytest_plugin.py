@@ -73,27 +73,27 @@ def test_may_miss():
 
 
 class Suite:
-    """A folder with tests, and how to run them in one Python."""
+    """A directory with tests, and how to run them in one Python."""
 
-    def __init__(self, folder: Path, python: str, env: dict[str, str]) -> None:
-        self.folder = folder
+    def __init__(self, directory: Path, python: str, env: dict[str, str]) -> None:
+        self.directory = directory
         self._python = python
         self._env = {n: v for n, v in env.items() if n != "JAX_COMPILATION_CACHE_DIR"}
         registered = python == sys.executable and any(
             e.name == "jaxcache" for e in entry_points(group="pytest11")
         )
         self._plugin = () if registered else ("-p", "jaxcache.inprocess.pytest_plugin")
-        (folder / "conftest.py").write_text(CONFTEST)
-        (folder / "test_steps.py").write_text(TESTS)
+        (directory / "conftest.py").write_text(CONFTEST)
+        (directory / "test_steps.py").write_text(TESTS)
 
     def run(self, *options: str, code: int = 0, prefix: tuple[str, ...] = (), **env: str) -> Any:
-        for path in self.folder.glob("own-*"):
+        for path in self.directory.glob("own-*"):
             path.unlink()
         command = [self._python, "-m", "pytest", "-p", "no:cacheprovider", "--strict-markers"]
         done = subprocess.run(
             [*prefix, *command, "-W", "error", *self._plugin, *options],
             env=self._env | env,
-            cwd=self.folder,
+            cwd=self.directory,
             capture_output=True,
             text=True,
             timeout=300,
@@ -105,7 +105,7 @@ class Suite:
     def own(self) -> Counter[str]:
         """What JAX has counted in all processes together."""
         counts: Counter[str] = Counter()
-        for path in self.folder.glob("own-*"):
+        for path in self.directory.glob("own-*"):
             counts.update(json.loads(path.read_text()))
         return counts
 
@@ -115,9 +115,9 @@ def suite(inside_python: str, tmp_path: Path, inside_environment: dict[str, str]
     ask = [inside_python, "-c", "import pytest, xdist"]
     if subprocess.run(ask, capture_output=True, check=False).returncode:
         pytest.skip("pytest and xdist are not installed beside this jax")
-    folder = tmp_path / "suite"
-    folder.mkdir()
-    return Suite(folder, inside_python, inside_environment)
+    directory = tmp_path / "suite"
+    directory.mkdir()
+    return Suite(directory, inside_python, inside_environment)
 
 
 def said(text: str) -> Counter[str]:
@@ -137,7 +137,7 @@ def test_cold_warm_and_xdist_count_what_jax_counts(suite: Suite, tmp_path: Path)
     assert re.search(r"test_cleared +\d +[1-9]", rows["test_steps.py::test_cleared"])
     assert "test_steps.py::test_nothing" not in rows
     assert "outside of tests" in cold.stdout
-    cases = {c.get("name"): c for c in ET.parse(suite.folder / "cold.xml").iter("testcase")}
+    cases = {c.get("name"): c for c in ET.parse(suite.directory / "cold.xml").iter("testcase")}
     properties = {p.get("name"): p.get("value") for p in cases["test_one"].iter("property")}
     assert float(properties["jaxcache_compile_seconds"] or 0) > 0
     assert int(properties["jaxcache_written"] or 0) > 0
@@ -189,22 +189,22 @@ def test_a_test_that_failed_for_a_miss_fails_again_without_writing(suite: Suite)
 
 
 def test_the_cache_may_be_a_url(suite: Suite, tmp_path: Path) -> None:
-    (suite.folder / "conftest.py").write_text("")
-    (suite.folder / "test_steps.py").write_text("def test_light(): pass\n")
+    (suite.directory / "conftest.py").write_text("")
+    (suite.directory / "test_steps.py").write_text("def test_light(): pass\n")
     for given, place in (
         ("gs://team/jax", "gs://team/jax"),
         (f"file://{tmp_path}/a%20b", f"{tmp_path}/a b"),
-        ("here", str(suite.folder / "here")),
+        ("here", str(suite.directory / "here")),
     ):
         assert f"jaxcache: {place}\n" in suite.run(f"--jaxcache={given}").stdout
     assert "after gs: come two slashes" in suite.run("--jaxcache=gs:team", code=4).stderr
     said = suite.run("--jaxcache=conftest.py", code=4).stderr
-    assert f"cannot make {suite.folder}/conftest.py: file exists" in said
+    assert f"cannot make {suite.directory}/conftest.py: file exists" in said
 
 
 def test_off_it_imports_nothing_and_says_nothing(suite: Suite) -> None:
-    (suite.folder / "conftest.py").write_text("")
-    (suite.folder / "test_steps.py").write_text(
+    (suite.directory / "conftest.py").write_text("")
+    (suite.directory / "test_steps.py").write_text(
         "import sys\n"
         "def test_light():\n"
         "    ours = {m for m in sys.modules if m.startswith('jaxcache.')}\n"
@@ -236,7 +236,7 @@ def test_cold(x):
 
 
 def test_the_marker_refuses_compiles_in_the_test_and_not_in_its_fixtures(suite: Suite) -> None:
-    (suite.folder / "test_guarded.py").write_text(GUARDED)
+    (suite.directory / "test_guarded.py").write_text(GUARDED)
     done = suite.run("test_guarded.py", code=1)
     assert "1 failed, 1 passed" in done.stdout
     assert "UnexpectedCompileError" in done.stdout

@@ -51,8 +51,8 @@ pytestmark = [
 @pytest.fixture
 def env(tmp_path: Path) -> dict[str, str]:
     """The whole environment of a machine."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
+    directory = tmp_path / "bin"
+    directory.mkdir()
     wrappers = {
         "python": f'exec {sys.executable} "$@"',
         "jaxcache": f'PYTHONPATH={REPOSITORY} exec {sys.executable} -m jaxcache "$@"',
@@ -60,26 +60,26 @@ def env(tmp_path: Path) -> dict[str, str]:
         "buildkite-agent": 'echo "$*" >> "$HOME/agent"; cat >> "$HOME/agent"',
     }
     for name, text in wrappers.items():
-        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
-        (folder / name).chmod(0o755)
+        (directory / name).write_text(f"#!/bin/sh\n{text}\n")
+        (directory / name).chmod(0o755)
     home = tmp_path / "home"
     home.mkdir()
-    return {"PATH": f"{folder}:/usr/bin:/bin", "HOME": str(home), "LANG": "C.UTF-8"}
+    return {"PATH": f"{directory}:/usr/bin:/bin", "HOME": str(home), "LANG": "C.UTF-8"}
 
 
 class Project:
     """A checkout, on a machine that is new for each job."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
         self.text = TRAIN
 
     def check_out(self) -> Path:
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self.folder.mkdir()
-        (self.folder / "train.py").write_text(self.text)
-        (self.folder / "requirements.txt").write_text("jax\n")
-        return self.folder
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self.directory.mkdir()
+        (self.directory / "train.py").write_text(self.text)
+        (self.directory / "requirements.txt").write_text("jax\n")
+        return self.directory
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_github(name: str, env: dict[str, str], project: Project, tmp_path: Path
     restore = "jax" if "action" in name else "restore"
 
     def archives() -> int:
-        return len(list(caches.folder.rglob("* jaxcache-*")))
+        return len(list(caches.directory.rglob("* jaxcache-*")))
 
     first = job()
     assert counted(first) == (False, True)
@@ -154,7 +154,7 @@ jobs:
         with: {{step: save, store: {shared}, max-size: 10MB, unused-for: 7d, {save}}}
 """
         )
-        return GitHub(project.folder, caches, env).run(workflow)
+        return GitHub(project.directory, caches, env).run(workflow)
 
     missed = job("fail-on-cache-miss: 'true'")
     assert missed.failed
@@ -177,9 +177,9 @@ def test_gitlab(env: dict[str, str], project: Project, tmp_path: Path) -> None:
 
     def job(branch: str) -> Run:
         variables = {"CI_COMMIT_REF_SLUG": branch, "CI_DEFAULT_BRANCH": "main"}
-        folder = project.check_out()
+        directory = project.check_out()
         return run_gitlab(
-            EXAMPLES / "ci" / "gitlab-ci.yml", "test", folder, caches, env | variables
+            EXAMPLES / "ci" / "gitlab-ci.yml", "test", directory, caches, env | variables
         )
 
     first = job("main")
@@ -191,11 +191,11 @@ def test_gitlab(env: dict[str, str], project: Project, tmp_path: Path) -> None:
     assert counted(job("main")) == (True, True), "main has not seen what a branch compiled"
 
 
-def reach(s3: "Proxy", bucket: str, example: str, folder: Path) -> tuple[Path, dict[str, str]]:
+def reach(s3: "Proxy", bucket: str, example: str, directory: Path) -> tuple[Path, dict[str, str]]:
     """An example with a bucket that exists, and what its machine needs to reach it."""
     text = (EXAMPLES / "ci" / example).read_text()
     assert "s3://my-bucket/jax" in text
-    path = folder / example
+    path = directory / example
     path.write_text(text.replace("s3://my-bucket/jax", bucket))
     return path, {k: v for k, v in os.environ.items() if k.startswith("AWS_")}
 
@@ -236,7 +236,7 @@ def test_buildkite(
 
 
 def test_container(env: dict[str, str], project: Project, tmp_path: Path) -> None:
-    """Each instruction, with a folder of ours for the image's /app; no image is built."""
+    """Each instruction, with a directory of ours for the image's /app; no image is built."""
     import subprocess
 
     image, context = tmp_path / "app", project.check_out()

@@ -147,8 +147,8 @@ def test_only_what_fits_is_restored(
     run_jax(each_jax_python, cache, tmp_path)
     mine = entries(cache)
     shutil.move(cache, mixed)
-    for folder in ("0.4.38-cpu-zlib", "0.12.0.1-cuda13-h200-zstd"):
-        for entry in (corpus / folder).iterdir():
+    for directory in ("0.4.38-cpu-zlib", "0.12.0.1-cuda13-h200-zstd"):
+        for entry in (corpus / directory).iterdir():
             shutil.copy(entry, mixed)
     foreign = len(entries(mixed)) - len(mine)
     told = ci(run_cli, "restore", mixed, "-C", cache, "--python", each_jax_python)

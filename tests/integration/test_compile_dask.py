@@ -36,8 +36,8 @@ def cluster(tmp_path: Path) -> Iterator[dict[str, Any]]:
     child.communicate(timeout=300)
 
 
-def entries(folder: Path) -> set[str]:
-    return {p.name for p in folder.glob("*-cache")}
+def entries(directory: Path) -> set[str]:
+    return {p.name for p in directory.glob("*-cache")}
 
 
 def test_a_cluster_that_loses_a_worker_makes_the_same_entries(

@@ -30,8 +30,8 @@ MODES = {
 ModuleRecorded = Callable[..., Path]
 
 
-def entries(folder: Path) -> set[str]:
-    return {p.name for p in folder.iterdir() if p.name.endswith("-cache")}
+def entries(directory: Path) -> set[str]:
+    return {p.name for p in directory.iterdir() if p.name.endswith("-cache")}
 
 
 @pytest.fixture
@@ -229,12 +229,12 @@ def test_a_parent_that_is_killed_leaves_nothing_torn_and_the_next_one_completes(
     assert len(entries(cache)) == summary["requested"]
 
 
-def wait_until_empty(folder: Path) -> None:
+def wait_until_empty(directory: Path) -> None:
     """Workers whose parent is gone notice, and clean up behind themselves."""
     deadline = time.monotonic() + 300
-    while list(folder.iterdir()) and time.monotonic() < deadline:
+    while list(directory.iterdir()) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not list(folder.rglob("*"))
+    assert not list(directory.rglob("*"))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

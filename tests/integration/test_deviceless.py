@@ -117,9 +117,9 @@ def test_what_is_required_to_be_tuned_is_left_out(
     assert rows["jit_product"] == ("skipped", "untuned")
     keys = set()
     for gemm in ("cublas", "cost-model", "triton"):
-        folder = cache / gemm
+        directory = cache / gemm
         call = ("--gemm", gemm, "models:product", "--arg", "f32[256,512]", "--arg", "f32[512,128]")
-        done = run_cli(*warm[:2], folder, *warm[3:], *call)
+        done = run_cli(*warm[:2], directory, *warm[3:], *call)
         assert done.returncode == 0, done.stderr
         keys |= {m["key"] for m in json.loads(done.stdout)["modules"] if "product" in m["module"]}
     assert len(keys) == 1  # whatever is compiled, it is compiled under the stock key

@@ -31,13 +31,13 @@ def python_with(tmp_path: Path) -> Any:
     """A Python of the matrix in which some modules are hidden, or are there though they are not."""
 
     def make(python: str, **modules: str) -> str:
-        folder = tmp_path / "modules"
+        directory = tmp_path / "modules"
         for name, text in modules.items():
-            path = folder.joinpath(*name.split("__")).with_suffix(".py")
+            path = directory.joinpath(*name.split("__")).with_suffix(".py")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         script = tmp_path / "python"
-        inner = f"PYTHONPATH={shlex.quote(str(folder))} exec {shlex.quote(python)}"
+        inner = f"PYTHONPATH={shlex.quote(str(directory))} exec {shlex.quote(python)}"
         script.write_text(f'#!/bin/sh\n{inner} "$@"\n')
         script.chmod(0o755)
         return str(script)

@@ -168,7 +168,7 @@ def test_load_names_the_entry_that_does_not_load(cache: Cache, run_cli) -> None:
     assert found[0]["kind"] in ("load-failed", "bad-payload")
 
 
-def test_jax_does_not_mind_our_folder(each_jax_python: str, tmp_path: Path, run_cli) -> None:
+def test_jax_does_not_mind_our_directory(each_jax_python: str, tmp_path: Path, run_cli) -> None:
     cache = Cache(tmp_path / "cache", each_jax_python)
     cache.run()
     warm = cache.run()
@@ -184,7 +184,7 @@ def test_jax_does_not_mind_our_folder(each_jax_python: str, tmp_path: Path, run_
         assert cache.run(**more) == {**warm, "warnings": 0}
     if not cache.has_filelock():
         pytest.skip("JAX evicts nothing without filelock")
-    # A cap so small that each write evicts must take entries, never our folder.
+    # A cap so small that each write evicts must take entries, never our directory.
     tiny = sum(p.stat().st_size for p in entries(cache.path)) // 2
     assert cache.run(JAX_COMPILATION_CACHE_MAX_SIZE=str(tiny), SALT="2")["warnings"] == 0
     assert list((cache.path / ".jaxcache" / "ledger").iterdir())

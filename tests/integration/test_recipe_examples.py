@@ -45,8 +45,8 @@ def shell(tmp_path: Path, jax_python: str) -> Any:
     return run
 
 
-def entries(folder: Path) -> set[str]:
-    return {p.name for p in folder.glob("*-cache")}
+def entries(directory: Path) -> set[str]:
+    return {p.name for p in directory.glob("*-cache")}
 
 
 def test_all_three_make_what_one_machine_makes(shell: Any, tmp_path: Path) -> None:

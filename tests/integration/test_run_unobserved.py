@@ -22,11 +22,11 @@ LAUNCHERS = {
 }
 
 
-def make_environment(each_jax_python: str, folder: Path) -> Path:
+def make_environment(each_jax_python: str, directory: Path) -> Path:
     """Make a virtual environment that finds the jax of another Python; its site-packages."""
-    base = [each_jax_python, "-m", "venv", "--without-pip", folder]
+    base = [each_jax_python, "-m", "venv", "--without-pip", directory]
     subprocess.run(base, check=True)
-    (site,) = folder.glob("lib/python3*/site-packages")
+    (site,) = directory.glob("lib/python3*/site-packages")
     where = "import jax, os; print(os.path.dirname(os.path.dirname(jax.__file__)))"
     found = subprocess.check_output([each_jax_python, "-c", where], text=True).strip()
     (site / "a.pth").write_text(f"{found}\n{REPOSITORY}\n")
@@ -35,7 +35,7 @@ def make_environment(each_jax_python: str, folder: Path) -> Path:
 
 @pytest.fixture
 def alone(each_jax_python: str, tmp_path: Path) -> str:
-    """A Python with jax, whose folder has no jaxcache.pth."""
+    """A Python with jax, whose directory has no jaxcache.pth."""
     make_environment(each_jax_python, tmp_path / "venv")
     return str(tmp_path / "venv" / "bin" / "python")
 

@@ -28,9 +28,9 @@ def compile_all(cache):
     jax.clear_caches()
     for length in range(3, 6):
         jax.jit(lambda x: jnp.sort(jnp.tanh(x) @ x))(jnp.ones((length, length)))
-with tempfile.TemporaryDirectory() as folder:
+with tempfile.TemporaryDirectory() as directory:
     for _ in range(2):
-        compile_all(folder)
+        compile_all(directory)
 os.setgroups([])
 os.setgid(int(sys.argv[2]))
 os.setuid(int(sys.argv[2]))
@@ -65,9 +65,9 @@ def run_as_owner(python: str, cache: Path, home: Path) -> dict[str, int]:
 def test_jax_hits_all_after_root_has_changed_a_cache(
     run_cli: RunCli, jax_python: str, tmp_path: Path
 ) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)
-        cache = Path(folder, "cache")
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory).chmod(0o755)
+        cache = Path(directory, "cache")
         cache.mkdir()
         os.chown(cache, OWNER, OWNER)
         cold = run_as_owner(jax_python, cache, tmp_path)

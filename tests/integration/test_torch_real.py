@@ -175,13 +175,13 @@ def foreign_fx(cache: Path) -> Path:
 
 def wrong_class(cache: Path) -> Path:
     """A pickle of another class that sorts before the real one."""
-    folder = first_file(cache, "fxgraph/*/*/*").parent
-    (real,) = folder.iterdir()
+    directory = first_file(cache, "fxgraph/*/*/*").parent
+    (real,) = directory.iterdir()
     for number in range(10_000):
         data = pickle.dumps({"no graph": number}, 4)
         if digest_of(data) < real.name:
             break
-    path = folder / digest_of(data)
+    path = directory / digest_of(data)
     path.write_bytes(data)
     return path
 
@@ -261,8 +261,8 @@ def test_a_hostile_entry_is_named_before_torch_runs_it(
 ) -> None:
     trap = tmp_path / "trap"
     data = b"cposix\nmkdir\n(S'" + str(trap).encode() + b"'\ntR."
-    folder = first_file(real_cache, "fxgraph/*/*/*").parent
-    (folder / digest_of(data)).write_bytes(data)
+    directory = first_file(real_cache, "fxgraph/*/*/*").parent
+    (directory / digest_of(data)).write_bytes(data)
     for command in ("ls", "stats", "verify"):
         run_cli(command, "-C", real_cache)
     assert not trap.exists()

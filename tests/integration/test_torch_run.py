@@ -124,16 +124,16 @@ Run = Callable[..., Ran]
 @pytest.fixture(scope="session")
 def run_torch(torch_python: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Run a command of ours; all share one directory, and what torch tried of the compiler."""
-    folder = tmp_path_factory.mktemp("torch")
+    directory = tmp_path_factory.mktemp("torch")
 
     def run(command: str, *args: str | Path, **env: str) -> Ran:
-        counted = folder / "counted"
+        counted = directory / "counted"
         counted.unlink(missing_ok=True)
         # torch warns of much, and one thread that compiles leaves none behind at a fork
         always = {"PYTHONWARNINGS": "", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
         done = spawn(
-            folder,
-            *(command, "--layout", "torch", "-C", folder / "cache", "--json", *args),
+            directory,
+            *(command, "--layout", "torch", "-C", directory / "cache", "--json", *args),
             env=always | {"COUNTED": str(counted)} | env,
             timeout=SECONDS,
         )

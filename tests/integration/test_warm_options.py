@@ -88,7 +88,7 @@ def test_components_are_those_that_jax_logs(warm: Warm, script: Any, cache: Path
 
 def test_a_cache_that_learns_nothing_still_warms(warm: Warm, script: Any, cache: Path) -> None:
     cache.mkdir()
-    (cache / ".jaxcache").write_text("not a folder")
+    (cache / ".jaxcache").write_text("not a directory")
     assert outcomes(warm(script(STEP))) == {("written", "not-in-cache")}
 
 

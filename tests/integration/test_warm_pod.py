@@ -32,11 +32,11 @@ assert np.asarray(jax.jit(single)(np.ones(3, np.float32)))[0] == 3
 """
 
 
-def together(folder: Path, *words: object) -> list[tuple[int, str, str]]:
+def together(directory: Path, *words: object) -> list[tuple[int, str, str]]:
     """Run a command as both processes of a pod, as on two hosts; exit code, output and errors."""
     port, running = free_port(), []
     for number in "01":
-        env = clean_environment(folder) | {
+        env = clean_environment(directory) | {
             "XLA_FLAGS": TWO_DEVICES,
             "JAX_PLATFORMS": "cpu",
             "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
@@ -47,7 +47,7 @@ def together(folder: Path, *words: object) -> list[tuple[int, str, str]]:
         running.append(
             subprocess.Popen(
                 command,
-                cwd=folder,
+                cwd=directory,
                 env=env,
                 text=True,
                 stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""Programs as people start them: modules, folders, notebooks; and what ``run`` shares with warm."""
+"""Programs as people start them: modules, directories, notebooks; what ``run`` shares with warm."""
 
 import json
 import subprocess
@@ -22,7 +22,7 @@ def notebook(*cells: str) -> str:
     return json.dumps({"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": found})
 
 
-def test_a_module_a_folder_and_a_notebook(
+def test_a_module_a_directory_and_a_notebook(
     run_cli: RunCli, cache: Path, each_jax_python: str, tmp_path: Path
 ) -> None:
     package = tmp_path / "package"

@@ -121,8 +121,8 @@ def test_copy_goes_between_directories_and_bundles(
 
 def test_diff_compares_code_and_not_times(run_cli: RunCli, golden: Path, torch_cache: Path) -> None:
     """Of a function that was compiled twice each side keeps another file: nothing differs."""
-    folders = [p for p in torch_cache.glob("*/*/") if p.parent.name == "aotautograd"]
-    (twice,) = (p for p in folders if len(os.listdir(p)) == 2)
+    directories = [p for p in torch_cache.glob("*/*/") if p.parent.name == "aotautograd"]
+    (twice,) = (p for p in directories if len(os.listdir(p)) == 2)
     min(twice.iterdir()).unlink()
     assert run_cli("diff", golden, torch_cache).returncode == 0
     shutil.rmtree(twice)

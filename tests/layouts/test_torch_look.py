@@ -211,21 +211,21 @@ def test_a_hostile_entry_is_listed_and_never_run(
 
     trap = tmp_path / "trap"
     data = pickle.dumps(Evil(str(trap)), 4)
-    folder = first_file(torch_cache, "fxgraph/*/*/*").parent
-    (folder / digest_of(data)).write_bytes(data)  # under a name that fits its bytes
+    directory = first_file(torch_cache, "fxgraph/*/*/*").parent
+    (directory / digest_of(data)).write_bytes(data)  # under a name that fits its bytes
     listed = document(run_cli, "ls", "-C", torch_cache)
     hostile = next(e for e in listed["entries"] if e["file"].endswith(digest_of(data)))
     assert hostile["problems"] == ["foreign-globals", "wrong-class"]
     for command in (
         ["ls", "--long"],
-        ["show", folder.name],
+        ["show", directory.name],
         ["stats"],
         ["verify"],
         ["ls", "--sort", "compile"],
     ):
         done = run_cli(*command, "-C", torch_cache)
         assert done.returncode in (0, 1), done.stderr
-    shown = run_cli("show", folder / digest_of(data))
+    shown = run_cli("show", directory / digest_of(data))
     assert "posix.mkdir" in shown.stdout
     assert not trap.exists()
     pickle.loads(data)  # the trap is real

@@ -49,8 +49,8 @@ def test_duplicates_go_first_and_the_first_by_name_stays(
     assert sorted(r["key"].partition("-")[0] for r in done["removed"]) == ["aotautograd", "fxgraph"]
     assert done["lost_compile_seconds"] == 0
     for removed in done["removed"]:
-        folder = (torch_cache / removed["file"]).parent
-        (kept,) = os.listdir(folder)
+        directory = (torch_cache / removed["file"]).parent
+        (kept,) = os.listdir(directory)
         assert kept < Path(removed["file"]).name  # torch takes the first by name
     assert sound(run_cli, torch_cache)
 
@@ -59,12 +59,12 @@ FX_CLASS = b"torch._inductor.output_code\nCompiledFxGraph"
 AOT_CLASS = b"torch._functorch._aot_autograd.aot_autograd_result\nAOTAutogradResult"
 
 
-def write_graph(folder: Path, class_: bytes, state: bytes, used_ns: int) -> None:
+def write_graph(directory: Path, class_: bytes, state: bytes, used_ns: int) -> None:
     """Write an object of a class with that state, which is pickled by protocol 2."""
     data = b"\x80\x02c" + class_ + b"\n)\x81" + state[2:-1] + b"b."
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / digest_of(data)).write_bytes(data)
-    os.utime(folder / digest_of(data), ns=(used_ns, used_ns))
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / digest_of(data)).write_bytes(data)
+    os.utime(directory / digest_of(data), ns=(used_ns, used_ns))
 
 
 def write_code(cache: Path, quotes: str) -> str:
@@ -136,13 +136,13 @@ def test_what_units_share_counts_once_it_is_free(
     for n, letter in enumerate("bc"):
         inner = "f" + letter * 51
         state = {"_fx_graph_cache_key": inner, "source_code": letter * 100_000}
-        folder = cache / "fxgraph" / (letter * 2) / inner
-        write_graph(folder, FX_CLASS, pickle.dumps(state, 2), n)
+        directory = cache / "fxgraph" / (letter * 2) / inner
+        write_graph(directory, FX_CLASS, pickle.dumps(state, 2), n)
         for digit in "2345":
             forward = pickle.dumps({"fx_graph_cache_info": (inner, [])}, 2)[2:-1]
             state_of_outer = b"}X\x0b\0\0\0compiled_fwcm\nF\n)\x81" + forward + b"bs"
-            folder = cache / "aotautograd" / f"a{letter}{digit * 50}"
-            write_graph(folder, AOT_CLASS, b"\x80\x02" + state_of_outer + b".", n)
+            directory = cache / "aotautograd" / f"a{letter}{digit * 50}"
+            write_graph(directory, AOT_CLASS, b"\x80\x02" + state_of_outer + b".", n)
     bound = size(cache) - 50_000
     done = run(run_cli, "prune", cache, "--max-size", f"{bound}", "--policy", policy, "-y")
     assert len(done["removed"]) == done["kept"] == 5
@@ -240,7 +240,7 @@ def test_orphans_are_code_that_no_graph_needs(run_cli: RunCli, torch_cache: Path
     assert not temp.exists()
 
 
-def test_folders_of_compiles_with_the_caches_off_are_no_fault_and_orphans(
+def test_directories_of_compiles_with_the_caches_off_are_no_fault_and_orphans(
     run_cli: RunCli, torch_cache: Path
 ) -> None:
     """Torch makes one in its cache for each such compile, and leaves it there."""

@@ -74,12 +74,12 @@ def test_the_endpoint_listens_on_an_address_of_ipv6() -> None:
 def test_absurd_totals_are_replaced_and_stop_nobody(
     tmp_path: Path, run_cli: RunCli, number: str
 ) -> None:
-    folder = tmp_path / "cache" / ".jaxcache" / "live"
-    folder.mkdir(parents=True)
-    (folder / "totals").write_text(f'{{"hits_local": {number}, "evicted": 2}}')
+    directory = tmp_path / "cache" / ".jaxcache" / "live"
+    directory.mkdir(parents=True)
+    (directory / "totals").write_text(f'{{"hits_local": {number}, "evicted": 2}}')
     assert run_cli("stats", "--json", "-C", tmp_path / "cache").returncode == 0
     counted().save_totals(str(tmp_path / "cache"))
-    kept = json.loads((folder / "totals").read_text())
+    kept = json.loads((directory / "totals").read_text())
     assert (kept["hits_local"], kept["evicted"]) == (3, 2)
 
 
@@ -120,11 +120,11 @@ def test_a_missing_package_is_one_line(run_live: RunLive) -> None:
 #: Another process saves its totals while this one ends.
 BUSY = """
 import os, subprocess
-folder = os.environ["JAX_COMPILATION_CACHE_DIR"] + "/.jaxcache/live"
-os.makedirs(folder, exist_ok=True)
+directory = os.environ["JAX_COMPILATION_CACHE_DIR"] + "/.jaxcache/live"
+os.makedirs(directory, exist_ok=True)
 hold = "import fcntl, sys, time; file = open(sys.argv[1], 'w'); fcntl.lockf(file, 2)"
 hold += "; print(flush=True); time.sleep(1)"
-holder = subprocess.Popen([sys.executable, "-c", hold, folder + "/totals.lock"], stdout=-1)
+holder = subprocess.Popen([sys.executable, "-c", hold, directory + "/totals.lock"], stdout=-1)
 holder.stdout.readline()
 """
 

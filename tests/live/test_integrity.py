@@ -44,9 +44,11 @@ def test_keys_and_results_are_those_of_plain_jax_and_both_hit_the_others(
 #: Flips one bit of an entry, forgets what is in memory, and computes again; many times.
 FLIPS = """
 import os, random, glob, sys
-trials, seed, folder = int(sys.argv[1]), int(sys.argv[2]), os.environ["JAX_COMPILATION_CACHE_DIR"]
+trials, seed = int(sys.argv[1]), int(sys.argv[2])
+directory = os.environ["JAX_COMPILATION_CACHE_DIR"]
 choice = random.Random(seed)
-files = sorted(glob.glob(folder + "/jit_first*-cache") + glob.glob(folder + "/jit_second*-cache"))
+files = sorted(glob.glob(directory + "/jit_first*-cache"))
+files = sorted(files + glob.glob(directory + "/jit_second*-cache"))
 good, wrong, left, harmless = result, [], [], 0
 from jax._src import compilation_cache as cc
 for trial in range(trials):

@@ -23,9 +23,9 @@ AT_ONCE = """
 import os, time
 import jax, jax.numpy as jnp
 jax.devices()
-folder = os.environ["TEST_FOLDER"]
-open(f"{folder}/ready-{os.getpid()}", "w").close()
-while not os.path.exists(folder + "/go"):
+directory = os.environ["TEST_FOLDER"]
+open(f"{directory}/ready-{os.getpid()}", "w").close()
+while not os.path.exists(directory + "/go"):
     time.sleep(0.01)
 """
 #: The first process to compile ``first`` dies over it.
@@ -37,7 +37,7 @@ real = getattr(compiler, name)
 def deadly(backend, module, *args, **kwargs):
     if "jit_first" in str(module.operation.attributes["sym_name"]):
         try:
-            os.close(os.open(folder + "/dead", os.O_CREAT | os.O_EXCL))
+            os.close(os.open(directory + "/dead", os.O_CREAT | os.O_EXCL))
         except FileExistsError:
             pass
         else:
@@ -49,15 +49,15 @@ setattr(compiler, name, deadly)
 
 
 def start_together(
-    python: str, folder: Path, number: int, program: str, *, tier: str = "", **more: str
+    python: str, directory: Path, number: int, program: str, *, tier: str = "", **more: str
 ) -> list["tuple[subprocess.Popen[str], str, str]"]:
     """Start processes that wait for each other; how each ended, with what it printed."""
     running = []
     for index in range(number):
-        cache = folder / (f"machine-{index}" if tier else "cache")
-        env = live_environment(python, folder, cache) | {
+        cache = directory / (f"machine-{index}" if tier else "cache")
+        env = live_environment(python, directory, cache) | {
             "JAXCACHE_LIVE_SINGLE_FLIGHT": "60s",
-            "TEST_FOLDER": str(folder),
+            "TEST_FOLDER": str(directory),
             "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none",
         }
         env |= more | ({"JAXCACHE_LIVE_TIERS": tier} if tier else {})
@@ -68,10 +68,10 @@ def start_together(
             )
         )
     deadline = time.monotonic() + 240
-    while len(list(folder.glob("ready-*"))) < number and time.monotonic() < deadline:
+    while len(list(directory.glob("ready-*"))) < number and time.monotonic() < deadline:
         assert all(p.poll() is None for p in running)
         time.sleep(0.05)
-    (folder / "go").touch()
+    (directory / "go").touch()
     return [(p, *p.communicate(timeout=240)) for p in running]
 
 

@@ -119,8 +119,8 @@ class StubTiers:
         return None, ""
 
 
-def forge_lease(folder: Path, key: str, until: object) -> Path:
-    leases = folder / ".jaxcache/live/leases"
+def forge_lease(directory: Path, key: str, until: object) -> Path:
+    leases = directory / ".jaxcache/live/leases"
     leases.mkdir(parents=True, exist_ok=True)
     path = leases / key
     path.write_text(json.dumps({"owner": "nobody:1", "until": until}))

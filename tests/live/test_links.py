@@ -42,11 +42,14 @@ def victim_directory(tmp_path: Path) -> Path:
     return victim
 
 
-def state(folder: Path) -> dict[str, Any]:
+def state(directory: Path) -> dict[str, Any]:
     return {
-        str(p.relative_to(folder)): (p.lstat().st_mtime_ns, p.read_bytes() if p.is_file() else None)
-        for p in sorted(folder.rglob("*"))
-    } | {"": folder.stat().st_mtime_ns}
+        str(p.relative_to(directory)): (
+            p.lstat().st_mtime_ns,
+            p.read_bytes() if p.is_file() else None,
+        )
+        for p in sorted(directory.rglob("*"))
+    } | {"": directory.stat().st_mtime_ns}
 
 
 def use_everything(root: str) -> None:
@@ -110,13 +113,13 @@ def test_a_missing_file_behind_a_link_is_not_made(tmp_path: Path) -> None:
 
 def test_foreign_files_among_those_of_loads_stay(tmp_path: Path) -> None:
     """Only what has the name and the content of such a file is removed."""
-    folder = tmp_path / ".jaxcache/live/loading"
-    folder.mkdir(parents=True)
+    directory = tmp_path / ".jaxcache/live/loading"
+    directory.mkdir(parents=True)
     names = ("notes", "12-0123456789ab", "x-0123456789ab", ".bashrc")
     for name in names:
-        (folder / name).write_text("precious\nfile\n")
+        (directory / name).write_text("precious\nfile\n")
     assert find_dead(str(tmp_path)) == (set(), False)
-    assert sorted(p.name for p in folder.iterdir()) == sorted(names)
+    assert sorted(p.name for p in directory.iterdir()) == sorted(names)
 
 
 def test_a_tier_directory_is_not_left_through_a_link(tmp_path: Path) -> None:

@@ -288,15 +288,15 @@ def test_something():
 
 
 def test_tests_under_xdist_share_the_cache(tmp_path: Path) -> None:
-    folder = tmp_path / "tests"
-    folder.mkdir()
+    directory = tmp_path / "tests"
+    directory.mkdir()
     for name in ("test_one.py", "test_two.py"):
-        (folder / name).write_text(TESTS)
+        (directory / name).write_text(TESTS)
     env = live_environment(sys.executable, tmp_path, tmp_path / "cache")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", folder],
+        [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", directory],
         env=env,
-        cwd=folder,
+        cwd=directory,
         capture_output=True,
         text=True,
         timeout=240,

@@ -29,9 +29,9 @@ def tier(run_live: RunLive, tmp_path: Path) -> Path:
     return tmp_path / "tier"
 
 
-def digests(folder: Path) -> dict[str, str]:
+def digests(directory: Path) -> dict[str, str]:
     """The SHA-256 of the payload of each entry, by file."""
-    return {path.name: digest(path.read_bytes()) for path in entries(folder)}
+    return {path.name: digest(path.read_bytes()) for path in entries(directory)}
 
 
 def digest(data: bytes) -> str:
@@ -95,10 +95,10 @@ def test_a_digest_that_was_recorded_here_is_as_good_as_a_checksum(
 ) -> None:
     wrongs = {"right": "", "wrong": "0", "foreign": ""}
     for name, wrong in wrongs.items():
-        folder = tmp_path / name
-        folder.mkdir()
+        directory = tmp_path / name
+        directory.mkdir()
         append(
-            open_store(str(folder)),
+            open_store(str(directory)),
             [
                 Event(file.removesuffix("-cache"), COMPILE, 1, {"payload_sha256": wrong or sha256})
                 for file, sha256 in digests(tier).items()
@@ -107,8 +107,8 @@ def test_a_digest_that_was_recorded_here_is_as_good_as_a_checksum(
         if name == "foreign":
             if not CAN_GIVE_AWAY:
                 continue
-            give_away(folder / ".jaxcache" / "ledger")
-        ran = run_live(cache_dir=folder, JAXCACHE_LIVE_TIERS=f"{tier}:ro", **PORTABLE)
+            give_away(directory / ".jaxcache" / "ledger")
+        ran = run_live(cache_dir=directory, JAXCACHE_LIVE_TIERS=f"{tier}:ro", **PORTABLE)
         is_refused = name != "right"
         assert (ran["misses"] > 0, ran["unsealed"] > 0) == (is_refused, is_refused)
     # What arrives is sealed, so that the local copy is checked from now on.

@@ -53,8 +53,8 @@ def leave():
     layer.adapter.reset()
     flushed_in = time.monotonic() - started
     # Listed before the uploads are counted: one that ends in between is in both, none in neither.
-    folders = [os.path.join(d.root, ".jaxcache", "live", "spool") for d in directories]
-    notes = [n for f in folders for _, _, names in os.walk(f) for n in names]
+    directories = [os.path.join(d.root, ".jaxcache", "live", "spool") for d in directories]
+    notes = [n for f in directories for _, _, names in os.walk(f) for n in names]
     waiting = sum(n.startswith("jit_") for n in notes)
     return {"flushed_in": flushed_in, "waiting": waiting, **layer.counters.snapshot()}
 
@@ -217,16 +217,16 @@ def test_a_tier_that_fails_costs_a_third_machine_a_bounded_delay(
                 proxy.fault, endpoints[how] = fault, proxy.endpoint
         program = f"""
 limits = {{"timeout": 1.0, "miss_budget": 1.0}}
-folder, filled = {str(tmp_path)!r}, ["s3://filled/jax"]
-on(folder + "/warmup", [])
-result["first"] = {{**on(folder + "/first", filled), **leave()}}
+directory, filled = {str(tmp_path)!r}, ["s3://filled/jax"]
+on(directory + "/warmup", [])
+result["first"] = {{**on(directory + "/first", filled), **leave()}}
 for how, address in {endpoints!r}.items():
     os.environ["AWS_ENDPOINT_URL"] = address
     tiers = ["s3://filled/empty"] if how == "full" else filled
-    told = on(os.path.join(folder, how), tiers, seconds=1.0, **limits)
+    told = on(os.path.join(directory, how), tiers, seconds=1.0, **limits)
     result[how] = {{**told, **leave()}}
 os.environ["AWS_ENDPOINT_URL"] = {server.endpoint!r}
-result["after"] = on(folder + "/after", filled, **limits)
+result["after"] = on(directory + "/after", filled, **limits)
 """
         told = run_live(MACHINES + program, **FREE, **bucket(server.endpoint)).result
     number = told["first"]["written"]
@@ -417,13 +417,13 @@ def test_only_what_a_trusted_key_signed_is_taken(
     add_trusted(tmp_path / "config" / "jaxcache", "ci", public_key_text(key))
     program = f"""
 os.environ["XDG_CONFIG_HOME"] = {str(tmp_path / "config")!r}
-folder = {str(tmp_path)!r}
+directory = {str(tmp_path)!r}
 for name, where in (("ci", "good"), ("unsigned", "none"), ("stranger", "bad")):
-    keys = {{"ci": folder + "/key", "stranger": folder + "/stranger", "unsigned": ""}}
+    keys = {{"ci": directory + "/key", "stranger": directory + "/stranger", "unsigned": ""}}
     tiers = ["s3://signed/" + where]
-    on(folder + "/from-" + name, tiers, signing_key=keys[name], require_signed=False)
+    on(directory + "/from-" + name, tiers, signing_key=keys[name], require_signed=False)
     leave()
-    told = on(folder + "/to-" + name, tiers, signing_key="", require_signed=True)
+    told = on(directory + "/to-" + name, tiers, signing_key="", require_signed=True)
     leave()
     result[name] = told
 """

@@ -16,8 +16,8 @@ import json, os, random, sys, time
 import jax
 jax.devices()
 from jax._src import compilation_cache as cc
-folder, live, seconds = sys.argv[1], sys.argv[2] == "live", float(sys.argv[3])
-made = (cc.LRUCache if live else cc.LRUCache.__mro__[1])(folder, max_size=300_000)
+directory, live, seconds = sys.argv[1], sys.argv[2] == "live", float(sys.argv[3])
+made = (cc.LRUCache if live else cc.LRUCache.__mro__[1])(directory, max_size=300_000)
 choice = random.Random(sys.argv[2])
 deadline, done, errors = time.monotonic() + seconds, 0, []
 while time.monotonic() < deadline:

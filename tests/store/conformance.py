@@ -31,8 +31,8 @@ class StoreConformance:
 
     def test_an_empty_store_lists_nothing(self, store: Store) -> None:
         assert list(store.list()) == []
-        assert list(store.list("folder")) == []
-        assert list(store.walk("folder")) == []
+        assert list(store.list("directory")) == []
+        assert list(store.walk("directory")) == []
 
     def test_what_was_written_is_read_listed_and_looked_at(self, store: Store) -> None:
         written = store.write("a-cache", [b"one", b"", b"two"])
@@ -83,7 +83,7 @@ class StoreConformance:
         seen = store.info("c")
         store.write("d", [b"since"])
         files = [
-            NewFile("folder/a", [b"x"], stamp),
+            NewFile("directory/a", [b"x"], stamp),
             NewFile("b", [b"new"]),
             NewFile("../c", [b"no"]),
             NewFile("b", [b"no"], replace=False),
@@ -95,12 +95,12 @@ class StoreConformance:
         failed = [type(d) for d in done if isinstance(d, StoreError)]
         assert failed == [BadNameError, ExistsError, ChangedError]
         assert [d.name for d in done if not isinstance(d, StoreError)] == [
-            "folder/a", "b", "c", "e",
+            "directory/a", "b", "c", "e",
         ]  # fmt: skip
-        assert store.info("folder/a").mtime_ns == store.info("c").mtime_ns == stamp
+        assert store.info("directory/a").mtime_ns == store.info("c").mtime_ns == stamp
         assert [store.read(n, limit=9) for n in "bcde"] == [b"new", b"healed", b"since", b"last"]
         assert {i.name for i in store.list() if i.type == "file"} == set("bcde")
-        assert [i.name for i in store.list("folder")] == ["folder/a"]
+        assert [i.name for i in store.list("directory")] == ["directory/a"]
         assert not list(store.write_many([]))
 
     def test_readers_never_see_a_torn_write(self, store: Store) -> None:
@@ -122,8 +122,8 @@ class StoreConformance:
 
     def test_many_starts_at_once_with_failures_in_their_place(self, store: Store) -> None:
         store.write("a", [b"first"])
-        store.write("folder/b", [b"second"])
-        found = list(store.read_many(["a", "gone", "folder/b", "../a", "nul\0"], limit=3))
+        store.write("directory/b", [b"second"])
+        found = list(store.read_many(["a", "gone", "directory/b", "../a", "nul\0"], limit=3))
         assert found[0] == b"fir"
         assert isinstance(found[1], MissingError)
         assert found[2] == b"sec"
@@ -168,13 +168,13 @@ class StoreConformance:
         assert not store.delete_abandoned("a")
         assert not store.delete_abandoned(f"{TEMP_PREFIX}gone")
 
-    def test_folders(self, store: Store) -> None:
-        store.write("folder/inner/x", [b"1"])
-        store.write("folder/y", [b"22"])
-        assert {(i.name, i.type) for i in store.list()} == {("folder", "dir")}
-        assert {i.name for i in store.list("folder")} == {"folder/inner", "folder/y"}
-        assert {i.name for i in store.walk("folder")} == {"folder/inner/x", "folder/y"}
-        assert store.read("folder/inner/x", limit=9) == b"1"
+    def test_directories(self, store: Store) -> None:
+        store.write("directory/inner/x", [b"1"])
+        store.write("directory/y", [b"22"])
+        assert {(i.name, i.type) for i in store.list()} == {("directory", "dir")}
+        assert {i.name for i in store.list("directory")} == {"directory/inner", "directory/y"}
+        assert {i.name for i in store.walk("directory")} == {"directory/inner/x", "directory/y"}
+        assert store.read("directory/inner/x", limit=9) == b"1"
 
     def test_a_listing_of_names_that_begin_alike(self, store: Store) -> None:
         for name in ("a", "ab-1", "ab-2", "ab", "ac", "b", "ab-x/y", "f/ab-3", "f/b"):
@@ -198,27 +198,27 @@ class StoreConformance:
 
     def test_rename_moves_and_replaces_only_if_told(self, store: Store) -> None:
         store.write("a", [b"one"])
-        store.rename("a", "folder/b")
-        assert store.read("folder/b", limit=9) == b"one"
+        store.rename("a", "directory/b")
+        assert store.read("directory/b", limit=9) == b"one"
         store.write("a", [b"two"])
         with pytest.raises(ExistsError):
-            store.rename("a", "folder/b")
+            store.rename("a", "directory/b")
         assert store.read("a", limit=9) == b"two"
-        store.rename("a", "folder/b", replace=True)
-        assert store.read("folder/b", limit=9) == b"two"
-        assert [i.name for i in store.list()] == ["folder"]
+        store.rename("a", "directory/b", replace=True)
+        assert store.read("directory/b", limit=9) == b"two"
+        assert [i.name for i in store.list()] == ["directory"]
         with pytest.raises(MissingError):
             store.rename("gone", "c")
         with pytest.raises(MissingError):
-            store.rename("gone", "folder/b", replace=True)
+            store.rename("gone", "directory/b", replace=True)
 
     def test_a_name_that_is_held_is_not_abandoned(self, store: Store) -> None:
-        name = f"folder/{TEMP_PREFIX}held"
+        name = f"directory/{TEMP_PREFIX}held"
         with store.hold(name):
             if not store.remote:  # elsewhere no name can tell whether its writer lives
-                assert {i.name for i in store.walk("folder")} == {name}
+                assert {i.name for i in store.walk("directory")} == {name}
             assert not store.delete_abandoned(name)
-        assert list(store.walk("folder")) == []
+        assert list(store.walk("directory")) == []
 
     def test_missing(self, store: Store) -> None:
         attempts: list[Callable[[], object]] = [

@@ -123,19 +123,19 @@ def test_links_are_listed_and_never_followed(tmp_path: Path) -> None:
     root = tmp_path / "cache"
     root.mkdir()
     (root / "to-file").symlink_to(outside / "secret")
-    (root / "to-folder").symlink_to(outside)
+    (root / "to-directory").symlink_to(outside)
     store = LocalStore(root)
     assert {(i.name, i.type) for i in store.list()} == {
         ("to-file", "symlink"),
-        ("to-folder", "symlink"),
+        ("to-directory", "symlink"),
     }
-    for name in ("to-file", "to-folder/secret"):
+    for name in ("to-file", "to-directory/secret"):
         with pytest.raises(StoreError):
             store.read(name, limit=9)
-    assert list(store.list("to-folder")) == []
-    assert list(store.walk("to-folder")) == []
+    assert list(store.list("to-directory")) == []
+    assert list(store.walk("to-directory")) == []
     with pytest.raises(StoreError):
-        store.write("to-folder/new", [b"x"])
+        store.write("to-directory/new", [b"x"])
     assert not (outside / "new").exists()
     store.write("to-file", [b"mine"])  # replaces the link, not what it points to
     assert (outside / "secret").read_text() == "secret"

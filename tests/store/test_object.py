@@ -290,7 +290,7 @@ def test_a_long_listing_is_paged_and_a_page_that_fails_is_asked_again(
     before = TRAFFIC.requests["list"]
     found = {i.name: i.type for i in store.list()}
     assert found == {**dict.fromkeys(names, "file"), ".jaxcache": "dir"}
-    # Of the folder, which fills the first pages, one page is read.
+    # Of the directory, which fills the first pages, one page is read.
     assert s3.counts() == {"list": 4}
     assert TRAFFIC.requests["list"] - before == 4
     s3.forget()
@@ -348,19 +348,19 @@ def test_a_delete_of_many_that_fails_is_told_of_each(bucket: str, s3: Proxy) -> 
 
 @pytest.fixture
 def web(tmp_path: Path) -> Iterator[tuple[Path, str]]:
-    """A folder and the URL under which the standard library's web server shows it."""
-    folder = tmp_path / "www" / "my cache"
-    folder.mkdir(parents=True)
+    """A directory and the URL under which the standard library's web server shows it."""
+    directory = tmp_path / "www" / "my cache"
+    directory.mkdir(parents=True)
     process = subprocess.Popen(
         [sys.executable, "-u", "-m", "http.server", "0", "--bind", "127.0.0.1"],
-        cwd=folder.parent,
+        cwd=directory.parent,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
     )
     assert process.stdout
     port = process.stdout.readline().split(" port ")[1].split()[0]
-    yield folder, f"http://127.0.0.1:{port}/my%20cache"
+    yield directory, f"http://127.0.0.1:{port}/my%20cache"
     process.kill()
     process.communicate()
 
@@ -368,9 +368,9 @@ def web(tmp_path: Path) -> Iterator[tuple[Path, str]]:
 def test_a_web_server_without_webdav_is_read_by_name_and_never_listed_or_written(
     web: tuple[Path, str],
 ) -> None:
-    folder, url = web
+    directory, url = web
     store = open_store(url)
-    (folder / "a-cache").write_bytes(b"onetwo")
+    (directory / "a-cache").write_bytes(b"onetwo")
     assert store.read("a-cache", limit=3) == b"one"
     assert store.fetch("a-cache", limit=9).data == b"onetwo"
     assert not store.writable
@@ -383,7 +383,7 @@ def test_a_web_server_without_webdav_is_read_by_name_and_never_listed_or_written
     ):
         with pytest.raises(JaxcacheError):
             attempt()
-    assert (folder / "a-cache").read_bytes() == b"onetwo"
+    assert (directory / "a-cache").read_bytes() == b"onetwo"
 
 
 def test_no_web_server_at_all() -> None:

@@ -118,7 +118,7 @@ def test_what_could_not_be_read_is_unobserved() -> None:
 
 
 def test_a_hostile_writer_disturbs_no_other() -> None:
-    with socket_directory() as folder, EventServer(folder) as inbox:
+    with socket_directory() as directory, EventServer(directory) as inbox:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as bad:
             bad.connect(inbox.address)
             bad.sendall(b'{"event": {}}\n\x00\xff\n{"event": "start", "pid": {}}\n')
@@ -131,7 +131,7 @@ def test_a_hostile_writer_disturbs_no_other() -> None:
 
 
 def test_a_program_may_remove_the_socket() -> None:
-    with socket_directory() as folder, EventServer(folder) as inbox:
+    with socket_directory() as directory, EventServer(directory) as inbox:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as writer:
             writer.connect(inbox.address)
             writer.sendall(b'{"event": "start", "pid": 5}\n')
@@ -142,7 +142,7 @@ def test_a_program_may_remove_the_socket() -> None:
 
 def test_a_run_leaves_no_thread_behind() -> None:
     before = set(threading.enumerate())  # of a test that took a socket away, one waits for ever
-    with socket_directory() as folder, EventServer(folder) as inbox:
+    with socket_directory() as directory, EventServer(directory) as inbox:
         (accepting,) = set(threading.enumerate()) - before
         assert list(inbox.drain(5.0)) == []
     accepting.join(5.0)

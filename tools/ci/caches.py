@@ -10,7 +10,7 @@ from pathlib import Path
 class CacheStore:
     """Where a CI service keeps caches: tar files by key, in the order of their making."""
 
-    folder: Path
+    directory: Path
 
     def restore(self, path: Path, key: str, looser: list[str]) -> str:
         """Unpack what fits best; return the key it was saved under, or nothing."""
@@ -34,21 +34,21 @@ class CacheStore:
             return False
         for archive in taken:
             archive.unlink()
-        folder = self._folder(path)
-        folder.mkdir(parents=True, exist_ok=True)
-        number = max((int(p.name[:6]) + 1 for p in folder.iterdir()), default=0)
-        with tarfile.open(folder / f"{number:06d} {key}", "w:gz") as tar:
+        directory = self._directory(path)
+        directory.mkdir(parents=True, exist_ok=True)
+        number = max((int(p.name[:6]) + 1 for p in directory.iterdir()), default=0)
+        with tarfile.open(directory / f"{number:06d} {key}", "w:gz") as tar:
             tar.add(path, path.name)
         return True
 
     def size_bytes(self) -> int:
         """Of all archives."""
-        return sum(p.stat().st_size for p in self.folder.rglob("*") if p.is_file())
+        return sum(p.stat().st_size for p in self.directory.rglob("*") if p.is_file())
 
-    def _folder(self, path: Path) -> Path:
-        return self.folder / re.sub(r"\W", "_", str(path))
+    def _directory(self, path: Path) -> Path:
+        return self.directory / re.sub(r"\W", "_", str(path))
 
     def saved(self, path: Path) -> list[tuple[str, Path]]:
         """(key, archive), the newest first."""
-        files = sorted(self._folder(path).glob("*"), reverse=True)
+        files = sorted(self._directory(path).glob("*"), reverse=True)
         return [(p.name.partition(" ")[2], p) for p in files]

@@ -50,11 +50,11 @@ def run_buildkite(file: Path, checkout: Path, env: dict[str, str]) -> Run:
     return run
 
 
-def _script(name: str, text: str, folder: Path, env: dict[str, str]) -> Step:
+def _script(name: str, text: str, directory: Path, env: dict[str, str]) -> Step:
     done = subprocess.run(
         ["bash", "-c", text],
         env=env,
-        cwd=folder,
+        cwd=directory,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -12,10 +12,10 @@ from tools.fuzz.targets import TARGETS
 BROKEN = Path(__file__).parents[2] / "tests" / "data" / "fuzz"
 
 
-def main(folder: Path) -> None:
+def main(directory: Path) -> None:
     """Write each under its digest."""
     for name, target in TARGETS.items():
-        place = folder / name
+        place = directory / name
         place.mkdir(parents=True, exist_ok=True)
         for data in (*target.seeds(), *(p.read_bytes() for p in BROKEN.glob(f"{name}/*"))):
             (place / hashlib.sha256(data).hexdigest()[:16]).write_bytes(data)

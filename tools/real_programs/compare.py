@@ -59,13 +59,13 @@ def names_in(cache: Path) -> set[str]:
 class Comparison:
     """The runs of one program, and what was found unequal."""
 
-    def __init__(self, python: str, name: str, folder: Path) -> None:
-        self._python, self._name, self._folder = python, name, folder
+    def __init__(self, python: str, name: str, directory: Path) -> None:
+        self._python, self._name, self._directory = python, name, directory
         self.unequal: list[str] = []
 
     def run(self, step: str, cache: Path, *options: Any, served: bool) -> None:
         """Run the program in a cache; ``served``: everything cacheable must be a hit."""
-        truth = self._folder / step
+        truth = self._directory / step
         truth.mkdir(parents=True)
         before, started = names_in(cache), time.monotonic()
         code, document = run_jaxcache(
@@ -108,7 +108,7 @@ class Comparison:
         """Fill a second directory from the recipe."""
         started = time.monotonic()
         code, document = run_jaxcache(
-            "compile", recipe, "-C", cache, "--python", self._python, truth=self._folder
+            "compile", recipe, "-C", cache, "--python", self._python, truth=self._directory
         )
         summary = document["summary"]
         files = f"{summary['written']}/{len(names_in(cache))}"
@@ -151,10 +151,14 @@ def main(python: str, *names: str) -> int:
     unequal, collected = [], []
     for name in names or NAMES:
         with tempfile.TemporaryDirectory() as temporary:
-            folder = Path(temporary)
-            comparison = Comparison(python, name, folder / "truth")
-            first, second, full = folder / "first", folder / "second", folder / "full.recipe"
-            some = folder / "collected.recipe"
+            directory = Path(temporary)
+            comparison = Comparison(python, name, directory / "truth")
+            first, second, full = (
+                directory / "first",
+                directory / "second",
+                directory / "full.recipe",
+            )
+            some = directory / "collected.recipe"
             comparison.run("cold", first, served=False)
             comparison.run("hot", first, "--record", full, served=True)
             comparison.compile(full, second)
@@ -173,7 +177,7 @@ def main(python: str, *names: str) -> int:
                     some,
                     PROGRAMS,
                     name,
-                    truth=folder,
+                    truth=directory,
                 )
                 result = compare_recipes(full, some) if some.exists() else "nothing collected"
                 collected.append(f"{name}: {result}")

@@ -1,7 +1,7 @@
 """Small real programs of libraries built on JAX: ``programs.py NAME``.
 
 Each program counts JAX's own monitoring events, independently of jaxcache, and adds what it counted
-to the folder ``$TRUTH`` as ``PID.json``.
+to the directory ``$TRUTH`` as ``PID.json``.
 """
 
 import atexit
@@ -182,11 +182,11 @@ def run_orbax():
     import orbax.checkpoint as ocp
 
     tree = {"w": jax.random.normal(jax.random.key(0), (8, 8)), "step": jnp.int32(3)}
-    with tempfile.TemporaryDirectory() as folder, ocp.StandardCheckpointer() as checkpointer:
-        checkpointer.save(Path(folder) / "state", tree)
+    with tempfile.TemporaryDirectory() as directory, ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(Path(directory) / "state", tree)
         checkpointer.wait_until_finished()
         shapes = jax.tree.map(ocp.utils.to_shape_dtype_struct, tree)
-        restored = checkpointer.restore(Path(folder) / "state", shapes)
+        restored = checkpointer.restore(Path(directory) / "state", shapes)
     print(jax.jit(lambda t: t["w"].sum() + t["step"])(restored))
 
 

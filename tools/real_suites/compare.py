@@ -30,8 +30,8 @@ TOTALS = re.compile(r"^(\d+) of (\d+) hits · (\d+) written", re.MULTILINE)
 class Suite:
     """The tests of one library, and how they ended without us."""
 
-    def __init__(self, python: str, folder: Path, name: str) -> None:
-        (self._root,) = folder.glob(f"{name}-*/")
+    def __init__(self, python: str, directory: Path, name: str) -> None:
+        (self._root,) = directory.glob(f"{name}-*/")
         self._python, self.name = python, name
         self._files = [str(Path(name, "_src", file)) for file in SUITES[name]]
         self._outcomes: dict[str, str] = {}
@@ -41,11 +41,11 @@ class Suite:
         with tempfile.TemporaryDirectory() as temporary:
             self._run(step, Path(temporary), options)
 
-    def _run(self, step: str, folder: Path, options: tuple[str, ...]) -> None:
-        env = {**os.environ, "OWN_COUNTS": str(folder), "PYTHONPATH": str(HERE)}
+    def _run(self, step: str, directory: Path, options: tuple[str, ...]) -> None:
+        env = {**os.environ, "OWN_COUNTS": str(directory), "PYTHONPATH": str(HERE)}
         env |= {"JAX_PLATFORMS": "cpu", "PYTHONHASHSEED": "0"}
         env.pop("JAX_COMPILATION_CACHE_DIR", None)
-        xml = folder / "junit.xml"
+        xml = directory / "junit.xml"
         command = [self._python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "own_counts"]
         started = time.monotonic()
         done = subprocess.run(
@@ -61,7 +61,7 @@ class Suite:
         if not outcomes:
             sys.exit(f"{self.name} {step} ran no test:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
         own: Counter[str] = Counter()
-        for path in folder.glob("*.json"):
+        for path in directory.glob("*.json"):
             own.update(json.loads(path.read_text()))
         problems = []
         self._outcomes = self._outcomes or outcomes
@@ -106,13 +106,13 @@ def read_seconds(text: str) -> float:
     return float(found[1]) / (1000 if found[2] == "ms" else 1)
 
 
-def main(python: str, folder: str, *names: str) -> int:
+def main(python: str, directory: str, *names: str) -> int:
     print("|", " | ".join(TITLES), "|")
     print("|", " | ".join(["---"] * len(TITLES)), "|")
     unequal: list[str] = []
     for name in names or SUITES:
         with tempfile.TemporaryDirectory() as temporary:
-            suite = Suite(os.path.abspath(python), Path(folder).absolute(), name)
+            suite = Suite(os.path.abspath(python), Path(directory).absolute(), name)
             one, two = (f"--jaxcache={temporary}/{n}" for n in ("one", "two"))
             suite.run("without")
             suite.run("cold", one)

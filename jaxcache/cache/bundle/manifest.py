@@ -17,7 +17,7 @@ from jaxcache.model import result_repr
 
 #: The layout that a manifest without one means.
 JAX = "jax"
-#: Folders within folders of a path that travels.
+#: Directories within directories of a path that travels.
 _MAX_PARTS = 16
 #: A device, a version and a file.
 _MAX_SIDE_PARTS = 3
@@ -220,9 +220,9 @@ def is_side_file(name: str) -> bool:
     """Return whether a name is one of XLA's own caches, at most two directories below XLA's own."""
     if name == KERNEL_CACHE:
         return True
-    folder, *parts = name.split("/")
+    directory, *parts = name.split("/")
     return (
-        folder == AUTOTUNE_DIR
+        directory == AUTOTUNE_DIR
         and 0 < len(parts) <= _MAX_SIDE_PARTS
         and all(part and check_file_name(part) is None for part in parts)
     )

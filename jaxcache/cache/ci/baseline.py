@@ -78,11 +78,11 @@ def records_reads(store: Store) -> bool:
 
     Mount options do not tell: containers and network file systems have their own mind.
     """
-    folder = getattr(store, "path", None)
-    if folder is None or not store.writable:
+    directory = getattr(store, "path", None)
+    if directory is None or not store.writable:
         return False
     try:
-        with tempfile.NamedTemporaryFile(prefix=".jaxcache-tmp-", dir=folder) as file:
+        with tempfile.NamedTemporaryFile(prefix=".jaxcache-tmp-", dir=directory) as file:
             file.write(b"read me")
             file.flush()
             old_ns = os.fstat(file.fileno()).st_mtime_ns - 2 * _DAY_NS

@@ -71,7 +71,7 @@ class HashedFiles:
 
 
 def hash_files(patterns: Sequence[str], root: str) -> HashedFiles:
-    """Hash every file that one of the globs matches; ``**`` crosses folders, links are followed.
+    """Hash every file that one of the globs matches; ``**`` crosses directories; follows links.
 
     Args:
         patterns: relative to ``root``; one that begins with ``!`` takes files out again.

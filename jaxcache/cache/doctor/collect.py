@@ -104,11 +104,11 @@ def collect_host_facts(path: str) -> HostFacts:
     """Look at the machine, and at the file system that ``path`` is or would be on."""
     if is_remote(path):
         return HostFacts(os.geteuid(), sys.platform, name_max=_OBJECT_NAME_MAX)
-    folder = _nearest(path)
+    directory = _nearest(path)
     free = total = None
     name_max = 255
     with contextlib.suppress(OSError):
-        space = os.statvfs(folder)
+        space = os.statvfs(directory)
         free = space.f_bavail * space.f_frsize
         total = space.f_blocks * space.f_frsize
         name_max = space.f_namemax or name_max
@@ -116,7 +116,7 @@ def collect_host_facts(path: str) -> HostFacts:
     return HostFacts(
         user=os.geteuid(),
         system=sys.platform,
-        filesystem=filesystem_of(os.path.realpath(folder), mounts),
+        filesystem=filesystem_of(os.path.realpath(directory), mounts),
         free_bytes=free,
         total_bytes=total,
         lock_holders=_lock_holders(os.path.join(path, LOCKFILE)),

@@ -195,7 +195,7 @@ def find_xla_caches_in_bucket(facts: Facts) -> Iterator[Finding]:
 
 
 def find_autotune_incomplete(facts: Facts) -> Iterator[Finding]:
-    """XLA's autotune folder does not hold every measurement that a GPU program depends on."""
+    """XLA's autotune directory does not hold every measurement that a GPU program depends on."""
     chosen = str(facts.setting("jax_persistent_cache_enable_xla_caches") or "")
     if (chosen == "all" or "autotune" in chosen) and any(facts.decoded("gpu")):
         yield Finding(

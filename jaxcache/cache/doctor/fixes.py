@@ -65,10 +65,10 @@ def _write_atimes(store: Store, facts: Facts, files: Sequence[str]) -> list[str]
 
 def _drop_permissions(store: LocalStore, file: str) -> bool:
     """Take write permission from group and others; no link inside the cache is followed."""
-    folder, _, name = file.rpartition("/")
+    directory, _, name = file.rpartition("/")
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        with store.folder(folder) as opened:
+        with store.directory(directory) as opened:
             fd = os.open(name, flags, dir_fd=opened)
         try:
             mode = stat.S_IMODE(os.fstat(fd).st_mode)

@@ -17,7 +17,7 @@ from jaxcache.core.names import parse_key
 
 _MAX_LINE = 64 << 10
 _ARRAY = re.compile(r"(?:ShapedArray|ConcreteArray)\(([^()]*)\)")
-#: Folder of XLA's autotune results inside the cache directory.
+#: Directory of XLA's autotune results inside the cache directory.
 _AUTOTUNE = "/xla_gpu_per_fusion_autotune_cache_dir"
 
 

@@ -75,7 +75,7 @@ class WriteRule(enum.StrEnum):
     SIZE = "size"
 
 
-#: Functions in files below this folder are JAX's own.
+#: Functions in files below this directory are JAX's own.
 _JAX_ITSELF = f"{os.sep}jax{os.sep}_src{os.sep}"
 
 

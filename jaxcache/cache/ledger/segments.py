@@ -1,13 +1,13 @@
 """Knowledge about entries beyond their files: digests, exact times, versions, hits, pins.
 
-The ledger is a folder of segments, ``.jaxcache/ledger/<time_ns>-<random>.jsonl``. A segment is
+The ledger is a directory of segments, ``.jaxcache/ledger/<time_ns>-<random>.jsonl``. A segment is
 written once, atomically, and never changed, so that two writers cannot disturb each other, a
 crash leaves a whole segment or none, and two ledgers merge by putting their segments into one
-folder. Each line is one event: a JSON object with ``key``, ``kind``, ``at_ns`` and facts.
+directory. Each line is one event: a JSON object with ``key``, ``kind``, ``at_ns`` and facts.
 
-The ledger helps and never hinders: a missing folder is an empty ledger, a damaged line or segment
-is skipped and counted, a fact of the wrong type is left out, and a cache that cannot be written
-simply learns nothing.
+The ledger helps and never hinders: a missing directory is an empty ledger, a damaged line or
+segment is skipped and counted, a fact of the wrong type is left out, and a cache that cannot be
+written simply learns nothing.
 """
 
 import contextlib
@@ -64,7 +64,7 @@ _NAMES_PER_LINE = 2_000
 #: More segments than :data:`COMPACT_ABOVE`, or more bytes in them than in the compacted part and in
 #: these, are compacted by the next :func:`append`.
 _SLACK_BYTES = 256 << 10
-#: Readings of a folder that is compacted meanwhile.
+#: Readings of a directory that is compacted meanwhile.
 _ATTEMPTS = 5
 #: Sketches of one module that a compaction keeps.
 _KEPT_SKETCHES = 8
@@ -201,7 +201,7 @@ class Ledger:
 
 
 def is_segment(name: str) -> bool:
-    """Whether a name in the ledger's folder is one that :func:`append` or :func:`compact` gives."""
+    """Whether a name in the ledger is one that :func:`append` or :func:`compact` gives."""
     return bool(_NAME.fullmatch(name.rpartition("/")[2]))
 
 
@@ -350,7 +350,7 @@ def _read_segments(store: Store) -> list[_Segment]:
 def _list_segments(store: Store) -> list[FileInfo]:
     try:
         infos = sorted(i for i in store.list(LEDGER_DIR) if i.name.endswith(_SUFFIX))
-    except Exception:  # no folder, no permission: nothing is known
+    except Exception:  # no directory, no permission: nothing is known
         if store.remote:  # nothing of the rest will work, and pins must not be overlooked
             raise
         return []

@@ -66,8 +66,8 @@ def write_bundle(
     Raises:
         JaxcacheError: ``io-error``, ``changed``; StoreError
     """
-    folder = None if target or file == "-" else os.path.dirname(os.path.abspath(file))
-    exported = write_stream(store, plan, level=level, folder=folder, progress=progress)
+    directory = None if target or file == "-" else os.path.dirname(os.path.abspath(file))
+    exported = write_stream(store, plan, level=level, directory=directory, progress=progress)
     with exported.stream:
         chunks = bundle_bytes(exported, private_keys)
         if target:
@@ -103,7 +103,7 @@ def make_temporary_bundle(store: Store, plan: ExportPlan) -> tuple[Bundle, Expor
     """A temporary bundle, for a copy from directory to directory.
 
     Raises:
-        JaxcacheError: ``io-error``: no room in the folder for temporary files.
+        JaxcacheError: ``io-error``: no room in the directory for temporary files.
     """
     exported = write_stream(store, plan, level=_FAST_LEVEL, allow_large=False)
     with exported.stream:

@@ -124,7 +124,7 @@ def write_stream(
     plan: ExportPlan,
     *,
     level: int | None = None,
-    folder: str | None = None,
+    directory: str | None = None,
     allow_large: bool = True,
     progress: Progress | None = None,
 ) -> ExportResult:
@@ -136,18 +136,18 @@ def write_stream(
         level: of zstd; by default :data:`DEFAULT_LEVEL`, or :data:`SMALL_LEVEL` where that makes a
             bundle larger than the files, as it does of sealed ones.
         allow_large: see :class:`jaxcache.cache.admission.ImportPolicy`.
-        folder: where the temporary file lies; the system's folder for those by default.
+        directory: where the temporary file lies; the system's directory for those by default.
 
     Raises:
         JaxcacheError: ``changed`` where a large entry changed while it was read; ``io-error``
             where the temporary file cannot be written.
     """
     levels = (DEFAULT_LEVEL, SMALL_LEVEL) if level is None else (level,)
-    failure = f"cannot write a temporary file in {folder or tempfile.gettempdir()}"
+    failure = f"cannot write a temporary file in {directory or tempfile.gettempdir()}"
     with system_errors_as(JaxcacheError, failure, code="io-error"):
         for number, chosen in enumerate(levels, 1):
             with contextlib.ExitStack() as opened:  # closing flushes, and may fail as well
-                out: BinaryIO = opened.enter_context(tempfile.TemporaryFile(dir=folder))
+                out: BinaryIO = opened.enter_context(tempfile.TemporaryFile(dir=directory))
                 written = _write(store, plan, out, chosen, allow_large, progress)
                 out.flush()
                 small = written.size_bytes <= written.manifest.source_bytes

@@ -242,7 +242,7 @@ class MoveTarget:
     workers = 8
     """Threads that read, check and write: most of their time goes into syncing."""
     batch = 16
-    """The most files that one call of :meth:`put` takes: they share one sync of their folder."""
+    """The most files that one call of :meth:`put` takes: they share one sync of their directory."""
 
     def put(self, parcels: list[Parcel]) -> Iterator[StoreError | None]:
         """Write files in order, and yield for each None or why it was not written."""

@@ -40,8 +40,8 @@ def remove(
     """Remove files in the order of the plan, each looked at again before.
 
     An entry that changed or was used since the plan was made stays. What another process removed
-    first is no error. Folders stay, even empty ones: a compiler makes one and writes into it in two
-    steps.
+    first is no error. Directories stay, even empty ones: a compiler makes one and writes into it
+    in two steps.
 
     Args:
         file_lock: the layout's locks of single files; by default JAX's lock is held, at most 50 ms

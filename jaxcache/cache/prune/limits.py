@@ -87,7 +87,7 @@ def choose_for_limits(
         excess = size_bytes - freed_bytes(trial.removals) - options.max_size_bytes
         discarded = _pool(items, ("quarantine",))
         for _, together in groupby(sorted(discarded), without_suffix):
-            if excess > 0:  # its folder's name begins with the time: the oldest first
+            if excess > 0:  # its directory's name begins with the time: the oldest first
                 taken = [take(discarded[name], "max-size") for name in together]
                 excess -= sum(map(freed_bytes, taken))
         while excess > 0:  # again where items share files, of which the first frees nothing

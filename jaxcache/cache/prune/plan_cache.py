@@ -154,7 +154,7 @@ def plan_cache_removal(
 def _look(
     store: Store,
     layout: "Layout",
-    folder: Path | None,
+    directory: Path | None,
     *,
     headers: bool,
     details: bool,
@@ -164,8 +164,8 @@ def _look(
 ) -> "ScanResult":
     details |= not layout.has_headers  # else nothing tells which files belong together
     index = None
-    if folder and (headers or details or store.remote):
-        index = layout.load_index(folder, store.url, now_ns=now_ns)
+    if directory and (headers or details or store.remote):
+        index = layout.load_index(directory, store.url, now_ns=now_ns)
     aids = ScanAids(index, workers, progress)
     scan_result = layout.scan(store, aids, headers=headers, details=details, deep=True)
     if index is not None:

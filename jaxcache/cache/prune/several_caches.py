@@ -131,10 +131,10 @@ def _rank_below(members: Mapping[str, Member]) -> Callable[[str], int]:
 
 def _cache_of(path: str, members: Mapping[str, Member]) -> str:
     """Return the cache that a file of a plan belongs to; no cache lies below another."""
-    folder = os.path.dirname(path)
-    while folder not in members:
-        folder = os.path.dirname(folder)
-    return folder
+    directory = os.path.dirname(path)
+    while directory not in members:
+        directory = os.path.dirname(directory)
+    return directory
 
 
 def remove_from_several(members: Mapping[str, Member], removals: Sequence[Removal]) -> Execution:

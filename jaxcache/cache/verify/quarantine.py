@@ -47,7 +47,7 @@ class Restoration:
 
 
 def quarantine_directory(now_ns: int) -> str:
-    """The folder for what is moved away now; one per call, so that nothing is ever replaced."""
+    """The directory for what is moved away now; one per call, so that nothing is ever replaced."""
     when = re.sub("[-:]", "", rfc3339(now_ns)[:19])
     return f"{QUARANTINE_DIR}/{when}Z-{now_ns % 10**9:09d}"
 

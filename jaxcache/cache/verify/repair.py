@@ -63,8 +63,8 @@ class RepairPlan:
 
     __repr__ = result_repr
 
-    folder: str
-    """The folder in quarantine for damaged entries."""
+    directory: str
+    """The directory in quarantine for damaged entries."""
     steps: tuple[RepairStep, ...]
 
     def __str__(self) -> str:
@@ -165,7 +165,7 @@ def execute_repair(
             with hold_file_lock(store, step.file, layout.file_lock) as held:
                 young_one = step.file in young
                 actions[step.file] = (
-                    _execute(store, plan.folder, step, young_one) if held else "leave-young"
+                    _execute(store, plan.directory, step, young_one) if held else "leave-young"
                 )
         except StoreError:
             actions[step.file] = "leave-failed"
@@ -195,14 +195,14 @@ def _stem(step: RepairStep) -> str:
     return os.path.splitext(step.file)[0]
 
 
-def _execute(store: Store, folder: str, step: RepairStep, young: bool) -> RepairAction:
+def _execute(store: Store, directory: str, step: RepairStep, young: bool) -> RepairAction:
     if step.action.startswith("leave-"):
         return step.action
     now = find(store, step.file)
     if now is None or not same_file(now, step.info):
         return "leave-changed"
     if step.action == "quarantine":
-        move_entry_out(store, step.file, folder)
+        move_entry_out(store, step.file, directory)
     elif step.action == "back-fill":
         stamp = atime_name(step.file)
         stamp_info = find(store, stamp) if stamp else None

@@ -136,8 +136,8 @@ def open_source(source: str, *, signed: bool = False) -> Iterator[Bundle]:
         UntrustedError
     """
     if is_remote(source):
-        folder, _, name = source.rpartition("/")
-        with open_store(folder).open(name) as file:
+        directory, _, name = source.rpartition("/")
+        with open_store(directory).open(name) as file:
             bundle = spool(file, source)
     elif source == "-" or os.path.lexists(source):
         bundle = open_input(source)

@@ -76,10 +76,10 @@ def _exists(target: str) -> bool:
     """Return whether there is anything at the target."""
     if not is_remote(target):
         return os.path.lexists(target)
-    folder, _, name = target.rpartition("/")
+    directory, _, name = target.rpartition("/")
     try:
         if is_bundle_name(target):
-            open_store(folder).info(name)
+            open_store(directory).info(name)
             return True
         return next(iter(open_store(target).list()), None) is not None
     except (StoreError, NoCacheError):
@@ -126,8 +126,8 @@ def carry_out(plan: SavePlan, options: SaveOptions) -> SaveResult:
         file = plan.target
         target_store = None
         if is_remote(file):
-            folder, _, file = file.rpartition("/")
-            target_store = open_store(folder)
+            directory, _, file = file.rpartition("/")
+            target_store = open_store(directory)
         else:
             os.makedirs(os.path.dirname(os.path.abspath(file)), exist_ok=True)
         written = write_bundle(

@@ -94,13 +94,13 @@ class PendingCall:
         file, _, line = self.place.rpartition(":")
         self.file = file or self.caller_file
         self.line = int(line) if line.isdigit() else self.caller_line
-        is_pmap = os.path.basename(file) == "pmap.py" and self.place.startswith(seams.folder)
+        is_pmap = os.path.basename(file) == "pmap.py" and self.place.startswith(seams.directory)
         if is_pmap:  # JAX 0.8 and later jit a wrapper of their own
             self.function = "pmap"
             self.file = self.caller_file
             self.line = self.caller_line
         #: An operation outside every jit, such as ``x[:n]``: JAX jits it by itself.
-        self.is_eager = self.place.startswith(seams.folder) and not is_pmap
+        self.is_eager = self.place.startswith(seams.directory) and not is_pmap
         self.configuration = seams.configuration()
 
     def _walk(self) -> "dict[str, Any]":
@@ -110,7 +110,7 @@ class PendingCall:
         while frame is not None:
             path = frame.f_code.co_filename
             name = frame.f_code.co_name
-            if path.startswith(self._seams.folder):
+            if path.startswith(self._seams.directory):
                 if name == "cache_miss" and "jit_info" in frame.f_locals:
                     here = [frame.f_locals.get(n) for n in ("fun", "jit_info", "args", "kwargs")]
                     self.refusable.append((here[0], here[1]))

@@ -72,7 +72,7 @@ class JaxFunctions:
         #: Below 0.6 an exception would make every later call compile.
         self.can_raise = version >= (0, 6)
         self.version = str(jax.__version__)
-        self.folder = os.path.dirname(os.path.abspath(jax.__file__)) + os.sep
+        self.directory = os.path.dirname(os.path.abspath(jax.__file__)) + os.sep
         self._tree = jax.tree_util
         self._local = threading.local()
         self._refused: deque[tuple[Any, Any]] = deque()

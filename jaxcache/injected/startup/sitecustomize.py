@@ -1,6 +1,6 @@
 """Runs at the start of every Python below ``jaxcache warm`` or ``run``, before any user code.
 
-It leaves the process as it found it: its folder goes off ``sys.path`` again, and a
+It leaves the process as it found it: its directory goes off ``sys.path`` again, and a
 ``sitecustomize`` that it hides is run in its place. ``hook.py`` does the rest.
 """
 

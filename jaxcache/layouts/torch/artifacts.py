@@ -148,8 +148,8 @@ def as_bundle(path: str) -> Iterator[tuple[Bundle, tuple[Problem, ...]]]:
     from jaxcache.store.local import LocalStore
 
     artifacts = read_artifacts(path)
-    with scratch_directory("torch") as folder:
-        store = LocalStore(folder)
+    with scratch_directory("torch") as directory:
+        store = LocalStore(directory)
         for name, content in artifacts.files.items():
             store.write(name, [content])
         bundle, _ = make_temporary_bundle(store, plan_export(store, now_ns=0))

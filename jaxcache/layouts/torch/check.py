@@ -3,7 +3,7 @@
 1. The name of a graph is the hash of its bytes, that of a generated ``.py`` of its text.
 2. A kernel is at least as long as its own section table says.
 3. An FX graph lies under the key that it was stored under.
-4. What unpickling would make is of the class that the folder is for.
+4. What unpickling would make is of the class that the directory is for.
 5. The code inside an FX graph is the code that it names.
 6. What a graph refers to is there.
 7. The source of a kernel is the one that a ``.py`` embeds, and its kernel can be imported.

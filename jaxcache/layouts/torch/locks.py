@@ -35,9 +35,9 @@ def hold_lock(store: Store, name: str) -> Iterator[bool]:
         return
     import fcntl
 
-    folder, _, lock = lock_path(path.key).rpartition("/")
+    directory, _, lock = lock_path(path.key).rpartition("/")
     try:
-        with store.folder(folder, make=True) as opened:
+        with store.directory(directory, make=True) as opened:
             fd, _ = open_lock(opened, lock)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):

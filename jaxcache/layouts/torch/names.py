@@ -90,7 +90,7 @@ _CODE = re.compile(
 )
 _LOCK = re.compile(rf"{LOCK_DIR}/c{_HASH}\.lock")
 _BEST_CONFIG = re.compile(r"[a-z2-7]{2}/[0-9a-z]{51,64}\.best_config")
-#: A folder of one compile with ``force_disable_caches``, which torch leaves and never reads again
+#: Of one compile with ``force_disable_caches``: torch leaves it and never reads again
 #: (``fresh_cache`` of ``torch/_inductor/utils.py``; its name is Python's ``tempfile.mkdtemp``'s).
 _FRESH = re.compile(r"tmp[a-z0-9_]{8}/.+")
 _SUFFIXES = {
@@ -100,7 +100,7 @@ _SUFFIXES = {
     ".cpp": TorchKind.PROBE,
     ".so": TorchKind.PROBE,
 }
-_FOLDERS = {
+_DIRECTORIES = {
     "triton": TorchKind.TRITON,
     "dynamo": TorchKind.PROFILE,
     "cache": TorchKind.SYSTEM,
@@ -126,11 +126,11 @@ def parse_path(name: str) -> TorchName:
         if match["fan"] != key[1:3]:
             return _STRAY
         return TorchName(kind, key, key[1:] if kind is TorchKind.SOURCE else None)
-    folder, slash, tail = name.partition("/")
-    if folder == LOCK_DIR and tail.endswith(".lock") and "/" not in tail:
+    directory, slash, tail = name.partition("/")
+    if directory == LOCK_DIR and tail.endswith(".lock") and "/" not in tail:
         return TorchName(TorchKind.LOCK)
-    if slash and folder in _FOLDERS:
-        return TorchName(_FOLDERS[folder])
+    if slash and directory in _DIRECTORIES:
+        return TorchName(_DIRECTORIES[directory])
     return TorchName(TorchKind.AUTOTUNE) if _BEST_CONFIG.fullmatch(name) else _STRAY
 
 
@@ -140,7 +140,7 @@ def was_never_cached(name: str) -> bool:
 
 
 def own_directory() -> str:
-    """``TORCHINDUCTOR_CACHE_DIR``, else ``torchinductor_<user>`` in the folder for temporary files.
+    """``TORCHINDUCTOR_CACHE_DIR``, else ``torchinductor_<user>`` of temporary files.
 
     Source: ``torch/_inductor/runtime/cache_dir_utils.py`` of 2.13.
     """
@@ -155,7 +155,7 @@ def own_directory() -> str:
 
 
 def directory_of(tier: TorchTier, key: str) -> str:
-    """The folder of the files that share a key."""
+    """The directory of the files that share a key."""
     return f"{AOT_DIR}/{key}" if tier == AOT_DIR else f"{FX_DIR}/{key[1:3]}/{key}"
 
 

@@ -94,7 +94,7 @@ def scan(
     *,
     headers: bool = True,  # noqa: ARG001 - a graph has nothing that is cheaper to read than all of it
     details: bool = True,
-    deep: bool = True,  # noqa: ARG001 - every folder is walked anyway
+    deep: bool = True,  # noqa: ARG001 - every directory is walked anyway
 ) -> TorchScan:
     """Scan a cache directory by names and by what the index knows.
 

@@ -10,7 +10,7 @@ from jaxcache.errors import NoCacheError
 from jaxcache.store.object.request_stats import TRAFFIC
 from jaxcache.store.object.retry import Requests
 
-#: Behind every name that begins with the folder before it.
+#: Behind every name that begins with the directory before it.
 _LAST = "\U0010ffff"
 #: A server that has not given one name in this time, whatever it answers, gives none.
 PAGE_SECONDS = 60.0
@@ -27,7 +27,7 @@ _LOOK_SECONDS = 0.05
 
 
 class ListPager:
-    """Lists what lies below a folder, anew for each call of :meth:`objects`.
+    """Lists what lies below a directory, anew for each call of :meth:`objects`.
 
     Args:
         can_skip: the service lists in order of names, and can begin anywhere.
@@ -40,21 +40,21 @@ class ListPager:
         self._requests = requests
 
     def objects(
-        self, lead: str, *, after: str | None = None, past_folders: bool = False
+        self, lead: str, *, after: str | None = None, past_directories: bool = False
     ) -> Iterator[Any]:
         """Yield obstore's description of every object whose name begins with ``lead``.
 
         Args:
-            lead: empty, or a folder with its slash.
+            lead: empty, or a directory with its slash.
             after: begin behind this name.
-            past_folders: of a folder that fills a whole page, do not read the rest.
+            past_directories: of a directory that fills a whole page, do not read the rest.
         """
         pages = _Pages(self, lead)
         if after:
             pages.go_on_behind(after)
         while page := self._requests.send(None, "", pages.next):
             yield from page
-            if not (past_folders and self.can_skip):
+            if not (past_directories and self.can_skip):
                 continue
             first, last = (page[i]["path"][len(lead) :].partition("/") for i in (0, -1))
             if last[1] and first[:2] == last[:2] and len(page) == self.page:
@@ -125,9 +125,9 @@ class _Pages:
         import obstore
 
         if self._stream is None:
-            folder = self._lead.rstrip("/") or None
+            directory = self._lead.rstrip("/") or None
             self._stream = obstore.list(
-                self._lister.client, folder, offset=self._after, chunk_size=self._lister.page
+                self._lister.client, directory, offset=self._after, chunk_size=self._lister.page
             )
         first = self._after is None
         earned_seconds = PAGE_SECONDS + self._objects / SLOWEST_NAMES - self._waited_seconds

@@ -64,23 +64,23 @@ class ObjectStore:
         return f"ObjectStore({self.url!r})"
 
     def list(self, prefix: str = "", *, start: str = "") -> Iterator[FileInfo]:
-        """Yield what lies directly in a folder; folders are told by what lies in them."""
+        """Yield what lies directly in a directory; directories are told by what lies in them."""
         lead = _lead(prefix)
-        folders: set[str] = set()
+        directories: set[str] = set()
         first = lead + start[:-1] if start else None
-        for meta in self._lister.objects(lead, after=first, past_folders=True):
+        for meta in self._lister.objects(lead, after=first, past_directories=True):
             name = meta["path"][len(lead) :]
             if not name.startswith(start):
                 if self._lister.can_skip and name > start:
                     return
                 continue
-            folder, inside, _ = name.partition("/")
+            directory, inside, _ = name.partition("/")
             if not inside:
-                if folder:  # the prefix itself, which some tools make an empty object of
+                if directory:  # the prefix itself, which some tools make an empty object of
                     yield info_of(meta)
-            elif folder not in folders:
-                folders.add(folder)
-                yield FileInfo(lead + folder, "dir", 0, 0, 0, 0, 0, -1)
+            elif directory not in directories:
+                directories.add(directory)
+                yield FileInfo(lead + directory, "dir", 0, 0, 0, 0, 0, -1)
 
     def walk(self, prefix: str) -> Iterator[FileInfo]:
         lead = _lead(prefix)

@@ -152,7 +152,7 @@ def _worker(python: str | None, devices: int | None) -> Worker:
         atexit.register(shutil.rmtree, top, ignore_errors=True)
 
         def make(job: Job) -> Processes:
-            return Processes(find_python(python), job.environment, devices=devices, folder=top)
+            return Processes(find_python(python), job.environment, devices=devices, directory=top)
 
         _OF_THREAD.worker = Worker(make)
         _OF_THREAD.python = (python, devices)

@@ -102,7 +102,7 @@ def _compile_here(
 
         def make_processes(job: Job) -> Processes:
             return Processes(
-                python, job.environment, devices=options.devices, folder=top, target=target
+                python, job.environment, devices=options.devices, directory=top, target=target
             )
 
         widest = max((j.environment.process_count for j in plan.jobs), default=1)

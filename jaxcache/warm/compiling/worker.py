@@ -97,7 +97,7 @@ class Processes:
         python: the interpreter that has jax.
         environment: of the program that was recorded.
         devices: how many devices a CPU host pretends to have, if not as many as recorded.
-        folder: each child writes into a folder of its own below.
+        directory: each child writes into a directory of its own below.
         target: the path that :meth:`.cross_target.CrossTarget.write_request` returned.
 
     Raises:
@@ -111,7 +111,7 @@ class Processes:
         environment: Environment,
         *,
         devices: int | None,
-        folder: str,
+        directory: str,
         target: str | None = None,
     ) -> None:
         count = environment.process_count
@@ -126,7 +126,7 @@ class Processes:
         try:
             for number in range(count):
                 self._children.append(
-                    _Process(python, environment, {**task, "process_id": number}, folder)
+                    _Process(python, environment, {**task, "process_id": number}, directory)
                 )
             for child in self._children:
                 child.wait_until_ready()
@@ -163,17 +163,17 @@ class Processes:
 
 
 class _Process(Child):
-    """One child, and the folder that it writes into."""
+    """One child, and the directory that it writes into."""
 
     jax: HostJax
 
     def __init__(
-        self, python: str, environment: Environment, task: Mapping[str, Any], folder: str
+        self, python: str, environment: Environment, task: Mapping[str, Any], directory: str
     ) -> None:
         self._python = python
         self._platform = environment.platform
-        self._folder = Path(tempfile.mkdtemp(prefix=f"{task['process_id']}-", dir=folder))
-        task = {**task, "folder": str(self._folder)}
+        self._directory = Path(tempfile.mkdtemp(prefix=f"{task['process_id']}-", dir=directory))
+        task = {**task, "directory": str(self._directory)}
         super().__init__(
             python,
             "compile_requests",
@@ -181,7 +181,7 @@ class _Process(Child):
             deed="compiled it",
             env=dict(_environment(environment, task)),
             aside=True,
-            folder=folder,
+            directory=directory,
         )
 
     def wait_until_ready(self) -> None:
@@ -244,7 +244,7 @@ class _Process(Child):
             raise FailedError(str(reply.get("detail") or reply.get("error")))
         return replace(
             answer,
-            file=self._folder / os.path.basename(str(reply.get("file"))),
+            file=self._directory / os.path.basename(str(reply.get("file"))),
             seconds=reply.get("compile_seconds"),
             tuning=reply.get("tuning"),
         )
@@ -253,7 +253,7 @@ class _Process(Child):
 def _environment(environment: Environment, task: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the caller's variables, less those that interfere, and what was recorded."""
     yield from ((k, v) for k, v in os.environ.items() if not k.startswith(_FOREIGN))
-    yield "JAX_COMPILATION_CACHE_DIR", str(task["folder"])
+    yield "JAX_COMPILATION_CACHE_DIR", str(task["directory"])
     yield from LIFTED.items()
     yield "JAX_RAISE_PERSISTENT_CACHE_ERRORS", "true"
     yield "JAXCACHE_WORKER", json.dumps(task)

@@ -157,8 +157,8 @@ class TargetOutput:
 
     delivery: Delivery
     cross: CrossTarget
-    folder: str
-    """The folder for executables."""
+    directory: str
+    """The directory for executables."""
     request: str
     """The file that tells the children what to do."""
 
@@ -176,7 +176,7 @@ class TargetOutput:
     def _write(self, event: CompileFinished, spooled: str) -> CompileFinished:
         key = str(event.key)
         # The child runs the user's program: it may name no file but its own.
-        path = os.path.join(self.folder, os.path.basename(spooled))
+        path = os.path.join(self.directory, os.path.basename(spooled))
         seconds = event.compile[1] if event.compile else 0.0
         try:
             framed = frame_payload(Path(path), seconds, self.cross.profile.codec)
@@ -201,10 +201,10 @@ def open_spool(cache_dir: str, cross: CrossTarget) -> Iterator[TargetOutput]:
     Raises:
         NoCacheError, UsageError: the cache cannot be opened or made.
     """
-    with scratch_directory("cross") as folder:
-        request = cross.write_request(folder, cache_dir)
+    with scratch_directory("cross") as directory:
+        request = cross.write_request(directory, cache_dir)
         delivery = Delivery(make_store(cache_dir))
         try:
-            yield TargetOutput(delivery, cross, folder, request)
+            yield TargetOutput(delivery, cross, directory, request)
         finally:
             delivery.remember()
