@@ -1,7 +1,7 @@
 """Mount a directory through FUSE without hard links and ``renameat2``, as many network mounts are.
 
 Speaks to ``/dev/fuse`` itself (``linux/fuse.h``, protocol 7.31), so that it needs root and nothing
-else: ``python mount_without_links.py FOLDER MOUNTPOINT`` serves until it is unmounted. With
+else: ``python mount_without_links.py DIRECTORY MOUNTPOINT`` serves until it is unmounted. With
 ``ignore-case`` behind, names of another case are the same, and are kept as first written, as on
 the volumes of macOS.
 """

@@ -213,7 +213,7 @@ def places(group: str, tests: str, file: Path) -> dict[tuple[int, int], list[Mut
 
 
 def modules(pattern: str) -> list[Path]:
-    """The files of ``FOLDER/{NAME,NAME}.py``, or of a plain path."""
+    """The files of ``DIRECTORY/{NAME,NAME}.py``, or of a plain path."""
     directory, _, names = pattern.removesuffix(".py").rpartition("/")
     return [ROOT / directory / f"{name}.py" for name in names.strip("{}").split(",")]
 

@@ -114,7 +114,7 @@ BUNDLE = _Lazy(
     },
 )
 #: Directories that torch's compilers make in their cache, and JAX never.
-_TORCH_FOLDERS = ("aotautograd", "fxgraph")
+_TORCH_DIRECTORIES = ("aotautograd", "fxgraph")
 #: The directory of its locks, which is all that tells a cache of kernels alone.
 _LOCKS = "locks"
 
@@ -205,7 +205,7 @@ def check_layout(store: Store, layout: str) -> None:
 
 
 def _has_torch(store: Store) -> bool:
-    if any(_is_directory(store, name) for name in _TORCH_FOLDERS):
+    if any(_is_directory(store, name) for name in _TORCH_DIRECTORIES):
         return True
     if not _is_directory(store, _LOCKS):
         return False

@@ -20,7 +20,7 @@ from jaxcache.options import ListOptions
 from jaxcache.store.local import LocalStore
 
 JAX = load_layout("jax")
-FOLDERS = ["0.12.0.1-cpu-zstd-maxsize", "0.12.0.1-cuda13-h200-zstd", "0.4.38-cpu-zlib"]
+DIRECTORIES = ["0.12.0.1-cpu-zstd-maxsize", "0.12.0.1-cuda13-h200-zstd", "0.4.38-cpu-zlib"]
 
 
 class Counting(LocalStore):
@@ -37,7 +37,7 @@ class Counting(LocalStore):
         return super().read_many(names, limit=limit)
 
 
-@pytest.fixture(params=FOLDERS)
+@pytest.fixture(params=DIRECTORIES)
 def cache(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     target = tmp_path / "cache"
     shutil.copytree(CORPUS / request.param, target)
@@ -180,7 +180,7 @@ def test_a_damaged_index_counts_as_absent(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     directory = tmp_path_factory.mktemp("index")
-    cache = CORPUS / FOLDERS[1]
+    cache = CORPUS / DIRECTORIES[1]
     whole, _ = listing(cache, directory)
     path = next(directory.iterdir(), None)
     if path is None:
@@ -244,7 +244,7 @@ def test_a_date_beyond_2262_is_no_obstacle(cache: Path, tmp_path: Path) -> None:
 )
 def test_any_change_is_counted(tmp_path: Path, change: str) -> None:
     cache = tmp_path / "cache"
-    shutil.copytree(CORPUS / FOLDERS[0], cache)
+    shutil.copytree(CORPUS / DIRECTORIES[0], cache)
     (cache / ".jaxcache").mkdir()
     (cache / ".jaxcache" / "note").write_text("x")
     then = time.time() - 60

@@ -23,7 +23,7 @@ AT_ONCE = """
 import os, time
 import jax, jax.numpy as jnp
 jax.devices()
-directory = os.environ["TEST_FOLDER"]
+directory = os.environ["TEST_DIRECTORY"]
 open(f"{directory}/ready-{os.getpid()}", "w").close()
 while not os.path.exists(directory + "/go"):
     time.sleep(0.01)
@@ -57,7 +57,7 @@ def start_together(
         cache = directory / (f"machine-{index}" if tier else "cache")
         env = live_environment(python, directory, cache) | {
             "JAXCACHE_LIVE_SINGLE_FLIGHT": "60s",
-            "TEST_FOLDER": str(directory),
+            "TEST_DIRECTORY": str(directory),
             "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none",
         }
         env |= more | ({"JAXCACHE_LIVE_TIERS": tier} if tier else {})

@@ -1,4 +1,4 @@
-"""Write the starting points of every target: ``python -m tools.fuzz.seeds FOLDER``.
+"""Write the starting points of every target: ``python -m tools.fuzz.seeds DIRECTORY``.
 
 Prints the names of the targets. Inputs that once broke one (``tests/data/fuzz``) come along.
 """

@@ -1,4 +1,4 @@
-"""Run the tests of real libraries with ``--jaxcache``: ``compare.py PYTHON FOLDER [NAME...]``.
+"""Run the tests of real libraries with ``--jaxcache``: ``compare.py PYTHON DIRECTORY [NAME...]``.
 
 Each suite runs without the plugin, then with it: cold, warm, warm and cold under xdist. Every run
 must have the same outcome of each test, and the plugin must count what JAX counts. Prints one row
