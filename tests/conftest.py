@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from object_server import Proxy, S3Server
@@ -29,6 +30,12 @@ _FOREIGN = (
     *("VIRTUAL_ENV", "CONDA_PREFIX", "JAXCACHE_", "LC_", "LANG", "TZ", "LINES", "FORCE_COLOR"),
     *("CI", "GITHUB_", "PYTHONUTF8", "PYTHONIOENCODING", "PYTHONOPTIMIZE"),
 )
+
+#: No example has a time limit: the machine may be ten times slower.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
 
 RunCli = Callable[..., "subprocess.CompletedProcess[str]"]
 

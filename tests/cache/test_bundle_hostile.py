@@ -71,7 +71,7 @@ def test_every_truncation_and_every_addition_is_refused() -> None:
         opened(data + b"x")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_a_damaged_bundle_is_an_error_and_nothing_else(data: st.DataObject) -> None:
     bundle = bytearray(WHOLE)

@@ -31,7 +31,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("plans") / "some.recipe"
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(seconds=st.lists(st.none() | st.floats(0, 1000), max_size=30), count=st.integers(1, 8))
 def test_shards_are_a_balanced_partition(
     place: Path, seconds: list[float | None], count: int

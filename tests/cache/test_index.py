@@ -175,7 +175,7 @@ def test_a_directory_that_cannot_be_written_is_no_error(cache: Path, tmp_path: P
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_damaged_index_counts_as_absent(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -237,7 +237,7 @@ events = st.builds(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.lists(events, max_size=4), max_size=5))
 def test_compacting_changes_no_record(tmp_path_factory: pytest.TempPathFactory, runs) -> None:
     cache = tmp_path_factory.mktemp("ledger")

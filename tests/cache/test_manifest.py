@@ -74,7 +74,7 @@ def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 PLACES = [p for p in places(DOCUMENT) if p]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.lists(st.tuples(st.sampled_from(PLACES), VALUES), min_size=1, max_size=3))
 def test_any_value_anywhere_is_refused_or_harmless(changes: list[tuple[Any, Any]]) -> None:
     document = json.loads(json.dumps(DOCUMENT))
@@ -105,7 +105,7 @@ def test_any_value_anywhere_is_refused_or_harmless(changes: list[tuple[Any, Any]
     assert decode_manifest(encode_manifest(manifest)) == manifest
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.binary(max_size=300) | VALUES.map(lambda v: json.dumps(v).encode()))
 def test_anything_else_is_refused(data: bytes) -> None:
     try:

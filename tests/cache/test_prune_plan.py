@@ -42,7 +42,7 @@ OPTIONS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=120, suppress_health_check=list(HealthCheck))
 @given(
     entries=st.lists(ENTRY, max_size=24),
     options=OPTIONS,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxcache.cache.recipe.format import (
@@ -88,7 +88,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("recipes") / "some.recipe"
 
 
-@settings(deadline=None)
 @given(made=recipes(), seed=st.integers())
 def test_what_is_written_is_read_and_the_order_of_recording_leaves_no_trace(
     place: Path, made: tuple[Recipe, dict[str, bytes]], seed: int

@@ -43,7 +43,7 @@ def test_every_cut_is_a_finding(payload: bytes) -> None:
 
 
 @given(st.sampled_from(PAYLOADS), st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_flipped_bits_never_raise(payload: bytes, data: st.DataObject) -> None:
     damaged = bytearray(payload)
     for _ in range(data.draw(st.integers(1, 4))):
@@ -53,7 +53,7 @@ def test_flipped_bits_never_raise(payload: bytes, data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_riegeli_hashes_catch_every_flipped_bit(data: st.DataObject) -> None:
     payload = data.draw(st.sampled_from(PAYLOADS[4:]))
     start = payload.index(bytes.fromhex("83af70d10d884a3f"))
@@ -65,7 +65,7 @@ def test_riegeli_hashes_catch_every_flipped_bit(data: st.DataObject) -> None:
 
 
 @given(st.binary(max_size=3000))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_foreign_bytes_are_a_finding(data: bytes) -> None:
     assert decode_payload(data).problems
     assert decode_payload(forge.ifrt(data)).problems
@@ -81,7 +81,7 @@ def test_foreign_bytes_are_a_finding(data: bytes) -> None:
         max_leaves=40,
     )
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_well_formed_nonsense_never_raises(data: bytes) -> None:
     decode_payload(data)
     decode_payload(forge.outer(data, data))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxcache.layouts.torch.graph import decode_graph
@@ -23,8 +23,6 @@ from jaxcache.layouts.torch.pickled import (
     walk,
 )
 
-#: A busy machine is no failure.
-PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 SCALARS = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
 )
@@ -54,13 +52,11 @@ def plain(value: Any) -> Any:
     return value
 
 
-@PATIENT
 @given(VALUES, st.integers(3, 5))
 def test_what_pickle_wrote_is_read(value: Any, protocol: int) -> None:
     assert plain(read_pickle(pickle.dumps(value, protocol)).root) == value
 
 
-@PATIENT
 @given(st.binary(max_size=300))
 def test_any_bytes_are_a_pickle_or_an_error(data: bytes) -> None:
     try:
@@ -69,7 +65,6 @@ def test_any_bytes_are_a_pickle_or_an_error(data: bytes) -> None:
         assert error.detail
 
 
-@PATIENT
 @given(st.data())
 def test_a_damaged_pickle_is_read_or_an_error(data: st.DataObject) -> None:
     whole = pickle.dumps({"a": [OrderedDict(x=1), Counter("ab")], "b": (1, 2.0, "c")}, 4)

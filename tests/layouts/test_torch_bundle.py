@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from conftest import RunCli, first_file
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxcache.cache.bundle.manifest import BundleError
@@ -171,7 +171,6 @@ def saved(*groups: tuple[str, Sequence[tuple[str, bytes]]]) -> bytes:
     return zlib.crc32(out).to_bytes(4, "big") + out
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.tuples(st.text(max_size=9), st.lists(st.tuples(st.text(max_size=60), st.binary()))))
 )
@@ -180,7 +179,6 @@ def test_what_was_written_is_read(groups: list[tuple[str, list[tuple[str, bytes]
     assert found == [(kind, *pair) for kind, pairs in groups for pair in pairs]
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.binary(max_size=200))
 def test_any_rest_is_read_or_refused(rest: bytes) -> None:
     data = (1).to_bytes(8, "big") + rest
