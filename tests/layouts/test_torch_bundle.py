@@ -87,6 +87,25 @@ def test_what_is_damaged_does_not_travel(
     assert f"left out {bad.relative_to(torch_cache)}" in done.stderr
 
 
+@pytest.mark.parametrize("damage", ["cut", "changed"])
+def test_a_damaged_kernel_stays_and_the_rest_travels(
+    run_cli: RunCli, torch_cache: Path, tmp_path: Path, damage: str
+) -> None:
+    run_cli("verify", "-C", torch_cache, "--grace", "0s")  # which records the digests of kernels
+    bad = first_file(torch_cache, "*/*.main.so")
+    data = bad.read_bytes()
+    middle = len(data) // 2
+    changed = data[:middle] + bytes(byte ^ 255 for byte in data[middle:])
+    bad.write_bytes(
+        data[:middle] if damage == "cut" else changed[: middle + 64] + data[middle + 64 :]
+    )
+    done = run_cli("push", tmp_path / "there", "-C", torch_cache)
+    assert done.returncode == 3
+    assert f"left out {bad.relative_to(torch_cache)}" in done.stderr
+    arrived = set(files(tmp_path / "there"))
+    assert set(files(torch_cache)) - arrived == {str(bad.relative_to(torch_cache))}
+
+
 def test_an_increment_holds_what_is_new(
     run_cli: RunCli, golden: Path, torch_cache: Path, tmp_path: Path
 ) -> None:

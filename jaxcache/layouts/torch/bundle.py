@@ -18,6 +18,8 @@ from jaxcache.cache.move.export_plan import ExportPlan
 from jaxcache.cache.move.plan import Item, MoveAction, Plan, Step, bundle_items
 from jaxcache.cache.scan import Progress, ScanAids
 from jaxcache.cache.selection import Selection
+from jaxcache.cache.verify.run_checks import INFORMATIONAL
+from jaxcache.layouts.torch.check import check_files, files_to_check
 from jaxcache.layouts.torch.dependencies import dependencies_of, resolve_dependencies
 from jaxcache.layouts.torch.graph import read_graph
 from jaxcache.layouts.torch.inventory import TorchInventory, take_inventory
@@ -33,6 +35,7 @@ from jaxcache.layouts.torch.names import (
 from jaxcache.layouts.torch.pickled import MAX_BYTES
 from jaxcache.layouts.torch.scan import TorchScan, scan
 from jaxcache.model import FileInfo, Problem
+from jaxcache.options import VerifyOptions
 from jaxcache.store.base import Store
 
 #: What travels, in the order of writing: torch must never find a graph before its parts.
@@ -82,7 +85,8 @@ def plan_export(
     if everything if side_caches is None else side_caches:
         common = (info for info, kind in scan_result.inventory.others if kind in _COMMON)
         wanted |= {info.name: info for info in common if info.type == "file"}
-    left_out = {p.file: p for p in scan_result.problems if p.file in wanted and p.key}
+    damaged = _damaged_files(store, scan_result, chosen, VerifyOptions(keys=keys, filters=filters))
+    left_out = {p.file: p for p in damaged if p.file in wanted}
     policy = ImportPolicy()
     for name in wanted:
         if reason := check_path(name) or policy.name_error(name):
@@ -110,6 +114,15 @@ def plan_export(
         layout="torch",
         warnings=_warnings(scan_result, chosen),
     )
+
+
+def _damaged_files(
+    store: Store, scan_result: TorchScan, chosen: Collection[str], options: VerifyOptions
+) -> Iterator[Problem]:
+    """Check what is about to travel as ``verify`` does: a bundle with damage would be refused."""
+    files = files_to_check(store, scan_result, chosen, options)
+    for _, checked in check_files(store, scan_result, files, options):
+        yield from (p for p in checked.problems if p.kind not in INFORMATIONAL)
 
 
 def _chosen_files(

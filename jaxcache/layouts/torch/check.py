@@ -97,6 +97,21 @@ def check(
 
     Code that nobody has recorded yet, and that looks intact, is recorded for the next time.
     """
+    settled_ns = time.time_ns() - options.grace_seconds * NS_PER_SECOND
+    unrecorded: list[FileInfo] = []
+    for file, checked in check_files(store, scan_result, files, options):
+        yield file.info.name, checked
+        is_sound_code = file.key_text is None and not (checked.proven or checked.problems)
+        if is_sound_code and file.info.mtime_ns < settled_ns:
+            unrecorded.append(file.info)
+    if not (options.level == "quick" or store.remote):
+        record_code(store, unrecorded)
+
+
+def check_files(
+    store: Store, scan_result: TorchScan, files: Sequence[CodeFile], options: VerifyOptions
+) -> Iterator[tuple[CodeFile, EntryCheck]]:
+    """Check files, and write nothing."""
     quick = options.level == "quick"
     by_itself = [f for f in files if parse_path(f.info.name).kind is not TorchKind.KERNEL_SOURCE]
     recorded = (
@@ -113,15 +128,7 @@ def check(
         codes = (inventory.sources.values(), inventory.kernel_sources.values())
     check_source = SourceChecker(store, *codes).check_source
     checks = _check(store, others, quick=quick, recorded=recorded, check_source=check_source)
-    settled_ns = time.time_ns() - options.grace_seconds * NS_PER_SECOND
-    unrecorded: list[FileInfo] = []
-    for file, checked in zip((*by_itself, *others), chain(results, checks), strict=True):
-        yield file.info.name, checked
-        is_code = file.key_text is None and file.info.name not in recorded
-        if is_code and not checked.problems and file.info.mtime_ns < settled_ns:
-            unrecorded.append(file.info)
-    if not (quick or store.remote):
-        record_code(store, unrecorded)
+    yield from zip((*by_itself, *others), chain(results, checks), strict=True)
 
 
 def _check(

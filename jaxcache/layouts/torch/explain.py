@@ -47,10 +47,10 @@ _MEANINGS: tuple[tuple[str, Cause, str, str | None], ...] = (
     ("torch_version", Cause.TORCH_VERSION, "torch's own source code", _SAME_TORCH),
     ("system_info", Cause.DEVICE, "the device, its driver, or CUDA", None),
     *((n, Cause.CONFIG, text, "set it alike on both sides") for n, text in _SETTINGS.items()),
-    ("fx_kwargs[", Cause.CONFIG, "how Inductor was called", None),
     ("example_inputs[", Cause.ARGUMENT, _INPUT, _INPUT_FIX),
     ("user_defined_triton_source", Cause.CODE, "the source of a Triton kernel", None),
     (_PROGRAM, Cause.CODE, "the traced program", _TRACES),
+    ("fx_kwargs[", Cause.CONFIG, "how Inductor was called for this program", None),
     ("", Cause.UNKNOWN, "a part of the key that is not known here", None),
 )
 
