@@ -37,7 +37,7 @@ def is_foreign(path: str) -> bool:
 def foreign_directory(url: str) -> NoCacheError:
     """Return the error for a directory that holds files of other programs alone."""
     return NoCacheError(
-        f"{url} is not a cache: no file in it has a name that a compiler gives",
+        f"{url} is not a cache: it contains no entry of JAX or torch",
         hint="name the cache with -C; jaxcache where prints the directory in use",
     )
 

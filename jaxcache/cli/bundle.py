@@ -151,7 +151,7 @@ def check_trust(bundle: Bundle, *, required: bool = False) -> Verdict:
         bundle.file.close()
         raise
     if verdict.warning:
-        advice = "use it only if you trust its source, or sign it with --sign"
+        advice = "use it only if you trust its source, or have it exported with --sign"
         if verdict.unchecked or verdict.unknown:
             advice = "use it only if you trust its signer (jaxcache trust add NAME KEY)"
         warned = f"{verdict.warning}; the entries are machine code: {advice}"

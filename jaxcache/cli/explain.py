@@ -61,8 +61,8 @@ def command(
     """Explain why a script would compile, or why two runs, keys or caches differ.
 
     With SCRIPT and its options, or a command: which modules the cache lacks, and what differs from
-    the nearest entry. Runs it without writing to the cache; for a run in the past, the entries that
-    it wrote are compared with those before.
+    the nearest entry. Runs it without writing to the cache. If everything hits now, it says why
+    each entry was compiled when it was written.
     """
     from jaxcache.cli.output import emit, note
     from jaxcache.render.explain import churn_view, explain_view

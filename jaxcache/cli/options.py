@@ -91,5 +91,5 @@ def require_writable(store: "Store") -> None:
             code="read-only",
             hint="an http:// URL is only read; name the bucket by its own URL, such as s3://BUCKET/PREFIX"
             if store.remote
-            else "it is mounted read-only, or owned by another user",
+            else f"this user may not write there, or it is mounted read-only: ls -ld {store.url}",
         )

@@ -84,7 +84,7 @@ class DryRun(Options):
 class ConfirmOptions(DryRun):
     """Whether to change anything, and whether to ask first."""
 
-    yes: bool = option("--yes -y", FLAG, "Do not ask for confirmation; needed without a terminal.")
+    yes: bool = option("--yes -y", FLAG, "Do not ask for confirmation.")
 
     def check(self) -> None:
         """Refuse where nobody can be asked.

@@ -294,7 +294,8 @@ class Assertions(Options, panel="Assertions"):
     fail_on_miss: int | float | None = option(
         "--fail-on-miss",
         Kind(str | None, "[N|DURATION]", read_limit),
-        "Exit with 1 if more than N compiles (or DURATION of compile time) missed; default: any.",
+        "Exit with 1 if more than N compiles (or DURATION of compile time) missed; without a "
+        "value, if any did.",
         show_default=False,
     )
     excepted: tuple[str, ...] = option(

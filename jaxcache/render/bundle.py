@@ -79,7 +79,7 @@ def export_summary(written: WrittenBundle) -> str:
     what = f"{format_count(count, 'entry')}{more}"
     if manifest.layout != "jax":
         what = f"{format_count(sides, 'file')} of {manifest.layout}'s caches"
-    share = f", {size_bytes / source:.0%} of {format_size(source)} as files" if source else ""
+    share = f", {size_bytes / source:.0%} of the files' {format_size(source)}" if source else ""
     return f"{what} in {written.file}: {format_size(size_bytes)}{share}"
 
 

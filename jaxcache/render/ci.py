@@ -167,8 +167,8 @@ def restore_lines(restored: RestoreResult) -> Iterator[str]:
         yield f"nothing restored{place}: {restored.trouble}"
         if restored.is_missing:
             yield (
-                "this is normal for the first job; in a later one, the cache's path or jax has "
-                "changed: jaxcache ci key --json shows what the key depends on"
+                "this is normal for the first job; in a later one the file was not kept, or its "
+                "key changed: jaxcache ci key --json shows what that depends on"
             )
         return
     forecast_count = len(outlooks.forecasts)

@@ -20,7 +20,7 @@ USED_FROM = {
     "ledger": "{}, recorded by jaxcache",
     "atime-file": "{}, by JAX's -atime file",
     "fs-atime": "{}, by the file's access time",
-    "mtime": "not recorded",
+    "mtime": "not recorded (written {})",
 }
 #: Of a long list the page shows so many, and a pipe too, unless ``--verbose``.
 _SHOWN = 8

@@ -77,7 +77,7 @@ class ChangeTotals:
 def tally_line(tally: ChangeTotals, now_ns: int) -> str:
     """Return the sums so far: ``in 2m: 3 new (1.2 MB, 40 s), 5 hits (1m saved), 0 gone``."""
     elapsed = format_duration((now_ns - tally.started_ns) / NS_PER_SECOND)
-    hits = "hits: not visible"
+    hits = "hits: not recorded"
     if tally.hits or tally.hits_show:
         saved = format_compiling(tally.saved_seconds, tally.hits)
         hits = f"{format_count(tally.hits, 'hit')} ({saved} saved)"

@@ -245,8 +245,9 @@ def failed_assertions(
     is_any_cached = any(m.outcome in ("hit", "written") for m in report.modules)
     if not is_any_cached and any(m.reason == "cache-not-opened" for m in report.modules):
         yield f"nothing was cached, because JAX could not open {report.cache_dir}"
-    if fills and not is_any_cached and any(m.reason == "write-error" for m in report.modules):
-        yield f"nothing was cached, because JAX could not write into {report.cache_dir}"
+    elif fills and (errors := [m for m in report.modules if m.reason in _FAULTS]):
+        lost = format_count(sum(m.occurrences for m in errors), "compile")
+        yield f"{lost} not cached, because JAX could not read or write {report.cache_dir}"
     waiting = sum(getattr(report, "waiting", {}).values())
     if fills and waiting:
         yield f"{format_count(waiting, 'entry')} did not reach {report.cache_dir}"

@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from jaxcache.cache.leftovers import scratch_directory
+from jaxcache.entry.releases import CACHE_PATH
 from jaxcache.errors import JaxcacheError, NoJaxError, UsageError
 from jaxcache.options.run import CompileOptions, RunOptions, WarmOptions
 from jaxcache.store import is_remote
@@ -251,8 +252,6 @@ def _run_all(
         keys = {str(e.key) for r in (first, recorder) for e in r.modules}
         for directory in recorder.directories or {expected}:
             recorder.unreported += unreported_entries(directory, started_ns, keys)
-    if options.portable:
-        notes.append(_PORTABLE_NOTE)
     known_keys = set(seconds_by_key)
     for directory in recorder.directories - {expected}:
         seconds_by_key.update(recorded_seconds(directory))
@@ -260,8 +259,10 @@ def _run_all(
     notes += (f"this run could not be recorded in {d}: its disk is full" for d in recorder.full)
     target_dir = expected if spool else None
     causes = {} if options.scratch else find_causes(recorder, known_keys, cache_dir=target_dir)
-    if not (options.portable or spool or options.scratch or options.no_write):
-        version = next((p.jax for p in report.processes if p.jax), None)
+    version = next((p.jax for p in report.processes if p.jax), None) or ""
+    if options.portable and CACHE_PATH.holds(version):
+        notes.append(_PORTABLE_NOTE)
+    elif not (options.portable or spool or options.scratch or options.no_write):
         notes += path_note(recorder.modules, version)
     waiting: Mapping[str, int] = {}
     if is_remote(options.cache_dir):

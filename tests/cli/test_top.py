@@ -115,10 +115,10 @@ def test_hits_that_cannot_be_seen_are_not_counted_as_none(corpus: Path, tmp_path
         home=tmp_path,
         width=120,
     )
-    terminal.wait_for("hits: not visible")
+    terminal.wait_for("hits: not recorded")
     terminal.press("q")
     assert terminal.finish() == 0
-    assert "hits: not visible" in terminal.text.rpartition("\x1b[?1049l")[2]
+    assert "hits: not recorded" in terminal.text.rpartition("\x1b[?1049l")[2]
     assert "0 hits" not in terminal.text
 
 

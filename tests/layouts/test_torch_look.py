@@ -170,7 +170,9 @@ def test_show_tells_everything_of_a_graph(run_cli: RunCli, golden: Path) -> None
     assert "example_inputs[2]" in {d["component"] for d in forward["nearest"]["differences"]}
     assert shown["nearest"] is None
     page = run_cli("show", "-C", golden, loss["references"][0]).stdout
-    assert page.index("nearest.differences[0].component\texample_inputs") < page.index("seconds.total")
+    assert page.index("nearest.differences[0].component\texample_inputs") < page.index(
+        "seconds.total"
+    )
     assert {"gm", "torch_version", "inductor_config[max_autotune]"} <= set(components)
 
 

@@ -266,7 +266,7 @@ def _listed(counts: Counter[str]) -> str:
     shown = []
     for text, count in list(counts.items())[:_SHOWN]:
         name = _DIGEST.sub("", text).removeprefix("call ")
-        shown.append(name + (f" ({count})" if count > 1 else ""))
+        shown.append((f"{count} × " if count > 1 else "") + name)
     more = len(counts) - len(shown)
     text = ", ".join(shown) + (f" and {more} more" if more > 0 else "")
     return text[:_SHOWN_CHARACTERS] or "nothing"

@@ -4,6 +4,7 @@
 imported; without, as soon as the program calls ``jaxcache.warmed_up()``.
 """
 
+import atexit
 import os
 import sys
 import threading
@@ -47,10 +48,20 @@ def start() -> None:
         print(f"jaxcache: this program runs without a guard: {error}", file=sys.stderr)
         _is_reported = True
         return
+    atexit.register(_say_never_up)
     if after is not None:
         timer = threading.Timer(after, warmed_up)
         timer.daemon = True
         timer.start()
+
+
+def _say_never_up() -> None:
+    if _armed is None:
+        print(
+            "jaxcache: no guard was up: call jaxcache.warmed_up() where the program has warmed up, "
+            f"or give {VARIABLE} fewer seconds",
+            file=sys.stderr,
+        )
 
 
 def warmed_up() -> "CompileGuard | None":
