@@ -1,8 +1,10 @@
 """What every test may ask for: the command line, real caches, and Pythons that have jax."""
 
 import contextlib
+import importlib
 import json
 import os
+import pkgutil
 import shutil
 import signal
 import subprocess
@@ -17,6 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+import jaxcache.cache
+import jaxcache.cli
+import jaxcache.render
+import jaxcache.store
 
 if TYPE_CHECKING:
     from object_server import Proxy, S3Server
@@ -105,6 +112,7 @@ def unprivileged() -> Iterator[Path]:
     """A directory of a user who may not write everywhere, as whom the test goes on."""
     with tempfile.TemporaryDirectory() as name:
         if os.getuid() == 0:
+            _import_all()  # Python itself may lie where that user cannot read
             os.chmod(name, 0o755)
             os.chown(name, _USER, _USER)
             os.setresuid(_USER, _USER, 0)
@@ -113,6 +121,12 @@ def unprivileged() -> Iterator[Path]:
         finally:
             if os.getresuid()[2] == 0:
                 os.setresuid(0, 0, 0)
+
+
+def _import_all() -> None:
+    for package in (jaxcache.cli, jaxcache.cache, jaxcache.render, jaxcache.store):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
 
 
 GiveAway = Callable[[Path], None]

@@ -70,7 +70,8 @@ def _summary(plan: SealPlan, result: SealResult | None) -> Iterator[str]:
         line = plan.summary
     else:
         before = sum(s.entry.size_bytes for s in result.sealed)
-        line = f"sealed {format_count(len(result.sealed), 'entry')} as they are now"
+        state = "as it is now" if len(result.sealed) == 1 else "as they are now"
+        line = f"sealed {format_count(len(result.sealed), 'entry')} {state}"
         if before:
             saved = result.saved_bytes
             word = "saved of" if saved >= 0 else "of checksums added to"

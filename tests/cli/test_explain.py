@@ -154,8 +154,8 @@ def test_the_entry_that_was_used_last_is_compared_first(corpus: Path, tmp_path: 
 
 SLEEPING = """
 import sys, time
-print("ready", file=sys.stderr, flush=True)
 try:
+    print("ready", file=sys.stderr, flush=True)
     time.sleep(3600)
 except KeyboardInterrupt:
     sys.exit(1)

@@ -10,7 +10,7 @@ from conftest import CORPUS, RunCli
 BOUND, FREE = CORPUS / "0.10.2-cpu-zstd", CORPUS / "0.12.0.1-cpu-zstd"
 REASON = "keys of jax 0.10 contain the cache's path, /tmp/fmt/corpus/0.10.2-cpu-zstd. "
 CURE = (
-    "Use the same path there, or fill it again without the path in its keys: jaxcache warm "
+    "Use that path, or fill the cache again without the path in its keys: jaxcache warm "
     "--portable -C {} SCRIPT (where plain JAX uses it, set "
     "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none)"
 )

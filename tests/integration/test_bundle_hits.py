@@ -67,7 +67,7 @@ def test_the_outlook_comes_true(run_cli: RunCli, each_jax_python: str, tmp_path:
             "--require-compatible",
         )
         assert refused.returncode == 1
-        assert f"contain the cache's path, {first}. Use the same path" in refused.stderr
+        assert f"contain the cache's path, {first}. Use that path" in refused.stderr
         assert not (tmp_path / "third").exists()
     told = bring(first, "--require-compatible")
     assert told["outlook"]["hit"] == compiles
