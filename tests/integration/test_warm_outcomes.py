@@ -191,7 +191,7 @@ def test_error_of_a_rotten_entry_that_jax_leaves_in_place(
     (path,) = (p for p in cache.iterdir() if p.name in (key, f"{key}-cache"))
     path.write_bytes(b"rotten")
     for _ in range(2):
-        document = run_changed(warm, script, "")
+        document = run_changed(warm, script, "", code=1)  # it was not cached
         assert outcomes(document, "jit_step") == {("error", "read-error")}
         assert only(document, "jit_step")["counted"] == "miss"
     assert path.read_bytes() == b"rotten"
@@ -221,7 +221,7 @@ def test_error_of_a_full_disk(warm: Warm, script: Any, cache: Path) -> None:
         pytest.skip("cannot mount a file system here")
     try:
         (cache / "ballast").write_bytes(bytes(60 << 10))
-        document = run_changed(warm, script, "")
+        document = run_changed(warm, script, "", code=1)  # not everything was cached
         assert ("error", "write-error") in outcomes(document)
         assert "No space left" in only(document, "jit_step")["detail"]
     finally:
