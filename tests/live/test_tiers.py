@@ -296,6 +296,7 @@ def test_a_tier_that_cannot_be_opened_is_given_up_at_once(
     """Without credentials obstore would ask the metadata address of a cloud."""
     given = {"JAXCACHE_LIVE_TIERS": "s3://team/jax", **bucket(UNREACHABLE), **env}
     given |= {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "home")}
+    given["JAXCACHE_LIVE_PORTABLE_KEYS"] = "1"  # nothing is to be said of keys
     ran = run_live(**given)
     lines = [line for line in ran.err.splitlines() if line.startswith("jaxcache: ")]
     assert lines
