@@ -2,7 +2,7 @@
 
 The last result holds as long as the directory is exactly as it was. Whether it is costs one
 ``stat`` per file: an order-free sum over name, inode, size, times, mode and owner of every file.
-Where it differs, everything is counted anew. What depends on the present time, the age classes, is
+Where it differs, everything is counted again. What depends on the present time, the age classes, is
 kept as columns and summed again.
 """
 
@@ -38,7 +38,7 @@ _MASK = (1 << 64) - 1
 _SETTLED_NS = 2_000_000_000
 #: An -atime file can say more than a column holds: it is eight bytes of anything.
 _MAX_NS = (1 << 63) - 1
-#: Below this counting anew takes no time to speak of.
+#: Fewer entries are counted again each time, which is fast enough.
 _WORTH_KEEPING = 2_000
 
 _DAY_SECONDS = 86_400

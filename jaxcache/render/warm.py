@@ -241,7 +241,7 @@ def failed_assertions(
         fills: whether the purpose was to fill a cache.
     """
     if fills and report.modules and all(m.reason == "no-directory" for m in report.modules):
-        yield ("nothing was cached, because JAX has no cache directory")
+        yield "nothing was cached, because JAX has no cache directory"
     is_any_cached = any(m.outcome in ("hit", "written") for m in report.modules)
     if not is_any_cached and any(m.reason == "cache-not-opened" for m in report.modules):
         yield f"nothing was cached, because JAX could not open {report.cache_dir}"

@@ -319,6 +319,23 @@ def test_a_variable_of_another_form_is_reported_once(inside_python: str, tmp_pat
     assert done.stderr.count("runs without a guard: JAXCACHE_GUARD must be") == 1
 
 
+@pytest.mark.parametrize("is_up", [True, False])
+def test_a_guard_that_was_never_up_says_so(inside_python: str, tmp_path: Path, is_up: bool) -> None:
+    done = subprocess.run(
+        [
+            inside_python,
+            "-c",
+            f"import jax, jaxcache; jax.devices(); {is_up} and jaxcache.warmed_up()",
+        ],
+        env={**os.environ, "JAXCACHE_GUARD": "compile:raise"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr.count("no guard was up: call jaxcache.warmed_up()") == (not is_up)
+
+
 def test_run_guard_needs_no_jaxcache_beside_jax(
     run_cli: RunCli, inside_python: str, tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ imported; without, as soon as the program calls ``jaxcache.warmed_up()``.
 """
 
 import atexit
+import contextlib
 import os
 import sys
 import threading
@@ -57,11 +58,11 @@ def start() -> None:
 
 def _say_never_up() -> None:
     if _armed is None:
-        print(
-            "jaxcache: no guard was up: call jaxcache.warmed_up() where the program has warmed up, "
-            f"or give {VARIABLE} fewer seconds",
-            file=sys.stderr,
-        )
+        with contextlib.suppress(Exception):  # standard error is closed
+            sys.stderr.write(
+                "jaxcache: no guard was up: call jaxcache.warmed_up() where the program has "
+                f"warmed up, or give {VARIABLE} fewer seconds\n"
+            )
 
 
 def warmed_up() -> "CompileGuard | None":
