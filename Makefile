@@ -145,16 +145,16 @@ SCALE ?= --entries 10000 100000 1000000
 scale: $(STAMP)
 	$(BIN)/python -m benchmarks.scale $(SCALE)
 
-# How many of SAMPLE small changes of the code the tests notice, with cosmic-ray.
-SAMPLE ?= 300
-SEED   ?= 1
 # Forty days of a team on one clock: what removals leave behind, and what stays small.
 simulate-use: $(STAMP)
 	$(BIN)/python tools/simulate_use.py --days $(or $(DAYS),40) --seed $(or $(SEED),1)
 
+# How many of SAMPLE small changes of the last commit's code the tests notice, with cosmic-ray.
+SAMPLE ?= 200
+SEED   ?= 1
 mutation: $(STAMP)
-	$(BIN)/python -m pip install --quiet cosmic-ray coverage
-	$(BIN)/python tools/mutation.py --sample $(SAMPLE) --seed $(SEED)
+	$(BIN)/python -m pip install --quiet cosmic-ray pytest-testmon
+	tools/mutation.sh $(BIN)/python $(SAMPLE) $(SEED)
 
 clean:
 	rm -rf $(VENV) .venvs $(DEMO) dist build site
