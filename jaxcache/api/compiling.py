@@ -4,7 +4,8 @@ import os
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jaxcache.layouts.base import Layout
-from jaxcache.options.run import CallOptions, CompileOptions, DoctorOptions, RunOptions, WarmOptions
+from jaxcache.options.query import DoctorOptions
+from jaxcache.options.run import CallOptions, CompileOptions, RunOptions, WarmOptions
 from jaxcache.store.base import Store
 
 if TYPE_CHECKING:

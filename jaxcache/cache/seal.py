@@ -17,7 +17,8 @@ from typing import Any, Literal, NamedTuple
 from jaxcache.cache.entry_files import find
 from jaxcache.cache.inventory import EntryFile
 from jaxcache.cache.ledger.record import SEALED, Event, LedgerRecord
-from jaxcache.cache.ledger.segments import Ledger, append
+from jaxcache.cache.ledger.segments import Ledger
+from jaxcache.cache.ledger.write import append
 from jaxcache.cache.leftovers import remove_leftovers
 from jaxcache.cache.parallel import ByteBudget
 from jaxcache.cache.scan import Progress, Scan, ScanAids, scan

@@ -11,7 +11,7 @@ from jaxcache.cli.options import JsonOutput
 from jaxcache.cli.root import diagnose_root, find_root
 from jaxcache.errors import ExitCode, UsageError
 from jaxcache.options import CacheLocation, DryRun
-from jaxcache.options.run import DoctorOptions
+from jaxcache.options.query import DoctorOptions
 from jaxcache.store.location import locate_cache
 
 if TYPE_CHECKING:

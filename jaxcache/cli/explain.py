@@ -10,7 +10,7 @@ from jaxcache.cli.opening import Opened, find_location, open_cache
 from jaxcache.cli.options import JsonOutput
 from jaxcache.errors import NoCacheError, UsageError
 from jaxcache.options import CacheLocation
-from jaxcache.options.run import ExplainOptions
+from jaxcache.options.query import ExplainOptions
 from jaxcache.store.location import absolute_location
 
 EXAMPLE = "jaxcache explain train.py --width 96"

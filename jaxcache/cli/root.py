@@ -9,7 +9,7 @@ from jaxcache.cli.opening import Opened, open_cache
 from jaxcache.cli.options import Format
 from jaxcache.errors import ExitCode, JaxcacheError
 from jaxcache.options import CacheLocation, ListOptions
-from jaxcache.options.run import DoctorOptions
+from jaxcache.options.query import DoctorOptions
 from jaxcache.store.location import index_directory, locate_cache
 from jaxcache.units import available_cores
 

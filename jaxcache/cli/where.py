@@ -8,7 +8,7 @@ import typer
 from jaxcache.cli.options import JsonOutput
 from jaxcache.errors import NoCacheError, NoJaxError, UsageError
 from jaxcache.options import CacheDir
-from jaxcache.options.run import WhereOptions
+from jaxcache.options.query import WhereOptions
 from jaxcache.units import format_duration
 
 if TYPE_CHECKING:

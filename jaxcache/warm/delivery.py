@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 from jaxcache.cache.admission import ImportPolicy
 from jaxcache.cache.inventory import take_inventory
 from jaxcache.cache.ledger.record import COMPILE, PAYLOAD, Event, digest_facts
-from jaxcache.cache.ledger.segments import append
+from jaxcache.cache.ledger.write import append
 from jaxcache.cache.leftovers import remove_leftovers
 from jaxcache.cache.move.check import Check
 from jaxcache.cache.move.conflicts import has_atimes, is_truncated

@@ -13,8 +13,9 @@ from typing import Any
 
 from jaxcache.cache.admission import read_content
 from jaxcache.cache.ledger.record import COMPILE, HIT, MISS, SKETCH, TOO_QUICK, Event, digest_facts
-from jaxcache.cache.ledger.segments import Ledger, append
+from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.uses import is_miss
+from jaxcache.cache.ledger.write import append
 from jaxcache.core.live_directory import live_directory, spool_name
 from jaxcache.core.names import CACHE_SUFFIX, OWN_DIR, is_key
 from jaxcache.entry.codec import CodecError

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from jaxcache.cache.untrusted_json import Scalar, Span
+from jaxcache.cache.untrusted_json import Scalar
 from jaxcache.core.timeline import Timeline
 from jaxcache.warm.events import (
     ColocatedCompiled,
@@ -34,7 +34,8 @@ from jaxcache.warm.notes import (
     settings_notes,
     target_notes,
 )
-from jaxcache.warm.report import Argument, Function, Module, Process, Report
+from jaxcache.warm.report import Process, Report
+from jaxcache.warm.report_rows import fold_functions, fold_modules, span_seconds
 
 #: Names this process among those that compile in themselves.
 _STARTED = time.time()
@@ -200,11 +201,11 @@ class ReportBuilder:
         processes = tuple(
             _process(number, facts) for number, facts in self.processes.items() if facts.loaded
         )
-        functions = tuple(_fold_functions([*self.modules, *self.colocated]))
+        functions = tuple(fold_functions([*self.modules, *self.colocated]))
         cut = map(_interrupted, self.running.values()) if ended.interrupted else ()
         return Report(
             cache_dir=self.used_directory,
-            modules=tuple(_fold_modules([*self.modules, *cut], recorded_seconds)),
+            modules=tuple(fold_modules([*self.modules, *cut], recorded_seconds)),
             functions=functions,
             processes=processes,
             notes=tuple(
@@ -257,7 +258,7 @@ class ReportBuilder:
     def _with_own(self, recorded_seconds: Mapping[str, float]) -> dict[str, float]:
         """Add the compile seconds of what this run has written, which a later hit of it saves."""
         written = (e for e in self.modules if e.key and e.outcome == "written" and e.compile)
-        return {**recorded_seconds, **{str(e.key): _length(e.compile) or 0.0 for e in written}}
+        return {**recorded_seconds, **{str(e.key): span_seconds(e.compile) or 0.0 for e in written}}
 
     def _savings(
         self, recorded_seconds: Mapping[str, float]
@@ -271,7 +272,7 @@ class ReportBuilder:
             ended[thread] = end = e.at + e.seconds
             compiling = recorded_seconds.get(e.key or "", e.stored_seconds)
             if e.outcome == "hit" and compiling is not None:
-                yield e, start, end, compiling - (_length(e.retrieve) or 0.0)
+                yield e, start, end, compiling - (span_seconds(e.retrieve) or 0.0)
 
     def _notes(self, processes: Iterable[Process], ended: RunResult) -> Iterable[str]:
         for process in processes:
@@ -364,108 +365,3 @@ def _process(number: int, facts: ProcessFacts) -> Process:
         settings=facts.settings,
         counters=facts.counters,
     )
-
-
-def _fold_modules(
-    events: Iterable[CompileFinished], recorded_seconds: Mapping[str, float]
-) -> Iterable[Module]:
-    groups: defaultdict[tuple[object, ...], list[CompileFinished]] = defaultdict(list)
-    for e in events:
-        place = (e.process, e.module, e.key, e.outcome, e.reason, _counted(e), e.directory)
-        groups[place].append(e)
-    for same in groups.values():
-        first = same[0]
-        alike = {name: getattr(first, name) for name in _ALIKE}
-        yield Module(
-            **alike,
-            occurrences=len(same),
-            compile_seconds=recorded_seconds.get(first.key or "", first.stored_seconds)
-            if first.outcome == "hit"
-            else _mean(e.compile for e in same),
-            retrieval_seconds=_mean(e.retrieve for e in same),
-            trace_seconds=_mean(e.trace for e in same),
-            lower_seconds=_mean(e.lower for e in same),
-            counted=_counted(first),
-            cache_dir=first.directory,
-        )
-
-
-#: Fields that a row has from its first event.
-_ALIKE = (
-    *("module", "key", "outcome", "reason", "detail", "function", "file", "line", "arguments"),
-    *("size_bytes", "process", "tuning"),
-)
-
-
-def _fold_functions(events: Iterable[ColocatedCompiled]) -> Iterable[Function]:
-    groups: defaultdict[tuple[str, str | None, int | None], list[ColocatedCompiled]] = defaultdict(
-        list
-    )
-    for e in events:
-        if e.function:
-            groups[e.function, e.file, e.line].append(e)
-    for (function, file, line), same in groups.items():
-        signatures = list(dict.fromkeys(e.arguments for e in same))
-        yield Function(
-            function=function,
-            kind=same[0].kind or "jit",
-            file=file,
-            line=line,
-            signatures=len(signatures),
-            compiles=max(Counter(e.process for e in same).values()),
-            compile_seconds=sum(_length(e.compile) or 0.0 for e in same),
-            traces=sum(isinstance(e, CompileFinished) and e.trace is not None for e in same),
-            repeated_seconds=sum(sorted(map(_start_seconds, same))[:-1]),
-            varies=tuple(describe_variation(signatures)),
-        )
-
-
-def _start_seconds(event: ColocatedCompiled) -> float:
-    """Return the seconds from the trace of a function until it can run."""
-    spans = [event.compile]
-    if isinstance(event, CompileFinished):
-        spans += [event.trace, event.lower, event.retrieve, event.write]
-    return math.fsum(span[1] for span in spans if span)
-
-
-def describe_variation(signatures: list[tuple[Argument, ...]]) -> Iterable[str]:
-    """Say which arguments, axes or dtypes differ between the signatures of one function."""
-    if len(signatures) < 2:
-        return
-    if len({len(s) for s in signatures}) > 1:
-        yield f"the number of arguments ({_values(len(s) for s in signatures)})"
-        return
-    for position, arguments in enumerate(zip(*signatures, strict=True)):
-        name = arguments[0].name or f"argument {position}"
-        if len({a.dtype for a in arguments}) > 1:
-            yield f"dtype of {name} ({_values(a.dtype for a in arguments)})"
-        if len({len(a.shape) for a in arguments}) > 1:
-            yield f"rank of {name} ({_values(len(a.shape) for a in arguments)})"
-            continue
-        for axis, lengths in enumerate(zip(*(a.shape for a in arguments), strict=True)):
-            if len(set(lengths)) > 1:
-                yield f"axis {axis} of {name} ({_values(lengths)})"
-
-
-def _values(values: Iterable[Any]) -> str:
-    texts = list(dict.fromkeys(str(v) for v in values))
-    return ", ".join(texts[:_SHOWN_VALUES]) + (", …" if len(texts) > _SHOWN_VALUES else "")
-
-
-_SHOWN_VALUES = 6
-
-
-def _counted(event: CompileFinished) -> str | None:
-    for name, outcome in (("hits", "hit"), ("misses", "miss"), ("requests", "request")):
-        if name in event.counted:
-            return outcome
-    return None
-
-
-def _length(span: Span | None) -> float | None:
-    return span[1] if span else None
-
-
-def _mean(spans: Iterable[Span | None]) -> float | None:
-    seconds = [span[1] for span in spans if span]
-    return sum(seconds) / len(seconds) if seconds else None

@@ -1,6 +1,5 @@
 """``warm`` and ``run``: a program with the cache on, and an account of every compile."""
 
-import contextlib
 import os
 import threading
 import time
@@ -13,11 +12,11 @@ from jaxcache.entry.releases import CACHE_PATH
 from jaxcache.errors import JaxcacheError, NoJaxError, UsageError
 from jaxcache.options.run import CompileOptions, RunOptions, WarmOptions
 from jaxcache.store import is_remote
-from jaxcache.store.location import absolute_location
 from jaxcache.units import format_count, format_duration
 from jaxcache.warm.causes import find_causes, is_new, path_note
 from jaxcache.warm.compiling.report import CompileReport
 from jaxcache.warm.crosshost.cross_target import CrossTarget, TargetOutput, open_spool, read_cross
+from jaxcache.warm.environment import PORTABLE_NOTE, effective_thresholds, run_environment
 from jaxcache.warm.events import RunEvent
 from jaxcache.warm.interpreter import find_python
 from jaxcache.warm.launch import Launch, RunResult, run_listening
@@ -27,8 +26,8 @@ from jaxcache.warm.ledger_updates import (
     record_savings,
     recorded_seconds,
 )
-from jaxcache.warm.notes import DIRECTORY, ENABLED, bucket_notes
-from jaxcache.warm.process import LIFTED, NO_JAX_HINT, free_port
+from jaxcache.warm.notes import DIRECTORY, bucket_notes
+from jaxcache.warm.process import NO_JAX_HINT, free_port
 from jaxcache.warm.programs import WarmProgram, words_of
 from jaxcache.warm.recording import open_recording
 from jaxcache.warm.report import Report
@@ -50,7 +49,7 @@ class RunCallbacks:
 def warm_programs(
     programs: Sequence[WarmProgram], options: WarmOptions, callbacks: RunCallbacks | None = None
 ) -> Report:
-    """Run scripts and functions with both thresholds lifted, so that all that can be is cached.
+    """Run scripts and functions, and cache every compile that can be cached.
 
     With ``jobs`` a script that is alone is run twice, and compiled in between by that many workers.
 
@@ -62,7 +61,7 @@ def warm_programs(
     launches = [launch for program in programs for launch in _launches(program, options, cross)]
     alone = len(programs) == 1 and not (programs[0].listed or programs[0].call)
     if options.jobs == 1 or not alone or cross or options.collect is not None:
-        return _run(launches, options, cross, callbacks or RunCallbacks(), LIFTED)
+        return _run(launches, options, cross, callbacks or RunCallbacks())
     started = time.monotonic()
     try:
         notes, ahead, stopped = _compile_ahead(launches, options)
@@ -74,7 +73,7 @@ def warm_programs(
         stopped = None
     if stopped is not None:
         return stopped
-    report = _run(launches, options, cross, callbacks or RunCallbacks(), LIFTED, ahead)
+    report = _run(launches, options, cross, callbacks or RunCallbacks(), ahead)
     notes = list(dict.fromkeys([*notes, *report.notes]))
     wall_seconds = time.monotonic() - started
     ahead_seconds = wall_seconds - report.wall_seconds
@@ -98,7 +97,7 @@ def _compile_ahead(
         recipe = os.path.join(directory, "program.recipe")
         run_options = {"record": recipe, "collect": _COLLECTED, "check_contents": False}
         silent = [replace(launch, aside=True, silent=True) for launch in launches]
-        collected = _run(silent, options.replace(**run_options), None, RunCallbacks(), LIFTED)
+        collected = _run(silent, options.replace(**run_options), None, RunCallbacks())
         if collected.interrupted or collected.timed_out:
             return [], {}, collected
         ahead = _written_seconds(collected)
@@ -133,19 +132,13 @@ def run_command(
 ) -> Report:
     """Run any command line with the cache directory set and nothing else changed.
 
-    Where what it would write goes to ``scratch``, the thresholds are lifted, too.
-
     Raises:
         UsageError: the command cannot be run, or options do not go together.
     """
     cross = read_cross(options)
-    lifted = LIFTED if options.scratch else {}
-    env = {**lifted, **_environment(options, cross)}
-    launch = Launch(tuple(command), env, unset=_unset(cross))
+    launch = Launch(tuple(command), run_environment(options, cross), unset=_unset(cross))
     processes = cross.processes if cross else options.processes
-    return _run(
-        [*_together(launch, processes)], options, cross, callbacks or RunCallbacks(), lifted
-    )
+    return _run([*_together(launch, processes)], options, cross, callbacks or RunCallbacks())
 
 
 def _launches(
@@ -154,7 +147,7 @@ def _launches(
     """One launch, or one for each process of a program of several."""
     words = words_of(program)
     devices = program.devices or options.devices
-    env = {**LIFTED, **_environment(options, cross, devices)}
+    env = run_environment(options, cross, devices)
     if is_remote(options.cache_dir) and "JAXCACHE_LIVE_FLUSH" not in os.environ:
         env["JAXCACHE_LIVE_FLUSH"] = _FLUSH  # what is not uploaded is not filled
     if not cross and (platform := program.platform or options.platform):
@@ -189,20 +182,18 @@ def _run(
     options: RunOptions,
     cross: CrossTarget | None,
     callbacks: RunCallbacks,
-    lifted: Mapping[str, str],
     ahead: Mapping[str, float | None] | None = None,
 ) -> Report:
     with open_spool(options.cache_dir, cross) if cross else nullcontext() as spool:
         if spool is not None:
             launches = _with(launches, {"JAXCACHE_TARGET": spool.request})
-        return _run_all(launches, options, callbacks, lifted, spool, ahead or {})
+        return _run_all(launches, options, callbacks, spool, ahead or {})
 
 
 def _run_all(
     launches: Sequence[Launch],
     options: RunOptions,
     callbacks: RunCallbacks,
-    lifted: Mapping[str, str],
     spool: TargetOutput | None,
     ahead: Mapping[str, float | None],
 ) -> Report:
@@ -218,7 +209,7 @@ def _run_all(
     # Beside the program, whose imports take longer: a long ledger must not delay its start.
     reader = threading.Thread(target=look_up, daemon=True)
     reader.start()
-    first = ReportBuilder(expected, asked=effective_thresholds({**os.environ, **lifted}))
+    first = ReportBuilder(expected, asked=effective_thresholds(options))
     first.ahead.update(ahead)
     recorder = first
     notes: list[str] = []
@@ -261,7 +252,7 @@ def _run_all(
     causes = {} if options.scratch else find_causes(recorder, known_keys, cache_dir=target_dir)
     version = next((p.jax for p in report.processes if p.jax), None) or ""
     if options.portable and CACHE_PATH.holds(version):
-        notes.append(_PORTABLE_NOTE)
+        notes.append(PORTABLE_NOTE)
     elif not (options.portable or spool or options.scratch or options.no_write):
         notes += path_note(recorder.modules, version)
     waiting: Mapping[str, int] = {}
@@ -286,12 +277,6 @@ def _with(launches: Sequence[Launch], env: Mapping[str, str]) -> Sequence[Launch
     return [replace(launch, env={**launch.env, **env}) for launch in launches]
 
 
-#: The path is in the options of XLA's own caches (jax/_src/compiler.py, 0.4.36 to 0.10).
-_PORTABLE = {"JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"}
-_PORTABLE_NOTE = (
-    "portable keys: set JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none where this cache is used, too; "
-    "on a GPU XLA's autotune results are then not kept between compiles"
-)
 #: How long a program that fills a bucket waits for its uploads; one that fails ends the wait.
 _FLUSH = "15m"
 #: Operations of the largest module that a collecting run executes.
@@ -350,60 +335,6 @@ def _learn(recorder: ReportBuilder, options: RunOptions) -> None:
     recorder.learnt = len(recorder.modules)
     if options.scratch is None and not options.no_write:
         record_in_ledger(fresh, recorder)
-
-
-#: JAX's defaults (jax/_src/config.py) of the settings that decide what is written.
-_THRESHOLDS = {
-    "jax_persistent_cache_min_compile_time_secs": 1.0,
-    "jax_persistent_cache_min_entry_size_bytes": 0.0,
-    "jax_compilation_cache_max_size": -1.0,
-}
-
-
-def effective_thresholds(env: Mapping[str, str]) -> dict[str, float]:
-    """The thresholds that hold in a program with this environment, unless it sets them itself."""
-    thresholds = dict(_THRESHOLDS)
-    for name in thresholds:
-        with contextlib.suppress(KeyError, ValueError):
-            thresholds[name] = float(env[name.upper()])
-    if env.get(ENABLED.upper(), "").lower() in ("0", "false", "f", "no", "n", "off"):
-        thresholds[ENABLED] = 0.0
-    return thresholds
-
-
-def _environment(
-    options: RunOptions, cross: CrossTarget | None, devices: int | None = None
-) -> dict[str, str]:
-    # Where the variable names the directory already, this is its value, byte for byte.
-    directory = options.jax_cache_dir
-    env = {"JAX_COMPILATION_CACHE_DIR": directory} if directory else {}
-    if cross:
-        env |= cross.environment(devices=devices)
-    if options.force_cache_dir:
-        env["JAXCACHE_FORCE_CACHE_DIR"] = directory or options.cache_dir
-    if options.portable:
-        env |= _PORTABLE
-    if options.scratch:
-        env["JAXCACHE_SCRATCH"] = options.scratch
-    if options.no_write:
-        env["JAXCACHE_NO_WRITE"] = "1"
-    if _has_live_layer(options):
-        env["JAXCACHE_LIVE"] = "1"
-        env["JAXCACHE_LIVE_LEDGER"] = "totals"  # the run records uses by itself
-    if options.tiers:
-        tiers = (absolute_location(tier) for tier in options.tiers)
-        env["JAXCACHE_LIVE_TIERS"] = "".join(f"{tier}\n" for tier in tiers)
-    if options.components:
-        env["JAXCACHE_COMPONENTS"] = "1"
-    if options.guard:
-        env["JAXCACHE_GUARD"] = options.guard
-    return env
-
-
-def _has_live_layer(options: RunOptions) -> bool:
-    """Whether the live layer is on: a bucket needs it, unless the user has switched it off."""
-    is_off = os.environ.get("JAXCACHE_LIVE", "1").strip().lower() in ("0", "false", "no", "off")
-    return bool(options.live or options.tiers) or (is_remote(options.cache_dir) and not is_off)
 
 
 def _unset(cross: CrossTarget | None) -> tuple[str, ...]:

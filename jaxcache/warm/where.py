@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from jaxcache.options.run import WhereOptions
+from jaxcache.options.query import WhereOptions
 from jaxcache.warm.events import LiveSetting, RunEvent
 from jaxcache.warm.launch import Launch, run_listening
 from jaxcache.warm.report import Report

@@ -19,7 +19,8 @@ from jaxcache.cache.bundle.check import verify_bundle
 from jaxcache.cache.bundle.format import open_bundle
 from jaxcache.cache.ledger.pins import pin, unpin
 from jaxcache.cache.ledger.record import HIT, Event
-from jaxcache.cache.ledger.segments import Ledger, append
+from jaxcache.cache.ledger.segments import Ledger
+from jaxcache.cache.ledger.write import append
 from jaxcache.cache.leftovers import remove_leftovers, staging
 from jaxcache.cache.move.bundle_file import bundle_bytes, make_temporary_bundle
 from jaxcache.cache.move.bundle_target import write_stream

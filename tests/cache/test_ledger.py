@@ -23,12 +23,8 @@ from jaxcache.cache.ledger.record import (
     Event,
     LedgerRecord,
 )
-from jaxcache.cache.ledger.segments import (
-    MAX_SEGMENT_BYTES,
-    Ledger,
-    append,
-    compact,
-)
+from jaxcache.cache.ledger.segments import MAX_SEGMENT_BYTES, Ledger
+from jaxcache.cache.ledger.write import append, compact
 from jaxcache.core.ledger import COMPACT_ABOVE, is_compacted
 from jaxcache.core.names import LEDGER_DIR
 from jaxcache.store import open_store
@@ -210,7 +206,7 @@ def test_compacting_drops_what_is_not_to_be_kept(
 def test_a_compaction_that_lost_a_part_counts_for_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jaxcache.cache.ledger.segments._SEGMENT_BYTES", 100)
+    monkeypatch.setattr("jaxcache.cache.ledger.write._SEGMENT_BYTES", 100)
     store = open_store(str(tmp_path))
     append(store, [Event(f"k{i}", HIT, i) for i in range(6)])
     before = {s.name: s.read_bytes() for s in segments(tmp_path)}
@@ -315,7 +311,7 @@ APPENDING = """
 import sys
 from jaxcache.cache.ledger.record import HIT, Event
 from jaxcache.core.names import LEDGER_DIR
-from jaxcache.cache.ledger.segments import append
+from jaxcache.cache.ledger.write import append
 from jaxcache.store import open_store
 store = open_store(sys.argv[1])
 for i in range(int(sys.argv[3])):

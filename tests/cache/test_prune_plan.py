@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from made_caches import HOUR, JAX, NOW, NS, cache_of, gone, key, plan, put, size_of
 
 from jaxcache.cache.ledger.record import Event
-from jaxcache.cache.ledger.segments import append
+from jaxcache.cache.ledger.write import append
 from jaxcache.cache.prune.execute import remove
 from jaxcache.cache.prune.plan_cache import plan_cache_prune, plan_cache_removal
 from jaxcache.cache.prune.removal import lost_compile_seconds

@@ -10,7 +10,8 @@ import pytest
 import zstandard
 
 from jaxcache.cache.ledger.record import Event, digest_facts
-from jaxcache.cache.ledger.segments import Ledger, append
+from jaxcache.cache.ledger.segments import Ledger
+from jaxcache.cache.ledger.write import append
 from jaxcache.cache.seal import SealResult, execute_seal, plan_seal
 from jaxcache.options import SealOptions
 from jaxcache.store.base import StoreError

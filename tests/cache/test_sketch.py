@@ -10,7 +10,8 @@ import pytest
 from jaxcache.cache.explain.sides import Cause
 from jaxcache.cache.explain.sketches import compare_code
 from jaxcache.cache.ledger.record import COMPILE, SKETCH, Event
-from jaxcache.cache.ledger.segments import Ledger, append, compact
+from jaxcache.cache.ledger.segments import Ledger
+from jaxcache.cache.ledger.write import append, compact
 from jaxcache.core.sketch import Sketch, make_sketch, read_sketch
 from jaxcache.store import open_store
 

@@ -9,7 +9,7 @@ import pytest
 from conftest import RunCli
 
 from jaxcache.cache.ledger.record import COMPILE, Event
-from jaxcache.cache.ledger.segments import append
+from jaxcache.cache.ledger.write import append
 from jaxcache.store import open_store
 
 

@@ -9,7 +9,7 @@ import zstandard
 
 import jaxcache
 from jaxcache.cache.ledger.record import PAYLOAD, Event, digest_facts
-from jaxcache.cache.ledger.segments import append
+from jaxcache.cache.ledger.write import append
 from jaxcache.cache.seal import execute_seal, plan_seal
 from jaxcache.cache.verify.quarantine import quarantine_directory
 from jaxcache.cache.verify.repair import plan_repair

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jaxcache.cache.ledger.record import PAYLOAD, Event, digest_facts
-from jaxcache.cache.ledger.segments import append
+from jaxcache.cache.ledger.write import append
 from jaxcache.cache.verify.run_checks import verify
 from jaxcache.layouts import load_layout
 from jaxcache.options import VerifyOptions

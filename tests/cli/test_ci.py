@@ -17,7 +17,7 @@ from conftest import RunCli
 
 from jaxcache.cache.ci.save import parse_job_status
 from jaxcache.cache.ledger.record import Event
-from jaxcache.cache.ledger.segments import append
+from jaxcache.cache.ledger.write import append
 from jaxcache.store.local import LocalStore
 
 FIRST, SECOND = "0.10.2-cpu-zstd", "0.8.3-cpu-zstd"

@@ -16,7 +16,7 @@ from conftest import RunCli, clean_environment
 from terminal import run_all
 
 from jaxcache.cache.ledger.record import HIT, Event
-from jaxcache.cache.ledger.segments import append
+from jaxcache.cache.ledger.write import append
 from jaxcache.store.local import LocalStore
 
 HASH = "cd" * 32

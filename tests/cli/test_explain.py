@@ -28,7 +28,7 @@ from jaxcache.cache.explain.sides import (
     WriteRule,
 )
 from jaxcache.cache.ledger.record import COMPILE, HIT, Event
-from jaxcache.cache.ledger.segments import append
+from jaxcache.cache.ledger.write import append
 from jaxcache.render.explain import explain_view
 from jaxcache.render.typeset import set_blocks
 from jaxcache.store import open_store

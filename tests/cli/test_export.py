@@ -14,7 +14,7 @@ from bundling import first_entry, padded, payload_of
 from conftest import CORPUS, RunCli, clean_environment
 
 from jaxcache.cache.ledger.record import Event
-from jaxcache.cache.ledger.segments import append
+from jaxcache.cache.ledger.write import append
 from jaxcache.store.local import LocalStore
 
 SMALL = "0.4.38-cpu-zstd"

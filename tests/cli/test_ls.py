@@ -16,7 +16,7 @@ from conftest import CORPUS, RunCli, clean_environment
 
 import jaxcache
 from jaxcache.cache.ledger.record import COMPILE, Event
-from jaxcache.cache.ledger.segments import append
+from jaxcache.cache.ledger.write import append
 from jaxcache.render.listing import differing_arguments
 from jaxcache.store.local import LocalStore
 

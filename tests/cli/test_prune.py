@@ -15,7 +15,7 @@ from command_line import error_of
 from conftest import CORPUS, RunCli, clean_environment
 
 from jaxcache.cache.ledger.record import COMPILE, HIT, Event
-from jaxcache.cache.ledger.segments import append
+from jaxcache.cache.ledger.write import append
 from jaxcache.store import open_store
 
 OLD = "--grace=0s"

@@ -15,7 +15,8 @@ from conftest import CORPUS, RunCli
 from object_server import Proxy, S3Server
 
 from jaxcache.cache.ledger.record import Event
-from jaxcache.cache.ledger.segments import Ledger, append
+from jaxcache.cache.ledger.segments import Ledger
+from jaxcache.cache.ledger.write import append
 from jaxcache.core.names import LEDGER_DIR
 from jaxcache.entry.frame import seal_entry
 from jaxcache.store import open_store

@@ -16,7 +16,7 @@ from conftest import CORPUS, REPOSITORY
 from golden import NOW_NS, held_still
 
 from jaxcache.cache.ledger.record import COMPILE, HIT, Event
-from jaxcache.cache.ledger.segments import append
+from jaxcache.cache.ledger.write import append
 from jaxcache.cli.terminal import progress
 from jaxcache.store import find_store
 

@@ -14,7 +14,8 @@ import zstandard
 from conftest import clean_environment
 
 from jaxcache.cache.ledger.record import HIT, Event
-from jaxcache.cache.ledger.segments import Ledger, append
+from jaxcache.cache.ledger.segments import Ledger
+from jaxcache.cache.ledger.write import append
 from jaxcache.core.ledger import COMPACT_ABOVE
 from jaxcache.entry.codec import decompress_chunks
 from jaxcache.store import open_store

@@ -14,7 +14,7 @@ import zstandard
 from conftest import RunCli, clean_environment
 
 from jaxcache.cache.ledger.record import COMPILE, Event
-from jaxcache.cache.ledger.segments import append
+from jaxcache.cache.ledger.write import append
 from jaxcache.store.local import LocalStore
 
 GPU, CPU, OLD = "0.12.0.1-cuda13-h200-zstd", "0.12.0.1-cpu-zstd", "0.4.38-cpu-zlib"

@@ -10,7 +10,7 @@ from conftest import RunCli
 from terminal import run_all, without_style
 
 from jaxcache.cache.ledger.record import COMPILE, HIT, Event
-from jaxcache.cache.ledger.segments import append, compact
+from jaxcache.cache.ledger.write import append, compact
 from jaxcache.store import find_store
 from jaxcache.store.base import FetchedFile
 from jaxcache.store.local import LocalStore

@@ -17,7 +17,7 @@ from conftest import RunCli, clean_environment
 from terminal import Terminal, without_style
 
 from jaxcache.cache.ledger.record import HIT, TOO_QUICK, Event
-from jaxcache.cache.ledger.segments import append
+from jaxcache.cache.ledger.write import append
 from jaxcache.cache.watch import Watcher
 from jaxcache.store.local import LocalStore
 

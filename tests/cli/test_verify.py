@@ -11,7 +11,7 @@ import zstandard
 from conftest import CORPUS, RunCli
 
 from jaxcache.cache.ledger.record import PAYLOAD, Event, digest_facts
-from jaxcache.cache.ledger.segments import append
+from jaxcache.cache.ledger.write import append
 from jaxcache.cache.verify.run_checks import verify as examine
 from jaxcache.layouts import load_layout
 from jaxcache.options import VerifyOptions

@@ -148,7 +148,7 @@ def _age(path: Path, days: int) -> None:
 
 def _ledger(root: Path) -> None:
     from jaxcache.cache.ledger.record import HIT, Event
-    from jaxcache.cache.ledger.segments import append
+    from jaxcache.cache.ledger.write import append
     from jaxcache.store import open_store
 
     store = open_store(str(root / "cache"))

@@ -14,7 +14,7 @@ import pytest
 from conftest import RunCli, clean_environment
 
 from jaxcache.cache.ledger.record import COMPILE, Event
-from jaxcache.cache.ledger.segments import append
+from jaxcache.cache.ledger.write import append
 from jaxcache.store import open_store
 
 WORKLOAD = Path(__file__).with_name("doctor_workload.py")

@@ -10,7 +10,7 @@ import pytest
 from conftest import CAN_GIVE_AWAY, GiveAway, RunCli
 
 from jaxcache.cache.ledger.record import COMPILE, Event
-from jaxcache.cache.ledger.segments import append
+from jaxcache.cache.ledger.write import append
 from jaxcache.cache.move.signatures import write_signatures
 from jaxcache.cache.trust import add_trusted, generate_key, public_key_text, read_private_key
 from jaxcache.entry.read import read_payload

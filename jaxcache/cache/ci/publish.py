@@ -6,7 +6,8 @@ from typing import Any
 
 from jaxcache.cache.ci.save import SavePlan
 from jaxcache.cache.ledger.record import HIT, Event
-from jaxcache.cache.ledger.segments import Ledger, append, compact
+from jaxcache.cache.ledger.segments import Ledger
+from jaxcache.cache.ledger.write import append, compact
 from jaxcache.cache.move.import_bundle import events_of
 from jaxcache.cache.move.plan import MoveAction, Outcome, Plan
 from jaxcache.cache.move.sync import execute, plan_copy

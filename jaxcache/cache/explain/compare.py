@@ -96,10 +96,8 @@ def compare(left: Compile | None, right: Compile, side: Side) -> Iterator[Differ
 
 
 def _unknown(left: Compile, right: Compile, why: str) -> Difference:
-    title = "another key"
-    return Difference(
-        Cause.UNKNOWN, left.key, right.key, f"cause unknown: {why}", None, title=title
-    )
+    meaning = f"cause unknown: {why}"
+    return Difference(Cause.UNKNOWN, left.key, right.key, meaning, None, title="another key")
 
 
 def _same_key(left: Compile, right: Compile) -> Iterator[Difference]:
@@ -300,7 +298,8 @@ def _together(left: Compile, right: Compile) -> Iterator[Difference]:
             yield from compare_programs(left, right)
         yield from (_by_hash(n, left, right) for n in names if n not in COMPONENTS)
     elif left.sketch and right.sketch:
-        yield from _claimed(compare_programs(left, right))
+        differences = compare_programs(left, right)
+        yield from (d for d in differences if d.cause is not Cause.UNKNOWN)
     elif left.contents is None or right.contents is None:
         if difference := compare_arguments(left, right):
             yield difference
@@ -308,10 +307,6 @@ def _together(left: Compile, right: Compile) -> Iterator[Difference]:
         outlines = left.outline and right.outline and left.outline != right.outline
         if outlines or left.contents.program != right.contents.program:
             yield from compare_programs(left, right)
-
-
-def _claimed(differences: list[Difference]) -> list[Difference]:
-    return [d for d in differences if d.cause is not Cause.UNKNOWN]
 
 
 def _by_hash(name: str, left: Compile, right: Compile) -> Difference:

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from jaxcache.cache.ledger.record import PIN, UNPIN, Event
-from jaxcache.cache.ledger.segments import Ledger, append
+from jaxcache.cache.ledger.segments import Ledger
+from jaxcache.cache.ledger.write import append
 from jaxcache.cache.scan import NO_AIDS
 from jaxcache.cache.selection import fits_key, select_by_keys
 from jaxcache.core.ledger import PINNING

@@ -17,7 +17,8 @@ from jaxcache.cache.bundle.check import verify_bundle
 from jaxcache.cache.bundle.format import Bundle
 from jaxcache.cache.bundle.manifest import JAX, BundleError
 from jaxcache.cache.ledger.record import PAYLOAD, Event, digest_facts
-from jaxcache.cache.ledger.segments import Ledger, append
+from jaxcache.cache.ledger.segments import Ledger
+from jaxcache.cache.ledger.write import append
 from jaxcache.cache.leftovers import remove_leftovers, staging
 from jaxcache.cache.move.bundle_source import BundleSource
 from jaxcache.cache.move.conflicts import compare_payloads, has_atimes, list_target

@@ -7,14 +7,13 @@ from jaxcache.cache.ledger.record import ARRIVED, HIT, Event
 from jaxcache.cache.ledger.segments import (
     MAX_SEGMENT_BYTES,
     Ledger,
-    append,
-    compact,
     import_lines,
     is_own,
     is_segment,
     read_events,
     read_segments,
 )
+from jaxcache.cache.ledger.write import append, compact
 from jaxcache.core.ledger import COMPACT_ABOVE, is_compacted
 from jaxcache.core.names import LEDGER_DIR
 from jaxcache.model import FileInfo

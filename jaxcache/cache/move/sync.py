@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from jaxcache.cache.admission import ImportPolicy, Signed
 from jaxcache.cache.inventory import Inventory
-from jaxcache.cache.ledger.segments import Ledger, append
+from jaxcache.cache.ledger.segments import Ledger
+from jaxcache.cache.ledger.write import append
 from jaxcache.cache.leftovers import remove_leftovers
 from jaxcache.cache.move.check import Check
 from jaxcache.cache.move.conflicts import (

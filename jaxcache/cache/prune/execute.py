@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from jaxcache.cache.entry_files import atime_name, find, remove_entry
 from jaxcache.cache.ledger.record import REMOVED, Event
-from jaxcache.cache.ledger.segments import append, compact
+from jaxcache.cache.ledger.write import append, compact
 from jaxcache.cache.leftovers import is_temporary, remove_leftover
 from jaxcache.cache.prune.removal import Execution, Removal, SkippedRemoval
 from jaxcache.cache.scan import Progress

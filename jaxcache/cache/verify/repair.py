@@ -15,7 +15,8 @@ from jaxcache.cache.entry_files import (
     write_atime,
 )
 from jaxcache.cache.ledger.record import REMOVED, Event
-from jaxcache.cache.ledger.segments import Ledger, append
+from jaxcache.cache.ledger.segments import Ledger
+from jaxcache.cache.ledger.write import append
 from jaxcache.cache.leftovers import is_staged, remove_leftover
 from jaxcache.cache.scan import Progress
 from jaxcache.cache.under_lock import hold_file_lock, run_under_lock

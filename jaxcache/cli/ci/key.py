@@ -4,7 +4,7 @@ import os
 
 from jaxcache.cli.options import JsonOutput
 from jaxcache.options import CacheDir
-from jaxcache.options.run import KeyOptions
+from jaxcache.options.query import KeyOptions
 from jaxcache.store.location import locate_cache
 
 EXAMPLE = "jaxcache ci key --hash-files 'src/**/*.py'"

@@ -9,7 +9,8 @@ from jaxcache.cache.ci.baseline import read_baseline
 from jaxcache.cache.ci.publish import SaveResult, check_save, save_shared
 from jaxcache.cache.ci.save import SavePlan, check_newer, parse_job_status, plan_save
 from jaxcache.cache.ledger.record import HIT, Event
-from jaxcache.cache.ledger.segments import Ledger, append
+from jaxcache.cache.ledger.segments import Ledger
+from jaxcache.cache.ledger.write import append
 from jaxcache.cache.move.bundle_file import check_file_name, is_bundle_name, write_bundle
 from jaxcache.cache.move.export_plan import with_ledger
 from jaxcache.cli.bundle import signing_keys

@@ -11,7 +11,8 @@ import time
 from collections.abc import Iterable, Mapping
 
 from jaxcache.cache.ledger.record import PAYLOAD, Event
-from jaxcache.cache.ledger.segments import Ledger, append
+from jaxcache.cache.ledger.segments import Ledger
+from jaxcache.cache.ledger.write import append
 from jaxcache.cache.verify.check import RecordedDigest
 from jaxcache.layouts.torch.inventory import take_inventory
 from jaxcache.layouts.torch.names import TorchKind, paired_file

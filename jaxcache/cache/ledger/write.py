@@ -1,0 +1,183 @@
+"""Add events to a ledger, and compact one that has grown."""
+
+import contextlib
+import hashlib
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+
+from jaxcache.cache.ledger.record import SKETCH, Event
+from jaxcache.cache.ledger.segments import (
+    MAX_SEGMENT_BYTES,
+    SEGMENT_SUFFIX,
+    Ledger,
+    is_segment,
+    list_segments,
+    segment_line,
+)
+from jaxcache.core.ledger import (
+    COMPACT_ABOVE,
+    MAX_LINE_BYTES,
+    MAX_REPLACED,
+    SEGMENT_KIND,
+    add_totals,
+    choose_forgotten,
+    is_compacted,
+    sum_uses,
+)
+from jaxcache.core.names import LEDGER_DIR, TEMP_PREFIX
+from jaxcache.entry.names import split_name
+from jaxcache.errors import JaxcacheError
+from jaxcache.store.base import Store, StoreError
+
+#: Events are split over segments of about this size.
+_SEGMENT_BYTES = 8 << 20
+_NAMES_PER_LINE = 2_000
+#: More segments than :data:`COMPACT_ABOVE`, or more bytes in them than in the compacted part and in
+#: these, are compacted by the next :func:`append`.
+_SLACK_BYTES = 256 << 10
+#: Sketches of one module that a compaction keeps.
+_KEPT_SKETCHES = 8
+_LOCK = f"{LEDGER_DIR}/{TEMP_PREFIX}compact"
+
+
+def append(store: Store, events: Iterable[Event]) -> bool:
+    """Add events to the ledger; durable when it returns. Compact a local one that has grown.
+
+    An event of more than :data:`MAX_LINE_BYTES` is left out.
+
+    Returns:
+        Whether they are kept; False where the cache cannot be written.
+    """
+    batches = list(_batches(events))
+    if batches and not store.writable:
+        return False
+    try:
+        for lines, at_ns in batches:
+            name = f"{LEDGER_DIR}/{at_ns:020d}-{os.urandom(8).hex()}{SEGMENT_SUFFIX}"
+            store.write(name, lines, replace=False)
+    except StoreError:
+        return False
+    if batches and not store.remote and _has_grown(store):
+        compact(store)
+    return True
+
+
+def _has_grown(store: Store) -> bool:
+    """Return whether a ledger holds much more than its compacted part."""
+    sizes: dict[bool, list[int]] = {True: [], False: []}
+    for info in store.list(LEDGER_DIR):
+        if is_segment(info.name) and info.size_bytes <= MAX_SEGMENT_BYTES:
+            sizes[is_compacted(info.name)].append(info.size_bytes)
+    return len(sizes[False]) > COMPACT_ABOVE or sum(sizes[False]) > sum(sizes[True]) + _SLACK_BYTES
+
+
+def compact(store: Store) -> Ledger:
+    """Write the ledger anew as few segments and delete those that they replace.
+
+    It keeps the keys with an entry, pinned ones, and as many of the others as there are entries,
+    the latest first; of the rest, the sums. The new segments name the ones they stand for, so that
+    a copy of those which comes back in a merge is not counted twice. Safe to interrupt; while
+    another process compacts a local ledger, it is left to that one.
+
+    Returns:
+        The ledger as it was read.
+    """
+    if not store.writable or not list_segments(store):
+        return Ledger.load(store)
+    for info in store.list(LEDGER_DIR):
+        if info.name.rpartition("/")[2].startswith(TEMP_PREFIX):
+            store.delete_abandoned(info.name)
+    ledger = None
+    # Locked, or the disk is full: the parts of an unfinished compaction count for nothing.
+    with contextlib.suppress(StoreError), store.hold(_LOCK):
+        ledger = Ledger.load(store, to_compact=True)
+        if ledger.segments:
+            _compact(store, ledger, _worth_keeping(store, ledger))
+    return Ledger.load(store)
+
+
+def _compact(store: Store, ledger: Ledger, keep: Callable[[str], bool]) -> None:
+    segment_names = frozenset(ledger.segments)
+    history = sorted(ledger.originals - segment_names)[-MAX_REPLACED:]
+    replaces = sorted(segment_names.union(history))
+    sketched = _newest_sketches(ledger)
+    kept = (e for e in ledger.events() if keep(e.key) and (e.kind != SKETCH or e.key in sketched))
+    batches = list(_batches(kept)) or [([], 0)]
+    if ledger.is_compact and all(map(keep, ledger)):
+        return
+    forgotten = (e.to_json() for e in ledger.events() if not keep(e.key))
+    totals = add_totals(ledger.totals, sum_uses(forgotten))
+    digest = hashlib.sha256("\n".join(replaces).encode())
+    for lines, _ in batches:
+        digest.update(b"".join(lines))
+    stem = f"{replaces[-1].partition('-')[0]}-c{digest.hexdigest()[:16]}"
+    names = [f"{stem}-{i}{SEGMENT_SUFFIX}" for i in range(len(batches))]
+    for index, (name, (lines, _)) in enumerate(zip(names, batches, strict=True)):
+        stands_for = replaces if index == 0 else []
+        headers = [
+            segment_line(
+                {
+                    "kind": SEGMENT_KIND,
+                    "replaces": stands_for[at : at + _NAMES_PER_LINE],
+                    "parts": names,
+                    "totals": totals if index == at == 0 else {},
+                }
+            )
+            for at in range(0, len(stands_for) or 1, _NAMES_PER_LINE)
+        ]
+        store.write(f"{LEDGER_DIR}/{name}", [*headers, *lines])
+    for name in segment_names:
+        store.delete(f"{LEDGER_DIR}/{name}")
+
+
+def _newest_sketches(ledger: Ledger) -> set[str]:
+    """Return the keys whose sketches a compaction keeps: the newest few of each module."""
+    modules: defaultdict[str, list[Event]] = defaultdict(list)
+    for event in ledger.events():
+        if event.kind == SKETCH:
+            modules[event.key.rpartition("-")[0]].append(event)
+    newest = (
+        sorted(sketches, key=lambda e: e.at_ns)[-_KEPT_SKETCHES:] for sketches in modules.values()
+    )
+    return {event.key for sketches in newest for event in sketches}
+
+
+def _worth_keeping(store: Store, ledger: Ledger) -> Callable[[str], bool]:
+    try:
+        present = {key for i in store.list() if (key := split_name(i.name)[1])}
+    except JaxcacheError:
+        return bool
+    latest = {e.key: e.at_ns for e in sorted(ledger.events(), key=lambda e: e.at_ns)}
+    present.update(key for key in latest if "/" in key and _is_file(store, key))
+    pinned = (key for key in latest if (record := ledger.record(key)) and record.pinned)
+    forgotten = choose_forgotten(latest, present, pinned)
+    return lambda key: key not in forgotten
+
+
+def _is_file(store: Store, path: str) -> bool:
+    """Return whether a file of torch's, which is known by its path, is there."""
+    try:
+        return store.info(path).type == "file"
+    except StoreError:
+        return False
+
+
+def _batches(events: Iterable[Event]) -> Iterator[tuple[list[bytes], int]]:
+    """Lines for one segment each, with the time of the latest event in it."""
+    lines: list[bytes] = []
+    size_bytes = at_ns = 0
+    for event in events:
+        line = segment_line(event.to_json())
+        if len(line) > MAX_LINE_BYTES:
+            continue
+        if lines and size_bytes + len(line) > _SEGMENT_BYTES:
+            yield lines, at_ns
+            lines = []
+            size_bytes = 0
+            at_ns = 0
+        lines.append(line)
+        size_bytes += len(line)
+        at_ns = max(at_ns, event.at_ns)
+    if lines:
+        yield lines, at_ns

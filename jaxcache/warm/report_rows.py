@@ -1,0 +1,122 @@
+"""Fold compiles that are alike into the rows of a report: modules, and functions."""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from jaxcache.cache.untrusted_json import Span
+from jaxcache.warm.events import ColocatedCompiled, CompileFinished
+from jaxcache.warm.report import Argument, Function, Module
+
+
+def fold_modules(
+    events: Iterable[CompileFinished], recorded_seconds: Mapping[str, float]
+) -> Iterable[Module]:
+    """Yield a row for the compiles that are alike.
+
+    Args:
+        recorded_seconds: exact compile seconds by key.
+    """
+    groups: defaultdict[tuple[object, ...], list[CompileFinished]] = defaultdict(list)
+    for e in events:
+        place = (e.process, e.module, e.key, e.outcome, e.reason, _counted(e), e.directory)
+        groups[place].append(e)
+    for same in groups.values():
+        first = same[0]
+        alike = {name: getattr(first, name) for name in _ALIKE}
+        yield Module(
+            **alike,
+            occurrences=len(same),
+            compile_seconds=recorded_seconds.get(first.key or "", first.stored_seconds)
+            if first.outcome == "hit"
+            else _mean(e.compile for e in same),
+            retrieval_seconds=_mean(e.retrieve for e in same),
+            trace_seconds=_mean(e.trace for e in same),
+            lower_seconds=_mean(e.lower for e in same),
+            counted=_counted(first),
+            cache_dir=first.directory,
+        )
+
+
+#: Fields that a row has from its first event.
+_ALIKE = (
+    *("module", "key", "outcome", "reason", "detail", "function", "file", "line", "arguments"),
+    *("size_bytes", "process", "tuning"),
+)
+
+
+def fold_functions(events: Iterable[ColocatedCompiled]) -> Iterable[Function]:
+    """Yield a row for each function, over all its signatures."""
+    groups: defaultdict[tuple[str, str | None, int | None], list[ColocatedCompiled]] = defaultdict(
+        list
+    )
+    for e in events:
+        if e.function:
+            groups[e.function, e.file, e.line].append(e)
+    for (function, file, line), same in groups.items():
+        signatures = list(dict.fromkeys(e.arguments for e in same))
+        yield Function(
+            function=function,
+            kind=same[0].kind or "jit",
+            file=file,
+            line=line,
+            signatures=len(signatures),
+            compiles=max(Counter(e.process for e in same).values()),
+            compile_seconds=sum(span_seconds(e.compile) or 0.0 for e in same),
+            traces=sum(isinstance(e, CompileFinished) and e.trace is not None for e in same),
+            repeated_seconds=sum(sorted(map(_start_seconds, same))[:-1]),
+            varies=tuple(_describe_variation(signatures)),
+        )
+
+
+def _start_seconds(event: ColocatedCompiled) -> float:
+    """Return the seconds from the trace of a function until it can run."""
+    spans = [event.compile]
+    if isinstance(event, CompileFinished):
+        spans += [event.trace, event.lower, event.retrieve, event.write]
+    return math.fsum(span[1] for span in spans if span)
+
+
+def _describe_variation(signatures: list[tuple[Argument, ...]]) -> Iterable[str]:
+    """Say which arguments, axes or dtypes differ between the signatures of one function."""
+    if len(signatures) < 2:
+        return
+    if len({len(s) for s in signatures}) > 1:
+        yield f"the number of arguments ({_values(len(s) for s in signatures)})"
+        return
+    for position, arguments in enumerate(zip(*signatures, strict=True)):
+        name = arguments[0].name or f"argument {position}"
+        if len({a.dtype for a in arguments}) > 1:
+            yield f"dtype of {name} ({_values(a.dtype for a in arguments)})"
+        if len({len(a.shape) for a in arguments}) > 1:
+            yield f"rank of {name} ({_values(len(a.shape) for a in arguments)})"
+            continue
+        for axis, lengths in enumerate(zip(*(a.shape for a in arguments), strict=True)):
+            if len(set(lengths)) > 1:
+                yield f"axis {axis} of {name} ({_values(lengths)})"
+
+
+def _values(values: Iterable[Any]) -> str:
+    texts = list(dict.fromkeys(str(v) for v in values))
+    return ", ".join(texts[:_SHOWN_VALUES]) + (", …" if len(texts) > _SHOWN_VALUES else "")
+
+
+_SHOWN_VALUES = 6
+
+
+def _counted(event: CompileFinished) -> str | None:
+    for name, outcome in (("hits", "hit"), ("misses", "miss"), ("requests", "request")):
+        if name in event.counted:
+            return outcome
+    return None
+
+
+def span_seconds(span: Span | None) -> float | None:
+    """Return the length of a span."""
+    return span[1] if span else None
+
+
+def _mean(spans: Iterable[Span | None]) -> float | None:
+    seconds = [span[1] for span in spans if span]
+    return sum(seconds) / len(seconds) if seconds else None
