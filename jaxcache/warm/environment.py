@@ -51,7 +51,7 @@ def effective_thresholds(options: RunOptions) -> dict[str, float]:
 
 
 def run_environment(
-    options: RunOptions, cross: CrossTarget | None, devices: int | None = None
+    options: RunOptions, cross: "CrossTarget | None", devices: int | None = None
 ) -> dict[str, str]:
     """The variables that the options of a run put into the environment of its program."""
     # Where the variable names the directory already, this is its value, byte for byte.
