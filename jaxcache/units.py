@@ -37,10 +37,10 @@ def parse_duration_seconds(text: str) -> float:
 
 
 def format_size(size_bytes: int) -> str:
-    """Print bytes in decimal units: ``812 Bytes``, ``4.3 kB``, ``1.2 GB``."""
+    """Print bytes in decimal units: ``812 B``, ``4.3 kB``, ``1.2 GB``."""
     import humanize
 
-    return humanize.naturalsize(size_bytes)
+    return humanize.naturalsize(size_bytes).replace(" Bytes", " B").replace(" Byte", " B")
 
 
 def format_count(number: int, noun: str) -> str:

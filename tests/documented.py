@@ -108,7 +108,7 @@ def _commands(body: list[str], line: int, exit_code: int) -> list[Step]:
 
 _NUMBER = re.compile(r"<?\d[\d.,]*")
 _HASH = re.compile(r"(?<=-)[0-9a-f]{7,64}\b|\b[0-9a-f]{12,64}\b")
-_UNIT = re.compile(r"# ?(?:Bytes|kB|MB|GB|ms|[smhd])\b(?: #[smh]\b)?")
+_UNIT = re.compile(r"# ?(?:B|kB|MB|GB|ms|[smhd])\b(?: #[smh]\b)?")
 
 
 def shape(line: str) -> str:

@@ -24,6 +24,7 @@ def load_ipython_extension(shell: Any) -> None:
 
     def magic(line: str, cell: "str | None" = None) -> Any:
         if cell is not None:
+            kernel.record()  # the cells before, which the next may have edited
             return run_cell(shell, cell)
         if line.strip() == "report":
             return _picture()
@@ -100,7 +101,8 @@ def run_cell(shell: Any, cell: str) -> Any:
     from IPython.display import display
 
     tree = shell.transform_ast(shell.compile.ast_parse(shell.transform_cell(cell)))
-    name = shell.compile.cache(cell, shell.execution_count, raw_code=cell)
+    number = len(shell.history_manager.input_hist_parsed) - 1
+    name = shell.compile.cache(cell, number, raw_code=cell)
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     value = None
     observation = watch.Observation().start()

@@ -81,28 +81,31 @@ class Observation(Printable):
             sys.meta_path.remove(self._waiting)
         self._seconds = time.monotonic() - self._started
         if self._listener is not None:
-            self._listener.finish_sketches()
+            self.record()
             self._listener.remove(self.take)
-            self._remember()
 
-    def _remember(self) -> None:
-        """Write what was compiled into the ledger, unless a parent or the live layer does so.
+    def record(self) -> None:
+        """Write what was compiled into the ledger, unless a parent does so.
 
-        Whatever fails here only costs the next miss its explanation.
+        The live layer records each compile itself, but not its sketch. Whatever fails here only
+        costs the next miss its explanation.
         """
+        if self._listener is None or "JAXCACHE_EVENTS" in os.environ:
+            return
         with contextlib.suppress(Exception), self._lock:
-            from jaxcache.warm.ledger_updates import record_in_ledger
+            from jaxcache.warm.ledger_updates import record_in_ledger, record_sketches
 
+            self._listener.finish_sketches()
             recorded = self._fold()
             configured = recorded.processes[0].configured
-            is_live = configured is not None and configured.live is not None
-            if is_live or "JAXCACHE_EVENTS" in os.environ:
-                return
+            live = configured.live if configured else None
             written = [d for d in recorded.modules if d.outcome == "written"]
             fresh = [d for d in written if d.number not in _remembered]
             _remembered.update(d.number for d in fresh)
-            if fresh:
+            if live is None:
                 record_in_ledger(fresh, recorded)
+            elif "ledger" not in live or live["ledger"].value is not False:
+                record_sketches(fresh, recorded)
 
     def take(self, event: "dict[str, Any]") -> None:
         """Take one event of the listener; whatever fails here is told and never raised."""
@@ -178,7 +181,7 @@ class Observation(Printable):
         )
 
     def _blocks(self) -> "Iterable[Block]":
-        return _page(replace(self.report, modules=tuple(map(_in_cell, self.modules))))
+        return _page(replace(self.report, modules=self.modules))
 
     def compiles(self) -> "list[CompileFinished]":
         """Return each compile for itself."""
@@ -244,7 +247,8 @@ class Misses(Printable):
 def _page(report: "Report") -> "Iterable[Block]":
     from jaxcache.render.warm import report_view
 
-    return report_view(report, more="report.modules lists them").page or ()
+    report = replace(report, modules=tuple(map(_in_cell, report.modules)))
+    return report_view(report, more="").page or ()
 
 
 def _in_cell(module: "Module") -> "Module":

@@ -1,12 +1,11 @@
 """``explain`` as a view."""
 
-import os
 import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from jaxcache.cache.explain.churn import Churn
-from jaxcache.cache.explain.sides import Comparison, Compile, Difference, Explanation
+from jaxcache.cache.explain.sides import Comparison, Compile, Difference, Explanation, file_name
 from jaxcache.render.columns import count_column, seconds_column, size_column, text_column
 from jaxcache.render.doctor import finding_lines
 from jaxcache.render.document import fields_of
@@ -85,7 +84,7 @@ def _past_table(past: Sequence[Comparison], cache_dir: str, *, unfolded: bool) -
         text_column("MODULE", lambda c: c.right.module, elastic=True),
         text_column(
             "SOURCE",
-            lambda c: "" if c.right.is_helper else os.path.basename(c.right.source or ""),
+            lambda c: "" if c.right.is_helper else file_name(c.right.source or ""),
             elastic=True,
         ),
         text_column("WHY", _past_cause, elastic=True, cut="end"),
@@ -158,7 +157,7 @@ def _place(compile_: Compile) -> str:
     """The module, with the line of the user's function where it is known."""
     if compile_.is_helper or not compile_.source:
         return compile_.module
-    return f"{compile_.module} ({os.path.basename(compile_.source)})"
+    return f"{compile_.module} ({file_name(compile_.source)})"
 
 
 def churn_view(churns: Sequence[Churn], cache_dir: str, *, what: str = "MODULE") -> View:

@@ -39,7 +39,7 @@ _COMPARED = ("verified", "not-deterministic")
 _UNKNOWN_CAUSES = {"compiled-ahead": "compiled by --jobs just before"}
 
 
-def report_view(report: Report, *, unfolded: bool = False, more: str = "--all lists them") -> View:
+def report_view(report: Report, *, unfolded: bool = False, more: str = " (--all lists them)") -> View:
     """Return the view of ``warm`` and ``run``.
 
     Args:
@@ -129,11 +129,13 @@ def _saved(report: Report) -> str:
 def _fold(report: Report) -> tuple[list[Module], list[Module]]:
     """Divide the rows into those that are shown and the hits of JAX's own operations.
 
-    Every miss is shown. In a first run, where nothing can hit, those of the program suffice.
+    Every miss is shown. Where nothing can hit, those of the program suffice.
     """
     folded = ["hit"]
     if not report.hits and not all(m.is_helper for m in report.modules):
         folded += ["written", "skipped"]
+        if all(m.reason == "no-directory" for m in report.modules):
+            folded.append("uncacheable")
     shown = [m for m in report.modules if not (m.is_helper and m.outcome in folded)]
     return shown, [m for m in report.modules if m.is_helper and m.outcome in folded]
 
@@ -148,7 +150,7 @@ def _folded_line(modules: Sequence[Module], more: str) -> str:
         if counts[o]
     )
     some = format_count(counts.total(), "helper")
-    return f"and {some} of JAX, such as {modules[0].module}: {each} ({more})"
+    return f"and {some} of JAX, such as {modules[0].module}: {each}{more}"
 
 
 def _columns(report: Report) -> list[Column]:
@@ -186,7 +188,9 @@ def _why(module: Module) -> str:
         return "already loaded"
     if module.outcome == "hit":
         return f"retrieved in {format_duration(module.retrieval_seconds or 0)}"
-    if module.reason == "replaced":
+    if module.reason == "no-directory":
+        why = "no cache directory"
+    elif module.reason == "replaced":
         why = module.detail or module.reason
     elif module.outcome == "written" or module.reason == "no-write":
         why = (

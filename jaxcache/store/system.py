@@ -73,10 +73,17 @@ def no_cache(path: Path, error: OSError) -> NoCacheError:
             hint = "JAX uses a directory named file:; write the path without file://"
         return NoCacheError(f"no such cache directory: {path}", hint=hint)
     if error.errno == errno.ENOTDIR:
+        from shlex import quote
+
+        file = quote(str(path))
+        hints = {
+            ".jxb": f"put its entries into a cache: jaxcache import {file} -C DIR",
+            ".py": f"run it and cache what it compiles: jaxcache warm -C DIR {file}",
+        }
         return NoCacheError(
             f"{path} is a file, not a cache directory",
             code="not-a-directory",
-            hint="name the directory that holds it",
+            hint=hints.get(path.suffix, "name a directory"),
         )
     if error.errno == errno.EACCES:
         return NoCacheError(

@@ -55,6 +55,14 @@ def record_in_ledger(modules: Collection[CompileFinished], recorder: ReportBuild
     _append(facts, recorder)
 
 
+def record_sketches(modules: Iterable[CompileFinished], recorder: ReportBuilder) -> None:
+    """Write the sketches alone into the ledgers, of entries whose compile somebody else records."""
+    facts: defaultdict[str, list[Event]] = defaultdict(list)
+    for event in modules:
+        _add_sketch(event, recorder, facts)
+    _append(facts, recorder)
+
+
 def _append(facts: Mapping[str, list[Event]], recorder: ReportBuilder) -> None:
     """Write events into the ledgers of their directories, as far as these can be written."""
     for directory, events in facts.items():

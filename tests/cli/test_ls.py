@@ -281,6 +281,16 @@ def test_no_cache_is_exit_10(run_cli: RunCli, tmp_path: Path) -> None:
             assert set(error) == {"code", "message", "hint", "exit_code"}
 
 
+@pytest.mark.parametrize(("name", "command"), [("x.jxb", "import"), ("train.py", "warm -C DIR")])
+def test_a_file_as_a_cache_leads_to_the_command_for_it(
+    run_cli: RunCli, tmp_path: Path, name: str, command: str
+) -> None:
+    (tmp_path / name).write_text("")
+    done = run_cli("verify", "-C", tmp_path / name)
+    assert done.returncode == 10
+    assert f"jaxcache {command} {tmp_path / name}" in done.stderr
+
+
 def test_nothing_strange_in_the_directory_stops_the_listing(run_cli: RunCli, cache: Path) -> None:
     (cache / f"jit_empty-{HASH}-cache").write_bytes(b"")
     (cache / f"jit_text-{HASH}-cache").write_text("not an executable")

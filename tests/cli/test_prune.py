@@ -68,7 +68,7 @@ def test_without_terminal_it_wants_yes(run_cli: RunCli, cache: Path) -> None:
     append(open_store(str(cache)), [Event(key, HIT, time.time_ns())])
     done = run_cli("prune", "--max-size", "1GB", "-C", cache)
     assert re.search(
-        r", cache size .*B, plus \d+ Bytes of ledger, which is not counted", done.stderr
+        r", cache size .*B, plus \d+ B of ledger, which is not counted", done.stderr
     )
 
 

@@ -158,4 +158,7 @@ def test_the_cells_of_the_page(tmp_path: Path, inside_environment: dict[str, str
     assert "0 of 3 hits" in shown(cells[2], "text/plain")
     assert "3 of 3 hits" in shown(cells[4], "text/plain")
     assert "3 of 3 hits" in shown(cells[5], "text/plain")
-    assert "jit_step would be compiled" in shown(cells[6], "text/plain")
+    predicted = shown(cells[6], "text/plain")
+    assert "jit_step would be compiled" in predicted
+    assert "(cell:1)" in predicted, "no name of a temporary file"
+    assert "code at cell:3 in `step`: sine → cosine" in shown(cells[7], "text/plain")

@@ -157,6 +157,19 @@ def test_uncacheable_without_a_directory(warm: Warm, script: Any) -> None:
     assert any("no cache directory" in note for note in document["notes"])
 
 
+def test_operations_of_jax_are_one_line_where_there_is_no_directory(
+    run_cli: RunCli, tmp_path: Path, each_jax_python: str
+) -> None:
+    (tmp_path / "run.py").write_text(
+        "import jax, jax.numpy as jnp\njax.jit(lambda x: x @ x)(jnp.ones((4, 4)))\n"
+    )
+    env = {"JAX_COMPILATION_CACHE_DIR": "", "COLUMNS": "160"}
+    done = run_cli("run", "--", each_jax_python, tmp_path / "run.py", env=env)
+    rows = [line for line in done.stderr.splitlines() if "uncacheable" in line]
+    assert [row.split()[0] for row in rows] == ["jit__lambda", "and"], done.stderr
+    assert rows[0].endswith("no cache directory")
+
+
 def test_uncacheable_when_the_key_cannot_be_made(warm: Warm, script: Any) -> None:
     document = run_changed(
         warm,

@@ -2,6 +2,7 @@
 
 import enum
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -77,6 +78,19 @@ class WriteRule(enum.StrEnum):
 
 #: Functions in files below this directory are JAX's own.
 _JAX_ITSELF = f"{os.sep}jax{os.sep}_src{os.sep}"
+
+
+#: Files that kernels of notebooks give their cells.
+_CELL = re.compile(r"[/\\]ipykernel_[0-9]+[/\\][0-9]+\.py\b|^<ipython-input-[^>]*>")
+
+
+def file_name(source: str) -> str:
+    """Return the name of a file without its directory, and ``cell`` for a cell of a notebook.
+
+    Args:
+        source: the file, or ``file:line``.
+    """
+    return os.path.basename(_CELL.sub("/cell", source))
 
 
 def is_helper(function: str | None, file: str | None) -> bool:
@@ -158,7 +172,7 @@ class SourceLocation:
     function: str
 
     def __str__(self) -> str:
-        name = os.path.basename(self.file)
+        name = file_name(self.file)
         return f"{name}:{self.line}" + (f" in `{self.function}`" if self.function else "")
 
 

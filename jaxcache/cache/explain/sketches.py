@@ -1,13 +1,12 @@
 """Compare two sketches of one function: which lines compute something else."""
 
 import difflib
-import os
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from jaxcache.cache.explain.sides import Cause, Difference, SourceLocation
+from jaxcache.cache.explain.sides import Cause, Difference, SourceLocation, file_name
 from jaxcache.core.module_text import is_library
 from jaxcache.core.sketch import Sketch, SketchedLine
 
@@ -136,9 +135,9 @@ def count_differing_lines(old: Sketch | None, new: Sketch | None) -> int:
 
 def _changed_lines(old: Sequence[SketchedLine], new: Sequence[SketchedLine]) -> Iterator[_Change]:
     """Align the lines of each file by what they compute, because an edit shifts their numbers."""
-    for name in dict.fromkeys(os.path.basename(x.file) for x in (*new, *old)):
+    for name in dict.fromkeys(file_name(x.file) for x in (*new, *old)):
         lefts, rights = (
-            sorted((x for x in lines if os.path.basename(x.file) == name), key=lambda x: x.line)
+            sorted((x for x in lines if file_name(x.file) == name), key=lambda x: x.line)
             for lines in (old, new)
         )
         matcher = difflib.SequenceMatcher(
