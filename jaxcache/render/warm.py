@@ -39,7 +39,9 @@ _COMPARED = ("verified", "not-deterministic")
 _UNKNOWN_CAUSES = {"compiled-ahead": "compiled by --jobs just before"}
 
 
-def report_view(report: Report, *, unfolded: bool = False, more: str = " (--all lists them)") -> View:
+def report_view(
+    report: Report, *, unfolded: bool = False, more: str = " (--all lists them)"
+) -> View:
     """Return the view of ``warm`` and ``run``.
 
     Args:

@@ -67,9 +67,7 @@ def test_without_terminal_it_wants_yes(run_cli: RunCli, cache: Path) -> None:
     key = next(cache.glob("*-cache")).name.removesuffix("-cache")
     append(open_store(str(cache)), [Event(key, HIT, time.time_ns())])
     done = run_cli("prune", "--max-size", "1GB", "-C", cache)
-    assert re.search(
-        r", cache size .*B, plus \d+ B of ledger, which is not counted", done.stderr
-    )
+    assert re.search(r", cache size .*B, plus \d+ B of ledger, which is not counted", done.stderr)
 
 
 @pytest.mark.parametrize(
