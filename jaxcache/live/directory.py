@@ -56,7 +56,7 @@ class Directory:
         self._totals_at = time.monotonic() + _TOTALS_SECONDS
         self._leases = self._make_leases()
         self.tiers = layer.open_tiers(self, bucket)
-        self.evictor.pending = self.tiers.pending if self.tiers is not None else None
+        self.evictor.pending = self.tiers.uploads.pending if self.tiers is not None else None
         self._is_unswept = False
         if self.evictor.is_due_at_opening(died=died):
             self._begin_change()
@@ -247,7 +247,8 @@ class Directory:
             self._counters.count("present")
             return
         if self.tiers is not None:
-            self.tiers.mark_pending(key, replacing=replacing)
+            self.tiers.used(key)
+            self.tiers.uploads.mark(key, replacing=replacing)
         try:
             self.write(key, value)
         except OSError:
@@ -262,7 +263,7 @@ class Directory:
                 self._layer.background.submit(self.uses.flush)
         if self.tiers is not None:
             self.tiers.compiled(key, self._layer.now.seconds)
-            self.tiers.upload(key)
+            self.tiers.uploads.add(key)
 
     def _is_replaced(self, key: str, value: bytes) -> "bool | None":
         """Whether a put replaces the file; None where the file holds the same already.

@@ -92,7 +92,7 @@ class Leases:
                     fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, _offset(key))
             self._held.discard(key)
         if remote and tiers is not None:
-            tiers.after_upload(key, lambda: _delete(tiers.last_writable(), key))
+            tiers.uploads.call_after(key, lambda: _delete(tiers.last_writable(), key))
 
     def _try(self, key: str) -> bool:
         with self._lock:

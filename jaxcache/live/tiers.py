@@ -1,41 +1,29 @@
-"""The tiers behind one local directory: look-ups, uploads, prefetch.
+"""The tiers behind one local directory: look-ups and prefetch.
 
-An entry that a tier lacks has an empty marker in ``.jaxcache/live/spool/<tier>/``, written before
-the entry and removed after the upload, so that no end of the process loses an upload: the next
-process finds the markers. The keys of a program's last run are in ``.jaxcache/live/runs/``, here
-and in the writable tiers, and are fetched at the start of the next.
+The keys of a program's last run are in ``.jaxcache/live/runs/``, here and in the writable tiers,
+and are fetched at the start of the next.
 """
 
 import contextlib
 import os
-import queue
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from ..core.live_directory import spool_name
-from ..core.lock import open_lock, try_lock_where_possible
 from ..core.names import CACHE_SUFFIX, OWN_DIR, is_key
-from .entry_check import open_entry
 from .files import own_directory_of, read_file, write_whole
-from .frame import DamagedEntryError, DecodedEntry, add_checksum
+from .frame import DecodedEntry, add_checksum
 from .refusals import Refusals
 from .shared_uses import SharedUses
 from .tier import Tier
+from .uploads import Uploads, start
 
 if TYPE_CHECKING:
     from .directory import Directory
 
 _MAX_KEYS = 4096
 _MAX_RUN_BYTES = 1 << 20
-#: The content of a marker where the upload replaces what the tier has; else it is empty.
-_REPLACE = b"replace"
-_MAX_MARKER_BYTES = 64
 _PREFETCH_THREADS = 8
-_UPLOAD_THREADS = 2
-#: Entries that one process uploads because a tier has lost them.
-_MAX_BROUGHT_BACK = 64
-_RESUME_SECONDS = 60.0
 
 
 class Tiers:
@@ -54,31 +42,14 @@ class Tiers:
         """Keys that were hit in the local directory."""
         is_told = layer.settings["ledger"] and any(t.writable for t in self._tiers)
         self._shared = SharedUses(directory.root) if is_told else None
-        self._queue: queue.Queue[tuple[Tier, str]] = queue.Queue(layer.settings["queue"])
-        self._queued: set[tuple[str, str]] = set()
-        self._uploaded: set[tuple[str, str]] = set()
-        self._uploaders: list[threading.Thread] = []
         self.refusals = Refusals()
         """Entries that are damaged or not vouched for: the next upload replaces them."""
         self._trusts: bool | None = None
         """Whether a signature can vouch for an entry that needs none; None until one is read."""
-        self._after: dict[str, Any] = {}
-        """Callbacks for when an entry is uploaded, by key."""
-        self._resumer = -1
-        self._closed = False
         self._run_file = f"{OWN_DIR}/live/runs/{layer.program()}"
         self._last_run: tuple[str, ...] = ()
-        if any(t.writable for t in self._tiers):
-            layer.background.submit(self._resume)
-        self._start("prefetch", self._prefetch if layer.settings["prefetch"] else self._list)
-
-    def _start(self, name: str, call: Any) -> "threading.Thread | None":
-        thread = threading.Thread(target=call, name=f"jaxcache-{name}", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:  # the interpreter is ending
-            return None
-        return thread
+        self.uploads = Uploads(directory, self._tiers, layer, self.refusals, self._signatures)
+        start("prefetch", self._prefetch if layer.settings["prefetch"] else self._list)
 
     # Look-ups ---------------------------------------------------------------------------------
 
@@ -201,7 +172,7 @@ class Tiers:
 
     def _list(self) -> None:
         for tier in self._tiers:
-            self._start("list", tier.list)
+            start("list", tier.list)
 
     def _prefetch(self) -> None:
         """Fetch the keys of the last run that are not here, several at a time."""
@@ -236,131 +207,8 @@ class Tiers:
                     self._release(key)
 
         for _ in range(min(_PREFETCH_THREADS, len(keys))):
-            self._start("prefetch", fetch)
+            start("prefetch", fetch)
         self._list()
-
-    # Uploads ----------------------------------------------------------------------------------
-
-    def mark_pending(self, key: str, *, replacing: bool) -> None:
-        """Write the markers of an entry that is about to be written."""
-        self.used(key)
-        for tier in self._tiers:
-            if tier.writable:
-                tier.prepare()
-                word = _REPLACE if replacing or (tier.url, key) in self.refusals else b""
-                with contextlib.suppress(OSError), self._spool(tier) as directory:
-                    write_whole(directory, key, word)
-
-    def upload(self, key: str) -> None:
-        """Queue an entry for each writable tier; where the queue is full, its marker waits."""
-        for tier in self._tiers:
-            if tier.writable:
-                self._offer(tier, key)
-
-    def _offer(self, tier: Tier, key: str) -> None:
-        with self._lock:
-            if (tier.url, key) in self._queued:
-                return
-            with contextlib.suppress(queue.Full):
-                self._queue.put_nowait((tier, key))
-                self._queued.add((tier.url, key))
-            if not self._uploaders:
-                threads = (self._start("upload", self._run_uploads) for _ in range(_UPLOAD_THREADS))
-                self._uploaders = [t for t in threads if t is not None]
-
-    def after_upload(self, key: str, call: Any) -> None:
-        """Call when an entry is up, or at once where it does not wait for its upload."""
-        with self._lock:
-            waits = any(k == key for _, k in self._queued)
-            if waits:
-                self._after[key] = call
-        if not waits:
-            call()
-
-    def _run_uploads(self) -> None:
-        while True:
-            try:
-                tier, key = self._queue.get(timeout=_RESUME_SECONDS)
-            except queue.Empty:
-                if self._closed:
-                    return
-                self._layer.background.submit(self._resume)
-                continue
-            try:
-                self._upload(tier, key)
-            except Exception as error:
-                self._layer.trouble(error)
-            finally:
-                with self._lock:
-                    self._queued.discard((tier.url, key))
-                    is_up = not any(k == key for _, k in self._queued)
-                    after = self._after.pop(key, None) if is_up else None
-                if after is not None:
-                    after()
-                self._queue.task_done()
-
-    def _upload(self, tier: Tier, key: str) -> None:
-        if not tier.can_write():
-            return  # the marker stays
-        data = read_file(self._directory.path(key))
-        try:
-            decoded = None if data is None else open_entry(key, data, is_foreign=False)
-        except DamagedEntryError:  # since it was written
-            self._counters.count("rotten")
-            decoded = None
-        if data is not None and decoded is not None:
-            with self._spool(tier) as directory:
-                replace = read_file(key, _MAX_MARKER_BYTES, directory=directory) == _REPLACE
-            name = key + CACHE_SUFFIX
-            if self._signatures is not None and not self._signatures.sign(
-                tier, name, decoded.digest()
-            ):
-                return
-            if not tier.write(name, data, replace=replace):
-                return
-            self._uploaded.add((tier.url, key))
-            self.refusals.replace(tier.url, key)
-            self._counters.count("uploaded")
-            self._counters.add("uploaded_bytes", len(data))
-        with self._spool(tier) as directory:
-            _remove_marker(directory, key)
-
-    def _spool(self, tier: Tier) -> "contextlib.AbstractContextManager[int]":
-        """A descriptor of the directory with the markers of a tier."""
-        return own_directory_of(self._directory.root, "live", "spool", spool_name(tier.url))
-
-    def pending(self) -> "set[str]":
-        """Keys that some tier still lacks."""
-        keys: set[str] = set()
-        for tier in self._tiers:
-            if tier.writable:
-                with contextlib.suppress(OSError), self._spool(tier) as directory:
-                    keys.update(filter(is_key, os.listdir(directory)))
-        return keys
-
-    def _resume(self) -> None:
-        """Offer what other processes left behind; one process of a directory does so."""
-        if self._closed:
-            return
-        if self._resumer < 0:
-            with own_directory_of(self._directory.root, "live", "spool") as directory:
-                fd, _ = open_lock(directory, "lock")
-            if not try_lock_where_possible(fd):
-                os.close(fd)
-                return
-            self._resumer = fd
-        for tier in self._tiers:
-            if not tier.can_write():
-                continue
-            with self._spool(tier) as directory:
-                for key in filter(is_key, os.listdir(directory)):
-                    if self._queue.full():
-                        return
-                    if os.path.exists(self._directory.path(key)):
-                        self._offer(tier, key)
-                    else:  # it is gone, or about to be written
-                        with contextlib.suppress(OSError):
-                            _remove_marker(directory, key, unless_young=True)
 
     def abandon(self) -> None:
         """End the connections of this process; a forked child has those of its parent, too."""
@@ -369,39 +217,15 @@ class Tiers:
 
     def close(self, deadline: float) -> None:
         """Upload what waits until a deadline; what is left keeps its marker."""
-        self._closed = True
-        self._bring_back()
+        self.uploads.finish(self._local)
         self._write_run(deadline)
         self._write_uses(deadline)
-        while self._queue.unfinished_tasks and self._uploaders and time.monotonic() < deadline:
-            if not any(tier.can_write() for tier in self._tiers):
-                break
-            time.sleep(0.005)
-        unfinished = self._queue.unfinished_tasks
-        if unfinished:
-            self._counters.count("uploads_left", unfinished)
-        if self._resumer >= 0:
-            os.close(self._resumer)
-            self._resumer = -1
+        self.uploads.close(deadline)
         self.abandon()
         for line in self.refusals.lines():
             self._layer.say(line)
         with contextlib.suppress(OSError):
             self.refusals.save(self._directory.root)
-
-    def _bring_back(self) -> None:
-        """Upload what was hit here and a tier has lost: somebody removed what is in use."""
-        for tier in self._tiers:
-            if not tier.can_write():
-                continue
-            keys = [key for key in self._local if (tier.url, key) not in self._uploaded]
-            lost = [key for key in keys if tier.has_lost(key + CACHE_SUFFIX)]
-            for key in lost[:_MAX_BROUGHT_BACK]:
-                with contextlib.suppress(OSError, DamagedEntryError):
-                    data = read_file(self._directory.path(key))
-                    # Others refuse an entry without a checksum.
-                    if data is not None and open_entry(key, data, is_foreign=False).sealed:
-                        self._offer(tier, key)
 
     def _write_uses(self, deadline: float) -> None:
         """Tell the writable tiers what this client has used today."""
@@ -429,20 +253,6 @@ class Tiers:
             left_seconds = deadline - time.monotonic()
             if tier.can_write() and left_seconds > 0:
                 tier.write(name, data, replace=True, limit_seconds=left_seconds)
-
-
-def _remove_marker(directory: int, key: str, *, unless_young: bool = False) -> None:
-    """Remove the marker of an entry; a file that is none stays.
-
-    Raises:
-        OSError
-    """
-    if unless_young:
-        status = os.stat(key, dir_fd=directory, follow_symlinks=False)
-        if time.time() - status.st_mtime <= _RESUME_SECONDS:
-            return
-    if read_file(key, _MAX_MARKER_BYTES, directory=directory) in (b"", _REPLACE):
-        os.unlink(key, dir_fd=directory)
 
 
 def _signatures(settings: Any) -> Any:

@@ -149,8 +149,8 @@ def test_a_tier_that_was_taken_away_gets_nothing_more(run_live: RunLive, tmp_pat
     shared.parent.write_text("in the way")
     program = f"""
 import threading
-from jaxcache.live import tiers, tier
-tiers._RESUME_SECONDS = tier._PAUSE_SECONDS = 0.2
+from jaxcache.live import uploads, tier
+uploads._RESUME_SECONDS = tier._PAUSE_SECONDS = 0.2
 def wait(): return time.sleep(2) or [t.name for t in threading.enumerate()].count("jaxcache-upload")
 on({str(tmp_path / "one")!r}, [{str(shared)!r}], seconds=0.5)
 result["before"] = wait()
