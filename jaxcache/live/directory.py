@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..core.names import ATIME_SUFFIX, CACHE_SUFFIX, LOCKFILE
-from .entry_check import open_entry
 from .evictor import Evictor
 from .files import quarantine_entry, read_entry, read_file, write_entry_file, write_stamp
-from .frame import DamagedEntryError, DecodedEntry, same_payload
+from .frame import DamagedEntryError, DecodedEntry, open_entry, same_payload
 from .leases import Leases
 from .loading import Loading, find_dead
 from .uses import LedgerDigest, UseLog, compact, read_digests

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 from ..core.live_directory import spool_name
 from ..core.lock import open_lock, try_lock_where_possible
 from ..core.names import CACHE_SUFFIX, is_key
-from .entry_check import open_entry
 from .files import own_directory_of, read_file, write_whole
-from .frame import DamagedEntryError
+from .frame import DamagedEntryError, open_entry
 from .refusals import Refusals
 from .tier import Tier
 

@@ -6,9 +6,8 @@ from typing import Any
 
 from jaxcache.cache.bundle.compat import PORTABLE_ONLY, WITHOUT_DIRECTORY
 from jaxcache.cache.ci.key import CiKey
-from jaxcache.cache.ci.publish import SaveResult
 from jaxcache.cache.ci.restore import RestoreResult, miss_reasons
-from jaxcache.cache.ci.save import THRESHOLD, SavePlan, Why
+from jaxcache.cache.ci.save import THRESHOLD, SavePlan, SaveResult, Why
 from jaxcache.cache.ci.usage import UseSource
 from jaxcache.cache.move.plan import MoveAction
 from jaxcache.model import Entry

@@ -10,8 +10,7 @@ from pathlib import Path
 from jaxcache.cache.archive import write_file
 from jaxcache.cache.leftovers import scratch_directory
 from jaxcache.cache.recipe.format import encode_recipe, is_recipe
-from jaxcache.cache.recipe.manifest import KEY_SETTINGS
-from jaxcache.cache.recipe.model import Environment, Recipe, Request
+from jaxcache.cache.recipe.model import KEY_SETTINGS, Environment, Recipe, Request
 from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.units import format_count
 from jaxcache.warm.events import CompileFinished, ModuleRecorded

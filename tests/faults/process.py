@@ -153,14 +153,14 @@ def _move_in(root: Path, output: int, errors: int) -> None:
 
 def _scale_down() -> None:
     """Shorter waits and smaller bounds, so that a small world reaches them."""
-    from jaxcache.cache.ci import publish
-    from jaxcache.cache.ledger import segments
+    from jaxcache.cache.ci import save
+    from jaxcache.cache.ledger import write
     from jaxcache.cache.move import ledgers
     from jaxcache.cache.prune import execute
     from jaxcache.store.local import LocalStore
     from jaxcache.warm import query
 
-    for module in (publish, segments, ledgers, execute):
+    for module in (save, write, ledgers, execute):
         assert "COMPACT_ABOVE" in vars(module)
         vars(module)["COMPACT_ABOVE"] = COMPACT_ABOVE
     query.has_jax = lambda python: False  # its start takes longer than everything else

@@ -1,15 +1,28 @@
 """The arguments of ``explain``: saved runs, keys, cache directories; also one key alone."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+from jaxcache.cache.allow_lists import kept_flags
 from jaxcache.cache.explain.cached_facts import CachedFacts, open_cached_facts
 from jaxcache.cache.explain.compare import explain
-from jaxcache.cache.explain.reports import read_run
-from jaxcache.cache.explain.sides import Explanation, Side
-from jaxcache.errors import JaxcacheError, UsageError
+from jaxcache.cache.explain.logs import read_log
+from jaxcache.cache.explain.sides import Compile, Explanation, Side, is_helper
+from jaxcache.cache.recipe.format import is_recipe, open_recipe
+from jaxcache.cache.untrusted_json import parse_json, read_fields
+from jaxcache.errors import JaxcacheError, UsageError, system_errors_as
 from jaxcache.store import open_store
+
+_MAX_BYTES = 512 << 20
+_MAX_VALUES = 32 << 20
+_FACTS = (
+    *("module", "key", "components", "outcome", "reason", "rule"),
+    *("xla_flags", "ignored_flags", "source", "compile_seconds"),
+)
 
 
 def explain_given(words: Sequence[str], path: str, *, explicit: bool = True) -> Explanation:
@@ -93,3 +106,106 @@ def _complete(side: Side, cache: CachedFacts | None, shared: set[str | None]) ->
         return side
     compiles = (c if c.key in shared else cache.complete(c) for c in side.compiles)
     return replace(side, compiles=tuple(compiles))
+
+
+def read_run(path: str) -> Side:
+    """Read a saved run.
+
+    Raises:
+        UsageError: ``bad-run``: it cannot be read, or is no run.
+        RecipeError: it is a damaged recipe.
+    """
+    if is_recipe(path):
+        return Side(path, _recorded(path))
+    with system_errors_as(UsageError, f"cannot read {path}", code="bad-run"):
+        if Path(path).stat().st_size > _MAX_BYTES:
+            raise UsageError(f"{path} is larger than any log of a run", code="bad-run")
+        data = Path(path).read_bytes()
+    document: Mapping[str, Any] = {}
+    if data.lstrip().startswith(b"{"):
+        with suppress(ValueError):
+            document = parse_json(data, ValueError, max_values=_MAX_VALUES)
+    lines = data.decode("utf-8", "replace").splitlines()
+    compiles = read_document(document) if document else read_log(lines)
+    if not compiles:
+        raise UsageError(
+            f"{path} records no compile",
+            code="bad-run",
+            hint="make one with: jaxcache warm --json SCRIPT > run.json, "
+            "or JAX_LOGGING_LEVEL=DEBUG python SCRIPT 2> run.log",
+        )
+    return Side(path, compiles, cache_dir=_text(document.get("cache_dir")))
+
+
+def _recorded(path: str) -> tuple[Compile, ...]:
+    """The compiles of a recipe, as far as they have keys."""
+    records = {}
+    with open_recipe(path) as file:
+        for r in file.recipe.requests:
+            e = file.recipe.environment_of(r)
+            flags = kept_flags((*e.xla_flags, *e.libtpu_init_args, *e.argv_flags))
+            records[r.name] = Compile(
+                module=r.module,
+                key=r.key,
+                components=r.components or None,
+                xla_flags=tuple(sorted(flags)),
+                cache_path=e.cache_dir,
+                source=f"{r.file}:{r.line}" if r.file and r.line else None,
+                is_helper=is_helper(r.function, r.file),
+                compile_seconds=r.compile_seconds,
+            )
+    return tuple(records.values())
+
+
+def read_document(document: Mapping[str, Any]) -> tuple[Compile, ...]:
+    """The compiles of a ``warm --json`` document; what has the wrong type is left out."""
+    rows = document.get("modules")
+    versions = _versions(document.get("processes"))
+    compiles: dict[str, Compile] = {}
+    for row in rows if isinstance(rows, list) else ():
+        if isinstance(row, dict) and isinstance(row.get("module"), str):
+            jax, jaxlib = versions.get(str(row.get("process")), (None, None))
+            compile_ = replace(_compile(row), jax_version=jax, jaxlib_version=jaxlib)
+            name = compile_.key or f"{compile_.module} {len(compiles)}"
+            if name in compiles and compile_.outcome == "hit":
+                continue  # the first look-up is the one that says something
+            compiles[name] = compile_
+    return tuple(compiles.values())
+
+
+def _versions(processes: object) -> dict[str, tuple[str | None, str | None]]:
+    """Return the versions of jax and jaxlib of each process."""
+    rows = (r for r in (processes if isinstance(processes, list) else ()) if isinstance(r, dict))
+    return {str(r.get("process")): (_text(r.get("jax")), _text(r.get("jaxlib"))) for r in rows}
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _compile(row: Mapping[str, Any]) -> Compile:
+    file = _text(row.get("file"))
+    line = row.get("line")
+    values = {**row, "reason": row.get("detail") or row.get("reason"), "rule": row.get("reason")}
+    if file is not None and isinstance(line, int):
+        values["source"] = f"{file}:{line}"
+    arguments, names = _arguments(row.get("arguments"))
+    return Compile(
+        **read_fields(Compile, values, _FACTS),
+        arguments=arguments,
+        names=names,
+        is_helper="function" in row and is_helper(row["function"], file),
+    )
+
+
+def _arguments(value: object) -> tuple[str | None, tuple[str, ...]]:
+    """Return the types of the arguments as text, and their names."""
+    shown = []
+    names = []
+    for argument in value if isinstance(value, list) else [None]:
+        if not isinstance(argument, dict) or not isinstance(argument.get("shape"), list):
+            return None, ()
+        dims = ",".join(map(str, argument["shape"]))
+        shown.append(f"{argument.get('dtype')}[{dims}]")
+        names.append(str(argument.get("name")))
+    return ", ".join(shown), tuple(names)

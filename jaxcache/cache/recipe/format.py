@@ -21,8 +21,13 @@ from jaxcache.cache.archive import (
     read_chunks,
     unpack_range,
 )
-from jaxcache.cache.recipe.manifest import RecipeManifest, encode_manifest
-from jaxcache.cache.recipe.model import Recipe, RecipeError, Request
+from jaxcache.cache.recipe.model import (
+    Recipe,
+    RecipeError,
+    RecipeManifest,
+    Request,
+    encode_manifest,
+)
 
 MAGIC = b"\x89JXR\r\n\x1a\n"
 VERSION = 1

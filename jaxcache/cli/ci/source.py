@@ -9,7 +9,6 @@ from jaxcache.cache.bundle.check import verify_bundle
 from jaxcache.cache.bundle.compat import Compatibility
 from jaxcache.cache.bundle.format import Bundle
 from jaxcache.cache.bundle.manifest import BundleError
-from jaxcache.cache.ci.baseline import take_baseline, write_baseline
 from jaxcache.cache.ci.restore import (
     RestoreJob,
     RestoreResult,
@@ -17,6 +16,7 @@ from jaxcache.cache.ci.restore import (
     restore_bundle,
     restore_cache,
 )
+from jaxcache.cache.ci.usage import take_baseline, write_baseline
 from jaxcache.cache.move.bundle_file import is_bundle_name, spool
 from jaxcache.cache.move.plan import Outcome, Plan
 from jaxcache.cli.bundle import (

@@ -5,9 +5,16 @@ import time
 from dataclasses import replace
 
 from jaxcache.cache.bundle.manifest import BundleError
-from jaxcache.cache.ci.baseline import read_baseline
-from jaxcache.cache.ci.publish import SaveResult, check_save, save_shared
-from jaxcache.cache.ci.save import SavePlan, check_newer, parse_job_status, plan_save
+from jaxcache.cache.ci.save import (
+    SavePlan,
+    SaveResult,
+    check_newer,
+    check_save,
+    parse_job_status,
+    plan_save,
+    save_shared,
+)
+from jaxcache.cache.ci.usage import read_baseline
 from jaxcache.cache.ledger.record import HIT, Event
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.write import append
