@@ -1,4 +1,4 @@
-"""An entry on its way to XLA: whole, of a believable size, vouched for, of the module of its key."""
+"""An entry on its way to XLA: whole, of a believable size, vouched for, of its key's module."""
 
 import json
 import os
