@@ -5,6 +5,7 @@ import os
 import pydoc
 import re
 import shutil
+import subprocess
 import sys
 import time
 import traceback
@@ -316,7 +317,8 @@ if __name__ == "__main__":
 
 
 def public_methods() -> list[str]:
-    return [name for name in dir(jaxcache.Cache) if not name.startswith("_")]
+    names = [name for name in dir(jaxcache.Cache) if not name.startswith("_")]
+    return [name for name in names if callable(getattr(jaxcache.Cache, name))]
 
 
 @pytest.mark.parametrize(
@@ -349,6 +351,20 @@ def test_the_example_of_each_method_is_true(
     assert found, "no docstring"
     assert found[0].examples, "no example"
     assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(found[0]).failed == 0
+
+
+def test_a_typed_program_calls_every_public_function() -> None:
+    client = REPOSITORY / "tests" / "typed_client.py"
+    called = set(re.findall(r"\.(\w+)", client.read_text("utf-8")))
+    assert {*public_methods(), *jaxcache.__all__} - called == set()
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", str(client)],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (checked.returncode, checked.stderr) == (0, ""), checked.stdout
 
 
 def test_open_is_listed_and_needs_no_argument(

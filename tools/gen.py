@@ -1,7 +1,7 @@
 """Generate completions, man pages and the command reference from the command line itself.
 
-``python tools/gen.py`` writes ``completions/``, ``man/`` and ``docs/configuration.md``; ``--check`` writes nothing and fails
-where a file differs. What is written depends on the commands alone, not on Typer's version.
+``python tools/gen.py`` writes ``completions/``, ``man/``, ``docs/configuration.md`` and the types of
+keywords; ``--check`` writes nothing and fails where a file differs. What is written depends on the commands alone, not on Typer's version.
 """
 
 import argparse
@@ -16,6 +16,7 @@ from jaxcache.entry.releases import RULES  # noqa: E402
 from tools.generate.commands import read_command  # noqa: E402
 from tools.generate.completions import bash, fish, zsh  # noqa: E402
 from tools.generate.configuration import configuration  # noqa: E402
+from tools.generate.keywords import keywords  # noqa: E402
 from tools.generate.pages import man_command, man_root, page_of  # noqa: E402
 
 #: Where the table of releases stands in its page.
@@ -32,6 +33,7 @@ def generate() -> dict[Path, str]:
         ROOT / "completions" / "jaxcache.fish": fish(commands),
         ROOT / "man" / "jaxcache.1": man_root(commands),
         ROOT / "docs" / "configuration.md": configuration(),
+        ROOT / "jaxcache" / "options" / "keywords.pyi": keywords(),
     }
     explain = ROOT / "docs" / "explain.md"
     before, start, rest = explain.read_text("utf-8").partition(_RELEASES)

@@ -11,57 +11,74 @@ Sizes are bytes, or text such as ``"10GB"``; durations are seconds, or text such
 """
 
 import os
-import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any, overload
 
 from jaxcache.api.compiling import CompilingMethods
+from jaxcache.api.handle import ShowProgress, locate, show_nothing
 from jaxcache.api.moving import MovingMethods
-from jaxcache.cache.listing import Listing, list_cache
-from jaxcache.cache.scan import Progress
-from jaxcache.cache.stats import Stats, count_cache
-from jaxcache.layouts import check_not_torch, choose_layout
-from jaxcache.layouts.base import Layout
-from jaxcache.model import Entry
-from jaxcache.options import ListOptions, PruneOptions, SealOptions, VerifyOptions
-from jaxcache.store import make_store, open_store
-from jaxcache.store.base import Store
-from jaxcache.store.location import locate_cache
+from jaxcache.options import ListOptions, PruneOptions, RemovalOptions, SealOptions, VerifyOptions
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     from jaxcache.cache.explain.churn import Churn
     from jaxcache.cache.explain.sides import Explanation
+    from jaxcache.cache.ledger.uses import LiveStats
+    from jaxcache.cache.listing import Listing
+    from jaxcache.cache.overview import Overview
     from jaxcache.cache.prune.plan import PrunePlan
     from jaxcache.cache.prune.removal import Execution
     from jaxcache.cache.seal import SealPlan, SealResult
     from jaxcache.cache.show import EntryDetails
+    from jaxcache.cache.stats import Stats
     from jaxcache.cache.verify.quarantine import Restoration
     from jaxcache.cache.verify.repair import Repair, RepairPlan
     from jaxcache.cache.verify.run_checks import Verification
+    from jaxcache.layouts.torch.show import GraphDetails
+    from jaxcache.model import Entry
+    from jaxcache.options.keywords import (
+        ListKeywords,
+        PruneKeywords,
+        RemovalKeywords,
+        SealKeywords,
+        VerifyKeywords,
+    )
 
 
-__all__ = ["Cache", "open"]
+__all__ = ["Cache", "Detail", "open"]
+
+
+class Detail(IntEnum):
+    """How much of a cache a listing tells, and so how much of it is read."""
+
+    KEYS = 0
+    ROWS = 1
+    """Compile seconds and codec, too; of a bucket only where entries are decoded anyway."""
+    RECORDS = 2
+    """What takes decoding, too; not of a bucket."""
+    SCREEN = 3
+    """The size of the directory, too."""
+    DOCUMENT = 4
+    """As records, and sums that tell the compile seconds of entries beyond a limit."""
 
 
 class Cache(MovingMethods, CompilingMethods):
-    """One cache, in a directory or an object store.
+    """One cache, in a directory or an object store: what every command works through.
+
+    Of a bundle, :meth:`select`, :meth:`stats` and :meth:`show_all` are there. Methods take the
+    options of their commands as keywords, or as ``options=``, the object that the command line has.
 
     Attributes:
         store: where its bytes are.
         layout: JAX's or torch's.
     """
 
-    def __init__(self, store: Store, layout: Layout, spelling: str | None = None) -> None:
-        self.store = store
-        self.layout = layout
-        self._spelling = spelling or store.url
-
-    def __repr__(self) -> str:
-        return f"Cache({self.store.url!r})"
-
     # Looking
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> "Iterator[Entry]":
         """Yield every entry, by key; see :class:`jaxcache.model.Entry`.
 
         >>> next(cache.entries()).module
@@ -69,7 +86,14 @@ class Cache(MovingMethods, CompilingMethods):
         """
         return iter(self.select().entries)
 
-    def select(self, *keys: str, progress: Progress | None = None, **options: Any) -> Listing:
+    def select(
+        self,
+        *keys: str,
+        group_by: str | None = None,
+        detail: Detail | None = None,
+        options: ListOptions | None = None,
+        **keywords: "Unpack[ListKeywords]",
+    ) -> "Listing":
         """List entries as ``jaxcache ls`` does.
 
         >>> cache.select(filters=["size>5kB"], sort="size:desc").summary.entries
@@ -77,34 +101,73 @@ class Cache(MovingMethods, CompilingMethods):
 
         Args:
             keys: full keys, unique prefixes, or module globs; none for all.
-            progress: called with (done, total) now and then.
-            options: :class:`jaxcache.options.ListOptions`: ``filters=["size>1MB"]``,
+            group_by: read what groups by this field need; the limit is then theirs.
+            detail: how much to read; by default what ``details`` says.
+            keywords: those of :class:`jaxcache.options.ListOptions`: ``filters=["size>1MB"]``,
                 ``sort="used:desc"``, ``limit=10``; ``details=False`` decodes no entry, which is
                 faster and leaves platform, target, signature and source unknown (the default in a
-                bucket).
+                bucket, where compile seconds are unknown then, too).
 
         Raises:
             UsageError: a filter or an order that cannot be read.
             JaxcacheError: a key that fits nothing, or more than it may.
         """
-        chosen = ListOptions.read(keys=keys, **{"details": not self.store.remote, **options})
-        return list_cache(
-            self.store,
-            self.layout,
-            chosen,
-            headers=True,
-            details=chosen.long,
-            now_ns=time.time_ns(),
-            progress=progress,
-        )
+        from jaxcache.cache.listing import group_depth, list_cache
+        from jaxcache.model import Depth
 
-    def stats(self, *, progress: Progress | None = None) -> Stats:
+        store, layout = self.readable
+        if options is None and detail is None:
+            keywords.setdefault("details", not store.remote)
+        chosen = ListOptions.choose(options, keys=keys, **keywords)
+        depth = group_depth(group_by) if group_by else Depth.LISTED
+        details = chosen.long or depth is Depth.DECODED
+        headers = detail is not Detail.KEYS
+        if store.remote:  # every read is a request, so they are only done where asked for
+            headers = headers and (details or depth is Depth.OPENED)
+        elif detail is not None:
+            details = details or detail >= Detail.RECORDS
+        with self._reading() as given:
+            return list_cache(
+                store,
+                layout,
+                chosen.replace(limit=None) if group_by else chosen,
+                headers=headers,
+                details=details,
+                deep=detail is Detail.SCREEN and layout.keeps_index and not store.remote,
+                sums=detail in (None, Detail.DOCUMENT),
+                **given,
+            )
+
+    def stats(self, *, long: bool = False) -> "Stats":
         """Count hits, misses and everything in the directory, as ``jaxcache stats`` does.
 
         >>> cache.stats().total.size_bytes
         44099
+
+        Args:
+            long: in a bucket, read every entry, for codec, compile time and platform.
         """
-        return count_cache(self.store, self.layout, now_ns=time.time_ns(), progress=progress)
+        from jaxcache.cache.stats import count_cache
+
+        store, layout = self.readable
+        with self._reading() as given:
+            return count_cache(store, layout, read=long or not store.remote, **given)
+
+    def live_stats(self, stats: "Stats") -> "LiveStats":
+        """Return what the live layer has counted and refused here.
+
+        >>> cache.live_stats(cache.stats()).refusals
+        ()
+
+        Args:
+            stats: those of this cache; a bucket that has no file of ours is asked nothing more.
+        """
+        from jaxcache.cache.ledger.uses import read_live
+        from jaxcache.entry.names import FileKind
+
+        ours = any(c.kind in (FileKind.OWN, FileKind.LEDGER) for c in stats.files)
+        store, _ = self.readable
+        return read_live(store, recorded=ours or not store.remote)
 
     def show(self, key: str) -> "EntryDetails":
         """Everything inside one entry of JAX; a glob gives the first that fits.
@@ -113,16 +176,27 @@ class Cache(MovingMethods, CompilingMethods):
         (ArrayType(dtype='float32', shape=(8, 4)),)
 
         Raises:
-            UsageError: ``other-layout``: see :func:`jaxcache.layouts.torch.show.show_graphs`.
+            UsageError: ``other-layout``: :meth:`show_all` shows a graph of torch.
             JaxcacheError: ``no-match`` or ``ambiguous-key``.
         """
         from jaxcache.cache.show import show_entries
 
-        check_not_torch(self.store)
-        return next(show_entries(self.store, key))
+        return next(show_entries(self.jax_store, key))
+
+    def show_all(self, key: str) -> "list[EntryDetails | GraphDetails]":
+        """Everything inside each entry that a KEY means, as ``jaxcache show`` does.
+
+        >>> [details.entry.module for details in cache.show_all("jit_m*")]
+        ['jit_mlp']
+
+        Raises:
+            JaxcacheError: ``no-match`` or ``ambiguous-key``.
+        """
+        store, layout = self.readable
+        return list(layout.show(store, key))
 
     def verify(
-        self, *keys: str, progress: Progress | None = None, **options: Any
+        self, *keys: str, options: VerifyOptions | None = None, **keywords: "Unpack[VerifyKeywords]"
     ) -> "Verification":
         """Look for corruption, as ``jaxcache verify`` does; findings are data, not exceptions.
 
@@ -130,22 +204,21 @@ class Cache(MovingMethods, CompilingMethods):
         ()
 
         Args:
-            options: :class:`jaxcache.options.VerifyOptions`: ``level="load"`` also has the jax of
-                ``python`` load each entry, in a child process; ``jobs`` is 1 by default, because
-                more need a main module that can be imported.
+            keywords: those of :class:`jaxcache.options.VerifyOptions`: ``level="load"`` also has
+                the jax of ``python`` load each entry, in a child process; ``jobs`` is 1 by default,
+                because more need a main module that can be imported.
         """
         from jaxcache.cache.verify.run_checks import verify
         from jaxcache.warm.loading import make_loader
 
-        chosen = VerifyOptions.read(keys=keys, **options)
-        return verify(
-            self.store,
-            self.layout,
-            chosen,
-            now_ns=time.time_ns(),
-            loader=make_loader(chosen) if self.layout.single_file_entries else None,
-            progress=progress,
-        )
+        chosen = VerifyOptions.choose(options, keys=keys, **keywords)
+        chosen = chosen.replace(jobs=chosen.jobs or self.workers)
+        loader = make_loader(chosen) if self.layout.single_file_entries else None
+        with self.progress(f"verifying {self.name}".rstrip()) as progress:
+            now_ns = self.clock()
+            return verify(
+                self.store, self.layout, chosen, now_ns=now_ns, loader=loader, progress=progress
+            )
 
     def explain(self, *sides: str) -> "Explanation":
         """Say why two runs, two keys or two caches differ, or one key and the others of its module.
@@ -170,13 +243,18 @@ class Cache(MovingMethods, CompilingMethods):
         """
         return self.layout.find_churn(self.store)
 
-    def report(
-        self,
-        path: str | os.PathLike[str] | None = None,
-        *,
-        charts: bool = True,
-        progress: Progress | None = None,
-    ) -> str:
+    def overview(self) -> "Overview":
+        """Gather what ``jaxcache report`` draws.
+
+        >>> len(cache.overview().entries)
+        7
+        """
+        from jaxcache.cache.overview import make_overview
+
+        with self._reading() as given:
+            return make_overview(self.store, self.layout, **given)
+
+    def report(self, path: str | os.PathLike[str] | None = None, *, charts: bool = True) -> str:
         """Draw the cache as one HTML page that opens without a network; return the page.
 
         Its interactive charts need the extra ``report``.
@@ -188,11 +266,9 @@ class Cache(MovingMethods, CompilingMethods):
             charts: whether to put the script into the page that draws charts: 4.8 MB.
         """
         from jaxcache import __version__
-        from jaxcache.cache.overview import make_overview
         from jaxcache.render.report.page import report_html
 
-        overview = make_overview(self.store, self.layout, now_ns=time.time_ns(), progress=progress)
-        page = report_html(overview, version=__version__, charts=charts)
+        page = report_html(self.overview(), version=__version__, charts=charts)
         if path is not None:
             from jaxcache.core.atomic import replace_file
 
@@ -206,9 +282,8 @@ class Cache(MovingMethods, CompilingMethods):
         []
         """
         from jaxcache.cache.ledger.pins import pinned_keys
-        from jaxcache.cache.ledger.segments import Ledger
 
-        return pinned_keys(Ledger.load(self.store))
+        return pinned_keys(self.ledger)
 
     # Planning
 
@@ -220,9 +295,11 @@ class Cache(MovingMethods, CompilingMethods):
         """
         from jaxcache.cache.verify.repair import plan_repair
 
-        return plan_repair(verification, now_ns=time.time_ns(), delete=delete)
+        return plan_repair(verification, now_ns=self.clock(), delete=delete)
 
-    def plan_seal(self, *keys: str, progress: Progress | None = None, **options: Any) -> "SealPlan":
+    def plan_seal(
+        self, *keys: str, options: SealOptions | None = None, **keywords: "Unpack[SealKeywords]"
+    ) -> "SealPlan":
         """Plan to rewrite entries so that JAX itself detects corruption.
 
         >>> plan = cache.plan_seal(recompress=19)
@@ -230,17 +307,21 @@ class Cache(MovingMethods, CompilingMethods):
         7
 
         Args:
-            options: :class:`jaxcache.options.SealOptions`: ``recompress``, ``filters``.
+            keywords: those of :class:`jaxcache.options.SealOptions`: ``recompress``, ``filters``.
 
         Raises:
             UsageError: ``other-layout``: it is a cache of torch's compilers.
         """
         from jaxcache.cache.seal import plan_seal
 
-        check_not_torch(self.store)
-        return plan_seal(self.store, SealOptions.read(keys=keys, **options), progress=progress)
+        store = self.jax_store
+        chosen = SealOptions.choose(options, keys=keys, **keywords)
+        with self.progress("reading entries") as progress:
+            return plan_seal(store, chosen, progress=progress)
 
-    def plan_prune(self, *, progress: Progress | None = None, **options: Any) -> "PrunePlan":
+    def plan_prune(
+        self, *, options: PruneOptions | None = None, **keywords: "Unpack[PruneKeywords]"
+    ) -> "PrunePlan":
         """Plan which entries to remove, as ``jaxcache prune`` does.
 
         >>> plan = cache.plan_prune(max_entries=5, policy="lru")
@@ -248,7 +329,7 @@ class Cache(MovingMethods, CompilingMethods):
         'jit__fun, jit__lambda'
 
         Args:
-            options: those of the command, see ``help(jaxcache.PruneOptions)``:
+            keywords: those of the command, see ``help(jaxcache.PruneOptions)``:
                 ``max_size="10GB"``, ``unused_for="30d"``, ``keep=["jit_step*"]``.
 
         Raises:
@@ -257,11 +338,16 @@ class Cache(MovingMethods, CompilingMethods):
         """
         from jaxcache.cache.prune.plan_cache import plan_cache_prune
 
-        chosen = PruneOptions.read(**options)
-        now_ns = time.time_ns()
-        return plan_cache_prune(self.store, self.layout, chosen, now_ns=now_ns, progress=progress)
+        chosen = PruneOptions.choose(options, **keywords)
+        with self._reading() as given:
+            return plan_cache_prune(self.store, self.layout, chosen, **given)
 
-    def plan_removal(self, *keys: str, filters: tuple[str, ...] = ()) -> "PrunePlan":
+    def plan_removal(
+        self,
+        *keys: str,
+        options: RemovalOptions | None = None,
+        **keywords: "Unpack[RemovalKeywords]",
+    ) -> "PrunePlan":
         """Plan to remove exactly these entries, as ``jaxcache rm`` does.
 
         >>> cache.plan_removal("jit_mlp*", "jit_loss*").kept
@@ -272,23 +358,28 @@ class Cache(MovingMethods, CompilingMethods):
         """
         from jaxcache.cache.prune.plan_cache import plan_cache_removal
 
-        return plan_cache_removal(self.store, self.layout, keys, filters, now_ns=time.time_ns())
+        chosen = RemovalOptions.choose(options, keys=keys, **keywords)
+        with self._reading() as given:
+            return plan_cache_removal(self.store, self.layout, chosen.keys, chosen.filters, **given)
 
     # Doing
 
     @overload
-    def execute(self, plan: "PrunePlan", *, progress: Progress | None = None) -> "Execution": ...
+    def execute(self, plan: "PrunePlan") -> "Execution": ...
     @overload
-    def execute(self, plan: "SealPlan", *, progress: Progress | None = None) -> "SealResult": ...
+    def execute(self, plan: "SealPlan", *, jobs: int | None = None) -> "SealResult": ...
     @overload
-    def execute(self, plan: "RepairPlan", *, progress: Progress | None = None) -> "Repair": ...
+    def execute(self, plan: "RepairPlan") -> "Repair": ...
 
-    def execute(self, plan: Any, *, progress: Progress | None = None) -> Any:
+    def execute(self, plan: Any, *, jobs: int | None = None) -> Any:
         """Carry out a plan of this cache; what changed since it was made stays as it is.
 
         >>> done = cache.execute(cache.plan_removal("jit_mlp*"))
         >>> len(done.removed)
         1
+
+        Args:
+            jobs: threads that seal; by default as many as this cache has workers.
 
         Raises:
             LockedError: JAX's lock was not obtained; what was done until then stays done.
@@ -299,18 +390,22 @@ class Cache(MovingMethods, CompilingMethods):
                 from jaxcache.cache.prune.execute import remove
 
                 file_lock = self.layout.file_lock
-                return remove(self.store, plan.removals, file_lock=file_lock, progress=progress)
+                with self.progress("removing") as progress:
+                    return remove(self.store, plan.removals, file_lock=file_lock, progress=progress)
             case "SealPlan":
                 from jaxcache.cache.seal import execute_seal
 
-                now_ns = time.time_ns()
-                return execute_seal(self.store, plan, jobs=1, now_ns=now_ns, progress=progress)
+                jobs = jobs or self.workers
+                now_ns = self.clock()
+                with self.progress("sealing") as progress:
+                    return execute_seal(
+                        self.store, plan, jobs=jobs, now_ns=now_ns, progress=progress
+                    )
             case "RepairPlan":
                 from jaxcache.cache.verify.repair import execute_repair
 
-                # Without the verification's list every temporary file may be young.
-                young = frozenset(step.file for step in plan.steps)
-                return execute_repair(self.store, self.layout, plan, young=young, progress=progress)
+                with self.progress("repairing") as progress:
+                    return execute_repair(self.store, self.layout, plan, progress=progress)
         raise TypeError(f"{type(plan).__name__} is not a plan of this package")
 
     def restore(self, *keys: str, dry_run: bool = False) -> "Restoration":
@@ -338,7 +433,7 @@ class Cache(MovingMethods, CompilingMethods):
         """
         from jaxcache.cache.ledger.pins import pin
 
-        return pin(self.store, self.layout, keys, now_ns=time.time_ns()) if keys else []
+        return pin(self.store, self.layout, keys, now_ns=self.clock()) if keys else []
 
     def unpin(self, *keys: str) -> list[str]:
         """Let prune and rm remove entries again; return their full keys, sorted.
@@ -352,7 +447,18 @@ class Cache(MovingMethods, CompilingMethods):
         """
         from jaxcache.cache.ledger.pins import unpin
 
-        return unpin(self.store, keys, now_ns=time.time_ns())
+        return unpin(self.store, keys, now_ns=self.clock())
+
+    @contextmanager
+    def _reading(self) -> Iterator[dict[str, Any]]:
+        """Show the progress of what reads the entries, and give what it is passed."""
+        with self.progress(f"reading {self.name or 'entries'}") as progress:
+            yield {
+                "index_directory": self.index_directory,
+                "now_ns": self.clock(),
+                "workers": self.workers,
+                "progress": progress,
+            }
 
 
 def open(  # noqa: A001
@@ -360,23 +466,30 @@ def open(  # noqa: A001
     *,
     create: bool = False,
     layout: str | None = None,
+    progress: ShowProgress = show_nothing,
+    workers: int = 1,
 ) -> Cache:
-    """Open the cache at a path or URL.
+    """Open the cache at a path or URL, or a bundle to look into.
 
     >>> jaxcache.open("cache").stats().total.entries
     7
 
     Args:
         location: by default that of the command line: ``JAX_COMPILATION_CACHE_DIR``, the
-            configuration files, else ``~/.cache/jax`` (``$XDG_CACHE_HOME/jax``).
+            configuration files, else ``~/.cache/jax`` (``$XDG_CACHE_HOME/jax``); with ``layout``
+            the compiler's own directory.
         create: make a local directory that is not there.
         layout: ``"jax"`` or ``"torch"``; by default what its directories say.
+        progress: makes of the title of a piece of work a context manager, whose value is called
+            with (done, total) now and then.
+        workers: processes to read with in a large directory.
 
     Raises:
-        NoCacheError: no directory there, or not readable.
+        NoCacheError: no directory there, not readable, or all in it is of other programs.
         UsageError: ``two-layouts`` where JAX and torch share a directory; ``bad-path`` where the
-            location is empty.
+            location is empty; ``root-of-caches`` where it is a directory above several.
     """
-    place = locate_cache(None if location is None else os.fspath(location))
-    store = make_store(place.path) if create else open_store(place.path)
-    return Cache(store, choose_layout(store, layout), place.spelling)
+    place = locate(None if location is None else os.fspath(location), layout)
+    cache = Cache(place, layout, creates=create, progress=progress, workers=workers)
+    _ = cache.readable
+    return cache

@@ -3,34 +3,39 @@
 import os
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from jaxcache.layouts.base import Layout
-from jaxcache.options.query import DoctorOptions
-from jaxcache.options.run import CallOptions, CompileOptions, RunOptions, WarmOptions
-from jaxcache.store.base import Store
+from jaxcache.api.handle import Handle
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     from jaxcache.cache.doctor.run_checks import Diagnosis
     from jaxcache.cache.explain.sides import Explanation
+    from jaxcache.options.keywords import (
+        CompileKeywords,
+        DoctorKeywords,
+        RunKeywords,
+        WarmKeywords,
+    )
+    from jaxcache.options.run import RunOptions
     from jaxcache.warm.compiling.report import CompileReport
     from jaxcache.warm.report import Report
 
 
-RunOptionsT = TypeVar("RunOptionsT", bound=RunOptions)
+RunOptionsT = TypeVar("RunOptionsT", bound="RunOptions")
 
 
-class CompilingMethods:
+class CompilingMethods(Handle):
     """See :class:`jaxcache.api.Cache`."""
-
-    store: Store
-    layout: Layout
-    _spelling: str
-    """The directory as programs are given it."""
 
     def _place(self, options: RunOptionsT) -> RunOptionsT:
         options.check_known(self.layout.name, self.layout.run_options)
-        return options.replace(cache_dir=self.store.url, jax_cache_dir=self._spelling)
+        return options.replace(
+            cache_dir=self.store.url, jax_cache_dir=self.spelling or self.store.url
+        )
 
-    def warm(self, script: str | os.PathLike[str], *arguments: str, **options: Any) -> "Report":
+    def warm(
+        self, script: str | os.PathLike[str], *arguments: str, **keywords: "Unpack[WarmKeywords]"
+    ) -> "Report":
         """Run a script with this cache on, and account for every compile.
 
         On a cache of torch it returns a :class:`jaxcache.warm.torch_report.TorchReport`.
@@ -40,16 +45,18 @@ class CompilingMethods:
         0
 
         Args:
-            options: :class:`jaxcache.options.run.WarmOptions`: ``python="/path/to/python"``,
+            keywords: those of :class:`jaxcache.options.run.WarmOptions`:
+                ``python="/path/to/python"``,
                 ``platform="cpu"``, ``timeout="10m"``, ``record="train.recipe"``, …
 
         Raises:
             UsageError: no such script, or no such Python.
             NoJaxError: that Python has no jax.
         """
+        from jaxcache.options.run import WarmOptions
         from jaxcache.warm.programs import WarmProgram
 
-        chosen = self._place(WarmOptions.read(**options))
+        chosen = self._place(WarmOptions.read(**keywords))
         report: Report = self.layout.warm([WarmProgram(os.fspath(script), arguments)], chosen)
         return report
 
@@ -59,7 +66,7 @@ class CompilingMethods:
         *arguments: str,
         static: tuple[str, ...] = (),
         committed: bool = False,
-        **options: Any,
+        **keywords: "Unpack[WarmKeywords]",
     ) -> "Report":
         """Compile a function without running it, with the keys of the plain call.
 
@@ -72,22 +79,23 @@ class CompilingMethods:
             arguments: ``"f32[8,128]"``, a Python literal, or ``NAME=`` and one of these.
             static: static arguments, as ``"NAME=VALUE"``.
             committed: whether the arrays are committed to a device.
-            options: as of :meth:`warm`.
+            keywords: as of :meth:`warm`.
 
         Raises:
             UsageError: ``bad-argument``, or no such Python.
             NoJaxError: that Python has no jax.
         """
+        from jaxcache.options.run import CallOptions, WarmOptions
         from jaxcache.warm.programs import WarmProgram, read_call
 
         call_options = CallOptions(words=arguments, static=tuple(static), committed=committed)
-        chosen = self._place(WarmOptions.read(**options))
+        chosen = self._place(WarmOptions.read(**keywords))
         report: Report = self.layout.warm(
             [WarmProgram(call=read_call(function, call_options))], chosen
         )
         return report
 
-    def run(self, *command: str, **options: Any) -> "Report":
+    def run(self, *command: str, **keywords: "Unpack[RunKeywords]") -> "Report":
         """Run any command with this cache on; JAX's thresholds are left as they are.
 
         >>> report = cache.run(sys.executable, "train.py")
@@ -95,15 +103,19 @@ class CompilingMethods:
         0
 
         Args:
-            options: :class:`jaxcache.options.run.RunOptions`.
+            keywords: those of :class:`jaxcache.options.run.RunOptions`.
 
         Raises:
             UsageError: the command cannot be run.
         """
-        report: Report = self.layout.run(command, self._place(RunOptions.read(**options)))
+        from jaxcache.options.run import RunOptions
+
+        report: Report = self.layout.run(command, self._place(RunOptions.read(**keywords)))
         return report
 
-    def compile(self, recipe: str | os.PathLike[str], **options: Any) -> "CompileReport":
+    def compile(
+        self, recipe: str | os.PathLike[str], **keywords: "Unpack[CompileKeywords]"
+    ) -> "CompileReport":
         """Compile a recorded recipe into this cache, without its script.
 
         >>> report = cache.warm("train.py", record="train.recipe")
@@ -111,23 +123,24 @@ class CompilingMethods:
         0
 
         Args:
-            options: :class:`jaxcache.options.run.CompileOptions`: ``jobs=8``, ``shard="1/4"``,
-                ``check=True`` to compile nothing and say what would hit, …
+            keywords: those of :class:`jaxcache.options.run.CompileOptions`: ``jobs=8``,
+                ``shard="1/4"``, ``check=True`` to compile nothing and say what would hit, …
 
         Raises:
             RecipeError: the recipe cannot be read, or was changed.
             NoJaxError: there is no Python with jax.
             UsageError: options that do not go together.
         """
+        from jaxcache.options.run import CompileOptions
         from jaxcache.warm.compiling.run import compile_recipe
 
-        chosen = CompileOptions.read(**options)
+        chosen = CompileOptions.read(**keywords)
         if not (chosen.used_at or chosen.portable):
-            chosen = chosen.replace(used_at=self._spelling)
+            chosen = chosen.replace(used_at=self.spelling or self.store.url)
         return compile_recipe(os.fspath(recipe), self.store.url, chosen)
 
     def explain_script(
-        self, script: str | os.PathLike[str], *arguments: str, **options: Any
+        self, script: str | os.PathLike[str], *arguments: str, **keywords: "Unpack[WarmKeywords]"
     ) -> "Explanation":
         """Run a script with this cache on, and say why each compile missed.
 
@@ -135,16 +148,20 @@ class CompilingMethods:
         True
 
         Args:
-            options: as of :meth:`warm`.
+            keywords: as of :meth:`warm`.
 
         Raises:
             UsageError: no such script, or no such Python.
             NoJaxError: that Python has no jax.
         """
-        chosen = self._place(WarmOptions.read(**options))
+        from jaxcache.options.run import WarmOptions
+
+        chosen = self._place(WarmOptions.read(**keywords))
         return self.layout.explain_script(os.fspath(script), arguments, chosen)[0]
 
-    def diagnose(self, *, dry_run: bool = False, **options: Any) -> "Diagnosis":
+    def diagnose(
+        self, *, dry_run: bool = False, **keywords: "Unpack[DoctorKeywords]"
+    ) -> "Diagnosis":
         """Show the settings that JAX would use here, and find known problems.
 
         On a cache of torch it returns a :class:`jaxcache.layouts.torch.doctor.TorchDiagnosis`.
@@ -155,13 +172,14 @@ class CompilingMethods:
 
         Args:
             dry_run: with ``fix=True``, only say what would be repaired.
-            options: :class:`jaxcache.options.run.DoctorOptions`: ``python``, ``fix``,
+            keywords: those of :class:`jaxcache.options.run.DoctorOptions`: ``python``, ``fix``,
                 ``max_decoded`` (0 decodes all entries).
         """
         from jaxcache.cache.doctor.run_checks import diagnose
+        from jaxcache.options.query import DoctorOptions
         from jaxcache.warm.query import query_settings
 
-        chosen = DoctorOptions.read(**options)
+        chosen = DoctorOptions.read(**keywords)
         if self.layout.diagnose is not None:
             chosen.check_known(self.layout.name, ())
             diagnosis: Any = self.layout.diagnose(self.store.url, os.environ, {})

@@ -2,30 +2,39 @@
 
 import contextlib
 import os
-import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from jaxcache.cache.scan import Progress
-from jaxcache.layouts.base import Layout
-from jaxcache.options.move import ExportOptions, ImportOptions, PushOptions
-from jaxcache.store.base import Store
+from jaxcache.api.handle import Handle
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
+    from jaxcache.cache.bundle.format import Bundle
     from jaxcache.cache.bundle.manifest import Manifest
     from jaxcache.cache.diff import Diff
+    from jaxcache.cache.move.bundle_file import WrittenBundle
+    from jaxcache.cache.move.export_plan import ExportPlan
     from jaxcache.cache.move.plan import Outcome, Plan
-    from jaxcache.cache.trust import TrustedKey
+    from jaxcache.options.keywords import ExportKeywords, ImportKeywords, PushKeywords
+    from jaxcache.options.move import (
+        ArrivalOptions,
+        ExportOptions,
+        ImportOptions,
+        PushOptions,
+        SyncOptions,
+    )
 
 
-class MovingMethods:
+class _RefusedError(Exception):
+    """A caller does not accept a plan."""
+
+
+class MovingMethods(Handle):
     """See :class:`jaxcache.api.Cache`."""
 
-    store: Store
-    layout: Layout
-
     def diff(self, other: "MovingMethods") -> "Diff":
-        """Compare with another cache by what the entries hold.
+        """Compare with another cache or bundle by what the entries hold.
 
         >>> cache.diff(other).equal
         False
@@ -34,9 +43,13 @@ class MovingMethods:
             UsageError: ``other-layout``.
         """
         from jaxcache.cache.diff import diff_sides
-        from jaxcache.layouts.sides import check_same_layout
+        from jaxcache.layouts.sides import check_same_layout, open_side
 
-        sides = [cache.layout.read_side(cache.store, None) for cache in (self, other)]
+        with self.progress("reading") as progress:
+            sides = [
+                open_side(cache.location.path, progress, layout=cache.layout_name)
+                for cache in (self, other)
+            ]
         check_same_layout(*sides)
         return diff_sides(*sides)
 
@@ -44,8 +57,8 @@ class MovingMethods:
         self,
         file: str | os.PathLike[str],
         *keys: str,
-        progress: Progress | None = None,
-        **options: Any,
+        options: "ExportOptions | None" = None,
+        **keywords: "Unpack[ExportKeywords]",
     ) -> "Manifest":
         """Write entries into a bundle, and return what it says of them.
 
@@ -53,35 +66,81 @@ class MovingMethods:
         1
 
         Args:
-            options: :class:`jaxcache.options.move.ExportOptions`: ``filters``, ``level``,
+            keywords: those of :class:`jaxcache.options.move.ExportOptions`: ``filters``, ``level``,
                 ``since`` (a bundle or a cache; only what it lacks), ``sign`` (files of private
                 keys).
 
         Raises:
             UsageError: ``exists``, where the file is there and is not a bundle.
         """
-        from jaxcache.cache.move import bundle_file as bundle_file
-        from jaxcache.layouts.sides import open_side
-        from jaxcache.store import open_store
+        from jaxcache.cache.move import bundle_file
+        from jaxcache.options.move import ExportOptions
 
-        chosen = ExportOptions.read(keys=keys, **options)
         path = os.fspath(file)
-        since = chosen.since
+        chosen = ExportOptions.choose(options, keys=keys, **keywords)
         bundle_file.check_file_name(path)
-        plan = self.layout.plan_export(
-            self.store,
-            keys=keys,
-            filters=chosen.filters,
-            since=open_side(os.fspath(since), open_store, progress) if since else None,
-            side_caches=chosen.side_caches,
-            now_ns=time.time_ns(),
-            progress=progress,
-        )
-        signers = _private_keys(chosen.sign)
-        written = bundle_file.write_bundle(
-            self.store, plan, path, signers, level=chosen.level, progress=progress
-        )
-        return written.manifest
+        plan = self.plan_export(options=chosen)
+        return self.write_bundle(plan, path, level=chosen.level, sign=chosen.sign).manifest
+
+    def plan_export(
+        self,
+        *keys: str,
+        options: "ExportOptions | None" = None,
+        **keywords: "Unpack[ExportKeywords]",
+    ) -> "ExportPlan":
+        """Choose what :meth:`export` would write.
+
+        >>> len(cache.plan_export("jit_mlp*").writes)
+        1
+        """
+        from jaxcache.layouts.sides import open_side
+        from jaxcache.options.move import ExportOptions
+
+        chosen = ExportOptions.choose(options, keys=keys, **keywords)
+        with self.progress("reading") as progress:
+            since = None
+            if chosen.since:
+                since = open_side(chosen.since, progress, layout=self.layout_name)
+            return self.layout.plan_export(
+                self.store,
+                keys=chosen.keys,
+                filters=chosen.filters,
+                since=since,
+                side_caches=chosen.side_caches,
+                now_ns=self.clock(),
+                progress=progress,
+            )
+
+    def write_bundle(
+        self,
+        plan: "ExportPlan",
+        file: str | os.PathLike[str],
+        *,
+        level: int | None = None,
+        sign: Sequence[str] = (),
+    ) -> "WrittenBundle":
+        """Write what was planned into a bundle.
+
+        >>> cache.write_bundle(cache.plan_export(), "cache.jxb").left_out
+        ()
+
+        Args:
+            sign: files or names of private keys.
+
+        Raises:
+            JaxcacheError: ``io-error``.
+        """
+        from jaxcache.cache.move.bundle_file import write_bundle
+        from jaxcache.cache.trust import signing_keys
+        from jaxcache.errors import JaxcacheError, system_errors_as
+
+        path = os.fspath(file)
+        signers = signing_keys(sign)
+        with (
+            system_errors_as(JaxcacheError, f"cannot write {path}", code="io-error"),
+            self.progress("exporting", in_bytes=True) as progress,
+        ):
+            return write_bundle(self.store, plan, path, signers, level=level, progress=progress)
 
     def import_(
         self,
@@ -89,8 +148,8 @@ class MovingMethods:
         *,
         trusted: str | os.PathLike[str] | None = None,
         accept: "Callable[[Plan], bool] | None" = None,
-        progress: Progress | None = None,
-        **options: Any,
+        options: "ImportOptions | None" = None,
+        **keywords: "Unpack[ImportKeywords]",
     ) -> "Outcome | None":
         """Bring in what a bundle holds, every byte of it checked before.
 
@@ -102,8 +161,9 @@ class MovingMethods:
             trusted: a directory with ``trusted-keys``; only what one of them has signed. By default
                 the user's own keys, and only where ``require-signed`` is configured.
             accept: shown the plan; where it says no, nothing is written and None comes back.
-            options: :class:`jaxcache.options.move.ImportOptions`: ``on_conflict``, ``atomic``,
-                ``side_caches``, ``level``, ``jobs``, ``allow_large``, ``require_signed``.
+            keywords: those of :class:`jaxcache.options.move.ImportOptions`:
+                ``on_conflict``, ``atomic``, ``side_caches``, ``level``, ``jobs``, ``allow_large``,
+                ``require_signed``.
 
         Raises:
             UsageError: ``other-layout``: the bundle holds another compiler's cache.
@@ -111,37 +171,79 @@ class MovingMethods:
             JaxcacheError: ``bad-bundle``, with ``atomic`` for one damaged entry, too; ``conflict``
                 where ``on_conflict`` is ``"fail"``.
         """
-        from jaxcache.cache.bundle.check import verify_bundle
         from jaxcache.cache.bundle.format import open_bundle
-        from jaxcache.cache.move.import_bundle import execute_import
-        from jaxcache.cache.trust import check_signatures
-        from jaxcache.layouts import check_layout, load_layout
+        from jaxcache.cache.trust import check_signatures, load_trusted
+        from jaxcache.layouts import check_layout
+        from jaxcache.options.move import ImportOptions
+        from jaxcache.store.location import config_is_set
 
-        chosen = ImportOptions.read(**options)
+        chosen = ImportOptions.choose(options, **keywords)
+
+        def check(plan: "Plan") -> None:
+            if accept is not None and not accept(plan):
+                raise _RefusedError
+
+        required = chosen.require_signed or trusted is not None or config_is_set("require-signed")
         with contextlib.closing(open_bundle(os.fspath(file))) as bundle:
             check_layout(self.store, bundle.manifest.layout)
-            required = chosen.require_signed or _requires_signatures(trusted)
-            check_signatures(bundle, _trusted_keys(trusted), required=required)
-            bundle = verify_bundle(
-                bundle, progress, allow_large=chosen.allow_large, atomic=chosen.atomic
-            )
+            check_signatures(bundle, load_trusted(trusted), required=required)
+            with contextlib.suppress(_RefusedError):
+                return self.receive(bundle, options=chosen, check=check)
+        return None
+
+    def receive(
+        self,
+        bundle: "Bundle",
+        *,
+        options: "ArrivalOptions",
+        check: "Callable[[Plan], None] | None" = None,
+        dry_run: bool = False,
+    ) -> "Outcome":
+        """Check every byte of an open bundle, and bring in what it holds, whoever signed it.
+
+        >>> from jaxcache.cache.bundle.format import open_bundle
+        >>> from jaxcache.options.move import ImportOptions
+        >>> manifest = cache.export("cache.jxb")
+        >>> bundle = open_bundle("cache.jxb")
+        >>> len(other.receive(bundle, options=ImportOptions(), dry_run=True).written)
+        7
+        >>> bundle.close()
+
+        Args:
+            check: shown the plan before anything is written; what it raises comes back.
+
+        Raises:
+            JaxcacheError: ``bad-bundle``, ``conflict``, ``read-only``
+        """
+        from jaxcache.cache.bundle.check import verify_bundle
+        from jaxcache.cache.move.import_bundle import execute_import
+        from jaxcache.layouts import load_layout
+        from jaxcache.store import require_writable
+
+        limits = {"allow_large": options.allow_large, "atomic": options.atomic}
+        with self.progress("checking", in_bytes=True) as progress:
+            bundle = verify_bundle(bundle, progress, **limits)
+        if self.existing:
+            require_writable(self.existing)
+        with self.progress("comparing") as progress:
             plan = load_layout(bundle.manifest.layout).plan_import(
-                self.store,
+                self.existing,
                 bundle,
-                cache_dir=self.store.url,
-                on_conflict=chosen.on_conflict,
-                side_caches=chosen.side_caches,
+                cache_dir=self.path,
+                on_conflict=options.on_conflict,
+                side_caches=options.side_caches,
                 progress=progress,
             )
-            if accept is not None and not accept(plan):
-                return None
+        if check is not None:
+            check(plan)
+        with self.progress("importing") as progress:
             return execute_import(
-                self.store,
+                None if dry_run else self.make(),
                 bundle,
                 plan,
-                level=chosen.level,
-                atomic=chosen.atomic,
-                jobs=chosen.jobs,
+                level=options.level,
+                atomic=options.atomic,
+                jobs=options.jobs,
                 progress=progress,
             )
 
@@ -151,8 +253,8 @@ class MovingMethods:
         *,
         trusted: str | os.PathLike[str] | None = None,
         accept: "Callable[[Plan], bool] | None" = None,
-        progress: Progress | None = None,
-        **options: Any,
+        options: "PushOptions | None" = None,
+        **keywords: "Unpack[PushKeywords]",
     ) -> "Outcome | None":
         """Send the entries that another cache lacks; what is sound there is never replaced.
 
@@ -164,7 +266,7 @@ class MovingMethods:
         Args:
             trusted: as of :meth:`import_`; for what goes into a directory.
             accept: shown the plan; where it says no, nothing happens and None comes back.
-            options: :class:`jaxcache.options.move.PushOptions`: ``include``, ``exclude``,
+            keywords: those of :class:`jaxcache.options.move.PushOptions`: ``include``, ``exclude``,
                 ``filters``, ``max_size``, ``make_room``, ``side_caches``, ``ledger``, ``jobs``,
                 ``sign``, ``require_signed``, ``allow_large``.
 
@@ -172,60 +274,109 @@ class MovingMethods:
             UsageError: ``other-layout``.
             NoCacheError: a store cannot be reached; what went over until then is whole.
         """
-        from jaxcache.cache.move.sync import execute, plan_sync
-        from jaxcache.layouts import check_layout, check_not_torch
+        from jaxcache.options.move import PushOptions
 
-        check_not_torch(self.store)
-        check_layout(target.store, "jax")
-        chosen = PushOptions.read(**options)
-        signed = None
-        incoming = trusted is not None or not (chosen.sign or target.store.remote)
-        if chosen.require_signed or (incoming and _requires_signatures(trusted)):
-            from jaxcache.cache.move.signatures import load_signed
-
-            signed = load_signed(self.store, _trusted_keys(trusted))
-        plan = plan_sync(
-            self.store,
-            target.store,
-            chosen,
-            target_url=target.store.url,
-            now_ns=time.time_ns(),
-            signed=signed,
-            progress=progress,
-        )
+        chosen = PushOptions.choose(options, **keywords)
+        plan = self.plan_push(target, trusted=trusted, options=chosen)
         if accept is not None and not accept(plan):
             return None
-        return execute(
-            self.store,
-            target.store,
-            plan,
-            now_ns=time.time_ns(),
-            jobs=chosen.jobs,
-            signers=_private_keys(chosen.sign),
-            progress=progress,
-        )
+        return self.carry(plan, target, jobs=chosen.jobs, sign=chosen.sign)
 
+    def plan_push(
+        self,
+        target: "MovingMethods",
+        *,
+        trusted: str | os.PathLike[str] | None = None,
+        vouched: bool | None = None,
+        on_conflict: str | None = None,
+        options: "SyncOptions | None" = None,
+        **keywords: "Unpack[PushKeywords]",
+    ) -> "Plan":
+        """Compare two caches, and choose what :meth:`push` would send.
 
-def _private_keys(files: Sequence[str | os.PathLike[str]]) -> list[object]:
-    if not files:
-        return []
-    from pathlib import Path
+        >>> len(cache.plan_push(other, include=["jit_mlp*"]).transfers)
+        1
 
-    from jaxcache.cache.trust import read_private_key
+        Args:
+            vouched: whether what is sent needs no signature that a configuration file requires;
+                by default a bucket, and what is signed on the way.
+            on_conflict: see :func:`jaxcache.cache.move.sync.plan_copy`.
 
-    return [read_private_key(Path(file)) for file in files]
+        Raises:
+            UsageError: ``other-layout``.
+            UntrustedError: no ``cryptography``, or a list of keys that others may write.
+            JaxcacheError: ``read-only``
+        """
+        from jaxcache.cache.move.signatures import required_signatures
+        from jaxcache.cache.move.sync import plan_sync
+        from jaxcache.cache.trust import signing_keys
+        from jaxcache.layouts import check_layout
+        from jaxcache.options.move import PushOptions
+        from jaxcache.store import is_remote, require_writable
 
+        chosen = PushOptions.read(**keywords) if options is None else options
+        store = self.jax_store
+        there = target.existing
+        if there:
+            check_layout(there, "jax")
+            require_writable(there)
+        signing_keys(chosen.sign)  # before anything is read
+        if vouched is None:
+            vouched = bool(chosen.sign) or is_remote(target.path)
+        wanted = chosen.require_signed or trusted is not None
+        signed = None
+        if wanted or not vouched:
+            signed = required_signatures(store, self.layout, trusted, wanted=wanted)
+        index = None
+        if chosen.max_size_bytes is not None and there and there.remote and self._index_directory:
+            from jaxcache.cache.index import Index
 
-def _requires_signatures(trusted: str | os.PathLike[str] | None) -> bool:
-    """Whether a trusted key must have signed what comes in: by the caller, or the configuration."""
-    from jaxcache.store.location import config_is_set
+            index = Index.load(self._index_directory, there.url, now_ns=self.clock())
+        with self.progress("comparing") as progress:
+            return plan_sync(
+                store,
+                there,
+                chosen,
+                target_url=target.path,
+                now_ns=self.clock(),
+                signed=signed,
+                index=index,
+                on_conflict=on_conflict,
+                progress=progress,
+            )
 
-    return trusted is not None or config_is_set("require-signed")
+    def carry(
+        self,
+        plan: "Plan",
+        target: "MovingMethods",
+        *,
+        jobs: int | None = None,
+        sign: Sequence[str] = (),
+        dry_run: bool = False,
+    ) -> "Outcome":
+        """Send what was planned; each entry is checked on the way.
 
+        >>> cache.carry(cache.plan_push(other), other).complete
+        True
 
-def _trusted_keys(directory: str | os.PathLike[str] | None) -> "Sequence[TrustedKey]":
-    from pathlib import Path
+        Args:
+            jobs: files under way at once.
+            sign: files or names of private keys, which vouch for what the target has then.
 
-    from jaxcache.cache.trust import key_directory, load_trusted
+        Raises:
+            NoCacheError: a store cannot be reached; what went over until then is whole.
+        """
+        from jaxcache.cache.move.sync import execute
+        from jaxcache.cache.trust import signing_keys
 
-    return load_trusted(key_directory() if directory is None else Path(directory))
+        with self.progress("checking" if dry_run else "copying") as progress:
+            return execute(
+                self.store,
+                target.existing if dry_run else target.make(),
+                plan,
+                now_ns=self.clock(),
+                jobs=jobs,
+                signers=signing_keys(sign),
+                dry_run=dry_run,
+                progress=progress,
+            )

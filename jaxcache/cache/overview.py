@@ -7,6 +7,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxcache.cache.explain.churn import Churn
@@ -24,7 +25,6 @@ from jaxcache.options import PruneOptions
 from jaxcache.store.base import Store
 
 if TYPE_CHECKING:
-    from jaxcache.cache.index import FactIndex
     from jaxcache.layouts.base import Layout
 
 #: Modules whose churn is explained: finding a cause decodes several entries of each.
@@ -71,18 +71,21 @@ def make_overview(
     layout: "Layout",
     *,
     now_ns: int,
-    index: "FactIndex | None" = None,
+    index_directory: Path | None = None,
     workers: int = 1,
     progress: Progress | None = None,
 ) -> Overview:
     """Look at a cache for a report.
 
     Args:
-        index: of that layout, see :mod:`jaxcache.cache.index`.
+        index_directory: where indexes are kept; None: without one.
 
     Raises:
         NoCacheError
     """
+    index = None
+    if index_directory is not None:
+        index = layout.load_index(index_directory, store.url, now_ns=now_ns)
     aids = ScanAids(index, workers, progress)
     scan_result: Any = layout.scan(store, aids, headers=True, details=True, deep=True)
     if index is not None:

@@ -170,13 +170,16 @@ def sign_header(header: bytes, private_keys: Sequence[Any]) -> bytes:
     )
 
 
-def load_trusted(directory: Path) -> list[TrustedKey]:
+def load_trusted(directory: str | os.PathLike[str] | None = None) -> list[TrustedKey]:
     """The trusted keys; none where there is no list.
+
+    Args:
+        directory: of the list; by default the user's.
 
     Raises:
         UntrustedError: the list cannot be read, is absurdly long, or others may write it.
     """
-    path = directory / TRUSTED_KEYS
+    path = (key_directory() if directory is None else Path(directory)) / TRUSTED_KEYS
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
@@ -334,3 +337,19 @@ def load_ed25519() -> Any:
             "signatures need jaxcache[sign]", code="no-cryptography", hint=format_install("sign")
         ) from error
     return ed25519
+
+
+def key_path(name: str) -> Path:
+    """The private key that a name or path means.
+
+    Raises:
+        UsageError: it is empty.
+    """
+    if not name:
+        raise UsageError("an empty name names no key", hint="is a variable of the shell not set?")
+    return Path(name) if os.sep in name or Path(name).is_file() else key_directory() / f"{name}.key"
+
+
+def signing_keys(names: Sequence[str]) -> list[Any]:
+    """Read the private keys to sign with."""
+    return [read_private_key(key_path(name)) for name in names]

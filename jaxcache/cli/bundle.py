@@ -5,29 +5,23 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from jaxcache.cache.admission import Signed
 from jaxcache.cache.archive import read_chunks, write_file
 from jaxcache.cache.bundle.check import verify_bundle
 from jaxcache.cache.bundle.compat import Compatibility, Host, forecast
 from jaxcache.cache.bundle.format import Bundle, is_bundle, open_bundle
 from jaxcache.cache.bundle.manifest import BundleError
-from jaxcache.cache.move.bundle_file import check_file_path, spool, write_bundle, written_bundle
+from jaxcache.cache.move.bundle_file import check_file_path, spool, written_bundle
 from jaxcache.cache.move.export_plan import ExportPlan
-from jaxcache.cache.move.import_bundle import after_export, execute_import
-from jaxcache.cache.move.plan import Outcome
-from jaxcache.cache.move.signatures import load_signed
+from jaxcache.cache.move.import_bundle import after_export
+from jaxcache.cache.move.plan import Outcome, Plan
 from jaxcache.cache.trust import (
     Verdict,
     check_signatures,
-    key_directory,
     load_trusted,
-    read_private_key,
 )
-from jaxcache.cli.opening import Opened
-from jaxcache.cli.options import Format, require_writable
+from jaxcache.cli.options import Format
 from jaxcache.cli.output import emit, note
 from jaxcache.cli.terminal.progress import progress_bar
 from jaxcache.errors import (
@@ -36,7 +30,6 @@ from jaxcache.errors import (
     NoJaxError,
     UntrustedError,
     UsageError,
-    system_errors_as,
 )
 from jaxcache.layouts import load_layout
 from jaxcache.model import Problem
@@ -48,42 +41,23 @@ from jaxcache.render.bundle import (
     import_view,
     left_out_lines,
 )
-from jaxcache.store import find_store, is_remote, local_path, make_store
-from jaxcache.store.base import Store
 from jaxcache.store.location import config_is_set
 
-
-def key_path(name: str) -> Path:
-    """The private key that a name or path means.
-
-    Raises:
-        UsageError: it is empty.
-    """
-    if not name:
-        raise UsageError("an empty name names no key", hint="is a variable of the shell not set?")
-    return Path(name) if os.sep in name or Path(name).is_file() else key_directory() / f"{name}.key"
-
-
-def signing_keys(names: Sequence[str]) -> list[Any]:
-    """Read the private keys to sign with."""
-    return [read_private_key(key_path(name)) for name in names]
+if TYPE_CHECKING:
+    from jaxcache.api import Cache
 
 
 def deliver(
-    store: Store,
+    cache: "Cache",
     plan: ExportPlan,
     file: str,
     form: Format,
     level: int | None,
-    signers: Sequence[Any],
+    sign: Sequence[str],
 ) -> ExitCode:
     """Write the bundle and say so; return the exit code."""
     note_warnings(plan)
-    with (
-        system_errors_as(JaxcacheError, f"cannot write {file}", code="io-error"),
-        progress_bar("exporting", in_bytes=True) as progress,
-    ):
-        written = write_bundle(store, plan, file, signers, level=level, progress=progress)
+    written = cache.write_bundle(plan, file, level=level, sign=sign)
     note(*left_out_lines(written.left))
     emit(form, export_view(written))
     return ExitCode.PARTIAL if written.left_out else ExitCode.DONE
@@ -146,7 +120,7 @@ def check_trust(bundle: Bundle, *, required: bool = False) -> Verdict:
     """
     required = required or config_is_set("require-signed")
     try:
-        verdict = check_signatures(bundle, load_trusted(key_directory()), required=required)
+        verdict = check_signatures(bundle, load_trusted(), required=required)
     except UntrustedError:
         bundle.file.close()
         raise
@@ -157,22 +131,6 @@ def check_trust(bundle: Bundle, *, required: bool = False) -> Verdict:
         warned = f"{verdict.warning}; the entries are machine code: {advice}"
         note(f"warning: {bundle.name}: {warned}")
     return verdict
-
-
-def required_signatures(source: Opened, *, wanted: bool = False) -> Signed | None:
-    """Load what trusted keys have signed in a cache; None where no signature is required.
-
-    Raises:
-        UntrustedError: nothing there can be signed, or the list of keys cannot be trusted.
-    """
-    if not (wanted or config_is_set("require-signed")):
-        return None
-    if not source.layout.single_file_entries:
-        raise UntrustedError(
-            f"files of {source.layout.name} are not signed one by one",
-            hint="jaxcache export --sign KEY",
-        )
-    return load_signed(source.store, load_trusted(key_directory()))
 
 
 @contextmanager
@@ -214,8 +172,8 @@ def probing_host(
 
 
 def receive(
+    cache: "Cache",
     bundle: Bundle,
-    target: str,
     form: Format,
     options: ArrivalOptions,
     *,
@@ -229,6 +187,7 @@ def receive(
     """Check a bundle, plan, write, say what to expect and what was done; return the exit code.
 
     Args:
+        cache: where the entries go; its directory need not exist.
         host: waits for the Python that is to use the cache, beside which everything else is done.
         needed: what must be known of that Python before anything is written.
         export: how a temporary bundle was made; it counts the files that are not in the bundle.
@@ -238,53 +197,29 @@ def receive(
         JaxcacheError: ``incompatible``, ``conflict``, ``bad-bundle``.
     """
     needed = needed or CompatibilityOptions()
-    layout = load_layout(bundle.manifest.layout)
-    if needed.require_compatible and not layout.single_file_entries:
+    is_jax = load_layout(bundle.manifest.layout).single_file_entries
+    if needed.require_compatible and not is_jax:
         raise UsageError(
             "--require-compatible is for JAX's entries; torch alone can check its keys"
         )
-    with progress_bar("checking", in_bytes=True) as progress:
-        bundle = verify_bundle(
-            bundle, progress, allow_large=options.allow_large, atomic=options.atomic
-        )
-    outlooks = None
-    if needed.require_compatible or needed.python is not None:
-        outlooks = forecast(bundle.manifest, host(), target)
-    if outlooks and needed.require_compatible:
-        _require_compatible(bundle, outlooks)
-    if store := find_store(target):
-        require_writable(store)
-    with progress_bar("comparing") as progress:
-        plan = layout.plan_import(
-            store,
-            bundle,
-            cache_dir=place_of(target),
-            on_conflict=options.on_conflict,
-            side_caches=options.side_caches,
-            progress=progress,
-        )
-    with interruptible(), progress_bar("importing") as progress:
-        done = execute_import(
-            None if dry_run else store or make_store(target),
-            bundle,
-            plan,
-            level=options.level,
-            atomic=options.atomic,
-            jobs=options.jobs,
-            progress=progress,
-        )
-    if export is not None:
-        done = after_export(export, done)
+    target = cache.location.path
+    outlooks: Compatibility | None = None
+
+    def check(_: Plan) -> None:
+        nonlocal outlooks
+        if needed.require_compatible or needed.python is not None:
+            outlooks = forecast(bundle.manifest, host(), target)
+        if outlooks and needed.require_compatible:
+            _require_compatible(bundle, outlooks)
+
+    with interruptible():
+        done = cache.receive(bundle, options=options, check=check, dry_run=dry_run)
+    done = done if export is None else after_export(export, done)
     outlooks = outlooks or forecast(bundle.manifest, _answer(host), target)
-    if layout.single_file_entries:
+    if is_jax:
         print_forecast(outlooks, form, expect=expect)
     emit(form, import_view(done, outlooks, verdict, manifest_sha256=bundle.manifest_sha256))
     return done.exit_code
-
-
-def place_of(location: str) -> str:
-    """Return a URL, or the absolute path of a directory that need not exist."""
-    return location if is_remote(location) else os.path.abspath(local_path(location))
 
 
 def _require_compatible(bundle: Bundle, outlooks: Compatibility) -> None:

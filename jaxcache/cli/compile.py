@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jaxcache.cli.opening import refuse_root
+from jaxcache.cli.opening import open_handle
 from jaxcache.cli.options import Output
 from jaxcache.cli.terminal import can_redraw, draw_line, progress_line
 from jaxcache.errors import ExitCode
 from jaxcache.options import CacheDir
 from jaxcache.options.run import CompileOptions
-from jaxcache.store.location import locate_cache
 from jaxcache.units import format_duration
 
 if TYPE_CHECKING:
@@ -44,11 +43,11 @@ def command(
 
     form = output.form
     options.check()
-    location = locate_cache(place.cache_dir)
-    refuse_root(location.path)
+    cache = open_handle(place)
+    cache.refuse_root()
     if not (options.used_at or options.portable):
-        options = options.replace(used_at=location.spelling)
-    report = compile_recipe(recipe, location.path, options, show_progress)
+        options = options.replace(used_at=cache.spelling)
+    report = compile_recipe(recipe, cache.location.path, options, show_progress)
     emit(form, compile_view(report))
     if report.interrupted:
         return ExitCode.INTERRUPTED

@@ -1,11 +1,10 @@
 """``jaxcache copy``."""
 
-import time
 from typing import Annotated
 
 import typer
 
-from jaxcache.cli.opening import locate_target, open_cache
+from jaxcache.cli.opening import open_handle, open_target
 from jaxcache.cli.options import Format, Output
 from jaxcache.errors import ExitCode, UsageError
 from jaxcache.options import DryRun
@@ -35,7 +34,7 @@ def command(
     from jaxcache.cache.bundle.format import is_bundle
     from jaxcache.cache.move.bundle_file import check_file_name, is_bundle_name
     from jaxcache.cache.move.sync import plan_offer
-    from jaxcache.cli.bundle import deliver, signing_keys
+    from jaxcache.cli.bundle import deliver
     from jaxcache.cli.moving import copy_cache, copy_files, offer_files
 
     to_bundle = is_bundle_name(target)
@@ -45,16 +44,15 @@ def command(
         check_file_name(target)
     if from_bundle:
         return _copy_bundle(source, target, options, output.form, dry_run=dry.dry_run)
-    opened = open_cache(source, options.layout)
+    opened = open_handle(source, options.layout)
     is_jax = opened.layout.single_file_entries
     if not is_jax:
         export = offer_files(opened, options)
     elif to_bundle:
-        export = plan_offer(opened.store, options, by_use=False, now_ns=time.time_ns())
+        export = plan_offer(opened.store, options, by_use=False, now_ns=opened.clock())
     if to_bundle:
-        signers = signing_keys(options.sign)
-        return deliver(opened.store, export, target, output.form, None, signers)
-    place = locate_target(target, None, opened.layout.name)
+        return deliver(opened, export, target, output.form, None, options.sign)
+    place = open_target(target, None, opened.layout.name)
     if is_jax:
         return copy_cache(opened, place, options, output.form, dry_run=dry.dry_run)
     return copy_files(opened, export, place, options, output.form, dry_run=dry.dry_run)
@@ -101,5 +99,5 @@ def _copy_bundle(
         if is_bundle_name(target):
             rewrite(bundle, target, form)
             return ExitCode.DONE
-        place = locate_target(target, None, bundle.manifest.layout)
-        return receive(bundle, place, form, arrival_of(options), verdict=verdict, dry_run=dry_run)
+        place = open_target(target, None, bundle.manifest.layout)
+        return receive(place, bundle, form, arrival_of(options), verdict=verdict, dry_run=dry_run)

@@ -24,16 +24,11 @@ def command(
 
     Entries are compared by what they hold, not by how they are compressed.
     """
-    from jaxcache.cache.diff import diff_sides
+    from jaxcache.cli.opening import open_handle
     from jaxcache.cli.output import emit
-    from jaxcache.cli.terminal.progress import progress_bar
-    from jaxcache.layouts.sides import check_same_layout, open_side
     from jaxcache.render.diff import diff_view
-    from jaxcache.store import open_store
 
-    with progress_bar("reading") as progress:
-        sides = [open_side(s, open_store, progress, layout=place.layout) for s in (left, right)]
-    check_same_layout(*sides)
-    difference = diff_sides(*sides)
+    cache, other = (open_handle(side, place.layout) for side in (left, right))
+    difference = cache.diff(other)
     emit(output.form, diff_view(difference))
     return ExitCode.DONE if difference.equal else ExitCode.PROBLEMS

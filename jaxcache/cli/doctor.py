@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jaxcache.cli.opening import refuse_foreign
+from jaxcache.api import Cache
+from jaxcache.api.handle import refuse_foreign
+from jaxcache.cli.opening import open_handle
 from jaxcache.cli.options import JsonOutput
-from jaxcache.cli.root import diagnose_root, find_root
+from jaxcache.cli.root import diagnose_root
 from jaxcache.errors import ExitCode, UsageError
 from jaxcache.options import CacheLocation, DryRun
 from jaxcache.options.query import DoctorOptions
-from jaxcache.store.location import locate_cache
 
 if TYPE_CHECKING:
     from jaxcache.cache.doctor.inputs import Finding
@@ -45,15 +46,14 @@ def command(
     if dry.dry_run and not options.fix:
         raise UsageError("--dry-run needs --fix")
     layout = load_layout(place.layout or "jax")
-    if not command_line and (root := find_root(place)):
-        return diagnose_root(root, options, output.form, dry_run=dry.dry_run)
+    cache = open_handle(place)
+    if not command_line and cache.kind == "root":
+        return diagnose_root(cache, options, output.form, dry_run=dry.dry_run)
     if layout.diagnose is not None:
-        return _diagnose(layout, command_line, place, options, output)
-    from jaxcache.cache.bundle.format import is_bundle
+        return _diagnose(cache, layout, command_line, options, output)
     from jaxcache.cache.doctor.run_checks import diagnose
     from jaxcache.cache.doctor.settings import with_script
     from jaxcache.cli.output import emit
-    from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.render.doctor import doctor_view
     from jaxcache.store import open_store
     from jaxcache.warm.advice import advise
@@ -68,8 +68,8 @@ def command(
     used = next((u for u in uses if u.opened), next(iter(uses), None))
     python = options.python or (used.executable if used else None)
     interpreter, settings, no_jax = query_settings(python, os.environ)
-    path = locate_cache(place.cache_dir).path
-    if place.cache_dir and is_bundle(path):
+    path = cache.location.path
+    if place.cache_dir and cache.kind == "bundle":
         raise UsageError(
             f"{path} is a bundle, not a cache directory",
             code="not-a-directory",
@@ -80,7 +80,7 @@ def command(
     if used:
         settings = with_script(settings, used.settings)
         path = path if place.cache_dir else used.opened or path
-    with progress_bar("reading entries") as progress:
+    with cache.progress("reading entries") as progress:
         diagnosis = diagnose(
             path,
             settings=settings,
@@ -100,9 +100,9 @@ def command(
 
 
 def _diagnose(
+    cache: Cache,
     layout: "Layout",
     command_line: list[str] | None,
-    place: CacheLocation,
     options: DoctorOptions,
     output: JsonOutput,
 ) -> int:
@@ -114,20 +114,18 @@ def _diagnose(
     """
     from collections import Counter
 
-    from jaxcache.cli.opening import find_location
     from jaxcache.cli.output import emit
-    from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.options.run import RunOptions
     from jaxcache.render.doctor import torch_view
     from jaxcache.store import open_store
 
     options.check_known(layout.name, ())
-    path = os.path.abspath(find_location(place.cache_dir, place.layout).path)
+    path = cache.path
     refused: Counter[tuple[str, str]] = Counter()
     if command_line:
         report = layout.run(command_line, RunOptions(cache_dir=path, stdout_to_stderr=True))
         refused.update((m.outcome, m.reason) for m in report.modules if m.outcome not in _LOOKED)
-    with progress_bar("reading entries") as progress:
+    with cache.progress("reading entries") as progress:
         assert layout.diagnose is not None  # noqa: S101 - the caller has looked
         diagnosis = layout.diagnose(path, os.environ, refused, progress=progress)
     emit(output.form, torch_view(diagnosis))

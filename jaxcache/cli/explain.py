@@ -5,8 +5,9 @@ from typing import Annotated, Any
 
 import typer
 
+from jaxcache.api import Cache
 from jaxcache.cli.declared import PanelCommand
-from jaxcache.cli.opening import Opened, find_location, open_cache
+from jaxcache.cli.opening import open_handle
 from jaxcache.cli.options import JsonOutput
 from jaxcache.errors import NoCacheError, UsageError
 from jaxcache.options import CacheLocation
@@ -67,6 +68,7 @@ def command(
     from jaxcache.cli.output import emit, note
     from jaxcache.render.explain import churn_view, explain_view
 
+    cache = open_handle(place)
     words = sides or []
     command_line = words if context.meta.get(_COMMAND) else []
     if words and not command_line and words[0].startswith("-"):
@@ -80,24 +82,22 @@ def command(
     if options.churn:
         if words:
             raise UsageError("--churn cannot be combined with arguments")
-        store, layout = open_cache(place.cache_dir, place.layout)
-        what = "MODULE" if layout.single_file_entries else "FUNCTION"
-        emit(output.form, churn_view(layout.find_churn(store), store.url, what=what))
+        churn = cache.churn()
+        what = "MODULE" if cache.layout.single_file_entries else "FUNCTION"
+        emit(output.form, churn_view(churn, cache.store.url, what=what))
         return
-    if not command_line and len(words) in (1, 2) and (opened := _cache_of_keys(place, words)):
-        store = opened.store
-        explanation = opened.layout.explain(words, store.url)
-        emit(output.form, explain_view(explanation, store.url, unfolded=options.all))
+    if not command_line and len(words) in (1, 2) and _are_keys(cache, words):
+        explanation = cache.explain(*words)
+        emit(output.form, explain_view(explanation, cache.store.url, unfolded=options.all))
         return
-    location = find_location(place.cache_dir, place.layout)
-    path = location.path
+    path = cache.location.path
     if command_line or (words and words[0].endswith(".py")):
         from jaxcache.layouts import load_layout
         from jaxcache.options.run import WarmOptions
 
         run = WarmOptions(
             cache_dir=absolute_location(path),
-            jax_cache_dir=location.spelling or absolute_location(path),
+            jax_cache_dir=cache.spelling or absolute_location(path),
             python=options.python,
             portable=options.portable,
             stdout_to_stderr=not output.form.is_table,
@@ -124,11 +124,11 @@ def command(
         )
 
 
-def _cache_of_keys(place: CacheLocation, sides: list[str]) -> Opened | None:
-    """Open the cache, if what is compared are keys in it."""
+def _are_keys(cache: Cache, sides: list[str]) -> bool:
+    """Whether what is compared are keys in a cache that is there."""
     if any(os.path.exists(side) or side.endswith(".py") for side in sides):
-        return None
+        return False
     try:
-        return open_cache(place.cache_dir, place.layout)
+        return bool(cache.layout)
     except NoCacheError:
-        return None  # there may be no need of one
+        return False  # there may be no need of one

@@ -1,11 +1,10 @@
 """``jaxcache export``."""
 
-import time
 from typing import Annotated
 
 import typer
 
-from jaxcache.cli.opening import open_cache
+from jaxcache.cli.opening import open_handle
 from jaxcache.cli.options import Output
 from jaxcache.errors import UsageError
 from jaxcache.options import CacheLocation
@@ -28,10 +27,7 @@ def command(
     JAX, set JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none in both places.
     """
     from jaxcache.cache.move.bundle_file import check_file_name
-    from jaxcache.cli.bundle import deliver, signing_keys
-    from jaxcache.cli.terminal.progress import progress_bar
-    from jaxcache.layouts.sides import open_side
-    from jaxcache.store import open_store
+    from jaxcache.cli.bundle import deliver
 
     form = output.form
     if file == "-" and (form.is_table or form.is_json or form.is_keys):
@@ -40,18 +36,6 @@ def command(
         )
     if file != "-":
         check_file_name(file)
-    signers = signing_keys(options.sign)
-    opened = open_cache(place.cache_dir, place.layout)
-    with progress_bar("reading") as progress:
-        since = options.since
-        side = open_side(since, open_store, progress, layout=place.layout) if since else None
-        plan = opened.layout.plan_export(
-            opened.store,
-            keys=options.keys,
-            filters=options.filters,
-            since=side,
-            side_caches=options.side_caches,
-            now_ns=time.time_ns(),
-            progress=progress,
-        )
-    return deliver(opened.store, plan, file, form, options.level, signers)
+    cache = open_handle(place)
+    plan = cache.plan_export(options=options)
+    return deliver(cache, plan, file, form, options.level, options.sign)

@@ -38,7 +38,7 @@ def command(
     JAX, set JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none in both places.
     """
     from jaxcache.cli.bundle import check_trust, open_import, probing_host, receive
-    from jaxcache.cli.opening import locate_target
+    from jaxcache.cli.opening import open_target
 
     required = needed.require_compatible
     python = needed.python
@@ -50,8 +50,8 @@ def command(
         if layout == "jax":
             host = opened.enter_context(probing_host(python, required=required))
         code = receive(
+            open_target(place.cache_dir, place.layout, layout),
             bundle,
-            locate_target(place.cache_dir, place.layout, layout),
             output.form,
             options,
             verdict=verdict,

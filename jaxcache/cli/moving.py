@@ -3,27 +3,24 @@
 import time
 from collections.abc import Sequence
 
+from jaxcache.api import Cache
 from jaxcache.cache.bundle.compat import Compatibility, forecast_items, forecast_steps
 from jaxcache.cache.diff import DiffSide
-from jaxcache.cache.index import Index
 from jaxcache.cache.move import import_bundle
 from jaxcache.cache.move.bundle_file import make_temporary_bundle
 from jaxcache.cache.move.export_plan import ExportPlan, empty_warning
 from jaxcache.cache.move.plan import MoveAction, Plan, Step
+from jaxcache.cache.move.signatures import required_signatures
 from jaxcache.cache.move.stores import make_source
-from jaxcache.cache.move.sync import execute, plan_sync
-from jaxcache.cache.trust import Verdict
+from jaxcache.cache.trust import Verdict, signing_keys
 from jaxcache.cli.bundle import (
     interruptible,
     note_warnings,
-    place_of,
     print_forecast,
     receive,
-    required_signatures,
-    signing_keys,
 )
-from jaxcache.cli.opening import Opened, locate_target
-from jaxcache.cli.options import Format, require_writable
+from jaxcache.cli.opening import open_target
+from jaxcache.cli.options import Format
 from jaxcache.cli.output import emit, note
 from jaxcache.cli.terminal import confirm
 from jaxcache.cli.terminal.progress import progress_bar
@@ -34,17 +31,16 @@ from jaxcache.options.move import CopyOptions, SyncOptions, arrival_of
 from jaxcache.render.bundle import import_view, left_out_lines
 from jaxcache.render.prune import removals_table
 from jaxcache.render.sync import sync_view
-from jaxcache.store import find_store, is_remote, make_store
+from jaxcache.store import is_remote
 from jaxcache.store.base import Store
-from jaxcache.store.location import index_directory
 
 #: What is said of signatures where no bundle comes from elsewhere.
 _OURS = Verdict(("this machine",), ())
 
 
 def copy_between(
-    opened: Opened,
-    location: str,
+    source: Cache,
+    target: Cache,
     options: SyncOptions,
     form: Format,
     consent: ConfirmOptions,
@@ -54,7 +50,6 @@ def copy_between(
     """Plan, ask where something would be removed, carry over, print; return the exit code.
 
     Args:
-        location: of the target.
         options: a configuration file can ask for signatures too, of whatever comes into a
             directory.
         pulls: the target is where the entries are to be used, and a source without entries is
@@ -65,73 +60,27 @@ def copy_between(
         UntrustedError: no ``cryptography``, or a list of keys that others may write.
         JaxcacheError: ``read-only``, ``declined``, ``interrupted``.
     """
-    source = opened.store
-    target = find_store(location)
-    if target is not None:
-        require_writable(target)
-    signers = signing_keys(options.sign)
-    is_vouched = is_remote(location) or (options.sign and not pulls)
-    incoming = options.require_signed or not is_vouched
-    plan = _plan(opened, target, location, options, incoming=incoming)
+    vouched = is_remote(target.path) or bool(options.sign and not pulls)
+    plan = source.plan_push(target, vouched=vouched, options=options)
     if pulls and not plan.entries:
         raise NoCacheError(
-            f"cache not found: {source.url}",
+            f"cache not found: {source.store.url}",
             hint="check the path in the URL; jaxcache push fills it",
         )
     place = plan.target if pulls else None
-    outlooks = None if source.remote else _forecast(source, plan.writes, place, form)
-    if not consent.dry_run:
-        if plan.removals and not consent.yes:
-            _ask(plan)
-        target = target or make_store(location)
-    with interruptible(), progress_bar("checking" if consent.dry_run else "copying") as progress:
-        done = execute(
-            source,
-            target,
-            plan,
-            now_ns=time.time_ns(),
-            jobs=options.jobs,
-            signers=signers,
-            dry_run=consent.dry_run,
-            progress=progress,
-        )
-    if source.remote and target and not (target.remote or done.dry_run):
-        outlooks = _forecast(target, done.written, place, form)  # which costs no request now
+    is_far = source.store.remote
+    outlooks = None if is_far else _forecast(source.store, plan.writes, place, form)
+    dry_run = consent.dry_run
+    if plan.removals and not (dry_run or consent.yes):
+        _ask(plan)
+    with interruptible():
+        done = source.carry(plan, target, jobs=options.jobs, sign=options.sign, dry_run=dry_run)
+    if is_far and target.existing and not (target.existing.remote or done.dry_run):
+        outlooks = _forecast(
+            target.existing, done.written, place, form
+        )  # which costs no request now
     emit(form, sync_view(done, outlooks))
     return done.exit_code
-
-
-def _plan(
-    opened: Opened,
-    target: Store | None,
-    location: str,
-    options: SyncOptions,
-    *,
-    incoming: bool = True,
-    on_conflict: str | None = None,
-) -> Plan:
-    """Compare the two caches.
-
-    Args:
-        incoming: the entries come from elsewhere, so signatures may be required.
-        on_conflict: see :func:`jaxcache.cache.move.sync.plan_copy`.
-    """
-    signed = required_signatures(opened, wanted=options.require_signed) if incoming else None
-    index = None
-    if options.max_size_bytes is not None and target is not None and target.remote:
-        index = Index.load(index_directory(), target.url, now_ns=time.time_ns())
-    with progress_bar("comparing") as progress:
-        return plan_sync(
-            opened.store,
-            target,
-            options,
-            target_url=place_of(location),
-            now_ns=time.time_ns(),
-            signed=signed,
-            index=index,
-            on_conflict=on_conflict,
-            progress=progress,
-        )
 
 
 def _forecast(
@@ -144,7 +93,7 @@ def _forecast(
 
 
 def copy_layout_files(
-    source: Opened, location: str | None, options: SyncOptions, form: Format, *, dry_run: bool
+    source: Cache, location: str | None, options: SyncOptions, form: Format, *, dry_run: bool
 ) -> int:
     """Bring to a place what it lacks of a cache, each file checked; never replace one there.
 
@@ -155,13 +104,14 @@ def copy_layout_files(
         UsageError: an option that is for JAX's caches alone; ``other-layout``.
         UntrustedError: nothing here is signed; a bundle can be.
     """
-    target = locate_target(location, None, source.layout.name)
-    export = offer_files(source, options, since=DiffSide(target, {}, files=names_there(target)))
+    target = open_target(location, None, source.layout.name)
+    path = target.location.path
+    export = offer_files(source, options, since=DiffSide(path, {}, files=names_there(path)))
     return copy_files(source, export, target, options, form, dry_run=dry_run)
 
 
 def offer_files(
-    source: Opened, options: SyncOptions, *, since: DiffSide | None = None
+    source: Cache, options: SyncOptions, *, since: DiffSide | None = None
 ) -> ExportPlan:
     """Choose what a layout offers whose files need each other.
 
@@ -190,52 +140,50 @@ def _ask(plan: Plan) -> None:
 
 
 def copy_cache(
-    opened: Opened, location: str, options: CopyOptions, form: Format, *, dry_run: bool
+    source: Cache, target: Cache, options: CopyOptions, form: Format, *, dry_run: bool
 ) -> int:
     """Copy entries of JAX from one cache into another, file by file."""
-    signers = signing_keys(options.sign)
-    if store := find_store(location):
-        require_writable(store)
-    plan = _plan(opened, store, location, options, on_conflict=options.on_conflict)
+    plan = source.plan_push(target, on_conflict=options.on_conflict, vouched=False, options=options)
     if all(step.action is MoveAction.LEFT for step in plan.steps):
-        note(f"warning: {empty_warning(opened.store.url)}")
+        note(f"warning: {empty_warning(source.store.url)}")
     with interruptible(), progress_bar("copying") as progress:
         done = import_bundle.receive(
-            None if dry_run else store or make_store(location),
-            make_source(opened.store, plan),
+            None if dry_run else target.make(),
+            make_source(source.store, plan),
             plan,
-            now_ns=time.time_ns(),
+            now_ns=source.clock(),
             atomic=options.atomic,
             jobs=options.jobs,
-            signers=signers,
+            signers=signing_keys(options.sign),
             progress=progress,
         )
     note(*left_out_lines(step.problem for step in done.steps if step.is_left_out))
-    outlooks = forecast_items((step.item for step in done.steps), None, location)
+    outlooks = forecast_items((step.item for step in done.steps), None, target.location.path)
     print_forecast(outlooks, form)
     emit(form, import_view(done, outlooks, _OURS, manifest_sha256=None))
     return done.exit_code
 
 
 def copy_files(
-    opened: Opened,
+    source: Cache,
     export: ExportPlan,
-    target: str,
+    target: Cache,
     options: SyncOptions,
     form: Format,
     *,
     dry_run: bool,
 ) -> int:
     """Copy files of a layout whose files need each other, through a temporary bundle."""
-    required_signatures(opened, wanted=options.require_signed or bool(options.sign))
+    wanted = options.require_signed or bool(options.sign)
+    required_signatures(source.store, source.layout, wanted=wanted)
     if not export.writes:
         note_warnings(export)
-    bundle, exported = make_temporary_bundle(opened.store, export)
+    bundle, exported = make_temporary_bundle(source.store, export)
     note(*left_out_lines(exported.left_out))
     with bundle.file:
         return receive(
-            bundle,
             target,
+            bundle,
             form,
             arrival_of(options),
             verdict=_OURS,

@@ -2,13 +2,9 @@
 
 import sys
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
-from jaxcache.errors import JaxcacheError, UsageError
+from jaxcache.errors import UsageError
 from jaxcache.options.declare import FLAG, Options, option
-
-if TYPE_CHECKING:
-    from jaxcache.store.base import Store
 
 
 class Format(StrEnum):
@@ -77,19 +73,3 @@ class Output(JsonOutput, panel="Output"):
     """JSON or keys instead of text."""
 
     quiet: bool = option("--quiet -q", FLAG, "Print keys only.")
-
-
-def require_writable(store: "Store") -> None:
-    """Refuse to change a cache that cannot be changed, before any work.
-
-    Raises:
-        JaxcacheError: ``read-only``.
-    """
-    if not store.writable:
-        raise JaxcacheError(
-            f"{store.url} cannot be written",
-            code="read-only",
-            hint="an http:// URL is only read; name the bucket by its own URL, such as s3://BUCKET/PREFIX"
-            if store.remote
-            else f"this user may not write there, or it is mounted read-only: ls -ld {store.url}",
-        )

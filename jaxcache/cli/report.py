@@ -2,17 +2,14 @@
 
 import contextlib
 import os
-import time
 from typing import Annotated
 
 import typer
 
-from jaxcache.cli.opening import open_cache
+from jaxcache.cli.opening import open_handle
 from jaxcache.cli.options import JsonOutput
 from jaxcache.errors import UsageError
 from jaxcache.options import CacheLocation
-from jaxcache.store.location import index_directory
-from jaxcache.units import available_cores
 
 EXAMPLE = "jaxcache report cache.html"
 EXIT_CODES = (0, 1, 2, 10)
@@ -33,30 +30,19 @@ def command(
     (pip install 'jaxcache[report]'); its tables, sums and the slider of prune do not.
     """
     from jaxcache import __version__
-    from jaxcache.cache.overview import make_overview
     from jaxcache.cli.output import emit, write_file
-    from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.render.document import versioned
     from jaxcache.render.report.page import load_plotly, report_html
     from jaxcache.render.view import View
     from jaxcache.units import format_count, format_size
 
     _check_replaceable(file, force=force)
-    store, layout = open_cache(place.cache_dir, place.layout)
-    now_ns = time.time_ns()
-    with progress_bar("reading entries") as progress:
-        overview = make_overview(
-            store,
-            layout,
-            now_ns=now_ns,
-            index=layout.load_index(index_directory(), store.url, now_ns=now_ns),
-            workers=available_cores(),
-            progress=progress,
-        )
+    cache = open_handle(place)
+    overview = cache.overview()
     page = report_html(overview, version=__version__).encode()
     write_file(file, [page])
     document = {
-        "cache_dir": store.url,
+        "cache_dir": cache.store.url,
         "file": file,
         "size_bytes": len(page),
         "entries": len(overview.entries),

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from jaxcache.cli.opening import find_location, refuse_root
+from jaxcache.cli.opening import open_handle
 from jaxcache.cli.options import Format
 from jaxcache.cli.output import emit, note, print_blocks, write_text
 from jaxcache.errors import ExitCode, UsageError
@@ -44,15 +44,15 @@ def place_run(
     layout = load_layout(place.layout or "jax")
     hint = "a run of it takes --timeout, --fail-on-miss, --strict, --trace and --json"
     options.check_known(layout.name, layout.run_options, hint)
-    location = find_location(place.cache_dir, place.layout)
-    path = absolute_location(location.path)
+    cache = open_handle(place)
+    path = absolute_location(cache.location.path)
     if os.path.exists(path) and not os.path.isdir(path):
         raise UsageError(f"{path} is a file, not a cache directory", code="not-a-directory")
     if place.cache_dir is not None:  # what the variable names is up to the program
-        refuse_root(path)
+        cache.refuse_root()
     placed = options.replace(
         cache_dir=path,
-        jax_cache_dir=location.spelling,
+        jax_cache_dir=cache.spelling,
         stdout_to_stderr=form.is_json or form.is_keys,
     )
     return layout, placed

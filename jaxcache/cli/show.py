@@ -1,17 +1,21 @@
 """``jaxcache show``."""
 
 import os
-import time
 from contextlib import closing
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jaxcache.cli.opening import Opened, open_to_look
+from jaxcache.api import Cache, Detail
+from jaxcache.api.handle import kind_of_file
+from jaxcache.cli.opening import open_handle
 from jaxcache.cli.options import Format, JsonOutput
 from jaxcache.errors import ExitCode, UsageError
 from jaxcache.options import CacheLocation, ListOptions
-from jaxcache.store.location import locate_cache
+
+if TYPE_CHECKING:
+    from jaxcache.layouts.base import Layout
+    from jaxcache.store.base import Store
 
 EXAMPLE = "jaxcache show 'jit_train_step*'"
 #: How a pickle of protocol 2 or later begins.
@@ -57,8 +61,6 @@ def command(
     Also in a bundle or recipe: show FILE [KEY], or show KEY -C FILE.
     """
     from jaxcache.cache import show
-    from jaxcache.cache.bundle.format import is_bundle
-    from jaxcache.cli.opening import names_recipe
     from jaxcache.cli.output import emit, write_file
     from jaxcache.entry.names import FileKind, split_name
     from jaxcache.render.show import kernels_view, show_view
@@ -68,32 +70,26 @@ def command(
     if (hlo or payload is not None) and wanted.form.is_json:
         raise UsageError("--hlo and --payload cannot be combined with --json or --jsonl")
     whole = False
-    if names_recipe(key) or is_bundle(key):
+    if os.path.isfile(key) and kind_of_file(key) != "cache":
         whole = inside is None
         place = place.replace(cache_dir=key)
         key = inside or key
     elif inside is not None:
         raise UsageError(f"{key} is neither a bundle nor a recipe", code="not-a-bundle")
-    path = locate_cache(place.cache_dir).path
-    if names_recipe(path):
+    cache = open_handle(place)
+    if cache.kind == "recipe":
         if hlo or payload is not None:
             raise UsageError("--hlo and --payload are for entries: a recipe holds none")
-        from jaxcache.cache.recipe.format import open_recipe
-        from jaxcache.cache.recipe.listing import list_recipe
-        from jaxcache.render import recipe
-
-        with open_recipe(path) as file:
-            modules = list_recipe(file, keys=[] if whole else [key])
-            emit(wanted.form, recipe.show_view(file, modules, whole=whole))
+        _show_recipe(cache.location.path, [] if whole else [key], wanted.form)
         return ExitCode.DONE
     if whole:
-        return _show_bundle(path, wanted.form)
+        _show_bundle(cache, wanted.form)
+        return ExitCode.DONE
     is_file = os.sep in key or os.path.isfile(key)
     directory, name = os.path.split(key) if is_file else ("", key)
-    opened = _open_file(directory, name) if is_file else open_to_look(place.cache_dir, place.layout)
-    store = opened.store
+    store, layout = _open_file(directory, name) if is_file else cache.readable
     if hlo or payload is not None:
-        if not (opened.layout.single_file_entries and opened.layout.keeps_index):
+        if not (layout.single_file_entries and layout.keeps_index):
             raise UsageError("--hlo and --payload are for entries of JAX in a directory")
         name = name if is_file else show.choose_file(store, key)
     if payload is not None:
@@ -105,39 +101,47 @@ def command(
     elif split_name(name)[0] is FileKind.KERNEL_CACHE:
         emit(wanted.form, kernels_view(show.show_kernels(store, name)))
     else:
-        look = opened.layout.show_file if is_file else opened.layout.show
-        details = list(look(store, name))
-        emit(wanted.form, show_view(details, now_ns=time.time_ns(), verbose=verbose))
+        details = list(layout.show_file(store, name)) if is_file else cache.show_all(key)
+        emit(wanted.form, show_view(details, now_ns=cache.clock(), verbose=verbose))
         if any(s.damaged for s in details):
             return ExitCode.PROBLEMS
     return ExitCode.DONE
 
 
-def _show_bundle(path: str, form: Format) -> int:
+def _show_recipe(path: str, keys: list[str], form: Format) -> None:
+    """Show modules of a recipe; all of them without a KEY."""
+    from jaxcache.cache.recipe.format import open_recipe
+    from jaxcache.cache.recipe.listing import list_recipe
+    from jaxcache.cli.output import emit
+    from jaxcache.render.recipe import show_view
+
+    with open_recipe(path) as file:
+        emit(form, show_view(file, list_recipe(file, keys=keys), whole=not keys))
+
+
+def _show_bundle(cache: Cache, form: Format) -> None:
     """List a bundle as a whole, and say how large it is."""
     from jaxcache.cache.bundle.format import open_bundle
-    from jaxcache.cache.listing import list_cache
     from jaxcache.cache.move.bundle_file import written_bundle
     from jaxcache.cli.output import emit
     from jaxcache.render.bundle import export_summary
     from jaxcache.render.listing import listing_view
 
-    opened = open_to_look(path)
-    now_ns = time.time_ns()
-    options = ListOptions(sort="key")
-    listing = list_cache(*opened, options, headers=True, details=form.is_json, now_ns=now_ns)
+    detail = Detail.RECORDS if form.is_json else Detail.ROWS
+    view = listing_view(
+        cache.select(options=ListOptions(sort="key"), detail=detail), now_ns=cache.clock()
+    )
+    path = cache.location.path
     with closing(open_bundle(path)) as bundle:
         size = export_summary(written_bundle(bundle, path))
-    view = listing_view(listing, now_ns=now_ns)
     emit(form, view._replace(notes=[*view.notes, size]))
-    return ExitCode.DONE
 
 
-def _open_file(directory: str, name: str) -> Opened:
+def _open_file(directory: str, name: str) -> "tuple[Store, Layout]":
     """The directory of one file, and its layout: torch's are pickles, JAX's are compressed."""
     from jaxcache.layouts import load_layout
     from jaxcache.store import open_store
 
     store = open_store(directory or ".")
     pickled = store.read(name, limit=1) == _PICKLED
-    return Opened(store, load_layout("torch" if pickled else "jax"))
+    return store, load_layout("torch" if pickled else "jax")

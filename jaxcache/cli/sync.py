@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from jaxcache.cli.opening import locate_target, open_cache
+from jaxcache.cli.opening import open_handle, open_target
 from jaxcache.cli.options import Output
 from jaxcache.errors import UsageError
 from jaxcache.options import CacheLocation, ConfirmOptions, DryRun
@@ -37,10 +37,10 @@ def push(
             hint = "set the limit of the target"
             raise UsageError("--prune-remote needs --max-size", hint=hint)
         consent.check()
-    opened = open_cache(place.cache_dir, place.layout)
+    opened = open_handle(place)
     if not opened.layout.single_file_entries:
         return copy_layout_files(opened, url, options, form, dry_run=consent.dry_run)
-    target = locate_target(url, place.layout, opened.layout.name)
+    target = open_target(url, place.layout, opened.layout.name)
     return copy_between(opened, target, options, form, consent)
 
 
@@ -56,9 +56,9 @@ def pull(url: Url, place: CacheLocation, options: SyncOptions, dry: DryRun, outp
     from jaxcache.cli.moving import copy_between, copy_layout_files
 
     form = output.form
-    opened = open_cache(url, place.layout)
+    opened = open_handle(url, place.layout)
     if not opened.layout.single_file_entries:
         return copy_layout_files(opened, place.cache_dir, options, form, dry_run=dry.dry_run)
-    target = locate_target(place.cache_dir, place.layout, opened.layout.name)
+    target = open_target(place.cache_dir, place.layout, opened.layout.name)
     consent = ConfirmOptions(dry_run=dry.dry_run, yes=True)
     return copy_between(opened, target, options, form, consent, pulls=True)

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jaxcache.cli.opening import open_jax_cache
+from jaxcache.cli.opening import open_handle
 from jaxcache.cli.options import JsonOutput
 from jaxcache.errors import UsageError
 from jaxcache.options import CacheDir
@@ -47,9 +47,9 @@ def command(
     try:
         opened: tuple[Store, bool] | None
         if watches:
-            opened = output.wait_for_cache(lambda: open_jax_cache(place.cache_dir), seconds)
+            opened = output.wait_for_cache(lambda: open_handle(place).jax_store, seconds)
         else:
-            opened = open_jax_cache(place.cache_dir), False
+            opened = open_handle(place).jax_store, False
         if opened is None:
             return
         view = output.Screen(opened[0], seconds, from_empty=opened[1])

@@ -64,8 +64,7 @@ def here(
 
 def keygen(name: Name, output: JsonOutput) -> None:
     """Make a key to sign bundles with; print its public half."""
-    from jaxcache.cache.trust import TrustedKey, generate_key
-    from jaxcache.cli.bundle import key_path
+    from jaxcache.cache.trust import TrustedKey, generate_key, key_path
     from jaxcache.cli.output import note
 
     path = key_path(name)
@@ -87,10 +86,10 @@ def add(
 
 def show(output: JsonOutput) -> None:
     """List the keys and the projects that you trust."""
-    from jaxcache.cache.trust import key_directory, load_trusted
+    from jaxcache.cache.trust import load_trusted
     from jaxcache.cache.trusted_projects import list_trusted_projects
 
-    _print(load_trusted(key_directory()), list_trusted_projects(), output)
+    _print(load_trusted(), list_trusted_projects(), output)
 
 
 def remove(

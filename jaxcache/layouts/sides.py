@@ -1,7 +1,6 @@
 """Either side of a ``diff``: a cache directory or a bundle, of any layout."""
 
 import os
-from collections.abc import Callable
 
 from jaxcache.cache.bundle.format import is_bundle, open_bundle
 from jaxcache.cache.diff import DiffSide
@@ -10,15 +9,10 @@ from jaxcache.errors import UsageError
 from jaxcache.layouts import choose_layout, load_layout
 from jaxcache.model import FileInfo
 from jaxcache.store import is_remote, open_store
-from jaxcache.store.base import Store
 
 
 def open_side(
-    location: str,
-    open_cache: Callable[[str], Store],
-    progress: Progress | None = None,
-    *,
-    layout: str | None = None,
+    location: str, progress: Progress | None = None, *, layout: str | None = None
 ) -> DiffSide:
     """Read what a bundle or a cache holds.
 
@@ -27,7 +21,7 @@ def open_side(
         UsageError: ``two-layouts``.
     """
     if not is_bundle(location):
-        store = open_cache(location)
+        store = open_store(location)
         return choose_layout(store, layout).read_side(store, progress)
     bundle = open_bundle(location)
     with bundle.file:

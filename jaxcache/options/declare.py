@@ -223,3 +223,17 @@ class Options:
         if unknown := sorted(values.keys() - fields.keys()):
             raise TypeError(f"no option {', '.join(unknown)}; there are {', '.join(fields)}")
         return cls(**{fields[k][0]: fields[k][1].read(value) for k, value in values.items()})
+
+    @classmethod
+    def choose(cls, options: Self | None, /, **values: Any) -> Self:
+        """Return options that a caller has as an object, else those that keywords make.
+
+        Raises:
+            TypeError: both are there, or no option has that name.
+            UsageError: a value that cannot be read.
+        """
+        if options is None:
+            return cls.read(**values)
+        if any(values.values()):
+            raise TypeError("options= cannot be combined with keywords")
+        return options

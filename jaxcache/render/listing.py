@@ -17,6 +17,7 @@ from jaxcache.render.columns import (
 )
 from jaxcache.render.document import fields_of
 from jaxcache.render.view import Block, Column, Table, View
+from jaxcache.store import is_remote
 from jaxcache.units import format_command, format_count, format_size
 
 
@@ -55,7 +56,7 @@ def listing_view(
             line += f", ledger {format_size(listing.ledger_bytes)}"
         yield line
 
-    return View(document, rows, columns, keys, page=page(), notes=_notes(listing))
+    return View(document, rows, columns, keys, page=page(), notes=_notes(listing, long=long))
 
 
 def differing_arguments(entries: Iterable[Entry]) -> dict[str, str]:
@@ -76,12 +77,16 @@ def differing_arguments(entries: Iterable[Entry]) -> dict[str, str]:
     return signatures
 
 
-def _notes(listing: Listing) -> Iterator[str]:
+def _notes(listing: Listing, *, long: bool) -> Iterator[str]:
     problems = [p for p in listing.problems if p.kind != "unknown-directory"]
     yield from (f"{p.file}: {p.detail}" for p in listing.problems if p not in problems)
     if count := len(problems):
         see = format_command("verify", listing.cache_dir)
         yield f"{format_count(count, 'problem')} found; see them with: {see}"
+    unread = sum(e.compile_seconds is None and not e.problems for e in listing.entries)
+    if unread and not long and is_remote(listing.cache_dir):
+        of = format_count(unread, "entry")
+        yield f"use --long for compile seconds of {of} (one request each)"
 
 
 def _entry_columns(entries: Sequence[Entry], now_ns: int, *, long: bool) -> list[Column]:

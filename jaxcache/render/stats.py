@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 
-from jaxcache.cache.ledger.uses import Uses
+from jaxcache.cache.ledger.uses import LiveStats, Uses
 from jaxcache.cache.listing import Summary
 from jaxcache.cache.stats import Stats
 from jaxcache.core.refusals import TierRefusal, describe_refusal, refusal_fix
@@ -22,17 +22,16 @@ _COLUMNS = [Column(name, itemgetter(name)) for name in _NAMES]
 
 
 Live = Mapping[str, int | float] | None
+_NOT_LIVE = LiveStats(None, ())
 
 
-def stats_view(
-    stats: Stats, live: Live = None, refusals: Sequence[TierRefusal] = (), *, now_ns: int
-) -> View:
+def stats_view(stats: Stats, counted: LiveStats = _NOT_LIVE, *, now_ns: int) -> View:
     """Return the view of ``stats``.
 
     Args:
-        live: what the live layer has counted in this cache.
-        refusals: entries of tiers that it refused.
+        counted: what the live layer has counted and refused in this cache.
     """
+    live, refusals = counted
     ages = [{"name": name, **fields_of(summary)} for name, summary in stats.by_age]
     document = fields_of(stats) | {"by_age": ages, "problems": dict(stats.problems)}
     rows = [dict(zip(_NAMES, row, strict=True)) for row in _rows(stats)]

@@ -4,7 +4,7 @@ import os
 from typing import TYPE_CHECKING
 
 from jaxcache.core.remote import SERVICES
-from jaxcache.errors import NoCacheError, UsageError, system_errors_as
+from jaxcache.errors import JaxcacheError, NoCacheError, UsageError, system_errors_as
 
 if TYPE_CHECKING:  # a completion needs names alone
     from jaxcache.store.base import Store
@@ -103,6 +103,22 @@ def open_store(location: str) -> "Store":
     from jaxcache.store.local import LocalStore
 
     return LocalStore(local_path(location))
+
+
+def require_writable(store: "Store") -> None:
+    """Refuse to change a cache that cannot be changed, before any work.
+
+    Raises:
+        JaxcacheError: ``read-only``.
+    """
+    if not store.writable:
+        raise JaxcacheError(
+            f"{store.url} cannot be written",
+            code="read-only",
+            hint="an http:// URL is only read; name the bucket by its own URL, such as s3://BUCKET/PREFIX"
+            if store.remote
+            else f"this user may not write there, or it is mounted read-only: ls -ld {store.url}",
+        )
 
 
 def local_path(location: str) -> str:

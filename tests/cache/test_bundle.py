@@ -38,7 +38,6 @@ from jaxcache.core.names import AUTOTUNE_DIR, KERNEL_CACHE
 from jaxcache.errors import JaxcacheError
 from jaxcache.layouts import load_layout
 from jaxcache.layouts.sides import open_side
-from jaxcache.store import open_store
 from jaxcache.store.base import FetchedFile, MissingError, StoreError
 from jaxcache.store.local import LocalStore
 from jaxcache.store.system import name_errors
@@ -63,8 +62,8 @@ def test_every_real_cache_round_trips(name: str, tmp_path: Path) -> None:
             assert path.read_bytes()[:1] == there.read_bytes()[:1]
             if path.read_bytes()[:1] == b"\x28":
                 assert zstandard.get_frame_parameters(path.read_bytes()).has_checksum
-    left = open_side(str(source), open_store)
-    assert diff_sides(left, open_side(str(target), open_store)).equal
+    left = open_side(str(source))
+    assert diff_sides(left, open_side(str(target))).equal
     again = bring(data, target)
     assert again.written == ()
 

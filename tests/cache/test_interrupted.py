@@ -105,7 +105,7 @@ def test_what_a_killed_writer_left_is_found_and_removed(cache: Path, name: str) 
     store = LocalStore(cache)
     found = verify(store, JAX, VerifyOptions(), now_ns=LATER_NS)
     assert [p.file for p in found.failures] == [name]
-    done = execute_repair(store, JAX, plan_repair(found, now_ns=LATER_NS), young=found.young)
+    done = execute_repair(store, JAX, plan_repair(found, now_ns=LATER_NS))
     assert done.actions == {name: "delete"}
     assert not (cache / name).exists()
     (cache / name).write_bytes(b"half")
@@ -124,7 +124,7 @@ def test_what_is_being_staged_is_left_alone(cache: Path) -> None:
     with staging(store) as stage:
         store.write(f"{stage}-0", [b"entry"], mtime_ns=0)
         found = verify(store, JAX, VerifyOptions(), now_ns=LATER_NS)
-        done = execute_repair(store, JAX, plan_repair(found, now_ns=LATER_NS), young=frozenset())
+        done = execute_repair(store, JAX, plan_repair(found, now_ns=LATER_NS))
         assert set(done.actions.values()) == {"leave-young"}
         remove_leftovers(LocalStore(cache))
         assert store.read(f"{stage}-0", limit=9) == b"entry"
@@ -147,7 +147,7 @@ def test_an_entry_that_was_written_anew_keeps_its_date(cache: Path) -> None:
     os.utime(cache / name, (1e9, 1e9))
     found = verify(LocalStore(cache), JAX, VerifyOptions(), now_ns=LATER_NS)
     plan = plan_repair(found, now_ns=LATER_NS, delete=True)
-    done = execute_repair(Overtaken(cache), JAX, plan, young=found.young)
+    done = execute_repair(Overtaken(cache), JAX, plan)
     assert done.actions == {name: "leave-changed"}
     assert (cache / name.replace("-cache", "-atime")).exists()
 

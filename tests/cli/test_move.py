@@ -18,7 +18,6 @@ from conftest import CORPUS, RunCli
 from object_server import S3Server
 
 import jaxcache
-from jaxcache.api import Cache
 from jaxcache.cache.bundle.check import verify_bundle
 from jaxcache.cache.bundle.format import open_bundle
 from jaxcache.cache.ledger.pins import pinned_keys
@@ -361,7 +360,8 @@ def test_an_import_writes_with_as_many_threads_as_it_is_told(
     (tmp_path / "b.jxb").write_bytes(make_bundle(there))
     cache = jaxcache.open(tmp_path / "here", create=True)
     store = Watched(tmp_path / "here")
-    Cache(store, cache.layout).import_(tmp_path / "b.jxb", jobs=jobs)
+    cache.existing = store
+    cache.import_(tmp_path / "b.jxb", jobs=jobs)
     assert at_least <= len(store.threads) <= jobs
     assert names(tmp_path / "here") == names(there)
 

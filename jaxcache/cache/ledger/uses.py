@@ -4,6 +4,7 @@ import json
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
+from typing import NamedTuple
 
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.core.ledger import add_totals, sum_uses
@@ -69,6 +70,24 @@ def count_uses(ledger: Ledger) -> Uses:
     hits = int(counted.get("hits", 0))
     misses = int(counted.get("misses", 0))
     return Uses(hits, misses, hit_rate(hits, misses), float(counted.get("saved_seconds", 0.0)))
+
+
+class LiveStats(NamedTuple):
+    """What the live layer has counted in a cache, and what it has refused."""
+
+    totals: dict[str, int | float] | None
+    """Its counts, by name; None where it has not been on."""
+    refusals: tuple[TierRefusal, ...]
+    """What it has refused from tiers, and what is still to be mended."""
+
+
+def read_live(store: Store, *, recorded: bool = True) -> LiveStats:
+    """Return what the live layer has left here.
+
+    Args:
+        recorded: whether the store is asked for its counts.
+    """
+    return LiveStats(live_totals(store) if recorded else None, read_refusals(store))
 
 
 def read_refusals(store: Store) -> tuple[TierRefusal, ...]:

@@ -8,18 +8,49 @@ import contextlib
 import os
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from jaxcache.cache.admission import Signed
 from jaxcache.cache.move.plan import MoveAction, MoveSource, Plan, Step
-from jaxcache.cache.trust import TrustedKey, load_ed25519
+from jaxcache.cache.trust import TrustedKey, load_ed25519, load_trusted
 from jaxcache.core.signing import MAX_SIGNATURES_BYTES, SIGNATURES_DIR, read_signed, sign_text
 from jaxcache.entry.codec import CodecError
 from jaxcache.errors import UntrustedError
 from jaxcache.store.base import Store, StoreError
 from jaxcache.store.concurrency import map_ordered
+from jaxcache.store.location import config_is_set
+
+if TYPE_CHECKING:
+    from jaxcache.layouts.base import Layout
 
 #: A line has 900 bytes at the most, escaped, so that this many stay well below the largest file.
 _ENTRIES_PER_FILE = 25_000
+
+
+def required_signatures(
+    store: Store,
+    layout: "Layout",
+    trusted: str | os.PathLike[str] | None = None,
+    *,
+    wanted: bool = False,
+) -> Signed | None:
+    """Load what trusted keys have signed in a cache; None where no signature is required.
+
+    Args:
+        trusted: the directory of their list; by default the user's.
+        wanted: whether a caller requires them; a configuration file can, too.
+
+    Raises:
+        UntrustedError: nothing there can be signed, or the list of keys cannot be trusted.
+    """
+    if not (wanted or config_is_set("require-signed")):
+        return None
+    if not layout.single_file_entries:
+        raise UntrustedError(
+            f"files of {layout.name} are not signed one by one",
+            hint="jaxcache export --sign KEY",
+        )
+    return load_signed(store, load_trusted(trusted))
 
 
 def make_signer(

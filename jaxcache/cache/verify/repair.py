@@ -67,6 +67,8 @@ class RepairPlan:
     directory: str
     """The directory in quarantine for damaged entries."""
     steps: tuple[RepairStep, ...]
+    young: frozenset[str]
+    """Temporary files among these go only if their writer is known to be dead."""
 
     def __str__(self) -> str:
         return plan_text(f"would repair {format_count(len(self.steps), 'file')}", self.steps)
@@ -122,7 +124,7 @@ def plan_repair(verification: Verification, *, now_ns: int, delete: bool = False
         steps[problem.file] = RepairStep(
             problem.file, action, info, stamp_ns, temporary, problem.key
         )
-    return RepairPlan(quarantine_directory(now_ns), tuple(steps.values()))
+    return RepairPlan(quarantine_directory(now_ns), tuple(steps.values()), verification.young)
 
 
 def _choose_action(problem: Problem, delete: bool) -> RepairAction | None:
@@ -143,13 +145,9 @@ def execute_repair(
     layout: "Layout",
     plan: RepairPlan,
     *,
-    young: frozenset[str],
     progress: Progress | None = None,
 ) -> Repair:
     """Carry out a plan, looking at each file again before it is touched.
-
-    Args:
-        young: temporary files among these go only if their writer is known to be dead.
 
     Raises:
         LockedError: the lock was not obtained; what was done until then stays done.
@@ -164,7 +162,7 @@ def execute_repair(
             return
         try:
             with hold_file_lock(store, step.file, layout.file_lock) as held:
-                young_one = step.file in young
+                young_one = step.file in plan.young
                 actions[step.file] = (
                     _execute(store, plan.directory, step, young_one) if held else "leave-young"
                 )

@@ -19,21 +19,19 @@ from jaxcache.cache.ci.restore import (
 from jaxcache.cache.ci.usage import take_baseline, write_baseline
 from jaxcache.cache.move.bundle_file import is_bundle_name, spool
 from jaxcache.cache.move.plan import Outcome, Plan
+from jaxcache.cache.move.signatures import required_signatures
 from jaxcache.cli.bundle import (
     check_trust,
     interruptible,
     open_input,
     probing_host,
-    required_signatures,
 )
 from jaxcache.cli.ci import check_local, job_environment
-from jaxcache.cli.opening import Opened
-from jaxcache.cli.options import require_writable
 from jaxcache.cli.terminal.progress import progress_bar
 from jaxcache.errors import NoCacheError, UntrustedError
 from jaxcache.layouts import check_layout, load_layout
 from jaxcache.options.move import RestoreOptions
-from jaxcache.store import is_remote, make_store, open_store
+from jaxcache.store import is_remote, make_store, open_store, require_writable
 from jaxcache.store.base import StoreError
 
 
@@ -83,9 +81,8 @@ def _restore(source: str, target: str, options: RestoreOptions) -> tuple[Outcome
             return done, forecast_restored(done, job)
         cache = open_store(source)
         job = _job(target, options)
-        signed = required_signatures(
-            Opened(cache, load_layout("jax")), wanted=options.require_signed
-        )
+        jax = load_layout("jax")
+        signed = required_signatures(cache, jax, wanted=options.require_signed)
         if store is None and not lookup_only:
             store = make_store(target)
             opened.push(_remove_if_untrusted(target))

@@ -20,16 +20,15 @@ from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.write import append
 from jaxcache.cache.move.bundle_file import check_file_name, is_bundle_name, write_bundle
 from jaxcache.cache.move.export_plan import with_ledger
-from jaxcache.cli.bundle import signing_keys
+from jaxcache.cache.trust import signing_keys
 from jaxcache.cli.ci import check_local
 from jaxcache.cli.ci.source import open_source
-from jaxcache.cli.opening import open_jax_cache
-from jaxcache.cli.options import require_writable
+from jaxcache.cli.opening import open_handle
 from jaxcache.cli.terminal.progress import progress_bar
 from jaxcache.errors import NoCacheError, UntrustedError
 from jaxcache.layouts import check_layout
 from jaxcache.options.move import SaveOptions
-from jaxcache.store import find_store, is_remote, make_store, open_store
+from jaxcache.store import find_store, is_remote, make_store, open_store, require_writable
 from jaxcache.store.base import StoreError
 
 
@@ -50,7 +49,7 @@ def plan(cache_dir: str, target: str, options: SaveOptions) -> SavePlan:
         require_writable(target_store)
         if not target_store.remote:
             check_layout(target_store, "jax")
-    store = open_jax_cache(cache_dir)
+    store = open_handle(cache_dir).jax_store
     baseline = read_baseline(store)
     with progress_bar("reading entries") as progress:
         planned = plan_save(

@@ -1,0 +1,274 @@
+"""The base of :class:`jaxcache.api.Cache`: where a cache is, what it is, and what serves it."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal, Protocol, Self, cast
+
+from jaxcache.errors import UsageError
+from jaxcache.store import is_remote
+from jaxcache.store.location import Location, locate_cache
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jaxcache.cache.ledger.segments import Ledger
+    from jaxcache.cache.scan import Progress
+    from jaxcache.layouts.base import Layout
+    from jaxcache.store.base import Store
+
+Kind = Literal["cache", "root", "bundle", "recipe"]
+
+
+class ShowProgress(Protocol):
+    """Makes the progress of one piece of work visible, under its name."""
+
+    def __call__(
+        self, title: str, /, *, in_bytes: bool = False
+    ) -> "AbstractContextManager[Progress | None]":
+        """Return a context whose value is called with (done, total); None shows nothing."""
+
+
+@contextmanager
+def show_nothing(title: str, /, *, in_bytes: bool = False) -> "Iterator[Progress | None]":  # noqa: ARG001
+    """Show no progress."""
+    yield None
+
+
+def locate(cache_dir: str | None, layout: str | None = None) -> Location:
+    """Return the location of a cache: a path or URL, else the directory of that compiler.
+
+    Raises:
+        UsageError: ``bad-layout``, ``bad-config`` or ``bad-path``.
+    """
+    if layout is not None and cache_dir is None:
+        from jaxcache.layouts import load_layout
+
+        own = load_layout(layout).own_directory
+        cache_dir = own() if own else None
+    return locate_cache(cache_dir)
+
+
+class Handle:
+    """One place, resolved once; what serves it is opened when it is first used.
+
+    Attributes:
+        layout_name: the layout that the caller named.
+        spelling: the directory as programs are given it; None where JAX gets none.
+
+    Args:
+        location: a path or URL, and the setting that it comes from.
+        layout: ``"jax"`` or ``"torch"``; None for what its directories say.
+        creates: make a local directory that is not there.
+        progress: makes what shows the progress of a piece of work.
+        workers: processes to read with in a large directory.
+        index_directory: where indexes are kept; None: without one.
+        clock: tells the time in nanoseconds since 1970.
+        name: of a cache of a root, its directory below it.
+    """
+
+    def __init__(
+        self,
+        location: Location,
+        layout: str | None = None,
+        *,
+        creates: bool = False,
+        progress: ShowProgress = show_nothing,
+        workers: int = 1,
+        index_directory: "Path | None" = None,
+        clock: Callable[[], int] | None = None,
+        name: str = "",
+    ) -> None:
+        self.location = location
+        self.spelling = location.spelling
+        self.progress = progress
+        self.workers = workers
+        self.clock = clock or time.time_ns
+        self.name = name
+        self.layout_name = layout
+        self._creates = creates
+        self._index_directory = index_directory
+
+    def __repr__(self) -> str:
+        return f"Cache({self.location.path!r})"
+
+    @property
+    def path(self) -> str:
+        """The absolute path; a URL as it is."""
+        path = self.location.path
+        return path if is_remote(path) else os.path.abspath(path)
+
+    @cached_property
+    def kind(self) -> Kind:
+        """What is there: a cache, a root above several, a bundle or a recipe."""
+        path = self.location.path
+        if os.path.isfile(path):
+            return kind_of_file(path)
+        return "root" if self.members else "cache"
+
+    @cached_property
+    def members(self) -> dict[str, Self]:
+        """The caches below a root, by their directories relative to it; empty for one cache."""
+        from jaxcache.cache.root import find_caches
+
+        caches = {
+            os.path.relpath(path, self.path): path for path in find_caches(self.location.path)
+        }
+        return {
+            name: type(self)(
+                self.location._replace(path=path),
+                self.layout_name,
+                progress=self.progress,
+                workers=self.workers,
+                index_directory=self._index_directory,
+                clock=self.clock,
+                name=name,
+            )
+            for name, path in caches.items()
+        }
+
+    @cached_property
+    def store(self) -> "Store":
+        """Where the bytes of the cache are.
+
+        Raises:
+            NoCacheError: no directory there, not readable, or all in it is of other programs.
+            UsageError: ``root-of-caches``; its hint names the caches.
+        """
+        from jaxcache.store import open_store
+
+        path = self.location.path
+        store = self.make() if self._creates else open_store(path)
+        self.refuse_root()
+        if not self._creates:
+            refuse_foreign(path)
+        return store
+
+    @cached_property
+    def existing(self) -> "Store | None":
+        """The store of a target; None where no directory is yet.
+
+        Raises:
+            NoCacheError: something is there and cannot be read, or nothing can be made there.
+        """
+        from jaxcache.store import find_store
+
+        return find_store(self.location.path)
+
+    def make(self) -> "Store":
+        """Return the store of a target, making the directory where there is none.
+
+        >>> jaxcache.open("other").make().writable
+        True
+
+        Raises:
+            NoCacheError: it cannot be made.
+        """
+        from jaxcache.store import make_store
+
+        self.existing = self.existing or make_store(self.location.path)
+        return self.existing
+
+    @cached_property
+    def layout(self) -> "Layout":
+        """The facts about the compiler that fills it.
+
+        Raises:
+            UsageError: ``two-layouts`` where JAX and torch share a directory.
+        """
+        from jaxcache.layouts import choose_layout
+
+        return choose_layout(self.store, self.layout_name)
+
+    @cached_property
+    def readable(self) -> "tuple[Store, Layout]":
+        """The cache, or a bundle as one, for what only looks.
+
+        Raises:
+            UsageError, NoCacheError, BundleError
+        """
+        if self.kind != "bundle":
+            return self.store, self.layout
+        from jaxcache.cache.bundle.reader import open_as_store
+        from jaxcache.layouts import BUNDLE
+
+        store = open_as_store(self.location.path)
+        return cast("Store", store), cast("Layout", BUNDLE)
+
+    @property
+    def index_directory(self) -> "Path | None":
+        """The directory of its index; None without one."""
+        return self._index_directory if self.readable[1].keeps_index else None
+
+    @property
+    def ledger(self) -> "Ledger":
+        """What is recorded of its entries, as it is now."""
+        from jaxcache.cache.ledger.segments import Ledger
+
+        return Ledger.load(self.store)
+
+    @property
+    def jax_store(self) -> "Store":
+        """The store, for what only a cache of JAX can be asked.
+
+        Raises:
+            UsageError: ``other-layout``: it is a cache of torch's compilers.
+        """
+        from jaxcache.layouts import check_not_torch
+
+        check_not_torch(self.store)
+        return self.store
+
+    def require_writable(self) -> None:
+        """Refuse to change a cache that cannot be changed, before any work.
+
+        >>> cache.require_writable()
+
+        Raises:
+            JaxcacheError: ``read-only``.
+        """
+        from jaxcache.store import require_writable
+
+        require_writable(self.store)
+
+    def refuse_root(self) -> None:
+        """Refuse a root for what needs one cache.
+
+        >>> cache.refuse_root()
+
+        Raises:
+            UsageError: ``root-of-caches``; its hint names the caches.
+        """
+        if members := [*self.members.values()]:
+            import shlex
+
+            shown = ", ".join(f"-C {shlex.quote(one.location.path)}" for one in members[:5])
+            more = f", and {len(members) - 5:,} more" if members[5:] else ""
+            raise UsageError(
+                f"{self.location.path} is a directory above {len(members):,} caches, "
+                "and this needs one",
+                code="root-of-caches",
+                hint=f"name one of them: {shown}{more}",
+            )
+
+
+def kind_of_file(path: str) -> Kind:
+    """Tell a bundle and a recipe by how they begin; any other file counts as part of a cache."""
+    from jaxcache.cache.bundle.format import is_bundle
+    from jaxcache.cache.recipe.format import is_recipe
+
+    return "recipe" if is_recipe(path) else "bundle" if is_bundle(path) else "cache"
+
+
+def refuse_foreign(path: str) -> None:
+    """Refuse a local directory whose visible files all belong to other programs.
+
+    Raises:
+        NoCacheError: ``no-cache``.
+    """
+    from jaxcache.cache.inventory import foreign_directory, is_foreign
+
+    if not is_remote(path) and is_foreign(path):
+        raise foreign_directory(path)

@@ -1,0 +1,82 @@
+"""A program that calls every public function; only mypy reads it, in ``test_api.py``."""
+
+import datetime
+import pathlib
+
+import jaxcache
+
+
+def look(cache: jaxcache.Cache) -> list[str]:
+    cache.select("jit_*", filters="size>1MB", sort="size:desc", limit=3, details=False)
+    cache.select(colour="red")  # type: ignore[call-arg]
+    cache.select(limit="three")  # type: ignore[arg-type]
+    hits: int | None = cache.stats(long=True).uses.hits
+    live = cache.live_stats(cache.stats()).totals
+    seconds: float | None = cache.show("jit_step").entry.compile_seconds
+    files = [details.entry.file for details in cache.show_all("jit_*")]
+    page: str = cache.report(pathlib.Path("report.html"), charts=False)
+    entries = len(cache.overview().entries)
+    same: int = cache.explain("left.json", "right.json").same
+    causes = [module.module for module in cache.churn()]
+    print(hits, live, seconds, page, entries, same, cache.ledger, cache.kind, cache.members)
+    return [*causes, *files, *cache.pins(), *(entry.key for entry in cache.entries())]
+
+
+def change(cache: jaxcache.Cache) -> None:
+    cache.require_writable()
+    cache.refuse_root()
+    used_since = datetime.datetime.now(datetime.UTC)
+    pruned = cache.plan_prune(max_size="10GB", unused_for=86_400.0, used_since=used_since)
+    removed: int = len(cache.execute(pruned).removed)
+    cache.plan_prune(max_size=10_000, policy="fifo")  # type: ignore[arg-type]
+    cache.plan_prune(options=jaxcache.PruneOptions(max_entries=3))
+    sealed = cache.execute(cache.plan_seal(recompress=19), jobs=2).sealed
+    found = cache.verify(level="load", python=pathlib.Path("/usr/bin/python3"))
+    actions = cache.execute(cache.plan_repair(found, delete=True)).actions
+    cache.execute(cache.plan_removal("jit_*", filters=["unused>7d"]))
+    back = cache.restore("jit_*", dry_run=True).restored
+    print(removed, sealed, actions, back, cache.pin("jit_*"), cache.unpin("jit_*"))
+
+
+def move(cache: jaxcache.Cache, other: jaxcache.Cache) -> bool:
+    items = cache.export("cache.jxb", since="old.jxb", sign=["key"]).items
+    cache.write_bundle(cache.plan_export("jit_*", side_caches=False), "some.jxb", level=3)
+    done = other.import_("cache.jxb", on_conflict="keep", accept=lambda plan: bool(plan.writes))
+    sent = cache.push(other, include="jit_*", max_size="1GB", trusted=pathlib.Path("keys"))
+    whole: bool = cache.carry(cache.plan_push(other, exclude=["jit_debug*"]), other).complete
+    other.make()
+    print(items, done, sent, cache.receive)
+    return whole and cache.diff(other).equal
+
+
+def run(cache: jaxcache.Cache) -> int:
+    code = cache.warm("train.py", "--steps", "1", timeout="10m", tiers=["s3://b/c"]).count("hit")
+    cache.warm_function("train.py:step", "f32[8]", static=("n=3",), platform="cpu")
+    cache.run("python", "train.py", record=pathlib.Path("train.recipe"), collect=50)
+    cache.run("python", "train.py", python="python3")  # type: ignore[call-arg]
+    cache.compile("train.recipe", jobs=8, check=True, max_memory=2_000_000_000)
+    cache.explain_script("train.py", portable=True)
+    cache.diagnose(fix=True, max_decoded=0)
+    return code
+
+
+def inside() -> None:
+    with jaxcache.watch() as report:
+        jaxcache.warm_up(print, 1)
+    with jaxcache.guard(on="compile"):
+        print(report.hits, jaxcache.last_misses(), jaxcache.explain_miss(print, 1))
+    jaxcache.warmed_up()
+    jaxcache.enable("cache", max_size="1GB")
+
+
+def main() -> None:
+    cache = jaxcache.open(pathlib.Path("cache"), create=True, layout="jax", workers=4)
+    try:
+        print(jaxcache.__version__, look(cache), move(cache, jaxcache.open()), run(cache))
+        change(cache)
+    except jaxcache.JaxcacheError as error:
+        print(error.code, error.hint)
+    except (jaxcache.UnexpectedCompileError, jaxcache.ConfigError):
+        inside()
+    entry: jaxcache.Entry | None = None
+    print(entry)
