@@ -17,7 +17,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, overload
 
 from jaxcache.api.compiling import CompilingMethods
-from jaxcache.api.handle import ShowProgress, locate, show_nothing
+from jaxcache.api.handle import MakeProgress, locate, show_nothing
 from jaxcache.api.moving import MovingMethods
 from jaxcache.options import ListOptions, PruneOptions, RemovalOptions, SealOptions, VerifyOptions
 
@@ -466,7 +466,7 @@ def open(  # noqa: A001
     *,
     create: bool = False,
     layout: str | None = None,
-    progress: ShowProgress = show_nothing,
+    progress: MakeProgress = show_nothing,
     workers: int = 1,
 ) -> Cache:
     """Open the cache at a path or URL, or a bundle to look into.

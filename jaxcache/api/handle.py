@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from jaxcache.layouts.base import Layout
     from jaxcache.store.base import Store
 
-Kind = Literal["cache", "root", "bundle", "recipe"]
+PlaceKind = Literal["cache", "root", "bundle", "recipe"]
 
 
-class ShowProgress(Protocol):
+class MakeProgress(Protocol):
     """Makes the progress of one piece of work visible, under its name."""
 
     def __call__(
@@ -75,7 +75,7 @@ class Handle:
         layout: str | None = None,
         *,
         creates: bool = False,
-        progress: ShowProgress = show_nothing,
+        progress: MakeProgress = show_nothing,
         workers: int = 1,
         index_directory: "Path | None" = None,
         clock: Callable[[], int] | None = None,
@@ -101,7 +101,7 @@ class Handle:
         return path if is_remote(path) else os.path.abspath(path)
 
     @cached_property
-    def kind(self) -> Kind:
+    def kind(self) -> PlaceKind:
         """What is there: a cache, a root above several, a bundle or a recipe."""
         path = self.location.path
         if os.path.isfile(path):
@@ -254,7 +254,7 @@ class Handle:
             )
 
 
-def kind_of_file(path: str) -> Kind:
+def kind_of_file(path: str) -> PlaceKind:
     """Tell a bundle and a recipe by how they begin; any other file counts as part of a cache."""
     from jaxcache.cache.bundle.format import is_bundle
     from jaxcache.cache.recipe.format import is_recipe
