@@ -147,12 +147,13 @@ class Jax:
         """Function, source line and arguments of one call of ``lower_jaxpr_to_module``."""
         jaxpr = args[1]
         info = getattr(jaxpr.jaxpr, "_debug_info", None) or getattr(jaxpr.jaxpr, "debug_info", None)
-        place = _place_of(getattr(info, "func_src_info", None))
+        place = place_of(getattr(info, "func_src_info", None))
         avals = kwargs.get("in_avals") or jaxpr.in_avals
         names = kwargs.get("arg_names") or [""] * len(avals)
         described = {
             **place,
             "kind": getattr(info, "traced_for", None),
+            "constant_bytes": sum(map(_size, getattr(jaxpr, "consts", ()))),
             "arguments": [
                 {
                     "name": str(name or ""),
@@ -299,6 +300,13 @@ def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
     setattr(owner, name, wrapper)
 
 
+def _size(array: Any) -> int:
+    """Return the bytes of an array of any kind; 0 for what is none."""
+    return int(getattr(array, "size", 0)) * int(
+        getattr(getattr(array, "dtype", None), "itemsize", 0)
+    )
+
+
 def hash_component(component: Callable[[Any], None]) -> str:
     """The hash of one component of a key, as JAX itself would log it."""
     digest = hashlib.sha256()
@@ -321,16 +329,16 @@ def _find_mapped(function: str | None, file: str | None) -> dict[str, Any]:
         if inspect.isfunction(infer):
             held = inspect.getclosurevars(infer).nonlocals
             if "wrapped_fun" in held:
-                return {"kind": "pmap", **_place_of(held["wrapped_fun"].debug_info.func_src_info)}
+                return {"kind": "pmap", **place_of(held["wrapped_fun"].debug_info.func_src_info)}
             if "f" in held:  # before 0.10
                 from jax._src.api_util import fun_sourceinfo
 
-                return {"kind": "pmap", **_place_of(fun_sourceinfo(held["f"]))}
+                return {"kind": "pmap", **place_of(fun_sourceinfo(held["f"]))}
         frame = frame.f_back
     return {"kind": "pmap"}
 
 
-def _place_of(source: Any) -> dict[str, Any]:
+def place_of(source: Any) -> dict[str, Any]:
     """Function, file and line in the text ``FUNCTION at FILE:LINE``."""
     function, _, place = str(source or "").partition(" at ")
     file, _, line = place.rpartition(":")

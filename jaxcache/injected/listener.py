@@ -13,11 +13,12 @@ from collections.abc import Callable
 from typing import Any
 
 from ..core import sketching
-from . import collect, key_flags, module_recorder
+from . import collect, copies, key_flags, module_recorder
 from .adapter import Jax, hash_component, live_settings
 from .channel import safely
 from .outcome import CompileRequest, classify, entry_file, identity
 from .phases import PhaseSpans
+from .retraces import Retraces
 
 _COUNTED = {
     "/jax/compilation_cache/compile_requests_use_cache": "requests",
@@ -37,6 +38,8 @@ _NO_WRITE = "JAXCACHE_NO_WRITE"
 _DIRECTORY = "jax_compilation_cache_dir"
 #: Events that hold until the next of their kind: whoever begins to listen is told the last ones.
 _LASTING = ("jax", "settings", "backend")
+#: What makes a trace long is looked for in traces that take more.
+_LONG_TRACE_SECONDS = 0.5
 #: How long the end of a process waits for sketches.
 _SKETCHING_SECONDS = 5.0
 Sink = Callable[["dict[str, Any]"], None]
@@ -70,6 +73,8 @@ class Listener:
         self._collector = collect.start(self.send)
         self._phases = PhaseSpans()
         self._phases.listen()
+        self._retraces = Retraces(lambda: bool(self._sinks))
+        self._retraces.listen()
         self._sketcher = sketching.Sketcher()
         self._backends: dict[tuple[int, str, int], int] = {}
         os.register_at_fork(after_in_child=self._start_afresh)
@@ -153,12 +158,15 @@ class Listener:
 
         def remember() -> None:
             info = self._jax.describe_lowering(args, kwargs)
+            info["retrace"] = self._retraces.take(info)
             info["lower"] = [started, ended - started]
             info["call"] = sketching.describe_call()
             if self._collector:
                 info["doubts"] = self._collector.end_lowering()
             if traced:
                 info["trace"] = [traced[0] - traced[1], traced[1]]
+                if traced[1] > _LONG_TRACE_SECONDS:
+                    info["copies"] = copies.find_copies(args[1])
             self._jax.remember_lowering(result.module, info)
 
         safely(self.send, remember)
@@ -265,11 +273,14 @@ class Listener:
         if request is None:
             return make_key(*args, **kwargs)
         request.components.clear()  # with PGLE several keys are made; the last one is used
+        started = time.time()
         try:
             return make_key(*args, **kwargs)
         except Exception as error:
             request.key_error = f"{type(error).__name__}: {error}"
             raise
+        finally:
+            request.make_key = (started, time.time() - started)
 
     def around_component(self, log: Any, args: Any, kwargs: Any) -> Any:
         """JAX has hashed one component of the key; hash it alone only if that is asked for."""

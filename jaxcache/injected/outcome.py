@@ -27,6 +27,7 @@ class CompileRequest:
     counted: set[str] = field(default_factory=set)
     hit: bool = False
     stored_seconds: float | None = None
+    make_key: Span | None = None
     read: Span | None = None
     read_error: str | None = None
     key_error: str | None = None
@@ -93,6 +94,7 @@ def classify(
         "reason": reason,
         "detail": detail,
         "stored_seconds": request.stored_seconds,
+        "make_key": request.make_key,
         "retrieve": request.read if request.hit else None,
         "compile": request.compile,
         "write": request.write,

@@ -5,6 +5,7 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from jaxcache.cache.explain.sides import RUN_OUTCOMES
@@ -58,7 +59,8 @@ def report_view(
         *("written", "skipped", "uncacheable", "refused", "errors"),
     )
     counts = {name: getattr(report, name) for name in counted}
-    document = run_document(report, parts, {**counts, "phases": report.phases})
+    times = {"phases": report.phases, "longest": report.longest}
+    document = run_document(report, parts, {**counts, **times})
     keys = dict.fromkeys(m.key for m in report.modules)
     return View(document, keys=keys, records=report.modules, page=_page(report, unfolded, more))
 
@@ -94,6 +96,7 @@ def _page(report: Report, unfolded: bool, more: str) -> Iterator[Block]:
         yield _folded_line(folded, more)
     if report.phase_seconds:
         yield phases_line(report)
+        yield from _longest_line(report)
     yield from end_notes(report)
 
 
@@ -116,6 +119,19 @@ def phases_line(report: Report) -> str:
     named = ((name, f"{seconds.get(name, 0.0):.{digits}f}") for name in (*PHASES, "running"))
     parts = (f"{text} {name}" for name, text in named if float(text))
     return f"{wall:.{digits}f} s = {' · '.join(parts)}"
+
+
+def _longest_line(report: Report) -> Iterator[str]:
+    """Yield the functions that took most of the long phases: ``longest: 3.1 s compile step``."""
+    least_seconds = max(1.0, 0.1 * report.wall_seconds)
+    tops = ((phase, report.longest.get(phase, ())[:1]) for phase in PHASES)
+    long = [
+        f"{format_duration(top.seconds)} {phase} {top.function}"
+        for phase, (top, *_) in filter(itemgetter(1), tops)
+        if top.seconds >= least_seconds
+    ]
+    if long:
+        yield f"longest: {' · '.join(long)}"
 
 
 def _saved(report: Report) -> str:

@@ -1,16 +1,17 @@
 """Name the parts of a start that are worth shortening, from what a run has measured."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from jaxcache.cache.doctor.inputs import Finding
 from jaxcache.units import format_count, format_duration, format_size
-from jaxcache.warm.report import Function, Module, Report
+from jaxcache.warm.report import Function, FunctionSeconds, Report
 
 #: A part of the start that takes less is not worth a change of the program.
 _LEAST_SECONDS = 1.0
 _LEAST_SHARE = 0.1
+#: The parts that functions which are traced again, and unrolled loops, are in.
 _REPEATED = ("slow-trace", "slow-compile")
 
 
@@ -22,45 +23,39 @@ class _PhaseAdvice:
     activity: str
     phases: tuple[str, ...]
     fix: str
-    module_seconds: Callable[[Module], float] = lambda _: 0.0
-    """The seconds that one compile of a module contributes, where they are measured."""
 
 
 _ADVICE = (
     _PhaseAdvice(
-        trap="slow-trace",
-        activity="tracing and lowering",
-        phases=("trace", "lower"),
-        fix="write equal layers as jax.lax.scan instead of a Python loop, and trace fewer "
-        "signatures; no cache of compiles shortens this part",
-        module_seconds=lambda m: (m.trace_seconds or 0.0) + (m.lower_seconds or 0.0),
+        "slow-trace",
+        "tracing and lowering",
+        ("trace", "lower"),
+        "trace fewer and smaller programs; no cache of compiles shortens this part",
     ),
     _PhaseAdvice(
-        trap="slow-load",
-        activity="looking up and loading entries",
-        phases=("load",),
-        fix="keep the cache on a local disk, or copy it there before the start",
-        module_seconds=lambda m: m.retrieval_seconds or 0.0,
+        "slow-load",
+        "looking up and loading entries",
+        ("load",),
+        "keep the cache on a local disk, or copy it there before the start",
     ),
     _PhaseAdvice(
-        trap="slow-key",
-        activity="making keys",
-        phases=("key",),
-        fix="pass large arrays as arguments instead of closing over them: a key hashes the whole "
+        "slow-key",
+        "making keys",
+        ("key",),
+        "pass large arrays as arguments instead of closing over them: a key hashes the whole "
         "module with its constants",
     ),
     _PhaseAdvice(
-        trap="slow-backend",
-        activity="starting the devices",
-        phases=("backend",),
-        fix="set JAX_PLATFORMS to the platforms that the program uses",
+        "slow-backend",
+        "starting the devices",
+        ("backend",),
+        "set JAX_PLATFORMS to the platforms that the program uses",
     ),
     _PhaseAdvice(
-        trap="slow-compile",
-        activity="compiling and writing entries",
-        phases=("compile",),
-        fix="fill the cache with jaxcache warm; jaxcache explain names why an entry missed",
-        module_seconds=lambda m: 0.0 if m.outcome == "hit" else m.compile_seconds or 0.0,
+        "slow-compile",
+        "compiling and writing entries",
+        ("compile",),
+        "fill the cache with jaxcache warm; jaxcache explain names why an entry missed",
     ),
 )
 
@@ -71,10 +66,11 @@ def advise(report: Report) -> tuple[Finding, ...]:
     Only parts of a second and a tenth of the run or more are named.
     """
     least_seconds = max(_LEAST_SECONDS, _LEAST_SHARE * report.wall_seconds)
-    repeated = [pair for pair in _retraced(report) if pair[0] >= least_seconds]
-    # What a function repeats is part of these phases, and is the note that says more.
-    repeated_seconds = dict.fromkeys(_REPEATED, math.fsum(seconds for seconds, _ in repeated))
-    pairs = [*repeated, *(pair for pair in _phases(report) if pair[0] >= least_seconds)]
+    causes = [*_retraced(report), *_unrolled(report)]
+    causes = [pair for pair in causes if pair[0] >= least_seconds]
+    # What is repeated is part of these phases, and is the note that says more.
+    repeated_seconds = dict.fromkeys(_REPEATED, math.fsum(seconds for seconds, _ in causes))
+    pairs = [*causes, *(pair for pair in _phases(report) if pair[0] >= least_seconds)]
     pairs.sort(key=lambda pair: repeated_seconds.get(pair[1].trap, 0.0) - pair[0])
     return tuple(finding for _, finding in pairs)
 
@@ -84,20 +80,30 @@ def _phases(report: Report) -> Iterator[tuple[float, Finding]]:
     for advice in _ADVICE:
         seconds = sum(report.phase_seconds.get(phase, 0.0) for phase in advice.phases)
         fact = f"{advice.activity} took {format_duration(seconds)} of {wall}"
-        top = max(
-            report.modules, key=lambda m: advice.module_seconds(m) * m.occurrences, default=None
-        )
-        if top and (share := advice.module_seconds(top) * top.occurrences):
-            size = f" ({format_size(top.size_bytes)})" if top.size_bytes else ""
-            fact += f", {top.module}{size} alone {format_duration(share)}"
+        for top in report.longest.get(advice.phases[0], ())[:1]:
+            size = _size(report, top, advice.trap)
+            place = _name(top.function, top.file, top.line)
+            fact += f", {place}{size} alone {format_duration(top.seconds)}"
         yield seconds, _advice(advice.trap, fact, seconds, advice.fix)
+
+
+def _size(report: Report, top: FunctionSeconds, trap: str) -> str:
+    """Return the size that makes an entry slow to load, or a module slow to hash."""
+    name = {"slow-load": "size_bytes", "slow-key": "constant_bytes"}.get(trap)
+    place = (top.file, top.line)
+    alike = (m for m in report.modules if (m.file, m.line) == place)
+    named = (m for m in alike if top.function in (m.function, m.module))
+    size = max((getattr(m, name) or 0 for m in named), default=0) if name else 0
+    if not size:
+        return ""
+    return f" ({format_size(size)}{' of constants' if trap == 'slow-key' else ''})"
 
 
 def _retraced(report: Report) -> Iterator[tuple[float, Finding]]:
     for function in report.functions:
-        place = f" ({function.file}:{function.line})" if function.file else ""
+        place = _name(function.function, function.file, function.line)
         times = format_count(function.traces, "time")
-        fact = f"{function.function}{place} was traced {times}, {_reason(function)}"
+        fact = f"{place} was traced {times}, {_reason(function)}"
         fix = (
             "pad or bucket the arguments to few shapes"
             if function.varies
@@ -111,10 +117,32 @@ def _reason(function: Function) -> str:
     if function.varies:
         signatures = format_count(function.signatures, "signature")
         return f"for {signatures}: {'; '.join(function.varies)} varies"
+    if function.retrace_reasons:
+        return f"as JAX says, because: {function.retrace_reasons[0]}"
     return (
         "with arguments of the same shapes: the function object, a static argument or a setting "
         "of JAX was another one each time"
     )
+
+
+def _unrolled(report: Report) -> Iterator[tuple[float, Finding]]:
+    for m in report.modules:
+        if (copies := m.copies) is None:
+            continue
+        traced = ((m.trace_seconds or 0.0) + (m.lower_seconds or 0.0)) * m.occurrences
+        seconds = traced * copies.share * (1 - 1 / copies.count)
+        place = f", such as {copies.file}:{copies.line}" if copies.file else ""
+        fact = (
+            f"{_name(m.function or m.module, m.file, m.line)} has {copies.count} copies of the "
+            f"same lines{place}, {copies.share:.0%} of its operations; tracing and "
+            f"lowering it took {format_duration(traced)}"
+        )
+        fix = "write the equal layers as jax.lax.scan instead of a Python loop"
+        yield seconds, _advice("unrolled", fact, seconds, fix)
+
+
+def _name(function: str, file: "str | None", line: "int | None") -> str:
+    return f"{function} ({file}:{line})" if file else function
 
 
 def _advice(trap: str, fact: str, seconds: float, fix: str) -> Finding:

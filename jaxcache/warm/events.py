@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from jaxcache.cache.explain.sides import RunOutcome
 from jaxcache.cache.untrusted_json import Digest, Scalar, Span, build
 from jaxcache.layouts.torch.names import TorchTier
-from jaxcache.warm.report import Argument
+from jaxcache.warm.report import Argument, Copies
 
 #: Longer lines are dropped: nothing that the listener sends comes near.
 MAX_LINE_BYTES = 4 << 20
@@ -159,6 +159,11 @@ class CompileFinished(ColocatedCompiled):
     retrieve: Span | None = None
     write: Span | None = None
     trace: Span | None = None
+    retrace: str | None = None
+    """The reason, in JAX's words, why it was traced again."""
+    copies: Copies | None = None
+    make_key: Span | None = None
+    constant_bytes: int = 0
     lower: Span | None = None
     size_bytes: int | None = None
     mtime_ns: int | None = None

@@ -21,6 +21,17 @@ class Argument:
 
 
 @dataclass(frozen=True, slots=True)
+class Copies:
+    """Copies of one source location in a program, such as a Python loop over layers makes."""
+
+    count: int
+    share: float
+    """The part of the program's equations that are such copies."""
+    file: str | None = None
+    line: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Module:
     """Compile requests that were for the same module and ended the same way."""
 
@@ -50,6 +61,10 @@ class Module:
     """``tuned`` or ``untuned``, for an entry that was compiled without its GPU."""
     cause: str | None = None
     """The cause of a miss: ``first time``, or the difference from the nearest known entry."""
+    constant_bytes: int = 0
+    """Bytes of the arrays that the function closes over, which are part of the module."""
+    copies: Copies | None = None
+    """None where most of the program is no copies, or its trace took less than half a second."""
 
     @property
     def is_helper(self) -> bool:
@@ -78,11 +93,23 @@ class Function:
     """Executables in memory, in the process that had the most: static arguments count here."""
     compile_seconds: float
     traces: int
-    """How often JAX traced it for a compile."""
+    """How often JAX traced it for a compile, in the process that repeated the most."""
     repeated_seconds: float
-    """Seconds of tracing, lowering, loading and compiling it, without the longest time."""
+    """Seconds of tracing, lowering, loading and compiling it there, without the longest time."""
     varies: tuple[str, ...]
     """Differences between the signatures, such as ``axis 1 of x (8, 16, 24)``."""
+    retrace_reasons: tuple[str, ...] = ()
+    """The different reasons for which it was traced again, in JAX's words; the first few."""
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionSeconds:
+    """The seconds that one function has taken in one phase."""
+
+    function: str
+    file: str | None
+    line: int | None
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +185,11 @@ class Report:
     """Entries that wait for their upload to the bucket ``cache_dir``, by local directory."""
     phase_seconds: Mapping[str, float] = field(default_factory=dict)
     """Seconds of each phase that was measured; empty where no jax was observed."""
+    longest: Mapping[str, tuple[FunctionSeconds, ...]] = field(default_factory=dict)
+    """The functions that took most of a phase, at most three, the longest first.
+
+    A trace contains those of the functions that it calls.
+    """
     trace: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Chrome trace events of everything that was compiled or retrieved."""
 

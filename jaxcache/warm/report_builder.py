@@ -35,7 +35,7 @@ from jaxcache.warm.notes import (
     target_notes,
 )
 from jaxcache.warm.report import Process, Report
-from jaxcache.warm.report_rows import fold_functions, fold_modules, span_seconds
+from jaxcache.warm.report_rows import find_longest, fold_functions, fold_modules, span_seconds
 
 #: Names this process among those that compile in themselves.
 _STARTED = time.time()
@@ -217,6 +217,7 @@ class ReportBuilder:
             unobserved=tuple(self._unobserved(processes, ended)),
             wall_seconds=ended.wall_seconds,
             phase_seconds=self.draw_timeline(self.phases).seconds(),
+            longest=find_longest(self.modules),
             saved_seconds=saved_in_series(span for _, *span in self._savings(recorded_seconds)),
         )
 

@@ -3,11 +3,12 @@
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Any
 
 from jaxcache.cache.untrusted_json import Span
 from jaxcache.warm.events import ColocatedCompiled, CompileFinished
-from jaxcache.warm.report import Argument, Function, Module
+from jaxcache.warm.report import Argument, Function, FunctionSeconds, Module
 
 
 def fold_modules(
@@ -42,7 +43,7 @@ def fold_modules(
 #: Fields that a row has from its first event.
 _ALIKE = (
     *("module", "key", "outcome", "reason", "detail", "function", "file", "line", "arguments"),
-    *("size_bytes", "process", "tuning"),
+    *("size_bytes", "process", "tuning", "constant_bytes", "copies"),
 )
 
 
@@ -56,25 +57,57 @@ def fold_functions(events: Iterable[ColocatedCompiled]) -> Iterable[Function]:
             groups[e.function, e.file, e.line].append(e)
     for (function, file, line), same in groups.items():
         signatures = list(dict.fromkeys(e.arguments for e in same))
+        by_process: defaultdict[int, list[ColocatedCompiled]] = defaultdict(list)
+        for e in same:
+            by_process[e.process].append(e)
+        # What processes do at the same time is no repetition.
+        repeated = max(by_process.values(), key=_repeated_seconds)
+        reasons = (e.retrace for e in same if isinstance(e, CompileFinished) and e.retrace)
         yield Function(
             function=function,
             kind=same[0].kind or "jit",
             file=file,
             line=line,
             signatures=len(signatures),
-            compiles=max(Counter(e.process for e in same).values()),
+            compiles=max(map(len, by_process.values())),
             compile_seconds=sum(span_seconds(e.compile) or 0.0 for e in same),
-            traces=sum(isinstance(e, CompileFinished) and e.trace is not None for e in same),
-            repeated_seconds=sum(sorted(map(_start_seconds, same))[:-1]),
+            traces=sum(isinstance(e, CompileFinished) and e.trace is not None for e in repeated),
+            repeated_seconds=_repeated_seconds(repeated),
             varies=tuple(_describe_variation(signatures)),
+            retrace_reasons=tuple(dict.fromkeys(reasons))[:_SHOWN_VALUES],
         )
 
 
+def find_longest(events: Iterable[CompileFinished]) -> dict[str, tuple[FunctionSeconds, ...]]:
+    """Return the functions that took most of each phase."""
+    sums: defaultdict[str, Counter[tuple[str, str | None, int | None]]] = defaultdict(Counter)
+    for e in events:
+        for phase, names in _SPANS.items():
+            for span in filter(None, (getattr(e, name) for name in names)):
+                sums[phase][e.function or e.module, e.file, e.line] += span[1]
+    return {
+        phase: tuple(FunctionSeconds(*place, seconds) for place, seconds in by.most_common(3))
+        for phase, by in sums.items()
+    }
+
+
+#: The spans of a compile by phase.
+_SPANS = {
+    "trace": ("trace",),
+    "lower": ("lower",),
+    "key": ("make_key",),
+    "load": ("retrieve",),
+    "compile": ("compile", "write"),
+}
+
+
+def _repeated_seconds(events: list[ColocatedCompiled]) -> float:
+    """Return the seconds from a trace until the function can run, without the longest time."""
+    return math.fsum(sorted(map(_start_seconds, events))[:-1])
+
+
 def _start_seconds(event: ColocatedCompiled) -> float:
-    """Return the seconds from the trace of a function until it can run."""
-    spans = [event.compile]
-    if isinstance(event, CompileFinished):
-        spans += [event.trace, event.lower, event.retrieve, event.write]
+    spans = (getattr(event, name, None) for name in chain(*_SPANS.values()))
     return math.fsum(span[1] for span in spans if span)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from jaxcache.warm.report_builder import ProcessFacts, ReportBuilder
 
 #: What a span of the listener is called in the trace.
-_ARGS = ("key", "outcome", "reason", "function", "file", "line")
+_ARGS = ("key", "outcome", "reason", "function", "file", "line", "retrace")
 _SPANS = ("trace", "lower", "retrieve", "compile", "write")
 
 

@@ -1,6 +1,7 @@
 """Where a start goes: phases that add up, agree with JAX, and name what was planted."""
 
 import json
+import subprocess
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -116,10 +117,17 @@ def step(x):
         time.sleep(2)
     if kind == "retraced":
         time.sleep(0.7)
+    if kind == "unrolled":
+        for _ in range(20):
+            x = layer(x)
     return x * 2
 
+def layer(x):
+    time.sleep(0.1)
+    return x @ x + 1
+
 for size in (3, 4, 5, 6) if kind == "retraced" else (3,):
-    step(np.ones(size, "float32"))
+    step(np.ones((size, size), "float32"))
 """
 
 
@@ -128,11 +136,17 @@ def test_the_slow_part_is_named_first(
 ) -> None:
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     path = script(ONE_SLOW)
-    for kind in ("slow-compile", "slow-load", "slow-key", "slow-backend", "slow-trace"):
+    parts = ("slow-compile", "slow-load", "slow-key", "slow-backend", "slow-trace", "unrolled")
+    for kind in parts:
         _, _, report = find_where([each_jax_python, str(path), kind, str(cache)])
         first, *_ = advise(report)
         assert first.trap == kind, report.phases
         assert first.severity == "note" and "up to" in first.cost
+        if kind not in ("slow-backend", "unrolled"):
+            assert f"step ({path}:" in first.seen
+        (longest,) = report.longest["trace"]
+        assert longest.function == "step"
+    assert f"20 copies of the same lines, such as {path}:" in first.seen
 
 
 def test_doctor_names_what_is_traced_again(
@@ -143,4 +157,77 @@ def test_doctor_names_what_is_traced_again(
     findings = json.loads(done.stdout)["findings"]
     again, *_ = (f for f in findings if f["trap"] in ("retraced", "slow-trace", "slow-compile"))
     assert again["trap"] == "retraced"
-    assert "traced 4 times, for 4 signatures: axis 0 of x (3, 4, 5, 6) varies" in again["seen"]
+    assert "traced 4 times, for 4 signatures: axis 0 of x (3, 4, 5, 6)" in again["seen"]
+
+
+#: One function is traced again for each kind of reason that JAX tells apart.
+RETRACED = """
+import sys
+import jax, numpy as np
+
+def make():
+    return jax.jit(lambda x, y: x * 2)
+
+@jax.jit
+def shape(x):
+    return x * 2
+
+@jax.jit
+def structure(x):
+    return jax.tree_util.tree_map(lambda leaf: leaf * 2, x)
+
+@jax.jit
+def setting(x):
+    return x @ x
+
+a = np.ones((3, 3), "float32")
+shape(a), shape(np.ones((4, 3), "float32"))
+structure({"w": a}), structure({"w": a, "v": a})
+setting(a)
+with jax.default_matmul_precision("float32"):
+    setting(a)
+"""
+NEW_OBJECT = """
+for _ in range(2):
+    make()(a, a)
+"""
+
+
+def test_retraces_have_the_reason_that_jax_logs(
+    warm: Warm, script: Any, each_jax_python: str, tmp_path: Path
+) -> None:
+    path = script(RETRACED)
+    logged = subprocess.run(
+        [each_jax_python, str(path)],
+        env={"JAX_EXPLAIN_CACHE_MISSES": "1", "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    log = _words(logged.stderr)
+    trace = tmp_path / "trace.json"
+    document = warm(script(RETRACED + NEW_OBJECT), options=("--trace", str(trace)))
+    reasons = {f["function"]: f["retrace_reasons"] for f in document["functions"]}
+    (version,) = {p["jax"] for p in document["processes"]}
+    if version.startswith(("0.4.", "0.5.")):
+        assert not any(reasons.values())
+        pytest.skip("JAX below 0.6 compares nothing without its log")
+    for function, words in (
+        ("shape", "at x, now f32[4,3] and before f32[3,3]"),
+        ("structure", "now <class 'dict'> with 2 children and before"),
+        ("setting", "now float32 and before None"),
+    ):
+        (reason,) = reasons[function]
+        assert words in reason
+        assert words in log
+        assert all(_words(part) in log for part in reason.split("; "))
+    (reason,) = reasons["<lambda>"]
+    assert "seen another function defined on the same line" in reason
+    events = json.loads(trace.read_text())["traceEvents"]
+    retraced = {e["args"]["retrace"] for e in events if e.get("args", {}).get("retrace")}
+    assert {*reasons["shape"], *reasons["<lambda>"]} <= retraced
+
+
+def _words(text: str) -> str:
+    """The words of a text, without the bullets of its lines."""
+    return " ".join(word for word in text.split() if word != "*")

@@ -178,3 +178,14 @@ def test_processes_with_other_keys_are_named_once() -> None:
     assert list(per_process_key_notes(modules)) == [said]
     said = "process 1 made another key than process 0 for jit_f"
     assert list(per_process_key_notes(modules[:2])) == [said]
+
+
+def test_what_two_processes_trace_at_once_is_no_retrace() -> None:
+    builder = ReportBuilder()
+    for process in (1, 2):
+        line = json.dumps({**DONE, "function": "f", "trace": [1.0, 3.0]}).encode()
+        event = parse_event(line, process)
+        assert event is not None
+        builder.add(event)
+    (function,) = builder.report(RunResult(0, False, False, 9.0), {}).functions
+    assert (function.traces, function.repeated_seconds) == (1, 0.0)
