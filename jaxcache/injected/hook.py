@@ -150,7 +150,7 @@ def _listen(module: Any) -> None:
         if module.__name__ == "jax" and os.environ.get(_LIVE):
             from _jaxcache.live import plugin
 
-            plugin.initialize()
+            plugin.switch_on()
     except Exception as error:
         report({"event": "trouble", "detail": f"{type(error).__name__}: {error}"})
 

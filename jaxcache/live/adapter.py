@@ -1,4 +1,4 @@
-"""Every private name of JAX that the live layer touches, in one place.
+"""Every private name of JAX that the live layer touches, but those of ``load_seam.py``.
 
 Tried on JAX 0.4.38, 0.5.3, 0.6.2, 0.8.3, 0.10.2, 0.11.2 and 0.12.0.1. JAX looks all of them up in
 their modules at each call, so that replacing the attribute is enough:
@@ -10,6 +10,7 @@ their modules at each call, so that replacing the attribute is enough:
 * ``get_executable_and_time(cache_key, …)`` there: looks up, decompresses and loads.
 * ``jax._src.interpreters.pxla.ExecuteReplicated``: executes ``self.xla_executable``; the first
   execution of each program goes through its ``__call__``. It may be missing.
+* ``jax._src.xla_bridge.discover_pjrt_plugins``: called once, before backends are created.
 * ``jax._src.compiler._cache_write(cache_key, compile_time_secs, module_name, backend,
   executable[, host_callbacks])``: called after each compile on every process.
 * ``jax._src.compiler.compile_or_get_cached(…)``: one compile request.
@@ -110,8 +111,20 @@ class Adapter:
         self._wrap_load(layer)
         self._wrap_write(layer)
         self._wrap_request(layer)
+        self._watch_backends(layer)
         cache.LRUCache = make_cache(cache.LRUCache, layer)
         self._hide_our_frames()
+
+    def _watch_backends(self, layer: "Layer") -> None:
+        """Tell the layer when backends are about to be created, unless they are being created."""
+        from jax._src import xla_bridge
+
+        def discover(original: Any) -> None:
+            original()
+            layer.backend_starts()
+
+        if hasattr(xla_bridge, "discover_pjrt_plugins"):
+            _wrap(xla_bridge, "discover_pjrt_plugins", discover)
 
     def _make_keys_portable(self) -> None:
         """Keep the cache's path, which JAX gives to XLA as an option, out of the key."""
@@ -125,6 +138,13 @@ class Adapter:
 
     def _wrap_load(self, layer: "Layer") -> None:
         def load(original: Any, cache_key: str, *args: Any, **kwargs: Any) -> Any:
+            try:
+                answer = layer.preload.answer(cache_key, args, kwargs)
+            except Exception as error:
+                layer.trouble(error)
+                answer = None
+            if answer is not None:
+                return answer
             now = layer.now
             now.loading = True
             executable = None
@@ -255,6 +275,7 @@ def make_cache(base: Any, layer: "Layer") -> Any:
             bucket = str(path) if str(path).partition("://")[0] in SCHEMES else ""
             if bucket:
                 path = layer.local_path(bucket)
+            layer.preload.cache_opened()
             # Without a bound JAX takes no lock and scans nothing; the bound is the layer's.
             super().__init__(path, *args, max_size=-1, **kwargs)
             try:

@@ -27,6 +27,9 @@ COUNTERS = {
     "write_failed": "entries that could not be written",
     "evicted": "entries evicted",
     "prefetched": "entries fetched before the first request",
+    "preloaded": "executables loaded before JAX asked for them",
+    "preload_used": "executables loaded ahead that JAX then asked for",
+    "preload_dropped": "executables loaded ahead that nobody asked for in time",
     "uploaded": "entries written to a tier",
     "uploads_left": "uploads left to the next process",
     "tier_misses": "requests that a tier answered with a miss",
@@ -41,6 +44,7 @@ SUMS = {
     "retrieval_seconds": "time in look-ups that were hits",
     "miss_seconds": "time in look-ups that were misses",
     "compile_seconds": "time in XLA's compiler",
+    "preload_hidden_seconds": "time of loads that the program did not wait for",
     "wait_seconds": "time waiting for another process's compile",
     "read_bytes": "bytes of entries served",
     "written_bytes": "bytes of entries written",
@@ -156,6 +160,7 @@ class Counters:
 _WORDS = {
     "written": "written", "replaced": "replaced", "rotten": "damaged",
     "rotten_tier": "damaged in a tier", "died_loading": "quarantined", "evicted": "evicted",
-    "waited": "waited for", "uploaded": "uploaded", "uploads_left": "uploads left",
+    "preload_used": "loaded ahead", "waited": "waited for",
+    "uploaded": "uploaded", "uploads_left": "uploads left",
     "tier_errors": "tier errors", "write_failed": "not written",
 }  # fmt: skip

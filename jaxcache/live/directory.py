@@ -12,6 +12,7 @@ from ..core.names import ATIME_SUFFIX, CACHE_SUFFIX, LOCKFILE
 from .evictor import Evictor
 from .files import quarantine_entry, read_entry, read_file, write_entry_file, write_stamp
 from .frame import DamagedEntryError, DecodedEntry, open_entry, same_payload
+from .last_run import forget_runs_with
 from .leases import Leases
 from .loading import Loading, find_dead
 from .uses import LedgerDigest, UseLog, compact, read_digests
@@ -39,7 +40,11 @@ class Directory:
             max_size is not None or os.path.exists(os.path.join(root, LOCKFILE)) or has_stamps(root)
         )
         self.loading = Loading(root)
-        self._deadly, died = find_dead(root)
+        dead = find_dead(root)
+        self._deadly = dead.keys
+        if dead.ahead:  # the next load is by request, and a death then is this entry's
+            with contextlib.suppress(OSError):
+                forget_runs_with(root, dead.ahead)
         self.uses = UseLog(root, layer.facts()) if settings["ledger"] is True else None
         self._served: dict[str, str] = {}
         """Keys given to JAX, and from where; a put of one means that JAX could not use it."""
@@ -57,7 +62,7 @@ class Directory:
         self.tiers = layer.open_tiers(self, bucket)
         self.evictor.pending = self.tiers.uploads.pending if self.tiers is not None else None
         self._is_unswept = False
-        if self.evictor.is_due_at_opening(died=died):
+        if self.evictor.is_due_at_opening(died=dead.died):
             self._begin_change()
             layer.background.submit(self._sweep)
 
@@ -95,18 +100,42 @@ class Directory:
             if self._layer.now.loading:
                 self._layer.now.missed = (self, key)
             return None
+        self._count_hit(key, source, took, len(value))
+        if self._layer.now.loading:
+            with contextlib.suppress(OSError):  # a directory that only others may write
+                self.loading.begin(key)
+        return value
+
+    def _count_hit(self, key: str, source: str, took_seconds: float, size_bytes: int) -> None:
         source = self.brought.pop(key, source)
         self._served[key] = source
         self._counters.count("hits_local" if source == "local" else "hits_tier")
         if source != "local":
             self._counters.hit_in(source)
-        self._counters.add("retrieval_seconds", took)
-        self._counters.add("read_bytes", len(value))
-        self._use(key, took)
-        if self._layer.now.loading:
-            with contextlib.suppress(OSError):  # a directory that only others may write
-                self.loading.begin(key)
-        return value
+        self._counters.add("retrieval_seconds", took_seconds)
+        self._counters.add("read_bytes", size_bytes)
+        self._use(key, took_seconds)
+
+    def read_proven(self, key: str) -> "tuple[bytes, int] | None":
+        """Return an entry's content and file size; None unless a checksum or a digest proves it.
+
+        Counts nothing: whoever asks for the entry reports what is wrong with it.
+        """
+        if key in self._deadly or key in self._bad:
+            return None
+        try:
+            value, status = read_entry(self.path(key))
+            decoded = open_entry(key, value, is_foreign=False)
+        except (OSError, DamagedEntryError):
+            return None
+        return (decoded.content, len(value)) if self._is_proven(key, decoded, status) else None
+
+    def serve_ahead(self, key: str, waited_seconds: float, size_bytes: int) -> None:
+        """Count a hit of an entry that was loaded before JAX asked for it."""
+        if self.tiers is not None:
+            self.tiers.used(key, is_local=True)
+        self._count_hit(key, "local", waited_seconds, size_bytes)
+        self._note()
 
     def _find(self, key: str) -> "tuple[bytes | None, str]":
         if key in self._deadly:
@@ -161,20 +190,26 @@ class Directory:
         decoded = self.decode(key, value)
         if decoded is None:
             return False
-        if decoded.sealed:
-            return True
-        digest = decoded.digest() if self._recorded(key) else ""
-        records = [r for r in self._recorded(key) if r.is_of(status)]
-        if records and max(records, key=lambda r: r.at_ns).sha256 != digest:
-            self._counters.count("rotten")
-            return False
-        if self.is_recorded(key, digest):
-            return True
+        is_proven = self._is_proven(key, decoded, status)
+        if is_proven is not None:
+            if not is_proven:
+                self._counters.count("rotten")
+            return is_proven
         if self._layer.settings["require-seal"] == "always":
             self._counters.count("unsealed")
             return False
         self._unproven.add(key)
         return True
+
+    def _is_proven(self, key: str, decoded: DecodedEntry, status: os.stat_result) -> "bool | None":
+        """Whether a checksum or a recorded digest proves an entry, or disproves it; else None."""
+        if decoded.sealed:
+            return True
+        digest = decoded.digest() if self._recorded(key) else ""
+        records = [r for r in self._recorded(key) if r.is_of(status)]
+        if records and max(records, key=lambda r: r.at_ns).sha256 != digest:
+            return False
+        return self.is_recorded(key, digest) or None
 
     def decode(self, key: str, value: bytes, *, tier: bool = False) -> "DecodedEntry | None":
         """Decode an entry once, so that JAX's decoder is given the content; None if damaged."""

@@ -77,7 +77,7 @@ def enable(
         min_compile_seconds: cache what took longer to compile; JAX's threshold is 1 s. None
             leaves it.
         settings: any other setting of the live layer: every_process, flush, ledger, local_dir,
-            max_entries, metrics, miss_budget, policy, prefetch, queue, require_seal,
+            max_entries, metrics, miss_budget, policy, prefetch, preload, queue, require_seal,
             require_signed, signing_key, single_flight, summary, timeout, unused_for.
 
     Raises:

@@ -14,6 +14,7 @@ from ..core.live_directory import live_directory
 from .adapter import Adapter, UnknownJaxError
 from .counters import Counters
 from .first_run import FirstRuns
+from .preload import Preload
 from .settings import ConfigError, ResolvedSettings, resolve
 
 if TYPE_CHECKING:
@@ -108,6 +109,7 @@ class Layer:
         self.directories: dict[str, Directory] = {}
         self.forked = False
         self.metrics: Any = None
+        self.preload = Preload(self)
         self._said: set[str] = set()
 
     def install(self) -> None:
@@ -165,6 +167,13 @@ class Layer:
             directory = self.directories[root] = Directory(self, root, cap, bucket)
         return directory
 
+    def backend_starts(self) -> None:
+        """Begin to load ahead, from the directory that JAX is going to open."""
+        try:
+            self.preload.backend_starts()
+        except Exception as error:
+            self.trouble(error)
+
     def local_path(self, url: str) -> str:
         """The local directory behind which a bucket becomes a tier, where JAX was given one."""
         return str(self.settings["local-dir"] or live_directory(url))
@@ -208,6 +217,7 @@ class Layer:
     def close(self) -> None:
         """Finish at the end of the process, within the limits that are set."""
         try:
+            self.preload.close()
             deadline = time.monotonic() + self.settings["flush"]
             self.background.finish(self.settings["flush"])
             for directory in list(self.directories.values()):
@@ -224,6 +234,7 @@ class Layer:
         self.counters.reset()
         self.background.reset()
         self.first_runs.reset()
+        self.preload.disown()
         for directory in self.directories.values():
             directory.reset()
 

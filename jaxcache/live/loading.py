@@ -9,6 +9,7 @@ import contextlib
 import os
 import re
 import threading
+from typing import NamedTuple
 
 from ..core.atomic import is_named
 from ..core.lock import try_lock
@@ -20,6 +21,8 @@ _DIRECTORY = ("live", "loading")
 _NAME = re.compile(r"\d{1,10}-[0-9a-f]{12}")
 #: The first line of each file: a file without it is not ours, and stays.
 _TITLE = "jaxcache loads"
+#: That of a file with the loads that JAX has not asked for yet.
+AHEAD = "jaxcache loads ahead"
 #: Names of the files of this process; after a fork those of the parent, too.
 _OWN: "set[str]" = set()
 
@@ -27,8 +30,9 @@ _OWN: "set[str]" = set()
 class Loading:
     """The keys that this process is loading from one directory; a forked child has its own."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, title: str = _TITLE) -> None:
         self._root = root
+        self._title = title
         self._lock = threading.Lock()
         self._keys: list[str] = []
         self._fd = -1
@@ -83,7 +87,7 @@ class Loading:
             fd = os.open(hidden, flags, 0o600, dir_fd=directory)
             try:
                 try_lock(fd)
-                os.write(fd, _TITLE.encode())
+                os.write(fd, self._title.encode())
                 _OWN.add(self._name)
                 os.replace(hidden, self._name, src_dir_fd=directory, dst_dir_fd=directory)
             except OSError:
@@ -94,18 +98,28 @@ class Loading:
         self._fd = fd
 
     def _write(self) -> None:
-        text = "\n".join((_TITLE, *self._keys)).encode()
+        text = "\n".join((self._title, *self._keys)).encode()
         os.pwrite(self._fd, text, 0)
         os.ftruncate(self._fd, len(text))
 
 
-def find_dead(root: str) -> "tuple[set[str], bool]":
-    """The keys during whose load a process died, and whether any process died; removes its files.
+class DeadLoads(NamedTuple):
+    """What processes were loading when they died."""
+
+    keys: "set[str]"
+    ahead: "set[str]"
+    """Keys that were being loaded ahead."""
+    died: bool
+    """Whether any process died."""
+
+
+def find_dead(root: str) -> DeadLoads:
+    """Return the keys during whose load a process died, and remove the files of dead processes.
 
     A file of a live process is left, also where it is of another machine whose locks are seen, and
     so is any file that :class:`Loading` has not written.
     """
-    keys: set[str] = set()
+    keys: dict[str, set[str]] = {_TITLE: set(), AHEAD: set()}
     died = False
     with contextlib.suppress(OSError), own_directory_of(root, *_DIRECTORY, make=False) as directory:
         for name in os.listdir(directory):
@@ -116,13 +130,14 @@ def find_dead(root: str) -> "tuple[set[str], bool]":
                 lines = _read_abandoned(directory, name)
                 if lines is not None:
                     os.unlink(name, dir_fd=directory)
-                    keys.update(lines)
+                    title, *dead = lines
+                    keys[title].update(dead)
                     died = True
-    return keys, died
+    return DeadLoads(keys[_TITLE], keys[AHEAD], died)
 
 
 def _read_abandoned(directory: int, name: str) -> "list[str] | None":
-    """The keys in a file of :class:`Loading` whose process has ended; None for any other file.
+    """Title and keys of a file of :class:`Loading` whose process ended; None for any other file.
 
     Raises:
         OSError: it cannot be opened, such as a link or another user's file.
@@ -132,7 +147,7 @@ def _read_abandoned(directory: int, name: str) -> "list[str] | None":
     try:
         if not try_lock(fd):
             return None
-        title, *lines = os.read(fd, _MAX_BYTES).decode("utf-8", "replace").split("\n")
+        lines = os.read(fd, _MAX_BYTES).decode("utf-8", "replace").split("\n")
     finally:
         os.close(fd)
-    return lines if title == _TITLE and all(map(is_key, lines)) else None
+    return lines if lines[0] in (_TITLE, AHEAD) and all(map(is_key, lines[1:])) else None

@@ -12,16 +12,13 @@ from ..core.configuration import find_config_files
 
 
 def initialize() -> None:
-    """Switch the layer on where the settings ask for it, and start a guard; never raises."""
+    """Do what is due when JAX starts its backends; never raises."""
     try:
         if os.environ.get("JAXCACHE_GUARD"):
             from ..injected.guard import environment
 
             environment.start()
-        if _may_be_on():
-            from .layer import start
-
-            start()
+        switch_on(backend_starts=True)
     except Exception as error:
         try:
             import sys
@@ -30,6 +27,16 @@ def initialize() -> None:
             print(f"jaxcache: live is off: {reason}", file=sys.stderr)
         except Exception:  # noqa: S110 - standard error is closed
             pass
+
+
+def switch_on(*, backend_starts: bool = False) -> None:
+    """Switch the layer on where the settings ask for it."""
+    if _may_be_on():
+        from .layer import start
+
+        layer = start()
+        if layer is not None and backend_starts:
+            layer.backend_starts()
 
 
 def _may_be_on() -> bool:

@@ -194,6 +194,7 @@ _LIVE_WORDS = {
     "died_loading": "quarantined",
     "evicted": "evicted",
     "uploaded": "uploaded",
+    "preload_used": "loaded ahead",
     "tier_errors": "tier errors",
 }
 

@@ -1,0 +1,317 @@
+"""Load executables ahead: while the program traces, one thread loads what its last run loaded.
+
+JAX traces, lowers and computes each key as ever; only the load has happened before. That is sound
+where nothing can differ: plain JAX loads an executable by its key, the compile options, the devices
+and the host callbacks, in this process. So a load is answered from here only for the same key, the
+same serialized options, the same devices of the same backend, and no callbacks. What was loaded
+with callbacks is recorded as such and never loaded ahead: the callables belong to one process.
+
+* What the thread has not begun is loaded by whoever asks for it.
+* An entry is loaded ahead only if a checksum or a recorded digest proves its content.
+* What is not asked for within a while is dropped; everything is, when JAX's caches are cleared.
+* The end of the process waits for the one load that is under way, because XLA must not be at work
+  while the interpreter ends; for no other.
+"""
+
+import contextlib
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from .last_run import MAX_LOADS, LastRun, Load, program_name, read_last_run, write_last_run
+from .load_seam import LoadSeam, UnknownLoadError, describe_devices
+from .loading import AHEAD, Loading
+
+if TYPE_CHECKING:
+    from .directory import Directory
+    from .layer import Layer
+
+#: What is dropped if nobody asked for it so long after the last load.
+_UNUSED_SECONDS = 60.0
+#: How long to wait for a backend that is being created; later the first request starts the thread.
+_BACKEND_SECONDS = 30.0
+_LOOK_SECONDS = 0.005
+#: No single load takes longer; the end of the process waits for one.
+_LAST_LOAD_SECONDS = 30.0
+#: Bytes of content that may wait for the backend, and of loaded content that may wait for requests.
+_MAX_READ_BYTES = 64 << 20
+_MAX_READY_BYTES = 512 << 20
+
+
+class _Ahead:
+    """One executable that is being loaded, or is loaded, before JAX asks for it."""
+
+    def __init__(self, backend: Any, load: Load, content: bytes, size_bytes: int) -> None:
+        self.backend = backend
+        self.load = load
+        self.content_bytes = len(content)
+        self.size_bytes = size_bytes
+        self.is_over = threading.Event()
+        self.answer: Any = None
+        """The executable and its compile seconds, as JAX expects them."""
+        self.seconds = 0.0
+
+
+class Preload:
+    """What this process loads ahead, and the record of its loads for the next."""
+
+    def __init__(self, layer: "Layer") -> None:
+        self._layer = layer
+        self._seam: Any = None
+        """A :class:`LoadSeam`; None where nothing is loaded ahead."""
+        self._is_decided = False
+        self._is_opened = False
+        self._forked = False
+        self._thread: threading.Thread | None = None
+        self._directory: Directory | None = None
+        self._program = ""
+        self._begun: set[str] = set()
+        """Keys that this thread or JAX has begun to load."""
+        self._ahead: dict[str, _Ahead] = {}
+        self._loads: dict[str, Load] = {}
+        """What JAX has asked for, in order."""
+        self._devices: list[list[Any]] = []
+        self._saved: LastRun | None = None
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        self._ended = threading.Event()
+        """Nothing more is loaded or handed out."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether to load ahead: the setting, a second core, and a JAX whose loads are known."""
+        if not self._layer.settings["preload"] or self._forked:
+            return False
+        if not self._is_decided:
+            self._is_decided = True
+            if _cores() > 1:  # with one, loading takes from tracing
+                self._seam = self._find_seam()
+        return self._seam is not None
+
+    def _find_seam(self) -> "LoadSeam | None":
+        try:
+            seam = LoadSeam()
+        except UnknownLoadError as error:
+            self._layer.say(f"live: nothing is loaded ahead: {error}")
+            return None
+        seam.call_when_cleared(self.drop)
+        return seam
+
+    def disown(self) -> None:
+        """Leave everything to the parent: a forked child has no thread and no sound client."""
+        self._forked = True
+
+    def begin(self, directory: "Directory") -> bool:
+        """Start to load from a directory, unless the thread has; whether it loads from this one."""
+        with self._lock:
+            if self._directory is None:
+                self._directory = directory
+                # Later the script has no name any more: the interpreter forgets it at its end.
+                versions = self._layer.adapter.versions
+                self._program = program_name(versions, self._seam.process_index())
+                thread = threading.Thread(
+                    target=self._run, args=(directory,), name="jaxcache-preload", daemon=True
+                )
+                with contextlib.suppress(RuntimeError):  # the interpreter is ending
+                    thread.start()
+                    self._thread = thread
+        return self._directory is directory
+
+    def cache_opened(self) -> None:
+        """Drop everything where JAX opens its cache once more, as after ``reset_cache()``."""
+        if self._is_opened:
+            self.drop()
+        self._is_opened = True
+
+    def backend_starts(self) -> None:
+        """Begin to load from the directory that JAX is going to open."""
+        if self.is_on:
+            path, max_size = self._seam.configured_directory()
+            if path and "://" not in path and os.path.isdir(path):
+                self.begin(self._layer.open(path, max_size))
+
+    # Requests ---------------------------------------------------------------------------------
+
+    def answer(self, key: str, args: "tuple[Any, ...]", kwargs: "dict[str, Any]") -> Any:
+        """Answer a load with what was loaded ahead; None where JAX is to load.
+
+        The next run is told of the load in any case.
+        """
+        if not self.is_on:
+            return None
+        request = self._seam.describe_load(key, args, kwargs)
+        if request is None:
+            return None
+        backend, load = request
+        self._note(backend, load)
+        directory = self._seam.opened_directory(backend)
+        if directory is None or not self.begin(directory):
+            self.drop()
+            return None
+        started = time.perf_counter()
+        ahead = self._take(backend, load)
+        if ahead is None:
+            return None
+        waited = time.perf_counter() - started
+        directory.serve_ahead(key, waited, ahead.size_bytes)
+        counters = self._layer.counters
+        counters.count("preload_used")
+        counters.add("preload_hidden_seconds", max(0.0, ahead.seconds - waited))
+        return ahead.answer
+
+    def _note(self, backend: Any, load: Load) -> None:
+        with self._lock:
+            if not self._devices:
+                self._devices = describe_devices(backend)
+            before = self._loads.get(load.key)
+            if before.is_plain if before is not None else len(self._loads) < MAX_LOADS:
+                self._loads[load.key] = load
+
+    def _take(self, backend: Any, load: Load) -> "_Ahead | None":
+        """Take what was loaded with the same arguments, waiting for a load that is under way."""
+        with self._lock:
+            self._begun.add(load.key)
+            ahead = self._ahead.get(load.key)
+        if ahead is None:
+            return None
+        ahead.is_over.wait()
+        with self._lock:
+            ahead = self._ahead.pop(load.key, None)
+            self._room.notify_all()
+        if ahead is None or ahead.answer is None:
+            return None
+        if not load.is_plain or ahead.load != load or ahead.backend is not backend:
+            self._layer.counters.count("preload_dropped")
+            return None
+        return ahead
+
+    # The thread -------------------------------------------------------------------------------
+
+    def _run(self, directory: "Directory") -> None:
+        marks = Loading(directory.root, AHEAD)
+        try:
+            self._load_last_run(directory, marks)
+            self._ended.wait(_UNUSED_SECONDS)
+        except Exception as error:
+            self._layer.trouble(error)
+        finally:
+            self.drop()
+            marks.close()
+            self.save()
+
+    def _load_last_run(self, directory: "Directory", marks: Loading) -> None:
+        run = read_last_run(directory.root, self._program)
+        self._saved = run
+        if run is None:
+            return
+        contents = self._read(directory, run)
+        waiting: deque[tuple[Load, bytes, int]] = deque()
+        backend = self._wait_for_backend(contents, waiting)
+        if backend is None or describe_devices(backend) != run.devices:
+            return
+        while not self._ended.is_set():
+            one = waiting.popleft() if waiting else next(contents, None)
+            if one is None or not self._load(backend, marks, *one):
+                return
+
+    def _read(self, directory: "Directory", run: LastRun) -> "Iterator[tuple[Load, bytes, int]]":
+        """Read and check the entries of the last run that may be loaded ahead, in order."""
+        for load in run.loads:
+            if load.is_plain and load.key not in self._begun:
+                proven = directory.read_proven(load.key)
+                if proven is not None:
+                    yield load, *proven
+
+    def _wait_for_backend(self, contents: "Iterator[Any]", waiting: "deque[Any]") -> Any:
+        """Wait until the backend exists, and read entries meanwhile; None where none is to come."""
+        deadline = time.monotonic() + _BACKEND_SECONDS
+        read_bytes = 0
+        while (backends := self._seam.backends()) is None:
+            one = next(contents, None) if read_bytes < _MAX_READ_BYTES else None
+            if one is not None:
+                waiting.append(one)
+                read_bytes += len(one[1])
+            elif self._ended.wait(_LOOK_SECONDS) or time.monotonic() > deadline:
+                return None
+        return backends.get("cpu")
+
+    def _load(
+        self, backend: Any, marks: Loading, load: Load, content: bytes, size_bytes: int
+    ) -> bool:
+        """Load one executable; whether to go on."""
+        ahead = _Ahead(backend, load, content, size_bytes)
+        with self._lock:
+            while not self._has_room(ahead.content_bytes) and not self._ended.is_set():
+                self._room.wait(_UNUSED_SECONDS)
+            if load.key in self._begun or self._ended.is_set():
+                return True
+            self._begun.add(load.key)
+            self._ahead[load.key] = ahead
+        try:
+            with contextlib.ExitStack() as stack:
+                try:
+                    marks.begin(load.key)
+                except OSError:  # without a mark, an entry that kills the process is not noticed
+                    return False
+                stack.callback(marks.end, load.key)
+                started = time.perf_counter()
+                ahead.answer = self._seam.load(backend, load, content)
+                ahead.seconds = time.perf_counter() - started
+        except Exception:  # JAX reports it when it asks for this entry
+            ahead.answer = None
+        finally:
+            ahead.is_over.set()
+        if ahead.answer is not None:
+            self._layer.counters.count("preloaded")
+        if self._ended.is_set():
+            self.drop()
+        return True
+
+    def _has_room(self, content_bytes: int) -> bool:
+        ready_bytes = sum(one.content_bytes for one in self._ahead.values())
+        return not ready_bytes or ready_bytes + content_bytes <= _MAX_READY_BYTES
+
+    # The end ----------------------------------------------------------------------------------
+
+    def drop(self) -> None:
+        """Drop what is ready, and load nothing more."""
+        if self._forked:
+            return
+        self._ended.set()
+        with self._lock:
+            ready = [one for one in self._ahead.values() if one.is_over.is_set()]
+            for one in ready:
+                del self._ahead[one.load.key]
+            self._room.notify_all()
+        number = sum(one.answer is not None for one in ready)
+        if number:
+            self._layer.counters.count("preload_dropped", number)
+
+    def save(self) -> None:
+        """Write the record of this run, where it differs from the last one's."""
+        with self._lock:
+            run = LastRun(self._devices, tuple(self._loads.values()))
+        if run.loads and self._directory is not None and run != self._saved:
+            with contextlib.suppress(OSError):  # a directory that only others may write
+                write_last_run(self._directory.root, self._program, run)
+                self._saved = run
+
+    def close(self) -> None:
+        """End the thread, after the load that is under way, and write the record."""
+        if self._forked:
+            return
+        self.drop()
+        if self._thread is not None:
+            self._thread.join(_LAST_LOAD_SECONDS)
+        self.save()
+
+
+def _cores() -> int:
+    """The processor cores that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # macOS
+        return os.cpu_count() or 1

@@ -1,0 +1,178 @@
+"""Executables that are loaded before JAX asks for them, inside a real JAX."""
+
+import hashlib
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from live.conftest import PROGRAM, Ran, RunLive, entries
+
+pytestmark = pytest.mark.jax
+ON = {"JAXCACHE_LIVE_PRELOAD": "1"}
+#: Starts the backend, and waits until so many executables are loaded ahead as ``WAIT`` says.
+START = """
+import os, sys, time
+import jax
+jax.devices()
+layer = sys.modules["jaxcache.live.layer"].LAYER
+end = time.monotonic() + 120
+while layer.counters["preloaded"] < int(os.environ.get("WAIT", 0)) and time.monotonic() < end:
+    time.sleep(0.01)
+"""
+
+
+@pytest.fixture
+def run_ahead(run_live: RunLive, jax_python: str) -> RunLive:
+    """Run a program that waits until so many entries are loaded ahead."""
+    script = "from jax._src import util; print(hasattr(util, 'register_cache'))"
+    done = subprocess.run([jax_python, "-c", script], capture_output=True, text=True, check=True)
+    if done.stdout.strip() == "False":
+        pytest.skip("nothing is loaded ahead before JAX 0.8")
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("nothing is loaded ahead on one core")
+
+    def run(
+        program: str = PROGRAM, *, before: str = "", wait: int = 0, **settings: str | None
+    ) -> Ran:
+        return run_live(before + START + program, WAIT=str(wait), **ON | settings)
+
+    return run
+
+
+def records(cache: Path) -> list[Path]:
+    """The records of last runs."""
+    return sorted((cache / ".jaxcache" / "live" / "starts").glob("*"))
+
+
+def loads(cache: Path) -> dict[str, bool]:
+    """The modules of the only record, and whether each was loaded without callbacks."""
+    (path,) = records(cache)
+    document = json.loads(path.read_bytes().partition(b"\n")[2])
+    return {key.rpartition("-")[0]: is_plain for key, _, _, is_plain in document["loads"]}
+
+
+#: Every way to call back into Python, and one module that does not.
+CALLBACKS = """
+import jax.numpy as jnp, numpy as np
+from jax.experimental import io_callback
+seen = []
+one = jax.ShapeDtypeStruct((), np.float32)
+
+@jax.jit
+def printed(x):
+    jax.debug.print("sum {}", x.sum())
+    return x + 1
+
+@jax.jit
+def pure(x):
+    return jax.pure_callback(lambda v: np.float32(v.sum()), one, x) * 2
+
+@jax.jit
+def io(x):
+    return io_callback(lambda v: (seen.append(float(v.sum())), np.float32(1))[1], one, x)
+
+@jax.jit
+def scanned(x):
+    def body(carry, _):
+        jax.debug.callback(lambda v: seen.append(float(v)), carry.sum())
+        return carry * 2, carry.sum()
+    return jax.lax.scan(body, x, None, length=3)[1]
+
+@jax.jit
+def mapped(x):
+    row = lambda r: jax.pure_callback(lambda v: np.float32(v[0]), one, r, vmap_method="sequential")
+    return jax.vmap(row)(x)
+
+@jax.jit
+def plain(x):
+    return jnp.sin(x) @ jnp.linalg.cholesky(x @ x.T + jnp.eye(2))
+
+x = jax.device_put(np.asarray([[0.5, 1.5], [2.5, 3.5]], np.float32))
+result = [np.asarray(f(x)).tolist() for f in (printed, pure, io, scanned, mapped, plain)]
+jax.effects_barrier()
+result.append(sorted(seen))
+"""
+CALLING = ("printed", "pure", "io", "scanned", "mapped")
+
+
+def test_what_calls_back_into_python_is_never_loaded_ahead(
+    run_ahead: RunLive, tmp_path: Path
+) -> None:
+    without = run_ahead(CALLBACKS, JAXCACHE_LIVE_PRELOAD="0")
+    assert records(tmp_path / "cache") == []
+    first = run_ahead(CALLBACKS)
+    recorded = loads(tmp_path / "cache")
+    cached = [name for name in CALLING if entries(tmp_path / "cache", name)]
+    assert recorded["jit_plain"]
+    assert not any(recorded[f"jit_{name}"] for name in cached)  # JAX before 0.11 caches none
+    ready = len(entries(tmp_path / "cache")) - len(cached)
+    ahead = run_ahead(CALLBACKS, wait=ready)
+    assert ahead["preloaded"] == ahead["preload_used"] == ready
+    assert without.result == first.result == ahead.result
+    assert without.out.splitlines()[:-1] == ahead.out.splitlines()[:-1] == ["sum 8.0"]
+    assert ahead["hits_local"] == first["hits_local"] == len(entries(tmp_path / "cache"))
+
+
+def test_a_request_with_callbacks_is_left_to_jax_whatever_the_record_says(
+    run_ahead: RunLive, tmp_path: Path
+) -> None:
+    cache = tmp_path / "cache"
+    good = run_ahead(CALLBACKS)
+    (path,) = records(cache)
+    document = json.loads(path.read_bytes().partition(b"\n")[2])
+    if not entries(cache, "pure"):
+        pytest.skip("this JAX caches no module with callbacks")
+    document["loads"] = [[*load[:3], True] for load in document["loads"]]
+    write_record(path, json.dumps(document).encode())
+    ran = run_ahead(CALLBACKS, wait=len(entries(cache)))
+    assert ran["preloaded"] == len(entries(cache))
+    assert ran["preload_used"] == len(entries(cache)) - len(CALLING)
+    assert ran.result == good.result
+
+
+def write_record(path: Path, text: bytes) -> None:
+    """Write a record as if the last run had."""
+    path.write_bytes(hashlib.sha256(text).hexdigest().encode() + b"\n" + text)
+
+
+#: Asks for one module with another compile option than the last run did.
+OTHER_OPTION = """
+from jax._src import compilation_cache as cc
+real = cc.get_executable_and_time
+def other(key, options, *rest):
+    if key.startswith("jit_first"):
+        options.profile_version = 7
+    return real(key, options, *rest)
+cc.get_executable_and_time = other
+"""
+
+
+def test_a_load_with_other_options_is_left_to_jax(run_ahead: RunLive) -> None:
+    first = run_ahead()
+    number = first["written"]
+    ran = run_ahead(OTHER_OPTION + PROGRAM, wait=number)
+    used = (ran["preloaded"], ran["preload_used"], ran["preload_dropped"])
+    assert (*used, ran["hits_local"]) == (number, number - 1, 1, number)
+    assert ran.result == first.result
+
+
+#: A JAX that gives one more argument to a load.
+NEWER = """
+import jax
+from jax._src import compilation_cache as cc
+real = cc.get_executable_and_time
+def newer(cache_key, compile_options, backend, executable_devices, *rest, memory=0):
+    return real(cache_key, compile_options, backend, executable_devices, *rest)
+cc.get_executable_and_time = newer
+"""
+
+
+def test_an_argument_that_is_not_known_switches_it_off(run_ahead: RunLive) -> None:
+    number = run_ahead()["written"]
+    ran = run_ahead(before=NEWER)
+    assert (ran["preloaded"], ran["hits_local"]) == (0, number)
+    assert "nothing is loaded ahead" in ran.err
+    assert "memory" in ran.err
