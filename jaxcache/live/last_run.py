@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import sys
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ _MAX_FILE_BYTES = 4 << 20
 #: Programs that one cache directory remembers.
 _MAX_PROGRAMS = 128
 _CPUINFO_BYTES = 4096
+_NAME = re.compile("[0-9a-f]{16}")
 
 
 class Load(NamedTuple):
@@ -117,7 +119,7 @@ def write_last_run(root: str, program: str, run: LastRun) -> None:
     with own_directory_of(root, *_DIRECTORY) as directory:
         with new_file(directory, [data], mode=0o600, durable=False) as (temp, _):
             os.replace(temp, program, src_dir_fd=directory, dst_dir_fd=directory)
-        names = os.listdir(directory)
+        names = _records(directory)
         if len(names) > _MAX_PROGRAMS:
             oldest = min(names, key=lambda n: os.stat(n, dir_fd=directory).st_mtime_ns)
             os.unlink(oldest, dir_fd=directory)
@@ -130,7 +132,12 @@ def forget_runs_with(root: str, keys: "set[str]") -> None:
         OSError: the directory cannot be read or changed.
     """
     with own_directory_of(root, *_DIRECTORY, make=False) as directory:
-        for name in os.listdir(directory):
-            data, status = read_entry(name, _MAX_FILE_BYTES, directory=directory)
-            if status.st_uid == os.geteuid() and any(key.encode() in data for key in keys):
-                os.unlink(name, dir_fd=directory)
+        for name in _records(directory):
+            with contextlib.suppress(OSError):  # another user's
+                data, status = read_entry(name, _MAX_FILE_BYTES, directory=directory)
+                if status.st_uid == os.geteuid() and any(key.encode() in data for key in keys):
+                    os.unlink(name, dir_fd=directory)
+
+
+def _records(directory: int) -> "list[str]":
+    return [name for name in os.listdir(directory) if _NAME.fullmatch(name)]

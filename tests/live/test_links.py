@@ -11,6 +11,13 @@ from jaxcache.live.counters import Counters
 from jaxcache.live.evictor import Evictor
 from jaxcache.live.files import quarantine_entry
 from jaxcache.live.leases import Leases
+from jaxcache.live.last_run import (
+    LastRun,
+    Load,
+    forget_runs_with,
+    read_last_run,
+    write_last_run,
+)
 from jaxcache.live.loading import Loading, find_dead
 from jaxcache.live.stores import DirectoryStore
 from jaxcache.live.uses import UseLog
@@ -26,6 +33,7 @@ LINKS = [
     ".jaxcache/live/totals",
     ".jaxcache/live/totals.lock",
     ".jaxcache/live/sweep",
+    ".jaxcache/live/starts",
     ".jaxcache/ledger",
     ".jaxcache/quarantine",
 ]
@@ -70,6 +78,9 @@ def use_everything(root: str) -> None:
         lambda: find_dead(root),
         load,
         log,
+        lambda: write_last_run(root, "0" * 16, LastRun([], (Load(KEY, b"", (0,), True),))),
+        lambda: read_last_run(root, "0" * 16),
+        lambda: forget_runs_with(root, {KEY}),
         lambda: Counters().save_totals(root),
         lambda: Leases(root, 1.0, Counters())._try(KEY),
         lambda: quarantine_entry(root, KEY),
@@ -118,7 +129,7 @@ def test_foreign_files_among_those_of_loads_stay(tmp_path: Path) -> None:
     names = ("notes", "12-0123456789ab", "x-0123456789ab", ".bashrc")
     for name in names:
         (directory / name).write_text("precious\nfile\n")
-    assert find_dead(str(tmp_path)) == (set(), False)
+    assert find_dead(str(tmp_path)) == (set(), set(), False)
     assert sorted(p.name for p in directory.iterdir()) == sorted(names)
 
 
