@@ -10,7 +10,6 @@ from conftest import GiveAway
 from jaxcache.live.counters import Counters
 from jaxcache.live.evictor import Evictor
 from jaxcache.live.files import quarantine_entry
-from jaxcache.live.leases import Leases
 from jaxcache.live.last_run import (
     LastRun,
     Load,
@@ -18,6 +17,7 @@ from jaxcache.live.last_run import (
     read_last_run,
     write_last_run,
 )
+from jaxcache.live.leases import Leases
 from jaxcache.live.loading import Loading, find_dead
 from jaxcache.live.stores import DirectoryStore
 from jaxcache.live.uses import UseLog
