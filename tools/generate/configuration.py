@@ -34,6 +34,7 @@ LIVE_TEXTS = {
     "flush": "How long the end of the process waits for uploads.",
     "queue": "Number of uploads that may wait in memory; the others wait as files.",
     "prefetch": "Fetch the entries of the last run as soon as JAX opens the cache.",
+    "preload": "Load the executables of the last run while this one traces (JAX 0.8 or later, on CPU, two cores).",
     "require-signed": "Accept entries of tiers only with a signature of a trusted key.",
     "signing-key": "Private key that signs uploads.",
     "single-flight": "How long processes that miss the same key wait for the one that compiles it; 0: they do not wait.",
