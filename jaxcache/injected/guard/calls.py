@@ -5,32 +5,40 @@ its arguments, and its ``from_hlo`` what a module was lowered from, where nothin
 (``.lower().compile()``, a half of ``grad``).
 """
 
+import contextlib
 import os
-import reprlib
 import sys
-import weakref
+import threading
 from collections import defaultdict, deque
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from .jax_functions import JaxFunctions
 
 #: Compiles of one function that are kept for comparison.
-_KEPT = 16
-_TEXT_CHARACTERS = 200
+_KEPT = 64
+_TEXT_CHARACTERS = 20_000
+_SHOWN_CHARACTERS = 80
 _SHARDING = "sharding of "
-_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_STRUCTURE = "structure of "
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+_BETWEEN = (contextlib.__file__, threading.__file__)
 
 
-class Value(NamedTuple):
-    """One argument, or one leaf of it."""
+@dataclass(frozen=True)
+class Value:
+    """One argument, one leaf of it, or its structure."""
 
     kind: str
-    """``array``, ``static``, ``sharding`` or ``empty`` (a pytree without leaves)."""
-    text: str
+    """``array``, ``static``, ``sharding``, ``structure`` or ``empty`` (a pytree without leaves)."""
+    text: str = field(compare=False)
     shape: "tuple[Any, ...]" = ()
     dtype: str = ""
     weak_type: bool = False
+    digest: int = 0
+    """What else tells it from another: of its text, or of the object itself."""
 
 
 class ArgumentChange(NamedTuple):
@@ -50,25 +58,34 @@ class ArgumentChange(NamedTuple):
 class EarlierCompile(NamedTuple):
     """An earlier compile of one place of the source."""
 
-    function: Any
-    """A weak reference; None where it is not known."""
     values: "Mapping[str, Value]"
     configuration: "tuple[Any, ...] | None"
 
 
-def new_history() -> "defaultdict[str, deque[EarlierCompile]]":
-    """Return an empty history: the newest few compiles by the place of their function."""
+class History:
+    """The newest compiles of each function, and of each place of the source."""
+
+    def __init__(self, seams: JaxFunctions) -> None:
+        """Begin with what JAX traced before anybody watched."""
+        self.by_place: defaultdict[str, deque[EarlierCompile]] = _newest()
+        #: A function that has died was made for one call.
+        self.by_function: WeakKeyDictionary[Any, deque[EarlierCompile]] = WeakKeyDictionary()
+        for reference, info, signature, avals, context in seams.history():
+            with contextlib.suppress(Exception):  # one call that cannot be compared with
+                function = reference()
+                values = _values_of_key(seams, info, signature, avals)
+                compiled = EarlierCompile(values, tuple(context))
+                self.add(_source(info, function), function, compiled)
+
+    def add(self, place: str, function: Any, compiled: EarlierCompile) -> None:
+        """Keep a compile; the function is None where it is not known."""
+        self.by_place[place].append(compiled)
+        if function is not None:
+            self.by_function.setdefault(function, deque(maxlen=_KEPT)).append(compiled)
+
+
+def _newest() -> "defaultdict[str, deque[EarlierCompile]]":
     return defaultdict(lambda: deque(maxlen=_KEPT))
-
-
-def read_history(seams: JaxFunctions, history: "defaultdict[str, deque[EarlierCompile]]") -> None:
-    """Add what JAX traced before anybody watched."""
-    for reference, info, signature, avals, context in seams.history():
-        try:
-            values = _values_of_key(seams, info, signature, avals)
-        except Exception:  # noqa: S112 - one call that cannot be compared with
-            continue
-        history[str(info.fun_sourceinfo)].append(EarlierCompile(reference, values, tuple(context)))
 
 
 class PendingCall:
@@ -81,16 +98,20 @@ class PendingCall:
         self.caller_file: str | None = None
         self.caller_line: int | None = None
         frames = self._walk()
-        function, info, args, kwargs = traced or frames.get("cache_miss") or (None, None, (), {})
-        self.function_object = function
-        if function is not None:
-            source = str(info.fun_sourceinfo or "")
-            self.values = _values_of_call(seams, info, args, kwargs or {})
-        else:
-            source, self.values = self._read_lowered(frames.get("from_hlo", {}))
-        self.values |= _shardings(frames.get("from_hlo", {}))
-        self.origin = source
-        self.function, _, self.place = source.partition(" at ")
+        call = traced or frames.get("cache_miss") or (None, None, (), {})
+        self.function_object, info, args, kwargs = call
+        self.values: dict[str, Value] = {}
+        lowered = frames.get("from_hlo", {})
+        debug = getattr(lowered.get("all_args_info"), "debug_info", None)
+        with contextlib.suppress(Exception):  # a call that cannot be described is met all the same
+            if info is None:
+                self._read_lowered(lowered, debug)
+            else:
+                self.values = _values_of_call(seams, info, args, kwargs or {})
+            self.values |= _shardings(lowered, debug)
+        lowered_source = getattr(debug, "func_src_info", None) or lowered.get("name") or ""
+        self.origin = str(lowered_source) if info is None else _source(info, self.function_object)
+        self.function, _, self.place = self.origin.partition(" at ")
         file, _, line = self.place.rpartition(":")
         self.file = file or self.caller_file
         self.line = int(line) if line.isdigit() else self.caller_line
@@ -127,56 +148,43 @@ class PendingCall:
             self.refusable.append((None, None))
         return leaves
 
-    def _read_lowered(self, lowered: "Mapping[str, Any]") -> "tuple[str, dict[str, Value]]":
-        """Source and arguments of a module that was lowered without a call."""
-        arguments = lowered.get("all_args_info")
-        debug = getattr(arguments, "debug_info", None)
-        names = getattr(debug, "arg_names", None) or ()
-        avals = getattr(arguments, "in_avals", None) or ()
-        values = {
-            str(name): _value(self._seams, aval) for name, aval in zip(names, avals, strict=False)
-        }
-        return str(getattr(debug, "func_src_info", None) or lowered.get("name") or ""), values
+    def _read_lowered(self, lowered: "Mapping[str, Any]", debug: Any) -> None:
+        """Read the arguments of a module that was lowered without a call."""
+        avals = getattr(lowered.get("all_args_info"), "in_avals", None) or ()
+        for name, aval in zip(getattr(debug, "arg_names", None) or (), avals, strict=False):
+            self.values[str(name)] = _value(self._seams, aval)
 
-    @property
-    def compiled(self) -> EarlierCompile:
-        """This call as the history keeps it."""
-        function = self.function_object
-        return EarlierCompile(
-            weakref.ref(function) if function else None, self.values, self.configuration
-        )
+    def record(self, history: History) -> None:
+        """Keep this call, which JAX has compiled or loaded."""
+        compiled = EarlierCompile(self.values, self.configuration)
+        history.add(self.origin, self.function_object, compiled)
 
-    def compare(
-        self, history: "Mapping[str, deque[EarlierCompile]]"
-    ) -> "tuple[str, tuple[ArgumentChange, ...]]":
+    def compare(self, history: History) -> "tuple[str, tuple[ArgumentChange, ...]]":
         """Return the reason for this compile, and the differences from the nearest earlier one."""
-        earlier = history.get(self.origin) or ()
+        earlier = history.by_place.get(self.origin)
         if self.is_eager:
             return "eager-operation", ()
         if not earlier:
             return "not-cached-before", ()
-        mine = [
-            c
-            for c in earlier
-            if self.function_object is None
-            or (c.function is not None and c.function() is self.function_object)
-        ]
-        if not mine:
+        if self.function_object is not None:
+            earlier = history.by_function.get(self.function_object)
+        if not earlier:
             return "new-function", ()
-        differences = (self._differences(c) for c in mine)
-        changes = min(differences, key=_distance)
+        changes = min((self._differences(each) for each in earlier), key=_distance)
         return (changes[0].cause if changes else "unknown"), changes
 
     def _differences(self, earlier: EarlierCompile) -> "tuple[ArgumentChange, ...]":
-        changes = []
-        for name in {**earlier.values, **self.values}:
+        changes: list[ArgumentChange] = []
+        names = {**earlier.values, **self.values}
+        for name in sorted(names, key=lambda name: name.startswith(_STRUCTURE)):
             before = earlier.values.get(name)
             now = self.values.get(name)
-            if name.startswith(_SHARDING) and (before is None or now is None):
-                continue  # known only of compiles that were watched
-            if before != now:
-                texts = (before and before.text, now and now.text)
-                changes.append(ArgumentChange(name, _cause(before, now), *texts))
+            if before == now or (name.startswith(_SHARDING) and None in (before, now)):
+                continue  # shardings are known only of compiles that were watched
+            leaves = tuple(name.removeprefix(_STRUCTURE) + mark for mark in ("", "[", "."))
+            if name.startswith(_STRUCTURE) and any(c.name.startswith(leaves) for c in changes):
+                continue  # its leaves tell
+            changes.append(ArgumentChange(name, _cause(before, now), *_texts(before, now)))
         return tuple(changes) or self._changed_settings(earlier.configuration)
 
     def _changed_settings(self, earlier: "tuple[Any, ...] | None") -> "tuple[ArgumentChange, ...]":
@@ -185,7 +193,7 @@ class PendingCall:
             return ()
         names = self._seams.setting_names(len(mine))
         return tuple(
-            ArgumentChange(name or "a setting of JAX", "config", _short(before), _short(now))
+            ArgumentChange(name or "a setting of JAX", "config", _text(before), _text(now))
             for name, before, now in zip(names, earlier, mine, strict=True)
             if before is not now and before != now
         )
@@ -203,41 +211,82 @@ def _distance(changes: "tuple[ArgumentChange, ...]") -> "tuple[int, int]":
 
 
 def _is_users(path: str) -> bool:
-    is_ours = path.startswith(_HERE) or "jaxcache" + os.sep in path
-    return not (is_ours or path.startswith("<") or path.endswith(("contextlib.py", "threading.py")))
+    return not (path.startswith(("<frozen ", _PACKAGE)) or path in _BETWEEN)
 
 
 def _cause(before: "Value | None", now: "Value | None") -> str:
     """The name that ``explain`` has for a difference."""
     if "static" in (before and before.kind, now and now.kind):
         return "static-argument"
-    if before is None or now is None or before.kind != now.kind:
+    if before is None or now is None or before.kind != now.kind or now.kind == "structure":
         return "argument-structure"
     if now.kind == "sharding":
         return "argument-sharding"
     if before.shape != now.shape:
         return "argument-shape"
-    return "argument-dtype" if before.dtype != now.dtype else "argument-weak-type"
+    if before.dtype != now.dtype:
+        return "argument-dtype"
+    if before.weak_type != now.weak_type:
+        return "argument-weak-type"
+    return "argument-sharding"  # in its type, where the axes of its mesh are explicit
+
+
+def _texts(before: "Value | None", now: "Value | None") -> "tuple[str | None, str | None]":
+    """Return both texts, from shortly before where long ones differ."""
+    texts = [value.text for value in (before, now) if value]
+    start = 0
+    if len(texts) == 2 and max(map(len, texts)) > _SHOWN_CHARACTERS:
+        pairs = enumerate(zip(*texts, strict=False))
+        common = next((n for n, (one, other) in pairs if one != other), min(map(len, texts)))
+        start = max(0, common - _SHOWN_CHARACTERS // 2)
+    before_text = None if before is None else _cut(before, start)
+    return before_text, None if now is None else _cut(now, start)
+
+
+def _cut(value: Value, start: int) -> str:
+    text = value.text[start : start + _SHOWN_CHARACTERS]
+    more = len(value.text) > start + len(text)
+    return f"{'...' * (start > 0)}{text}{'...' * more}"
+
+
+def _source(info: Any, function: Any) -> str:
+    """Name the function and its place: ``step at /srv/train.py:12``, or the type of an object."""
+    source = str(info.fun_sourceinfo or "")
+    return source if " at " in source else type(function).__qualname__
+
+
+def _argument_names(info: Any, count: int) -> "list[str]":
+    """Name the first positional arguments as JAX does: ``x``, ``rest[0]``."""
+    parameters = info.fun_signature.parameters.values() if info.fun_signature else ()
+    rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "args")
+    names = [p.name for p in parameters if p.kind < p.VAR_POSITIONAL]
+    return [*names, *(f"{rest}[{n}]" for n in range(count - len(names)))]
+
+
+def _static_positions(info: Any, count: int) -> "set[int]":
+    """Which positional arguments are static; JAX may count from the last one."""
+    return {n % count for n in info.static_argnums if -count <= n < count}
 
 
 def _values_of_call(
     seams: JaxFunctions, info: Any, args: "tuple[Any, ...]", kwargs: "Mapping[str, Any]"
 ) -> "dict[str, Value]":
     """Describe the arguments of a call, one value for each leaf."""
-    names = list(info.fun_signature.parameters) if info.fun_signature else []
+    names = _argument_names(info, len(args))
+    positions = _static_positions(info, len(args))
+    static = {names[n] for n in positions} | set(info.static_argnames)
     values: dict[str, Value] = {}
-    named = [
-        (n, names[n] if n < len(names) else f"args[{n}]", value) for n, value in enumerate(args)
-    ]
-    for position, name, value in [*named, *((None, n, value) for n, value in kwargs.items())]:
-        if position in info.static_argnums or name in info.static_argnames:
-            values[name] = Value("static", _short(value))
+    for name, value in {**dict(zip(names, args, strict=False)), **kwargs}.items():
+        if name in static:
+            values[name] = _object("static", value)
             continue
-        leaves = seams.leaves(value)
+        leaves, structure = seams.leaves(value)
         for path, leaf in leaves:
             values[name + path] = _value(seams, leaf)
         if not leaves:
             values[name] = Value("empty", "no arrays")
+        elif structure.num_nodes > 1:
+            values[f"{_STRUCTURE}{name}"] = _object("structure", structure)
     return values
 
 
@@ -253,7 +302,7 @@ def _values_of_key(
     static_names = list(signature.static_arg_names)
     kwargs |= zip(static_names, static[len(static) - len(static_names) :], strict=True)
     count = len(dynamic) + len(static) - len(kwargs)
-    positions = {n % count for n in info.static_argnums if -count <= n < count}
+    positions = _static_positions(info, count)
     arguments = iter(dynamic)
     statics = iter(static)
     args = [next(statics if n in positions else arguments) for n in range(count)]
@@ -265,29 +314,32 @@ def _value(seams: JaxFunctions, leaf: Any) -> Value:
         aval = seams.abstract(leaf)
         weak = bool(getattr(aval, "weak_type", False))
         text = f"{aval.str_short()}{' (weak type)' if weak else ''}"
-        return Value("array", text, tuple(aval.shape), str(aval.dtype), weak)
+        return Value("array", text, tuple(aval.shape), str(aval.dtype), weak, hash(text))
     except Exception:  # a token, or an object that JAX refuses by itself
         return Value("array", type(leaf).__name__)
 
 
-def _shardings(lowered: "Mapping[str, Any]") -> "dict[str, Value]":
+def _shardings(lowered: "Mapping[str, Any]", debug: Any) -> "dict[str, Value]":
     """The sharding of each argument that the module kept; known while JAX compiles."""
-    debug = getattr(lowered.get("all_args_info"), "debug_info", None)
-    names = getattr(debug, "arg_names", None) or ()
     kept = lowered.get("kept_var_idx")
-    if not names or kept is None:
+    if kept is None:
         return {}
-    kept_names = [name for n, name in enumerate(names) if n in kept]
-    shardings = lowered.get("in_shardings") or ()
-    return {
-        f"{_SHARDING}{name}": Value("sharding", _short(sharding))
-        for name, sharding in zip(kept_names, shardings, strict=False)
-    }
+    names = enumerate(getattr(debug, "arg_names", None) or ())
+    kept_names = [f"{_SHARDING}{name}" for n, name in names if n in kept]
+    shardings = (_object("sharding", s) for s in lowered.get("in_shardings") or ())
+    return dict(zip(kept_names, shardings, strict=False))
 
 
-def _short(value: Any) -> str:
-    """A value as short text; a ``repr`` of the user's may fail."""
+def _object(kind: str, value: Any) -> Value:
+    """A value that is compared as a whole. A text with an address tells nothing of equal ones."""
+    text = _text(value)
+    has_address = kind == "static" and " at 0x" in text
+    return Value(kind, text, digest=hash((hash(value), "" if has_address else text)))
+
+
+def _text(value: Any) -> str:
+    """A value as text; a ``repr`` of the user's may fail."""
     try:
-        return reprlib.repr(value)[:_TEXT_CHARACTERS]
+        return repr(value)[:_TEXT_CHARACTERS]
     except Exception:
         return f"<{type(value).__name__}>"

@@ -8,12 +8,11 @@ import inspect
 import sys
 import threading
 import warnings
-import weakref
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from .calls import ArgumentChange, EarlierCompile, PendingCall, new_history, read_history
+from .calls import ArgumentChange, History, PendingCall
 from .jax_functions import JaxFunctions
 
 #: The steps of JAX that each ``on`` refuses. A trace leads to a load or a compile, and what is
@@ -25,8 +24,8 @@ _KEPT_REFUSALS = 100
 _REASONS = {
     "not-cached-before": "this function was not compiled before",
     "new-function": (
-        "another function of this line was compiled before: it is made at each call (a lambda, or "
-        "jax.jit inside a function)"
+        "another function object of this line was compiled before (a lambda, or jax.jit inside a "
+        "function, makes one at each call)"
     ),
     "unknown": (
         "it was compiled for such arguments before: commitment to a device or a transformation "
@@ -42,7 +41,9 @@ _REASONS = {
 class UnexpectedCompile:
     """A trace, load or compile that a guard did not expect."""
 
-    def __init__(self, step: str, module: "str | None", call: PendingCall, history: Any) -> None:
+    def __init__(
+        self, step: str, module: "str | None", call: PendingCall, history: History
+    ) -> None:
         self.step = step
         """What JAX was about to do: ``trace``, ``load`` or ``compile``."""
         self.module = module
@@ -93,8 +94,6 @@ class UnexpectedCompileError(RuntimeError):
 
     def __init__(self, compile: UnexpectedCompile) -> None:  # noqa: A002 - the field's name
         super().__init__(str(compile))
-        #: The listener counts such a request as ``refused``, with this detail.
-        self.jaxcache_refused = compile.why
         self.compile = compile
         self.module = compile.module
         self.function = compile.function
@@ -102,6 +101,9 @@ class UnexpectedCompileError(RuntimeError):
         self.line = compile.line
         self.changed = compile.changed
         self.reason = compile.reason
+
+    def __reduce__(self) -> "tuple[Any, ...]":
+        return type(self), (self.compile,)
 
 
 Action = Callable[[UnexpectedCompile], Any]
@@ -150,13 +152,23 @@ class CompileGuard(contextlib.ContextDecorator):
         watch_jax().seams.restore()
         if self.threads == "this":
             guards = list(_guards_here.get())
-            guards.remove(self)
+            if self in guards:  # not where it was put up in another context
+                guards.remove(self)
             _guards_here.set(tuple(guards))
         else:
             _guards_everywhere.remove(self)
 
     def __call__(self, function: _F) -> _F:
-        """Guard each call of a function; of an ``async def``, until its coroutine ends."""
+        """Guard each call of a function; of an ``async def``, until its coroutine ends.
+
+        Raises:
+            TypeError: a generator function, whose code runs after the call.
+        """
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(
+                "guard() must decorate a function that is no generator: its code runs after the "
+                "call, between steps of its caller; put `with guard():` into the caller"
+            )
         if not (inspect.iscoroutinefunction(function) or asyncio.iscoroutinefunction(function)):
             return super().__call__(function)
 
@@ -188,7 +200,8 @@ class CompileGuard(contextlib.ContextDecorator):
         if self.action == "raise":
             raise UnexpectedCompileError(refused)
         if self.action == "warn":
-            warnings.warn(f"jaxcache: {refused}", stacklevel=2)
+            place = (refused.caller_file or __file__, refused.caller_line or 0)
+            warnings.warn_explicit(f"jaxcache: {refused}", UserWarning, *place, registry=_warned)
         elif callable(self.action):
             self.action(refused)
 
@@ -231,6 +244,8 @@ _guards_here: "contextvars.ContextVar[tuple[CompileGuard, ...]]" = contextvars.C
 )
 _guards_everywhere: "list[CompileGuard]" = []
 _lock = threading.Lock()
+#: Which warnings were shown, as :mod:`warnings` keeps it.
+_warned: "dict[Any, Any]" = {}
 _watcher: "_Watcher | None" = None
 
 
@@ -241,8 +256,8 @@ class _Watcher:
         import jax
 
         self.seams = JaxFunctions(jax)
-        self.history: defaultdict[str, deque[EarlierCompile]] = new_history()
-        read_history(self.seams, self.history)
+        self.history = History(self.seams)
+        self._local = threading.local()
         self._printed: set[str] = set()
         self.seams.install(self._check, self._record)
 
@@ -258,26 +273,28 @@ class _Watcher:
             for guard in (*reversed(_guards_here.get()), *_guards_everywhere)
             if step in _REFUSED[guard.on]
         ]
-        if not guards:
-            return
+        if not guards or getattr(self._local, "is_acting", False):
+            return  # what an action itself compiles is allowed
         call = PendingCall(self.seams, traced)
         refused = UnexpectedCompile(step, _module_name(module), call, self.history)
+        self._local.is_acting = True
         try:
             for each in guards:
                 each.meet(refused)
         except BaseException as error:
-            for function, info in call.refusable:
-                self.seams.remember_refused(function, info)
-            with contextlib.suppress(TypeError):
-                weakref.finalize(error, self.seams.restore)  # by then it has left JAX
+            self.seams.remember_refused(call.refusable, error)
+            with contextlib.suppress(Exception):
+                # The listener counts such a request as ``refused``, with this detail.
+                error.jaxcache_refused = refused.why  # type: ignore[attr-defined]
             if step == "load":
                 _report_refused(module, error)
             raise
+        finally:
+            self._local.is_acting = False
 
     def _record(self, module: Any) -> None:  # noqa: ARG002 - the call's frames have it all
         with contextlib.suppress(Exception):
-            call = PendingCall(self.seams)
-            self.history[call.origin].append(call.compiled)
+            PendingCall(self.seams).record(self.history)
 
 
 def watch_jax() -> _Watcher:

@@ -19,6 +19,7 @@ without a compile. Below 0.6 the exception also stays in JAX's compile cache as 
 result, so that every later call compiles: there nothing is raised.
 """
 
+import contextlib
 import functools
 import inspect
 import os
@@ -75,7 +76,7 @@ class JaxFunctions:
         self.directory = os.path.dirname(os.path.abspath(jax.__file__)) + os.sep
         self._tree = jax.tree_util
         self._local = threading.local()
-        self._refused: deque[tuple[Any, Any]] = deque()
+        self._refused: deque[list[tuple[Any, Any]]] = deque()
         here = os.path.dirname(os.path.abspath(__file__))
         for name in os.listdir(here):  # JAX leaves our frames out of tracebacks
             if name.endswith(".py"):
@@ -161,10 +162,10 @@ class JaxFunctions:
         is_abstract = isinstance(value, self._abstract_value)
         return value if is_abstract or self._abstractify is None else self._abstractify(value)
 
-    def leaves(self, value: Any) -> "list[tuple[str, Any]]":
-        """The leaves of a pytree, each with its path as text."""
-        flat = self._tree.tree_flatten_with_path(value)[0]
-        return [(self._tree.keystr(path), leaf) for path, leaf in flat]
+    def leaves(self, value: Any) -> "tuple[list[tuple[str, Any]], Any]":
+        """The leaves of a pytree, each with its path as text, and its structure."""
+        leaves, structure = self._tree.tree_flatten_with_path(value)
+        return [(self._tree.keystr(path), leaf) for path, leaf in leaves], structure
 
     def unflatten(self, treedef: Any, avals: "Iterator[Any]") -> Any:
         """A pytree with the next avals as its leaves."""
@@ -173,9 +174,16 @@ class JaxFunctions:
 
     # The fast path ----------------------------------------------------------------------------
 
-    def remember_refused(self, function: Any, info: Any) -> None:
-        """Note a call whose fast path an exception takes away; None is one of grad's halves."""
-        self._refused.append((None if function is None else weakref.ref(function), info))
+    def remember_refused(self, calls: "list[tuple[Any, Any]]", error: BaseException) -> None:
+        """Note calls whose fast path an exception takes away; None is one of grad's halves.
+
+        They are restored when the error is gone, because by then it has left JAX, and before that
+        where a guard ends.
+        """
+        refused = [(f if f is None else weakref.ref(f), info) for f, info in calls]
+        self._refused.append(refused)
+        with contextlib.suppress(TypeError):  # an exception of Python's own
+            weakref.finalize(error, self._restore, refused)
 
     def restore(self) -> None:
         """Give refused calls their C++ fast path back, once the exception has left JAX.
@@ -183,7 +191,10 @@ class JaxFunctions:
         Nothing is compiled. The other signatures of such a function dispatch once in Python.
         """
         while self._refused:
-            reference, info = self._refused.pop()
+            self._restore(self._refused.pop())
+
+    def _restore(self, refused: "list[tuple[Any, Any]]") -> None:
+        for reference, info in refused:
             if reference is None:
                 self._jaxpr_functions.cache_clear()
             elif (function := reference()) is not None:
