@@ -20,7 +20,7 @@ from unittest import mock
 from jaxcache.cache.bundle.compat import Host
 from jaxcache.cli import main, metering, terminal
 from jaxcache.cli.terminal import Color
-from jaxcache.warm import query
+from jaxcache.warm.child import query
 
 #: Handlers that a command may change.
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE)

@@ -209,7 +209,7 @@ class Cache(MovingMethods, CompilingMethods):
                 because more need a main module that can be imported.
         """
         from jaxcache.cache.verify.run_checks import verify
-        from jaxcache.warm.loading import make_loader
+        from jaxcache.warm.child.loading import make_loader
 
         chosen = VerifyOptions.choose(options, keys=keys, **keywords)
         chosen = chosen.replace(jobs=chosen.jobs or self.workers)

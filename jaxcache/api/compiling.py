@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     )
     from jaxcache.options.run import RunOptions
     from jaxcache.warm.compiling.report import CompileReport
-    from jaxcache.warm.report import Report
+    from jaxcache.warm.report.report import Report
 
 
 RunOptionsT = TypeVar("RunOptionsT", bound="RunOptions")
@@ -38,7 +38,7 @@ class CompilingMethods(Handle):
     ) -> "Report":
         """Run a script with this cache on, and account for every compile.
 
-        On a cache of torch it returns a :class:`jaxcache.warm.torch_report.TorchReport`.
+        On a cache of torch it returns a :class:`jaxcache.warm.report.torch.TorchReport`.
 
         >>> report = cache.warm("train.py")
         >>> report.script_exit_code
@@ -177,7 +177,7 @@ class CompilingMethods(Handle):
         """
         from jaxcache.cache.doctor.run_checks import diagnose
         from jaxcache.options.query import DoctorOptions
-        from jaxcache.warm.query import query_settings
+        from jaxcache.warm.child.query import query_settings
 
         chosen = DoctorOptions.read(**keywords)
         if self.layout.diagnose is not None:

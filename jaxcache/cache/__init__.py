@@ -1,0 +1,1 @@
+"""Operations over many entries of one cache, or between two."""

@@ -162,7 +162,7 @@ def probing_host(
     Raises:
         NoJaxError: of the answer, too.
     """
-    from jaxcache.warm.query import has_jax, probing
+    from jaxcache.warm.child.query import has_jax, probing
 
     if not has_jax(python) and not required:
         yield lambda: None

@@ -57,7 +57,7 @@ def command(
     from jaxcache.render.doctor import doctor_view
     from jaxcache.store import open_store
     from jaxcache.warm.advice import advise
-    from jaxcache.warm.query import query_settings
+    from jaxcache.warm.child.query import query_settings
     from jaxcache.warm.where import find_where
 
     uses: tuple[Use, ...] = ()

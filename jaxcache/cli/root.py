@@ -80,7 +80,7 @@ def diagnose_root(root: Cache, options: DoctorOptions, form: Format, *, dry_run:
     from jaxcache.cache.root import find_unused, find_used_as_cache
     from jaxcache.cli.output import emit
     from jaxcache.render.root import diagnosis_of_root_view
-    from jaxcache.warm.query import query_settings
+    from jaxcache.warm.child.query import query_settings
 
     interpreter, settings, no_jax = query_settings(options.python, os.environ)
     diagnoses = {}

@@ -13,13 +13,13 @@ from jaxcache.errors import ExitCode, UsageError
 from jaxcache.options import CacheLocation
 from jaxcache.options.run import Assertions, CallOptions, ReportOptions, RunOptions
 from jaxcache.store.location import absolute_location
-from jaxcache.warm import unobserved
 from jaxcache.warm.programs import WarmProgram, names_function, read_call, read_programs
+from jaxcache.warm.report import unobserved
 
 if TYPE_CHECKING:
     from jaxcache.layouts.base import Layout
-    from jaxcache.warm.report import Report
-    from jaxcache.warm.torch_report import TorchReport
+    from jaxcache.warm.report.report import Report
+    from jaxcache.warm.report.torch import TorchReport
 
 RunOptionsT = TypeVar("RunOptionsT", bound=RunOptions)
 #: What a shell adds to the number of the signal that ended a program.

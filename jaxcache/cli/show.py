@@ -95,7 +95,7 @@ def command(
     if payload is not None:
         write_file(payload, show.payload_chunks(store, name))
     elif hlo:
-        from jaxcache.warm.query import hlo_text
+        from jaxcache.warm.child.query import hlo_text
 
         typer.echo(hlo_text(show.read_hlo(store, name), python=python), nl=False)
     elif split_name(name)[0] is FileKind.KERNEL_CACHE:

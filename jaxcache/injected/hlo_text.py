@@ -1,4 +1,4 @@
-"""Print a serialized HLO module as text, with jaxlib alone, for :mod:`jaxcache.warm.query`."""
+"""Print a serialized HLO module as text, with jaxlib alone, for ``warm/child/query.py``."""
 
 import sys
 from typing import Any

@@ -32,7 +32,7 @@ _GUARD = "JAXCACHE_GUARD"
 HERE = os.path.dirname(os.path.abspath(__file__))
 #: Under which name whoever was first is found by the other.
 _NAME = "_jaxcache_hook"
-#: What is added to the address of the events: ``warm/unobserved.py`` listens there.
+#: What is added to the address of the events: ``warm/report/unobserved.py`` listens there.
 _SUFFIX = ".alive"
 #: The descriptor and the inode of the connection there; None before it is opened.
 _presence: tuple[int, int] | None = None

@@ -1,4 +1,4 @@
-"""Compile one trivial program and describe this jax, for :mod:`jaxcache.warm.query`.
+"""Compile one trivial program and describe this jax, for :mod:`jaxcache.warm.child.query`.
 
 The parent names a fresh cache directory in the environment and reads the entry that appears there.
 """

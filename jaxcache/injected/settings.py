@@ -1,4 +1,4 @@
-"""Describe what jax in this Python would do with its cache, for :mod:`jaxcache.warm.query`.
+"""Describe what jax in this Python would do with its cache, for :mod:`jaxcache.warm.child.query`.
 
 No device but the CPU is opened.
 

@@ -135,7 +135,7 @@ def _compare(
 
 
 def _why(explanation: "Explanation", directory: str) -> str:
-    from jaxcache.warm.causes import describe_comparison
+    from jaxcache.warm.report.causes import describe_comparison
 
     if not directory:
         return "JAX has no cache directory; jaxcache.enable() sets one"

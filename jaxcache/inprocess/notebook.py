@@ -10,7 +10,7 @@ from jaxcache.inprocess import watch
 
 if TYPE_CHECKING:
     from jaxcache.render.view import Block
-    from jaxcache.warm.report import Phases
+    from jaxcache.warm.report.report import Phases
 
 _WIDTH = 640
 _BAR = 18

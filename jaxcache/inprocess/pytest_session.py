@@ -17,7 +17,7 @@ from jaxcache.render.view import Block, Column, Table
 from jaxcache.store import is_remote, make_store
 from jaxcache.store.location import expand_location, locate_cache
 from jaxcache.units import format_count, format_duration
-from jaxcache.warm.report import Module, Report
+from jaxcache.warm.report.report import Module, Report
 
 #: What is told of each test; as JUnit properties ``jaxcache_NAME``.
 NAMES = (

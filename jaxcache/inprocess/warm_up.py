@@ -11,7 +11,7 @@ from jaxcache.inprocess.explain import require_jitted
 
 if TYPE_CHECKING:
     from jaxcache.render.view import Block
-    from jaxcache.warm.report import Report
+    from jaxcache.warm.report.report import Report
 
 
 @dataclass(frozen=True, repr=False)

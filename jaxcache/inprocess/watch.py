@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from jaxcache.cache.explain.sides import Compile
     from jaxcache.injected.listener import Listener
     from jaxcache.render.view import Block
-    from jaxcache.warm.events import CompileFinished
-    from jaxcache.warm.report import Module, Report
-    from jaxcache.warm.report_builder import ReportBuilder
+    from jaxcache.warm.report.builder import ReportBuilder
+    from jaxcache.warm.report.events import CompileFinished
+    from jaxcache.warm.report.report import Module, Report
 
 _last: "Observation | None" = None
 #: Numbers of the requests that the ledger has: blocks may nest.
@@ -50,7 +50,7 @@ class Printable:
 class Observation(Printable):
     """The compiles of a block of this process, in all of its threads; also while it runs.
 
-    It has the attributes of :class:`jaxcache.warm.report.Report`; :func:`watch` lists them.
+    It has the attributes of :class:`jaxcache.warm.report.report.Report`; :func:`watch` lists them.
     """
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class Observation(Printable):
         if self._listener is None or "JAXCACHE_EVENTS" in os.environ:
             return
         with contextlib.suppress(Exception), self._lock:
-            from jaxcache.warm.ledger_updates import record_in_ledger, record_sketches
+            from jaxcache.warm.report.ledger_updates import record_in_ledger, record_sketches
 
             self._listener.finish_sketches()
             recorded = self._fold()
@@ -135,8 +135,8 @@ class Observation(Printable):
     @property
     def report(self) -> "Report":
         """The report of all events until now."""
-        from jaxcache.warm.launch import RunResult
-        from jaxcache.warm.ledger_updates import recorded_seconds
+        from jaxcache.warm.child.launch import RunResult
+        from jaxcache.warm.report.ledger_updates import recorded_seconds
 
         with self._lock:
             recorder = self._fold()
@@ -161,14 +161,14 @@ class Observation(Printable):
         return getattr(self.report, name)
 
     def __dir__(self) -> list[str]:
-        from jaxcache.warm.report import Report
+        from jaxcache.warm.report.report import Report
 
         return [*super().__dir__(), *(name for name in dir(Report) if not name.startswith("_"))]
 
     @property
     def modules(self) -> "tuple[Module, ...]":
         """Every module, those that were written with the cause."""
-        from jaxcache.warm.causes import find_causes
+        from jaxcache.warm.report.causes import find_causes
 
         with self._lock:
             modules = self.report.modules
@@ -190,7 +190,7 @@ class Observation(Printable):
 
     def compared(self) -> "list[Compile]":
         """Return each compile as ``explain`` compares it."""
-        from jaxcache.warm.causes import as_compile
+        from jaxcache.warm.report.causes import as_compile
 
         with self._lock:
             recorded = self._fold()
@@ -202,8 +202,8 @@ class Observation(Printable):
 
     def _fold(self) -> "ReportBuilder":
         """Fold the events received since the last call."""
-        from jaxcache.warm.events import parse_event
-        from jaxcache.warm.report_builder import ReportBuilder
+        from jaxcache.warm.report.builder import ReportBuilder
+        from jaxcache.warm.report.events import parse_event
 
         recorder = self._recorder = self._recorder or ReportBuilder(began_at=self._began_at)
         if self._listener is not None and not self._stopped:

@@ -12,7 +12,7 @@ from jaxcache.render.document import fields_of
 from jaxcache.render.typeset import SHOWN_HASH_DIGITS
 from jaxcache.render.view import Block, Column, Line, Table, View
 from jaxcache.units import format_count
-from jaxcache.warm.causes import FIRST_TIME, describe_comparison
+from jaxcache.warm.report.causes import FIRST_TIME, describe_comparison
 
 _SHOWN_MODULES = 4
 _SHOWN_DIFFERENCES = 3

@@ -15,10 +15,10 @@ from jaxcache.render.columns import duration_column, size_column, text_column
 from jaxcache.render.typeset import SHOWN_HASH_DIGITS
 from jaxcache.render.view import Block, Column, Line, Table, View
 from jaxcache.units import format_command, format_count, format_duration
-from jaxcache.warm.report import Module, Report
+from jaxcache.warm.report.report import Module, Report
 
 if TYPE_CHECKING:
-    from jaxcache.warm.torch_report import Lookup, TorchReport
+    from jaxcache.warm.report.torch import Lookup, TorchReport
 
 #: What an outcome's colour says: served, as hoped for; lost, and why matters.
 _STYLES = {

@@ -1,0 +1,1 @@
+"""The parent's side of every child process: run programs, and report what they compiled."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from jaxcache.cache.doctor.inputs import Finding
 from jaxcache.units import format_count, format_duration, format_size
-from jaxcache.warm.report import Function, FunctionSeconds, Report
+from jaxcache.warm.report.report import Function, FunctionSeconds, Report
 
 #: A part of the start that takes less is not worth a change of the program.
 _LEAST_SECONDS = 1.0

@@ -17,12 +17,12 @@ from jaxcache.layouts.torch.scan import scan as torch_scan
 from jaxcache.options.run import WarmOptions
 from jaxcache.store import open_store
 from jaxcache.warm.advice import advise
-from jaxcache.warm.causes import as_compile, compare_with
 from jaxcache.warm.programs import WarmProgram
-from jaxcache.warm.report_builder import ReportBuilder
+from jaxcache.warm.report.builder import ReportBuilder
+from jaxcache.warm.report.causes import as_compile, compare_with
+from jaxcache.warm.report.torch import Lookup
 from jaxcache.warm.run import RunCallbacks, run_command, warm_programs
 from jaxcache.warm.torch import warm_programs as warm_torch
-from jaxcache.warm.torch_report import Lookup
 
 #: Keys of one module, the newest ones, that a miss is compared with.
 _MAX_CANDIDATES = 20

@@ -13,27 +13,27 @@ from jaxcache.errors import JaxcacheError, NoJaxError, UsageError
 from jaxcache.options.run import CompileOptions, RunOptions, WarmOptions
 from jaxcache.store import is_remote
 from jaxcache.units import format_count, format_duration
-from jaxcache.warm.causes import find_causes, is_new, path_note
+from jaxcache.warm.child.interpreter import find_python
+from jaxcache.warm.child.launch import Launch, RunResult, run_listening
+from jaxcache.warm.child.process import NO_JAX_HINT, free_port
 from jaxcache.warm.compiling.report import CompileReport
 from jaxcache.warm.crosshost.cross_target import CrossTarget, TargetOutput, open_spool, read_cross
 from jaxcache.warm.environment import PORTABLE_NOTE, effective_thresholds, run_environment
-from jaxcache.warm.events import RunEvent
-from jaxcache.warm.interpreter import find_python
-from jaxcache.warm.launch import Launch, RunResult, run_listening
-from jaxcache.warm.ledger_updates import (
+from jaxcache.warm.programs import WarmProgram, words_of
+from jaxcache.warm.report.builder import ReportBuilder
+from jaxcache.warm.report.causes import find_causes, is_new, path_note
+from jaxcache.warm.report.events import RunEvent
+from jaxcache.warm.report.ledger_updates import (
     count_pending_uploads,
     record_in_ledger,
     record_savings,
     recorded_seconds,
 )
-from jaxcache.warm.notes import DIRECTORY, bucket_notes
-from jaxcache.warm.process import NO_JAX_HINT, free_port
-from jaxcache.warm.programs import WarmProgram, words_of
-from jaxcache.warm.recording import open_recording
-from jaxcache.warm.report import Report
-from jaxcache.warm.report_builder import ReportBuilder
-from jaxcache.warm.trace import trace_document
-from jaxcache.warm.unobserved import unreported_entries
+from jaxcache.warm.report.notes import DIRECTORY, bucket_notes
+from jaxcache.warm.report.recording import open_recording
+from jaxcache.warm.report.report import Report
+from jaxcache.warm.report.trace import trace_document
+from jaxcache.warm.report.unobserved import unreported_entries
 
 
 @dataclass(frozen=True, slots=True)

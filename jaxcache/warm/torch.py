@@ -14,7 +14,10 @@ from jaxcache.layouts.torch.digests import record_new_code
 from jaxcache.layouts.torch.names import TorchTier, directory_of
 from jaxcache.options.run import RunOptions, WarmOptions
 from jaxcache.store import open_store
-from jaxcache.warm.events import (
+from jaxcache.warm.child.interpreter import find_python
+from jaxcache.warm.child.launch import Launch, RunResult, run_listening
+from jaxcache.warm.programs import WarmProgram, words_of
+from jaxcache.warm.report.events import (
     Message,
     ProcessStarted,
     RunEvent,
@@ -27,17 +30,14 @@ from jaxcache.warm.events import (
     TorchRecompile,
     TorchSaved,
 )
-from jaxcache.warm.interpreter import find_python
-from jaxcache.warm.launch import Launch, RunResult, run_listening
-from jaxcache.warm.programs import WarmProgram, words_of
-from jaxcache.warm.run import RunCallbacks
-from jaxcache.warm.torch_report import (
+from jaxcache.warm.report.torch import (
     CompiledFrame,
     Lookup,
     LookupOutcome,
     TorchProcess,
     TorchReport,
 )
+from jaxcache.warm.run import RunCallbacks
 
 #: ``warm`` turns both caches on.
 _LIFTED = {"TORCHINDUCTOR_FX_GRAPH_CACHE": "1", "TORCHINDUCTOR_AUTOGRAD_CACHE": "1"}

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxcache.options.query import WhereOptions
-from jaxcache.warm.events import LiveSetting, RunEvent
-from jaxcache.warm.launch import Launch, run_listening
-from jaxcache.warm.report import Report
-from jaxcache.warm.report_builder import ProcessFacts, ReportBuilder
+from jaxcache.warm.child.launch import Launch, run_listening
+from jaxcache.warm.report.builder import ProcessFacts, ReportBuilder
+from jaxcache.warm.report.events import LiveSetting, RunEvent
+from jaxcache.warm.report.report import Report
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,7 +158,7 @@ def _scale_down() -> None:
     from jaxcache.cache.move import ledgers
     from jaxcache.cache.prune import execute
     from jaxcache.store.local import LocalStore
-    from jaxcache.warm import query
+    from jaxcache.warm.child import query
 
     for module in (save, write, ledgers, execute):
         assert "COMPACT_ABOVE" in vars(module)

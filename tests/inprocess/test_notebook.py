@@ -13,7 +13,7 @@ from conftest import REPOSITORY
 
 from jaxcache.inprocess.notebook import divide, draw
 from jaxcache.render.warm import headline, phases_line
-from jaxcache.warm.report import Module, Report
+from jaxcache.warm.report.report import Module, Report
 
 CELLS = [
     "import jax, jax.numpy as jnp, jaxcache, os\n"

@@ -267,7 +267,7 @@ def test_run_chains_to_a_sitecustomize(
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
 def test_the_live_line(cache: Path) -> None:
     from jaxcache.cli.terminal.live import LiveLine
-    from jaxcache.warm.events import CompileFinished, CompileStarted
+    from jaxcache.warm.report.events import CompileFinished, CompileStarted
 
     line = LiveLine()
     line.expect({"jit_step-" + "0" * 64: 8.0, "jit_init-" + "1" * 64: 1.0})

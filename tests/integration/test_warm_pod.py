@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from conftest import RunCli, clean_environment
 
+from jaxcache.warm.child.process import free_port
 from jaxcache.warm.crosshost.target_profile import profile_bytes, read_profile
-from jaxcache.warm.process import free_port
 
 pytestmark = pytest.mark.jax
 

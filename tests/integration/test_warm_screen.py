@@ -15,7 +15,7 @@ import pytest
 from command_line import run_in_process
 from conftest import RunCli, clean_environment
 
-from jaxcache.warm import causes
+from jaxcache.warm.report import causes
 
 pytestmark = pytest.mark.jax
 

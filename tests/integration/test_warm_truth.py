@@ -12,7 +12,7 @@ from warm_checks import STEP, Warm, assert_counts_are_jax_own
 
 import jaxcache
 from jaxcache.cache.recipe.format import open_recipe
-from jaxcache.warm.report_builder import saved_in_series
+from jaxcache.warm.report.builder import saved_in_series
 
 pytestmark = pytest.mark.jax
 

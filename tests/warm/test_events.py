@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from jaxcache.cache.explain.sides import Cause, Comparison, Compile, Difference
-from jaxcache.warm.causes import describe_comparison
-from jaxcache.warm.event_server import EventServer, socket_directory
-from jaxcache.warm.events import (
+from jaxcache.warm.child.event_server import EventServer, socket_directory
+from jaxcache.warm.child.launch import RunResult
+from jaxcache.warm.report.builder import ReportBuilder
+from jaxcache.warm.report.causes import describe_comparison
+from jaxcache.warm.report.events import (
     CompileFinished,
     CompileStarted,
     Configured,
@@ -19,9 +21,7 @@ from jaxcache.warm.events import (
     ProcessStarted,
     parse_event,
 )
-from jaxcache.warm.launch import RunResult
-from jaxcache.warm.notes import per_process_key_notes
-from jaxcache.warm.report_builder import ReportBuilder
+from jaxcache.warm.report.notes import per_process_key_notes
 
 DONE = {
     "event": "module",

@@ -9,7 +9,7 @@ import pytest
 from conftest import RunCli
 
 from jaxcache.errors import NoJaxError
-from jaxcache.warm.interpreter import choose_python, find_python, has_package
+from jaxcache.warm.child.interpreter import choose_python, find_python, has_package
 
 #: A package that no Python on this machine has.
 PACKAGE = "wanted_only_here"

@@ -10,10 +10,10 @@ from conftest import RunCli
 from jaxcache.render.document import to_document
 from jaxcache.render.torch import report_view
 from jaxcache.render.typeset import set_blocks
-from jaxcache.warm.events import parse_event
-from jaxcache.warm.launch import RunResult
+from jaxcache.warm.child.launch import RunResult
+from jaxcache.warm.report.events import parse_event
+from jaxcache.warm.report.torch import TorchReport
 from jaxcache.warm.torch import TorchReportBuilder
-from jaxcache.warm.torch_report import TorchReport
 
 KEY = "a" * 51
 TORCH = {

@@ -1,6 +1,6 @@
 """Will the entries of a bundle hit here? Told from the manifest and a probe of the Python to use.
 
-A probe is the entry that this jax writes for a trivial program (``jaxcache/warm/query.py``): what
+A probe is the entry that this jax writes for a trivial program (``warm/child/query.py``): what
 the two have in common is what their keys have in common. JAX 0.4.36 to 0.10.x hashes the cache
 directory into the key (``xla_gpu_per_fusion_autotune_cache_dir``); 0.11.0 and later do so only
 where ``xla_gpu_kernel_cache_file`` is on.

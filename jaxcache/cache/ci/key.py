@@ -1,7 +1,7 @@
 """A name for the environment of a CI job: equal where JAX can hit, different where it cannot.
 
 At its heart is the key that the job's own jax made for one trivial program
-(``jaxcache/warm/query.py``): a SHA-256 over jaxlib, platform, XLA's flags, compile options,
+(``jaxcache/warm/child/query.py``): a SHA-256 over jaxlib, platform, XLA's flags, compile options,
 accelerator and codec, by JAX's own hand (``jax/_src/cache_key.py``), so that nothing that enters
 JAX's keys can be forgotten here. What that key leaves out is added: the directory, for those JAX
 that hash it, and the CPU, for those that do not.

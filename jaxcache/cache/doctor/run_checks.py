@@ -68,7 +68,7 @@ def diagnose(
     """Examine a cache, whether or not it exists yet.
 
     Args:
-        settings, interpreter: see :mod:`jaxcache.warm.query`.
+        settings, interpreter: see :mod:`jaxcache.warm.child.query`.
         no_jax: why there is no interpreter.
         uncacheable: modules of a run that JAX could not cache, by the reason.
         max_decoded: how many entries to decode, the newest first; all if None.

@@ -22,7 +22,7 @@ def command(place: CacheDir, options: KeyOptions, output: JsonOutput) -> None:
     from jaxcache.cli.ci import job_environment, write_outputs
     from jaxcache.cli.output import emit
     from jaxcache.render.ci import key_view
-    from jaxcache.warm.query import probe_host
+    from jaxcache.warm.child.query import probe_host
 
     files = hash_files(options.hash_files, os.getcwd()) if options.hash_files else None
     path = locate_cache(place.cache_dir).path

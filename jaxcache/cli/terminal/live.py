@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from jaxcache.cli.terminal import can_redraw, draw_line, progress_line
 from jaxcache.units import format_duration
-from jaxcache.warm.events import CompileFinished, CompileStarted, RunEvent
+from jaxcache.warm.report.events import CompileFinished, CompileStarted, RunEvent
 from jaxcache.warm.run import RunCallbacks
 
 #: Compiles that end sooner are not worth a line: it would only flicker.

@@ -15,12 +15,12 @@ from typing import Any
 
 from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.units import format_install
+from jaxcache.warm.child.interpreter import find_python
 from jaxcache.warm.compiling.plan import CompilePlan, Job
 from jaxcache.warm.compiling.pool import CompileWatcher
 from jaxcache.warm.compiling.report import CompileResult
 from jaxcache.warm.compiling.session import Session
 from jaxcache.warm.compiling.worker import Answer, JobFailure, Processes, Worker
-from jaxcache.warm.interpreter import find_python
 
 _CONNECT_SECONDS = 30
 

@@ -13,6 +13,7 @@ from jaxcache.options.run import CompileOptions
 from jaxcache.store import make_store
 from jaxcache.store.location import absolute_location
 from jaxcache.units import available_cores
+from jaxcache.warm.child.interpreter import find_python
 from jaxcache.warm.compiling.plan import CompilePlan, Job, parse_shard, plan_compile
 from jaxcache.warm.compiling.pool import CompileWatcher, Pool
 from jaxcache.warm.compiling.report import CompileReport, CompileResult
@@ -20,7 +21,6 @@ from jaxcache.warm.compiling.session import Session, key_notes, refused, version
 from jaxcache.warm.compiling.worker import Processes
 from jaxcache.warm.crosshost.cross_target import CrossTarget, read_cross
 from jaxcache.warm.delivery import Delivery
-from jaxcache.warm.interpreter import find_python
 
 #: Called with the plan and the number of workers; its context shows the progress.
 ShowProgress = Callable[[CompilePlan, int], AbstractContextManager[CompileWatcher | None]]

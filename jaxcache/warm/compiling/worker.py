@@ -16,10 +16,10 @@ from jaxcache.cache.allow_lists import kept_flags, refused_options
 from jaxcache.cache.recipe.model import Environment, Request
 from jaxcache.cache.untrusted_json import build
 from jaxcache.errors import JaxcacheError, NoJaxError
-from jaxcache.warm.child import Child, DiedError
+from jaxcache.warm.child.child import Child, DiedError
+from jaxcache.warm.child.process import LIFTED, NO_JAX_HINT, free_port
 from jaxcache.warm.compiling.plan import Job
 from jaxcache.warm.crosshost.cross_target import WITHOUT_HARDWARE
-from jaxcache.warm.process import LIFTED, NO_JAX_HINT, free_port
 
 _START_SECONDS = 300.0
 _ATTEMPTS = 2

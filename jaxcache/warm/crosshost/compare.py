@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 from jaxcache.cache.allow_lists import kept_flags
 from jaxcache.cache.ledger.record import LedgerRecord
-from jaxcache.warm.child import query_once
+from jaxcache.warm.child.child import query_once
+from jaxcache.warm.child.interpreter import find_python
 from jaxcache.warm.crosshost.target_profile import ProfileError, TargetProfile, make_profile
-from jaxcache.warm.interpreter import find_python
 
 _TIMEOUT_SECONDS = 300
 

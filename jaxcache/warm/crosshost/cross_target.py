@@ -31,7 +31,7 @@ from jaxcache.warm.crosshost.target_profile import (
     read_profiles,
 )
 from jaxcache.warm.delivery import Delivery
-from jaxcache.warm.events import CompileFinished, RunEvent
+from jaxcache.warm.report.events import CompileFinished, RunEvent
 
 #: JAX's own level; what it reads most is small.
 _LEVEL = 3

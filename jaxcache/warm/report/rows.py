@@ -7,8 +7,8 @@ from itertools import chain
 from typing import Any
 
 from jaxcache.cache.untrusted_json import Span
-from jaxcache.warm.events import ColocatedCompiled, CompileFinished
-from jaxcache.warm.report import Argument, Function, FunctionSeconds, Module
+from jaxcache.warm.report.events import ColocatedCompiled, CompileFinished
+from jaxcache.warm.report.report import Argument, Function, FunctionSeconds, Module
 
 
 def fold_modules(

@@ -11,7 +11,8 @@ from typing import Any
 
 from jaxcache.cache.untrusted_json import Scalar
 from jaxcache.core.timeline import Timeline
-from jaxcache.warm.events import (
+from jaxcache.warm.child.launch import RunResult
+from jaxcache.warm.report.events import (
     ColocatedCompiled,
     CompileFinished,
     CompileStarted,
@@ -25,8 +26,7 @@ from jaxcache.warm.events import (
     RunEvent,
     SketchSent,
 )
-from jaxcache.warm.launch import RunResult
-from jaxcache.warm.notes import (
+from jaxcache.warm.report.notes import (
     DIRECTORY,
     below_threshold_notes,
     per_process_key_notes,
@@ -34,8 +34,8 @@ from jaxcache.warm.notes import (
     settings_notes,
     target_notes,
 )
-from jaxcache.warm.report import Process, Report
-from jaxcache.warm.report_rows import find_longest, fold_functions, fold_modules, span_seconds
+from jaxcache.warm.report.report import Process, Report
+from jaxcache.warm.report.rows import find_longest, fold_functions, fold_modules, span_seconds
 
 #: Names this process among those that compile in themselves.
 _STARTED = time.time()

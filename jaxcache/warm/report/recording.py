@@ -13,9 +13,9 @@ from jaxcache.cache.recipe.format import encode_recipe, is_recipe
 from jaxcache.cache.recipe.model import KEY_SETTINGS, Environment, Recipe, Request
 from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.units import format_count
-from jaxcache.warm.events import CompileFinished, ModuleRecorded
-from jaxcache.warm.launch import RunResult
-from jaxcache.warm.report_builder import ReportBuilder
+from jaxcache.warm.child.launch import RunResult
+from jaxcache.warm.report.builder import ReportBuilder
+from jaxcache.warm.report.events import CompileFinished, ModuleRecorded
 
 #: JAX measures to less than that; more digits would only make the file larger.
 _SECONDS_DIGITS = 3

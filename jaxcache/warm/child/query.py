@@ -20,9 +20,9 @@ from jaxcache.entry.options import read_options
 from jaxcache.entry.wire import Budget, WireError
 from jaxcache.errors import JaxcacheError, NoJaxError
 from jaxcache.store.local import LocalStore
-from jaxcache.warm.child import Child, DiedError, query_once, take_answers
-from jaxcache.warm.interpreter import choose_python, find_python
-from jaxcache.warm.process import LIFTED, NO_JAX_HINT
+from jaxcache.warm.child.child import Child, DiedError, query_once, take_answers
+from jaxcache.warm.child.interpreter import choose_python, find_python
+from jaxcache.warm.child.process import LIFTED, NO_JAX_HINT
 
 _SETTINGS_SECONDS = 120
 _PROBE_SECONDS = 300

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 
-from jaxcache.warm.events import MAX_LINE_BYTES, Message, RunEvent, parse_event
+from jaxcache.warm.report.events import MAX_LINE_BYTES, Message, RunEvent, parse_event
 
 _MAX_TEMP_PATH_BYTES = 70
 

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from jaxcache.errors import UsageError
-from jaxcache.warm.event_server import EventServer, socket_directory
-from jaxcache.warm.events import RunEvent
-from jaxcache.warm.unobserved import Descendants, HookConnections, Orphans
+from jaxcache.warm.child.event_server import EventServer, socket_directory
+from jaxcache.warm.report.events import RunEvent
+from jaxcache.warm.report.unobserved import Descendants, HookConnections, Orphans
 
-STARTUP = Path(__file__).parents[1] / "injected" / "startup"
+STARTUP = Path(__file__).parents[2] / "injected" / "startup"
 #: How long processes that outlive the command may go on reporting.
 _LINGER_SECONDS = 1.0
 _KILL_AFTER_SECONDS = 10.0

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from jaxcache.layouts.torch.names import TorchTier
 from jaxcache.model import result_repr
-from jaxcache.warm.events import TorchBreak
+from jaxcache.warm.report.events import TorchBreak
 
 LookupOutcome = Literal["hit", "miss", "bypassed", "off"]
 

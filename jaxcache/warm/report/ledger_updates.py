@@ -23,8 +23,8 @@ from jaxcache.errors import JaxcacheError
 from jaxcache.store import open_store
 from jaxcache.store.base import Store, StoreError, same_file
 from jaxcache.units import NS_PER_SECOND
-from jaxcache.warm.events import CompileFinished
-from jaxcache.warm.report_builder import COMPILED_AHEAD, ReportBuilder
+from jaxcache.warm.report.builder import COMPILED_AHEAD, ReportBuilder
+from jaxcache.warm.report.events import CompileFinished
 
 #: Outcomes after which an entry with that key holds what was compiled here.
 _LEARNT = {"written": COMPILE, "hit": HIT}

@@ -21,8 +21,8 @@ from jaxcache.entry.releases import CACHE_PATH as PATH_RULE
 from jaxcache.errors import NoCacheError
 from jaxcache.store import open_store
 from jaxcache.store.base import StoreError
-from jaxcache.warm.events import CompileFinished
-from jaxcache.warm.report_builder import COMPILED_AHEAD, ReportBuilder
+from jaxcache.warm.report.builder import COMPILED_AHEAD, ReportBuilder
+from jaxcache.warm.report.events import CompileFinished
 
 FIRST_TIME = "first time"
 LOST = "its entry has been removed"

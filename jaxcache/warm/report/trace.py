@@ -7,7 +7,7 @@ Python, one thread per thread that compiled.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from jaxcache.warm.report_builder import ProcessFacts, ReportBuilder
+from jaxcache.warm.report.builder import ProcessFacts, ReportBuilder
 
 #: What a span of the listener is called in the trace.
 _ARGS = ("key", "outcome", "reason", "function", "file", "line", "retrace")

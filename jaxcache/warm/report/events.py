@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from jaxcache.cache.explain.sides import RunOutcome
 from jaxcache.cache.untrusted_json import Digest, Scalar, Span, build
 from jaxcache.layouts.torch.names import TorchTier
-from jaxcache.warm.report import Argument, Copies
+from jaxcache.warm.report.report import Argument, Copies
 
 #: Longer lines are dropped: nothing that the listener sends comes near.
 MAX_LINE_BYTES = 4 << 20

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from jaxcache.cache.doctor.keys import METADATA, METADATA_COST
 from jaxcache.units import format_command, format_count
-from jaxcache.warm.events import CompileFinished
-from jaxcache.warm.report import Function, Process
+from jaxcache.warm.report.events import CompileFinished
+from jaxcache.warm.report.report import Function, Process
 
 ENABLED = "jax_enable_compilation_cache"
 DIRECTORY = "jax_compilation_cache_dir"

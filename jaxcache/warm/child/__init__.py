@@ -1,0 +1,1 @@
+"""The child processes: which Python they run, how they start, answer and end."""
