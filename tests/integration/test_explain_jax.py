@@ -398,6 +398,23 @@ def test_two_runs_of_warm_are_compared_by_their_sketches(
         assert {(d["left"], d["right"]) for d in own} == sides
 
 
+def test_an_edit_that_adds_operations_is_not_a_flag(
+    run_cli: RunCli, each_jax_python: str, tmp_path: Path
+) -> None:
+    """JAX sets an XLA flag for programs of more than ten operations, which nobody asked for."""
+    script = tmp_path / "program.py"
+    text = "import jax, jax.numpy as jnp\n@jax.jit\ndef step(x):\n    return jax.nn.{}(x @ x)\n"
+    call = "step(jnp.ones((8, 8)))\n"
+    options = ("-C", tmp_path / "cache", "--python", each_jax_python)
+    script.write_text(text.format("relu") + call)
+    assert run_cli("warm", *options, script).returncode == 0
+    script.write_text(text.format("gelu") + call)
+    done = run_cli("explain", *options, script, "--json")
+    (difference,) = json.loads(done.stdout)["differences"]
+    assert (difference["cause"], difference["left"]) == ("code", "relu")
+    assert [(w["line"], w["function"]) for w in difference["where"]] == [(4, "step")]
+
+
 ADDING = "import jax, numpy as np; jax.jit(lambda x: x + {})(np.ones(3, np.float32))"
 
 

@@ -11,6 +11,9 @@ from jaxcache.entry.releases import CACHE_PATH
 _PATHS = frozenset({"xla_gpu_per_fusion_autotune_cache_dir", "xla_gpu_kernel_cache_file"})
 #: The option that sets how many devices a CPU shows, which JAX keeps out of the flags of a key.
 _DEVICE_COUNT = "xla_force_host_platform_device_count"
+#: The option that JAX sets for programs of more than ten operations (``use_detailed_logging`` of
+#: jax/_src/compiler.py, 0.10.2): where programs differ, it follows from them.
+_BY_PROGRAM = "xla_detailed_logging"
 _WITHOUT = "none (--portable)"
 _SHOWN = 8
 
@@ -57,7 +60,11 @@ def compare_options(left: Compile, right: Compile) -> Difference | None:
     rights = _entry_flags(right)
     if lefts is None or rights is None:
         return None
-    names = [n for n in _differing(lefts, rights) if n not in _PATHS and n != _DEVICE_COUNT]
+    ignored = {*_PATHS, _DEVICE_COUNT}
+    programs = {(side.components or {}).get("computation") for side in (left, right)}
+    if None in programs or len(programs) > 1:
+        ignored.add(_BY_PROGRAM)
+    names = [n for n in _differing(lefts, rights) if n not in ignored]
     if not names:
         return None
     return _of_flags(
