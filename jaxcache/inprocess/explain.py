@@ -1,8 +1,7 @@
 """``jaxcache.explain_miss()``: why a call would compile, without compiling it."""
 
-import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from jaxcache.inprocess import watch
@@ -76,7 +75,6 @@ def explain_miss(function: Any, *args: Any, **kwargs: Any) -> Prediction:
         observation.take(event)
         (compile_,) = (c for c in observation.compared() if c.reason == "not-compiled")
         directory = observation.cache_dir
-    compile_ = replace(compile_, cache_path=_hashed_path())
     cache = open_cached_facts(directory) if directory else None
     module = compile_.module
     key = compile_.key or ""
@@ -102,18 +100,6 @@ def require_jitted(function: Any, caller: str) -> None:
             code="not-jitted",
             hint=f"jaxcache.{caller}(jax.jit(function), …)",
         )
-
-
-def _hashed_path() -> "str | None":
-    """Return the path that the keys of this JAX contain, as it is set; None where they do not."""
-    from jaxcache.entry.releases import CACHE_PATH
-
-    jax = sys.modules["jax"]
-    caches = str(getattr(jax.config, "jax_persistent_cache_enable_xla_caches", None))
-    is_hashed = caches == "all" or "xla_gpu_per_fusion_autotune_cache_dir" in caches
-    if is_hashed and CACHE_PATH.holds(jax.__version__):
-        return str(jax.config.jax_compilation_cache_dir)
-    return None
 
 
 def _compare(

@@ -6,6 +6,7 @@ is given up for a while, and so is one whose misses and failures have taken long
 in between.
 """
 
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -244,7 +245,7 @@ class Tier:
         if breaker.failed(seconds, final=denied or missing):
             reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
             if missing:
-                reason = "buckets need jaxcache[remote]"
+                reason = f"a bucket needs obstore in {sys.executable}: pip install obstore"
             self._layer.say(f"live: cannot {verb} {self.url} ({reason}); going on without it")
 
     def list(self) -> None:

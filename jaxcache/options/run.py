@@ -189,7 +189,8 @@ class RunOptions(TargetOptions, panel=None):
     guard: str | None = option(
         "--guard",
         Kind(str | None, "ON:ACTION[:SECONDS]", _read_guard),
-        "Refuse compiles after jaxcache.warmed_up(), or after SECONDS (docs/guard.md).",
+        "Refuse compiles after the program's warm-up: SECONDS after it has imported jax, or when it "
+        "calls jaxcache.warmed_up(). ON: compile, load, trace; ACTION: raise, warn, count.",
         panel="Assertions",
     )
     components: bool = option(

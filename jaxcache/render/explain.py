@@ -95,11 +95,7 @@ def _past_table(past: Sequence[Comparison], cache_dir: str, *, unfolded: bool) -
         yield Line(f"jaxcache explain -C {shlex.quote(cache_dir)} {key}", "in full: ", whole=True)
     if folded := past[len(shown) :]:
         some = format_count(len(folded), "helper")
-        first_times = sum(not c.differences for c in folded)
-        named = f"and {some} of JAX, such as {folded[0].right.module}"
-        counts = {"for the first time": first_times, "again": len(folded) - first_times}
-        each = ", ".join(f"{n:,} compiled {when}" for when, n in counts.items() if n)
-        yield f"{named}: {each} (--all lists them)"
+        yield f"and {some} of JAX, such as {folded[0].right.module} (--all lists them)"
 
 
 def _summed(comparisons: Sequence[Comparison]) -> list[tuple[Difference, list[Compile]]]:
@@ -192,5 +188,5 @@ def _churn_page(columns: Sequence[Column], churns: Sequence[Churn]) -> Iterator[
     yield Table(columns, churns)
     causes = {c.title or c.meaning: c.meaning for churn in churns for c in churn.causes[:1]}
     for title, meaning in causes.items():
-        if title not in (meaning, meaning.removeprefix("the ")):
+        if not meaning.removeprefix("the ").startswith(title):
             yield Line(meaning, f"{title}: ")

@@ -72,6 +72,8 @@ def _summary(plan: SealPlan, result: SealResult | None) -> Iterator[str]:
         before = sum(s.entry.size_bytes for s in result.sealed)
         state = "as it is now" if len(result.sealed) == 1 else "as they are now"
         line = f"sealed {format_count(len(result.sealed), 'entry')} {state}"
+        if not result.sealed:
+            line = "nothing was sealed" if result.failed or result.problems else "nothing to seal"
         if before:
             saved = result.saved_bytes
             word = "saved of" if saved >= 0 else "of checksums added to"

@@ -86,7 +86,8 @@ def _page(report: Report, unfolded: bool, more: str) -> Iterator[Block]:
         order = {outcome: rank for rank, outcome in enumerate(reversed(RUN_OUTCOMES))}
         shown.sort(key=lambda m: (order[m.outcome], -(m.compile_seconds or 0.0)))
         yield Table(_columns(report), shown)
-        if abridged := next((m for m in shown if len(m.cause or "") > _WHY_CHARACTERS), None):
+        kept = (m for m in shown if m.outcome == "written")  # which explain can open
+        if abridged := next((m for m in kept if len(m.cause or "") > _WHY_CHARACTERS), None):
             key = abridged.key or abridged.module
             place = f" -C {shlex.quote(report.cache_dir)}" if report.cache_dir else ""
             start = shlex.quote(key[: len(abridged.module) + 1 + SHOWN_HASH_DIGITS])
@@ -276,6 +277,11 @@ def failed_assertions(
     limit = wanted.fail_on_miss
     if report.unobserved and (wanted.strict or check or limit is not None):
         yield f"not every compile could be observed: {report.unobserved[0]}"
+    if not getattr(report, "is_guarded", True):
+        yield (
+            "the guard was never up: the program did not call jaxcache.warmed_up(), which needs "
+            "jaxcache installed beside jax, and --guard had no SECONDS or more than the program took"
+        )
     if report.recorded == 0:
         yield "nothing was recorded"
     allowed = {reason for name in wanted.excepted for reason in EXCEPTED[name]}

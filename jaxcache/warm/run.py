@@ -268,6 +268,7 @@ def _run_all(
         notes=tuple(dict.fromkeys([*report.notes, *notes])),
         recorded=recorded,
         waiting=waiting,
+        is_guarded=options.guard is None or bool(first.heard("guarded")),
         trace=trace_document(recorder),
     )
 

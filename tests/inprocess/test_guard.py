@@ -129,7 +129,19 @@ def test_a_guard_that_was_never_up_says_so(inside_python: str, tmp_path: Path, i
         text=True,
         check=True,
     )
-    assert done.stderr.count("no guard was up: call jaxcache.warmed_up()") == (not is_up)
+    assert done.stderr.count("no guard was up: the program did not call") == (not is_up)
+
+
+@pytest.mark.parametrize("seconds", ["", ":3600", ":0.1"])
+def test_a_run_whose_guard_was_never_up_fails(
+    run_cli: RunCli, inside_python: str, tmp_path: Path, seconds: str
+) -> None:
+    program = "import jax, time; jax.jit(lambda x: x)(1)\nfor _ in range(20): time.sleep(0.05)"
+    args = ("--guard", f"compile:count{seconds}", "-C", tmp_path / "cache", "--")
+    done = run_cli("run", *args, inside_python, "-c", program)
+    is_up = seconds == ":0.1"
+    assert done.returncode == (not is_up), done.stderr
+    assert ("failed: the guard was never up" in done.stderr) == (not is_up)
 
 
 def test_run_guard_needs_no_jaxcache_beside_jax(

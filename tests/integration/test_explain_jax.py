@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from conftest import RunCli, clean_environment
 
+from jaxcache.entry.releases import CACHE_PATH
+
 WORKLOAD = Path(__file__).with_name("explain_workload.py")
 LOG = {
     "JAX_LOGGING_LEVEL": "DEBUG",
@@ -437,6 +439,21 @@ def test_explain_takes_portable(run_cli: RunCli, cache: Path, jax_python: str) -
     assert run_cli("warm", *words, script).returncode == 0
     done = run_cli("explain", "--json", *words, script)
     assert json.loads(done.stdout)["differences"] == [], done.stdout
+
+
+def test_a_run_that_writes_nothing_names_the_path_in_its_keys(
+    run_cli: RunCli, cache: Path, tmp_path: Path, each_jax_python: str
+) -> None:
+    script = tmp_path / "x.py"
+    script.write_text(ADDING.format(2))
+    words = ("-C", cache, "--python", each_jax_python, "--json", script)
+    assert run_cli("warm", "--portable", *words).returncode == 0
+    document = json.loads(run_cli("warm", "--no-write", *words).stdout)
+    (module,) = document["modules"]
+    if CACHE_PATH.holds(document["processes"][0]["jax"]):
+        assert module["cause"].startswith("cache path: none (--portable) → ")
+    else:
+        assert module["outcome"] == "hit"
 
 
 def test_metadata_in_keys_is_the_cause_of_a_miss_that_plain_jax_left(

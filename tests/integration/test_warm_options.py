@@ -273,7 +273,7 @@ def test_the_live_line(cache: Path) -> None:
     line.expect({"jit_step-" + "0" * 64: 8.0, "jit_init-" + "1" * 64: 1.0})
     begin = CompileStarted(process=1, at=100.0, number=1, module="jit_step")
     text = line.text(begin, 103.0)
-    assert "compiling jit_step for 3.0 s (last time 8.0 s)" in text
+    assert "compiling or loading jit_step for 3.0 s (last time 8.0 s)" in text
     assert "0/2" in text
     line.take(begin)
     key = "jit_step-" + "0" * 64

@@ -139,9 +139,9 @@ def compare_paths(left: Compile, right: Compile) -> Difference | None:
             Cause.PATH,
             title="cache path",
         )
-    are_flags_known = _entry_flags(left) is not None and _entry_flags(right) is not None
-    if not (are_flags_known and _hashes_path(left) and _hashes_path(right)):
-        return None
+    for side in (left, right):
+        if side.cache_path is None and (_entry_flags(side) is None or not _hashes_path(side)):
+            return None
     return _of_options(
         paths[0] or _WITHOUT,
         paths[1] or _WITHOUT,

@@ -61,7 +61,7 @@ class LiveLine:
         module = event.module
         took = f" (last time {format_duration(self._last[module])})" if module in self._last else ""
         elapsed = format_duration(now - event.at)
-        return f"{self._bar()}compiling {module} for {elapsed}{took}"
+        return f"{self._bar()}compiling or loading {module} for {elapsed}{took}"
 
     def _bar(self) -> str:
         if not self._known:

@@ -11,6 +11,7 @@ import sys
 import threading
 from typing import Any
 
+from .. import channel
 from .guard import CompileGuard, guard
 
 VARIABLE = "JAXCACHE_GUARD"
@@ -49,19 +50,20 @@ def start() -> None:
         print(f"jaxcache: this program runs without a guard: {error}", file=sys.stderr)
         _is_reported = True
         return
-    atexit.register(_say_never_up)
+    if not os.environ.get("JAXCACHE_EVENTS"):  # else ``run`` says so
+        atexit.register(_say_never_up, after)
     if after is not None:
         timer = threading.Timer(after, warmed_up)
         timer.daemon = True
         timer.start()
 
 
-def _say_never_up() -> None:
+def _say_never_up(after: "float | None") -> None:
     if _armed is None:
+        ended = f" and ended within {after:g} s" if after is not None else ""
         with contextlib.suppress(Exception):  # standard error is closed
             sys.stderr.write(
-                "jaxcache: no guard was up: call jaxcache.warmed_up() where the program has "
-                f"warmed up, or give {VARIABLE} fewer seconds\n"
+                f"jaxcache: no guard was up: the program did not call jaxcache.warmed_up(){ended}\n"
             )
 
 
@@ -82,6 +84,7 @@ def warmed_up() -> "CompileGuard | None":
         if _armed is None and not _is_reported and (text := os.environ.get(VARIABLE)):
             try:
                 _armed = read_variable(text)[0].__enter__()
+                channel.CHANNEL.send({"event": "guarded"})
             except Exception as error:
                 print(f"jaxcache: this program runs without a guard: {error}", file=sys.stderr)
         return _armed

@@ -21,7 +21,7 @@ from jaxcache.entry.releases import CACHE_PATH as PATH_RULE
 from jaxcache.errors import NoCacheError
 from jaxcache.store import open_store
 from jaxcache.store.base import StoreError
-from jaxcache.warm.report.builder import COMPILED_AHEAD, ReportBuilder
+from jaxcache.warm.report.builder import COMPILED_AHEAD, ProcessFacts, ReportBuilder
 from jaxcache.warm.report.events import CompileFinished
 
 FIRST_TIME = "first time"
@@ -85,7 +85,18 @@ def as_compile(event: CompileFinished, recorder: ReportBuilder | None = None) ->
         jaxlib_version=origin.get("jaxlib_version"),
         sketch=read_sketch(recorder.sketch_of(event) if recorder else event.sketch),
         script=started.argv[0] or None if started and started.argv else None,
+        cache_path=_hashed_path(process) if process else None,
     )
+
+
+def _hashed_path(process: ProcessFacts) -> str | None:
+    """Return the path that the keys of a process contain, as it is set; None where they do not."""
+    settings = process.configured.settings if process.configured else {}
+    caches = str(settings.get("jax_persistent_cache_enable_xla_caches"))
+    is_hashed = caches == "all" or "xla_gpu_per_fusion_autotune_cache_dir" in caches
+    if is_hashed and process.loaded and PATH_RULE.holds(process.loaded.jax):
+        return str(settings["jax_compilation_cache_dir"])
+    return None
 
 
 def is_new(outcome: str, reason: str) -> bool:

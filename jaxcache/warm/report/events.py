@@ -210,7 +210,7 @@ class Message(RunEvent):
 
     event: str
     """``trouble``, ``unobserved``, ``remark``, ``jax-failed``, ``no-jax``, ``no-function``,
-    ``refused`` or ``marker``."""
+    ``refused``, ``marker`` or ``guarded``."""
     detail: str = ""
     executable: str | None = None
     code: str | None = None
@@ -332,7 +332,7 @@ _KINDS: dict[str, type] = {
     "torch-recompile": TorchRecompile,
     "torch-end": TorchExited,
     **dict.fromkeys(("trouble", "unobserved", "remark", "jax-failed"), Message),
-    **dict.fromkeys(("no-jax", "no-function", "refused", "marker"), Message),
+    **dict.fromkeys(("no-jax", "no-function", "refused", "marker", "guarded"), Message),
 }
 
 

@@ -190,6 +190,8 @@ class Report:
 
     A trace contains those of the functions that it calls.
     """
+    is_guarded: bool = True
+    """Whether a guard was up in one of the processes, where one was asked for."""
     trace: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Chrome trace events of everything that was compiled or retrieved."""
 
