@@ -16,6 +16,8 @@ from jaxcache.store.location import absolute_location
 
 EXAMPLE = "jaxcache explain train.py --width 96"
 EXIT_CODES = (0, 1, 2, 10, 13)
+#: A side that ends so is a program.
+_PROGRAMS = (".py", ".ipynb")
 #: A side that ends so is a file, not a key.
 _FILES = (".json", ".jsonl", ".recipe", ".log")
 
@@ -32,10 +34,10 @@ class ExplainCommand(PanelCommand):
         place = args.index("--") if "--" in args else len(args)
         before = args[:place]
         after = args[place + 1 :]
-        ctx.ignore_unknown_options = any(word.endswith(".py") for word in before)
+        ctx.ignore_unknown_options = any(word.endswith(_PROGRAMS) for word in before)
         remaining = super().parse_args(ctx, args)
         sides = [*(ctx.params.get("sides") or ())]
-        if after and sides == after and not after[0].endswith(".py"):
+        if after and sides == after and not after[0].endswith(_PROGRAMS):
             ctx.meta[_COMMAND] = True
         return remaining
 
@@ -91,7 +93,7 @@ def command(
         emit(output.form, explain_view(explanation, cache.store.url, unfolded=options.all))
         return
     path = cache.location.path
-    if command_line or (words and words[0].endswith(".py")):
+    if command_line or (words and words[0].endswith(_PROGRAMS)):
         from jaxcache.layouts import load_layout
         from jaxcache.options.run import WarmOptions
 
@@ -126,7 +128,7 @@ def command(
 
 def _are_keys(cache: Cache, sides: list[str]) -> bool:
     """Whether what is compared are keys in a cache that is there."""
-    if any(os.path.exists(side) or side.endswith(".py") for side in sides):
+    if any(os.path.exists(side) or side.endswith(_PROGRAMS) for side in sides):
         return False
     try:
         return bool(cache.layout)

@@ -34,7 +34,7 @@ def command(
     from jaxcache.render.document import versioned
     from jaxcache.render.report.page import load_plotly, report_html
     from jaxcache.render.view import View
-    from jaxcache.units import format_count, format_size
+    from jaxcache.units import format_count, format_install, format_size
 
     _check_replaceable(file, force=force)
     cache = open_handle(place)
@@ -51,7 +51,7 @@ def command(
     held = f"{format_count(len(overview.entries), 'entry')}, {total}"
     notes = [f"wrote {file} ({format_size(len(page))}): {held}"]
     if not load_plotly():
-        notes.append("charts are left out: pip install 'jaxcache[report]'")
+        notes.append(f"charts are left out: {format_install('report')}")
     emit(output.form, View(document, records=[versioned(document)], page=(), notes=notes))
 
 

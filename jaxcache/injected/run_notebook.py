@@ -65,7 +65,11 @@ def run_in_shell(shell_class: Any, cells: "list[str]") -> int:
     config = Config()
     config.HistoryManager.enabled = False
     shell = shell_class.instance(config=config)
-    return 0 if all(shell.run_cell(cell).success for cell in cells) else 1
+    for number, cell in enumerate(cells, 1):
+        shell.execution_count = number
+        if not shell.run_cell(cell).success:
+            return 1
+    return 0
 
 
 def main() -> int:

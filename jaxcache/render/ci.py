@@ -211,6 +211,8 @@ def save_lines(plan: SavePlan, saved: SaveResult) -> Iterator[str]:
         yield f"{new}; the cache was empty before the job"
     elif usage.compared:
         saving = f"{format_duration(usage.saved_seconds)} saved"
+        if usage.used and not usage.saved_seconds:
+            saving = "no saved time recorded"
         others = f", {unknown} unknown" if unknown else ""
         yield (
             f"{format_count(before, 'entry')} from before the job: {len(usage.used)} used "

@@ -1,14 +1,13 @@
 """A run's report as a view."""
 
 import math
-import os
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from jaxcache.cache.explain.sides import RUN_OUTCOMES
+from jaxcache.cache.explain.sides import RUN_OUTCOMES, file_name
 from jaxcache.core.timeline import PHASES
 from jaxcache.options.run import EXCEPTED, Assertions
 from jaxcache.render.columns import duration_column, size_column, text_column
@@ -198,7 +197,7 @@ def _name(module: Module) -> str:
 def _source(module: Module) -> str | None:
     if module.file is None or module.is_helper:
         return None
-    name = os.path.basename(module.file)
+    name = file_name(module.file)
     return name if module.line is None else f"{name}:{module.line}"
 
 
@@ -279,8 +278,8 @@ def failed_assertions(
         yield f"not every compile could be observed: {report.unobserved[0]}"
     if not getattr(report, "is_guarded", True):
         yield (
-            "the guard was never up: the program did not call jaxcache.warmed_up(), which needs "
-            "jaxcache installed beside jax, and --guard had no SECONDS or more than the program took"
+            "the guard was never up: the program did not call jaxcache.warmed_up() (which needs "
+            "jaxcache in the Python that has jax), and ended before the SECONDS of --guard, if any"
         )
     if report.recorded == 0:
         yield "nothing was recorded"

@@ -28,7 +28,7 @@ from jaxcache.core.eviction import POLICIES
 from jaxcache.layouts import load_layout
 from jaxcache.options import PruneOptions
 from jaxcache.store import open_store
-from jaxcache.units import format_size
+from jaxcache.units import format_install, format_size
 
 needs_charts = pytest.mark.skipif(not find_spec("plotly"), reason="plotly is not installed")
 HOSTILE = (
@@ -280,7 +280,7 @@ def test_without_plotly_the_report_has_bars_tables_and_the_slider(
     )
     cure = "pip install 'jaxcache[report]'"
     assert done.returncode == 0
-    assert done.stderr.splitlines()[1:] == [f"charts are left out: {cure}"]
+    assert done.stderr.splitlines()[1:] == [f"charts are left out: {format_install('report')}"]
     browser.open((tmp_path / "x.html").as_uri())
     shown = browser.evaluate("document.body.innerText")
     assert f"charts are left out: {cure}" in shown

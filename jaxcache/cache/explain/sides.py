@@ -80,17 +80,18 @@ class WriteRule(enum.StrEnum):
 _JAX_ITSELF = f"{os.sep}jax{os.sep}_src{os.sep}"
 
 
-#: Files that kernels of notebooks give their cells.
-_CELL = re.compile(r"[/\\]ipykernel_[0-9]+[/\\][0-9]+\.py\b|^<ipython-input-[^>]*>")
+#: Files that kernels of notebooks, and shells of IPython, give their cells.
+_CELL = re.compile(r".*[/\\]ipykernel_[0-9]+[/\\][0-9]+\.py\b")
+_NUMBERED_CELL = re.compile(r"^<ipython-input-([0-9]+)-[^>]*>")
 
 
 def file_name(source: str) -> str:
-    """Return the name of a file without its directory, and ``cell`` for a cell of a notebook.
+    """Return the name of a file without its directory; ``cell`` or ``In[3]`` for one of a notebook.
 
     Args:
         source: the file, or ``file:line``.
     """
-    return os.path.basename(_CELL.sub("/cell", source))
+    return os.path.basename(_NUMBERED_CELL.sub(r"In[\1]", _CELL.sub("cell", source)))
 
 
 def is_helper(function: str | None, file: str | None) -> bool:
