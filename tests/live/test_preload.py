@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import signal
 import subprocess
 from pathlib import Path
 
@@ -176,3 +177,107 @@ def test_an_argument_that_is_not_known_switches_it_off(run_ahead: RunLive) -> No
     assert (ran["preloaded"], ran["hits_local"]) == (0, number)
     assert "nothing is loaded ahead" in ran.err
     assert "memory" in ran.err
+
+
+#: Counts what was loaded ahead before and after, and asks for everything again.
+DROPPED = """
+def forget():
+    %s
+forget()
+ready = layer.counters["preloaded"]
+result = [first(x).tolist(), second(x).tolist()]
+assert layer.counters["preload_used"] + layer.counters["preload_dropped"] == ready
+"""
+
+
+@pytest.mark.parametrize(
+    "forget",
+    ["jax.clear_caches()", "from jax._src import compilation_cache as cc; cc.reset_cache()"],
+    ids=["clear_caches", "reset_cache"],
+)
+def test_what_is_ready_is_dropped_where_jax_forgets(run_ahead: RunLive, forget: str) -> None:
+    first = run_ahead()
+    number = first["written"]
+    used = PROGRAM.partition("result =")[0]
+    ran = run_ahead(used + DROPPED % forget, wait=number)
+    assert ran["preload_dropped"] >= 2
+    assert (ran["misses"], ran.result) == (0, first.result)
+
+
+#: A child forked while everything is ready uses nothing of it; so does another one at once.
+FORKED = """
+child = os.fork()
+if child == 0:
+    layer.preload._lock.acquire(timeout=0)  # as if the thread held it
+    is_on = layer.preload.is_on
+    layer.preload.drop()
+    layer.preload.close()
+    os._exit(9 if is_on or layer.counters["preloaded"] else 0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+
+
+def test_a_fork_takes_nothing_along(run_ahead: RunLive) -> None:
+    number = run_ahead()["written"]
+    ran = run_ahead(FORKED + PROGRAM, wait=number)
+    assert ran["preload_used"] == number
+
+
+def test_damaged_entries_are_compiled_again_and_replaced(
+    run_ahead: RunLive, tmp_path: Path
+) -> None:
+    first = run_ahead()
+    flipped, torn, gone = entries(tmp_path / "cache")[:3]
+    data = bytearray(flipped.read_bytes())
+    data[len(data) // 2] ^= 1
+    flipped.write_bytes(data)
+    torn.write_bytes(torn.read_bytes()[:-9])
+    gone.unlink()
+    ran = run_ahead()
+    assert (ran["rotten"], ran["replaced"], ran["written"]) == (2, 2, 1)
+    assert (ran.result, ran["misses"], ran["troubles"]) == (first.result, 3, 0)
+    assert run_ahead(wait=first["written"])["preload_used"] == first["written"]
+
+
+@pytest.mark.parametrize("fault", ["writable", "damaged", "of another script"])
+def test_a_record_counts_only_if_this_user_alone_wrote_it(
+    run_ahead: RunLive, tmp_path: Path, fault: str
+) -> None:
+    run_ahead()
+    (path,) = records(tmp_path / "cache")
+    if fault == "writable":
+        path.chmod(0o666)
+    elif fault == "damaged":
+        path.write_bytes(path.read_bytes()[:-1])
+    else:
+        path.rename(path.with_name("0" * 16))
+    ran = run_ahead()
+    assert (ran["preloaded"], ran["misses"], ran["troubles"]) == (0, 0, 0)
+    assert run_ahead(wait=1)["preloaded"] > 0  # that run has written a good one
+
+
+#: Dies while the module ``first`` is loaded ahead.
+DEADLY = """
+import jax, os, signal
+from jaxcache.live.load_seam import LoadSeam
+real = LoadSeam.load
+def deadly(self, backend, load, content):
+    if load.key.startswith("jit_first"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(self, backend, load, content)
+LoadSeam.load = deadly
+"""
+
+
+def test_after_a_death_while_loading_ahead_the_entry_stays_and_is_loaded_by_request(
+    run_live: RunLive, run_ahead: RunLive, tmp_path: Path
+) -> None:
+    first = run_ahead()
+    number = first["written"]
+    died = run_live(DEADLY + START + PROGRAM, WAIT="99", check=False, **ON)
+    assert died.code == -signal.SIGKILL
+    ran = run_ahead()
+    assert (ran["preloaded"], ran["died_loading"], ran["hits_local"]) == (0, 0, number)
+    assert ran.result == first.result
+    assert not (tmp_path / "cache" / ".jaxcache" / "quarantine").exists()
+    assert run_ahead(wait=number)["preload_used"] == number
