@@ -34,6 +34,7 @@ NAMES = (
     "recipe",
     "eviction",
     "live",
+    "preload",
     "torch_listener",
 )
 

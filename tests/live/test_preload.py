@@ -204,15 +204,17 @@ def test_what_is_ready_is_dropped_where_jax_forgets(run_ahead: RunLive, forget: 
     assert (ran["misses"], ran.result) == (0, first.result)
 
 
-#: A child forked while everything is ready uses nothing of it; so does another one at once.
+#: A child forked while everything is ready, and while a thread of the parent holds the lock.
 FORKED = """
-child = os.fork()
-if child == 0:
-    layer.preload._lock.acquire(timeout=0)  # as if the thread held it
-    is_on = layer.preload.is_on
-    layer.preload.drop()
-    layer.preload.close()
-    os._exit(9 if is_on or layer.counters["preloaded"] else 0)
+import signal
+with layer.preload._lock:
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        is_on = layer.preload.is_on
+        layer.preload.drop()
+        layer.preload.close()
+        os._exit(9 if is_on or layer.counters["preloaded"] else 0)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 """
 
