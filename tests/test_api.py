@@ -408,7 +408,7 @@ def test_results_print_as_the_last_line_of_their_command(corpus: Path, tmp_path:
     done = str(cache.stats()), str(cache.select()), str(cache.verify()), total
     done = (*done, str(cache.execute(plan)))
     starts = (
-        "hits not recorded (",
+        "hits not recorded; ",
         "7 entries, ",
         "7 entries checked: ",
         "would remove 2 entries (",

@@ -12,14 +12,14 @@ Sizes are bytes, or text such as ``"10GB"``; durations are seconds, or text such
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING
 
+from jaxcache.api.changing import ChangingMethods
 from jaxcache.api.compiling import CompilingMethods
 from jaxcache.api.handle import MakeProgress, locate, show_nothing
 from jaxcache.api.moving import MovingMethods
-from jaxcache.options import ListOptions, PruneOptions, RemovalOptions, SealOptions, VerifyOptions
+from jaxcache.options import ListOptions, VerifyOptions
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -29,23 +29,12 @@ if TYPE_CHECKING:
     from jaxcache.cache.ledger.uses import LiveStats
     from jaxcache.cache.listing import Listing
     from jaxcache.cache.overview import Overview
-    from jaxcache.cache.prune.plan import PrunePlan
-    from jaxcache.cache.prune.removal import Execution
-    from jaxcache.cache.seal import SealPlan, SealResult
     from jaxcache.cache.show import EntryDetails
     from jaxcache.cache.stats import Stats
-    from jaxcache.cache.verify.quarantine import Restoration
-    from jaxcache.cache.verify.repair import Repair, RepairPlan
     from jaxcache.cache.verify.run_checks import Verification
     from jaxcache.layouts.torch.show import GraphDetails
     from jaxcache.model import Entry
-    from jaxcache.options.keywords import (
-        ListKeywords,
-        PruneKeywords,
-        RemovalKeywords,
-        SealKeywords,
-        VerifyKeywords,
-    )
+    from jaxcache.options.keywords import ListKeywords, VerifyKeywords
 
 
 __all__ = ["Cache", "Detail", "open"]
@@ -65,7 +54,7 @@ class Detail(IntEnum):
     """As records, and sums that tell the compile seconds of entries beyond a limit."""
 
 
-class Cache(MovingMethods, CompilingMethods):
+class Cache(ChangingMethods, MovingMethods, CompilingMethods):
     """One cache, in a directory or an object store: what every command works through.
 
     Of a bundle, :meth:`select`, :meth:`stats` and :meth:`show_all` are there. Methods take the
@@ -179,9 +168,9 @@ class Cache(MovingMethods, CompilingMethods):
             UsageError: ``other-layout``: :meth:`show_all` shows a graph of torch.
             JaxcacheError: ``no-match`` or ``ambiguous-key``.
         """
-        from jaxcache.cache.show import show_entries
+        from jaxcache.cache.show import show
 
-        return next(show_entries(self.jax_store, key))
+        return next(show(self.jax_store, key))
 
     def show_all(self, key: str) -> "list[EntryDetails | GraphDetails]":
         """Everything inside each entry that a KEY means, as ``jaxcache show`` does.
@@ -193,7 +182,7 @@ class Cache(MovingMethods, CompilingMethods):
             JaxcacheError: ``no-match`` or ``ambiguous-key``.
         """
         store, layout = self.readable
-        return list(layout.show(store, key))
+        return list(layout.shows.show(store, key))
 
     def verify(
         self, *keys: str, options: VerifyOptions | None = None, **keywords: "Unpack[VerifyKeywords]"
@@ -233,7 +222,7 @@ class Cache(MovingMethods, CompilingMethods):
             UsageError: there is no such run, and nothing else that it could be.
             JaxcacheError: ``no-match``, ``ambiguous-key``
         """
-        return self.layout.explain(sides, self.store.url)
+        return self.layout.explains.explain_keys(sides, self.store.url)
 
     def churn(self) -> "tuple[Churn, ...]":
         """The modules (of torch: functions) with many keys, what they cost, and why.
@@ -241,7 +230,7 @@ class Cache(MovingMethods, CompilingMethods):
         >>> cache.churn()
         ()
         """
-        return self.layout.find_churn(self.store)
+        return self.layout.churns.find_churn(self.store)
 
     def overview(self) -> "Overview":
         """Gather what ``jaxcache report`` draws.
@@ -284,181 +273,6 @@ class Cache(MovingMethods, CompilingMethods):
         from jaxcache.cache.ledger.pins import pinned_keys
 
         return pinned_keys(self.ledger)
-
-    # Planning
-
-    def plan_repair(self, verification: "Verification", *, delete: bool = False) -> "RepairPlan":
-        """Plan to repair what :meth:`verify` found: move to quarantine, or delete.
-
-        >>> cache.plan_repair(cache.verify()).steps
-        ()
-        """
-        from jaxcache.cache.verify.repair import plan_repair
-
-        return plan_repair(verification, now_ns=self.clock(), delete=delete)
-
-    def plan_seal(
-        self, *keys: str, options: SealOptions | None = None, **keywords: "Unpack[SealKeywords]"
-    ) -> "SealPlan":
-        """Plan to rewrite entries so that JAX itself detects corruption.
-
-        >>> plan = cache.plan_seal(recompress=19)
-        >>> len(plan.todo)
-        7
-
-        Args:
-            keywords: those of :class:`jaxcache.options.SealOptions`: ``recompress``, ``filters``.
-
-        Raises:
-            UsageError: ``other-layout``: it is a cache of torch's compilers.
-        """
-        from jaxcache.cache.seal import plan_seal
-
-        store = self.jax_store
-        chosen = SealOptions.choose(options, keys=keys, **keywords)
-        with self.progress("reading entries") as progress:
-            return plan_seal(store, chosen, progress=progress)
-
-    def plan_prune(
-        self, *, options: PruneOptions | None = None, **keywords: "Unpack[PruneKeywords]"
-    ) -> "PrunePlan":
-        """Plan which entries to remove, as ``jaxcache prune`` does.
-
-        >>> plan = cache.plan_prune(max_entries=5, policy="lru")
-        >>> ", ".join(removal.module for removal in plan.removals)
-        'jit__fun, jit__lambda'
-
-        Args:
-            keywords: those of the command, see ``help(jaxcache.PruneOptions)``:
-                ``max_size="10GB"``, ``unused_for="30d"``, ``keep=["jit_step*"]``.
-
-        Raises:
-            UsageError: no limit is given, or a value cannot be read.
-            TypeError: there is no such option.
-        """
-        from jaxcache.cache.prune.plan_cache import plan_cache_prune
-
-        chosen = PruneOptions.choose(options, **keywords)
-        with self._reading() as given:
-            return plan_cache_prune(self.store, self.layout, chosen, **given)
-
-    def plan_removal(
-        self,
-        *keys: str,
-        options: RemovalOptions | None = None,
-        **keywords: "Unpack[RemovalKeywords]",
-    ) -> "PrunePlan":
-        """Plan to remove exactly these entries, as ``jaxcache rm`` does.
-
-        >>> cache.plan_removal("jit_mlp*", "jit_loss*").kept
-        5
-
-        Raises:
-            JaxcacheError: ``no-match``, ``ambiguous-key``, ``pinned``.
-        """
-        from jaxcache.cache.prune.plan_cache import plan_cache_removal
-
-        chosen = RemovalOptions.choose(options, keys=keys, **keywords)
-        with self._reading() as given:
-            return plan_cache_removal(self.store, self.layout, chosen.keys, chosen.filters, **given)
-
-    # Doing
-
-    @overload
-    def execute(self, plan: "PrunePlan") -> "Execution": ...
-    @overload
-    def execute(self, plan: "SealPlan", *, jobs: int | None = None) -> "SealResult": ...
-    @overload
-    def execute(self, plan: "RepairPlan") -> "Repair": ...
-
-    def execute(self, plan: Any, *, jobs: int | None = None) -> Any:
-        """Carry out a plan of this cache; what changed since it was made stays as it is.
-
-        >>> done = cache.execute(cache.plan_removal("jit_mlp*"))
-        >>> len(done.removed)
-        1
-
-        Args:
-            jobs: threads that seal; by default as many as this cache has workers.
-
-        Raises:
-            LockedError: JAX's lock was not obtained; what was done until then stays done.
-            TypeError: this is no plan.
-        """
-        match type(plan).__name__:  # by name, so that no type is imported before it is used
-            case "PrunePlan":
-                from jaxcache.cache.prune.execute import remove
-
-                file_lock = self.layout.file_lock
-                with self.progress("removing") as progress:
-                    return remove(self.store, plan.removals, file_lock=file_lock, progress=progress)
-            case "SealPlan":
-                from jaxcache.cache.seal import execute_seal
-
-                jobs = jobs or self.workers
-                now_ns = self.clock()
-                with self.progress("sealing") as progress:
-                    return execute_seal(
-                        self.store, plan, jobs=jobs, now_ns=now_ns, progress=progress
-                    )
-            case "RepairPlan":
-                from jaxcache.cache.verify.repair import execute_repair
-
-                with self.progress("repairing") as progress:
-                    return execute_repair(self.store, self.layout, plan, progress=progress)
-        raise TypeError(f"{type(plan).__name__} is not a plan of this package")
-
-    def restore(self, *keys: str, dry_run: bool = False) -> "Restoration":
-        """Restore entries from quarantine; without a KEY, all of them.
-
-        >>> cache.restore().restored
-        ()
-
-        Raises:
-            JaxcacheError: ``no-match``.
-            LockedError: another process holds JAX's lock.
-        """
-        from jaxcache.cache.verify.quarantine import restore
-
-        return restore(self.store, self.layout, keys=keys, dry_run=dry_run)
-
-    def pin(self, *keys: str) -> list[str]:
-        """Protect entries from prune and rm; return their full keys, sorted.
-
-        >>> cache.pin("jit_mlp*")
-        ['jit_mlp-6e860f1f2ebe93785d5d65004b29a7991292f364567a10b31547cc1978831814']
-
-        Raises:
-            JaxcacheError: ``no-match``, ``ambiguous-key`` or ``read-only``.
-        """
-        from jaxcache.cache.ledger.pins import pin
-
-        return pin(self.store, self.layout, keys, now_ns=self.clock()) if keys else []
-
-    def unpin(self, *keys: str) -> list[str]:
-        """Let prune and rm remove entries again; return their full keys, sorted.
-
-        >>> keys = cache.pin("jit_mlp*")
-        >>> cache.unpin("jit_mlp*") == keys
-        True
-
-        Raises:
-            JaxcacheError: ``not-pinned`` or ``read-only``.
-        """
-        from jaxcache.cache.ledger.pins import unpin
-
-        return unpin(self.store, keys, now_ns=self.clock())
-
-    @contextmanager
-    def _reading(self) -> Iterator[dict[str, Any]]:
-        """Show the progress of what reads the entries, and give what it is passed."""
-        with self.progress(f"reading {self.name or 'entries'}") as progress:
-            yield {
-                "index_directory": self.index_directory,
-                "now_ns": self.clock(),
-                "workers": self.workers,
-                "progress": progress,
-            }
 
 
 def open(  # noqa: A001

@@ -8,6 +8,7 @@ from jaxcache.api.handle import Handle
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from jaxcache.api.runners import Runner
     from jaxcache.cache.doctor.run_checks import Diagnosis
     from jaxcache.cache.explain.sides import Explanation
     from jaxcache.options.keywords import (
@@ -27,9 +28,12 @@ RunOptionsT = TypeVar("RunOptionsT", bound="RunOptions")
 class CompilingMethods(Handle):
     """See :class:`jaxcache.api.Cache`."""
 
-    def _place(self, options: RunOptionsT) -> RunOptionsT:
-        options.check_known(self.layout.name, self.layout.run_options)
-        return options.replace(
+    def _place(self, options: RunOptionsT) -> "tuple[Runner, RunOptionsT]":
+        from jaxcache.api.runners import runner_of
+
+        runner = runner_of(self.layout.name)
+        options.check_known(self.layout.name, runner.options)
+        return runner, options.replace(
             cache_dir=self.store.url, jax_cache_dir=self.spelling or self.store.url
         )
 
@@ -56,8 +60,8 @@ class CompilingMethods(Handle):
         from jaxcache.options.run import WarmOptions
         from jaxcache.warm.programs import WarmProgram
 
-        chosen = self._place(WarmOptions.read(**keywords))
-        report: Report = self.layout.warm([WarmProgram(os.fspath(script), arguments)], chosen)
+        runner, chosen = self._place(WarmOptions.read(**keywords))
+        report: Report = runner.warm([WarmProgram(os.fspath(script), arguments)], chosen)
         return report
 
     def warm_function(
@@ -89,10 +93,8 @@ class CompilingMethods(Handle):
         from jaxcache.warm.programs import WarmProgram, read_call
 
         call_options = CallOptions(words=arguments, static=tuple(static), committed=committed)
-        chosen = self._place(WarmOptions.read(**keywords))
-        report: Report = self.layout.warm(
-            [WarmProgram(call=read_call(function, call_options))], chosen
-        )
+        runner, chosen = self._place(WarmOptions.read(**keywords))
+        report: Report = runner.warm([WarmProgram(call=read_call(function, call_options))], chosen)
         return report
 
     def run(self, *command: str, **keywords: "Unpack[RunKeywords]") -> "Report":
@@ -110,7 +112,8 @@ class CompilingMethods(Handle):
         """
         from jaxcache.options.run import RunOptions
 
-        report: Report = self.layout.run(command, self._place(RunOptions.read(**keywords)))
+        runner, chosen = self._place(RunOptions.read(**keywords))
+        report: Report = runner.run(command, chosen)
         return report
 
     def compile(
@@ -156,8 +159,9 @@ class CompilingMethods(Handle):
         """
         from jaxcache.options.run import WarmOptions
 
-        chosen = self._place(WarmOptions.read(**keywords))
-        return self.layout.explain_script(os.fspath(script), arguments, chosen)[0]
+        runner, chosen = self._place(WarmOptions.read(**keywords))
+        explanation: Explanation = runner.explain_script(os.fspath(script), arguments, chosen)[0]
+        return explanation
 
     def diagnose(
         self, *, dry_run: bool = False, **keywords: "Unpack[DoctorKeywords]"
@@ -180,9 +184,11 @@ class CompilingMethods(Handle):
         from jaxcache.warm.child.query import query_settings
 
         chosen = DoctorOptions.read(**keywords)
-        if self.layout.diagnose is not None:
-            chosen.check_known(self.layout.name, ())
-            diagnosis: Any = self.layout.diagnose(self.store.url, os.environ, {})
+        if self.layout.name == "torch":
+            from jaxcache.layouts.torch import doctor
+
+            chosen.check_known("torch", ())
+            diagnosis: Any = doctor.diagnose(self.store.url, os.environ, {})
             return diagnosis  # type: ignore[no-any-return]
         interpreter, settings, no_jax = query_settings(chosen.python, os.environ)
         return diagnose(

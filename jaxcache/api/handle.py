@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, cast
 
 from jaxcache.errors import UsageError
 from jaxcache.store import is_remote
@@ -43,11 +43,11 @@ def locate(cache_dir: str | None, layout: str | None = None) -> Location:
     Raises:
         UsageError: ``bad-layout``, ``bad-config`` or ``bad-path``.
     """
-    if layout is not None and cache_dir is None:
+    if layout is not None:
         from jaxcache.layouts import load_layout
 
-        own = load_layout(layout).own_directory
-        cache_dir = own() if own else None
+        chosen = load_layout(layout)
+        cache_dir = chosen.own_directory() if cache_dir is None else cache_dir
     return locate_cache(cache_dir)
 
 
@@ -195,7 +195,7 @@ class Handle:
         from jaxcache.layouts import BUNDLE
 
         store = open_as_store(self.location.path)
-        return cast("Store", store), cast("Layout", BUNDLE)
+        return cast("Store", store), BUNDLE
 
     @property
     def index_directory(self) -> "Path | None":
@@ -252,6 +252,17 @@ class Handle:
                 code="root-of-caches",
                 hint=f"name one of them: {shown}{more}",
             )
+
+    @contextmanager
+    def _reading(self) -> Iterator[dict[str, Any]]:
+        """Show the progress of what reads the entries, and give what it is passed."""
+        with self.progress(f"reading {self.name or 'entries'}") as progress:
+            yield {
+                "index_directory": self.index_directory,
+                "now_ns": self.clock(),
+                "workers": self.workers,
+                "progress": progress,
+            }
 
 
 def kind_of_file(path: str) -> PlaceKind:

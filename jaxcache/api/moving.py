@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from jaxcache.options.move import (
         ArrivalOptions,
         ExportOptions,
-        ImportOptions,
-        PushOptions,
         SyncOptions,
     )
 
@@ -57,7 +55,6 @@ class MovingMethods(Handle):
         self,
         file: str | os.PathLike[str],
         *keys: str,
-        options: "ExportOptions | None" = None,
         **keywords: "Unpack[ExportKeywords]",
     ) -> "Manifest":
         """Write entries into a bundle, and return what it says of them.
@@ -77,7 +74,7 @@ class MovingMethods(Handle):
         from jaxcache.options.move import ExportOptions
 
         path = os.fspath(file)
-        chosen = ExportOptions.choose(options, keys=keys, **keywords)
+        chosen = ExportOptions.read(keys=keys, **keywords)
         bundle_file.check_file_name(path)
         plan = self.plan_export(options=chosen)
         return self.write_bundle(plan, path, level=chosen.level, sign=chosen.sign).manifest
@@ -101,7 +98,7 @@ class MovingMethods(Handle):
             since = None
             if chosen.since:
                 since = open_side(chosen.since, progress, layout=self.layout_name)
-            return self.layout.plan_export(
+            return self.layout.exports.plan_export(
                 self.store,
                 keys=chosen.keys,
                 filters=chosen.filters,
@@ -148,7 +145,6 @@ class MovingMethods(Handle):
         *,
         trusted: str | os.PathLike[str] | None = None,
         accept: "Callable[[Plan], bool] | None" = None,
-        options: "ImportOptions | None" = None,
         **keywords: "Unpack[ImportKeywords]",
     ) -> "Outcome | None":
         """Bring in what a bundle holds, every byte of it checked before.
@@ -177,7 +173,7 @@ class MovingMethods(Handle):
         from jaxcache.options.move import ImportOptions
         from jaxcache.store.location import config_is_set
 
-        chosen = ImportOptions.choose(options, **keywords)
+        chosen = ImportOptions.read(**keywords)
 
         def check(plan: "Plan") -> None:
             if accept is not None and not accept(plan):
@@ -226,7 +222,7 @@ class MovingMethods(Handle):
         if self.existing:
             require_writable(self.existing)
         with self.progress("comparing") as progress:
-            plan = load_layout(bundle.manifest.layout).plan_import(
+            plan = load_layout(bundle.manifest.layout).imports.plan_import(
                 self.existing,
                 bundle,
                 cache_dir=self.path,
@@ -253,7 +249,6 @@ class MovingMethods(Handle):
         *,
         trusted: str | os.PathLike[str] | None = None,
         accept: "Callable[[Plan], bool] | None" = None,
-        options: "PushOptions | None" = None,
         **keywords: "Unpack[PushKeywords]",
     ) -> "Outcome | None":
         """Send the entries that another cache lacks; what is sound there is never replaced.
@@ -276,7 +271,7 @@ class MovingMethods(Handle):
         """
         from jaxcache.options.move import PushOptions
 
-        chosen = PushOptions.choose(options, **keywords)
+        chosen = PushOptions.read(**keywords)
         plan = self.plan_push(target, trusted=trusted, options=chosen)
         if accept is not None and not accept(plan):
             return None

@@ -96,7 +96,7 @@ def _hold(
     )
 
 
-def read_cache(store: Store, progress: Progress | None) -> DiffSide:
+def read_side(store: Store, progress: Progress | None) -> DiffSide:
     """Read every entry of a cache.
 
     Raises:

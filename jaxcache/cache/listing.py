@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from jaxcache.cache.inventory import count_bytes
-from jaxcache.cache.scan import Progress, ScanAids, decode_entries
+from jaxcache.cache.scan import Progress, ScanAids, decode
 from jaxcache.errors import UsageError
 from jaxcache.model import Depth, Entry, Problem, result_repr
 from jaxcache.options import ListOptions
@@ -146,18 +146,18 @@ def list_cache(
         {"headers": False, "dates": by_use} if opens_shown else {"headers": headers}
     )
     aids = ScanAids(index, workers, progress)
-    scan_result = layout.scan(store, aids, details=decode_all, deep=deep, **first)
+    scan_result = layout.scans.scan(store, aids, details=decode_all, deep=deep, **first)
     if selection is None:
         chosen = sorted(scan_result.entries, key=lambda e: e.key)
     else:
         chosen = selection.pick_sorted(scan_result.entries, now_ns)
     if opens_shown:
         shown = chosen if len(chosen) <= _READ_AT_ONCE else chosen[:limit]
-        scan_result = decode_entries(store, cast("Scan", scan_result), shown, aids, details=False)
+        scan_result = decode(store, cast("Scan", scan_result), shown, aids, details=False)
         chosen = _as_read(scan_result, chosen)
     if (details or (headers and not layout.has_headers)) and not decode_all:
         hurried = not (options.long or layout.has_headers)
-        scan_result = layout.decode(store, scan_result, chosen[:limit], aids, hurried=hurried)
+        scan_result = layout.scans.decode(store, scan_result, chosen[:limit], aids, hurried=hurried)
         chosen = _as_read(scan_result, chosen)
     problems = tuple(scan_result.problems)
     if keys or filters:

@@ -87,7 +87,7 @@ def make_overview(
     if index_directory is not None:
         index = layout.load_index(index_directory, store.url, now_ns=now_ns)
     aids = ScanAids(index, workers, progress)
-    scan_result: Any = layout.scan(store, aids, headers=True, details=True, deep=True)
+    scan_result: Any = layout.scans.scan(store, aids, headers=True, details=True, deep=True)
     if index is not None:
         index.save(entry.file for entry in scan_result.entries)
     alone = layout.single_file_entries
@@ -109,7 +109,9 @@ def make_overview(
             else (policy, _forecast_units(store, layout, scan_result, policy, now_ns))
             for policy in POLICIES
         ),
-        churn=layout.find_churn(store, explained=_EXPLAINED_MODULES, scan_result=scan_result),
+        churn=layout.churns.find_churn(
+            store, explained=_EXPLAINED_MODULES, scan_result=scan_result
+        ),
         uses=count_uses(ledger) if ledger else Uses(),
     )
 
@@ -119,7 +121,7 @@ def _forecast_units(
 ) -> tuple[SizeForecast, ...]:
     """Plan as ``prune`` would at some sizes, where entries go together with what they share."""
     options = PruneOptions(max_size_bytes=1, policy=policy)
-    removable = layout.find_removable(store, scan_result, options, now_ns=now_ns, keep=())
+    removable = layout.removals.find_removable(store, scan_result, options, now_ns=now_ns, keep=())
     forecasts = []
     for number in range(_UNIT_STEPS, -1, -1):
         bound = removable.size_bytes * number // _UNIT_STEPS
@@ -130,7 +132,7 @@ def _forecast_units(
                 options.replace(max_size_bytes=bound),
                 cache_dir=store.url,
                 now_ns=now_ns,
-                rank=layout.removal_rank,
+                rank=layout.removals.removal_rank,
             )
         except JaxcacheError:  # files that may not go alone are more
             break

@@ -8,9 +8,8 @@ import os
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from jaxcache.cache.doctor.inputs import Finding
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.uses import Uses, count_uses, hit_rate
 from jaxcache.cache.listing import Listing, Summary, summarize
@@ -20,6 +19,9 @@ from jaxcache.entry.names import key_of
 from jaxcache.model import result_repr
 from jaxcache.store import is_remote
 from jaxcache.units import NS_PER_SECOND, format_command, format_count
+
+if TYPE_CHECKING:
+    from jaxcache.cache.doctor.inputs import Finding
 
 #: Levels of directories below a root that are searched.
 _MAX_DEPTH = 3
@@ -149,8 +151,10 @@ def sum_uses(caches: Iterable[CacheSums]) -> Uses:
 
 def find_unused(
     root: str, last_used_ns: Mapping[str, int | None], *, now_ns: int
-) -> Iterator[Finding]:
+) -> "Iterator[Finding]":
     """Find the caches that nobody has used for long, beside others that are in use."""
+    from jaxcache.cache.doctor.inputs import Finding  # which a listing does without
+
     limit_ns = now_ns - UNUSED_DAYS * _DAY_NS
     unused = [name for name, used_ns in last_used_ns.items() if used_ns and used_ns < limit_ns]
     if 0 < len(unused) < len(last_used_ns):
@@ -164,8 +168,10 @@ def find_unused(
         )
 
 
-def find_used_as_cache(root: str, setting: object) -> Iterator[Finding]:
+def find_used_as_cache(root: str, setting: object) -> "Iterator[Finding]":
     """Find that JAX is told to use the root itself."""
+    from jaxcache.cache.doctor.inputs import Finding
+
     if isinstance(setting, str) and os.path.realpath(setting) == os.path.realpath(root):
         path = shlex.quote(root)
         yield Finding(

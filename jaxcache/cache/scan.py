@@ -116,7 +116,7 @@ def make_rule(store: Store, inventory: Inventory) -> LastUses:
     return LastUses(now_ns, reads, writes)
 
 
-def decode_entries(
+def decode(
     store: Store,
     scan_result: Scan,
     wanted: Iterable[Entry],

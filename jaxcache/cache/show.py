@@ -63,7 +63,7 @@ class KernelCacheDetails:
     cache: KernelCache
 
 
-def show_entries(store: Store, wanted: str) -> Iterator[EntryDetails]:
+def show(store: Store, wanted: str) -> Iterator[EntryDetails]:
     """Decode the entries that a KEY means: one, or several where it is a glob.
 
     Raises:

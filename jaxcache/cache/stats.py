@@ -135,9 +135,11 @@ def count_cache(
         index = layout.load_index(index_directory, store.url, now_ns=now_ns)
     aids = ScanAids(index, workers, progress)
     at_once = read and store.remote  # one request for head and payload
-    scan_result = layout.scan(store, aids, headers=read, details=at_once, deep=True)
+    scan_result = layout.scans.scan(store, aids, headers=read, details=at_once, deep=True)
     if read and not at_once:
-        scan_result = layout.decode(store, scan_result, scan_result.entries, aids, hurried=True)
+        scan_result = layout.scans.decode(
+            store, scan_result, scan_result.entries, aids, hurried=True
+        )
     if index is not None:
         index.save(entry.file for entry in scan_result.entries)
     ledger: Ledger | None = getattr(scan_result, "ledger", None)

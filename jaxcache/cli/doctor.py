@@ -17,7 +17,6 @@ from jaxcache.options.query import DoctorOptions
 
 if TYPE_CHECKING:
     from jaxcache.cache.doctor.inputs import Finding
-    from jaxcache.layouts.base import Layout
     from jaxcache.warm.where import Use
 
 EXAMPLE = "jaxcache doctor --python .venv/bin/python --fix"
@@ -41,19 +40,17 @@ def command(
     output: JsonOutput,
 ) -> int:
     """Show the settings in effect, and find known problems."""
-    from jaxcache.layouts import load_layout
+    from jaxcache.cli.output import emit
 
     if dry.dry_run and not options.fix:
         raise UsageError("--dry-run needs --fix")
-    layout = load_layout(place.layout or "jax")
     cache = open_handle(place)
     if not command_line and cache.kind == "root":
         return diagnose_root(cache, options, output.form, dry_run=dry.dry_run)
-    if layout.diagnose is not None:
-        return _diagnose(cache, layout, command_line, options, output)
+    if place.layout == "torch":
+        return _diagnose_torch(cache, command_line, options, output)
     from jaxcache.cache.doctor.run_checks import diagnose
     from jaxcache.cache.doctor.settings import with_script
-    from jaxcache.cli.output import emit
     from jaxcache.render.doctor import doctor_view
     from jaxcache.store import open_store
     from jaxcache.warm.advice import advise
@@ -99,14 +96,10 @@ def command(
     return ExitCode.PROBLEMS if diagnosis.wrong else ExitCode.DONE
 
 
-def _diagnose(
-    cache: Cache,
-    layout: "Layout",
-    command_line: list[str] | None,
-    options: DoctorOptions,
-    output: JsonOutput,
+def _diagnose_torch(
+    cache: Cache, command_line: list[str] | None, options: DoctorOptions, output: JsonOutput
 ) -> int:
-    """Examine the cache of another compiler than JAX's, after a run of a command if there is one.
+    """Examine the cache of torch's compilers, after a run of a command if there is one.
 
     Raises:
         UsageError: an option that is for JAX's cache alone.
@@ -114,20 +107,22 @@ def _diagnose(
     """
     from collections import Counter
 
+    from jaxcache.api.runners import runner_of
     from jaxcache.cli.output import emit
+    from jaxcache.layouts.torch.doctor import diagnose
     from jaxcache.options.run import RunOptions
     from jaxcache.render.doctor import torch_view
     from jaxcache.store import open_store
 
-    options.check_known(layout.name, ())
+    options.check_known("torch", ())
     path = cache.path
     refused: Counter[tuple[str, str]] = Counter()
     if command_line:
-        report = layout.run(command_line, RunOptions(cache_dir=path, stdout_to_stderr=True))
+        run = RunOptions(cache_dir=path, stdout_to_stderr=True)
+        report = runner_of("torch").run(command_line, run)
         refused.update((m.outcome, m.reason) for m in report.modules if m.outcome not in _LOOKED)
     with cache.progress("reading entries") as progress:
-        assert layout.diagnose is not None  # noqa: S101 - the caller has looked
-        diagnosis = layout.diagnose(path, os.environ, refused, progress=progress)
+        diagnosis = diagnose(path, os.environ, refused, progress=progress)
     emit(output.form, torch_view(diagnosis))
     if not diagnosis.exists:
         open_store(path)  # says that there is none

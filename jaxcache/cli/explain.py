@@ -94,7 +94,7 @@ def command(
         return
     path = cache.location.path
     if command_line or (words and words[0].endswith(_PROGRAMS)):
-        from jaxcache.layouts import load_layout
+        from jaxcache.api.runners import runner_of
         from jaxcache.options.run import WarmOptions
 
         run = WarmOptions(
@@ -104,7 +104,7 @@ def command(
             portable=options.portable,
             stdout_to_stderr=not output.form.is_table,
         )
-        explain_script = load_layout(place.layout or "jax").explain_script
+        explain_script = runner_of(place.layout).explain_script
         if command_line:
             if place.layout == "torch":
                 raise UsageError("explain -- CMD is for JAX's cache: name a script for torch")
@@ -115,9 +115,9 @@ def command(
         if exit_code:
             note(f"{words[0]} ended with exit code {exit_code}")
     elif len(words) in (1, 2):
-        from jaxcache.cache.explain.arguments import explain_given
+        from jaxcache.cache.explain.arguments import explain_keys
 
-        explanation = explain_given(words, path, explicit=place.cache_dir is not None)
+        explanation = explain_keys(words, path, explicit=place.cache_dir is not None)
         emit(output.form, explain_view(explanation, path, unfolded=options.all))
     else:
         raise UsageError(

@@ -123,7 +123,7 @@ def offer_files(
     """
     if options.exclude or options.max_size_bytes is not None:
         raise UsageError("--exclude and --max-size are for JAX's caches; prune first")
-    return source.layout.plan_export(
+    return source.layout.exports.plan_export(
         source.store,
         keys=options.include,
         filters=options.filters,

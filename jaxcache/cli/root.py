@@ -8,10 +8,10 @@ from jaxcache.api import Cache, Detail
 from jaxcache.cli.options import Format
 from jaxcache.errors import ExitCode, JaxcacheError
 from jaxcache.options import ListOptions
-from jaxcache.options.query import DoctorOptions
 
 if TYPE_CHECKING:
     from jaxcache.cache.root import CacheSums
+    from jaxcache.options.query import DoctorOptions
 
 #: How much of each entry a format shows.
 DETAIL = {
@@ -74,7 +74,7 @@ def _print_sums(
     return bool(rows)
 
 
-def diagnose_root(root: Cache, options: DoctorOptions, form: Format, *, dry_run: bool) -> int:
+def diagnose_root(root: Cache, options: "DoctorOptions", form: Format, *, dry_run: bool) -> int:
     """Examine each cache, and the root itself; return the exit code."""
     from jaxcache.cache.doctor.run_checks import diagnose
     from jaxcache.cache.root import find_unused, find_used_as_cache

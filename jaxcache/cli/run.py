@@ -50,6 +50,6 @@ def command(
 
     form = output.form
     wanted.check()
-    layout, placed = place_run(options, place, form)
-    report = layout.run(command_line, placed, live_callbacks())
-    return finish(report, wanted, form, layout, check=options.check_contents, extent=extent)
+    runner, placed = place_run(options, place, form)
+    report = runner.run(command_line, placed, live_callbacks())
+    return finish(report, wanted, form, runner, check=options.check_contents, extent=extent)

@@ -17,7 +17,7 @@ from jaxcache.warm.programs import WarmProgram, names_function, read_call, read_
 from jaxcache.warm.report import unobserved
 
 if TYPE_CHECKING:
-    from jaxcache.layouts.base import Layout
+    from jaxcache.api.runners import Runner
     from jaxcache.warm.report.report import Report
     from jaxcache.warm.report.torch import TorchReport
 
@@ -28,7 +28,7 @@ _SIGNALLED = 128
 
 def place_run(
     options: RunOptionsT, place: CacheLocation, form: Format
-) -> tuple["Layout", RunOptionsT]:
+) -> tuple["Runner", RunOptionsT]:
     """Complete the options of a run; a local cache directory need not exist yet.
 
     Args:
@@ -37,13 +37,13 @@ def place_run(
     Raises:
         UsageError: options do not go together, or the directory is a file.
     """
-    from jaxcache.layouts import load_layout
+    from jaxcache.api.runners import runner_of
 
     unobserved.owns_process = True
     options.check()
-    layout = load_layout(place.layout or "jax")
+    runner = runner_of(place.layout)
     hint = "a run of it takes --timeout, --fail-on-miss, --strict, --trace and --json"
-    options.check_known(layout.name, layout.run_options, hint)
+    options.check_known(place.layout or "jax", runner.options, hint)
     cache = open_handle(place)
     path = absolute_location(cache.location.path)
     if os.path.exists(path) and not os.path.isdir(path):
@@ -55,7 +55,7 @@ def place_run(
         jax_cache_dir=cache.spelling,
         stdout_to_stderr=form.is_json or form.is_keys,
     )
-    return layout, placed
+    return runner, placed
 
 
 def is_function(program: str) -> bool:
@@ -109,7 +109,7 @@ def finish(
     report: "Report | TorchReport",
     wanted: Assertions,
     form: Format,
-    layout: "Layout",
+    runner: "Runner",
     *,
     check: bool,
     extent: ReportOptions,
@@ -122,7 +122,7 @@ def finish(
     """
     from jaxcache.render.warm import failed_assertions
 
-    view = layout.report_view(report, unfolded=extent.all)
+    view = runner.report_view(report, unfolded=extent.all)
     if form.is_json or form.is_keys:
         emit(form, view)
     else:

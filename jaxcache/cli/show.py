@@ -101,7 +101,7 @@ def command(
     elif split_name(name)[0] is FileKind.KERNEL_CACHE:
         emit(wanted.form, kernels_view(show.show_kernels(store, name)))
     else:
-        details = list(layout.show_file(store, name)) if is_file else cache.show_all(key)
+        details = list(layout.shows.show_file(store, name)) if is_file else cache.show_all(key)
         emit(wanted.form, show_view(details, now_ns=cache.clock(), verbose=verbose))
         if any(s.damaged for s in details):
             return ExitCode.PROBLEMS

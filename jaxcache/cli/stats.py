@@ -47,4 +47,4 @@ def command(
     if prometheus:
         print_lines(stats_prometheus(stats, live.totals))
     else:
-        emit(output.form, stats_view(stats, live, now_ns=cache.clock()))
+        emit(output.form, stats_view(stats, live, cache.readable[1].words, now_ns=cache.clock()))

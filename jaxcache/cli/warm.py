@@ -77,8 +77,8 @@ def command(
 
     form = output.form
     wanted.check()
-    layout, placed = place_run(options, place, form)
+    runner, placed = place_run(options, place, form)
     chosen = programs(script, arguments, file, call, module=module)
-    report = layout.warm(chosen, placed, live_callbacks())
+    report = runner.warm(chosen, placed, live_callbacks())
     check = options.check_contents
-    return finish(report, wanted, form, layout, check=check, extent=extent, fills=True)
+    return finish(report, wanted, form, runner, check=check, extent=extent, fills=True)

@@ -1,8 +1,8 @@
 """The facts about the cache of one compiler, which the operations of :mod:`jaxcache.cache` ask for.
 
 Listing, statistics, prune, verify and diff are written once, over these facts. What only one
-compiler's cache can do (sealing, loading) has no method here.
-:data:`jaxcache.layouts.LAYOUTS` says where each fact comes from.
+compiler's cache can do (sealing, loading) has no method here. Functions come in groups, each a
+module that is imported when it is asked for; mypy holds the module to the group's protocol.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -11,6 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from jaxcache.layouts.words import Words
 from jaxcache.model import Entry, FileInfo, Problem
 from jaxcache.store.base import Store
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from jaxcache.cache.scan import Progress, ScanAids
     from jaxcache.cache.show import EntryDetails
     from jaxcache.cache.verify.check import EntryCheck
-    from jaxcache.layouts.torch.doctor import TorchDiagnosis
     from jaxcache.layouts.torch.show import GraphDetails
     from jaxcache.options import PruneOptions, VerifyOptions
 
@@ -65,67 +65,13 @@ class ScanResult(Protocol):
     def problems(self) -> Sequence[Problem]: ...
 
 
-class Layout(Protocol):
-    """The facts about one compiler's cache; each imports what it needs when it is asked."""
-
-    @property
-    def name(self) -> str:
-        """Its name for ``--layout``."""
-
-    @property
-    def single_file_entries(self) -> bool:
-        """Whether each entry is one file, which can be loaded, forecast, signed and sent singly."""
-
-    @property
-    def has_headers(self) -> bool:
-        """Whether an entry begins with its codec and seconds, so that no more need be read.
-
-        Where not, what can be told of an entry takes reading all of it, and it has no codec.
-        """
-
-    @property
-    def keeps_index(self) -> bool:
-        """Whether facts of its entries are worth remembering."""
-
-    @property
-    def own_directory(self) -> Callable[[], str] | None:
-        """Tells where the compiler keeps its cache by itself; None for JAX's settings and ours."""
-
-    @property
-    def run_options(self) -> Collection[str] | None:
-        """The fields of the options of ``run`` and ``warm`` that it knows; None for all."""
-
-    @property
-    def run(self) -> Callable[..., Any]:
-        """Runs a command (words, options, callbacks) and reports what its cache did."""
-
-    @property
-    def warm(self) -> Callable[..., Any]:
-        """Runs programs in the same way, with all of the cache on."""
-
-    @property
-    def explain_script(self) -> "Callable[..., tuple[Explanation, int]]":
-        """Runs a script (name, arguments, options) and says why each of its compiles missed."""
-
-    @property
-    def diagnose(self) -> "Callable[..., TorchDiagnosis] | None":
-        """Examines a cache, the environment and what a run met; None for JAX's own doctor."""
-
-    @property
-    def report_view(self) -> Callable[..., Any]:
-        """Makes the view of the report of either."""
-
-    @property
-    def directories(self) -> Collection[str] | None:
-        """The directories in a cache whose files belong to it; None for all."""
-
-    def load_index(self, directory: Path, url: str, *, now_ns: int) -> "FactIndex":
-        """Open the index of the cache at ``url``, of facts that earlier scans read."""
+class Scans(Protocol):
+    """Takes inventory of a cache, with the facts of every entry."""
 
     def scan(
         self, store: Store, aids: "ScanAids", *, headers: bool, details: bool, deep: bool
     ) -> "ScanResult":
-        """Take inventory of a cache, with the facts of every entry.
+        """Scan a cache.
 
         Args:
             headers, details: whether to tell also what the start of each entry holds, or all of it;
@@ -150,6 +96,10 @@ class Layout(Protocol):
         Args:
             hurried: only as far as that takes no time to speak of.
         """
+
+
+class Checks(Protocol):
+    """Verifies files."""
 
     def files_to_check(
         self, store: Store, scan_result: Any, chosen: Collection[str], options: "VerifyOptions"
@@ -178,8 +128,9 @@ class Layout(Protocol):
     ) -> Iterator[Problem]:
         """Yield the problems of files that were checked which only others show."""
 
-    def key_of(self, name: str) -> str | None:
-        """The key that a file's name says; None where it says none."""
+
+class Removals(Protocol):
+    """Tells what can be removed, in which order, under which lock."""
 
     @property
     def file_lock(self) -> "FileLock | None":
@@ -206,6 +157,10 @@ class Layout(Protocol):
             keep: keys that must stay, with all that they need.
         """
 
+
+class Exports(Protocol):
+    """Chooses what goes into a bundle."""
+
     def plan_export(
         self,
         store: Store,
@@ -217,11 +172,15 @@ class Layout(Protocol):
         now_ns: int,
         progress: "Progress | None",
     ) -> "ExportPlan":
-        """Choose what goes into a bundle.
+        """Plan a bundle.
 
         Args:
             since: leave out what this side has.
         """
+
+
+class Imports(Protocol):
+    """Decides what comes in from a bundle."""
 
     def plan_import(
         self,
@@ -235,25 +194,105 @@ class Layout(Protocol):
     ) -> "Plan":
         """Look at what is there already, and decide for each file of a verified bundle."""
 
+
+class Sides(Protocol):
+    """Reads what every entry stands for, to be compared."""
+
     def read_side(self, store: Store, progress: "Progress | None") -> "DiffSide":
-        """Read what every entry of a cache stands for, to be compared."""
+        """Read it of a cache."""
 
     def read_bundle(self, bundle: "Bundle") -> "DiffSide":
-        """Read the same of a bundle.
+        """Read it of a bundle.
 
         Raises:
             BundleError
         """
 
-    def show(self, store: Store, wanted: str) -> "Iterable[EntryDetails | GraphDetails]":
+
+class Shows(Protocol):
+    """Decodes entries."""
+
+    def show(self, store: Any, wanted: str, /) -> "Iterable[EntryDetails | GraphDetails]":
         """Decode the entries that a KEY means."""
 
-    def show_file(self, store: Store, name: str) -> "Iterable[EntryDetails | GraphDetails]":
+    def show_file(self, store: Store, name: str, /) -> "Iterable[EntryDetails | GraphDetails]":
         """Decode the file of that name."""
 
-    def explain(self, keys: Sequence[str], url: str) -> "Explanation":
+
+class Explains(Protocol):
+    """Says why keys differ."""
+
+    def explain_keys(self, keys: Sequence[str], url: str, /) -> "Explanation":
         """Compare two keys of the cache at ``url``, or one with the nearest other."""
 
+
+class Churns(Protocol):
+    """Finds what is compiled again and again."""
+
+    def find_churn(
+        self, store: Store, *, explained: int | None = None, scan_result: Any = None
+    ) -> "tuple[Churn, ...]":
+        """Find what has several keys, and why."""
+
+
+class Layout(Protocol):
+    """The facts about one compiler's cache."""
+
+    # What its files are
+
     @property
-    def find_churn(self) -> "Callable[..., tuple[Churn, ...]]":
-        """Finds what has several keys (store, explained, seen), and why."""
+    def name(self) -> str:
+        """Its name for ``--layout``."""
+
+    @property
+    def words(self) -> Words:
+        """What shared screens say of it."""
+
+    @property
+    def single_file_entries(self) -> bool:
+        """Whether each entry is one file, which can be loaded, forecast, signed and sent singly."""
+
+    @property
+    def has_headers(self) -> bool:
+        """Whether an entry begins with its codec and seconds, so that no more need be read.
+
+        Where not, what can be told of an entry takes reading all of it, and it has no codec.
+        """
+
+    @property
+    def keeps_index(self) -> bool:
+        """Whether facts of its entries are worth remembering."""
+
+    @property
+    def directories(self) -> Collection[str] | None:
+        """The directories in a cache whose files belong to it; None for all."""
+
+    def own_directory(self) -> str | None:
+        """Where the compiler keeps its cache by itself; None for JAX's settings and ours."""
+
+    def key_of(self, name: str) -> str | None:
+        """The key that a file's name says; None where it says none."""
+
+    # What can be done with them
+
+    def load_index(self, directory: Path, url: str, *, now_ns: int) -> "FactIndex":
+        """Open the index of the cache at ``url``, of facts that earlier scans read."""
+
+    @property
+    def scans(self) -> Scans: ...
+    @property
+    def shows(self) -> Shows: ...
+    @property
+    def checks(self) -> Checks: ...
+    @property
+    def removals(self) -> Removals: ...
+    @property
+    def exports(self) -> Exports: ...
+    @property
+    def imports(self) -> Imports: ...
+    @property
+    def sides(self) -> Sides: ...
+    @property
+    def explains(self) -> Explains: ...
+    @property
+    def churns(self) -> Churns: ...

@@ -22,10 +22,10 @@ def open_side(
     """
     if not is_bundle(location):
         store = open_store(location)
-        return choose_layout(store, layout).read_side(store, progress)
+        return choose_layout(store, layout).sides.read_side(store, progress)
     bundle = open_bundle(location)
     with bundle.file:
-        return load_layout(bundle.manifest.layout).read_bundle(bundle)
+        return load_layout(bundle.manifest.layout).sides.read_bundle(bundle)
 
 
 def names_there(location: str) -> frozenset[str]:

@@ -7,6 +7,8 @@ from jaxcache.cache.ledger.uses import LiveStats, Uses
 from jaxcache.cache.listing import Summary
 from jaxcache.cache.stats import Stats
 from jaxcache.core.refusals import TierRefusal, describe_refusal, refusal_fix
+from jaxcache.layouts import JAX
+from jaxcache.layouts.words import Words
 from jaxcache.render.columns import count_column, size_column, text_column
 from jaxcache.render.document import fields_of, to_document
 from jaxcache.render.listing import group_columns
@@ -25,7 +27,9 @@ Live = Mapping[str, int | float] | None
 _NOT_LIVE = LiveStats(None, ())
 
 
-def stats_view(stats: Stats, counted: LiveStats = _NOT_LIVE, *, now_ns: int) -> View:
+def stats_view(
+    stats: Stats, counted: LiveStats = _NOT_LIVE, words: Words = JAX.words, *, now_ns: int
+) -> View:
     """Return the view of ``stats``.
 
     Args:
@@ -46,7 +50,7 @@ def stats_view(stats: Stats, counted: LiveStats = _NOT_LIVE, *, now_ns: int) -> 
     ]
     document |= fields_of(stats.uses) | ({"live": live} if live else {})
     document |= {"refused": refusals} if refusals else {}
-    return View(document, rows, _COLUMNS, page=_page(stats, live, refusals, now_ns))
+    return View(document, rows, _COLUMNS, page=_page(stats, live, refusals, words, now_ns))
 
 
 def _rows(stats: Stats) -> Iterator[tuple[object, ...]]:
@@ -72,15 +76,15 @@ def _rows(stats: Stats) -> Iterator[tuple[object, ...]]:
 
 
 def _page(
-    stats: Stats, live: Live, refusals: Sequence[TierRefusal], now_ns: int
+    stats: Stats, live: Live, refusals: Sequence[TierRefusal], words: Words, now_ns: int
 ) -> Iterator[Block]:
     total = stats.total
     others = sum(f.files for f in stats.files) - total.entries
     yield Line(stats.cache_dir, style="bold")
     if total.entries:
-        yield from _uses_lines(stats.uses)
+        yield from _uses_lines(stats.uses, words)
     else:
-        yield "no entries yet; to fill the cache: jaxcache warm SCRIPT, or jaxcache run -- CMD"
+        yield f"no entries yet; to fill the cache: {words.fill}"
     if live and (line := live_line(live)):
         yield Line(line, "Live layer   ")
     for refusal in refusals:
@@ -138,10 +142,11 @@ _FILES = [
 ]
 
 
-def _uses_lines(uses: Uses) -> Iterator[Line]:
+def _uses_lines(uses: Uses, words: Words) -> Iterator[Line]:
     lead = "Hits         "
     if uses.hits is None or uses.misses is None:
-        yield Line("not recorded; to record them: jaxcache run -- CMD", lead)
+        how = f"; to record them: {words.record}" if words.record else f" for {words.compiler}"
+        yield Line(f"not recorded{how}", lead)
         return
     rate = f" ({uses.hit_rate:.0%})" if uses.hit_rate is not None else ""
     if not uses.hits:

@@ -277,7 +277,9 @@ def test_of_names_that_differ_in_case_alone_one_travels(
         path.write_bytes(b"x")
     store = LocalStore(tmp_path)
     given: dict[str, Any] = dict.fromkeys(("since", "side_caches", "progress"))
-    plan = load_layout(layout).plan_export(store, keys=(), filters=(), now_ns=LATER_NS, **given)
+    plan = load_layout(layout).exports.plan_export(
+        store, keys=(), filters=(), now_ns=LATER_NS, **given
+    )
     stray = [s.problem for s in plan.steps if s.action is MoveAction.STRAY]
     assert [(p.kind, p.detail) for p in stray] == [
         ("stray-file", f"differs from {plan.writes[0].name} in case only")

@@ -63,7 +63,7 @@ def open_as_store(path: str) -> BundleStore:
         )
 
 
-def scan_bundle(store: BundleStore, *_: Any, details: bool = False, **__: Any) -> Scan:
+def scan(store: BundleStore, *_: Any, details: bool = False, **__: Any) -> Scan:
     """List the entries by the manifest; their signature and source only with ``details``."""
     manifest = store.manifest
     inventory = Inventory()
@@ -77,9 +77,7 @@ def scan_bundle(store: BundleStore, *_: Any, details: bool = False, **__: Any) -
     rule = LastUses(time.time_ns())
     scan_result = Scan(with_ledger(entries, store.ledger, rule), inventory, (), store.ledger)
     return (
-        decode_bundle(store, scan_result, scan_result.entries, hurried=False)
-        if details
-        else scan_result
+        decode(store, scan_result, scan_result.entries, hurried=False) if details else scan_result
     )
 
 
@@ -103,7 +101,7 @@ def _entry(item: BundleItem, origin: Origin) -> Entry:
     )
 
 
-def decode_bundle(
+def decode(
     store: BundleStore, scan_result: Scan, wanted: Iterable[Entry], *_: Any, hurried: bool
 ) -> Scan:
     """Add the signature and source of some entries; a damaged stream is a finding."""
@@ -121,14 +119,14 @@ def decode_bundle(
     return scan_result._replace(entries=tuple(decoded.get(e.file, e) for e in scan_result.entries))
 
 
-def show_bundle(store: BundleStore, wanted: str) -> list[EntryDetails]:
+def show(store: BundleStore, wanted: str) -> list[EntryDetails]:
     """Decode the entries that a KEY selects.
 
     Raises:
         BundleError: the stream is damaged.
         JaxcacheError: it fits none, or is ambiguous.
     """
-    chosen = {entry.file: entry for entry in select_by_keys(scan_bundle(store).entries, [wanted])}
+    chosen = {entry.file: entry for entry in select_by_keys(scan(store).entries, [wanted])}
     details = {
         name: describe(
             store.url,

@@ -25,7 +25,7 @@ _FACTS = (
 )
 
 
-def explain_given(words: Sequence[str], path: str, *, explicit: bool = True) -> Explanation:
+def explain_keys(words: Sequence[str], path: str, *, explicit: bool = True) -> Explanation:
     """Explain two sides, or one key against the nearest other one of its module.
 
     Of several keys of a module, as its name or a glob gives them, the newest entry is explained.

@@ -27,7 +27,7 @@ def pin(store: Store, layout: "Layout", keys: Sequence[str], *, now_ns: int) -> 
     Raises:
         JaxcacheError: ``no-match``, ``ambiguous-key`` or ``read-only``.
     """
-    scan_result = layout.scan(store, NO_AIDS, headers=False, details=False, deep=False)
+    scan_result = layout.scans.scan(store, NO_AIDS, headers=False, details=False, deep=False)
     chosen = sorted({e.key for e in select_by_keys(scan_result.entries, keys)})
     _record(store, chosen, PIN, now_ns)
     return chosen

@@ -50,7 +50,7 @@ class Uses:
 
     def __str__(self) -> str:
         if self.hits is None or self.misses is None:
-            return "hits not recorded (to record them: jaxcache run -- CMD)"
+            return "hits not recorded"
         of = f"{self.hits:,} of {format_count(self.hits + self.misses, 'compile')} hit"
         return f"{of}, saved {format_compiling(self.saved_seconds or 0.0, self.hits)}"
 

@@ -57,7 +57,7 @@ def plan_cache_prune(
         options,
         cache_dir=store.url,
         now_ns=now_ns,
-        rank=layout.removal_rank,
+        rank=layout.removals.removal_rank,
     )
     plan = replace(plan, uncounted_bytes=prunable.uncounted_bytes)
     return plan if prunable.has_seconds else _price(store, layout, plan, workers)
@@ -110,7 +110,9 @@ def find_prunable(
         kept |= {e.key for e in scan_result.entries} - {
             e.key for e in selection.pick(scan_result.entries, now_ns)
         }
-    removable = layout.find_removable(store, scan_result, options, now_ns=now_ns, keep=kept)
+    removable = layout.removals.find_removable(
+        store, scan_result, options, now_ns=now_ns, keep=kept
+    )
     return Prunable(
         removable,
         len(scan_result.entries),
@@ -144,9 +146,13 @@ def plan_cache_removal(
     scan_options |= selection.scan_options(has_headers=layout.has_headers)
     scan_result = _look(store, layout, index_directory, **scan_options)
     chosen = selection.pick(scan_result.entries, now_ns, shortest_prefix=REMOVAL_PREFIX)
-    removable = layout.find_removable(store, scan_result, None, now_ns=now_ns, keep=())
+    removable = layout.removals.find_removable(store, scan_result, None, now_ns=now_ns, keep=())
     plan = plan_removal(
-        removable, scan_result.entries, chosen, cache_dir=store.url, rank=layout.removal_rank
+        removable,
+        scan_result.entries,
+        chosen,
+        cache_dir=store.url,
+        rank=layout.removals.removal_rank,
     )
     return _price(store, layout, plan, workers)
 
@@ -167,7 +173,7 @@ def _look(
     if directory and (headers or details or store.remote):
         index = layout.load_index(directory, store.url, now_ns=now_ns)
     aids = ScanAids(index, workers, progress)
-    scan_result = layout.scan(store, aids, headers=headers, details=details, deep=True)
+    scan_result = layout.scans.scan(store, aids, headers=headers, details=details, deep=True)
     if index is not None:
         index.save(entry.file for entry in scan_result.entries)
     return scan_result

@@ -26,6 +26,11 @@ _HARMLESS: frozenset[ProblemKind] = frozenset(
 )
 
 
+#: JAX's lock is for all files, and they go in any order.
+file_lock = None
+removal_rank = None
+
+
 @dataclass(slots=True)
 class RemovableItem:
     """One thing that could go, with all that a rule asks about it."""

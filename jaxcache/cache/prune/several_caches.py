@@ -123,7 +123,7 @@ def _take_out(name: str, removal: Removal) -> Removal:
 def _rank_below(members: Mapping[str, Member]) -> Callable[[str], int]:
     def rank(path: str) -> int:
         name = _cache_of(path, members)
-        rank_in_cache = members[name].layout.removal_rank
+        rank_in_cache = members[name].layout.removals.removal_rank
         return rank_in_cache(path.removeprefix(f"{name}/")) if rank_in_cache else 0
 
     return rank
@@ -152,7 +152,7 @@ def remove_from_several(members: Mapping[str, Member], removals: Sequence[Remova
     for name, chosen in by_cache.items():
         member = members[name]
         inside = [_take_out(name, removal) for removal in chosen]
-        done = remove(member.store, inside, file_lock=member.layout.file_lock)
+        done = remove(member.store, inside, file_lock=member.layout.removals.file_lock)
         outside = {r.file.name: removal for r, removal in zip(inside, chosen, strict=True)}
         removed += [outside[r.file.name] for r in done.removed]
         spared += [replace(s, removal=outside[s.removal.file.name]) for s in done.spared]

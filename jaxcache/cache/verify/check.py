@@ -218,7 +218,7 @@ def files_to_check(
     return [f for f in scan_result.inventory.entries if f.info.name in chosen]
 
 
-def check_entries(
+def check(
     store: Store, scan_result: Scan, files: Sequence[EntryFile], options: VerifyOptions
 ) -> Iterator[tuple[str, EntryCheck]]:
     """Check entries, by file, in the order in which they are done.

@@ -127,7 +127,7 @@ def restore(
         for item in wanted:
             bring_back(item)
     else:
-        run_under_lock(store, bring_back, wanted, file_lock=layout.file_lock)
+        run_under_lock(store, bring_back, wanted, file_lock=layout.removals.file_lock)
     return Restoration(store.url, dry_run, tuple(restored), tuple(unrestored))
 
 
@@ -144,10 +144,10 @@ def _find_damage(
     damage: dict[str, str] = {}
     for directory in {i.info.name.removesuffix(f"/{i.file}") for i in items}:
         inner = open_store(f"{store.url}/{directory}")
-        scan = layout.scan(inner, NO_AIDS, headers=False, details=False, deep=False)
+        scan = layout.scans.scan(inner, NO_AIDS, headers=False, details=False, deep=False)
         chosen = {e.file for e in scan.entries if f"{directory}/{e.file}" in names}
-        files = layout.files_to_check(inner, scan, chosen, options)
-        for name, checked in layout.check(inner, scan, files, options):
+        files = layout.checks.files_to_check(inner, scan, chosen, options)
+        for name, checked in layout.checks.check(inner, scan, files, options):
             for problem in checked.problems:
                 damage[f"{directory}/{name}"] = f"{problem.kind}: {problem.detail}"
     return damage

@@ -161,7 +161,7 @@ def execute_repair(
             actions[step.file] = "leave-failed"
             return
         try:
-            with hold_file_lock(store, step.file, layout.file_lock) as held:
+            with hold_file_lock(store, step.file, layout.removals.file_lock) as held:
                 young_one = step.file in plan.young
                 actions[step.file] = (
                     _execute(store, plan.directory, step, young_one) if held else "leave-young"
@@ -171,7 +171,7 @@ def execute_repair(
             failed.add(_stem(step))
 
     steps = plan.steps
-    if rank := layout.removal_rank:
+    if rank := layout.removals.removal_rank:
         # Of a kernel and its source the source goes first: torch writes it anew where it is
         # missing, and only beside a damaged kernel does the next run suspect it.
         first: dict[str, int] = {}
@@ -181,7 +181,7 @@ def execute_repair(
         steps = tuple(
             sorted(steps, key=lambda s: (first[_stem(s)], _stem(s), -rank(s.file), s.file))
         )
-    run_under_lock(store, run, steps, file_lock=layout.file_lock, progress=progress)
+    run_under_lock(store, run, steps, file_lock=layout.removals.file_lock, progress=progress)
     gone = (s for s in steps if actions[s.file] in _GONE and not s.temporary)
     ledger = Ledger.load(store)
     records = (r for s in gone if (r := ledger.record(s.key or s.file)) and r.payload_sha256)

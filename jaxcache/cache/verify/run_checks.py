@@ -133,19 +133,21 @@ def verify(
         JaxcacheError: a KEY fits nothing, or more than it may.
     """
     selection = Selection.parse(options.keys, options.filters)
-    scan_result = layout.scan(store, NO_AIDS, headers=False, details=False, deep=False)
+    scan_result = layout.scans.scan(store, NO_AIDS, headers=False, details=False, deep=False)
     _refuse_foreign(store, scan_result)
     # What a filter reads of entries may bring findings of its own, which the checks repeat.
     read = scan_result
     scan_options = selection.scan_options(has_headers=layout.has_headers)
     if any(scan_options.values()):
-        read = layout.scan(store, NO_AIDS, deep=False, **scan_options)
+        read = layout.scans.scan(store, NO_AIDS, deep=False, **scan_options)
     chosen = {e.file for e in selection.pick(read.entries, now_ns)}
     entries = {e.file: e for e in scan_result.entries if e.file in chosen}
-    files = layout.files_to_check(store, scan_result, entries, options)
+    files = layout.checks.files_to_check(store, scan_result, entries, options)
     problems = [p for p in scan_result.problems if p.file in entries]
     checks: dict[str, EntryCheck] = {}
-    for done, (name, checked) in enumerate(layout.check(store, scan_result, files, options), 1):
+    for done, (name, checked) in enumerate(
+        layout.checks.check(store, scan_result, files, options), 1
+    ):
         checks[name] = checked
         if progress and (done % _PROGRESS_EVERY == 0 or done == len(files)):
             progress(done, len(files))
@@ -164,7 +166,7 @@ def verify(
                 then = file.info
                 if not same_file(now, then) or now.ctime_ns != then.ctime_ns:
                     growing.add(file.info.name)
-                checks.update(layout.check(store, scan_result, [again], options))
+                checks.update(layout.checks.check(store, scan_result, [again], options))
         files = [f for f in files if not checks[f.info.name].missing]
     for file in files:
         problems.extend(checks[file.info.name].problems)
@@ -172,7 +174,7 @@ def verify(
         bad = {p.file for p in problems if p.kind not in INFORMATIONAL}
         sound = [f for f in files if f.info.name not in bad]
         problems.extend(loader(store, sound, progress))
-    problems.extend(layout.check_beside(scan_result, files, checks, options))
+    problems.extend(layout.checks.check_beside(scan_result, files, checks, options))
     if not (options.keys or options.filters):
         problems.extend(_about_directory(store, scan_result))
     failing = {p.file for p in problems if p.kind not in INFORMATIONAL}

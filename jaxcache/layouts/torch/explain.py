@@ -61,7 +61,7 @@ class _Read(NamedTuple):
     components: Mapping[str, Component]
 
 
-def explain_graphs(keys: Sequence[str], url: str) -> Explanation:
+def explain_keys(keys: Sequence[str], url: str) -> Explanation:
     """Compare two graphs, or one with the nearest other of its function.
 
     An AOT graph stands for its FX graphs, forward with forward and backward with backward.

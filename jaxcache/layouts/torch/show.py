@@ -38,7 +38,7 @@ class GraphDetails:
         return bool(self.problems)
 
 
-def show_graphs(store: Store, wanted: str) -> list[GraphDetails]:
+def show(store: Store, wanted: str) -> list[GraphDetails]:
     """Read the graphs that a KEY means: one, or several where it is a glob or has several files.
 
     Raises:
@@ -103,7 +103,7 @@ def _shown(
     )
 
 
-def show_graph_file(store: Store, name: str) -> list[GraphDetails]:
+def show_file(store: Store, name: str) -> list[GraphDetails]:
     """Read one file that holds a pickle, wherever it lies.
 
     Raises:

@@ -19,6 +19,7 @@ from jaxcache.core.eviction import Candidate, estimate_hits
 from jaxcache.errors import UsageError
 from jaxcache.layouts.torch.dependencies import Dependencies, dependencies_of, resolve_dependencies
 from jaxcache.layouts.torch.graph import GraphFacts
+from jaxcache.layouts.torch.locks import hold_lock
 from jaxcache.layouts.torch.names import GraphFile, TorchKind, parse_path
 from jaxcache.layouts.torch.scan import GraphEntry, TorchScan
 from jaxcache.model import FileInfo
@@ -36,6 +37,9 @@ _ORDER = (
     TorchKind.KERNEL_SOURCE,
 )
 _UNREAD = GraphFacts()
+
+
+file_lock = hold_lock
 
 
 def removal_rank(name: str) -> int:
