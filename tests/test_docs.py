@@ -314,3 +314,14 @@ def _fields(value: object) -> set[str]:
         if not (name in _FREE and isinstance(inner, dict)):
             found |= _fields(inner)
     return found
+
+
+def test_each_walk_of_a_contributor_is_short_and_names_files_that_are_there() -> None:
+    page = (REPOSITORY / "CONTRIBUTING.md").read_text("utf-8")
+    rows = page.partition("## Five walks")[2].partition("\n## ")[0].splitlines()
+    walks = [re.findall(r"`([\w/]+\.py)`", row) for row in rows if row.count("`") > 4]
+    assert len(walks) == 5
+    for walk in walks:
+        assert len(walk) <= 13
+        assert len({*walk}) == len(walk)
+        assert [file for file in walk if not (REPOSITORY / "jaxcache" / file).is_file()] == []

@@ -79,3 +79,13 @@ def test_torch_s_cache_takes_no_entries_of_jax(
         done = run_cli(*command)
         assert (done.returncode, "[other-layout]" in done.stderr) == (2, True)
     assert not list(theirs.glob("*-cache"))
+
+
+def test_shared_screens_speak_of_the_compiler_whose_cache_it_is(
+    run_cli: RunCli, torch_cache: Path
+) -> None:
+    graph = min(p for p in (torch_cache / "fxgraph").rglob("*") if p.is_file())
+    graph.write_bytes(graph.read_bytes()[:-40])
+    fixed = run_cli("verify", "--fix", "--grace", "0s", "-C", torch_cache)
+    assert "torch compiles quarantined entries again when it needs them" in fixed.stderr
+    assert "JAX" not in fixed.stderr

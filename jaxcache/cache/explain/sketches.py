@@ -293,16 +293,16 @@ def _reordered(old: Sketch, new: Sketch) -> Difference:
             (),
             "order of operations",
         )
-    place = f"the code at {where[0]}" if where else "the order of the operations"
+    place = f"code at {where[0]}" if where else "order of the operations"
     # With random seeds, one line alone is an edit such as of ``a - b`` to ``b - a``, or a set.
     doubt = "; an edit, or the order of a set with another PYTHONHASHSEED" if is_unseeded else ""
     return Difference(
         "computation",
         None,
         None,
-        f"{place}: the same operations, on other values{doubt}",
+        f"the {place}: the same operations, on other values{doubt}",
         None if doubt else _EDIT,
         Cause.UNKNOWN if doubt else Cause.CODE,
         () if doubt else where[:1],
-        place.removeprefix("the "),
+        place,
     )
