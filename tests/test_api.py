@@ -24,7 +24,7 @@ from jaxcache.cli.app import COMMANDS
 from jaxcache.errors import JaxcacheError, NoCacheError, UntrustedError, UsageError
 from jaxcache.layouts.torch.doctor import TorchDiagnosis
 from jaxcache.store import open_store
-from jaxcache.warm.report.torch import TorchReport
+from jaxcache.warm.torch.report import TorchReport
 
 
 def test_a_cache_is_opened_listed_and_counted(corpus: Path) -> None:

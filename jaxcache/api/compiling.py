@@ -42,7 +42,7 @@ class CompilingMethods(Handle):
     ) -> "Report":
         """Run a script with this cache on, and account for every compile.
 
-        On a cache of torch it returns a :class:`jaxcache.warm.report.torch.TorchReport`.
+        On a cache of torch it returns a :class:`jaxcache.warm.torch.report.TorchReport`.
 
         >>> report = cache.warm("train.py")
         >>> report.script_exit_code

@@ -29,11 +29,11 @@ def runner_of(layout: str | None) -> Runner:
     """
     if layout is not None and load_layout(layout).name == "torch":
         from jaxcache.render.torch import report_view
-        from jaxcache.warm.explain import explain_torch_script
-        from jaxcache.warm.torch import run_command, warm_programs
+        from jaxcache.warm.torch.explain import explain_script
+        from jaxcache.warm.torch.run import run_command, warm_programs
 
         known = ("python", "jobs", "timeout_seconds")
-        return Runner(known, run_command, warm_programs, explain_torch_script, report_view)
+        return Runner(known, run_command, warm_programs, explain_script, report_view)
     from jaxcache.render.warm import report_view as jax_view
     from jaxcache.warm.explain import explain_script
     from jaxcache.warm.run import run_command as run_jax

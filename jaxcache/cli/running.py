@@ -19,7 +19,7 @@ from jaxcache.warm.report import unobserved
 if TYPE_CHECKING:
     from jaxcache.api.runners import Runner
     from jaxcache.warm.report.report import Report
-    from jaxcache.warm.report.torch import TorchReport
+    from jaxcache.warm.torch.report import TorchReport
 
 RunOptionsT = TypeVar("RunOptionsT", bound=RunOptions)
 #: What a shell adds to the number of the signal that ended a program.

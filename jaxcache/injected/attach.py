@@ -7,7 +7,8 @@ from typing import Any
 
 from . import channel, colocated, multiprocess
 from .adapter import Jax, UnknownJaxError
-from .listener import Listener, Sink
+from .listener import Listener
+from .process_observer import Sink
 
 #: The one of this process, whoever asked for it first.
 LISTENER: "Listener | None" = None

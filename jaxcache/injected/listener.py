@@ -14,54 +14,34 @@ from typing import Any
 
 from ..core import sketching
 from . import collect, copies, key_flags, module_recorder
-from .adapter import Jax, hash_component, live_settings
+from .adapter import Jax, hash_component
 from .channel import safely
 from .outcome import CompileRequest, classify, entry_file, identity
-from .phases import PhaseSpans
+from .process_observer import ProcessObserver
 from .retraces import Retraces
 
-_COUNTED = {
-    "/jax/compilation_cache/compile_requests_use_cache": "requests",
-    "/jax/compilation_cache/cache_hits": "hits",
-    "/jax/compilation_cache/cache_misses": "misses",
-    "/jax/compilation_cache/tasks_using_cache": "tasks_using_cache",
-    "/jax/compilation_cache/task_disabled_cache": "tasks_disabled_cache",
-}
-_TRACED = "/jax/core/compile/jaxpr_trace_duration"
-_RETRIEVED = "/jax/compilation_cache/cache_retrieval_time_sec"
-_SAVED = "/jax/compilation_cache/compile_time_saved_sec"
 _FORCE = "JAXCACHE_FORCE_CACHE_DIR"
 _CHECK = "JAXCACHE_CHECK"
 _COMPONENTS = "JAXCACHE_COMPONENTS"
 _SCRATCH = "JAXCACHE_SCRATCH"
 _NO_WRITE = "JAXCACHE_NO_WRITE"
 _DIRECTORY = "jax_compilation_cache_dir"
-#: Events that hold until the next of their kind: whoever begins to listen is told the last ones.
-_LASTING = ("jax", "settings", "backend")
 #: What makes a trace long is looked for in traces that take more.
 _LONG_TRACE_SECONDS = 0.5
 #: How long the end of a process waits for sketches.
 _SKETCHING_SECONDS = 5.0
-Sink = Callable[["dict[str, Any]"], None]
 
 
 class _Asked(BaseException):
     """Carries the event of a request that is only asked for its key."""
 
 
-class Listener:
+class Listener(ProcessObserver):
     """The observer that :meth:`adapter.Jax.listen` puts around JAX's steps."""
 
     def __init__(self, jax: Jax) -> None:
-        self._jax = jax
-        self._sinks: tuple[Sink, ...] = ()
-        self._lock = threading.Lock()
-        self._lasting: dict[tuple[Any, Any], dict[str, Any]] = {}
+        super().__init__(jax)
         self._numbers = itertools.count(1)
-        self._local = threading.local()
-        self._introduced = False
-        self._counters: dict[str, float] = dict.fromkeys([*_COUNTED.values(), "saved_seconds"], 0)
-        self._settings: dict[str, Any] | None = None
         self._forced = os.environ.get(_FORCE)
         self._checking = bool(os.environ.get(_CHECK))
         self._hashes_all = bool(os.environ.get(_COMPONENTS))
@@ -71,75 +51,9 @@ class Listener:
         self._flags = key_flags.listen()
         self._recording = module_recorder.start(jax.jax)
         self._collector = collect.start(self.send)
-        self._phases = PhaseSpans()
-        self._phases.listen()
         self._retraces = Retraces(lambda: bool(self._sinks))
         self._retraces.listen()
         self._sketcher = sketching.Sketcher()
-        self._backends: dict[tuple[int, str, int], int] = {}
-        os.register_at_fork(after_in_child=self._start_afresh)
-
-    def _start_afresh(self) -> None:
-        """A forked child counts for itself, and no other thread of it holds the lock."""
-        self._lock = threading.Lock()
-        self._counters = dict.fromkeys(self._counters, 0)
-        self._settings = None
-        self._backends = {}
-        self._lasting = {}
-        self._introduced = False
-
-    def add(self, sink: Sink) -> None:
-        """Send events to one more sink; the last event of each lasting kind is sent at once."""
-        self.introduce()
-        self.send_phases()
-        for event in list(self._lasting.values()):
-            sink(event)
-        with self._lock:
-            self._sinks += (sink,)
-
-    def remove(self, sink: Sink) -> None:
-        """Stop sending events to a sink; without sinks, JAX's steps are not observed."""
-        self.send_phases()
-        with self._lock:
-            self._sinks = tuple(s for s in self._sinks if s != sink)
-
-    def send(self, event: "dict[str, Any]") -> None:
-        """Send an event to every sink."""
-        if event["event"] in _LASTING:
-            self._lasting[event["event"], event.get("backend")] = event
-        for sink in self._sinks:
-            sink(event)
-
-    def send_phases(self) -> None:
-        """Send the time that the phases of a start have taken since the last call."""
-        if event := self._phases.take():
-            self.send(event)
-
-    def introduce(self) -> None:
-        """Say which jax this is, once per process: a forked child has a connection of its own."""
-        if not self._introduced:
-            self._introduced = True
-            self.send({"event": "jax", **self._jax.describe()})
-
-    # JAX's own counters -----------------------------------------------------------------------
-
-    def on_event(self, name: str, **_: Any) -> None:
-        """Count what JAX counts."""
-        if counter := _COUNTED.get(name):
-            self._counters[counter] += 1
-            if (request := self._request) is not None:
-                request.counted.add(counter)
-
-    def on_duration(self, name: str, seconds: float, **_: Any) -> None:
-        """Keep the last trace: traces nest, and the outermost ends last."""
-        now = time.time()
-        if name == _RETRIEVED:
-            self._phases.add("load", now - seconds, now)
-        elif name == _TRACED:
-            self._local.traced = (now, seconds)
-            self._phases.add("trace", now - seconds, now)
-        elif name == _SAVED:
-            self._counters["saved_seconds"] += seconds
 
     # The steps of a compile -------------------------------------------------------------------
 
@@ -208,7 +122,7 @@ class Listener:
         def end() -> None:
             request.module = self._jax.module_name(module)
             request.lowering = self._jax.lowering_of(module)
-            request.settings = self._tell_settings()
+            request.settings = self.tell_settings()
             self._end(request)
 
         safely(self.send, end)
@@ -236,7 +150,7 @@ class Listener:
         outer = self._request
         self._local.request = request
         try:
-            self._tell_settings()
+            self.tell_settings()
             cache_request = self._jax.asked(args, kwargs)
             key = self._jax.make_key(cache_request)
             self._hash_components(request)
@@ -375,10 +289,10 @@ class Listener:
         request.module = self._jax.module_name(computation)
         callbacks = args[4] if len(args) > 4 else kwargs.get("host_callbacks", ())
         request.callbacks = len(callbacks or ())
-        request.backend = self._describe_backend(args[0], args[2])
+        request.backend = self.describe_backend(args[0], args[2])
         request.lowering = _without_call(self._jax.lowering_of(computation))
         request.computation = computation
-        request.settings = self._tell_settings()
+        request.settings = self.tell_settings()
         self.send(
             {
                 "event": "begin",
@@ -403,16 +317,6 @@ class Listener:
             recorded["doubts"] = self._collector.doubts(request.lowering)
         recorded |= {"callbacks": request.callbacks, "backend": request.backend}
         return {"recorded": recorded}
-
-    def _describe_backend(self, backend: Any, devices: Any) -> int:
-        """Tell of a backend and kind of device once; its number stands for it from then on."""
-        place = (id(backend), str(devices.flat[0].device_kind), devices.size)
-        number = self._backends.get(place)
-        if number is None:
-            number = self._backends[place] = len(self._backends)
-            facts = self._jax.describe_backend(backend, devices)
-            self.send({"event": "backend", "backend": number, **facts})
-        return number
 
     def _hash_components(self, request: CompileRequest) -> None:
         """Hash each component of the key on its own: for misses, and for hits where asked for."""
@@ -463,18 +367,7 @@ class Listener:
             }
         )
         if directory != (self._settings or {}).get("opened_directory"):
-            self._tell_settings()
-
-    def _tell_settings(self) -> dict[str, Any]:
-        settings = {
-            **self._jax.settings(),
-            "opened_directory": self._jax.opened_directory(),
-            "next_directory": self._jax.next_directory(),
-        }
-        if settings != self._settings:
-            self._settings = settings
-            self.send({"event": "settings", **settings, "live": live_settings()})
-        return settings
+            self.tell_settings()
 
     def on_exit(self) -> None:
         """The process ends in good order: what only then can be known."""
@@ -485,10 +378,6 @@ class Listener:
     def _force(self) -> None:
         if self._forced:
             self._jax.force_directory(self._forced)
-
-    @property
-    def _request(self) -> CompileRequest | None:
-        return getattr(self._local, "request", None)
 
 
 def _without_call(lowering: "dict[str, Any]") -> "dict[str, Any]":

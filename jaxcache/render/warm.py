@@ -17,7 +17,7 @@ from jaxcache.units import format_command, format_count, format_duration
 from jaxcache.warm.report.report import Module, Report
 
 if TYPE_CHECKING:
-    from jaxcache.warm.report.torch import Lookup, TorchReport
+    from jaxcache.warm.torch.report import Lookup, TorchReport
 
 #: What an outcome's colour says: served, as hoped for; lost, and why matters.
 _STYLES = {

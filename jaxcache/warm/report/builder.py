@@ -195,7 +195,7 @@ class ReportBuilder:
         """Make the report of a run that has ended.
 
         Args:
-            known_seconds: exact compile seconds by key, where JAX keeps whole seconds only.
+            recorded_seconds: exact compile seconds by key, where JAX keeps whole seconds only.
         """
         recorded_seconds = self._with_own(recorded_seconds)
         processes = tuple(

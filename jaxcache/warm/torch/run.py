@@ -30,14 +30,14 @@ from jaxcache.warm.report.events import (
     TorchRecompile,
     TorchSaved,
 )
-from jaxcache.warm.report.torch import (
+from jaxcache.warm.run import RunCallbacks
+from jaxcache.warm.torch.report import (
     CompiledFrame,
     Lookup,
     LookupOutcome,
     TorchProcess,
     TorchReport,
 )
-from jaxcache.warm.run import RunCallbacks
 
 #: ``warm`` turns both caches on.
 _LIFTED = {"TORCHINDUCTOR_FX_GRAPH_CACHE": "1", "TORCHINDUCTOR_AUTOGRAD_CACHE": "1"}
