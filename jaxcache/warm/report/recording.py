@@ -46,7 +46,7 @@ class RecordingDirectory:
         """Write a recipe of what a run has recorded, atomically; of nothing, none.
 
         Args:
-            known_seconds: exact compile seconds by key, for what was not compiled in this run.
+            recorded_seconds: exact compile seconds by key, for what was not compiled in this run.
             ended: how the run ended, for the notes.
 
         Returns:
