@@ -246,7 +246,8 @@ def end_notes(report: "Report | TorchReport") -> Iterator[str]:
     if report.timed_out:
         yield "note: stopped because the time was up"
     if report.interrupted:
-        yield "note: interrupted; the report ends there"
+        ending = "" if report.script_exit_code else "; the program went on, and exited with 0"
+        yield f"note: interrupted{ending}"
     if report.script_exit_code < 0:
         yield f"note: the program was ended by signal {-report.script_exit_code}"
     elif report.script_exit_code:

@@ -144,3 +144,14 @@ def test_an_infinite_setting_is_no_number_in_json(run_cli: RunCli, tmp_path: Pat
     (settings,) = (p["settings"] for p in document["processes"])
     assert settings == {"jax_persistent_cache_min_compile_time_secs": None}
     assert any("to inf, which was 1" in note for note in document["notes"])
+
+
+@pytest.mark.parametrize("is_foreign", [True, False])
+def test_a_directory_of_other_files_is_named_as_such(
+    run_cli: RunCli, tmp_path: Path, is_foreign: bool
+) -> None:
+    if is_foreign:
+        (tmp_path / "readme.md").write_text("text\n")
+    done = run_cli("run", "-C", tmp_path, "--", "true")
+    assert done.returncode == 0
+    assert ("has files of other programs" in done.stderr) == is_foreign
