@@ -1,5 +1,6 @@
 """The files of a cache directory, by name alone: the first step of every operation."""
 
+import contextlib
 import os
 import re
 import sys
@@ -24,9 +25,12 @@ _IN_TORCH_CACHE = re.compile("aotautograd|fxgraph|locks|triton|dynamo|[a-z2-7]{2
 
 
 def is_foreign(path: str) -> bool:
-    """Whether a directory holds visible files, and no compiler gives any of them its name."""
+    """Whether a directory holds visible files, and no compiler gives any of them its name.
+
+    False where it cannot be read.
+    """
     foreign = False
-    with os.scandir(path) as files:
+    with contextlib.suppress(PermissionError), os.scandir(path) as files:
         for file in files:
             if split_name(file.name)[0] is not FileKind.STRAY or file.name in _TORCH_DIRECTORIES:
                 return False

@@ -407,3 +407,12 @@ def test_the_size_of_the_ledger_is_shown(cache: Path, tmp_path: Path) -> None:
     assert ", ledger" not in show()
     append(LocalStore(cache), [Event("k", HIT, n, {"x": "y" * 999}) for n in range(5)])
     assert re.search(r" entries, ledger 5\.\d kB\s", show())
+
+
+def test_a_directory_that_cannot_be_read(run_cli: RunCli, unprivileged: Path) -> None:
+    cache = unprivileged / "cache"
+    cache.mkdir(mode=0o000)
+    done = run_cli("doctor", "-C", cache)
+    assert done.returncode == 10
+    assert "not-writable" in done.stdout
+    assert "[permission-denied]" in done.stderr
