@@ -373,7 +373,7 @@ def test_a_bucket_out_of_reach_is_no_empty_cache(run_cli: RunCli, bucket: str) -
 
 def test_the_page_for_people_names_everything(run_cli: RunCli, cache: Path) -> None:
     cache.chmod(0o777)
-    done = run_cli("doctor", "-C", cache)
+    done = run_cli("doctor", "-C", cache, cwd=unprivileged)
     assert done.returncode == 1
     rows = [line.split("\t") for line in done.stdout.splitlines()]
     assert ["problem", "unsafe-permissions"] in [row[:2] for row in rows]
@@ -412,7 +412,7 @@ def test_the_size_of_the_ledger_is_shown(cache: Path, tmp_path: Path) -> None:
 def test_a_directory_that_cannot_be_read(run_cli: RunCli, unprivileged: Path) -> None:
     cache = unprivileged / "cache"
     cache.mkdir(mode=0o000)
-    done = run_cli("doctor", "-C", cache)
+    done = run_cli("doctor", "-C", cache, cwd=unprivileged)
     assert done.returncode == 10
     assert "not-writable" in done.stdout
     assert "[permission-denied]" in done.stderr
