@@ -373,7 +373,7 @@ def test_a_bucket_out_of_reach_is_no_empty_cache(run_cli: RunCli, bucket: str) -
 
 def test_the_page_for_people_names_everything(run_cli: RunCli, cache: Path) -> None:
     cache.chmod(0o777)
-    done = run_cli("doctor", "-C", cache, cwd=unprivileged)
+    done = run_cli("doctor", "-C", cache)
     assert done.returncode == 1
     rows = [line.split("\t") for line in done.stdout.splitlines()]
     assert ["problem", "unsafe-permissions"] in [row[:2] for row in rows]
