@@ -1,5 +1,6 @@
 """Bundles: what goes in comes out."""
 
+import contextlib
 import errno
 import io
 import os
@@ -35,6 +36,7 @@ from jaxcache.cache.move.bundle_target import write_stream
 from jaxcache.cache.move.export_plan import plan_export
 from jaxcache.cache.move.plan import MoveAction
 from jaxcache.core.names import AUTOTUNE_DIR, KERNEL_CACHE
+from jaxcache.entry.codec import CodecError
 from jaxcache.errors import JaxcacheError
 from jaxcache.layouts import load_layout
 from jaxcache.layouts.sides import open_side
@@ -229,6 +231,18 @@ def test_payloads_too_large_to_hold_travel(tmp_path: Path, codec: str) -> None:
     done = bring(make_bundle(cache), tmp_path / "new")
     assert (len(done.written), done.failed) == (4, ())
     assert contents(tmp_path / "new") == contents(cache)
+
+
+def test_an_entry_may_inflate_to_just_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = zstandard.compress(bytes(4) + bytes(1000))
+    for limit, is_refused in ((1000, False), (999, True)):
+        monkeypatch.setattr("jaxcache.cache.admission.max_payload_bytes", lambda _, n=limit: n)
+        with (
+            pytest.raises(CodecError, match="inflate to more than 999")
+            if is_refused
+            else contextlib.nullcontext()
+        ):
+            read_content(io.BytesIO(data), len(data), allow_large=False)
 
 
 def test_a_large_entry_that_changes_while_it_is_read_is_an_error() -> None:

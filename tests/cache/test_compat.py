@@ -132,6 +132,16 @@ def test_the_directory_counts_where_jax_hashes_it() -> None:
     assert told(kernels, there).restore_to == "/there"
 
 
+@pytest.mark.parametrize(("jax", "is_portable"), [("0.10.2", True), ("0.12.0.1", False)])
+def test_a_key_without_a_directory_is_portable_where_jax_hashes_it(
+    jax: str, is_portable: bool
+) -> None:
+    expected = ForecastOutcome.UNKNOWN if is_portable else ForecastOutcome.HIT
+    mine = replace(CPU, written_in_cache_dir="/here")
+    result = told(CPU, mine, jax=jax)
+    assert (result.outlook, result.portable) == (expected, is_portable)
+
+
 def test_versions() -> None:
     assert [
         CACHE_PATH.holds(v) for v in ("0.4.35", "0.4.36", "0.10.9", "0.11.0", "0.11.0rc1", "?")

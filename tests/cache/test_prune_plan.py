@@ -11,10 +11,9 @@ from made_caches import HOUR, JAX, NOW, NS, cache_of, gone, key, plan, put, size
 from jaxcache.cache.ledger.record import Event
 from jaxcache.cache.ledger.write import append
 from jaxcache.cache.prune.execute import remove
-from jaxcache.cache.prune.plan_cache import plan_cache_prune, plan_cache_removal
+from jaxcache.cache.prune.plan_cache import plan_cache_removal
 from jaxcache.cache.prune.removal import lost_compile_seconds
 from jaxcache.errors import JaxcacheError, UsageError
-from jaxcache.options import PruneOptions
 from jaxcache.store.local import LocalStore
 
 ENTRY = st.fixed_dictionaries(
@@ -131,42 +130,6 @@ def test_every_plan_holds_its_promises(
         assert again.kept == made.kept
 
 
-def test_lru_takes_the_least_recently_used_and_no_more_than_needed(tmp_path: Path) -> None:
-    for number in range(10):
-        put(tmp_path, key(number), size=1000, used_ago=(number + 1) * HOUR)
-    entry = (tmp_path / f"{key(0)}-cache").stat().st_size + 8
-    made = plan(tmp_path, policy="lru", max_size_bytes=7 * entry + 1)
-    assert set(gone(made)) == {key(7), key(8), key(9)}
-    assert set(gone(made).values()) == {"max-size"}
-
-
-def test_a_bound_on_entries_counts_entries_that_stay_and_nothing_else(tmp_path: Path) -> None:
-    with cache_of([{"used_ago": hours * HOUR} for hours in (1, 2, 300)], True, tmp_path) as cache:
-        made = plan(
-            cache,
-            max_entries=2,
-            side_caches=True,
-            orphans=True,
-            quarantine=True,
-            legacy=True,
-            unused_for_seconds=200 * HOUR,
-            policy="lru",
-        )
-        reasons = [r.reason for r in made.removals if r.kind == "entry"]
-    assert made.kept == 2
-    assert "max-entries" not in reasons
-
-
-def test_a_bound_missed_by_one_byte_takes_one_entry(tmp_path: Path) -> None:
-    for number in range(3):
-        put(tmp_path, key(number))
-    for policy in ("lru", "cost"):
-        assert (
-            len(plan(tmp_path, policy=policy, max_size_bytes=size_of(tmp_path) - 1).removals) == 1
-        )
-        assert not plan(tmp_path, policy=policy, max_size_bytes=size_of(tmp_path)).removals
-
-
 def test_cost_keeps_the_compile_seconds(tmp_path: Path) -> None:
     put(tmp_path, key(1, "jit_cheap"), size=3000, used_ago=HOUR, seconds=1)
     put(tmp_path, key(2, "jit_dear"), size=1000, used_ago=10 * HOUR, seconds=200)
@@ -208,14 +171,6 @@ def test_a_damaged_entry_goes_first_under_cost(tmp_path: Path) -> None:
     assert set(gone(plan(tmp_path, policy="cost", max_entries=1))) == {key(1)}
 
 
-def test_room_that_a_large_entry_leaves_is_used(tmp_path: Path) -> None:
-    """The small ones are worth less per byte, and still fit once the large one is gone."""
-    put(tmp_path, key(1), size=300, seconds=0)
-    put(tmp_path, key(2), size=9000, seconds=100)
-    put(tmp_path, key(3), size=300, seconds=100)
-    assert set(gone(plan(tmp_path, policy="cost", max_size_bytes=1000))) == {key(2)}
-
-
 def test_age_rules(tmp_path: Path) -> None:
     day = 24 * HOUR
     put(tmp_path, key(1), used_ago=1 * day, made_ago=40 * day)
@@ -253,21 +208,6 @@ def test_rules_about_use_are_refused_where_nothing_records_uses(
     assert set(gone(made)) == {key(2)}
     assert made.evidence == {"mtime": 1}
     assert "1 of 1 entry chosen by the date of writing: nothing recorded a use" in str(made)
-
-
-def test_young_entries_of_the_choice_stay_and_nothing_goes_in_their_place(tmp_path: Path) -> None:
-    """The bound is met once they are old enough; until then no dearer entry goes for them."""
-    for number in range(4):
-        put(tmp_path, key(number), size=1000, used_ago=HOUR, seconds=500)
-    for number in range(4, 8):
-        put(tmp_path, key(number), size=1000, used_ago=0, made_ago=0, seconds=0)
-    size = size_of(tmp_path)
-    made = plan(tmp_path, max_size_bytes=size // 2)
-    assert gone(made) == {}
-    assert (made.unmet, dict(made.held)) == (("max-size",), {"young": 4})
-    later = plan(tmp_path, max_size_bytes=size // 2, grace_seconds=0)
-    assert set(gone(later)) == {key(n) for n in range(4, 8)}
-    assert later.unmet == ()
 
 
 @pytest.mark.parametrize("policy", ["lru", "cost"])
@@ -309,20 +249,6 @@ def test_everything_else_is_counted_and_goes_on_request(tmp_path: Path) -> None:
         assert full.unmet == ("max-size",)
         with pytest.raises(UsageError, match="side-caches"):
             plan(cache, side_caches=True)
-
-
-def test_a_bound_below_what_may_not_go_empties_nothing(tmp_path: Path) -> None:
-    with cache_of([{"size": 400}], True, tmp_path) as cache:
-        with pytest.raises(JaxcacheError) as caught:
-            plan(cache, max_size_bytes=2000)
-        assert caught.value.code == "bound-out-of-reach"
-        assert "use --side-caches or --orphans" in (caught.value.hint or "")
-        with pytest.raises(JaxcacheError) as caught:
-            plan(cache, max_size_bytes=1, side_caches=True, orphans=True)
-        assert caught.value.hint == "jaxcache stats lists them"
-        made = plan(cache, max_size_bytes=2000, side_caches=True, quarantine=True, orphans=True)
-        assert made.size_bytes_after <= 2000
-        assert made.unmet == ()
 
 
 def test_young_files_are_left_alone(tmp_path: Path) -> None:
@@ -417,21 +343,3 @@ def test_a_file_from_before_1970_is_old_and_nothing_else(tmp_path: Path) -> None
     assert (tmp_path / f"{key(1)}-cache").stat().st_mtime_ns == -5 * NS
     assert plan(tmp_path, max_entries=1).removals == ()
     assert gone(plan(tmp_path, older_than_seconds=HOUR)) == {key(1): "older-than"}
-
-
-def test_lru_opens_no_entry_where_many_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in range(4):
-        put(tmp_path, key(number))
-    opened: list[str] = []
-    read_many = LocalStore.read_many
-    monkeypatch.setattr(
-        LocalStore, "read_many", lambda s, n, **o: opened.extend(n) or read_many(s, n, **o)
-    )
-    options = PruneOptions(max_entries=1, policy="lru", grace_seconds=0)
-    priced = plan_cache_prune(LocalStore(tmp_path), JAX, options, now_ns=NOW)
-    assert sum(name.endswith("-cache") for name in opened) == 3
-    monkeypatch.setattr("jaxcache.cache.prune.plan_cache._PRICED_AT_ONCE", 2)
-    opened.clear()
-    unpriced = plan_cache_prune(LocalStore(tmp_path), JAX, options, now_ns=NOW)
-    assert [r.file for r in unpriced.removals] == [r.file for r in priced.removals]
-    assert not [name for name in opened if name.endswith("-cache")]
