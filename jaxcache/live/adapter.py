@@ -138,15 +138,10 @@ class Adapter:
 
     def _wrap_load(self, layer: "Layer") -> None:
         def load(original: Any, cache_key: str, *args: Any, **kwargs: Any) -> Any:
-            try:
-                answer = layer.preload.answer(cache_key, args, kwargs)
-            except Exception as error:
-                layer.trouble(error)
-                answer = None
-            if answer is not None:
-                return answer
             now = layer.now
+            layer.run(functools.partial(layer.preload.note, args=args, kwargs=kwargs), cache_key)
             now.loading = True
+            now.key = cache_key
             executable = None
             try:
                 loaded = original(cache_key, *args, **kwargs)
@@ -154,6 +149,7 @@ class Adapter:
                 return loaded
             finally:
                 now.loading = False
+                now.key = ""
                 now.decoded = None
                 for directory in layer.directories.values():
                     over = functools.partial(directory.loaded, executable=executable)
@@ -275,12 +271,12 @@ def make_cache(base: Any, layer: "Layer") -> Any:
             bucket = str(path) if str(path).partition("://")[0] in SCHEMES else ""
             if bucket:
                 path = layer.local_path(bucket)
-            layer.preload.cache_opened()
             # Without a bound JAX takes no lock and scans nothing; the bound is the layer's.
             super().__init__(path, *args, max_size=-1, **kwargs)
             try:
                 if "://" not in str(path):
                     self._directory = layer.open(os.fspath(path), max_size, bucket)
+                    layer.preload.cache_opened(self._directory)
             except Exception as error:
                 layer.trouble(error)
             if self._directory is None and max_size != -1:

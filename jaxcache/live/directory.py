@@ -100,24 +100,21 @@ class Directory:
             if self._layer.now.loading:
                 self._layer.now.missed = (self, key)
             return None
-        self._count_hit(key, source, took, len(value))
-        if self._layer.now.loading:
-            with contextlib.suppress(OSError):  # a directory that only others may write
-                self.loading.begin(key)
-        return value
-
-    def _count_hit(self, key: str, source: str, took_seconds: float, size_bytes: int) -> None:
         source = self.brought.pop(key, source)
         self._served[key] = source
         self._counters.count("hits_local" if source == "local" else "hits_tier")
         if source != "local":
             self._counters.hit_in(source)
-        self._counters.add("retrieval_seconds", took_seconds)
-        self._counters.add("read_bytes", size_bytes)
-        self._use(key, took_seconds)
+        self._counters.add("retrieval_seconds", took)
+        self._counters.add("read_bytes", len(value))
+        self._use(key, took)
+        if self._layer.now.loading:
+            with contextlib.suppress(OSError):  # a directory that only others may write
+                self.loading.begin(key)
+        return value
 
-    def read_proven(self, key: str) -> "tuple[bytes, int] | None":
-        """Return an entry's content and file size; None unless a checksum or a digest proves it.
+    def read_proven(self, key: str) -> "bytes | None":
+        """Return an entry's content; None unless a checksum or a recorded digest proves it.
 
         Counts nothing: whoever asks for the entry reports what is wrong with it.
         """
@@ -128,14 +125,7 @@ class Directory:
             decoded = open_entry(key, value, is_foreign=False)
         except (OSError, DamagedEntryError):
             return None
-        return (decoded.content, len(value)) if self._is_proven(key, decoded, status) else None
-
-    def serve_ahead(self, key: str, waited_seconds: float, size_bytes: int) -> None:
-        """Count a hit of an entry that was loaded before JAX asked for it."""
-        if self.tiers is not None:
-            self.tiers.used(key, is_local=True)
-        self._count_hit(key, "local", waited_seconds, size_bytes)
-        self._note()
+        return decoded.content if self._is_proven(key, decoded, status) else None
 
     def _find(self, key: str) -> "tuple[bytes | None, str]":
         if key in self._deadly:

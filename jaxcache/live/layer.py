@@ -84,6 +84,8 @@ class ThreadState(threading.local):
 
     loading = False
     """JAX looks an entry up to load it."""
+    key = ""
+    """The key of that entry."""
     decoded: "tuple[bytes, bytes] | None" = None
     """The entry that was checked last, and its content."""
     seconds: "float | None" = None

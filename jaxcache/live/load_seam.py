@@ -1,26 +1,27 @@
-"""What JAX gives to a load of an executable, and the same load without JAX asking for it.
+"""What JAX gives to a load of an executable, and the same load before JAX asks for it.
 
-Tried on JAX 0.8.3, 0.10.2, 0.11.2 and 0.12.0.1. The body of ``compilation_cache.
-get_executable_and_time(cache_key, compile_options, backend, executable_devices[, host_callbacks])``
-there decompresses the entry and calls ``backend.deserialize_executable`` with the other arguments.
-A JAX that gives or uses anything else is not imitated.
+Tried on JAX 0.8.3, 0.10.2, 0.11.2 and 0.12.0.1. ``compilation_cache.get_executable_and_time(
+cache_key, compile_options, backend, executable_devices[, host_callbacks])`` reads and decompresses
+the entry, and gives the rest to ``deserialize_executable`` of the client, which is replaced. So
+JAX's own code runs at each load, and whoever listens to it notices no difference.
 """
 
-import inspect
+import functools
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from .last_run import Load
 
-#: What the function takes, what the client takes, and the names in the body of the function.
-#: Anything else may make a difference between two loads.
-_ARGUMENTS = ("cache_key", "compile_options", "backend", "executable_devices", "host_callbacks")
-_CLIENT_ARGUMENTS = {"serialized", "executable_devices", "compile_options", "host_callbacks"}
-_NAMES = {
-    *("_get_cache", "logger", "debug", "get", "decompress_executable"),
-    *("extract_executable_and_time", "deserialize_executable"),
-}
+_ARGUMENTS = ("compile_options", "backend", "executable_devices", "host_callbacks")
+_CLIENT_ARGUMENTS = ("serialized", "executable_devices", "compile_options", "host_callbacks")
+
+
+class Call(NamedTuple):
+    """One call of ``deserialize_executable``."""
+
+    load: Load
+    serialized: bytes
 
 
 class UnknownLoadError(Exception):
@@ -54,34 +55,57 @@ class LoadSeam:
             self._register_cache = util.register_cache
             self._bridge = xla_bridge
             self._client = xla_client
-            signatures = xla_client.Client.deserialize_executable.__nb_signature__
+            self._deserialize = xla_client.Client.deserialize_executable
+            signatures = self._deserialize.__nb_signature__
         except (ImportError, AttributeError) as error:
             raise UnknownLoadError(f"jax {jax.__version__} is not 0.8 to 0.12 ({error})") from error
-        function = inspect.unwrap(compilation_cache.get_executable_and_time)
-        taken = {name for one in signatures for name in re.findall(r"(\w+): ", one[0])}
-        unknown = {
-            *(set(inspect.signature(function).parameters) ^ set(_ARGUMENTS)) - {"host_callbacks"},
-            *taken ^ _CLIENT_ARGUMENTS,
-            *set(function.__code__.co_names) - _NAMES,
-        }
-        if unknown:
-            names = ", ".join(sorted(unknown))
-            raise UnknownLoadError(f"loads of jax {jax.__version__} differ in {names}")
+        names = {name for one in signatures for name in re.findall(r"(\w+): ", one[0])}
+        if names != set(_CLIENT_ARGUMENTS):
+            unknown = ", ".join(sorted(names ^ set(_CLIENT_ARGUMENTS)))
+            raise UnknownLoadError(f"loads of jax {jax.__version__} differ in {unknown}")
 
     def call_when_cleared(self, call: "Callable[[], None]") -> None:
         """Call a function whenever ``jax.clear_caches()`` is called."""
         self._cleared = _ClearedCache(call)  # JAX holds it weakly
         self._register_cache(self._cleared, "executables that jaxcache has loaded ahead")
 
-    def describe_load(
+    def replace_load(self, answer: "Callable[[Any, Any, Any], Any]") -> None:
+        """Have each load answered by a function of the client and its arguments, if it can."""
+        deserialize = self._deserialize
+
+        @functools.wraps(deserialize)
+        def deserialize_executable(client: Any, *args: Any, **kwargs: Any) -> Any:
+            executable = answer(client, args, kwargs)
+            return deserialize(client, *args, **kwargs) if executable is None else executable
+
+        self._client.Client.deserialize_executable = deserialize_executable
+
+    def describe_request(
         self, key: str, args: "tuple[Any, ...]", kwargs: "dict[str, Any]"
     ) -> "tuple[Any, Load] | None":
-        """Return the backend and the arguments of a load; None where not all can be compared."""
-        values = {**dict(zip(_ARGUMENTS[1:], args, strict=False)), **kwargs}
-        callbacks = values.pop("host_callbacks", ())
-        if len(args) >= len(_ARGUMENTS) or set(values) != set(_ARGUMENTS[1:4]):
+        """The backend and the arguments of a request; None where they cannot all be compared."""
+        values = {**dict(zip(_ARGUMENTS, args, strict=False)), **kwargs}
+        if len(args) > len(_ARGUMENTS) or "backend" not in values:
             return None
-        backend = values["backend"]
+        backend = values.pop("backend")
+        load = self._describe(key, backend, values)
+        return None if load is None else (backend, load)
+
+    def describe_call(
+        self, key: str, backend: Any, args: "tuple[Any, ...]", kwargs: "dict[str, Any]"
+    ) -> "Call | None":
+        """The arguments of a call of the client; None where they cannot all be compared."""
+        values = {**dict(zip(_CLIENT_ARGUMENTS, args, strict=False)), **kwargs}
+        if len(args) > len(_CLIENT_ARGUMENTS) or not isinstance(values.get("serialized"), bytes):
+            return None
+        serialized = values.pop("serialized")
+        load = self._describe(key, backend, values)
+        return None if load is None else Call(load, serialized)
+
+    def _describe(self, key: str, backend: Any, values: "dict[str, Any]") -> "Load | None":
+        callbacks = values.pop("host_callbacks", ())
+        if set(values) != {"compile_options", "executable_devices"}:
+            return None
         devices = values["executable_devices"]
         if (
             backend.platform != "cpu"
@@ -90,10 +114,10 @@ class LoadSeam:
         ):
             return None
         options = values["compile_options"].SerializeAsString()
-        return backend, Load(key, options, tuple(d.id for d in devices), not callbacks)
+        return Load(key, options, tuple(device.id for device in devices), not callbacks)
 
-    def load(self, backend: Any, load: Load, content: bytes) -> "tuple[Any, int]":
-        """Load an executable as ``get_executable_and_time`` does; it, and its compile seconds.
+    def load(self, backend: Any, load: Load, serialized: bytes) -> Any:
+        """Load an executable as JAX does.
 
         Raises:
             Exception: XLA cannot load it.
@@ -101,12 +125,12 @@ class LoadSeam:
         by_id = {device.id: device for device in backend.devices()}
         devices = self._client.DeviceList(tuple(by_id[number] for number in load.devices))
         options = self._client.CompileOptions.ParseFromString(load.options)
-        executable, seconds = self._cache.extract_executable_and_time(content)
-        return backend.deserialize_executable(executable, devices, options), seconds
+        return self._deserialize(backend, serialized, devices, options)
 
-    def opened_directory(self, backend: Any) -> Any:
-        """Return the directory from which JAX loads; None where it loads otherwise."""
-        return getattr(self._cache._get_cache(backend), "_directory", None)
+    def serialized(self, content: bytes) -> bytes:
+        """Return the executable in the content of an entry."""
+        executable: bytes = self._cache.extract_executable_and_time(content)[0]
+        return executable
 
     def configured_directory(self) -> "tuple[str, int]":
         """Return the directory that JAX opens at its next load, or nothing, and its size limit."""

@@ -1,10 +1,11 @@
 """Load executables ahead: while the program traces, one thread loads what its last run loaded.
 
-JAX traces, lowers and computes each key as ever; only the load has happened before. That is sound
-where nothing can differ: plain JAX loads an executable by its key, the compile options, the devices
-and the host callbacks, in this process. So a load is answered from here only for the same key, the
-same serialized options, the same devices of the same backend, and no callbacks. What was loaded
-with callbacks is recorded as such and never loaded ahead: the callables belong to one process.
+JAX traces, lowers, computes each key, reads and checks each entry as ever; only the load itself has
+happened before. That is sound where nothing can differ: what plain JAX gives to a load is the
+executable, the compile options, the devices and the host callbacks, in this process. So a load is
+answered from here only for the same bytes, the same serialized options, the same devices of the
+same backend, and no callbacks. What was loaded with callbacks is recorded as such and never loaded
+ahead: the callables belong to one process.
 
 * What the thread has not begun is loaded by whoever asks for it.
 * An entry is loaded ahead only if a checksum or a recorded digest proves its content.
@@ -22,7 +23,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from .last_run import MAX_LOADS, LastRun, Load, program_name, read_last_run, write_last_run
-from .load_seam import LoadSeam, UnknownLoadError, describe_devices
+from .load_seam import Call, LoadSeam, UnknownLoadError, describe_devices
 from .loading import AHEAD, Loading
 
 if TYPE_CHECKING:
@@ -44,15 +45,19 @@ _MAX_READY_BYTES = 512 << 20
 class _Ahead:
     """One executable that is being loaded, or is loaded, before JAX asks for it."""
 
-    def __init__(self, backend: Any, load: Load, content: bytes, size_bytes: int) -> None:
-        self.backend = backend
+    def __init__(self, backend: Any, load: Load, serialized: bytes) -> None:
+        self._backend = backend
         self.load = load
-        self.content_bytes = len(content)
-        self.size_bytes = size_bytes
+        self._hash = hash(serialized)
+        self.size_bytes = len(serialized)
         self.is_over = threading.Event()
-        self.answer: Any = None
-        """The executable and its compile seconds, as JAX expects them."""
+        self.executable: Any = None
         self.seconds = 0.0
+
+    def is_for(self, backend: Any, call: Call) -> bool:
+        """Whether a call has the same arguments; its bytes, too, have been checked."""
+        same = backend is self._backend and call.load == self.load
+        return same and hash(call.serialized) == self._hash
 
 
 class Preload:
@@ -98,6 +103,7 @@ class Preload:
             self._layer.say(f"live: nothing is loaded ahead: {error}")
             return None
         seam.call_when_cleared(self.drop)
+        seam.replace_load(self._answer)
         return seam
 
     def disown(self) -> None:
@@ -120,11 +126,12 @@ class Preload:
                     self._thread = thread
         return self._directory is directory
 
-    def cache_opened(self) -> None:
-        """Drop everything where JAX opens its cache once more, as after ``reset_cache()``."""
-        if self._is_opened:
-            self.drop()
-        self._is_opened = True
+    def cache_opened(self, directory: "Directory") -> None:
+        """Begin where nothing has begun; drop everything where JAX opens its cache once more."""
+        if self.is_on:
+            if not self.begin(directory) or self._is_opened:
+                self.drop()
+            self._is_opened = True
 
     def backend_starts(self) -> None:
         """Begin to load from the directory that JAX is going to open."""
@@ -135,58 +142,53 @@ class Preload:
 
     # Requests ---------------------------------------------------------------------------------
 
-    def answer(self, key: str, args: "tuple[Any, ...]", kwargs: "dict[str, Any]") -> Any:
-        """Answer a load with what was loaded ahead; None where JAX is to load.
-
-        The next run is told of the load in any case.
-        """
+    def note(self, key: str, args: "tuple[Any, ...]", kwargs: "dict[str, Any]") -> None:
+        """Note that JAX asks for an entry; what has not been begun is left to it."""
         if not self.is_on:
-            return None
-        request = self._seam.describe_load(key, args, kwargs)
-        if request is None:
-            return None
-        backend, load = request
-        self._note(backend, load)
-        directory = self._seam.opened_directory(backend)
-        if directory is None or not self.begin(directory):
-            self.drop()
-            return None
-        started = time.perf_counter()
-        ahead = self._take(backend, load)
-        if ahead is None:
-            return None
-        waited = time.perf_counter() - started
-        directory.serve_ahead(key, waited, ahead.size_bytes)
-        counters = self._layer.counters
-        counters.count("preload_used")
-        counters.add("preload_hidden_seconds", max(0.0, ahead.seconds - waited))
-        return ahead.answer
-
-    def _note(self, backend: Any, load: Load) -> None:
+            return
+        request = self._seam.describe_request(key, args, kwargs)
         with self._lock:
+            self._begun.add(key)
+            if request is None:
+                return
+            backend, load = request
             if not self._devices:
                 self._devices = describe_devices(backend)
-            before = self._loads.get(load.key)
+            before = self._loads.get(key)
             if before.is_plain if before is not None else len(self._loads) < MAX_LOADS:
-                self._loads[load.key] = load
+                self._loads[key] = load
 
-    def _take(self, backend: Any, load: Load) -> "_Ahead | None":
+    def _answer(self, backend: Any, args: "tuple[Any, ...]", kwargs: "dict[str, Any]") -> Any:
+        """Answer a load with what was loaded ahead; None where JAX is to load."""
+        key = self._layer.now.key
+        try:
+            if not self.is_on or key not in self._ahead:
+                return None
+            return self._take(backend, self._seam.describe_call(key, backend, args, kwargs), key)
+        except Exception as error:
+            self._layer.trouble(error)
+            return None
+
+    def _take(self, backend: Any, call: "Call | None", key: str) -> Any:
         """Take what was loaded with the same arguments, waiting for a load that is under way."""
-        with self._lock:
-            self._begun.add(load.key)
-            ahead = self._ahead.get(load.key)
+        ahead = self._ahead.get(key)
         if ahead is None:
             return None
+        started = time.perf_counter()
         ahead.is_over.wait()
         with self._lock:
-            ahead = self._ahead.pop(load.key, None)
+            ahead = self._ahead.pop(key, None)
             self._room.notify_all()
-        if ahead is None or ahead.answer is None:
+        if ahead is None or ahead.executable is None:
             return None
-        if not load.is_plain or ahead.load != load or ahead.backend is not backend:
-            self._layer.counters.count("preload_dropped")
+        counters = self._layer.counters
+        if call is None or not call.load.is_plain or not ahead.is_for(backend, call):
+            counters.count("preload_dropped")
             return None
-        return ahead
+        waited = time.perf_counter() - started
+        counters.count("preload_used")
+        counters.add("preload_hidden_seconds", max(0.0, ahead.seconds - waited))
+        return ahead.executable
 
     # The thread -------------------------------------------------------------------------------
 
@@ -208,7 +210,7 @@ class Preload:
         if run is None:
             return
         contents = self._read(directory, run)
-        waiting: deque[tuple[Load, bytes, int]] = deque()
+        waiting: deque[tuple[Load, bytes]] = deque()
         backend = self._wait_for_backend(contents, waiting)
         if backend is None or describe_devices(backend) != run.devices:
             return
@@ -217,13 +219,13 @@ class Preload:
             if one is None or not self._load(backend, marks, *one):
                 return
 
-    def _read(self, directory: "Directory", run: LastRun) -> "Iterator[tuple[Load, bytes, int]]":
+    def _read(self, directory: "Directory", run: LastRun) -> "Iterator[tuple[Load, bytes]]":
         """Read and check the entries of the last run that may be loaded ahead, in order."""
         for load in run.loads:
             if load.is_plain and load.key not in self._begun:
-                proven = directory.read_proven(load.key)
-                if proven is not None:
-                    yield load, *proven
+                content = directory.read_proven(load.key)
+                if content is not None:
+                    yield load, self._seam.serialized(content)
 
     def _wait_for_backend(self, contents: "Iterator[Any]", waiting: "deque[Any]") -> Any:
         """Wait until the backend exists, and read entries meanwhile; None where none is to come."""
@@ -238,13 +240,11 @@ class Preload:
                 return None
         return backends.get("cpu")
 
-    def _load(
-        self, backend: Any, marks: Loading, load: Load, content: bytes, size_bytes: int
-    ) -> bool:
+    def _load(self, backend: Any, marks: Loading, load: Load, serialized: bytes) -> bool:
         """Load one executable; whether to go on."""
-        ahead = _Ahead(backend, load, content, size_bytes)
+        ahead = _Ahead(backend, load, serialized)
         with self._lock:
-            while not self._has_room(ahead.content_bytes) and not self._ended.is_set():
+            while not self._has_room(ahead.size_bytes) and not self._ended.is_set():
                 self._room.wait(_UNUSED_SECONDS)
             if load.key in self._begun or self._ended.is_set():
                 return True
@@ -258,21 +258,21 @@ class Preload:
                     return False
                 stack.callback(marks.end, load.key)
                 started = time.perf_counter()
-                ahead.answer = self._seam.load(backend, load, content)
+                ahead.executable = self._seam.load(backend, load, serialized)
                 ahead.seconds = time.perf_counter() - started
         except Exception:  # JAX reports it when it asks for this entry
-            ahead.answer = None
+            ahead.executable = None
         finally:
             ahead.is_over.set()
-        if ahead.answer is not None:
+        if ahead.executable is not None:
             self._layer.counters.count("preloaded")
         if self._ended.is_set():
             self.drop()
         return True
 
-    def _has_room(self, content_bytes: int) -> bool:
-        ready_bytes = sum(one.content_bytes for one in self._ahead.values())
-        return not ready_bytes or ready_bytes + content_bytes <= _MAX_READY_BYTES
+    def _has_room(self, size_bytes: int) -> bool:
+        ready_bytes = sum(one.size_bytes for one in self._ahead.values())
+        return not ready_bytes or ready_bytes + size_bytes <= _MAX_READY_BYTES
 
     # The end ----------------------------------------------------------------------------------
 
@@ -286,7 +286,7 @@ class Preload:
             for one in ready:
                 del self._ahead[one.load.key]
             self._room.notify_all()
-        number = sum(one.answer is not None for one in ready)
+        number = sum(one.executable is not None for one in ready)
         if number:
             self._layer.counters.count("preload_dropped", number)
 

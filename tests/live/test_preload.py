@@ -160,14 +160,14 @@ def test_a_load_with_other_options_is_left_to_jax(run_ahead: RunLive) -> None:
     assert ran.result == first.result
 
 
-#: A JAX that gives one more argument to a load.
+#: A JAX whose loads take one more argument.
 NEWER = """
-import jax
-from jax._src import compilation_cache as cc
-real = cc.get_executable_and_time
-def newer(cache_key, compile_options, backend, executable_devices, *rest, memory=0):
-    return real(cache_key, compile_options, backend, executable_devices, *rest)
-cc.get_executable_and_time = newer
+from jax._src.lib import xla_client
+real = xla_client.Client.deserialize_executable
+def newer(*args, memory=0, **kwargs):
+    return real(*args, **kwargs)
+newer.__nb_signature__ = (*real.__nb_signature__, ("def deserialize_executable(memory: int)",))
+xla_client.Client.deserialize_executable = newer
 """
 
 
@@ -263,10 +263,10 @@ DEADLY = """
 import jax, os, signal
 from jaxcache.live.load_seam import LoadSeam
 real = LoadSeam.load
-def deadly(self, backend, load, content):
+def deadly(self, backend, load, serialized):
     if load.key.startswith("jit_first"):
         os.kill(os.getpid(), signal.SIGKILL)
-    return real(self, backend, load, content)
+    return real(self, backend, load, serialized)
 LoadSeam.load = deadly
 """
 
