@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from conftest import RunCli
 
 from live.conftest import PROGRAM, Ran, RunLive, entries
 
@@ -18,7 +19,7 @@ START = """
 import os, sys, time
 import jax
 jax.devices()
-layer = sys.modules["jaxcache.live.layer"].LAYER
+layer = next(m.LAYER for name, m in sys.modules.items() if name.endswith("live.layer"))
 end = time.monotonic() + 120
 while layer.counters["preloaded"] < int(os.environ.get("WAIT", 0)) and time.monotonic() < end:
     time.sleep(0.01)
@@ -283,3 +284,20 @@ def test_after_a_death_while_loading_ahead_the_entry_stays_and_is_loaded_by_requ
     assert ran.result == first.result
     assert not (tmp_path / "cache" / ".jaxcache" / "quarantine").exists()
     assert run_ahead(wait=number)["preload_used"] == number
+
+
+def test_run_counts_what_was_loaded_ahead_as_hits(
+    run_cli: RunCli, run_ahead: RunLive, jax_python: str, tmp_path: Path
+) -> None:
+    """In a Python without jaxcache, and for whoever listens to JAX."""
+    run_ahead()
+    cache = tmp_path / "cache"
+    number = len(entries(cache))
+    (tmp_path / "program.py").write_text(START + PROGRAM)
+    env = ON | {"PYTHONWARNINGS": "", "JAX_PLATFORMS": "cpu"}
+    command = ("run", "--live", "-C", cache, "--json", "--", jax_python, tmp_path / "program.py")
+    for wait in (0, number):  # the program has another name than that of the first run
+        done = run_cli(*command, env=env | {"WAIT": str(wait)})
+        assert json.loads(done.stdout)["summary"]["hits"] == number, done.stderr
+    totals = json.loads(run_cli("stats", "-C", cache, "--json").stdout)["live"]
+    assert totals["preload_used"] == number
