@@ -17,7 +17,7 @@ _ARGUMENTS = ("compile_options", "backend", "executable_devices", "host_callback
 _CLIENT_ARGUMENTS = ("serialized", "executable_devices", "compile_options", "host_callbacks")
 
 
-class Call(NamedTuple):
+class LoadCall(NamedTuple):
     """One call of ``deserialize_executable``."""
 
     load: Load
@@ -65,7 +65,7 @@ class LoadSeam:
             raise UnknownLoadError(f"loads of jax {jax.__version__} differ in {unknown}")
 
     def call_when_cleared(self, call: "Callable[[], None]") -> None:
-        """Call a function whenever ``jax.clear_caches()`` is called."""
+        """LoadCall a function whenever ``jax.clear_caches()`` is called."""
         self._cleared = _ClearedCache(call)  # JAX holds it weakly
         self._register_cache(self._cleared, "executables that jaxcache has loaded ahead")
 
@@ -93,14 +93,14 @@ class LoadSeam:
 
     def describe_call(
         self, key: str, backend: Any, args: "tuple[Any, ...]", kwargs: "dict[str, Any]"
-    ) -> "Call | None":
+    ) -> "LoadCall | None":
         """The arguments of a call of the client; None where they cannot all be compared."""
         values = {**dict(zip(_CLIENT_ARGUMENTS, args, strict=False)), **kwargs}
         if len(args) > len(_CLIENT_ARGUMENTS) or not isinstance(values.get("serialized"), bytes):
             return None
         serialized = values.pop("serialized")
         load = self._describe(key, backend, values)
-        return None if load is None else Call(load, serialized)
+        return None if load is None else LoadCall(load, serialized)
 
     def _describe(self, key: str, backend: Any, values: "dict[str, Any]") -> "Load | None":
         callbacks = values.pop("host_callbacks", ())

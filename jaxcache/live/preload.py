@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from .last_run import MAX_LOADS, LastRun, Load, program_name, read_last_run, write_last_run
-from .load_seam import Call, LoadSeam, UnknownLoadError, describe_devices
+from .load_seam import LoadCall, LoadSeam, UnknownLoadError, describe_devices
 from .loading import AHEAD, Loading
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class _Ahead:
         self.executable: Any = None
         self.seconds = 0.0
 
-    def is_for(self, backend: Any, call: Call) -> bool:
+    def is_for(self, backend: Any, call: LoadCall) -> bool:
         """Whether a call has the same arguments; its bytes, too, have been checked."""
         same = backend is self._backend and call.load == self.load
         return same and hash(call.serialized) == self._hash
@@ -169,7 +169,7 @@ class Preload:
             self._layer.trouble(error)
             return None
 
-    def _take(self, backend: Any, call: "Call | None", key: str) -> Any:
+    def _take(self, backend: Any, call: "LoadCall | None", key: str) -> Any:
         """Take what was loaded with the same arguments, waiting for a load that is under way."""
         ahead = self._ahead.get(key)
         if ahead is None:
