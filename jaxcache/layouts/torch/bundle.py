@@ -20,9 +20,13 @@ from jaxcache.cache.scan import Progress, ScanAids
 from jaxcache.cache.selection import Selection
 from jaxcache.cache.verify.run_checks import INFORMATIONAL
 from jaxcache.layouts.torch.check import check_files, files_to_check
-from jaxcache.layouts.torch.dependencies import dependencies_of, resolve_dependencies
 from jaxcache.layouts.torch.graph import read_graph
-from jaxcache.layouts.torch.inventory import TorchInventory, take_inventory
+from jaxcache.layouts.torch.inventory import (
+    TorchInventory,
+    dependencies_of,
+    resolve_dependencies,
+    take_inventory,
+)
 from jaxcache.layouts.torch.kernels import check_shared_object
 from jaxcache.layouts.torch.names import (
     TIERS,

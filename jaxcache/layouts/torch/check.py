@@ -22,9 +22,9 @@ from jaxcache.cache.parallel import spread
 from jaxcache.cache.verify.check import EntryCheck, RecordedDigest
 from jaxcache.cache.verify.run_checks import CORRUPT
 from jaxcache.errors import UsageError
-from jaxcache.layouts.torch.dependencies import resolve_dependencies
 from jaxcache.layouts.torch.digests import digest_of_code, record_code, recorded_digests
 from jaxcache.layouts.torch.graph import Found, GraphFacts, read_graph_file
+from jaxcache.layouts.torch.inventory import resolve_dependencies
 from jaxcache.layouts.torch.kernels import SourceChecker, check_shared_object, split_source
 from jaxcache.layouts.torch.names import (
     GraphFile,

@@ -5,10 +5,9 @@ from dataclasses import dataclass, replace
 
 from jaxcache.cache.explain.sides import Comparison
 from jaxcache.cache.selection import select_by_keys
-from jaxcache.layouts.torch.dependencies import dependencies_of, resolve_dependencies
 from jaxcache.layouts.torch.explain import compare_with_nearest
 from jaxcache.layouts.torch.graph import Graph, GraphFacts, read_graph, read_graph_file
-from jaxcache.layouts.torch.inventory import TorchInventory
+from jaxcache.layouts.torch.inventory import TorchInventory, dependencies_of, resolve_dependencies
 from jaxcache.layouts.torch.names import GraphFile, digest_of, parse_path
 from jaxcache.layouts.torch.pickled import MAX_BYTES
 from jaxcache.layouts.torch.scan import GraphEntry, make_scan, scan

@@ -17,8 +17,8 @@ from jaxcache.cache.prune.removable import RemovableItem, RemovableSet, other_it
 from jaxcache.cache.prune.removal import Hold, Removal, RemovalKind
 from jaxcache.core.eviction import Candidate, estimate_hits
 from jaxcache.errors import UsageError
-from jaxcache.layouts.torch.dependencies import Dependencies, dependencies_of, resolve_dependencies
 from jaxcache.layouts.torch.graph import GraphFacts
+from jaxcache.layouts.torch.inventory import Dependencies, dependencies_of, resolve_dependencies
 from jaxcache.layouts.torch.locks import hold_lock
 from jaxcache.layouts.torch.names import GraphFile, TorchKind, parse_path
 from jaxcache.layouts.torch.scan import GraphEntry, TorchScan
