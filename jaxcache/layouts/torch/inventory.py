@@ -1,7 +1,8 @@
 """The files of a cache directory of torch's compilers, by name; and which of them each graph needs.
 
 A graph needs files in this order: AOT → FX → generated ``.py`` → kernels. The names of a generated
-``.py`` and of its kernels do not tell of each other, so their text is compared (:mod:`jaxcache.layouts.torch.kernels`).
+``.py`` and of its kernels do not tell of each other, so their text is compared (see
+:mod:`jaxcache.layouts.torch.kernels`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
