@@ -8,7 +8,7 @@ DEMO   := .demo
 MATRIX ?= 3.11:0.4.30 3.10:0.4.38 3.11:0.5.3 3.11:0.6.2 3.11:0.8.3 3.11:0.10.2 3.12:0.11.2 3.12:0.12.0.1
 
 .PHONY: test test-jax test-observed check demo bench test-matrix test-matrix-whole test-live test-jax-own test-torch test-typer test-slow test-cuda test-tpu docs faults fuzz mutation scale simulate-use \
-	oracle real-programs real-suites explain-changes clean
+	oracle guard-table phases-table real-programs real-suites explain-changes clean
 
 # TESTS takes options of pytest, such as TESTS='-k prune'.
 TESTS ?=
@@ -84,11 +84,20 @@ ORACLE ?= 3.11:0.6.2 3.11:0.10.2 3.12:0.12.0.1
 oracle: $(STAMP)
 	MATRIX_TABLE=tools.oracle tools/test_matrix.sh $(BIN)/python $(ORACLE)
 
+# Every case of tests/guard in each JAX: what a guard refuses and names, and what it leaves behind.
+GUARDED ?= 3.11:0.5.3 3.11:0.6.2 3.11:0.8.3 3.11:0.10.2 3.12:0.12.0.1
+guard-table: $(STAMP)
+	MATRIX_TABLE=tools.guard_table tools/test_matrix.sh $(BIN)/python $(GUARDED)
+
 # Small programs of ten libraries and one of two processes: what jaxcache reports, beside JAX's own
 # counts. PROGRAMS='numpyro brax' runs some of them; half an hour for all on two busy cores.
 PROGRAMS ?=
 real-programs: $(STAMP)
 	tools/real_programs.sh $(BIN)/python $(PROGRAMS)
+
+# The phases of the same programs, next to the clock and JAX's own events.
+phases-table: $(STAMP)
+	COMPARE=phases tools/real_programs.sh $(BIN)/python $(PROGRAMS)
 
 explain-changes: $(STAMP)
 	tools/explain_changes.sh $(BIN)/python $(CHANGES)

@@ -3,6 +3,7 @@
 # what jaxcache reports with JAX's own events and the files on disk. Exits 1 where they differ.
 #
 # usage: tools/real_programs.sh JAXCACHE_PYTHON [PROGRAM...]
+# COMPARE=phases compares where the time went with the clock and JAX's events (phases.py) instead.
 # Makes build/real-programs, once; JAX=VERSION in the environment chooses another jax than 0.10.2.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -17,4 +18,4 @@ if [ ! -e "$venv/.done" ]; then
     jax-md keras e3nn-jax mujoco-mjx
   touch "$venv/.done"
 fi
-exec "$python" tools/real_programs/compare.py "$venv/bin/python" "$@"
+exec "$python" "tools/real_programs/${COMPARE:-compare}.py" "$venv/bin/python" "$@"

@@ -75,7 +75,7 @@ class CompileRequest:
     @property
     def compile(self) -> Span | None:
         """XLA's compile: from after the look-up to the decision to write or the end."""
-        if self.hit or self.stubbed:
+        if self.hit or self.stubbed or self.refused:
             return None
         start = sum(self.read) if self.read else self.started
         if self.compile_seconds is not None:

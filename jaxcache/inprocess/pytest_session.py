@@ -25,6 +25,7 @@ NAMES = (
     "hits",
     "written",
     "skipped",
+    "refused",
     "compile_seconds",
     "retrieval_seconds",
 )
@@ -210,7 +211,7 @@ class PytestSession:
             rows.append(("outside of tests", self._outside))
         if rows:
             limit = None if verbose else _SHOWN_TESTS
-            yield Table(_columns(), rows, limit=limit, more="; -v shows them")
+            yield Table(_columns(total), rows, limit=limit, more="; -v shows them")
         for trouble in self._trouble:
             yield f"note: {trouble}"
 
@@ -229,14 +230,15 @@ def _counts(report: Report) -> Counts:
 def _headline(total: Counts, place: str) -> str:
     if not total["compile_requests"]:
         return f"no compiles · {place}"
+    refused = f"{total['refused']} refused · " if total["refused"] else ""
     return (
         f"{total['hits']} of {total['compile_requests']} hits · {total['written']} written · "
-        f"{format_duration(total['compile_seconds'])} compiling · "
+        f"{refused}{format_duration(total['compile_seconds'])} compiling · "
         f"{format_duration(total['retrieval_seconds'])} retrieving · {place}"
     )
 
 
-def _columns() -> list[Column]:
+def _columns(total: Counts) -> list[Column]:
     def of(name: str) -> Any:
         return lambda row: row[1][name]
 
@@ -249,6 +251,7 @@ def _columns() -> list[Column]:
         count_column("HITS", of("hits")),
         count_column("WRITTEN", of("written")),
         count_column("SKIPPED", of("skipped")),
+        *([count_column("REFUSED", of("refused"))] if total["refused"] else ()),
         seconds_column(of("compile_seconds"), show),
         seconds_column(of("retrieval_seconds"), show, "RETRIEVE"),
     ]

@@ -197,8 +197,9 @@ class Observation(Printable):
             return [as_compile(done, recorded) for done in recorded.modules]
 
     def misses(self) -> "Misses":
-        """The modules that were compiled and not retrieved."""
-        return Misses(tuple(m for m in self.modules if m.outcome != "hit"), self.report)
+        """The modules that were compiled: neither retrieved nor refused by a guard."""
+        compiled = tuple(m for m in self.modules if m.outcome not in ("hit", "refused"))
+        return Misses(compiled, self.report)
 
     def _fold(self) -> "ReportBuilder":
         """Fold the events received since the last call."""

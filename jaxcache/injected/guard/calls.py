@@ -67,7 +67,7 @@ class History:
 
     def __init__(self, seams: JaxFunctions) -> None:
         """Begin with what JAX traced before anybody watched."""
-        self.by_place: defaultdict[str, deque[EarlierCompile]] = _newest()
+        self.by_place: defaultdict[str, deque[EarlierCompile]] = defaultdict(_newest)
         #: A function that has died was made for one call.
         self.by_function: WeakKeyDictionary[Any, deque[EarlierCompile]] = WeakKeyDictionary()
         for reference, info, signature, avals, context in seams.history():
@@ -81,11 +81,11 @@ class History:
         """Keep a compile; the function is None where it is not known."""
         self.by_place[place].append(compiled)
         if function is not None:
-            self.by_function.setdefault(function, deque(maxlen=_KEPT)).append(compiled)
+            self.by_function.setdefault(function, _newest()).append(compiled)
 
 
-def _newest() -> "defaultdict[str, deque[EarlierCompile]]":
-    return defaultdict(lambda: deque(maxlen=_KEPT))
+def _newest() -> "deque[EarlierCompile]":
+    return deque(maxlen=_KEPT)
 
 
 class PendingCall:
@@ -181,7 +181,7 @@ class PendingCall:
             now = self.values.get(name)
             if before == now or (name.startswith(_SHARDING) and None in (before, now)):
                 continue  # shardings are known only of compiles that were watched
-            leaves = tuple(name.removeprefix(_STRUCTURE) + mark for mark in ("", "[", "."))
+            leaves = tuple(name.removeprefix(_STRUCTURE) + mark for mark in "[.")
             if name.startswith(_STRUCTURE) and any(c.name.startswith(leaves) for c in changes):
                 continue  # its leaves tell
             changes.append(ArgumentChange(name, _cause(before, now), *_texts(before, now)))
@@ -193,7 +193,7 @@ class PendingCall:
             return ()
         names = self._seams.setting_names(len(mine))
         return tuple(
-            ArgumentChange(name or "a setting of JAX", "config", _text(before), _text(now))
+            ArgumentChange(name or "a setting of JAX", "config", _shown(before), _shown(now))
             for name, before, now in zip(names, earlier, mine, strict=True)
             if before is not now and before != now
         )
@@ -335,6 +335,10 @@ def _object(kind: str, value: Any) -> Value:
     text = _text(value)
     has_address = kind == "static" and " at 0x" in text
     return Value(kind, text, digest=hash((hash(value), "" if has_address else text)))
+
+
+def _shown(value: Any) -> str:
+    return _text(value)[:_SHOWN_CHARACTERS]
 
 
 def _text(value: Any) -> str:

@@ -1,0 +1,73 @@
+"""Print the table of the guard: ``python -m tools.guard_table PYTHON…``.
+
+Each case of ``tests/guard/`` runs in each JAX: one row for each case, one column for each JAX. Below
+0.6 there is one case, because a guard only warns there. Exits 1 if any case is wrong.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PROGRAMS = {
+    "what changes, watched": ("changes", ""),
+    "what changes, guarded after the warm-up": ("changes", "late"),
+    "how a compile is reached": ("transformations", ""),
+    "scope, actions, cost": ("scopes", ""),
+    "processes": ("processes", ""),
+}
+OLD = {"below 0.6": ("old", "")}
+RATIO = "ratio of times "
+
+
+def run_cases(python: str, program: str, late: str) -> dict[str, dict[str, str]]:
+    """Run one program of cases: the fault and the note of each."""
+    environment = {name: value for name, value in os.environ.items() if "JAX" not in name}
+    environment |= {"JAX_ENABLE_COMPILATION_CACHE": "false", "LATE": late, "PYTHONPATH": str(ROOT)}
+    command = [python, str(ROOT / "tests" / "guard" / f"{program}.py")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return {program: {"fault": done.stderr[-2000:], "note": ""}}
+    cases: dict[str, dict[str, str]] = json.loads(done.stdout.splitlines()[-1])
+    return cases
+
+
+def is_old(version: str) -> bool:
+    """Whether a guard only warns in this JAX."""
+    return tuple(map(int, version.split(".")[:2])) < (0, 6)
+
+
+def main(*pythons: str) -> int:
+    """Run every program in every JAX."""
+    tables: dict[str, dict[str, dict[str, dict[str, str]]]] = {}
+    versions = []
+    for python in pythons:
+        command = [python, "-c", "import jax; print(jax.__version__)"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        version = done.stdout.strip()
+        versions.append(version)
+        for title, (program, late) in (OLD if is_old(version) else PROGRAMS).items():
+            print(f"jax {version}: {title}", file=sys.stderr, flush=True)
+            for name, result in run_cases(python, program, late).items():
+                tables.setdefault(title, {}).setdefault(name, {})[version] = result
+    faults = []
+    for title, rows in tables.items():
+        columns = [v for v in versions if any(v in row for row in rows.values())]
+        print(f"\n| {title} | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}")
+        for name, row in rows.items():
+            cells = []
+            for version in columns:
+                result = row.get(version, {"fault": "", "note": "not in this JAX"})
+                ratio = result["note"].partition(RATIO)[2]
+                missing = "" if version in row else "—"
+                cells.append("**wrong**" if result["fault"] else missing or f"ok {ratio}".strip())
+                faults += [f"{version}, {name}: {result['fault']}"] if result["fault"] else []
+            print(f"| {name} | {' | '.join(cells)} |")
+    print(*("", *faults), sep="\n")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
