@@ -40,7 +40,7 @@ def change(
             with guard(action="count"):  # from now on, shardings are recorded
                 jitted(*warm())
         arguments = other()
-        error = refuse_thrice(lambda: jitted(*arguments))
+        error = refuse_thrice(lambda: jitted(*arguments), modules=1)
         equal(error.reason, reason, "reason")
         equal(tuple(c.name for c in error.changed), changed, "what changed")
         assert says in str(error), f"{says!r} is not in {error}"
