@@ -65,7 +65,7 @@ class LoadSeam:
             raise UnknownLoadError(f"loads of jax {jax.__version__} differ in {unknown}")
 
     def call_when_cleared(self, call: "Callable[[], None]") -> None:
-        """LoadCall a function whenever ``jax.clear_caches()`` is called."""
+        """Call a function whenever ``jax.clear_caches()`` is called."""
         self._cleared = _ClearedCache(call)  # JAX holds it weakly
         self._register_cache(self._cleared, "executables that jaxcache has loaded ahead")
 

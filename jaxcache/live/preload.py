@@ -175,7 +175,9 @@ class Preload:
         if ahead is None:
             return None
         started = time.perf_counter()
-        ahead.is_over.wait()
+        if not ahead.is_over.is_set():
+            with self._under_mark_of_thread(key):
+                ahead.is_over.wait()
         with self._lock:
             ahead = self._ahead.pop(key, None)
             self._room.notify_all()
@@ -189,6 +191,17 @@ class Preload:
         counters.count("preload_used")
         counters.add("preload_hidden_seconds", max(0.0, ahead.seconds - waited))
         return ahead.executable
+
+    @contextlib.contextmanager
+    def _under_mark_of_thread(self, key: str) -> Iterator[None]:
+        """Leave the mark of a load to the thread while it loads: this one only waits for it."""
+        marks = self._directory.loading if self._directory is not None else None
+        if marks is not None:
+            marks.end(key)
+        yield
+        if marks is not None:
+            with contextlib.suppress(OSError):  # a directory that only others may write
+                marks.begin(key)
 
     # The thread -------------------------------------------------------------------------------
 
