@@ -143,6 +143,7 @@ def test_the_second_of_two_jobs_does_not_drop_what_the_first_compiled(
         done = run_cli("ci", "save", bundle, "-C", mine, *dry)
         assert (done.returncode, "[newer-target]" in done.stderr) == (3, True), done.stderr
         assert theirs.name.removesuffix("-cache") in done.stderr
+        assert f"jaxcache import {bundle} " in done.stderr
         assert bundle.read_bytes() == before
     assert run_cli("import", bundle, "-C", mine).returncode == 0
     assert run_cli("ci", "save", bundle, "-C", mine).returncode == 0
