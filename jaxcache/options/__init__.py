@@ -37,14 +37,15 @@ FILTERS = option(
 LAYOUT = option(
     "--layout",
     TEXT,
-    "The compiler whose cache it is (default: what its files say; jax in a bucket, and for run, "
-    "warm, doctor and scripts).",
+    "The compiler whose cache it is (default: detected from its files; jax for a bucket, and where "
+    "a program is run).",
     metavar="jax|torch",
 )
 PYTHON = option(
     "--python",
     TEXT,
-    "The Python that has jax (default: the active environment's, else jaxcache's own).",
+    "The Python that has jax (default: the first that has it of the active environment's, "
+    "jaxcache's own, that of .venv beside the program or above, and python on PATH).",
     metavar="PYTHON",
 )
 JOBS = option("--jobs -j", COUNT, "Number of workers (default: one per core).", min=1)
@@ -57,8 +58,8 @@ class CacheDir(Options, panel="Cache"):
     cache_dir: str | None = option(
         "--cache-dir -C",
         TEXT,
-        "The cache (default: JAX_COMPILATION_CACHE_DIR, else the configuration; commands that run "
-        "no program then use ~/.cache/jax).",
+        "The cache (default: JAX_COMPILATION_CACHE_DIR, else the configuration, else ~/.cache/jax, "
+        "which run and warm do not use).",
         metavar="PATH|URL",
     )
 

@@ -94,6 +94,10 @@ def _page(report: Report, unfolded: bool, more: str) -> Iterator[Block]:
         yield from _faults(shown, report.cache_dir)
     if folded:
         yield _folded_line(folded, more)
+    written = [m for m in report.modules if m.outcome == "written"]
+    if saving := math.fsum((m.compile_seconds or 0.0) * m.occurrences for m in written):
+        count = format_count(sum(m.occurrences for m in written), "entry")
+        yield f"{count} written: the next run saves up to {format_duration(saving)}"
     if report.phase_seconds:
         yield phases_line(report)
         yield from _longest_line(report)
@@ -270,7 +274,11 @@ def failed_assertions(
         yield f"nothing was cached, because JAX could not open {report.cache_dir}"
     elif fills and (errors := [m for m in report.modules if m.reason in _FAULTS]):
         lost = format_count(sum(m.occurrences for m in errors), "compile")
-        yield f"{lost} not cached, because JAX could not read or write {report.cache_dir}"
+        if all(m.reason == "read-error" for m in errors):
+            verify = format_command("verify --fix", report.cache_dir or "")
+            yield f"JAX could not read the entry of {lost}; where one is damaged: {verify}"
+        else:
+            yield f"{lost} not cached, because JAX could not write {report.cache_dir}"
     waiting = sum(getattr(report, "waiting", {}).values())
     if fills and waiting:
         yield f"{format_count(waiting, 'entry')} did not reach {report.cache_dir}"

@@ -13,7 +13,7 @@ from jaxcache.errors import JaxcacheError, NoJaxError, UsageError
 from jaxcache.options.run import CompileOptions, RunOptions, WarmOptions
 from jaxcache.store import is_remote
 from jaxcache.units import format_count, format_duration
-from jaxcache.warm.child.interpreter import find_python
+from jaxcache.warm.child.interpreter import describe_no_jax, find_python
 from jaxcache.warm.child.launch import Launch, RunResult, run_listening
 from jaxcache.warm.child.process import NO_JAX_HINT, free_port
 from jaxcache.warm.compiling.report import CompileReport
@@ -322,7 +322,7 @@ def _listen(
         patience_seconds=None if options.collect is None else options.patience_seconds,
     )
     for notice in recorder.heard("no-jax"):
-        raise NoJaxError(f"{notice.executable} has no jax", hint=NO_JAX_HINT)
+        raise NoJaxError(describe_no_jax(notice.executable or ""), hint=NO_JAX_HINT)
     for notice in recorder.heard("refused"):
         raise NoJaxError(notice.detail, code=notice.code or "refused", hint=notice.hint)
     for notice in recorder.heard("no-function"):

@@ -115,6 +115,18 @@ def test_kept_and_pinned_entries_make_a_bound_unmet(run_cli: RunCli, cache: Path
     assert {p.name.partition("-")[0] for p in cache.glob("*-cache")} == {"jit_mlp", "jit_dtypes"}
 
 
+@pytest.mark.parametrize("way", ["-n", "-y"])
+def test_a_bound_below_the_pinned_entries_empties_no_cache(
+    run_cli: RunCli, cache: Path, way: str
+) -> None:
+    assert run_cli("pin", "-C", cache, "jit_mlp").returncode == 0
+    done = run_cli("prune", "-C", cache, "--max-size", "1kB", "--grace", "0s", way)
+    assert done.returncode == 1
+    assert "[bound-out-of-reach]" in done.stderr
+    assert "jaxcache pin --remove KEY" in done.stderr
+    assert len(list(cache.glob("*-cache"))) == 7
+
+
 def test_a_bound_out_of_reach_says_why_and_ends_alike_dry_and_real(
     run_cli: RunCli, cache: Path
 ) -> None:

@@ -202,3 +202,13 @@ def test_a_guard_of_another_form_is_a_usage_error(run_cli: RunCli) -> None:
 def test_other_words_are_refused(words: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="must be one of"):
         jaxcache.guard(**words)
+
+
+@pytest.mark.parametrize("seconds", ["", ":3600"])
+def test_a_guard_that_no_call_can_put_up_says_so_at_once(
+    run_cli: RunCli, jax_python: str, tmp_path: Path, seconds: str
+) -> None:
+    hidden = "import sys; sys.modules['jaxcache'] = None; import jax"
+    args = ("run", "--guard", f"compile:raise{seconds}", "-C", tmp_path / "cache", "--")
+    done = run_cli(*args, jax_python, "-c", hidden)
+    assert ("give seconds, such as compile:raise:60" in done.stderr) == (not seconds)

@@ -160,5 +160,5 @@ def test_the_cells_of_the_page(tmp_path: Path, inside_environment: dict[str, str
     assert "3 of 3 hits" in shown(cells[5], "text/plain")
     predicted = shown(cells[6], "text/plain")
     assert "jit_step would be compiled" in predicted
-    assert "(cell:1)" in predicted, "no name of a temporary file"
-    assert "code at cell:3 in `step`: sine → cosine" in shown(cells[7], "text/plain")
+    assert "(line 1 of a cell)" in predicted, "no name of a temporary file"
+    assert "code at line 3 of a cell in `step`: sine → cosine" in shown(cells[7], "text/plain")

@@ -9,7 +9,7 @@ import pytest
 from conftest import RunCli
 
 from jaxcache.errors import NoJaxError
-from jaxcache.warm.child.interpreter import choose_python, find_python, has_package
+from jaxcache.warm.child.interpreter import choose_python, describe_no_jax, find_python, has_package
 
 #: A package that no Python on this machine has.
 PACKAGE = "wanted_only_here"
@@ -68,14 +68,20 @@ def test_the_first_that_has_the_package_is_chosen(
 
 
 def test_an_environment_without_the_package_is_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    make_environment(tmp_path / "active", package=False)
+    active = make_environment(tmp_path / "active", package=False)
     monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "active"))
     beside = make_environment(tmp_path / "work/.venv")
-    chosen = choose_python(package=PACKAGE)
-    assert chosen is not None
-    assert chosen.path == beside
+    assert find_python(None, package=PACKAGE) == beside
+    assert f"the active one, {active}, has no {PACKAGE}" in capsys.readouterr().err
+
+
+def test_all_that_lack_jax_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    active = make_environment(tmp_path / "active", package=False)
+    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "active"))
+    assert describe_no_jax(active) == f"{active} has no jax"
+    assert describe_no_jax(sys.executable) == f"none of these has jax: {active}, {sys.executable}"
 
 
 def test_an_environment_that_others_may_write_is_passed_over(tmp_path: Path) -> None:

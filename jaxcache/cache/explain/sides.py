@@ -81,17 +81,19 @@ _JAX_ITSELF = f"{os.sep}jax{os.sep}_src{os.sep}"
 
 
 #: Files that kernels of notebooks, and shells of IPython, give their cells.
-_CELL = re.compile(r".*[/\\]ipykernel_[0-9]+[/\\][0-9]+\.py\b")
+_CELL = re.compile(r".*[/\\]ipykernel_[0-9]+[/\\][0-9]+\.py\b(?::([0-9]+))?")
 _NUMBERED_CELL = re.compile(r"^<ipython-input-([0-9]+)-[^>]*>")
 
 
 def file_name(source: str) -> str:
-    """Return the name of a file without its directory; ``cell`` or ``In[3]`` for one of a notebook.
+    """Return a file without its directory; a cell of a notebook as ``line 3 of a cell``, ``In[3]``.
 
     Args:
         source: the file, or ``file:line``.
     """
-    return os.path.basename(_NUMBERED_CELL.sub(r"In[\1]", _CELL.sub("cell", source)))
+    if match := _CELL.match(source):
+        return f"line {match[1]} of a cell" if match[1] else "a cell"
+    return os.path.basename(_NUMBERED_CELL.sub(r"In[\1]", source))
 
 
 def is_helper(function: str | None, file: str | None) -> bool:
@@ -173,8 +175,8 @@ class SourceLocation:
     function: str
 
     def __str__(self) -> str:
-        name = file_name(self.file)
-        return f"{name}:{self.line}" + (f" in `{self.function}`" if self.function else "")
+        place = file_name(f"{self.file}:{self.line}")
+        return place + (f" in `{self.function}`" if self.function else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ imported; without, as soon as the program calls ``jaxcache.warmed_up()``.
 
 import atexit
 import contextlib
+import importlib.util
 import os
 import sys
 import threading
@@ -52,6 +53,12 @@ def start() -> None:
         return
     if not os.environ.get("JAXCACHE_EVENTS"):  # else ``run`` says so
         atexit.register(_say_never_up, after)
+    if after is None and importlib.util.find_spec("jaxcache") is None:
+        print(
+            f"jaxcache: only jaxcache.warmed_up() puts this guard up, and {sys.executable} has no "
+            f"jaxcache; give seconds, such as {text}:60",
+            file=sys.stderr,
+        )
     if after is not None:
         timer = threading.Timer(after, warmed_up)
         timer.daemon = True

@@ -32,8 +32,8 @@ _REASONS = {
         "(grad, vmap) differs, or JAX's own caches were cleared or are full"
     ),
     "eager-operation": (
-        "an operation outside jax.jit; move it into a jitted function, use numpy, or pass "
-        'eager="allow"'
+        "an operation outside jax.jit; move it into a jitted function, use numpy, or allow it "
+        'by jaxcache.guard(eager="allow")'
     ),
 }
 

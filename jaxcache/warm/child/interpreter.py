@@ -26,6 +26,8 @@ _SITES = (
     "lib/python3/dist-packages",
 )
 _ASK_SECONDS = 20
+#: Variables that name the active environment.
+_ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX")
 
 
 class ChosenPython(NamedTuple):
@@ -52,10 +54,24 @@ def find_python(python: str | None, *, script: str = "", package: str = "jax") -
     if python is not None:
         return _resolve(python)
     chosen = choose_python(script, package)
-    if chosen is None or _is_own(chosen.path):
+    if chosen is None:
         return sys.executable
-    report_once(f"using {chosen.path} ({chosen.origin})")
+    origin = chosen.origin or "jaxcache's own"
+    active = next((c.path for c in _candidates(script) if c.origin in _ACTIVE), chosen.path)
+    is_passed_over = active != chosen.path and not has_package(active, package)
+    if is_passed_over:
+        origin += f"; the active one, {active}, has no {package}"
+    if is_passed_over or not _is_own(chosen.path):
+        report_once(f"using {chosen.path} ({origin})")
     return chosen.path
+
+
+def describe_no_jax(python: str, script: str = "") -> str:
+    """Say that a Python has no jax; where it is jaxcache's own, which others were tried as well."""
+    tried = [c.path for c in _candidates(script) if os.access(c.path, os.X_OK)]
+    if len(tried) < 2 or not _is_own(python):
+        return f"{python} has no jax"
+    return f"none of these has jax: {', '.join(dict.fromkeys(tried))}"
 
 
 def choose_python(script: str = "", package: str = "jax") -> ChosenPython | None:
@@ -79,7 +95,7 @@ def _candidates(script: str) -> Iterator[ChosenPython]:
     if configured := configured_python():
         value, origin = configured
         yield ChosenPython(_resolve(os.path.expanduser(value)), f"python of {origin}")
-    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+    for name in _ACTIVE:
         if prefix := os.environ.get(name):
             yield ChosenPython(os.path.join(prefix, "bin", "python"), name)
     yield ChosenPython(sys.executable, "")

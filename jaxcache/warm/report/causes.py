@@ -190,7 +190,7 @@ def describe_comparison(comparison: Comparison) -> str:
     if first.cause is Cause.NOT_CACHED_BEFORE:
         return FIRST_TIME
     if first.cause is Cause.UNKNOWN and left and left.key and right.key:
-        return "another program; the change is unknown"
+        return "a new program of this name; what changed is unknown"
     what = first.title
     values = [v for v in (first.left, first.right) if v]
     if first.cause in _OF_TYPES and left and (change := first_change(left, right)):

@@ -162,7 +162,7 @@ def recompile_notes(functions: Iterable[Function]) -> Iterable[str]:
         if f.compiles > _STORM:
             hidden_cause = f.retrace_reasons[0] if f.retrace_reasons else _HIDDEN_CAUSE
             cause = "; ".join(f.varies) + " varies" if f.varies else hidden_cause
-            yield f"`{f.function}` compiled {f.compiles} times: {cause}"
+            yield f"`{f.function}` has {f.compiles} programs: {cause}"
 
 
 _HIDDEN_CAUSE = (
