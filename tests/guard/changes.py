@@ -296,6 +296,16 @@ def function_object() -> str:
     return error.reason
 
 
+@case("a thousand arguments")
+def thousand() -> str:
+    jitted = jax.jit(lambda x: x[0] * 2)
+    jitted([ones(2)] * 1000)
+    error = refuse_thrice(lambda: jitted([ones(3)] * 1000), modules=1)
+    equal(len(error.changed), 1000, "changes")
+    equal(str(error).splitlines()[-1], "  and 990 more", "the last line")
+    return error.reason
+
+
 @case("first call")
 def first_call() -> str:
     jitted = jax.jit(lambda x: x * 4)
@@ -316,6 +326,23 @@ def setting() -> str:
     error = refuse_thrice(call)
     equal(error.reason, "config", "reason")
     return str(error.changed[0])
+
+
+@case("a setting of an earlier compile")
+def setting_again() -> str:
+    jitted = jax.jit(lambda x: x @ x)
+
+    def call() -> Any:
+        with jax.default_matmul_precision("float32"):
+            return jitted(ones(4, 4))
+
+    with guard(action="count"):
+        jitted(ones(4, 4))
+        call()
+    jax.clear_caches()
+    error = refuse_thrice(call)
+    equal(error.reason, "unknown", "reason")
+    return error.reason
 
 
 @case("eager operation")

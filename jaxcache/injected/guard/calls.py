@@ -41,6 +41,10 @@ class Value:
     """What else tells it from another: of its text, or of the object itself."""
 
 
+#: The name of a value that differs, and both values.
+Difference = tuple[str, "Value | None", "Value | None"]
+
+
 class ArgumentChange(NamedTuple):
     """One difference between this call and the most similar earlier one."""
 
@@ -170,11 +174,28 @@ class PendingCall:
             earlier = history.by_function.get(self.function_object)
         if not earlier:
             return "new-function", ()
-        changes = min((self._differences(each) for each in earlier), key=_distance)
+        nearest = min(earlier, key=self._distance)
+        differences = self._differences(nearest)
+        changes = tuple(
+            ArgumentChange(name, _cause(before, now), *_texts(before, now))
+            for name, before, now in differences
+        )
+        changes = changes or self._changed_settings(nearest.configuration)
         return (changes[0].cause if changes else "unknown"), changes
 
-    def _differences(self, earlier: EarlierCompile) -> "tuple[ArgumentChange, ...]":
-        changes: list[ArgumentChange] = []
+    def _distance(self, earlier: EarlierCompile) -> "tuple[int, int, bool]":
+        """How far it is: arguments count before shardings, another rank twice; settings last."""
+        differences = self._differences(earlier)
+        shardings = sum(name.startswith(_SHARDING) for name, _, _ in differences)
+        ranks = sum(
+            before is not None and now is not None and len(before.shape) != len(now.shape)
+            for _, before, now in differences
+        )
+        arguments = len(differences) - shardings + ranks
+        return arguments, len(differences), earlier.configuration != self.configuration
+
+    def _differences(self, earlier: EarlierCompile) -> "list[Difference]":
+        differences: list[Difference] = []
         names = {**earlier.values, **self.values}
         for name in sorted(names, key=lambda name: name.startswith(_STRUCTURE)):
             before = earlier.values.get(name)
@@ -182,10 +203,10 @@ class PendingCall:
             if before == now or (name.startswith(_SHARDING) and None in (before, now)):
                 continue  # shardings are known only of compiles that were watched
             leaves = tuple(name.removeprefix(_STRUCTURE) + mark for mark in "[.")
-            if name.startswith(_STRUCTURE) and any(c.name.startswith(leaves) for c in changes):
+            if name.startswith(_STRUCTURE) and any(d[0].startswith(leaves) for d in differences):
                 continue  # its leaves tell
-            changes.append(ArgumentChange(name, _cause(before, now), *_texts(before, now)))
-        return tuple(changes) or self._changed_settings(earlier.configuration)
+            differences.append((name, before, now))
+        return differences
 
     def _changed_settings(self, earlier: "tuple[Any, ...] | None") -> "tuple[ArgumentChange, ...]":
         mine = self.configuration
@@ -197,17 +218,6 @@ class PendingCall:
             for name, before, now in zip(names, earlier, mine, strict=True)
             if before is not now and before != now
         )
-
-
-def _distance(changes: "tuple[ArgumentChange, ...]") -> "tuple[int, int]":
-    """How far another call is: arguments count before shardings, and another rank twice."""
-    shardings = sum(change.cause == "argument-sharding" for change in changes)
-    ranks = sum(
-        change.cause == "argument-shape"
-        and (change.before or "").count(",") != (change.now or "").count(",")
-        for change in changes
-    )
-    return len(changes) - shardings + ranks, len(changes)
 
 
 def _is_users(path: str) -> bool:

@@ -21,6 +21,7 @@ _REFUSED = {"compile": ("compile",), "load": ("load",), "trace": ("trace", "load
 _VERBS = {"compile": "compile", "load": "compile or load", "trace": "trace"}
 _ACTIONS = ("raise", "warn", "count")
 _KEPT_REFUSALS = 100
+_SHOWN_CHANGES = 10
 _REASONS = {
     "not-cached-before": "this function was not compiled before",
     "new-function": (
@@ -80,7 +81,11 @@ class UnexpectedCompile:
         return "; ".join(self._lines())
 
     def _lines(self) -> "list[str]":
-        return [str(change) for change in self.changed] or [_REASONS[self.reason]]
+        if not self.changed:
+            return [_REASONS[self.reason]]
+        lines = [str(change) for change in self.changed[:_SHOWN_CHANGES]]
+        more = len(self.changed) - len(lines)
+        return [*lines, f"and {more} more"] if more else lines
 
 
 class UnexpectedCompileError(RuntimeError):
