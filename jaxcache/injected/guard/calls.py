@@ -42,7 +42,7 @@ class Value:
 
 
 #: The name of a value that differs, and both values.
-Difference = tuple[str, "Value | None", "Value | None"]
+ValueDifference = tuple[str, "Value | None", "Value | None"]
 
 
 class ArgumentChange(NamedTuple):
@@ -194,8 +194,8 @@ class PendingCall:
         arguments = len(differences) - shardings + ranks
         return arguments, len(differences), earlier.configuration != self.configuration
 
-    def _differences(self, earlier: EarlierCompile) -> "list[Difference]":
-        differences: list[Difference] = []
+    def _differences(self, earlier: EarlierCompile) -> "list[ValueDifference]":
+        differences: list[ValueDifference] = []
         names = {**earlier.values, **self.values}
         for name in sorted(names, key=lambda name: name.startswith(_STRUCTURE)):
             before = earlier.values.get(name)
