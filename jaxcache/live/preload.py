@@ -258,7 +258,8 @@ class Preload:
         ahead = _Ahead(backend, load, serialized)
         with self._lock:
             while not self._has_room(ahead.size_bytes) and not self._ended.is_set():
-                self._room.wait(_UNUSED_SECONDS)
+                if not self._room.wait(_UNUSED_SECONDS):
+                    return False
             if load.key in self._begun or self._ended.is_set():
                 return True
             self._begun.add(load.key)

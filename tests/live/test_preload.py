@@ -205,6 +205,26 @@ def test_what_is_ready_is_dropped_where_jax_forgets(run_ahead: RunLive, forget: 
     assert (ran["misses"], ran.result) == (0, first.result)
 
 
+#: Only one executable fits, and nobody asks for it in time.
+IMPATIENT = """
+from jaxcache.live import preload
+preload._UNUSED_SECONDS = 0.1
+preload._MAX_READY_BYTES = 1
+"""
+#: Waits until what is ready was dropped.
+UNUSED = """
+while not layer.counters["preload_dropped"] and time.monotonic() < end:
+    time.sleep(0.01)
+"""
+
+
+def test_what_nobody_asks_for_is_dropped(run_ahead: RunLive) -> None:
+    number = run_ahead()["written"]
+    ran = run_ahead(UNUSED + PROGRAM, before=IMPATIENT, wait=1)
+    counts = (ran["preloaded"], ran["preload_dropped"], ran["preload_used"], ran["hits_local"])
+    assert counts == (1, 1, 0, number)
+
+
 #: A child forked while everything is ready, and while a thread of the parent holds the lock.
 FORKED = """
 import signal
