@@ -171,7 +171,7 @@ class CompileGuard(contextlib.ContextDecorator):
         """
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise TypeError(
-                "guard() must decorate a function that is no generator: its code runs after the "
+                "guard() must decorate a function, not a generator, whose code runs after the "
                 "call, between steps of its caller; put `with guard():` into the caller"
             )
         if not (inspect.iscoroutinefunction(function) or asyncio.iscoroutinefunction(function)):
