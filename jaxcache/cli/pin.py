@@ -23,6 +23,7 @@ def command(
     """Protect entries from prune and rm; without KEY, list the pins."""
     from jaxcache.cli.output import emit
     from jaxcache.render.view import Column, View
+    from jaxcache.units import format_count
 
     keys = chosen.keys
     if remove and not keys:
@@ -31,5 +32,11 @@ def command(
     change = cache.unpin if remove else cache.pin
     shown = change(*keys) if keys else cache.pins()
     document = {"cache_dir": cache.store.url, "unpinned" if remove else "pinned": shown}
-    view = View(document, shown, [Column("", str)], records=({"key": k} for k in shown), page=shown)
-    emit(output.form, view)
+    notes = []
+    if keys:
+        notes.append(f"{format_count(len(shown), 'entry')} {'unpinned' if remove else 'pinned'}")
+    records = ({"key": k} for k in shown)
+    emit(
+        output.form,
+        View(document, shown, [Column("", str)], records=records, page=shown, notes=notes),
+    )
