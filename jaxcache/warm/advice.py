@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jaxcache.cache.doctor.inputs import Finding
 from jaxcache.units import format_count, format_duration, format_size
@@ -36,7 +36,8 @@ _ADVICE = (
         "slow-load",
         "looking up and loading entries",
         ("load",),
-        "keep the cache on a local disk, or copy it there before the start",
+        "load fewer and smaller entries; a cache on a network file system is best copied to a local "
+        "disk before the start",
     ),
     _PhaseAdvice(
         "slow-key",
@@ -84,7 +85,11 @@ def _phases(report: Report) -> Iterator[tuple[float, Finding]]:
             size = _size(report, top, advice.trap)
             place = _name(top.function, top.file, top.line)
             fact += f", {place}{size} alone {format_duration(top.seconds)}"
-        yield seconds, _advice(advice.trap, fact, seconds, advice.fix)
+        finding = _advice(advice.trap, fact, seconds, advice.fix)
+        if advice.trap == "slow-compile" and report.count("written") * 2 > report.misses:
+            cost = f"up to {format_duration(seconds)} at this start: the next one finds the entries"
+            finding = replace(finding, cost=cost, fix="before the first start: jaxcache warm")
+        yield seconds, finding
 
 
 def _size(report: Report, top: FunctionSeconds, trap: str) -> str:

@@ -142,6 +142,7 @@ def test_the_slow_part_is_named_first(
         first, *_ = advise(report)
         assert first.trap == kind, report.phases
         assert first.severity == "note" and "up to" in first.cost
+        assert ("at this start:" in first.cost) == (kind == "slow-compile"), "it wrote the entries"
         if kind not in ("slow-backend", "unrolled"):
             assert f"step ({path}:" in first.seen
         (longest,) = report.longest["trace"]
