@@ -36,8 +36,8 @@ _ADVICE = (
         "slow-load",
         "looking up and loading entries",
         ("load",),
-        "load fewer and smaller entries; a cache on a network file system is best copied to a local "
-        "disk before the start",
+        "load fewer and smaller entries; if the cache is on a network file system, copy it to a "
+        "local disk before the start",
     ),
     _PhaseAdvice(
         "slow-key",
