@@ -145,7 +145,7 @@ def forecast_sizes(scan_result: Scan, policy: str, *, now_ns: int) -> tuple[Size
 
     Args:
         scan_result: a deep scan with headers. Sizes that cannot be reached because of files that
-            are no entries are left out.
+            are not entries, or of pins, are left out.
     """
     options = PruneOptions(max_size_bytes=1, policy=policy)
     removable = find_removable(None, scan_result, options, now_ns=now_ns)
@@ -158,7 +158,7 @@ def forecast_sizes(scan_result: Scan, policy: str, *, now_ns: int) -> tuple[Size
     forecasts = []
     for number in range(_STEPS, -1, -1):
         bound = before * number // _STEPS
-        if bound < removable.fixed_bytes:
+        if bound < removable.fixed_bytes + removable.pinned_bytes:
             break
         excess = before - bound
         going = []

@@ -308,7 +308,7 @@ def test_a_pinned_graph_stays_with_all_that_it_needs(run_cli: RunCli, torch_cach
     entries = run(run_cli, "ls", torch_cache)["entries"]
     key = next(e["key"] for e in entries if e["module"] == "aotautograd")
     assert run(run_cli, "pin", torch_cache, key)["pinned"] == [key]
-    done = run(run_cli, "prune", torch_cache, "--max-size", "1", "--grace", "0s", "-y", code=3)
+    done = run(run_cli, "prune", torch_cache, "--max-entries", "1", "--grace", "0s", "-y", code=3)
     assert done["held"] == {"pinned": 1}
     left = run(run_cli, "ls", torch_cache)["entries"]
     (graph,) = (e for e in left if e["module"] == "aotautograd")

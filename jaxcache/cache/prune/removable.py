@@ -7,7 +7,7 @@ from typing import Any
 from jaxcache.cache.inventory import counted_bytes
 from jaxcache.cache.ledger.record import LedgerRecord
 from jaxcache.cache.leftovers import is_temporary
-from jaxcache.cache.prune.removal import Hold, Removal, RemovalKind, RemovalReason
+from jaxcache.cache.prune.removal import Hold, Removal, RemovalKind, RemovalReason, freed_bytes
 from jaxcache.cache.scan import Scan
 from jaxcache.core.eviction import Candidate, estimate_hits
 from jaxcache.core.use import LastUsedFrom, mean_seconds, saved_seconds
@@ -70,6 +70,11 @@ class RemovableSet:
     """The part of it in files other than entries that must stay: no bound below it can be met."""
     records_reads: bool = True
     """Whether a use shows in an access time where nothing else records it."""
+
+    @property
+    def pinned_bytes(self) -> int:
+        """The part of it in pinned entries, which must stay as well."""
+        return freed_bytes(i.removal for i in self.items if i.held_by == "pinned")
 
 
 def find_removable(
