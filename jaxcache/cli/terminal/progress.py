@@ -5,18 +5,19 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from jaxcache.cache.scan import Progress
 from jaxcache.cli.terminal import can_redraw, make_console
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
+
+    from jaxcache.cache.scan import Progress
 
 #: Work that ends sooner than this shows no bar: it would only flicker.
 _PATIENCE_SECONDS = 0.4
 
 
 @contextlib.contextmanager
-def progress_bar(title: str, *, in_bytes: bool = False) -> Iterator[Progress | None]:
+def progress_bar(title: str, *, in_bytes: bool = False) -> "Iterator[Progress | None]":
     """Give a function (done, total) that draws a bar; None where there is no live terminal.
 
     Args:
