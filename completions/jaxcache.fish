@@ -357,7 +357,7 @@ complete -c jaxcache -n '__fish_seen_subcommand_from import' -l level -r -d 'zst
 complete -c jaxcache -n '__fish_seen_subcommand_from import' -s j -l jobs -r -d 'Number of parallel requests (default: 32).'
 complete -c jaxcache -n '__fish_seen_subcommand_from import' -l allow-large -d 'Allow entries that inflate more than executables do.'
 complete -c jaxcache -n '__fish_seen_subcommand_from import' -l require-compatible -d 'Refuse a bundle with entries that will not hit here.'
-complete -c jaxcache -n '__fish_seen_subcommand_from import' -l python -r -F -d 'Python whose jax will use the cache (default: the active environment\'s, else jaxcache\'s own).'
+complete -c jaxcache -n '__fish_seen_subcommand_from import' -l python -r -F -d 'Python whose jax will use the cache (default: as for jaxcache warm).'
 complete -c jaxcache -n '__fish_seen_subcommand_from import' -s n -l dry-run -d 'Show the plan, and change nothing.'
 complete -c jaxcache -n '__fish_seen_subcommand_from import' -s C -l cache-dir -r -F -d 'The cache (default: JAX_COMPILATION_CACHE_DIR, else the configuration, else ~/.cache/jax, which run and warm do not use).'
 complete -c jaxcache -n '__fish_seen_subcommand_from import' -l layout -x -a 'jax torch' -d 'The compiler whose cache it is (default: detected from its files; jax for a bucket, and where a program is run).'

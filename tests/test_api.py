@@ -379,7 +379,8 @@ def test_a_plan_an_error_and_the_options_explain_themselves(corpus: Path, tmp_pa
     cache = jaxcache.open(shutil.copytree(corpus / "0.10.2-cpu-zstd", tmp_path / "cache"))
     plan = cache.plan_prune(max_size="1kB", grace="2d")
     assert str(plan).splitlines()[1:] == [
-        "cannot reach 1.0 kB: 7 entries are younger than 2d (--grace 0s removes them)"
+        "cannot reach 1.0 kB: 7 entries are younger than 2d "
+        "(with --grace 0s they may be removed, too)"
     ]
     with pytest.raises(jaxcache.JaxcacheError) as caught:
         cache.plan_prune()

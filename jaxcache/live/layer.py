@@ -189,8 +189,9 @@ class Layer:
 
         if self.settings["tiers"] and self.adapter.hashes_path():
             self.say(
-                "live: keys of this JAX contain the path of the cache, so entries of a tier hit "
-                "only under the same path: set JAXCACHE_LIVE_PORTABLE_KEYS=1 on every machine"
+                "live: keys of this JAX contain the path of the local cache, so entries of a tier "
+                "hit only where it is the same: use --portable (JAXCACHE_LIVE_PORTABLE_KEYS=1) on "
+                "every machine"
             )
         try:
             return Tiers(directory, addresses, self)

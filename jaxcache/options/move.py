@@ -165,8 +165,7 @@ class CompatibilityOptions(Options):
     python: str | None = option(
         "--python",
         TEXT,
-        "Python whose jax will use the cache (default: the active environment's, else "
-        "jaxcache's own).",
+        "Python whose jax will use the cache (default: as for jaxcache warm).",
         metavar="PYTHON",
     )
 

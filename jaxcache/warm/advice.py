@@ -131,7 +131,8 @@ def _reason(function: Function) -> str:
 
 
 def _unrolled(report: Report) -> Iterator[tuple[float, Finding]]:
-    for m in report.modules:
+    advice: dict[tuple[str, str | None], tuple[float, Finding]] = {}
+    for m in sorted(report.modules, key=lambda m: m.trace_seconds or 0.0):
         if (copies := m.copies) is None:
             continue
         traced = ((m.trace_seconds or 0.0) + (m.lower_seconds or 0.0)) * m.occurrences
@@ -143,7 +144,8 @@ def _unrolled(report: Report) -> Iterator[tuple[float, Finding]]:
             f"lowering it took {format_duration(traced)}"
         )
         fix = "write the equal layers as jax.lax.scan instead of a Python loop"
-        yield seconds, _advice("unrolled", fact, seconds, fix)
+        advice[place, m.function] = seconds, _advice("unrolled", fact, seconds, fix)
+    yield from advice.values()
 
 
 def _name(function: str, file: "str | None", line: "int | None") -> str:

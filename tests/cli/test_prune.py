@@ -139,7 +139,7 @@ def test_a_bound_out_of_reach_says_why_and_ends_alike_dry_and_real(
     for way in ("-n", "-y"):
         done = run_cli("prune", "-C", cache, "--max-size", "10kB", way)
         assert done.returncode == 3
-        reason = "5 entries are younger than 60 s (--grace 0s removes them)"
+        reason = "5 entries are younger than 60 s (with --grace 0s they may be removed, too)"
         assert "cannot reach 10.0 kB: " in done.stderr
         assert reason in done.stderr
         assert "1 entry is pinned" in done.stderr

@@ -148,6 +148,7 @@ def test_a_run_whose_guard_was_never_up_fails(
     is_up = seconds == ":0.1"
     assert done.returncode == (not is_up), done.stderr
     assert ("failed: the guard was never up" in done.stderr) == (not is_up)
+    assert ("the guard counted after the warm-up: nothing" in done.stderr) == is_up
 
 
 def test_run_guard_needs_no_jaxcache_beside_jax(

@@ -85,6 +85,17 @@ def test_what_warm_jobs_compiled_goes_to_the_tier(pair: Pair) -> None:
     assert pair.plain() == ALL_HITS
 
 
+def test_what_a_tier_has_for_others_does_not_fail_a_run_of_hits(pair: Pair) -> None:
+    """The layer fetches ahead what this program does not ask for."""
+    live = ("--live", "--tier", pair.directory / "tier")
+    pair.run("warm", *pair.python, *live, "program.py")
+    pair.change_one_function()
+    pair.run("warm", *pair.python, *live, "program.py")
+    pair.use("second")
+    pair.run("warm", *pair.python, "--fail-on-miss", *live, "program.py")
+    assert len(keys(pair.cache)) > MODULES
+
+
 @pytest.mark.slow
 def test_warm_jobs_fetches_from_the_tier_instead_of_compiling(pair: Pair) -> None:
     pair.plain()

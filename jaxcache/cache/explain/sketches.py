@@ -15,7 +15,7 @@ _CONSTANTS = re.compile(r"^([^( ]+(?: [^( ]+)?)\(([^)]*)\)")
 _TYPES = re.compile(r" \S*\[[^ ]*\].*$")
 _SHOWN = 6
 _SHOWN_CHARACTERS = 160
-_EDIT = "an edit is a new program, which is cached from now on"
+_EDIT = "nothing: an edit makes a new program, which the next run caches"
 #: Settings under which a key contains the lines of the source.
 _LINES_IN_KEY = "jax_compilation_cache_include_metadata_in_key"
 

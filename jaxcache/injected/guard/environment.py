@@ -74,6 +74,12 @@ def _say_never_up(after: "float | None") -> None:
             )
 
 
+def _say_counts(armed: CompileGuard) -> None:
+    counts = ", ".join(f"{n} × {step}" for step, n in armed.counts.items()) or "nothing"
+    with contextlib.suppress(Exception):  # standard error is closed
+        sys.stderr.write(f"jaxcache: the guard counted after the warm-up: {counts}\n")
+
+
 def warmed_up() -> "CompileGuard | None":
     """Say that this process has compiled what it needs: the guard of ``JAXCACHE_GUARD`` is up.
 
@@ -91,6 +97,8 @@ def warmed_up() -> "CompileGuard | None":
         if _armed is None and not _is_reported and (text := os.environ.get(VARIABLE)):
             try:
                 _armed = read_variable(text)[0].__enter__()
+                if text.split(":")[1:2] == ["count"]:
+                    atexit.register(_say_counts, _armed)
                 channel.CHANNEL.send({"event": "guarded"})
             except Exception as error:
                 print(f"jaxcache: this program runs without a guard: {error}", file=sys.stderr)

@@ -130,7 +130,8 @@ def find_meaning(error: Exception, *, url: str, verb: str, name: str) -> Jaxcach
             f"cannot reach {url}: {first_line(text)}",
             again="connection",
             code="no-network",
-            hint="check the network, a proxy, and the endpoint",
+            hint="check the network, a proxy, and the endpoint; one without TLS (http://) needs "
+            "AWS_ALLOW_HTTP=true",
         )
     return StoreError(name or url, first_line(text))
 

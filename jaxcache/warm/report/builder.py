@@ -307,16 +307,16 @@ class ReportBuilder:
         if count := len(self.unreported):
             yield (
                 f"{count} {'entry was' if count == 1 else 'entries were'} written that no process "
-                f"reported, such as {self.unreported[0]}: another program uses this cache, or "
-                f"{_UNREACHED}"
+                f"reported, such as {self.unreported[0]}: another program wrote them, or one of "
+                f"this run did and {_UNREACHED}"
             )
         if not (any(processes) or trouble or ended.unobserved):
             yield f"no jax activity was observed: the program does not import it, or {_UNREACHED}"
 
 
 _UNREACHED = (
-    "its Python ignores PYTHONPATH (-E, -I, env -i, a launcher that sets its own); one that keeps "
-    "JAXCACHE_EVENTS is observed if jaxcache is installed in the environment of its jax"
+    "its Python ignores PYTHONPATH (-E, -I, env -i, a launcher that sets its own), where "
+    "installing jaxcache beside its jax helps unless the environment is emptied, too"
 )
 
 

@@ -160,8 +160,7 @@ def recompile_notes(functions: Iterable[Function]) -> Iterable[str]:
     """Name the functions that are compiled again and again, and what makes them be."""
     for f in functions:
         if f.compiles > _STORM:
-            hidden_cause = f.retrace_reasons[0] if f.retrace_reasons else _HIDDEN_CAUSE
-            cause = "; ".join(f.varies) + " varies" if f.varies else hidden_cause
+            cause = "; ".join(f.varies) + " varies" if f.varies else _HIDDEN_CAUSE
             yield f"`{f.function}` has {f.compiles} programs: {cause}"
 
 
