@@ -17,9 +17,11 @@ if TYPE_CHECKING:
         RunKeywords,
         WarmKeywords,
     )
+    from jaxcache.options.query import DoctorOptions
     from jaxcache.options.run import RunOptions
     from jaxcache.warm.compiling.report import CompileReport
     from jaxcache.warm.report.report import Report
+    from jaxcache.warm.where import Use
 
 
 RunOptionsT = TypeVar("RunOptionsT", bound="RunOptions")
@@ -164,7 +166,12 @@ class CompilingMethods(Handle):
         return explanation
 
     def diagnose(
-        self, *, dry_run: bool = False, **keywords: "Unpack[DoctorKeywords]"
+        self,
+        *,
+        used: "Use | None" = None,
+        dry_run: bool = False,
+        options: "DoctorOptions | None" = None,
+        **keywords: "Unpack[DoctorKeywords]",
     ) -> "Diagnosis":
         """Show the settings that JAX would use here, and find known problems.
 
@@ -175,28 +182,35 @@ class CompilingMethods(Handle):
         True
 
         Args:
+            used: how a program used the cache (:func:`jaxcache.warm.where.find_where`): its Python
+                and its settings count.
             dry_run: with ``fix=True``, only say what would be repaired.
-            keywords: those of :class:`jaxcache.options.run.DoctorOptions`: ``python``, ``fix``,
+            keywords: those of :class:`jaxcache.options.query.DoctorOptions`: ``python``, ``fix``,
                 ``max_decoded`` (0 decodes all entries).
         """
         from jaxcache.cache.doctor.run_checks import diagnose
+        from jaxcache.cache.doctor.settings import with_script
         from jaxcache.options.query import DoctorOptions
         from jaxcache.warm.child.query import query_settings
 
-        chosen = DoctorOptions.read(**keywords)
-        if self.layout.name == "torch":
+        chosen = DoctorOptions.choose(options, **keywords)
+        if (self.layout_name or self.layout.name) == "torch":
             from jaxcache.layouts.torch import doctor
 
             chosen.check_known("torch", ())
-            diagnosis: Any = doctor.diagnose(self.store.url, os.environ, {})
+            diagnosis: Any = doctor.diagnose(self.path, os.environ, {})
             return diagnosis  # type: ignore[no-any-return]
-        interpreter, settings, no_jax = query_settings(chosen.python, os.environ)
-        return diagnose(
-            self.store.url,
-            settings=settings,
-            interpreter=interpreter,
-            no_jax=no_jax,
-            max_decoded=chosen.max_decoded or None,
-            fix=chosen.fix,
-            dry_run=dry_run,
-        )
+        python = chosen.python or (used.executable if used else None)
+        interpreter, settings, no_jax = query_settings(python, os.environ)
+        with self.progress("reading entries") as progress:
+            return diagnose(
+                self.location.path,
+                settings=with_script(settings, used.settings) if used else settings,
+                interpreter=interpreter,
+                no_jax=no_jax,
+                uncacheable=used.uncacheable if used else None,
+                max_decoded=chosen.max_decoded or None,
+                fix=chosen.fix,
+                dry_run=dry_run,
+                progress=progress,
+            )

@@ -3,9 +3,9 @@
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from jaxcache.errors import UsageError
 from jaxcache.store import is_remote
@@ -22,19 +22,14 @@ if TYPE_CHECKING:
 PlaceKind = Literal["cache", "root", "bundle", "recipe"]
 
 
-class MakeProgress(Protocol):
-    """Makes the progress of one piece of work visible, under its name."""
-
-    def __call__(
-        self, title: str, /, *, in_bytes: bool = False
-    ) -> "AbstractContextManager[Progress | None]":
-        """Return a context whose value is called with (done, total); None shows nothing."""
+#: Makes what shows the progress of one piece of work, from its title and ``in_bytes``: a context
+#: whose value is called with (done, total); None shows nothing.
+MakeProgress = Callable[..., "AbstractContextManager[Progress | None]"]
 
 
-@contextmanager
-def show_nothing(title: str, /, *, in_bytes: bool = False) -> "Iterator[Progress | None]":  # noqa: ARG001
+def show_nothing(*_: object, **__: object) -> "AbstractContextManager[Progress | None]":
     """Show no progress."""
-    yield None
+    return nullcontext()
 
 
 def locate(cache_dir: str | None, layout: str | None = None) -> Location:
@@ -140,7 +135,7 @@ class Handle:
         from jaxcache.store import open_store
 
         path = self.location.path
-        store = self.make() if self._creates else open_store(path)
+        store = self.existing = self.make() if self._creates else open_store(path)
         self.refuse_root()
         if not self._creates:
             refuse_foreign(path)

@@ -40,6 +40,7 @@ from jaxcache.render.bundle import (
     forecast_note,
     import_view,
     left_out_lines,
+    trust_lines,
 )
 from jaxcache.store.location import config_is_set
 
@@ -124,12 +125,7 @@ def check_trust(bundle: Bundle, *, required: bool = False) -> Verdict:
     except UntrustedError:
         bundle.file.close()
         raise
-    if verdict.warning:
-        advice = "use it only if you trust its source, or have it exported with --sign"
-        if verdict.unchecked or verdict.unknown:
-            advice = "use it only if you trust its signer (jaxcache trust add NAME KEY)"
-        warned = f"{verdict.warning}; the entries are machine code: {advice}"
-        note(f"warning: {bundle.name}: {warned}")
+    note(*trust_lines(bundle.name, verdict))
     return verdict
 
 

@@ -44,17 +44,14 @@ def command(
 
     if dry.dry_run and not options.fix:
         raise UsageError("--dry-run needs --fix")
-    cache = open_handle(place)
+    cache = open_handle(place.replace(layout=place.layout or "jax"))
     if not command_line and cache.kind == "root":
         return diagnose_root(cache, options, output.form, dry_run=dry.dry_run)
     if place.layout == "torch":
         return _diagnose_torch(cache, command_line, options, output)
-    from jaxcache.cache.doctor.run_checks import diagnose
-    from jaxcache.cache.doctor.settings import with_script
     from jaxcache.render.doctor import doctor_view
     from jaxcache.store import open_store
     from jaxcache.warm.advice import advise
-    from jaxcache.warm.child.query import query_settings
     from jaxcache.warm.where import find_where
 
     uses: tuple[Use, ...] = ()
@@ -63,8 +60,6 @@ def command(
         uses, _, report = find_where(command_line, stdout_to_stderr=True)
         advice = advise(report)
     used = next((u for u in uses if u.opened), next(iter(uses), None))
-    python = options.python or (used.executable if used else None)
-    interpreter, settings, no_jax = query_settings(python, os.environ)
     path = cache.location.path
     if place.cache_dir and cache.kind == "bundle":
         raise UsageError(
@@ -74,25 +69,13 @@ def command(
         )
     if place.cache_dir and os.path.isdir(path):
         refuse_foreign(path)
-    if used:
-        settings = with_script(settings, used.settings)
-        path = path if place.cache_dir else used.opened or path
-    with cache.progress("reading entries") as progress:
-        diagnosis = diagnose(
-            path,
-            settings=settings,
-            interpreter=interpreter,
-            no_jax=no_jax,
-            uncacheable=used.uncacheable if used else None,
-            max_decoded=options.max_decoded or None,
-            fix=options.fix,
-            dry_run=dry.dry_run,
-            progress=progress,
-        )
+    elif used and used.opened and not place.cache_dir:
+        cache = open_handle(used.opened, "jax")
+    diagnosis = cache.diagnose(used=used, dry_run=dry.dry_run, options=options)
     diagnosis = replace(diagnosis, findings=(*diagnosis.findings, *advice))
     emit(output.form, doctor_view(diagnosis, verbose=verbose))
     if not diagnosis.facts.cache.exists:
-        open_store(path)  # says that there is none
+        open_store(cache.location.path)  # says that there is none
     return ExitCode.PROBLEMS if diagnosis.wrong else ExitCode.DONE
 
 

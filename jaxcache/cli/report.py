@@ -31,28 +31,14 @@ def command(
     """
     from jaxcache import __version__
     from jaxcache.cli.output import emit, write_file
-    from jaxcache.render.document import versioned
-    from jaxcache.render.report.page import load_plotly, report_html
-    from jaxcache.render.view import View
-    from jaxcache.units import format_count, format_install, format_size
+    from jaxcache.render.report.page import report_html, report_view
 
     _check_replaceable(file, force=force)
     cache = open_handle(place)
     overview = cache.overview()
     page = report_html(overview, version=__version__).encode()
     write_file(file, [page])
-    document = {
-        "cache_dir": cache.store.url,
-        "file": file,
-        "size_bytes": len(page),
-        "entries": len(overview.entries),
-    }
-    total = format_size(sum(e.size_bytes for e in overview.entries))
-    held = f"{format_count(len(overview.entries), 'entry')}, {total}"
-    notes = [f"wrote {file} ({format_size(len(page))}): {held}"]
-    if not load_plotly():
-        notes.append(f"charts are left out: {format_install('report')}")
-    emit(output.form, View(document, records=[versioned(document)], page=(), notes=notes))
+    emit(output.form, report_view(overview, file, len(page)))
 
 
 def _check_replaceable(path: str, *, force: bool) -> None:

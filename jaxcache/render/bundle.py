@@ -68,6 +68,15 @@ def left_out_lines(problems: Iterable[Problem]) -> Iterator[str]:
         yield f"left out {problem.file}: {problem.detail}"
 
 
+def trust_lines(name: str, verdict: Verdict) -> Iterator[str]:
+    """Warn of a bundle that no trusted key has signed."""
+    if verdict.warning:
+        advice = "use it only if you trust its source, or have it exported with --sign"
+        if verdict.unchecked or verdict.unknown:
+            advice = "use it only if you trust its signer (jaxcache trust add NAME KEY)"
+        yield f"warning: {name}: {verdict.warning}; the entries are machine code: {advice}"
+
+
 def export_summary(written: WrittenBundle) -> str:
     """One line on what was written."""
     manifest = written.manifest

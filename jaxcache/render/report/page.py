@@ -18,15 +18,34 @@ from jaxcache.cache.overview import Overview, SizeForecast
 from jaxcache.cache.prune.removal import Removal
 from jaxcache.model import Entry
 from jaxcache.render.columns import removal_name
-from jaxcache.render.document import to_document
+from jaxcache.render.document import to_document, versioned
 from jaxcache.render.typeset import SHOWN_HASH_DIGITS
-from jaxcache.units import NS_PER_SECOND
+from jaxcache.render.view import View
+from jaxcache.units import NS_PER_SECOND, format_count, format_install, format_size
 
 #: What a file of ours begins with: such a file may be replaced without asking.
 MARK = "<!DOCTYPE html>\n<!-- jaxcache report -->\n"
 #: Entries that are drawn one by one; the smallest beyond count in every sum all the same.
 MOST_DRAWN = 20_000
 _CHURN_ROWS = 40
+
+
+def report_view(overview: Overview, file: str, size_bytes: int) -> View:
+    """Return the view of ``report``: which file was written."""
+    entries = overview.entries
+    document = {
+        "cache_dir": overview.cache_dir,
+        "file": file,
+        "size_bytes": size_bytes,
+        "entries": len(entries),
+    }
+    held = (
+        f"{format_count(len(entries), 'entry')}, {format_size(sum(e.size_bytes for e in entries))}"
+    )
+    notes = [f"wrote {file} ({format_size(size_bytes)}): {held}"]
+    if not load_plotly():
+        notes.append(f"charts are left out: {format_install('report')}")
+    return View(document, records=[versioned(document)], page=(), notes=notes)
 
 
 def report_html(overview: Overview, *, version: str, charts: bool = True) -> str:
