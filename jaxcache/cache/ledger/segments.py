@@ -48,7 +48,9 @@ from jaxcache.store.base import FetchedFile, Store, StoreError
 #: Longer segments are damaged: nothing here writes such.
 MAX_SEGMENT_BYTES = 32 << 20
 #: Readings of a directory that is compacted meanwhile.
-_ATTEMPTS = 5
+_ATTEMPTS = 20
+#: A later attempt waits so much longer: whoever compacts all the time must pause as well.
+_PAUSE_SECONDS = 0.005
 
 SEGMENT_SUFFIX = ".jsonl"
 _NAME = re.compile(r"\d{1,20}-(c[0-9a-f]{16}-\d{1,6}|[0-9a-f]{16})\.jsonl")
@@ -197,7 +199,8 @@ class _Segment:
 
 
 def _read_segments(store: Store) -> list[_Segment]:
-    for _ in range(_ATTEMPTS):
+    for attempt in range(_ATTEMPTS):
+        time.sleep(_PAUSE_SECONDS * attempt)
         listed = list_segments(store)
         segments = _read_listed(store, listed)
         if len(segments) == len(listed) and (store.remote or not _newly_compacted(store, listed)):
