@@ -32,6 +32,9 @@ _MAX_SEGMENT_BYTES = 32 << 20
 _MAX_EVENTS = 5_000
 #: A process that goes on running writes what it has so often.
 _FLUSH_SECONDS = 300.0
+#: Readings of a ledger that is compacted meanwhile; a later one waits so much longer.
+_ATTEMPTS = 20
+_PAUSE_SECONDS = 0.005
 #: A larger ledger is left to the command line: no program waits for its compaction.
 _MAX_COMPACTED_BYTES = 4 << 20
 #: The same that the command line holds while it compacts.
@@ -164,13 +167,26 @@ def _own_segments(directory: int, names: "list[str]") -> "Iterator[Lines]":
 
 
 def read_ledger(root: str) -> "dict[str, KnownUses]":
-    """Return the facts of all segments, by key; damaged lines and segments are skipped."""
+    """Return the facts of all segments, by key; damaged lines and segments are skipped.
+
+    It is read again where the command line compacts it meanwhile: no pin may be overlooked.
+    """
+    for attempt in range(_ATTEMPTS):
+        time.sleep(_PAUSE_SECONDS * attempt)
+        missed: list[str] = []
+        known = _read_known(root, missed)
+        if not missed:
+            break
+    return known
+
+
+def _read_known(root: str, missed: "list[str]") -> "dict[str, KnownUses]":
     seconds: dict[str, tuple[int, float]] = {}
     hits: dict[str, int] = {}
     used: dict[str, int] = {}
     compiled: dict[str, int] = {}
     pins: dict[str, tuple[int, bool]] = {}
-    for event, _ in _events(root, word=b""):
+    for event, _ in _events(root, missed, word=b""):
         key = event["key"]
         kind = event.get("kind")
         at_ns = event["at_ns"]
@@ -218,7 +234,7 @@ def read_digests(root: str) -> "dict[str, list[LedgerDigest]]":
     prove one.
     """
     digests: dict[str, list[LedgerDigest]] = {}
-    for event, is_own in _events(root, word=b'"payload_sha256"'):
+    for event, is_own in _events(root, [], word=b'"payload_sha256"'):
         key = event["key"]
         digest = event.get("payload_sha256")
         at_ns = event["at_ns"]
@@ -229,13 +245,18 @@ def read_digests(root: str) -> "dict[str, list[LedgerDigest]]":
     return digests
 
 
-def _events(root: str, *, word: bytes) -> "Iterator[tuple[dict[str, Any], bool]]":
+def _events(
+    root: str, missed: "list[str]", *, word: bytes
+) -> "Iterator[tuple[dict[str, Any], bool]]":
     """Yield the events of a ledger whose lines contain a word, without those of the future.
 
     With each comes whether this user, or root, wrote its segment.
+
+    Args:
+        missed: receives the names of segments that came or went meanwhile.
     """
     latest_ns = time.time_ns() + MAX_AHEAD_NS
-    for data, owner in _segments(root):
+    for data, owner in _segments(root, missed):
         if word not in data:
             continue
         for number, line in enumerate(data.split(b"\n")):
@@ -255,12 +276,18 @@ def _events(root: str, *, word: bytes) -> "Iterator[tuple[dict[str, Any], bool]]
                 yield event, owner in (os.geteuid(), 0)
 
 
-def _segments(root: str) -> "Iterator[tuple[bytes, int]]":
+def _segments(root: str, missed: "list[str]") -> "Iterator[tuple[bytes, int]]":
     """Yield content and owner of each segment that can be read, the oldest first."""
     with contextlib.suppress(OSError), own_directory_of(root, "ledger", make=False) as directory:
-        for name in sorted(n for n in os.listdir(directory) if n.endswith(".jsonl")):
+        names = [n for n in os.listdir(directory) if n.endswith(".jsonl")]
+        for name in sorted(names):
             try:
                 data, status = read_entry(name, _MAX_SEGMENT_BYTES, directory=directory)
+            except FileNotFoundError:
+                missed.append(name)
+                continue
             except OSError:
                 continue
             yield data, status.st_uid
+        now = (n for n in os.listdir(directory) if n.endswith(".jsonl"))
+        missed += (n for n in now if "-c" in n and n not in names)
