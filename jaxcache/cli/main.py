@@ -4,7 +4,6 @@ Everything is imported after completion has had its turn: at Tab half of the tim
 """
 
 import gc
-import os
 import sys
 
 TYPE_CHECKING = False
@@ -36,25 +35,22 @@ def run(argv: list[str]) -> int:
             file=sys.stderr,
         )
         return ExitCode.USAGE
-    from contextlib import suppress
-
     from jaxcache.cli import metering
     from jaxcache.cli.app import app
-    from jaxcache.cli.terminal import prepare_streams
+    from jaxcache.cli.terminal import prepare_streams, silence
     from jaxcache.core.configuration import forget_reported
 
     ours = argv[: argv.index("--")] if "--" in argv else argv  # what follows is a program's
     prepare_streams()
     forget_reported()
+    code = None
     try:
         code = app(argv, prog_name="jaxcache", standalone_mode=False)
         sys.stdout.flush()
     except (BrokenPipeError, SystemExit):
         # The reader has gone (| head): the parser makes a SystemExit of that, and of nothing
-        # else. Nothing more can be said to it; Python must not try at exit.
-        with suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ExitCode.DONE
+        # else. Nothing more can be said to it.
+        silence(sys.stdout)
     except Exception as error:
         from jaxcache.cli.failures import report
 

@@ -1,14 +1,16 @@
 """Common parts of ``warm`` and ``run``: options, the report, the exit code."""
 
+import contextlib
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from jaxcache.cli.opening import open_handle
 from jaxcache.cli.options import Format
 from jaxcache.cli.output import emit, note, print_blocks, write_text
+from jaxcache.cli.terminal import silence
 from jaxcache.errors import ExitCode, UsageError
 from jaxcache.options import CacheLocation
 from jaxcache.options.run import Assertions, CallOptions, ReportOptions, RunOptions
@@ -108,6 +110,16 @@ def programs(
     return [WarmProgram(program or "", tuple(arguments or ()))]
 
 
+@contextlib.contextmanager
+def _whatever_reads() -> Iterator[None]:
+    """Print although the reader may have gone (``| head``): the exit code still counts."""
+    try:
+        yield
+    except BrokenPipeError:
+        silence(sys.stdout)
+        silence(sys.stderr)
+
+
 def finish(
     report: "Report | TorchReport",
     wanted: Assertions,
@@ -126,16 +138,18 @@ def finish(
     from jaxcache.render.warm import failed_assertions
 
     view = runner.report_view(report, unfolded=extent.all)
-    if form.is_json or form.is_keys:
-        emit(form, view)
-    else:
-        print_blocks(view.page or (), sys.stderr)
+    with _whatever_reads():
+        if form.is_json or form.is_keys:
+            emit(form, view)
+        else:
+            print_blocks(view.page or (), sys.stderr)
     if extent.trace is not None:
         write_text(extent.trace, json.dumps(report.trace))
     if code := report.script_exit_code:
         return code if code > 0 else _SIGNALLED - code
     if failed := list(failed_assertions(report, wanted, check=check, fills=fills)):
-        if not form.is_document:
-            note(*(f"failed: {sentence}" for sentence in failed))
+        with _whatever_reads():
+            if not form.is_document:
+                note(*(f"failed: {sentence}" for sentence in failed))
         return ExitCode.PROBLEMS
     return ExitCode.DONE

@@ -236,8 +236,8 @@ class WarmOptions(RunOptions, panel=None):
     jobs: int = option(
         "--jobs",
         NUMBER,
-        "Compile N modules in parallel; the script runs twice, the first time with zeros as "
-        "results. With --file: run N scripts in parallel.",
+        "Compile N modules in parallel: a first run, with zeros as results, collects them; the "
+        "second is the real one. With --file: run N scripts in parallel.",
         default=1,
         min=1,
     )

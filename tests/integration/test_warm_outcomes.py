@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -155,6 +156,24 @@ def test_uncacheable_without_a_directory(warm: Warm, script: Any) -> None:
     )
     assert outcomes(document) == {("uncacheable", "no-directory")}
     assert any("no cache directory" in note for note in document["notes"])
+
+
+def test_the_exit_code_survives_a_reader_that_has_gone(
+    cache: Path, tmp_path: Path, jax_python: str
+) -> None:
+    (tmp_path / "run.py").write_text("import jax; jax.jit(lambda x: x + 1)(1)\n")
+    command = [sys.executable, "-m", "jaxcache", "warm", "--no-write", "--fail-on-miss"]
+    command += ["-C", str(cache), "--python", jax_python, "run.py"]
+    for sink in ("head -c 0", "cat"):
+        line = f"{shlex.join(command)} 2>&1 | {sink}; exit ${{PIPESTATUS[0]}}"
+        done = subprocess.run(
+            ["bash", "-c", line],
+            env=clean_environment(tmp_path),
+            cwd=tmp_path,
+            capture_output=True,
+            check=False,
+        )
+        assert done.returncode == 1, sink
 
 
 def test_operations_of_jax_are_one_line_where_there_is_no_directory(

@@ -4,6 +4,7 @@
 """
 
 import codecs
+import contextlib
 import os
 import sys
 from enum import StrEnum
@@ -123,6 +124,12 @@ def confirm(question: str, otherwise: str) -> None:
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise JaxcacheError(otherwise, code="declined")
+
+
+def silence(stream: TextIO) -> None:
+    """Let a stream whose reader has gone lead nowhere: Python must not fail over it at exit."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def prepare_streams() -> None:
