@@ -69,7 +69,7 @@ class ChangingMethods(Handle):
 
         Raises:
             UsageError: no limit is given, or a value cannot be read.
-            TypeError: there is no such option.
+            TypeError: an option does not exist.
         """
         from jaxcache.cache.prune.plan_cache import plan_cache_prune
 
@@ -118,7 +118,7 @@ class ChangingMethods(Handle):
 
         Raises:
             LockedError: JAX's lock was not obtained; what was done until then stays done.
-            TypeError: this is no plan.
+            TypeError: the argument is not a plan.
         """
         match type(plan).__name__:  # by name, so that no type is imported before it is used
             case "PrunePlan":

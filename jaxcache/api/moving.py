@@ -311,10 +311,10 @@ class MovingMethods(Handle):
 
         chosen = PushOptions.read(**keywords) if options is None else options
         store = self.jax_store
-        there = target.existing
-        if there:
-            check_layout(there, "jax")
-            require_writable(there)
+        target_store = target.existing
+        if target_store:
+            check_layout(target_store, "jax")
+            require_writable(target_store)
         signing_keys(chosen.sign)  # before anything is read
         if vouched is None:
             vouched = bool(chosen.sign) or is_remote(target.path)
@@ -323,14 +323,19 @@ class MovingMethods(Handle):
         if wanted or not vouched:
             signed = required_signatures(store, self.layout, trusted, wanted=wanted)
         index = None
-        if chosen.max_size_bytes is not None and there and there.remote and self._index_directory:
+        if (
+            chosen.max_size_bytes is not None
+            and target_store
+            and target_store.remote
+            and self._index_directory
+        ):
             from jaxcache.cache.index import Index
 
-            index = Index.load(self._index_directory, there.url, now_ns=self.clock())
+            index = Index.load(self._index_directory, target_store.url, now_ns=self.clock())
         with self.progress("comparing") as progress:
             return plan_sync(
                 store,
-                there,
+                target_store,
                 chosen,
                 target_url=target.path,
                 now_ns=self.clock(),

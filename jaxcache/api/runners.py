@@ -32,8 +32,8 @@ def runner_of(layout: str | None) -> Runner:
         from jaxcache.warm.torch.explain import explain_script
         from jaxcache.warm.torch.run import run_command, warm_programs
 
-        known = ("python", "jobs", "timeout_seconds")
-        return Runner(known, run_command, warm_programs, explain_script, report_view)
+        options = ("python", "jobs", "timeout_seconds")
+        return Runner(options, run_command, warm_programs, explain_script, report_view)
     from jaxcache.render.warm import report_view as jax_view
     from jaxcache.warm.explain import explain_script
     from jaxcache.warm.run import run_command as run_jax

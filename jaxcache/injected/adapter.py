@@ -301,7 +301,7 @@ def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
 
 
 def _size(array: Any) -> int:
-    """Return the bytes of an array of any kind; 0 for what is none."""
+    """Return the bytes of an array of any kind; 0 for other objects."""
     return int(getattr(array, "size", 0)) * int(
         getattr(getattr(array, "dtype", None), "itemsize", 0)
     )

@@ -20,7 +20,7 @@ _COUNTED = {
 _TRACED = "/jax/core/compile/jaxpr_trace_duration"
 _RETRIEVED = "/jax/compilation_cache/cache_retrieval_time_sec"
 _SAVED = "/jax/compilation_cache/compile_time_saved_sec"
-#: Events that hold until the next of their kind: whoever begins to listen is told the last ones.
+#: Events that stay true until the next of their kind: a new sink receives the last of each.
 _LASTING = ("jax", "settings", "backend")
 Sink = Callable[["dict[str, Any]"], None]
 

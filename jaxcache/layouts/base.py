@@ -130,7 +130,7 @@ class Checks(Protocol):
 
 
 class Removals(Protocol):
-    """Tells what can be removed, in which order, under which lock."""
+    """Plans removals: what can be removed, in which order, under which lock."""
 
     @property
     def file_lock(self) -> "FileLock | None":
@@ -159,7 +159,7 @@ class Removals(Protocol):
 
 
 class Exports(Protocol):
-    """Chooses what goes into a bundle."""
+    """Plans an export: which files a bundle contains."""
 
     def plan_export(
         self,
@@ -180,7 +180,7 @@ class Exports(Protocol):
 
 
 class Imports(Protocol):
-    """Decides what comes in from a bundle."""
+    """Plans an import: which files of a bundle are written."""
 
     def plan_import(
         self,

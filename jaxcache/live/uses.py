@@ -174,10 +174,10 @@ def read_ledger(root: str) -> "dict[str, KnownUses]":
     for attempt in range(_ATTEMPTS):
         time.sleep(_PAUSE_SECONDS * attempt)
         missed: list[str] = []
-        known = _read_known(root, missed)
+        facts = _read_known(root, missed)
         if not missed:
             break
-    return known
+    return facts
 
 
 def _read_known(root: str, missed: "list[str]") -> "dict[str, KnownUses]":

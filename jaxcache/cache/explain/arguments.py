@@ -112,7 +112,7 @@ def read_run(path: str) -> Side:
     """Read a saved run.
 
     Raises:
-        UsageError: ``bad-run``: it cannot be read, or is no run.
+        UsageError: ``bad-run``: it cannot be read, or does not contain a run.
         RecipeError: it is a damaged recipe.
     """
     if is_recipe(path):

@@ -73,7 +73,7 @@ def _has_grown(store: Store) -> bool:
 
 
 def compact(store: Store) -> Ledger:
-    """Write the ledger anew as few segments and delete those that they replace.
+    """Merge the segments of a ledger into few, and delete those that were merged.
 
     It keeps the keys with an entry, pinned ones, and as many of the others as there are entries,
     the latest first; of the rest, the sums. The new segments name the ones they stand for, so that

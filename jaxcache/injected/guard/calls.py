@@ -268,9 +268,9 @@ def _source(info: Any, function: Any) -> str:
 def _argument_names(info: Any, count: int) -> "list[str]":
     """Name the first positional arguments as JAX does: ``x``, ``rest[0]``."""
     parameters = info.fun_signature.parameters.values() if info.fun_signature else ()
-    rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "args")
+    variadic = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "args")
     names = [p.name for p in parameters if p.kind < p.VAR_POSITIONAL]
-    return [*names, *(f"{rest}[{n}]" for n in range(count - len(names)))]
+    return [*names, *(f"{variadic}[{n}]" for n in range(count - len(names)))]
 
 
 def _static_positions(info: Any, count: int) -> "set[int]":

@@ -64,7 +64,7 @@ class Module:
     constant_bytes: int = 0
     """Bytes of the arrays that the function closes over, which are part of the module."""
     copies: Copies | None = None
-    """None where most of the program is no copies, or its trace took less than half a second."""
+    """None where few operations repeat, or where the trace took less than half a second."""
 
     @property
     def is_helper(self) -> bool:
