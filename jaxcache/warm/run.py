@@ -241,10 +241,8 @@ def _run_all(
         if options.scratch is None and not options.no_write:
             record_savings(recorder, seconds_by_key)
         keys = {str(e.key) for r in (first, recorder) for e in r.modules}
-        # What the live layer fetches from tiers ahead, nobody reports.
-        lives = [p.configured.live for p in recorder.processes.values() if p.configured]
-        has_tiers = bool(options.tiers) or any("tiers" in live for live in lives if live)
-        for directory in () if has_tiers else recorder.directories or {expected}:
+        keys |= first.fetched | recorder.fetched
+        for directory in recorder.directories or {expected}:
             recorder.unreported += unreported_entries(directory, started_ns, keys)
     known_keys = set(seconds_by_key)
     for directory in recorder.directories - {expected}:

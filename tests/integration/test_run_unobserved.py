@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -87,10 +88,14 @@ def test_what_was_not_heard_fails_every_assertion(
     assert not recipe.exists()
 
 
-def test_one_unheard_among_several(run_cli: RunCli, cache: Path, script: Any, alone: str) -> None:
+@pytest.mark.parametrize("tier", [False, True])
+def test_one_unheard_among_several(
+    run_cli: RunCli, cache: Path, script: Any, alone: str, tmp_path: Path, tier: bool
+) -> None:
     path = script(STEP)
     env = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-    heard = ("run", "--json", "-C", cache, "--fail-on-miss", "--", "sh", "-c")
+    options = ("--tier", tmp_path / "tier", "--portable") if tier else ()
+    heard = ("run", "--json", "-C", cache, *options, "--fail-on-miss", "--", "sh", "-c")
     run_cli(*heard, f"{alone} {path}", env=env)
     done = run_cli(*heard, f"{alone} {path}", env=env)
     assert done.returncode == 0, done.stderr
@@ -102,6 +107,39 @@ def test_one_unheard_among_several(run_cli: RunCli, cache: Path, script: Any, al
     told = " ".join(document["unobserved"])
     assert "ran jax unobserved" in told
     assert "written that no process reported, such as jit_step-" in told
+
+
+#: Uses one module; where nothing was asked of it, waits for another that comes from a tier.
+FETCHED = """
+    import glob, os, sys, time
+    import jax, jax.numpy as jnp
+    x = jax.device_put(jnp.ones(3))
+    jax.jit(lambda x: jnp.cos(x) - 2)(x)
+    if "all" in sys.argv:
+        @jax.jit
+        def other(x):
+            return jnp.sin(x) @ x
+        other(x)
+    end = time.monotonic() + 120
+    pattern = os.environ["JAX_COMPILATION_CACHE_DIR"] + "/jit_other-*-cache"
+    while not glob.glob(pattern) and time.monotonic() < end:
+        time.sleep(0.01)
+"""
+
+
+def test_an_entry_fetched_ahead_needs_no_compile_request(
+    run_cli: RunCli, cache: Path, script: Any, alone: str, tmp_path: Path
+) -> None:
+    path = script(FETCHED)
+    command = ("run", "--json", "-C", cache, "--tier", tmp_path / "tier")
+    env = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    run_cli(*command, "--", alone, path, "all", env=env)
+    shutil.rmtree(cache)
+    done = run_cli(*command, "--fail-on-miss", "--", alone, path, env=env)
+    document = json.loads(done.stdout)
+    assert list(cache.glob("jit_other-*"))
+    assert not [m for m in document["modules"] if m["module"] == "jit_other"]
+    assert (done.returncode, document["unobserved"]) == (0, []), done.stderr
 
 
 def test_a_program_without_jax_proves_nothing(run_cli: RunCli, cache: Path) -> None:

@@ -17,6 +17,7 @@ from jaxcache.warm.report.events import (
     CompileFinished,
     CompileStarted,
     Configured,
+    EntryFetched,
     Hardware,
     JaxLoaded,
     Message,
@@ -120,6 +121,8 @@ class ReportBuilder:
     """The number of ``modules`` that the ledger has."""
     learnt_sketches: set[tuple[int, int]] = field(default_factory=set)
     """The sketches that the ledger has."""
+    fetched: set[str] = field(default_factory=set)
+    """Keys that the live layer has fetched from tiers."""
     unreported: list[str] = field(default_factory=list)
     """Entries written during the run that no process reported."""
     full: set[str] = field(default_factory=set)
@@ -136,6 +139,8 @@ class ReportBuilder:
                 process.process_id = event.process_id
             case PhasesMeasured():
                 self.phases.append(event)
+            case EntryFetched():
+                self.fetched.add(event.key)
             case SketchSent():
                 self.sketches[event.process, event.number] = event.sketch
             case ColocatedCompiled():

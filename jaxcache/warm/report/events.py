@@ -196,6 +196,13 @@ class PhasesMeasured(RunEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EntryFetched(RunEvent):
+    """The live layer is about to write an entry of a tier, which nobody may have asked for yet."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SketchSent(RunEvent):
     """The sketch of a program that is compiled; it may arrive after the compile has ended."""
 
@@ -320,6 +327,7 @@ _KINDS: dict[str, type] = {
     "backend": Hardware,
     "begin": CompileStarted,
     "module": CompileFinished,
+    "fetched": EntryFetched,
     "sketch": SketchSent,
     "phases": PhasesMeasured,
     "colocated": ColocatedCompiled,
