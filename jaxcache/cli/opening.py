@@ -62,4 +62,14 @@ def open_target(cache_dir: str | None, layout: str | None, compiler: str) -> Cac
     if os.path.isdir(target.location.path) and target.existing:
         target.refuse_root()
         check_layout(target.existing, compiler)
+        note_foreign(target.path)
     return target
+
+
+def note_foreign(path: str) -> None:
+    """Say of a directory without a cache that it has files of other programs, and stays theirs."""
+    from jaxcache.cache.inventory import is_foreign
+    from jaxcache.cli.output import note
+
+    if os.path.isdir(path) and is_foreign(path):
+        note(f"note: {path} has files of other programs, and the cache is written beside them")

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from jaxcache.cli.opening import open_handle
+from jaxcache.cli.opening import note_foreign, open_handle
 from jaxcache.cli.options import Format
 from jaxcache.cli.output import emit, note, print_blocks, write_text
 from jaxcache.cli.terminal import silence
@@ -40,7 +40,6 @@ def place_run(
         UsageError: options do not go together, or the directory is a file.
     """
     from jaxcache.api.runners import runner_of
-    from jaxcache.cache.inventory import is_foreign
 
     unobserved.owns_process = True
     options.check()
@@ -53,8 +52,7 @@ def place_run(
         raise UsageError(f"{path} is a file, not a cache directory", code="not-a-directory")
     if place.cache_dir is not None:  # what the variable names is up to the program
         cache.refuse_root()
-        if os.path.isdir(path) and is_foreign(path):
-            note(f"note: {path} has files of other programs, and the cache is written beside them")
+        note_foreign(path)
     placed = options.replace(
         cache_dir=path,
         jax_cache_dir=cache.spelling,

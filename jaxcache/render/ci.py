@@ -212,7 +212,7 @@ def save_lines(plan: SavePlan, saved: SaveResult) -> Iterator[str]:
     elif usage.compared:
         saving = f"{format_duration(usage.saved_seconds)} saved"
         if usage.used and not usage.saved_seconds:
-            saving = "no saved time recorded"
+            saving = "the time that they saved was not recorded"
         others = f", {unknown} unknown" if unknown else ""
         yield (
             f"{format_count(before, 'entry')} from before the job: {len(usage.used)} used "

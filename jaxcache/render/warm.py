@@ -108,6 +108,11 @@ def headline(report: Report) -> str:
     """Return the line that people paste: ``4 of 6 hits · 0.7 s compiling · 1.6 s saved``."""
     if not report.compile_requests:
         return "no compiles"
+    compared = {r: sum(m.occurrences for m in report.modules if m.reason == r) for r in _COMPARED}
+    if any(compared.values()):
+        counts = ", ".join(f"{count} {reason}" for reason, count in compared.items() if count)
+        compiling = format_duration(report.compile_seconds)
+        return f"{counts} of {report.compile_requests} compiles · {compiling} compiling"
     return (
         f"{report.hits} of {report.compile_requests} hits · "
         f"{format_duration(report.compile_seconds)} compiling · "
@@ -165,10 +170,10 @@ def _fold(report: Report) -> tuple[list[Module], list[Module]]:
 def _folded_line(modules: Sequence[Module], more: str) -> str:
     counts = Counter[str]()
     for m in modules:
-        counts[m.outcome] += m.occurrences
+        counts[_outcome(m)] += m.occurrences
     each = ", ".join(
         format_count(counts[o], o) if o == "hit" else f"{counts[o]} {o}"
-        for o in RUN_OUTCOMES
+        for o in (*RUN_OUTCOMES, *_COMPARED)
         if counts[o]
     )
     some = format_count(counts.total(), "helper")
@@ -185,13 +190,17 @@ def _columns(report: Report) -> list[Column]:
         text_column("SOURCE", _source, elastic=True),
         text_column(
             "OUTCOME",
-            lambda m: m.reason if m.reason == "interrupted" else m.outcome,
+            _outcome,
             styles=_STYLES,
         ),
         duration_column(lambda m: m.compile_seconds),
         size_column(lambda m: m.size_bytes),
         text_column("WHY", _why, elastic=True, cut="end"),
     ]
+
+
+def _outcome(module: Module) -> str:
+    return module.reason if module.reason in ("interrupted", *_COMPARED) else module.outcome
 
 
 def _name(module: Module) -> str:
@@ -221,7 +230,7 @@ def _why(module: Module) -> str:
             else module.cause or _UNKNOWN_CAUSES.get(module.reason, "unknown")
         )
     elif module.detail and module.reason not in _FAULTS:
-        why = f"{module.reason}: {module.detail}"
+        why = module.detail if module.reason in _COMPARED else f"{module.reason}: {module.detail}"
     else:
         why = module.reason
     return " ".join(why.split())

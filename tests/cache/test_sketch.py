@@ -96,6 +96,14 @@ def test_a_line_from_which_a_library_calls_back_is_marked() -> None:
     assert marks == {"model": False, "step": True}
 
 
+def test_a_copy_of_a_script_is_compared_line_by_line() -> None:
+    copied = MODULE.replace("/u/train.py", "/u/copy.py")
+    assert compare_code(sketch(), sketch(copied)) == []
+    (difference,) = compare_code(sketch(), sketch(copied.replace("multiply", "add")))
+    assert difference.meaning == "the code at copy.py:7 in `step`, or a value that it uses"
+    assert (difference.left, difference.right) == ("multiply", "add")
+
+
 def test_a_function_that_was_traced_earlier_is_no_callback() -> None:
     nested = CALLS_BACK.replace('"model"(#loc20)', '"step"(#loc20)')
     assert not any(line.is_callback_site for line in sketch(nested).lines)

@@ -1,6 +1,7 @@
 """What ``warm`` and ``run`` can be asked for beyond a plain run."""
 
 import json
+import re
 import sys
 import textwrap
 from pathlib import Path
@@ -92,14 +93,19 @@ def test_a_cache_that_learns_nothing_still_warms(warm: Warm, script: Any, cache:
     assert outcomes(warm(script(STEP))) == {("written", "not-in-cache")}
 
 
-def test_check_compares_with_the_entries(warm: Warm, script: Any) -> None:
-    document = warm(script(STEP + "print('ran')"), options=("--check", "--fail-on-miss"), code=None)
+def test_check_compares_with_the_entries(
+    warm: Warm, script: Any, run_cli: RunCli, cache: Path, each_jax_python: str
+) -> None:
+    path = script(STEP + "print('ran')")
+    document = warm(path, options=("--check", "--fail-on-miss"), code=None)
     version = tuple(map(int, document["processes"][0]["jax"].split(".")[:3]))
     if version < (0, 9, 1):
         assert outcomes(document) == {("hit", "in-cache")}
         pytest.skip("JAX before 0.9.1 compares nothing")
     assert outcomes(document) <= {("skipped", "verified"), ("error", "not-deterministic")}
     assert document["script_exit_code"] == 0
+    page = run_cli("warm", "--check", "-C", cache, "--python", each_jax_python, path).stderr
+    assert re.search(r"^\d+ verified(, \d+ not-deterministic)? of \d+ compiles", page, re.M)
 
 
 def test_an_executable_that_differs_is_named(warm: Warm, script: Any) -> None:

@@ -3,7 +3,7 @@
 import difflib
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jaxcache.cache.explain.sides import Cause, Difference, SourceLocation, file_name
@@ -135,17 +135,27 @@ def count_differing_lines(old: Sketch | None, new: Sketch | None) -> int:
 
 def _changed_lines(old: Sequence[SketchedLine], new: Sequence[SketchedLine]) -> Iterator[_Change]:
     """Align the lines of each file by what they compute, because an edit shifts their numbers."""
-    for name in dict.fromkeys(file_name(x.file) for x in (*new, *old)):
-        lefts, rights = (
-            sorted((x for x in lines if file_name(x.file) == name), key=lambda x: x.line)
-            for lines in (old, new)
-        )
+    old_names, new_names = (dict.fromkeys(file_name(x.file) for x in lines) for lines in (old, new))
+    gone = [name for name in old_names if name not in new_names]
+    come = [name for name in new_names if name not in old_names]
+    # One file of each side alone is taken for one that was renamed or copied.
+    renamed = dict(zip(gone, come, strict=True)) if len(gone) == len(come) == 1 else {}
+    for name in dict.fromkeys([*new_names, *(renamed.get(name, name) for name in old_names)]):
+        lefts = _lines_of(name, old, renamed)
+        rights = _lines_of(name, new, {})
         matcher = difflib.SequenceMatcher(
             None, [_token(x) for x in lefts], [_token(x) for x in rights], autojunk=False
         )
         for tag, i, j, k, m in matcher.get_opcodes():
             if tag != "equal":
                 yield from _match_lines(lefts[i:j], rights[k:m])
+
+
+def _lines_of(
+    name: str, lines: Sequence[SketchedLine], renamed: Mapping[str, str]
+) -> list[SketchedLine]:
+    named = ((renamed.get(file_name(x.file), file_name(x.file)), x) for x in lines)
+    return sorted((x for own, x in named if own == name), key=lambda x: x.line)
 
 
 def _token(line: SketchedLine) -> tuple[object, ...]:

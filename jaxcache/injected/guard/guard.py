@@ -23,7 +23,7 @@ _ACTIONS = ("raise", "warn", "count")
 _KEPT_REFUSALS = 100
 _SHOWN_CHANGES = 10
 _REASONS = {
-    "not-cached-before": "this function was not compiled before",
+    "not-cached-before": "this process has not compiled or loaded this function before",
     "new-function": (
         "another function object of this line was compiled before (a lambda, or jax.jit inside a "
         "function, makes one at each call)"

@@ -316,7 +316,7 @@ class ReportBuilder:
                 f"this run did and {_UNREACHED}"
             )
         if not (any(processes) or trouble or ended.unobserved):
-            yield f"no jax activity was observed: the program does not import it, or {_UNREACHED}"
+            yield f"no use of jax was observed: the program does not import it, or {_UNREACHED}"
 
 
 _UNREACHED = (

@@ -165,5 +165,6 @@ def recompile_notes(functions: Iterable[Function]) -> Iterable[str]:
 
 
 _HIDDEN_CAUSE = (
-    "its arguments keep their shapes, so static arguments, or constants that it closes over, vary"
+    "its arguments keep their shapes, so something else varies, such as a static argument or a "
+    "constant that it closes over"
 )
