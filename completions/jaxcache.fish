@@ -286,7 +286,7 @@ complete -c jaxcache -n '__fish_seen_subcommand_from prune' -l unused-for -r -d 
 complete -c jaxcache -n '__fish_seen_subcommand_from prune' -s n -l dry-run -d 'Show the plan, and change nothing.'
 complete -c jaxcache -n '__fish_seen_subcommand_from prune' -s y -l yes -d 'Do not ask for confirmation.'
 complete -c jaxcache -n '__fish_seen_subcommand_from prune' -s C -l cache-dir -r -F -d 'The cache (default: JAX_COMPILATION_CACHE_DIR, else the configuration, else ~/.cache/jax; run and warm have no such last resort).'
-complete -c jaxcache -n '__fish_seen_subcommand_from prune' -l policy -x -a 'lru cost' -d 'Which entries to remove first: lru (least recently used) or cost (least compile time per byte).'
+complete -c jaxcache -n '__fish_seen_subcommand_from prune' -l policy -x -a 'lru cost' -d 'Which entries to remove first: lru (least recently used) or cost (unused the longest; among alike, the least compile time saved per byte, by how often each was used).'
 complete -c jaxcache -n '__fish_seen_subcommand_from prune' -l keep-last -r -d 'Keep the N entries of each module that were used last.'
 complete -c jaxcache -n '__fish_seen_subcommand_from prune' -l keep -r -d 'Never remove these entries; repeatable.'
 complete -c jaxcache -n '__fish_seen_subcommand_from prune' -l filter -r -d 'Only entries that match, such as \'size>1MB\', \'unused>7d\', \'platform=gpu\'; repeatable.'
