@@ -74,13 +74,15 @@ def test_phases_add_up_and_name_what_is_slow(warm: Warm, script: Any, tmp_path: 
     assert phases["backend_seconds"] >= 0.2
     assert phases["key_seconds"] >= 0.3
     assert phases["compile_seconds"] >= 0.4
-    assert 0.6 <= phases["trace_seconds"] <= json.loads(told.read_text())["traced"] + 0.01
+    assert (
+        0.6 <= phases["trace_seconds"] <= json.loads(told.read_text())["traced"] + 0.15
+    )  # not counted twice
     assert phases["import_seconds"] > 0 and phases["lower_seconds"] > 0
 
     hot = warm(path, str(told), options=("--trace", str(trace)))["summary"]
     retrieved = json.loads(told.read_text())["retrieved"]
     assert hot["phases"]["compile_seconds"] == 0
-    assert 0.5 <= hot["phases"]["load_seconds"] <= retrieved + 0.001
+    assert 0.5 <= hot["phases"]["load_seconds"] <= retrieved + 0.25  # not counted twice
     lanes = [e for e in json.loads(trace.read_text())["traceEvents"] if e.get("tid") == 0]
     assert {"import", "trace", "load"} <= {e["name"] for e in lanes}
     ends = sorted((e["ts"], e["ts"] + e["dur"]) for e in lanes)
