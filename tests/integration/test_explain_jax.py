@@ -417,6 +417,32 @@ def test_an_edit_that_adds_operations_is_not_a_flag(
     assert [(w["line"], w["function"]) for w in difference["where"]] == [(4, "step")]
 
 
+SCANNED = """
+import jax, jax.numpy as jnp
+def loss(w, x):
+    def body(c, wi):
+        return jnp.tanh(c @ wi), None
+    y, _ = jax.lax.scan(body, x, w)
+    return (y ** 2).mean()
+jax.jit(jax.grad(loss))(jnp.ones((4, 8, 8)), jnp.ones((2, 8)))
+"""
+
+
+def test_what_a_gradient_stores_for_an_edited_loop_is_not_taken_for_an_edit(
+    run_cli: RunCli, jax_python: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "program.py"
+    options = ("-C", tmp_path / "cache", "--python", jax_python)
+    script.write_text(SCANNED)
+    assert run_cli("warm", *options, script).returncode == 0
+    script.write_text(SCANNED.replace("tanh", "sin"))
+    done = run_cli("explain", *options, script, "--json")
+    first, *others = json.loads(done.stdout)["differences"]
+    assert first["meaning"].startswith("the code at program.py:5 in `loss.body`")
+    # JAX 0.12 stores it in the loop itself, and has no other.
+    assert all("which the edit of another line can cause" in d["meaning"] for d in others)
+
+
 ADDING = "import jax, numpy as np; jax.jit(lambda x: x + {})(np.ones(3, np.float32))"
 
 

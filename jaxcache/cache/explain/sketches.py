@@ -3,7 +3,7 @@
 import difflib
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jaxcache.cache.explain.sides import Cause, Difference, SourceLocation, file_name
@@ -20,6 +20,12 @@ _EDIT = "nothing: an edit makes a new program, which the next run caches"
 _LINES_IN_KEY = "jax_compilation_cache_include_metadata_in_key"
 
 
+#: Operations that bring values to their places, by their names in a sketch.
+_MOVING = {
+    *("broadcast_in_dim", "concatenate", "pad", "reshape", "slice", "transpose"),
+    *("dynamic_index_in_dim", "dynamic_slice"),
+    *("dynamic_update_index_in_dim", "dynamic_update_slice"),
+}
 _NO_LINE = SketchedLine("", 0, "", {})
 
 
@@ -44,6 +50,15 @@ class _Change:
         return _counts(self.new) - _counts(self.old)
 
     @property
+    def operations(self) -> tuple[Counter[str], Counter[str]]:
+        """Those that went and those that came; with types where nothing else differs."""
+        removed = _without_types(self.removed)
+        added = _without_types(self.added)
+        if removed == added:  # the same operations, on other types or with other attributes
+            return self.removed, self.added
+        return removed - added, added - removed
+
+    @property
     def is_in_library(self) -> bool:
         """Whether no function of the user's is on the stack of the operations.
 
@@ -58,17 +73,23 @@ class _Change:
         return not (self.is_in_library or line.is_callback_site)
 
     @property
+    def moves_data(self) -> bool:
+        """Whether it differs in operations alone that compute nothing.
+
+        The edit of another line may need them: a loop stores what the gradient of its body uses.
+        """
+        removed, added = self.operations
+        return {*_names(removed + added)} <= _MOVING
+
+    @property
     def rank(self) -> tuple[bool, bool, bool, int]:
         """Lines of the user's own first, then other operations before other types."""
-        without_types = [Counter(_without_types(c)) for c in (self.removed, self.added)]
-        count_differing_lines = (without_types[0] - without_types[1]) + (
-            without_types[1] - without_types[0]
-        )
+        removed, added = self.operations
         return (
             self.is_in_library,
             not self.is_placed,
-            not count_differing_lines,
-            -count_differing_lines.total(),
+            _without_types(removed) == _without_types(added),
+            -(removed + added).total(),
         )
 
 
@@ -78,7 +99,8 @@ def compare_code(old: Sketch, new: Sketch) -> list[Difference]:
     if changes and not changes[0].is_placed:
         return [_unplaced(changes[0])]
     if changes:
-        return [_describe(change) for change in changes]
+        first, *others = changes
+        return [_describe(first), *(_describe(c, follows=c.moves_data) for c in others)]
     if old.order == new.order or _counted(old) != _counted(new):
         return []
     return [_reordered(old, new)]
@@ -183,8 +205,9 @@ def _shared(left: SketchedLine, right: SketchedLine) -> int:
     return both.total()
 
 
-def _names(operations: object) -> list[str]:
-    return [re.split(r"[( ]", text, maxsplit=1)[0] for text in operations]  # type: ignore[attr-defined]
+def _names(operations: Iterable[str]) -> list[str]:
+    bare = (text.removeprefix("call ") for text in operations)
+    return [re.split(r"[( ]", text, maxsplit=1)[0] for text in bare]
 
 
 def _counts(line: SketchedLine | None) -> Counter[str]:
@@ -204,7 +227,12 @@ def _without_types(counts: Counter[str]) -> Counter[str]:
     return counted
 
 
-def _describe(change: _Change) -> Difference:
+def _describe(change: _Change, *, follows: bool = False) -> Difference:
+    """Describe one line.
+
+    Args:
+        follows: the edit of a line that comes first may be why this one differs.
+    """
     place = change.place
     if constants := _constant_change(change):
         return Difference(
@@ -216,17 +244,14 @@ def _describe(change: _Change) -> Difference:
             (place,),
             f"constant at {place}",
         )
-    removed = _without_types(change.removed)
-    added = _without_types(change.added)
-    if removed == added:  # the same operations, on other types or with other attributes
-        sides = change.removed, change.added
-    else:
-        sides = removed - added, added - removed
+    removed, added = change.operations
     return Difference(
         "computation",
-        _listed(sides[0]),
-        _listed(sides[1]),
-        f"the code at {place}, or a value that it uses",
+        _listed(removed),
+        _listed(added),
+        f"other moves of data at {place}, which the edit of another line can cause"
+        if follows
+        else f"the code at {place}, or a value that it uses",
         _EDIT,
         Cause.CODE,
         (place,),
