@@ -62,6 +62,10 @@ class Counters:
 
     def __init__(self, monitoring: Any = None) -> None:
         self.reset()
+        self.tell(monitoring)
+
+    def tell(self, monitoring: Any) -> None:
+        """Send what is counted from now on to ``jax.monitoring``."""
         self._monitoring = monitoring
 
     def reset(self) -> None:

@@ -234,6 +234,10 @@ class Tier:
         if isinstance(self._store, DirectoryClient):
             self._store.close()
 
+    def can_read(self) -> bool:
+        """Whether a request makes sense now."""
+        return self._reading.allows()
+
     def can_write(self) -> bool:
         """Whether an upload makes sense now."""
         return self.writable and self._writing.allows()

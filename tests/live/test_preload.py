@@ -321,3 +321,16 @@ def test_run_counts_what_was_loaded_ahead_as_hits(
         assert json.loads(done.stdout)["summary"]["hits"] == number, done.stderr
     totals = json.loads(run_cli("stats", "-C", cache, "--json").stdout)["live"]
     assert totals["preload_used"] == number
+
+
+def test_an_entry_that_only_a_tier_has_is_fetched_and_loaded_ahead(
+    run_ahead: RunLive, tmp_path: Path
+) -> None:
+    tier = {"JAXCACHE_LIVE_TIERS": str(tmp_path / "tier")}
+    first = run_ahead(**tier)
+    number = len(entries(tmp_path / "tier"))
+    for entry in entries(tmp_path / "cache"):
+        entry.unlink()
+    ran = run_ahead(wait=number, **tier)
+    assert (ran["preload_used"], ran["hits_tier"], ran["misses"]) == (number, number, 0)
+    assert ran.result == first.result
