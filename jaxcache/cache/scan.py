@@ -14,8 +14,7 @@ from jaxcache.cache.entry_headers import (
     read_summaries,
 )
 from jaxcache.cache.inventory import EntryFile, Inventory, take_inventory
-from jaxcache.core.frame import HEADER_BYTES
-from jaxcache.core.names import ATIME_SUFFIX
+from jaxcache.core.names import ATIME_SUFFIX, HEADER_BYTES
 from jaxcache.core.use import FileDates, LastUse, LastUses, find_reads, find_writes, is_possible
 from jaxcache.entry.names import FileKind
 from jaxcache.model import Entry, FileInfo, Problem

@@ -10,9 +10,8 @@ import os
 import time
 from collections.abc import Iterator
 
-from .atomic import is_named
+from .atomic import adopt_from_directory, is_named
 from .names import LOCKFILE
-from .sharing import adopt_from_directory
 
 _FIRST_POLL_SECONDS = 0.0002
 _POLL_SECONDS = 0.01

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..core.live_directory import live_directory
+from ..core.names import live_directory
 from .adapter import SCHEMES, Adapter, UnknownJaxError
 from .counters import Counters
 from .first_run import FirstRuns

@@ -15,9 +15,9 @@ from ..core.names import CACHE_SUFFIX, OWN_DIR, is_key
 from .files import own_directory_of, read_file, write_whole
 from .frame import DecodedEntry, add_checksum
 from .refusals import Refusals
-from .shared_uses import SharedUses
 from .tier import Tier
 from .uploads import Uploads, start
+from .uses import SharedUses
 
 if TYPE_CHECKING:
     from .directory import Directory

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxcache.cache.recipe.format import RecipeFile
-from jaxcache.cache.recipe.model import Environment, Request
-from jaxcache.cache.recipe.refusals import refuse
+from jaxcache.cache.recipe.model import Environment, Request, refuse
 from jaxcache.cache.selection import read_sort, select_by_keys
 from jaxcache.entry.contents import XlaCompileOptions
 from jaxcache.entry.options import read_options
@@ -21,7 +20,7 @@ class RecipeRow:
     environment: Environment
     bytecode_bytes: int
     refusal: str | None
-    """Why it cannot be compiled; a name in :data:`jaxcache.cache.recipe.refusals.REFUSALS`."""
+    """Why it cannot be compiled; a name in :data:`jaxcache.cache.recipe.model.REFUSALS`."""
     options: XlaCompileOptions | None
     """None where they cannot be read."""
 
