@@ -61,7 +61,11 @@ def main() -> int:
     parser.add_argument("--check", action="store_true")
     check = parser.parse_args().check
     files = generate()
-    present = {p for directory in ("completions", "man", "docs/schemas") for p in (ROOT / directory).glob("*")}
+    present = {
+        p
+        for directory in ("completions", "man", "docs/schemas")
+        for p in (ROOT / directory).glob("*")
+    }
     stale = [p for p, text in files.items() if not p.exists() or p.read_text("utf-8") != text]
     surplus = sorted(present - set(files))
     for path in (*stale, *surplus):

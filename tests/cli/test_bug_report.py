@@ -80,7 +80,10 @@ def test_a_bucket_and_its_credentials_are_not_named(run_cli: RunCli, tmp_path: P
     url = f"s3://{SECRET}:pass{SECRET}@{SECRET}/jax?sig={SECRET}"
     env = {"AWS_ACCESS_KEY_ID": SECRET, "AWS_SECRET_ACCESS_KEY": SECRET}
     env |= {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_ALLOW_HTTP": "true"}
-    for place in ({"JAX_COMPILATION_CACHE_DIR": url}, {"JAX_COMPILATION_CACHE_DIR": f"{SECRET}://x"}):
+    for place in (
+        {"JAX_COMPILATION_CACHE_DIR": url},
+        {"JAX_COMPILATION_CACHE_DIR": f"{SECRET}://x"},
+    ):
         done = run_cli("bug-report", "--json", "--python", "/nonexistent", env=env | place)
         assert done.returncode == 0
         assert SECRET not in done.stdout + done.stderr

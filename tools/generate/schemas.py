@@ -32,7 +32,12 @@ from tools.generate.documents import DOCUMENTS, ERROR, Metered, Time
 Schema = dict[str, Any]
 BASE = "https://raw.githubusercontent.com/jaxcache/jaxcache/main/docs/schemas/"
 #: What runs in the user's Python, and needs a jax.
-_FOREIGN = ("jaxcache.injected", "jaxcache.inprocess", "jaxcache.live", "jaxcache.warm.compiling.cl")
+_FOREIGN = (
+    "jaxcache.injected",
+    "jaxcache.inprocess",
+    "jaxcache.live",
+    "jaxcache.warm.compiling.cl",
+)
 _PLAIN: dict[Any, Schema] = {
     bool: {"type": "boolean"},
     int: {"type": "integer"},
@@ -84,7 +89,9 @@ class _Maker:
             return dict(_PLAIN[kind])
         origin, arguments = get_origin(kind), get_args(kind)
         if origin is Annotated:
-            return self.object_of(kind) if is_typeddict(arguments[-1]) else self.schema(arguments[0])
+            return (
+                self.object_of(kind) if is_typeddict(arguments[-1]) else self.schema(arguments[0])
+            )
         if origin is NotRequired:
             return self.schema(arguments[0])
         if origin is Literal:
