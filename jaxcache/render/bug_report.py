@@ -1,7 +1,7 @@
 """``bug-report`` as a view: Markdown for an issue."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from jaxcache.cache.doctor.bug_report import BugReport
 from jaxcache.render.document import fields_of, to_document, versioned
@@ -36,7 +36,7 @@ def _markdown(report: BugReport) -> Iterator[str]:
     yield from _table("Last run that the ledger records", to_document(report.last_run))
 
 
-def _table(heading: str, rows: dict[str, object] | None) -> Iterator[str]:
+def _table(heading: str, rows: Mapping[str, object] | None) -> Iterator[str]:
     yield f"#### {heading}"
     yield ""
     yield from ("| | |", "|---|---|") if rows else ("none",)

@@ -24,7 +24,7 @@ from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.prune.removable import RemovableItem, RemovableSet, other_item, protect_young
 from jaxcache.cache.prune.removal import Hold, Removal, RemovalKind
 from jaxcache.core.eviction import Candidate, estimate_hits
-from jaxcache.core.lock import open_lock
+from jaxcache.core.lock import open_lock, try_flock
 from jaxcache.errors import UsageError
 from jaxcache.layouts.torch.graph import GraphFacts
 from jaxcache.layouts.torch.inventory import Dependencies, dependencies_of, resolve_dependencies
@@ -54,8 +54,6 @@ def hold_lock(store: Store, name: str) -> Iterator[bool]:
     if not isinstance(store, LocalStore) or path.kind not in _LOCKED or path.key is None:
         yield True
         return
-    import fcntl
-
     directory, _, lock = lock_path(path.key).rpartition("/")
     try:
         with store.directory(directory, make=True) as opened:
@@ -66,12 +64,7 @@ def hold_lock(store: Store, name: str) -> Iterator[bool]:
             return
         raise StoreError(name, (error.strerror or str(error)).lower(), code="io-error") from error
     try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            yield False
-            return
-        yield True
+        yield try_flock(fd)
     finally:
         os.close(fd)
 
