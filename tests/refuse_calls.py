@@ -1,9 +1,10 @@
 """Run a command for which system calls are refused that not every system or file system has.
 
-``python refuse_calls.py locks COMMAND [ARG…]``: ``flock`` and record locks fail with ENOLCK, as on a
-network file system without a lock server. ``python refuse_calls.py linux COMMAND [ARG…]``: what
-Linux alone has fails (``renameat2``, ``prctl``, extended attributes, ``flock``), and /proc is empty.
-By a seccomp filter, which needs no privilege, on Linux on x86-64 or aarch64; to hide /proc takes root.
+``python refuse_calls.py locks COMMAND [ARG…]``: ``flock`` and record locks fail with ENOLCK, as on
+a network file system without a lock server. ``python refuse_calls.py linux COMMAND [ARG…]``: what
+Linux alone has fails (``renameat2``, ``prctl``, extended attributes), ``flock`` fails, and /proc is
+empty. By a seccomp filter, which needs no privilege, on Linux on x86-64 or aarch64; to hide /proc
+takes root.
 """
 
 import ctypes
