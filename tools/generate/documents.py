@@ -31,7 +31,7 @@ from jaxcache.core.refusals import TierRefusal
 from jaxcache.entry.kernels import Kernel
 from jaxcache.layouts.torch.scan import GraphEntry
 from jaxcache.model import Entry, Problem
-from jaxcache.warm.compiling.report import CompileResult
+from jaxcache.warm.compiling.plan import CompileResult
 from jaxcache.warm.crosshost.compare import ProfileDifference, TargetCheck
 from jaxcache.warm.report.events import TorchBreak
 from jaxcache.warm.report.report import Function, FunctionSeconds, Module, Phases, Process
