@@ -182,7 +182,7 @@ class SideCache(TypedDict):
     kind: str
     file: str
     size_bytes: int
-    version: str | None
+    version: int | None
     problem: str | None
     kernels: list[Kernel]
 
