@@ -114,7 +114,6 @@ complete -c jaxcache -n '__fish_seen_subcommand_from warm' -l target -r -d 'Comp
 complete -c jaxcache -n '__fish_seen_subcommand_from warm' -l gemm -x -a 'cublas cost-model triton' -d 'The kernels for matrix products, which only a GPU can tune.'
 complete -c jaxcache -n '__fish_seen_subcommand_from warm' -l autotune-from -r -F -d 'Use the autotuning results in this directory of a real host.'
 complete -c jaxcache -n '__fish_seen_subcommand_from warm' -l require-tuned -d 'Skip modules that can only be compiled without tuning.'
-complete -c jaxcache -n '__fish_seen_subcommand_from warm' -l mock-gpu-topology -r -d 'Sets JAX_MOCK_GPU_TOPOLOGY.'
 complete -c jaxcache -n '__fish_seen_subcommand_from warm' -s h -l help -d 'Show this message and exit.'
 complete -c jaxcache -n '__fish_seen_subcommand_from warm' -F
 complete -c jaxcache -n __fish_use_subcommand -a run -d 'Run any command with the cache on, and report each compile. JAX\'s thresholds stay in effect: JAX does not write compiles shorter than 1 s (jaxcache warm does). With --processes the command runs N times; in each, the first Python that imports jax is one of the N processes. The exit code is the command\'s own, or 1 where an assertion such as --fail-on-miss fails.'

@@ -40,7 +40,7 @@ class ScanAids(NamedTuple):
     index: Any = None
     """The facts that earlier scans read, so that fewer files are opened; new ones are added."""
     workers: int = 1
-    """Processes to read with in a large directory (see :func:`jaxcache.cache.parallel.spread`)."""
+    """Processes to read with in a large directory."""
     progress: Progress | None = None
 
 

@@ -20,7 +20,6 @@ from jaxcache.cache.ledger.record import SEALED, Event, LedgerRecord
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.write import append
 from jaxcache.cache.leftovers import remove_leftovers
-from jaxcache.cache.parallel import ByteBudget
 from jaxcache.cache.scan import Progress, Scan, ScanAids, scan
 from jaxcache.cache.selection import Selection
 from jaxcache.cache.verify.check import (
@@ -35,6 +34,7 @@ from jaxcache.entry.frame import seal_frame
 from jaxcache.model import CUT_SHORT, GRACE_NS, Depth, Entry, Problem, plan_text, result_repr
 from jaxcache.options import SealOptions
 from jaxcache.store.base import ChangedError, MissingError, Store, StoreError, same_file
+from jaxcache.store.concurrency import ByteBudget
 from jaxcache.units import format_count, format_size
 
 #: Why an entry is left as it is.

@@ -46,7 +46,7 @@ HEADINGS: dict[str, dict[str, str]] = {
         "import": "import_",
         "push": "sync:push",
         "pull": "sync:pull",
-        "copy": "copy",
+        "copy": "sync:copy",
         "ci key": "ci.key",
         "ci restore": "ci.restore",
         "ci save": "ci.save",

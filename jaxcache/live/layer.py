@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.names import live_directory
 from .adapter import SCHEMES, Adapter, UnknownJaxError
 from .counters import Counters
-from .first_run import FirstRuns
+from .loading import FirstRuns
 from .preload import Preload
 from .settings import ConfigError, ResolvedSettings, resolve
 

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.names import CACHE_SUFFIX, OWN_DIR, is_key
 from .files import own_directory_of, read_file, write_whole
 from .frame import DecodedEntry, add_checksum
-from .refusals import Refusals
-from .tier import Tier
+from .tier import Refusals, Tier
 from .uploads import Uploads, start
 from .uses import SharedUses
 

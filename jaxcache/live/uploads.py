@@ -17,8 +17,7 @@ from ..core.lock import open_lock, try_lock_where_possible
 from ..core.names import CACHE_SUFFIX, is_key, spool_name
 from .files import own_directory_of, read_file, write_whole
 from .frame import DamagedEntryError, open_entry
-from .refusals import Refusals
-from .tier import Tier
+from .tier import Refusals, Tier
 
 if TYPE_CHECKING:
     from .directory import Directory

@@ -152,8 +152,6 @@ def _launches(
         env["JAXCACHE_LIVE_FLUSH"] = _FLUSH  # what is not uploaded is not filled
     if not cross and (platform := program.platform or options.platform):
         env["JAX_PLATFORMS"] = platform
-    if options.mock_gpu_topology:
-        env["JAX_MOCK_GPU_TOPOLOGY"] = options.mock_gpu_topology
     env |= program.env
     if devices and not cross:
         flags = env.get("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))

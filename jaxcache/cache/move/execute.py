@@ -27,7 +27,6 @@ from jaxcache.cache.move.plan import (
     StaysError,
     Step,
 )
-from jaxcache.cache.parallel import ByteBudget
 from jaxcache.cache.scan import Progress
 from jaxcache.cache.verify.check import recorded_digest
 from jaxcache.entry.codec import HEAD_BYTES, CodecError, read_entry_header
@@ -36,7 +35,7 @@ from jaxcache.entry.names import FileKind
 from jaxcache.errors import JaxcacheError
 from jaxcache.model import CUT_SHORT, GRACE_NS, FileInfo
 from jaxcache.store.base import ChangedError, ExistsError, MissingError, StoreError
-from jaxcache.store.concurrency import REQUESTS_AT_ONCE, map_ordered
+from jaxcache.store.concurrency import REQUESTS_AT_ONCE, ByteBudget, map_ordered
 
 #: A serialized executable is a protobuf message of less than 2 GiB, and zstd adds little.
 MAX_ENTRY_BYTES = (2 << 30) + (16 << 20)

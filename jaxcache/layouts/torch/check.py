@@ -28,7 +28,6 @@ from typing import Any, NamedTuple
 from jaxcache.cache.ledger.record import PAYLOAD, Event
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.write import append
-from jaxcache.cache.parallel import spread
 from jaxcache.cache.verify.check import EntryCheck, RecordedDigest
 from jaxcache.cache.verify.run_checks import CORRUPT
 from jaxcache.errors import UsageError
@@ -51,6 +50,7 @@ from jaxcache.layouts.torch.scan import PARALLEL_ABOVE, TorchScan, decode
 from jaxcache.model import FileInfo, Problem
 from jaxcache.options import VerifyOptions
 from jaxcache.store.base import MissingError, Store, StoreError
+from jaxcache.store.concurrency import spread
 from jaxcache.units import NS_PER_SECOND
 
 _CODE = (TorchKind.KERNEL, TorchKind.KERNEL_SOURCE, TorchKind.PROBE)
