@@ -20,7 +20,7 @@ from jaxcache.cache.ledger.uses import Uses
 from jaxcache.cache.listing import Group, Listing, Summary
 from jaxcache.cache.move.plan import Step
 from jaxcache.cache.prune.removal import Removal, SkippedRemoval
-from jaxcache.cache.recipe.listing import RecipeRow
+from jaxcache.cache.recipe.format import RecipeRow
 from jaxcache.cache.recipe.model import Environment
 from jaxcache.cache.show import EntryDetails
 from jaxcache.cache.stats import Stats
