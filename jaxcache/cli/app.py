@@ -27,13 +27,7 @@ HEADINGS: dict[str, dict[str, str]] = {
         "target check": "target:check",
         "target show": "target:show",
     },
-    "Diagnose": {
-        "explain": "explain",
-        "doctor": "doctor",
-        "where": "where",
-        "diff": "diff",
-        "bug-report": "bug_report",
-    },
+    "Diagnose": {"explain": "explain", "doctor": "doctor", "where": "where", "diff": "diff"},
     "Maintain": {
         "verify": "verify",
         "seal": "seal",
@@ -46,7 +40,7 @@ HEADINGS: dict[str, dict[str, str]] = {
         "import": "import_",
         "push": "sync:push",
         "pull": "sync:pull",
-        "copy": "sync:copy",
+        "copy": "copy",
         "ci key": "ci.key",
         "ci restore": "ci.restore",
         "ci save": "ci.save",
@@ -267,19 +261,9 @@ app = typer.Typer(
 )
 
 
-def _print_version(context: typer.Context, wanted: bool) -> None:
-    as_json = context.params.get("json")
-    if wanted and as_json:
-        from jaxcache.cache.doctor.bug_report import read_versions
-        from jaxcache.cli.output import print_json
-        from jaxcache.render.document import to_document, versioned
-
-        print_json(versioned({"cache_dir": None, **to_document(read_versions())}))
-    elif wanted:
-        typer.echo(f"jaxcache {__version__}")
-    elif as_json and not context.resilient_parsing:
-        raise UsageError("--json belongs after the command", hint="jaxcache ls --json")
+def _print_version(wanted: bool) -> None:
     if wanted:
+        typer.echo(f"jaxcache {__version__}")
         raise typer.Exit
 
 
@@ -288,11 +272,9 @@ def _print_version(context: typer.Context, wanted: bool) -> None:
 def root(
     version: Annotated[  # noqa: ARG001
         bool,
-        typer.Option("--version", callback=_print_version, help="Print the version."),
-    ] = False,
-    json: Annotated[  # noqa: ARG001
-        bool,
-        typer.Option("--json", is_eager=True, help="With --version: print one JSON document."),
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
     color: ColorOption = None,  # noqa: ARG001
     debug: DebugOption = False,  # noqa: ARG001

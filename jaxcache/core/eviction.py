@@ -23,11 +23,12 @@ of hits, an entry that was read after the run that wrote it counts as 3 hits.
 ``docs/eviction.md`` shows how both fare on traces.
 """
 
-from collections.abc import Callable, Iterable
-from math import sqrt
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from math import inf, sqrt
+from typing import Any, NamedTuple, TypeVar
 
 _NS_PER_SECOND = 10**9
+_T = TypeVar("_T")
 
 #: Uses closer together than this are one run of a program and no sign of the next.
 _ONE_RUN_SECONDS = 300.0
@@ -35,6 +36,8 @@ _ONE_RUN_SECONDS = 300.0
 UNCOUNTED_HITS = 3
 #: ``cost`` removes entries that are unused for longer than these before all others.
 _IDLE_SECONDS = (2 * 86_400.0, 14 * 86_400.0)
+#: ``cost`` passes over an entry only where others go at this fraction of its seconds, or less.
+_NOTABLE = 4
 #: A use so soon after the writing belongs to the run that wrote the entry.
 SAME_RUN_SECONDS = 60.0
 
@@ -81,10 +84,14 @@ def rank_by_value(
     return recency(candidate, now_ns), value * scale, candidate.last_used_ns, candidate.name
 
 
-def _by_value(candidates: list[Candidate], now_ns: int, per_byte: bool) -> list[Candidate]:
+def _median_age_seconds(candidates: Sequence[Candidate], now_ns: int) -> float:
     used_ns = sorted(c.last_used_ns for c in candidates)
     median_ns = used_ns[len(used_ns) // 2] if used_ns else now_ns
-    median_age_seconds = max(0, now_ns - median_ns) / _NS_PER_SECOND
+    return max(0, now_ns - median_ns) / _NS_PER_SECOND
+
+
+def _by_value(candidates: list[Candidate], now_ns: int, per_byte: bool) -> list[Candidate]:
+    median_age_seconds = _median_age_seconds(candidates, now_ns)
     return sorted(
         candidates, key=lambda c: rank_by_value(c, now_ns, median_age_seconds, per_byte=per_byte)
     )
@@ -130,18 +137,64 @@ def choose_for_room(
 
 
 def choose_in_order(
-    order: Iterable[Candidate], excess_bytes: int, policy: str, now_ns: int
+    order: Sequence[Candidate], excess_bytes: int, policy: str, now_ns: int
 ) -> list[Candidate]:
     """The same over candidates that are in the policy's order already."""
+    if not POLICIES[policy].weighs_seconds:
+        return _choose_first(order, excess_bytes)
+    median_age_seconds = _median_age_seconds(order, now_ns)
+    weighed = (
+        (recency(c, now_ns), c.size_bytes, value_per_byte(c, now_ns, median_age_seconds), c)
+        for c in order
+    )
+    chosen = choose_cheapest(weighed, excess_bytes)
+    _take_back(chosen, sum(c.size_bytes for c in chosen) - excess_bytes, now_ns)
+    return chosen
+
+
+def _choose_first(order: Iterable[Candidate], excess_bytes: int) -> list[Candidate]:
     chosen: list[Candidate] = []
     for candidate in order:
         if excess_bytes <= 0:
             break
         chosen.append(candidate)
         excess_bytes -= candidate.size_bytes
-    if POLICIES[policy].weighs_seconds:
-        _take_back(chosen, -excess_bytes, now_ns)
     return chosen
+
+
+def choose_cheapest(order: "Iterable[tuple[Any, int, float, _T]]", excess_bytes: int) -> "list[_T]":
+    """Choose in order, but pass over a large candidate where smaller ones lose far less.
+
+    This is the greedy algorithm for the minimum knapsack problem: each candidate that would free
+    the rest alone completes one choice, and the search goes on without it. Nothing of a later
+    class goes in place of a candidate.
+
+    Args:
+        order: class, size, value per byte, and the candidate itself, the first to go first.
+    """
+    if excess_bytes <= 0:
+        return []
+    chosen: list[_T] = []
+    best: list[_T] | None = None
+    class_of_best = None
+    least_loss = inf  # of what goes beyond the first that would have been enough
+    loss = 0.0
+    for of_class, size_bytes, value, candidate in order:
+        lost = value * max(1, size_bytes)
+        if best is not None and of_class != class_of_best:
+            break
+        if size_bytes < excess_bytes:
+            chosen.append(candidate)
+            excess_bytes -= size_bytes
+            if best is not None:
+                loss += lost
+        elif loss + lost < least_loss / _NOTABLE:
+            best = [*chosen, candidate]
+            class_of_best = of_class
+            least_loss = loss + lost
+        if loss >= least_loss / _NOTABLE:
+            break
+    return chosen if best is None else best
 
 
 def _take_back(chosen: list[Candidate], spare_bytes: int, now_ns: int) -> None:

@@ -9,6 +9,7 @@ time. The order of ``cost`` is that of
 
 import contextlib
 import heapq
+import math
 import os
 import stat
 import threading
@@ -17,7 +18,7 @@ from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from ..core.atomic import open_directory, remove_if_abandoned
-from ..core.eviction import Candidate, estimate_hits, rank_by_value
+from ..core.eviction import Candidate, choose_cheapest, estimate_hits, rank_by_value
 from ..core.lock import open_lock, try_lock_where_possible
 from ..core.names import ATIME_SUFFIX, CACHE_SUFFIX, TEMP_PREFIX, ends_key
 from ..core.use import FileDates, LastUses, find_reads, find_writes, mean_seconds, saved_seconds
@@ -42,6 +43,14 @@ _File = tuple[str, int, int, int, int]
 #: An entry with its last use.
 _Item = tuple[int, _File]
 _T = TypeVar("_T")
+
+
+def _unhurried(items: "Iterator[_T]") -> "Iterator[_T]":
+    """The same, with pauses in which the user's threads run."""
+    for number, item in enumerate(items):
+        if number % _CHUNK == _CHUNK - 1:
+            time.sleep(_PAUSE_SECONDS)
+        yield item
 
 
 def _gently(items: "list[_T]") -> "Iterator[list[_T]]":
@@ -184,15 +193,27 @@ class Evictor:
         size_bytes -= sum(file[1] for file in victims)
         entries -= len(victims)
         if self._is_over(size_bytes, entries):
-            for _, _, file in heapq.merge(*ranked):
-                if not self._is_over(size_bytes, entries, _LOW_WATER):
-                    break
-                victims.append(file)
-                size_bytes -= file[1]
-                entries -= 1
-                if len(victims) % _CHUNK == 0:
-                    time.sleep(_PAUSE_SECONDS)
+            victims += self._choose(heapq.merge(*ranked), size_bytes, entries)
         self._delete(victims)
+
+    def _choose(
+        self, order: "Iterator[tuple[bool, Any, _File]]", size_bytes: int, entries: int
+    ) -> "list[_File]":
+        """What goes of entries in the policy's order, as ``prune`` would choose it."""
+        if self._policy == "cost" and self.max_bytes is not None and self._max_entries is None:
+            weighed = (
+                ((is_waiting, rank[0]), file[1], rank[1], file)
+                for is_waiting, rank, file in _unhurried(order)
+            )
+            return choose_cheapest(weighed, math.ceil(size_bytes - self.max_bytes * _LOW_WATER))
+        chosen = []
+        for _, _, file in _unhurried(order):
+            if not self._is_over(size_bytes, entries, _LOW_WATER):
+                break
+            chosen.append(file)
+            size_bytes -= file[1]
+            entries -= 1
+        return chosen
 
     def _date(
         self, files: "list[_File]", stamps: "dict[str, int]", ledger: "dict[str, KnownUses]"

@@ -127,9 +127,7 @@ def phases_line(report: Report) -> str:
     seconds = {**report.phase_seconds, "running": report.phases.other_seconds}
     named = ((name, f"{seconds.get(name, 0.0):.{digits}f}") for name in (*PHASES, "running"))
     parts = (f"{text} {name}" for name, text in named if float(text))
-    hidden = f"{report.hidden_seconds:.{digits}f}"
-    ahead = f"; {hidden} s of loads ahead of their requests" if float(hidden) else ""
-    return f"{wall:.{digits}f} s = {' · '.join(parts)}{ahead}"
+    return f"{wall:.{digits}f} s = {' · '.join(parts)}"
 
 
 def _longest_line(report: Report) -> Iterator[str]:

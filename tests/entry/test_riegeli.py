@@ -3,7 +3,8 @@
 import forge
 import pytest
 
-from jaxcache.entry.riegeli import highwayhash64, read_split_message
+from jaxcache.entry.highwayhash import highwayhash64
+from jaxcache.entry.riegeli import read_split_message
 from jaxcache.entry.wire import Budget, Field, WireError
 
 
