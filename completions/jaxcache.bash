@@ -42,6 +42,7 @@ _jaxcache() {
   'where --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'diff --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
   'diff --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'bug-report --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'verify --level') mapfile -t COMPREPLY < <(compgen -W 'quick full load' -- "$current"); return ;;
   'verify --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
   'verify --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
@@ -80,7 +81,7 @@ _jaxcache() {
   --args | --autotune-from | --cache-dir | --outputs | --payload | --python | --record | --summary | --trace | --used-at | -C) mapfile -t COMPREPLY < <(compgen -f -- "$current"); return ;;
   esac
   case $command in
-    '') options='--help --version'; mapfile -t COMPREPLY < <(compgen -W 'ls show stats report top warm run compile target explain doctor where diff verify seal prune rm pin export import push pull copy ci trust completion' -- "$current") ;;
+    '') options='--help --version'; mapfile -t COMPREPLY < <(compgen -W 'ls show stats report top warm run compile target explain doctor where diff bug-report verify seal prune rm pin export import push pull copy ci trust completion' -- "$current") ;;
     ci) mapfile -t COMPREPLY < <(compgen -W 'key restore save' -- "$current"); return ;;
     target) mapfile -t COMPREPLY < <(compgen -W 'capture check show' -- "$current"); return ;;
     trust) mapfile -t COMPREPLY < <(compgen -W 'here keygen add list remove' -- "$current"); return ;;
@@ -89,7 +90,7 @@ _jaxcache() {
     stats) options='--prometheus -l --long -C --cache-dir --layout --json --jsonl --requests --color --debug -h --help'; words=none ;;
     report) options='--force -C --cache-dir --layout --json --jsonl --requests --color --debug -h --help'; words=files ;;
     top) options='--interval --once -C --cache-dir --json --jsonl --requests --color --debug -h --help'; words=none ;;
-    warm) options='-C --cache-dir --fail-on-miss --python -m --portable --jobs --no-write --timeout --all --json --file --processes --force-cache-dir --platform --devices --layout --except --strict --check --guard --arg --static --args --committed --record --collect-only --patience --live --tier --components --trace --jsonl -q --quiet --color --debug --target --gemm --autotune-from --require-tuned --mock-gpu-topology -h --help'; words=files ;;
+    warm) options='-C --cache-dir --fail-on-miss --python -m --portable --jobs --no-write --timeout --all --json --file --processes --force-cache-dir --platform --devices --layout --except --strict --check --guard --arg --static --args --committed --record --collect-only --patience --live --tier --components --trace --jsonl -q --quiet --color --debug --target --gemm --autotune-from --require-tuned -h --help'; words=files ;;
     run) options='-C --cache-dir --fail-on-miss --portable --no-write --live --guard --timeout --all --json --processes --force-cache-dir --layout --except --strict --check --record --collect-only --patience --tier --components --trace --jsonl -q --quiet --color --debug --target --gemm --autotune-from --require-tuned -h --help'; words=files ;;
     compile) options='-j --jobs --check --shard --python --used-at --portable --devices --max-memory --dask -C --cache-dir --json --jsonl -q --quiet --requests --color --debug --target --gemm --autotune-from --require-tuned -h --help'; words=files ;;
     'target capture') options='--python --color --debug -h --help'; words=files ;;
@@ -99,6 +100,7 @@ _jaxcache() {
     doctor) options='--python --fix --decode -n --dry-run -v --verbose -C --cache-dir --layout --json --jsonl --color --debug -h --help'; words=files ;;
     where) options='--stop --timeout -C --cache-dir --json --jsonl --color --debug -h --help'; words=files ;;
     diff) options='--layout --json --jsonl -q --quiet --requests --color --debug -h --help'; words=files ;;
+    bug-report) options='--python -C --cache-dir --json --jsonl --color --debug -h --help'; words=none ;;
     verify) options='--filter --level --payload --no-payload --atimes --grace -j --jobs --python --fix --delete --restore -n --dry-run -y --yes -C --cache-dir --layout --json --jsonl -q --quiet --requests --color --debug -h --help'; words=keys ;;
     seal) options='--filter --recompress -j --jobs -n --dry-run -C --cache-dir --json --jsonl -q --quiet --requests --color --debug -h --help'; words=keys ;;
     prune) options='--max-size --unused-for -n --dry-run -y --yes -C --cache-dir --policy --keep-last --keep --filter --json --max-entries --older-than --used-since --grace --orphans --legacy --untuned --side-caches --quarantine --layout --jsonl -q --quiet --requests --color --debug -h --help'; words=none ;;

@@ -114,7 +114,6 @@ complete -c jaxcache -n '__fish_seen_subcommand_from warm' -l target -r -d 'Comp
 complete -c jaxcache -n '__fish_seen_subcommand_from warm' -l gemm -x -a 'cublas cost-model triton' -d 'The kernels for matrix products, which only a GPU can tune.'
 complete -c jaxcache -n '__fish_seen_subcommand_from warm' -l autotune-from -r -F -d 'Use the autotuning results in this directory of a real host.'
 complete -c jaxcache -n '__fish_seen_subcommand_from warm' -l require-tuned -d 'Skip modules that can only be compiled without tuning.'
-complete -c jaxcache -n '__fish_seen_subcommand_from warm' -l mock-gpu-topology -r -d 'Sets JAX_MOCK_GPU_TOPOLOGY.'
 complete -c jaxcache -n '__fish_seen_subcommand_from warm' -s h -l help -d 'Show this message and exit.'
 complete -c jaxcache -n '__fish_seen_subcommand_from warm' -F
 complete -c jaxcache -n __fish_use_subcommand -a run -d 'Run any command with the cache on, and report each compile. JAX\'s thresholds stay in effect: JAX does not write compiles shorter than 1 s (jaxcache warm does). With --processes the command runs N times; in each, the first Python that imports jax is one of the N processes. The exit code is the command\'s own, or 1 where an assertion such as --fail-on-miss fails.'
@@ -243,6 +242,14 @@ complete -c jaxcache -n '__fish_seen_subcommand_from diff' -l color -x -a 'auto 
 complete -c jaxcache -n '__fish_seen_subcommand_from diff' -l debug -d 'Show a traceback when something fails.'
 complete -c jaxcache -n '__fish_seen_subcommand_from diff' -s h -l help -d 'Show this message and exit.'
 complete -c jaxcache -n '__fish_seen_subcommand_from diff' -F
+complete -c jaxcache -n __fish_use_subcommand -a bug-report -d 'Print what a bug report needs, as Markdown, without paths, names or keys.'
+complete -c jaxcache -n '__fish_seen_subcommand_from bug-report' -l python -r -F -d 'The Python that has jax (default: the first that has it of the active environment\'s, jaxcache\'s own, that of .venv beside the program or above, and python on PATH).'
+complete -c jaxcache -n '__fish_seen_subcommand_from bug-report' -s C -l cache-dir -r -F -d 'The cache (default: JAX_COMPILATION_CACHE_DIR, else the configuration, else ~/.cache/jax; run and warm have no such last resort).'
+complete -c jaxcache -n '__fish_seen_subcommand_from bug-report' -l json -d 'Print one JSON document.'
+complete -c jaxcache -n '__fish_seen_subcommand_from bug-report' -l jsonl -d 'Print one JSON object per line.'
+complete -c jaxcache -n '__fish_seen_subcommand_from bug-report' -l color -x -a 'auto always never' -d 'When to use colour (default: on a terminal, unless NO_COLOR is set).'
+complete -c jaxcache -n '__fish_seen_subcommand_from bug-report' -l debug -d 'Show a traceback when something fails.'
+complete -c jaxcache -n '__fish_seen_subcommand_from bug-report' -s h -l help -d 'Show this message and exit.'
 complete -c jaxcache -n __fish_use_subcommand -a verify -d 'Find damaged entries and misplaced files; --fix repairs them.'
 complete -c jaxcache -n '__fish_seen_subcommand_from verify' -l filter -r -d 'Only entries that match, such as \'size>1MB\', \'unused>7d\', \'platform=gpu\'; repeatable.'
 complete -c jaxcache -n '__fish_seen_subcommand_from verify' -l level -x -a 'quick full load' -d 'quick: check names, dates and frames. full: also all contents. load: also load each entry with JAX, in child processes.'

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from jaxcache.injected.guard.environment import warmed_up as warmed_up
     from jaxcache.injected.guard.guard import UnexpectedCompileError as UnexpectedCompileError
     from jaxcache.injected.guard.guard import guard as guard
-    from jaxcache.inprocess.explain import explain_miss as explain_miss
+    from jaxcache.inprocess.warm_up import explain_miss as explain_miss
     from jaxcache.inprocess.warm_up import warm_up as warm_up
     from jaxcache.inprocess.watch import last_misses as last_misses
     from jaxcache.inprocess.watch import watch as watch
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from jaxcache.model import Entry as Entry
     from jaxcache.options import PruneOptions as PruneOptions
 
-__version__ = "0.1.0.dev0"
+__version__ = "1.0.0rc1"
 
 #: Where each name is that is imported when it is used: the command line must start without them.
 _HOMES = {
@@ -51,7 +51,7 @@ _HOMES = {
     "PruneOptions": "jaxcache.options",
     "UnexpectedCompileError": "jaxcache.injected.guard.guard",
     "enable": "jaxcache.live.enable",
-    "explain_miss": "jaxcache.inprocess.explain",
+    "explain_miss": "jaxcache.inprocess.warm_up",
     "guard": "jaxcache.injected.guard.guard",
     "last_misses": "jaxcache.inprocess.watch",
     "load_ipython_extension": "jaxcache.inprocess.notebook",

@@ -11,10 +11,9 @@ from typing import Any
 import zstandard
 from conftest import CORPUS
 
-from jaxcache.cache.bundle.check import verify_bundle
 from jaxcache.cache.bundle.format import Bundle, pack_header, pack_manifest, read_bundle
-from jaxcache.cache.move.bundle_file import bundle_bytes
-from jaxcache.cache.move.bundle_target import write_stream
+from jaxcache.cache.bundle.reader import verify_bundle
+from jaxcache.cache.move.bundle_file import bundle_bytes, write_stream
 from jaxcache.cache.move.export_plan import plan_export
 from jaxcache.cache.move.import_bundle import execute_import, plan_import
 from jaxcache.cache.move.plan import Outcome

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import IO, Any
 from unittest import mock
 
+from schemas import check_output
+
 from jaxcache.cache.bundle.compat import Host
 from jaxcache.cli import main, metering, terminal
 from jaxcache.cli.terminal import Color
@@ -68,6 +70,7 @@ def run_in_process(
         for file in files[1:]:
             file.seek(0)
             texts.append(file.read().decode("utf-8", "replace").replace("\r\n", "\n"))
+    check_output(words, *texts)
     return subprocess.CompletedProcess(["jaxcache", *words], code, *texts)
 
 

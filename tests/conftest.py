@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from schemas import check_output
 
 import jaxcache.cache
 import jaxcache.cli
@@ -213,7 +214,7 @@ def spawn(
     timeout: float = 300,
 ) -> "subprocess.CompletedProcess[str]":
     """Run ``jaxcache ARG…`` as a process, in a home of its own."""
-    return subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-m", "jaxcache", *map(str, args)],
         env=clean_environment(home) | (env or {}),
         input=input,
@@ -224,6 +225,9 @@ def spawn(
         timeout=timeout,
         check=False,
     )
+    if "PYTHONPATH" not in (env or {}):  # else it is another jaxcache
+        check_output([*map(str, args)], done.stdout, done.stderr)
+    return done
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
 """Generate completions, man pages and the command reference from the command line itself.
 
-``python tools/gen.py`` writes ``completions/``, ``man/``, ``docs/configuration.md`` and the types of
-keywords; ``--check`` writes nothing and fails where a file differs. What is written depends on the commands alone, not on Typer's version.
+``python tools/gen.py`` writes ``completions/``, ``man/``, ``docs/configuration.md``, ``docs/schemas/``
+and the types of keywords; ``--check`` writes nothing and fails where a file differs. What is written depends on the commands alone, not on Typer's version.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from tools.generate.completions import bash, fish, zsh  # noqa: E402
 from tools.generate.configuration import configuration  # noqa: E402
 from tools.generate.keywords import keywords  # noqa: E402
 from tools.generate.pages import man_command, man_root, page_of  # noqa: E402
+from tools.generate.schemas import schemas  # noqa: E402
 
 #: Where the table of releases stands in its page.
 _RELEASES = "<!-- releases: written by tools/gen.py from jaxcache/entry/releases.py -->"
@@ -35,6 +36,7 @@ def generate() -> dict[Path, str]:
         ROOT / "docs" / "configuration.md": configuration(),
         ROOT / "jaxcache" / "options" / "keywords.pyi": keywords(),
     }
+    files |= {ROOT / "docs" / "schemas" / name: text for name, text in schemas().items()}
     explain = ROOT / "docs" / "explain.md"
     before, start, rest = explain.read_text("utf-8").partition(_RELEASES)
     after = rest[rest.index(_END) :]
@@ -59,7 +61,11 @@ def main() -> int:
     parser.add_argument("--check", action="store_true")
     check = parser.parse_args().check
     files = generate()
-    present = {p for directory in ("completions", "man") for p in (ROOT / directory).glob("*")}
+    present = {
+        p
+        for directory in ("completions", "man", "docs/schemas")
+        for p in (ROOT / directory).glob("*")
+    }
     stale = [p for p, text in files.items() if not p.exists() or p.read_text("utf-8") != text]
     surplus = sorted(present - set(files))
     for path in (*stale, *surplus):

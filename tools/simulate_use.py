@@ -27,8 +27,7 @@ import jaxcache
 from jaxcache.live.counters import Counters
 from jaxcache.live.evictor import Evictor
 from jaxcache.live.settings import resolve
-from jaxcache.live.shared_uses import SharedUses
-from jaxcache.live.uses import UseLog, compact
+from jaxcache.live.uses import SharedUses, UseLog, compact
 
 DAY = 86_400
 START = 1_790_000_000 // DAY * DAY

@@ -255,7 +255,7 @@ class Cache(ChangingMethods, MovingMethods, CompilingMethods):
             charts: whether to put the script into the page that draws charts: 4.8 MB.
         """
         from jaxcache import __version__
-        from jaxcache.render.report.page import report_html
+        from jaxcache.render.report import report_html
 
         page = report_html(self.overview(), version=__version__, charts=charts)
         if path is not None:

@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from jaxcache.cache.prune.plan import PrunePlan
     from jaxcache.cache.prune.removal import Execution
     from jaxcache.cache.seal import SealPlan, SealResult
-    from jaxcache.cache.verify.quarantine import Restoration
-    from jaxcache.cache.verify.repair import Repair, RepairPlan
+    from jaxcache.cache.verify.repair import Repair, RepairPlan, Restoration
     from jaxcache.cache.verify.run_checks import Verification
     from jaxcache.options.keywords import PruneKeywords, RemovalKeywords, SealKeywords
 
@@ -153,7 +152,7 @@ class ChangingMethods(Handle):
             JaxcacheError: ``no-match``.
             LockedError: another process holds JAX's lock.
         """
-        from jaxcache.cache.verify.quarantine import restore
+        from jaxcache.cache.verify.repair import restore
 
         return restore(self.store, self.layout, keys=keys, dry_run=dry_run)
 

@@ -1,14 +1,15 @@
 """Run the user's jax in child processes: warming, compiling recipes, explaining scripts."""
 
 import os
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from jaxcache.api.handle import Handle
+from jaxcache.layouts import load_layout
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from jaxcache.api.runners import Runner
     from jaxcache.cache.doctor.run_checks import Diagnosis
     from jaxcache.cache.explain.sides import Explanation
     from jaxcache.options.keywords import (
@@ -19,9 +20,45 @@ if TYPE_CHECKING:
     )
     from jaxcache.options.query import DoctorOptions
     from jaxcache.options.run import RunOptions
-    from jaxcache.warm.compiling.report import CompileReport
+    from jaxcache.warm.compiling.plan import CompileReport
     from jaxcache.warm.report.report import Report
     from jaxcache.warm.where import Use
+
+
+class Runner(NamedTuple):
+    """The functions for the programs of one compiler."""
+
+    options: Collection[str] | None
+    """The fields of the options of ``run`` and ``warm`` that it knows; None for all."""
+    run: Callable[..., Any]
+    """Runs a command (words, options, callbacks) and reports what its cache did."""
+    warm: Callable[..., Any]
+    """Runs programs in the same way, with all of the cache on."""
+    explain_script: Callable[..., Any]
+    """Runs a script (name, arguments, options) and says why each of its compiles missed."""
+    report_view: Callable[..., Any]
+    """Makes the view of the report of ``run`` and ``warm``."""
+
+
+def runner_of(layout: str | None) -> Runner:
+    """Return what runs programs of a layout; JAX's by default: none says what a program will use.
+
+    Raises:
+        UsageError: ``bad-layout``.
+    """
+    if layout is not None and load_layout(layout).name == "torch":
+        from jaxcache.render.torch import report_view
+        from jaxcache.warm.torch.explain import explain_script
+        from jaxcache.warm.torch.run import run_command, warm_programs
+
+        options = ("python", "jobs", "timeout_seconds")
+        return Runner(options, run_command, warm_programs, explain_script, report_view)
+    from jaxcache.render.warm import report_view as jax_view
+    from jaxcache.warm.explain import explain_script
+    from jaxcache.warm.run import run_command as run_jax
+    from jaxcache.warm.run import warm_programs as warm_jax
+
+    return Runner(None, run_jax, warm_jax, explain_script, jax_view)
 
 
 RunOptionsT = TypeVar("RunOptionsT", bound="RunOptions")
@@ -31,7 +68,6 @@ class CompilingMethods(Handle):
     """See :class:`jaxcache.api.Cache`."""
 
     def _place(self, options: RunOptionsT) -> "tuple[Runner, RunOptionsT]":
-        from jaxcache.api.runners import runner_of
 
         runner = runner_of(self.layout.name)
         options.check_known(self.layout.name, runner.options)
@@ -188,8 +224,8 @@ class CompilingMethods(Handle):
             keywords: those of :class:`jaxcache.options.query.DoctorOptions`: ``python``, ``fix``,
                 ``max_decoded`` (0 decodes all entries).
         """
+        from jaxcache.cache.doctor.inputs import with_script
         from jaxcache.cache.doctor.run_checks import diagnose
-        from jaxcache.cache.doctor.settings import with_script
         from jaxcache.options.query import DoctorOptions
         from jaxcache.warm.child.query import query_settings
 

@@ -211,7 +211,7 @@ class MovingMethods(Handle):
         Raises:
             JaxcacheError: ``bad-bundle``, ``conflict``, ``read-only``
         """
-        from jaxcache.cache.bundle.check import verify_bundle
+        from jaxcache.cache.bundle.reader import verify_bundle
         from jaxcache.cache.move.import_bundle import execute_import
         from jaxcache.layouts import load_layout
         from jaxcache.store import require_writable

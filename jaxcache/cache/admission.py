@@ -15,8 +15,7 @@ from typing import Any, BinaryIO
 import zstandard
 
 from jaxcache.cache.verify.check import MAX_DECODED_BYTES
-from jaxcache.core.frame import FREE_PAYLOAD_BYTES, max_payload_bytes
-from jaxcache.core.names import parse_key
+from jaxcache.core.names import FREE_PAYLOAD_BYTES, max_payload_bytes, parse_key
 from jaxcache.entry.codec import CodecError
 from jaxcache.entry.contents import Contents
 from jaxcache.entry.decode import decode_payload

@@ -10,12 +10,11 @@ from typing import BinaryIO, NamedTuple
 
 from jaxcache.cache.entry_files import ATIME_BYTES
 from jaxcache.cache.inventory import EntryFile
-from jaxcache.cache.parallel import spread
 from jaxcache.entry.codec import HEAD_BYTES, CodecError, EntryHeader, read_entry_header
 from jaxcache.entry.summary import EntrySummary, read_summary
 from jaxcache.model import ProblemKind
 from jaxcache.store.base import MissingError, Store, StoreError
-from jaxcache.store.concurrency import map_ordered
+from jaxcache.store.concurrency import map_ordered, spread
 
 #: Fewer entries than this are read before another process has started.
 PARALLEL_ABOVE = 8_000

@@ -14,8 +14,7 @@ from jaxcache.cache.entry_headers import (
     read_summaries,
 )
 from jaxcache.cache.inventory import EntryFile, Inventory, take_inventory
-from jaxcache.core.frame import HEADER_BYTES
-from jaxcache.core.names import ATIME_SUFFIX
+from jaxcache.core.names import ATIME_SUFFIX, HEADER_BYTES
 from jaxcache.core.use import FileDates, LastUse, LastUses, find_reads, find_writes, is_possible
 from jaxcache.entry.names import FileKind
 from jaxcache.model import Entry, FileInfo, Problem
@@ -41,7 +40,7 @@ class ScanAids(NamedTuple):
     index: Any = None
     """The facts that earlier scans read, so that fewer files are opened; new ones are added."""
     workers: int = 1
-    """Processes to read with in a large directory (see :func:`jaxcache.cache.parallel.spread`)."""
+    """Processes to read with in a large directory."""
     progress: Progress | None = None
 
 

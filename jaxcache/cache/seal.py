@@ -14,28 +14,27 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from jaxcache.cache.entry_files import find
+from jaxcache.cache.entry_files import LOCK_TIMEOUT_SECONDS, find
 from jaxcache.cache.inventory import EntryFile
 from jaxcache.cache.ledger.record import SEALED, Event, LedgerRecord
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.write import append
 from jaxcache.cache.leftovers import remove_leftovers
-from jaxcache.cache.parallel import ByteBudget
 from jaxcache.cache.scan import Progress, Scan, ScanAids, scan
 from jaxcache.cache.selection import Selection
-from jaxcache.cache.under_lock import LOCK_TIMEOUT_SECONDS
 from jaxcache.cache.verify.check import (
     MAX_DECODED_BYTES,
     check_payload,
     digest_mismatch,
     recorded_digest,
 )
-from jaxcache.core.frame import HEADER_BYTES
+from jaxcache.core.names import HEADER_BYTES
 from jaxcache.entry.codec import CodecError, check_content, decompress_whole
 from jaxcache.entry.frame import seal_frame
 from jaxcache.model import CUT_SHORT, GRACE_NS, Depth, Entry, Problem, plan_text, result_repr
 from jaxcache.options import SealOptions
 from jaxcache.store.base import ChangedError, MissingError, Store, StoreError, same_file
+from jaxcache.store.concurrency import ByteBudget
 from jaxcache.units import format_count, format_size
 
 #: Why an entry is left as it is.

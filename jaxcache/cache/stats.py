@@ -19,11 +19,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jaxcache.cache.index import read_checked, side_path, write_checked
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.uses import Uses, count_uses
 from jaxcache.cache.listing import Group, Summary, group_entries, summarize
 from jaxcache.cache.scan import Progress, ScanAids
-from jaxcache.cache.sidefile import read_checked, side_path, write_checked
 from jaxcache.cache.untrusted_json import Many, build
 from jaxcache.entry.names import FileKind
 from jaxcache.model import Entry, FileInfo, result_repr

@@ -27,7 +27,13 @@ HEADINGS: dict[str, dict[str, str]] = {
         "target check": "target:check",
         "target show": "target:show",
     },
-    "Diagnose": {"explain": "explain", "doctor": "doctor", "where": "where", "diff": "diff"},
+    "Diagnose": {
+        "explain": "explain",
+        "doctor": "doctor",
+        "where": "where",
+        "diff": "diff",
+        "bug-report": "bug_report",
+    },
     "Maintain": {
         "verify": "verify",
         "seal": "seal",
@@ -40,7 +46,7 @@ HEADINGS: dict[str, dict[str, str]] = {
         "import": "import_",
         "push": "sync:push",
         "pull": "sync:pull",
-        "copy": "copy",
+        "copy": "sync:copy",
         "ci key": "ci.key",
         "ci restore": "ci.restore",
         "ci save": "ci.save",
@@ -261,9 +267,19 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(context: typer.Context, wanted: bool) -> None:
+    as_json = context.params.get("json")
+    if wanted and as_json:
+        from jaxcache.cache.doctor.bug_report import read_versions
+        from jaxcache.cli.output import print_json
+        from jaxcache.render.document import to_document, versioned
+
+        print_json(versioned({"cache_dir": None, **to_document(read_versions())}))
+    elif wanted:
         typer.echo(f"jaxcache {__version__}")
+    elif as_json and not context.resilient_parsing:
+        raise UsageError("--json belongs after the command", hint="jaxcache ls --json")
+    if wanted:
         raise typer.Exit
 
 
@@ -272,9 +288,11 @@ def _print_version(wanted: bool) -> None:
 def root(
     version: Annotated[  # noqa: ARG001
         bool,
-        typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version."
-        ),
+        typer.Option("--version", callback=_print_version, help="Print the version."),
+    ] = False,
+    json: Annotated[  # noqa: ARG001
+        bool,
+        typer.Option("--json", is_eager=True, help="With --version: print one JSON document."),
     ] = False,
     color: ColorOption = None,  # noqa: ARG001
     debug: DebugOption = False,  # noqa: ARG001

@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from jaxcache.cache.archive import read_chunks, write_file
-from jaxcache.cache.bundle.check import verify_bundle
 from jaxcache.cache.bundle.compat import Compatibility, Host, forecast
 from jaxcache.cache.bundle.format import Bundle, is_bundle, open_bundle
 from jaxcache.cache.bundle.manifest import BundleError
+from jaxcache.cache.bundle.reader import verify_bundle
 from jaxcache.cache.move.bundle_file import check_file_path, spool, written_bundle
 from jaxcache.cache.move.export_plan import ExportPlan
 from jaxcache.cache.move.import_bundle import after_export
@@ -98,7 +98,7 @@ def open_input(file: str) -> Bundle:
 def open_import(file: str) -> Iterator[tuple[Bundle, tuple[Problem, ...]]]:
     """Open what is to be imported, a bundle or artifacts of torch, and say what is left out."""
     if file != "-" and os.path.isfile(file) and not is_bundle(file):
-        from jaxcache.layouts.torch.artifacts import as_bundle, is_artifacts
+        from jaxcache.layouts.torch.bundle import as_bundle, is_artifacts
 
         if is_artifacts(file):
             with as_bundle(file) as (bundle, left_out):

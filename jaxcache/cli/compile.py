@@ -17,8 +17,7 @@ from jaxcache.options.run import CompileOptions
 from jaxcache.units import format_duration
 
 if TYPE_CHECKING:
-    from jaxcache.warm.compiling.plan import CompilePlan, Job
-    from jaxcache.warm.compiling.report import CompileResult
+    from jaxcache.warm.compiling.plan import CompilePlan, CompileResult, Job
 
 EXAMPLE = "jaxcache compile train.recipe -C /var/cache/jax --jobs 8"
 EXIT_CODES = (0, 1, 2, 3, 10, 13, 130)

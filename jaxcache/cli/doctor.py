@@ -90,7 +90,7 @@ def _diagnose_torch(
     """
     from collections import Counter
 
-    from jaxcache.api.runners import runner_of
+    from jaxcache.api.compiling import runner_of
     from jaxcache.cli.output import emit
     from jaxcache.layouts.torch.doctor import diagnose
     from jaxcache.options.run import RunOptions

@@ -94,7 +94,7 @@ def command(
         return
     path = cache.location.path
     if command_line or (words and words[0].endswith(_PROGRAMS)):
-        from jaxcache.api.runners import runner_of
+        from jaxcache.api.compiling import runner_of
         from jaxcache.options.run import WarmOptions
 
         run = WarmOptions(

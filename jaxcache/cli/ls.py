@@ -60,8 +60,7 @@ def command(
 
 
 def _list_recipe(path: str, options: ListOptions, form: Format) -> None:
-    from jaxcache.cache.recipe.format import open_recipe
-    from jaxcache.cache.recipe.listing import list_recipe
+    from jaxcache.cache.recipe.format import list_recipe, open_recipe
     from jaxcache.cli.output import emit
     from jaxcache.render.recipe import listing_view
 

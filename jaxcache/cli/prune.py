@@ -97,13 +97,13 @@ def _prune_root(root: Cache, options: PruneOptions, consent: ConfirmOptions, for
     Raises:
         JaxcacheError: as for one cache.
     """
-    from jaxcache.cache.prune.removal import Execution
-    from jaxcache.cache.prune.several_caches import (
+    from jaxcache.cache.prune.plan_cache import (
         Member,
         plan_prune_of_several,
         remove_emptied,
         remove_from_several,
     )
+    from jaxcache.cache.prune.removal import Execution
     from jaxcache.cli.output import emit
     from jaxcache.render.root import prune_of_root_view
 

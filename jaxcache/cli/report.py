@@ -31,7 +31,7 @@ def command(
     """
     from jaxcache import __version__
     from jaxcache.cli.output import emit, write_file
-    from jaxcache.render.report.page import report_html, report_view
+    from jaxcache.render.report import report_html, report_view
 
     _check_replaceable(file, force=force)
     cache = open_handle(place)
@@ -47,7 +47,7 @@ def _check_replaceable(path: str, *, force: bool) -> None:
     Raises:
         UsageError: ``exists``.
     """
-    from jaxcache.render.report.page import MARK
+    from jaxcache.render.report import MARK
 
     if os.path.isdir(path):
         raise UsageError(f"{path} is a directory", code="exists", hint="name a file in it")

@@ -19,7 +19,7 @@ from jaxcache.warm.programs import WarmProgram, names_function, read_call, read_
 from jaxcache.warm.report import unobserved
 
 if TYPE_CHECKING:
-    from jaxcache.api.runners import Runner
+    from jaxcache.api.compiling import Runner
     from jaxcache.warm.report.report import Report
     from jaxcache.warm.torch.report import TorchReport
 
@@ -39,7 +39,7 @@ def place_run(
     Raises:
         UsageError: options do not go together, or the directory is a file.
     """
-    from jaxcache.api.runners import runner_of
+    from jaxcache.api.compiling import runner_of
 
     unobserved.owns_process = True
     options.check()

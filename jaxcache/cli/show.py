@@ -110,8 +110,7 @@ def command(
 
 def _show_recipe(path: str, keys: list[str], form: Format) -> None:
     """Show modules of a recipe; all of them without a KEY."""
-    from jaxcache.cache.recipe.format import open_recipe
-    from jaxcache.cache.recipe.listing import list_recipe
+    from jaxcache.cache.recipe.format import list_recipe, open_recipe
     from jaxcache.cli.output import emit
     from jaxcache.render.recipe import show_view
 

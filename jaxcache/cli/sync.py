@@ -1,21 +1,26 @@
-"""``jaxcache push`` and ``jaxcache pull``."""
+"""``jaxcache push``, ``jaxcache pull`` and ``jaxcache copy``."""
 
 from typing import Annotated
 
 import typer
 
 from jaxcache.cli.opening import open_handle, open_target
-from jaxcache.cli.options import Output
-from jaxcache.errors import UsageError
+from jaxcache.cli.options import Format, Output
+from jaxcache.errors import ExitCode, UsageError
 from jaxcache.options import CacheLocation, ConfirmOptions, DryRun
-from jaxcache.options.move import PushOptions, SyncOptions
+from jaxcache.options.move import CopyOptions, PushOptions, SyncOptions, arrival_of
 
 Url = Annotated[str, typer.Argument(metavar="URL", help="s3://, gs://, az://, or a path.")]
 EXAMPLES = {
     "push": "jaxcache push s3://bucket/team/jax --exclude 'jit_debug*'",
     "pull": "jaxcache pull s3://bucket/team/jax --include 'jit_train*'",
+    "copy": "jaxcache copy ~/.cache/jax /mnt/usb/cache.jxb",
 }
-EXIT_CODES = {"push": (0, 1, 2, 3, 10, 11, 12, 130), "pull": (0, 1, 2, 3, 10, 12, 130)}
+EXIT_CODES = {
+    "push": (0, 1, 2, 3, 10, 11, 12, 130),
+    "pull": (0, 1, 2, 3, 10, 12, 130),
+    "copy": (0, 1, 2, 3, 10, 12),
+}
 
 
 def push(
@@ -62,3 +67,92 @@ def pull(url: Url, place: CacheLocation, options: SyncOptions, dry: DryRun, outp
     target = open_target(place.cache_dir, place.layout, opened.layout.name)
     consent = ConfirmOptions(dry_run=dry.dry_run, yes=True)
     return copy_between(opened, target, options, form, consent, pulls=True)
+
+
+def copy(
+    source: Annotated[str, typer.Argument(metavar="SRC", help="A cache directory or a bundle.")],
+    target: Annotated[
+        str, typer.Argument(metavar="DST", help="A cache directory, or a bundle (FILE.jxb).")
+    ],
+    options: CopyOptions,
+    dry: DryRun,
+    output: Output,
+) -> int:
+    """Copy entries between caches and bundles.
+
+    Every byte is checked on the way.
+
+    JAX 0.4.36 to 0.10 puts the cache's path into its keys: keep the same path, or fill the cache
+    from the start with jaxcache warm --portable SCRIPT and use it with --portable, too. For plain
+    JAX, set JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none in both places.
+    """
+    from jaxcache.cache.bundle.format import is_bundle
+    from jaxcache.cache.move.bundle_file import check_file_name, is_bundle_name
+    from jaxcache.cache.move.sync import plan_offer
+    from jaxcache.cli.bundle import deliver
+    from jaxcache.cli.moving import copy_cache, copy_files, offer_files
+
+    to_bundle = is_bundle_name(target)
+    from_bundle = is_bundle(source)
+    _check_options(options, from_bundle=from_bundle, to_bundle=to_bundle, dry_run=dry.dry_run)
+    if to_bundle:
+        check_file_name(target)
+    if from_bundle:
+        return _copy_bundle(source, target, options, output.form, dry_run=dry.dry_run)
+    opened = open_handle(source, options.layout)
+    is_jax = opened.layout.single_file_entries
+    if not is_jax:
+        export = offer_files(opened, options)
+    elif to_bundle:
+        export = plan_offer(opened.store, options, by_use=False, now_ns=opened.clock())
+    if to_bundle:
+        return deliver(opened, export, target, output.form, None, options.sign)
+    place = open_target(target, None, opened.layout.name)
+    if is_jax:
+        return copy_cache(opened, place, options, output.form, dry_run=dry.dry_run)
+    return copy_files(opened, export, place, options, output.form, dry_run=dry.dry_run)
+
+
+#: The options that reading or writing a bundle knows; a copy between directories knows all.
+_FROM_BUNDLE = frozenset(
+    {"layout", "on_conflict", "atomic", "side_caches", "allow_large", "require_signed", "jobs"}
+)
+_TO_BUNDLE = frozenset(
+    {"layout", "include", "exclude", "filters", "side_caches", "allow_large", "sign"}
+)
+
+
+def _check_options(
+    options: CopyOptions, *, from_bundle: bool, to_bundle: bool, dry_run: bool
+) -> None:
+    """Refuse options that a copy from or to a bundle would ignore.
+
+    Raises:
+        UsageError
+    """
+    chosen = options.given()
+    if from_bundle and (refused := [o for name, o in chosen if name not in _FROM_BUNDLE]):
+        raise UsageError(
+            f"{refused[0].names[0]} is for copies from a directory",
+            hint="a bundle is copied whole: import it, and copy from there",
+        )
+    names = [o.names[0] for name, o in chosen if name not in _TO_BUNDLE]
+    if to_bundle and (names or dry_run):
+        raise UsageError(f"{[*names, '--dry-run'][0]} is for copies into a directory")
+
+
+def _copy_bundle(
+    source: str, target: str, options: CopyOptions, form: Format, *, dry_run: bool
+) -> int:
+    """Copy a bundle to another file, or what it holds into a cache."""
+    from jaxcache.cache.move.bundle_file import is_bundle_name
+    from jaxcache.cli.bundle import check_trust, open_input, receive, rewrite
+
+    bundle = open_input(source)
+    verdict = check_trust(bundle, required=options.require_signed)
+    with bundle.file:
+        if is_bundle_name(target):
+            rewrite(bundle, target, form)
+            return ExitCode.DONE
+        place = open_target(target, None, bundle.manifest.layout)
+        return receive(place, bundle, form, arrival_of(options), verdict=verdict, dry_run=dry_run)

@@ -10,9 +10,8 @@ import os
 import time
 from collections.abc import Iterator
 
-from .atomic import is_named
+from .atomic import adopt_from_directory, is_named
 from .names import LOCKFILE
-from .sharing import adopt_from_directory
 
 _FIRST_POLL_SECONDS = 0.0002
 _POLL_SECONDS = 0.01
@@ -54,20 +53,24 @@ def _try_to_take(directory: int) -> tuple[int, bool] | None:
     """Take the lock if it is free; (descriptor, whether the file was made for it)."""
     fd, is_new = open_lock(directory, LOCKFILE)
     try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except _HELD_ELSEWHERE:
-            os.close(fd)
-            return None
-        except OSError:  # a file system without flock
-            pass
-        if is_named(fd, directory, LOCKFILE):
+        if try_flock(fd) and is_named(fd, directory, LOCKFILE):
             return fd, is_new
     except BaseException:
         os.close(fd)
         raise
-    os.close(fd)  # whoever made it has removed it since
+    os.close(fd)  # another process holds it, or has removed it since
     return None
+
+
+def try_flock(fd: int) -> bool:
+    """Take ``flock`` without waiting; True also where the file system has none to take."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except _HELD_ELSEWHERE:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def open_lock(directory: int, name: str) -> tuple[int, bool]:

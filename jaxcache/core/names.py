@@ -1,10 +1,44 @@
-"""The names in a cache directory that more than one part of jaxcache writes or looks for.
+"""The names in a cache directory that several parts of jaxcache use, and the frame of an entry.
 
 ``jaxcache.entry.names`` says what each name means, over every generation of JAX.
+
+JAX compresses an entry with zstd (RFC 8878) or zlib; the content is 4 bytes of compile seconds and
+the payload (``jax/_src/compilation_cache.py``).
 """
 
+import hashlib
+import os
 import re
 from typing import NamedTuple
+
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+#: Bit 2 of the frame header descriptor: the content's checksum follows the last block.
+CHECKSUM_FLAG = 1 << 2
+CHECKSUM_BYTES = 4
+#: The compile time, in whole seconds, before the payload.
+HEADER_BYTES = 4
+#: A payload may be this much larger than its file (constants of zeros compress that well) …
+FREE_PAYLOAD_BYTES = 256 << 20
+#: … and beyond that this many times as large. JAX's own entries reach 30.
+_MAX_RATIO = 64
+
+
+def max_payload_bytes(size_bytes: int) -> int:
+    """The largest payload that an entry of this size from elsewhere is believed to hold."""
+    return FREE_PAYLOAD_BYTES + _MAX_RATIO * size_bytes
+
+
+def live_directory(url: str) -> str:
+    """Return the local directory of a bucket, where no setting (``local-dir``) names another."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    name = hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:16]
+    return os.path.join(base, "jaxcache", "live", name)
+
+
+def spool_name(url: str) -> str:
+    """Return the name of the directory, below ``live/spool/``, of what a tier still lacks."""
+    return hashlib.sha256(url.encode()).hexdigest()[:12]
+
 
 CACHE_SUFFIX = "-cache"
 ATIME_SUFFIX = "-atime"

@@ -15,7 +15,7 @@ from typing import BinaryIO, NamedTuple
 
 import zstandard
 
-from jaxcache.core.frame import HEADER_BYTES, ZSTD_MAGIC
+from jaxcache.core.names import HEADER_BYTES, ZSTD_MAGIC
 from jaxcache.model import Codec, ProblemKind
 
 #: First byte of a zlib stream with a 32 KiB window, as Python's zlib writes.

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import zstandard
 
-from jaxcache.core.frame import CHECKSUM_BYTES, CHECKSUM_FLAG, ZSTD_MAGIC
+from jaxcache.core.names import CHECKSUM_BYTES, CHECKSUM_FLAG, ZSTD_MAGIC
 from jaxcache.entry.codec import decompress_chunks
 from jaxcache.model import Codec
 

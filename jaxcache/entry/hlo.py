@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from jaxcache.entry import wire
-from jaxcache.entry.contents import Program, SourceLine
+from jaxcache.entry.contents import Program, SourceLine, array_types
 from jaxcache.entry.schema import WHOLE_BYTES, parse
-from jaxcache.entry.shapes import array_types
 from jaxcache.entry.wire import Budget, WireError
 
 #: A larger instruction holds a literal; only its small fields are read.

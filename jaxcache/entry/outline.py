@@ -10,8 +10,8 @@ import struct
 from collections.abc import Iterator
 
 from jaxcache.entry import wire
+from jaxcache.entry.contents import array_types, short_type
 from jaxcache.entry.schema import parse
-from jaxcache.entry.shapes import array_types, short_type
 from jaxcache.entry.wire import Budget, WireError
 
 _NAME = 1

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import BinaryIO
 
-from jaxcache.core.frame import HEADER_BYTES, max_payload_bytes
+from jaxcache.core.names import HEADER_BYTES, max_payload_bytes
 from jaxcache.entry.codec import CodecError, check_header, decompress_chunks, detect_codec
 from jaxcache.entry.contents import Contents
 from jaxcache.entry.decode import decode_payload

@@ -54,7 +54,7 @@ def read_summary(file: BinaryIO, size_bytes: int, module: str | None) -> EntrySu
 
 def summarize_contents(contents: "Contents") -> EntrySummary:
     """The summary of decoded contents."""
-    from jaxcache.entry.shapes import signature
+    from jaxcache.entry.contents import signature
 
     shown = source = None
     if contents.program:

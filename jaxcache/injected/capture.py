@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from . import cpu, multiprocess, settings
+from . import multiprocess, probe, settings
 from .channel import first_line
 
 #: Configuration that enters keys through the program or the compile options, not by itself.
@@ -85,7 +85,7 @@ def cpu_facts() -> "dict[str, Any]":
                     break
     except OSError:
         pass
-    return {"machine": platform.machine(), "name": name, "features": cpu.features() or []}
+    return {"machine": platform.machine(), "name": name, "features": probe.features() or []}
 
 
 def environment(environ: Any) -> "dict[str, str]":

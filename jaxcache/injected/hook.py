@@ -3,7 +3,8 @@
 Nothing else happens before: the script may still set ``XLA_FLAGS`` and the like. There are two
 ways in, and the first one counts: ``startup/sitecustomize.py`` on ``PYTHONPATH``, and
 ``jaxcache.pth``, where jaxcache is installed beside jax and ``PYTHONPATH`` was lost (``-E``,
-``-I``, a launcher that sets its own). Both are off unless ``JAXCACHE_EVENTS`` is set.
+``-I``, a launcher that sets its own). Both are off unless ``JAXCACHE_EVENTS`` is set; the second
+also lets the live layer begin to fetch, where ``JAXCACHE_LIVE_TIERS`` is set.
 
 This runs at the start of every Python: what is not needed then is imported later.
 """
@@ -45,9 +46,12 @@ def install() -> None:
     """Listen to the jax or torch of this process, once it is imported."""
     global _installed
     this = sys.modules[__name__]
-    if not os.environ.get(EVENTS) or sys.modules.setdefault(_NAME, this) is not this or _installed:
+    if sys.modules.setdefault(_NAME, this) is not this or _installed:
         return
     _installed = True
+    if not os.environ.get(EVENTS):
+        when_imported(_ignore)  # for _begin_early()
+        return
     connect_hook()
     os.register_at_fork(after_in_child=_appear_in_child)
     if os.environ.get(_LISTEN_TO) == "torch":
@@ -155,6 +159,24 @@ def _listen(module: Any) -> None:
         report({"event": "trouble", "detail": f"{type(error).__name__}: {error}"})
 
 
+def _ignore(module: Any) -> None:
+    """Leave the jax just imported alone: nobody listens."""
+
+
+def _begin_early() -> None:
+    """Let the live layer fetch from its tiers while jax is imported."""
+    try:
+        if os.environ.get(EVENTS):
+            make_private_package()
+            from _jaxcache.live import early
+        else:  # where JAX will find the layer by its entry point
+            from jaxcache.live import early
+
+        early.begin()
+    except Exception:
+        return  # the layer says what is wrong with its settings
+
+
 def report(event: dict[str, Any]) -> None:
     """Send an event to the parent."""
     try:
@@ -198,6 +220,8 @@ class _Finder:
             global imported
             loader.__dict__.pop("exec_module", None)  # another one of ours may be around it
             started = time.time()
+            if self._name == "jax" and os.environ.get(_LIVE):
+                _begin_early()
             try:
                 run(module)
             except Exception as error:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from . import cpu
+from . import probe
 from .channel import first_line
 
 
@@ -53,7 +53,7 @@ def _sample() -> "str | None":
     import jax
 
     try:
-        return cpu.sample(jax.devices()[0]).hex()
+        return probe.sample(jax.devices()[0]).hex()
     except Exception:
         return None
 

@@ -10,7 +10,7 @@ import hashlib
 import sys
 from typing import Any
 
-from . import cpu
+from . import probe
 
 
 def jaxlib_digest() -> "str | None":
@@ -81,4 +81,4 @@ def main(parent: Any) -> None:
     import jax
 
     jax.config.update("jax_platforms", "cpu")
-    parent.answer(cpu_features=cpu.features())
+    parent.answer(cpu_features=probe.features())

@@ -268,14 +268,12 @@ def make_cache(base: Any, layer: "Layer") -> Any:
         _directory = None
 
         def __init__(self, path: str, *args: Any, max_size: int = -1, **kwargs: Any) -> None:
-            bucket = str(path) if str(path).partition("://")[0] in SCHEMES else ""
-            if bucket:
-                path = layer.local_path(bucket)
+            path, bucket = layer.locate(os.fspath(path))
             # Without a bound JAX takes no lock and scans nothing; the bound is the layer's.
             super().__init__(path, *args, max_size=-1, **kwargs)
             try:
-                if "://" not in str(path):
-                    self._directory = layer.open(os.fspath(path), max_size, bucket)
+                if "://" not in path:
+                    self._directory = layer.open(path, max_size, bucket)
                     layer.preload.cache_opened(self._directory)
             except Exception as error:
                 layer.trouble(error)

@@ -62,6 +62,10 @@ class Counters:
 
     def __init__(self, monitoring: Any = None) -> None:
         self.reset()
+        self.tell(monitoring)
+
+    def tell(self, monitoring: Any) -> None:
+        """Send what is counted from now on to ``jax.monitoring``."""
         self._monitoring = monitoring
 
     def reset(self) -> None:
@@ -77,7 +81,8 @@ class Counters:
             self._values[name] = self._values.get(name, 0) + number
         if self._monitoring is not None:
             with contextlib.suppress(Exception):  # a listener of the user's may raise
-                self._monitoring.record_event(EVENT_PREFIX + name)
+                for _ in range(number):
+                    self._monitoring.record_event(EVENT_PREFIX + name)
 
     def add(self, name: str, amount: float) -> None:
         """Add to one of :data:`SUMS`; durations are events of ``jax.monitoring``, too."""

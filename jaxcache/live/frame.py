@@ -16,8 +16,15 @@ import zlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ..core.frame import CHECKSUM_BYTES, CHECKSUM_FLAG, HEADER_BYTES, ZSTD_MAGIC, max_payload_bytes
-from ..core.names import parse_key, same_module
+from ..core.names import (
+    CHECKSUM_BYTES,
+    CHECKSUM_FLAG,
+    HEADER_BYTES,
+    ZSTD_MAGIC,
+    max_payload_bytes,
+    parse_key,
+    same_module,
+)
 
 _FASTEST_LEVEL = -100
 #: No executable is larger; a frame that announces more is damaged.

@@ -10,15 +10,16 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..core.live_directory import live_directory
-from .adapter import Adapter, UnknownJaxError
+from ..core.names import live_directory
+from .adapter import SCHEMES, Adapter, UnknownJaxError
 from .counters import Counters
-from .first_run import FirstRuns
+from .loading import FirstRuns
 from .preload import Preload
 from .settings import ConfigError, ResolvedSettings, resolve
 
 if TYPE_CHECKING:
     from .directory import Directory
+    from .early import UnimportedJax
 
 
 class Background:
@@ -101,9 +102,9 @@ class ThreadState(threading.local):
 class Layer:
     """Everything that one process has of the live layer."""
 
-    def __init__(self, settings: ResolvedSettings, adapter: Adapter) -> None:
+    def __init__(self, settings: ResolvedSettings, adapter: "Adapter | UnimportedJax") -> None:
         self.settings = settings
-        self.adapter = adapter
+        self.adapter: Any = adapter
         self.counters = Counters(adapter.monitoring)
         self.background = Background(self.trouble)
         self.now = ThreadState()
@@ -113,13 +114,22 @@ class Layer:
         self.metrics: Any = None
         self.preload = Preload(self)
         self._said: set[str] = set()
+        os.register_at_fork(after_in_child=self._after_fork)
 
-    def install(self) -> None:
+    def take_over(self, adapter: Adapter) -> None:
+        """Go on with the jax that was imported meanwhile."""
+        self.adapter = adapter
+        self.counters.tell(adapter.monitoring)
+        for text in self._said:
+            say(text)
+        if any(d.tiers is not None for d in self.directories.values()):
+            self._say_of_paths()
+
+    def install(self, adapter: Adapter) -> None:
         """Put the layer between JAX and its cache."""
-        self.adapter.install(self)
+        adapter.install(self)
         self._start_metrics()
         atexit.register(self.close)
-        os.register_at_fork(after_in_child=self._after_fork)
 
     def _start_metrics(self) -> None:
         if self.settings["metrics"]:
@@ -176,9 +186,11 @@ class Layer:
         except Exception as error:
             self.trouble(error)
 
-    def local_path(self, url: str) -> str:
-        """The local directory behind which a bucket becomes a tier, where JAX was given one."""
-        return str(self.settings["local-dir"] or live_directory(url))
+    def locate(self, path: str) -> "tuple[str, str]":
+        """The local directory of a path or URL that JAX was given, and the bucket that it names."""
+        if path.partition("://")[0] in SCHEMES:
+            return str(self.settings["local-dir"] or live_directory(path)), path
+        return path, ""
 
     def open_tiers(self, directory: "Directory", bucket: str = "") -> Any:
         """The tiers behind a directory; None without any, and in a forked child."""
@@ -187,23 +199,27 @@ class Layer:
             return None
         from .tiers import Tiers
 
-        if self.settings["tiers"] and self.adapter.hashes_path():
-            self.say(
-                "live: keys of this JAX contain the path of the local cache, so entries of a tier "
-                "hit only where it is the same: use --portable (JAXCACHE_LIVE_PORTABLE_KEYS=1) on "
-                "every machine"
-            )
+        self._say_of_paths()
         try:
             return Tiers(directory, addresses, self)
         except Exception as error:  # a missing package, a key that others may read
             self.trouble(error)
             return None
 
+    def _say_of_paths(self) -> None:
+        if self.settings["tiers"] and self.adapter.hashes_path():
+            self.say(
+                "live: keys of this JAX contain the path of the local cache, so entries of a tier "
+                "hit only where it is the same: use --portable (JAXCACHE_LIVE_PORTABLE_KEYS=1) on "
+                "every machine"
+            )
+
     def say(self, text: str) -> None:
-        """Print a line on standard error, once."""
+        """Print a line on standard error, once; not before jax is imported."""
         if text not in self._said:
             self._said.add(text)
-            say(text)
+            if self.adapter.monitoring is not None:
+                say(text)
 
     def trouble(self, error: BaseException) -> None:
         """Count a failure of the layer, and say each kind once."""
@@ -249,6 +265,11 @@ def say(text: str) -> None:
         sys.stderr.flush()
 
 
+def _begun_early(settings: ResolvedSettings, adapter: Adapter) -> "Layer | None":
+    early = sys.modules.get(f"{__package__}.early")
+    return early.take(settings, adapter) if early is not None else None
+
+
 LAYER: "Layer | None" = None
 _starting = threading.Lock()
 
@@ -272,8 +293,8 @@ def start(settings: "ResolvedSettings | None" = None) -> "Layer | None":
                 adapter = Adapter()
                 LAYER = adapter.layer()
                 if LAYER is None:
-                    layer = Layer(resolved, adapter)
-                    layer.install()
+                    layer = _begun_early(resolved, adapter) or Layer(resolved, adapter)
+                    layer.install(adapter)
                     LAYER = layer
                     if settings is None:
                         from .enable import set_default_directory

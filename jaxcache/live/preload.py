@@ -237,6 +237,9 @@ class Preload:
         for load in run.loads:
             if load.is_plain and load.key not in self._begun:
                 content = directory.read_proven(load.key)
+                if content is None and directory.tiers is not None:
+                    directory.tiers.fetch_ahead(load.key)
+                    content = directory.read_proven(load.key)
                 if content is not None:
                     yield load, self._seam.serialized(content)
 

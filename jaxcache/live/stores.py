@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from ..core.atomic import open_below, open_directory
+from ..core.atomic import adopt_from_directory, open_below, open_directory
 from ..core.remote import (
     SERVICES,
     RemoteError,
@@ -14,7 +14,6 @@ from ..core.remote import (
     has_credentials,
     split_url,
 )
-from ..core.sharing import adopt_from_directory
 from .files import read_file, write_whole
 
 _MAX_NAMES = 200_000

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 from ..core.names import CACHE_SUFFIX, OWN_DIR, is_key
 from .files import own_directory_of, read_file, write_whole
 from .frame import DecodedEntry, add_checksum
-from .refusals import Refusals
-from .shared_uses import SharedUses
-from .tier import Tier
+from .tier import Refusals, Tier
 from .uploads import Uploads, start
+from .uses import SharedUses
 
 if TYPE_CHECKING:
     from .directory import Directory
@@ -198,19 +197,30 @@ class Tiers:
                     key = next(wanted, None)
                 if key is None:
                     return
-                if self._claim(key) is not None:
-                    continue
-                try:
-                    value, source = self._fetch(key)
-                    if value is not None:
-                        self._directory.brought[key] = source
-                        self._counters.count("prefetched")
-                finally:
-                    self._release(key)
+                self.fetch_ahead(key)
 
         for _ in range(min(_PREFETCH_THREADS, len(keys))):
             start("prefetch", fetch)
         self._list()
+
+    def fetch_ahead(self, key: str) -> None:
+        """Fetch an entry before JAX looks it up, or wait for whoever is fetching it."""
+        event = self._claim(key)
+        if event is not None:
+            event.wait(2 * self._layer.settings["timeout"])
+            return
+        try:
+            value, source = self._fetch(key)
+            if value is not None:
+                self._directory.brought[key] = source
+                self._counters.count("prefetched")
+        finally:
+            self._release(key)
+            self._layer.now.decoded = None
+
+    def is_given_up(self) -> bool:
+        """Whether a tier refuses this process, or is left alone for now."""
+        return not all(tier.can_read() for tier in self._tiers)
 
     def abandon(self) -> None:
         """End the connections of this process; a forked child has those of its parent, too."""

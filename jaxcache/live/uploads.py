@@ -13,13 +13,11 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ..core.live_directory import spool_name
 from ..core.lock import open_lock, try_lock_where_possible
-from ..core.names import CACHE_SUFFIX, is_key
+from ..core.names import CACHE_SUFFIX, is_key, spool_name
 from .files import own_directory_of, read_file, write_whole
 from .frame import DamagedEntryError, open_entry
-from .refusals import Refusals
-from .tier import Tier
+from .tier import Refusals, Tier
 
 if TYPE_CHECKING:
     from .directory import Directory

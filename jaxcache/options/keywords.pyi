@@ -114,7 +114,6 @@ class WarmKeywords(TypedDict, total=False):
     platform: str | PathLike[str] | None
     devices: int | None
     jobs: int
-    mock_gpu_topology: str | PathLike[str] | None
 
 class CompileKeywords(TypedDict, total=False):
     target: str | PathLike[str] | None

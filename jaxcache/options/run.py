@@ -241,19 +241,8 @@ class WarmOptions(RunOptions, panel=None):
         default=1,
         min=1,
     )
-    mock_gpu_topology: str | None = option(
-        "--mock-gpu-topology",
-        TEXT,
-        "Sets JAX_MOCK_GPU_TOPOLOGY.",
-        metavar="NxNxN",
-        panel="Absent hardware",
-    )
 
-    _NOT_WITH_TARGET: tuple[str, ...] = (
-        "platform",
-        "mock_gpu_topology",
-        *RunOptions._NOT_WITH_TARGET,
-    )
+    _NOT_WITH_TARGET: tuple[str, ...] = ("platform", *RunOptions._NOT_WITH_TARGET)
 
     def check(self) -> None:
         """Refuse options that do not go together.

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from jaxcache.render.columns import duration_column, size_column, text_column
 from jaxcache.render.view import Column, Table, View
 from jaxcache.units import format_count, format_duration
-from jaxcache.warm.compiling.report import COMPILE_OUTCOMES, CompileReport, CompileResult
+from jaxcache.warm.compiling.plan import COMPILE_OUTCOMES, CompileReport, CompileResult
 
 _RANK = {outcome: number for number, outcome in enumerate(reversed(COMPILE_OUTCOMES))}
 

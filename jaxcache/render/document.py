@@ -46,7 +46,7 @@ SHAPES = {
     "BundleItem": "key size_bytes payload_bytes payload_sha256 compile_seconds",
     "Module": "module key outcome reason detail compile_seconds retrieval_seconds saved_seconds "
     "trace_seconds lower_seconds size_bytes function file line arguments occurrences process "
-    "counted cache_dir tuning cause",
+    "counted cache_dir tuning cause constant_bytes copies",
     "ContentMismatch": "key=left.key payload_differs left right",
     "Process": "process pid process_id python=executable jax jaxlib cache_dir settings counters",
     "ProfileDifference": "component left=target right=here meaning fix prevents",
@@ -62,6 +62,7 @@ SHAPES = {
     "Stats": "cache_dir total size_bytes directory_bytes sealed orphan_atimes files by_platform "
     "by_codec by_age by_module problems",
     "Summary": "-unread",
+    "TierRefusal": "tier reason entries refused_at=at_ns",
     "TorchBreak": "reason detail file line compile_id process",
     "TrustedKey": "name public_key=text",
     "Use": "pid executable cache_dir=opened jax_compilation_cache_dir=setting "

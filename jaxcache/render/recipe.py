@@ -3,10 +3,8 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from jaxcache.cache.recipe.format import RecipeFile
-from jaxcache.cache.recipe.listing import RecipeRow
-from jaxcache.cache.recipe.model import Environment
-from jaxcache.cache.recipe.refusals import REFUSALS
+from jaxcache.cache.recipe.format import RecipeFile, RecipeRow
+from jaxcache.cache.recipe.model import REFUSALS, Environment
 from jaxcache.render.columns import seconds_column, size_column, text_column
 from jaxcache.render.document import Document, fields_of
 from jaxcache.render.typeset import short_key

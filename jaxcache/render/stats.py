@@ -13,7 +13,13 @@ from jaxcache.render.columns import count_column, size_column, text_column
 from jaxcache.render.document import fields_of, to_document
 from jaxcache.render.listing import group_columns
 from jaxcache.render.view import Block, Column, Line, Table, View
-from jaxcache.units import format_command, format_compiling, format_count, format_size
+from jaxcache.units import (
+    format_command,
+    format_compiling,
+    format_count,
+    format_duration,
+    format_size,
+)
 
 #: Modules that the page for people shows; the document holds them all.
 _SHOWN_MODULES = 15
@@ -212,4 +218,6 @@ def live_line(totals: Mapping[str, float]) -> str:
     tier = int(totals.get("hits_tier", 0))
     parts = [f"{format_count(tier, 'hit')} came from tiers"] if tier else []
     parts += [f"{int(totals[n]):,} {word}" for n, word in _LIVE_WORDS.items() if totals.get(n)]
+    if hidden_seconds := totals.get("preload_hidden_seconds"):
+        parts.append(f"{format_duration(hidden_seconds)} of loads hidden")
     return ", ".join(parts)

@@ -127,7 +127,9 @@ def phases_line(report: Report) -> str:
     seconds = {**report.phase_seconds, "running": report.phases.other_seconds}
     named = ((name, f"{seconds.get(name, 0.0):.{digits}f}") for name in (*PHASES, "running"))
     parts = (f"{text} {name}" for name, text in named if float(text))
-    return f"{wall:.{digits}f} s = {' · '.join(parts)}"
+    hidden = f"{report.hidden_seconds:.{digits}f}"
+    ahead = f"; {hidden} s of loads ahead of their requests" if float(hidden) else ""
+    return f"{wall:.{digits}f} s = {' · '.join(parts)}{ahead}"
 
 
 def _longest_line(report: Report) -> Iterator[str]:

@@ -5,12 +5,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from jaxcache.cache.doctor.inputs import Finding
-from jaxcache.units import format_count, format_duration, format_size
+from jaxcache.entry.releases import read_release
+from jaxcache.units import available_cores, format_count, format_duration, format_size
 from jaxcache.warm.report.report import Function, FunctionSeconds, Report
 
 #: A part of the start that takes less is not worth a change of the program.
 _LEAST_SECONDS = 1.0
 _LEAST_SHARE = 0.1
+#: JAX from this release on loads entries ahead (``live/load_seam.py``).
+_PRELOADS = (0, 8, 0)
 #: The parts that functions which are traced again, and unrolled loops, are in.
 _REPEATED = ("slow-trace", "slow-compile")
 
@@ -36,8 +39,8 @@ _ADVICE = (
         "slow-load",
         "looking up and loading entries",
         ("load",),
-        "load fewer and smaller entries; if the cache is on a network file system, copy it to a "
-        "local disk before the start",
+        "{ahead}load fewer and smaller entries; if the cache is on a network file system, copy it "
+        "to a local disk before the start",
     ),
     _PhaseAdvice(
         "slow-key",
@@ -85,11 +88,27 @@ def _phases(report: Report) -> Iterator[tuple[float, Finding]]:
             size = _size(report, top, advice.trap)
             place = _name(top.function, top.file, top.line)
             fact += f", {place}{size} alone {format_duration(top.seconds)}"
-        finding = _advice(advice.trap, fact, seconds, advice.fix)
+        fix = advice.fix.format(ahead=_ahead(report))
+        finding = _advice(advice.trap, fact, seconds, fix)
         if advice.trap == "slow-compile" and report.count("written") * 2 > report.misses:
             cost = f"up to {format_duration(seconds)} at this start: the next one finds the entries"
             finding = replace(finding, cost=cost, fix="before the first start: jaxcache warm")
         yield seconds, finding
+
+
+def _ahead(report: Report) -> str:
+    """Say how entries are loaded while the program traces, or what that takes."""
+    versions = [p.jax for p in report.processes if p.jax]
+    if report.hidden_seconds:
+        return ""
+    if any(read_release(version) < _PRELOADS for version in versions):
+        return "JAX 0.8 or later can load entries ahead; "
+    if available_cores() < 2:
+        return "with two cores, JAXCACHE_LIVE_PRELOAD=1 loads entries ahead; "
+    return (
+        "on CPU, JAXCACHE_LIVE=1 JAXCACHE_LIVE_PRELOAD=1 loads entries ahead, from the second "
+        "start on; "
+    )
 
 
 def _size(report: Report, top: FunctionSeconds, trap: str) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from jaxcache.options.run import RunOptions, WarmOptions
 from jaxcache.store import is_remote
 from jaxcache.store.location import absolute_location
-from jaxcache.warm.child.process import LIFTED
+from jaxcache.warm.child.child import LIFTED
 from jaxcache.warm.report.notes import ENABLED
 
 if TYPE_CHECKING:

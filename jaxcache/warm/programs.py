@@ -34,7 +34,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from jaxcache.entry.shapes import parse_short_type
+from jaxcache.entry.contents import parse_short_type
 from jaxcache.errors import UsageError
 from jaxcache.options.run import CallOptions
 

@@ -13,10 +13,10 @@ from jaxcache.errors import JaxcacheError, NoJaxError, UsageError
 from jaxcache.options.run import CompileOptions, RunOptions, WarmOptions
 from jaxcache.store import is_remote
 from jaxcache.units import format_count, format_duration
+from jaxcache.warm.child.child import NO_JAX_HINT, free_port
 from jaxcache.warm.child.interpreter import describe_no_jax, find_python
 from jaxcache.warm.child.launch import Launch, RunResult, run_listening
-from jaxcache.warm.child.process import NO_JAX_HINT, free_port
-from jaxcache.warm.compiling.report import CompileReport
+from jaxcache.warm.compiling.plan import CompileReport
 from jaxcache.warm.crosshost.cross_target import CrossTarget, TargetOutput, open_spool, read_cross
 from jaxcache.warm.environment import PORTABLE_NOTE, effective_thresholds, run_environment
 from jaxcache.warm.programs import WarmProgram, words_of
@@ -152,8 +152,6 @@ def _launches(
         env["JAXCACHE_LIVE_FLUSH"] = _FLUSH  # what is not uploaded is not filled
     if not cross and (platform := program.platform or options.platform):
         env["JAX_PLATFORMS"] = platform
-    if options.mock_gpu_topology:
-        env["JAX_MOCK_GPU_TOPOLOGY"] = options.mock_gpu_topology
     env |= program.env
     if devices and not cross:
         flags = env.get("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))

@@ -31,8 +31,7 @@ from jaxcache.cache.diff import diff_sides
 from jaxcache.cache.ledger.record import Event
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.write import append
-from jaxcache.cache.move.bundle_file import make_temporary_bundle
-from jaxcache.cache.move.bundle_target import write_stream
+from jaxcache.cache.move.bundle_file import make_temporary_bundle, write_stream
 from jaxcache.cache.move.export_plan import plan_export
 from jaxcache.cache.move.plan import MoveAction
 from jaxcache.core.names import AUTOTUNE_DIR, KERNEL_CACHE

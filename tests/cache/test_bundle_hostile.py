@@ -30,11 +30,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxcache.cache import admission
-from jaxcache.cache.bundle.check import verify_bundle
 from jaxcache.cache.bundle.format import MAGIC, pack_header, pack_manifest, read_bundle
 from jaxcache.cache.bundle.manifest import BundleError, Manifest, encode_manifest
+from jaxcache.cache.bundle.reader import verify_bundle
 from jaxcache.cache.trust import check_signatures, generate_key, read_private_key
-from jaxcache.core import frame
+from jaxcache.core import names
 from jaxcache.errors import UntrustedError
 
 
@@ -262,7 +262,7 @@ def test_what_inflates_without_measure_is_refused_unless_it_was_asked_for(
     entry = first_entry(cache)
     entry.write_bytes(zstandard.compress(bytes(4) + padded(payload_of(entry), 3 << 20)))
     data = make_bundle(cache)
-    for module in (admission, frame):
+    for module in (admission, names):
         monkeypatch.setattr(module, "FREE_PAYLOAD_BYTES", 1 << 20)
     assert set(verify_bundle(opened(data)).refused or {}) == {entry.name}
     assert not verify_bundle(opened(data), allow_large=True).refused

@@ -29,10 +29,9 @@ from bundling import (
 )
 from conftest import CORPUS, REPOSITORY
 
-from jaxcache.cache.bundle.check import verify_bundle
 from jaxcache.cache.bundle.manifest import BundleError
-from jaxcache.cache.move.bundle_file import bundle_bytes
-from jaxcache.cache.move.bundle_target import write_stream
+from jaxcache.cache.bundle.reader import verify_bundle
+from jaxcache.cache.move.bundle_file import bundle_bytes, write_stream
 from jaxcache.cache.move.export_plan import plan_export
 from jaxcache.cache.move.import_bundle import execute_import, plan_import
 from jaxcache.cache.move.plan import MoveAction

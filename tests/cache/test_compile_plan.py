@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxcache.cache.recipe.format import encode_recipe, open_recipe
-from jaxcache.cache.recipe.model import Environment, Recipe, Request
-from jaxcache.cache.recipe.refusals import refuse
+from jaxcache.cache.recipe.model import Environment, Recipe, Request, refuse
 from jaxcache.warm.compiling.plan import plan_compile
 
 BLOB = b"some bytes"

@@ -15,8 +15,7 @@ import zstandard
 from bundling import bring, contents
 from conftest import CORPUS
 
-from jaxcache.cache.move.bundle_file import bundle_bytes
-from jaxcache.cache.move.bundle_target import write_stream
+from jaxcache.cache.move.bundle_file import bundle_bytes, write_stream
 from jaxcache.cache.move.export_plan import plan_export
 from jaxcache.cache.recipe.format import encode_recipe, open_recipe
 from jaxcache.cache.recipe.model import Environment, Recipe, Request

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxcache.cache.explain.logs import read_log
+from jaxcache.cache.explain.arguments import read_log
 from jaxcache.cache.explain.matching import match_compiles
 from jaxcache.cache.explain.programs import compare_arguments, first_change
 from jaxcache.cache.explain.sides import Compile

@@ -15,26 +15,25 @@ import pytest
 from bundling import write_new
 
 from jaxcache.cache.archive import write_file
-from jaxcache.cache.bundle.check import verify_bundle
 from jaxcache.cache.bundle.format import open_bundle
+from jaxcache.cache.bundle.reader import verify_bundle
+from jaxcache.cache.index import read_checked, write_checked
 from jaxcache.cache.ledger.pins import pin, unpin
 from jaxcache.cache.ledger.record import HIT, Event
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.write import append
 from jaxcache.cache.leftovers import remove_leftovers, staging
-from jaxcache.cache.move.bundle_file import bundle_bytes, make_temporary_bundle
-from jaxcache.cache.move.bundle_target import write_stream
+from jaxcache.cache.move.bundle_file import bundle_bytes, make_temporary_bundle, write_stream
 from jaxcache.cache.move.export_plan import plan_export
 from jaxcache.cache.move.import_bundle import execute_import, plan_import
 from jaxcache.cache.move.sync import execute, plan_sync
-from jaxcache.cache.sidefile import read_checked, write_checked
 from jaxcache.cache.trust import add_trusted, generate_key, load_trusted
-from jaxcache.cache.verify import quarantine
+from jaxcache.cache.verify import repair
 from jaxcache.cache.verify.repair import execute_repair, plan_repair
 from jaxcache.cache.verify.run_checks import verify
 from jaxcache.errors import JaxcacheError, LockedError
 from jaxcache.layouts import load_layout
-from jaxcache.layouts.torch.locks import hold_lock
+from jaxcache.layouts.torch.units import hold_lock
 from jaxcache.model import FileInfo
 from jaxcache.options import VerifyOptions
 from jaxcache.store.base import NewFile, StoreError, or_error
@@ -155,7 +154,7 @@ def test_an_entry_that_was_written_anew_keeps_its_date(cache: Path) -> None:
 def put_away(cache: Path) -> tuple[str, str]:
     """An entry's name, and its name in quarantine."""
     name = next(cache.glob("jit_mlp-*-cache")).name
-    away = f"{quarantine.quarantine_directory(10**18)}/{name}"
+    away = f"{repair.quarantine_directory(10**18)}/{name}"
     LocalStore(cache).rename(name, away)
     return name, away
 
@@ -163,7 +162,7 @@ def put_away(cache: Path) -> tuple[str, str]:
 def test_a_restoration_that_was_killed_between_its_two_names_is_finished(cache: Path) -> None:
     name, away = put_away(cache)
     os.link(cache / away, cache / name)
-    done = quarantine.restore(LocalStore(cache), JAX)
+    done = repair.restore(LocalStore(cache), JAX)
     assert ([r.file for r in done.restored], done.left) == ([name], ())
     assert (cache / name).exists()
     assert not (cache / away).exists()
@@ -174,13 +173,13 @@ def test_an_entry_whose_date_was_lost_comes_back_with_one(cache: Path) -> None:
     stamp = cache / name.replace("-cache", "-atime")
     stamp.unlink()
     mtime_ns = (cache / away).stat().st_mtime_ns
-    quarantine.restore(LocalStore(cache), JAX)
+    repair.restore(LocalStore(cache), JAX)
     assert int.from_bytes(stamp.read_bytes(), "little") == mtime_ns
 
 
 @pytest.mark.parametrize("now_ns", [-(10**18), 0, 2**63 - 1, 10**21])
 def test_quarantine_has_a_name_at_any_time(now_ns: int) -> None:
-    assert quarantine.quarantine_directory(now_ns).startswith(".jaxcache/quarantine/")
+    assert repair.quarantine_directory(now_ns).startswith(".jaxcache/quarantine/")
 
 
 @pytest.mark.parametrize(("now_ns", "counts"), [(-5, 1), (10**21, 0)])

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.make_cache import make_cache
-from jaxcache.cache import entry_headers, parallel
+from jaxcache.cache import entry_headers
 from jaxcache.cache.scan import ScanAids, scan
+from jaxcache.store import concurrency
 from jaxcache.store.local import LocalStore
 
 
@@ -24,7 +25,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_several_processes_see_what_one_sees(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = scan(LocalStore(large))
     monkeypatch.setattr(entry_headers, "PARALLEL_ABOVE", 10)
-    monkeypatch.setattr(parallel, "_CHUNK", 40)
+    monkeypatch.setattr(concurrency, "_CHUNK", 40)
     steps: list[tuple[int, int]] = []
     shared = scan(LocalStore(large), ScanAids(None, 2, lambda *step: steps.append(step)))
     assert shared.entries == alone.entries

@@ -10,7 +10,7 @@ from jaxcache.cache.ledger.pins import pin, pinned_keys, unpin
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.scan import scan
 from jaxcache.cache.selection import select_by_keys
-from jaxcache.cache.verify.quarantine import restore
+from jaxcache.cache.verify.repair import restore
 from jaxcache.core.names import QUARANTINE_DIR
 from jaxcache.errors import JaxcacheError
 from jaxcache.layouts import load_layout

@@ -11,8 +11,7 @@ import jaxcache
 from jaxcache.cache.ledger.record import PAYLOAD, Event, digest_facts
 from jaxcache.cache.ledger.write import append
 from jaxcache.cache.seal import execute_seal, plan_seal
-from jaxcache.cache.verify.quarantine import quarantine_directory
-from jaxcache.cache.verify.repair import plan_repair
+from jaxcache.cache.verify.repair import plan_repair, quarantine_directory
 from jaxcache.cache.verify.run_checks import Verification, verify
 from jaxcache.layouts import load_layout
 from jaxcache.options import SealOptions, VerifyOptions

@@ -12,7 +12,7 @@ from bundling import forged, padded, payload_of
 from conftest import CORPUS, RunCli
 
 from jaxcache.cache import admission
-from jaxcache.core import frame
+from jaxcache.core import names as core_names
 
 SOURCE = CORPUS / "0.4.38-cpu-zstd"
 #: Every command that brings entries from one place into another directory.
@@ -140,7 +140,7 @@ def test_names_that_no_cache_takes_in_stay_out(
 def test_what_inflates_without_measure_stays_out(
     run_cli: RunCli, there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (admission, frame):
+    for module in (admission, core_names):
         monkeypatch.setattr(module, "FREE_PAYLOAD_BYTES", 1 << 20)
     (entry,) = there.glob("jit_loss-*-cache")
     entry.write_bytes(zstandard.compress(bytes(4) + padded(payload_of(entry), 40 << 20)))
@@ -213,7 +213,7 @@ def test_what_looks_like_a_url_and_is_none_is_refused(
 
 def test_a_large_payload_that_does_not_compress_comes_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what lies beyond the free size counts, compressed, for how large it may be."""
-    for module in (admission, frame):
+    for module in (admission, core_names):
         monkeypatch.setattr(module, "FREE_PAYLOAD_BYTES", 1 << 20)
     zeros, noise = memoryview(bytes(1 << 20)), memoryview(os.urandom(1 << 20))
     assert admission.check_payload_pieces("some", [zeros, noise])[1] is None

@@ -18,8 +18,8 @@ from conftest import CORPUS, RunCli
 from object_server import S3Server
 
 import jaxcache
-from jaxcache.cache.bundle.check import verify_bundle
 from jaxcache.cache.bundle.format import open_bundle
+from jaxcache.cache.bundle.reader import verify_bundle
 from jaxcache.cache.ledger.pins import pinned_keys
 from jaxcache.cache.ledger.record import HIT, PAYLOAD, Event, digest_facts
 from jaxcache.cache.ledger.segments import Ledger

@@ -10,8 +10,7 @@ from conftest import RunCli
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxcache.entry.contents import ArrayType
-from jaxcache.entry.shapes import parse_short_type, short_type
+from jaxcache.entry.contents import ArrayType, parse_short_type, short_type
 from jaxcache.errors import UsageError
 from jaxcache.options.run import CallOptions
 from jaxcache.warm.programs import names_function, read_call, read_programs, read_table

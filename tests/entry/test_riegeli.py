@@ -3,8 +3,7 @@
 import forge
 import pytest
 
-from jaxcache.entry.highwayhash import highwayhash64
-from jaxcache.entry.riegeli import read_split_message
+from jaxcache.entry.riegeli import highwayhash64, read_split_message
 from jaxcache.entry.wire import Budget, Field, WireError
 
 

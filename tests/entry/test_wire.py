@@ -3,9 +3,8 @@
 import forge
 import pytest
 
-from jaxcache.entry.contents import ArrayType
+from jaxcache.entry.contents import ArrayType, array_types, parse_short_type
 from jaxcache.entry.schema import MAX_MESSAGE_BYTES, parse
-from jaxcache.entry.shapes import array_types, parse_short_type
 from jaxcache.entry.wire import (
     Budget,
     WireError,

@@ -90,7 +90,7 @@ class Lab:
 
     def _arrange(self) -> None:
         """Take entries from the cache, from the tier, from both, and damage some."""
-        from jaxcache.core.live_directory import spool_name
+        from jaxcache.core.names import spool_name
 
         shutil.rmtree(self.cache / ".jaxcache")
         spool = self.cache / ".jaxcache" / "live" / "spool" / spool_name(str(self.tier))

@@ -332,7 +332,7 @@ def _read_ledger(cache: Path, records: dict[str, str]) -> list[str]:
 
 
 def _is_index(path: Path) -> bool:
-    from jaxcache.cache.sidefile import read_checked
+    from jaxcache.cache.index import read_checked
 
     try:
         read_checked(path, path.read_bytes().partition(b"\n")[0] + b"\n")
@@ -360,8 +360,8 @@ def _is_private_key(path: Path) -> bool:
 
 
 def _look_at_bundle(root: Path, name: str, files: dict[str, str], torn: list[str]) -> None:
-    from jaxcache.cache.bundle.check import verify_bundle
     from jaxcache.cache.bundle.format import open_bundle
+    from jaxcache.cache.bundle.reader import verify_bundle
     from jaxcache.errors import JaxcacheError
 
     try:

@@ -18,7 +18,7 @@ import pytest
 from command_line import run_in_process
 from conftest import RunCli, clean_environment, first_file
 
-from jaxcache.layouts.torch.digests import record_new_code
+from jaxcache.layouts.torch.check import record_new_code
 from jaxcache.layouts.torch.names import digest_of
 from jaxcache.store import open_store
 

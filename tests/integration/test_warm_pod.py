@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from conftest import RunCli, clean_environment
 
-from jaxcache.warm.child.process import free_port
+from jaxcache.warm.child.child import free_port
 from jaxcache.warm.crosshost.target_profile import profile_bytes, read_profile
 
 pytestmark = pytest.mark.jax

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxcache.cache.bundle.manifest import BundleError
-from jaxcache.layouts.torch.artifacts import parse_artifacts
+from jaxcache.layouts.torch.bundle import parse_artifacts
 from jaxcache.store.base import NewFile
 from jaxcache.store.local import LocalStore
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from conftest import RunCli, first_file
 
-from jaxcache.cache.sidefile import read_checked, write_checked
+from jaxcache.cache.index import read_checked, write_checked
 from jaxcache.cache.stats import RememberedStats, count_cache
 from jaxcache.layouts import load_layout
 from jaxcache.layouts.torch.scan import GraphIndex

@@ -13,8 +13,8 @@ import pytest
 from conftest import RunCli, first_file
 
 import jaxcache
-from jaxcache.layouts.torch.digests import record_new_code
-from jaxcache.layouts.torch.kernels import check_shared_object
+from jaxcache.layouts.torch.check import record_new_code
+from jaxcache.layouts.torch.inventory import check_shared_object
 from jaxcache.layouts.torch.names import digest_of, digest_of_text, paired_file
 from jaxcache.store import open_store
 from jaxcache.store.base import StoreError

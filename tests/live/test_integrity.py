@@ -9,7 +9,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-import refuse_locks
+import refuse_calls
 from conftest import RunCli, find_jax_pythons
 
 from jaxcache.live.frame import decode
@@ -293,12 +293,12 @@ def test_a_read_only_directory_is_as_with_plain_jax(run_live: RunLive, tmp_path:
     assert "Error writing persistent compilation cache entry" in ran.err
 
 
-@pytest.mark.skipif(refuse_locks.why_not() is not None, reason=str(refuse_locks.why_not()))
+@pytest.mark.skipif(refuse_calls.why_not() is not None, reason=str(refuse_calls.why_not()))
 def test_a_directory_without_locks_is_written_bounded_and_counted(
     run_live: RunLive, jax_python: str, tmp_path: Path
 ) -> None:
     """As on a network file system without a lock server."""
-    lockless = {"options": (refuse_locks.__file__, jax_python)}
+    lockless = {"options": (refuse_calls.__file__, "locks", jax_python)}
     ran = run_live(JAXCACHE_LIVE_MAX_ENTRIES="2", **lockless)
     assert (ran["write_failed"], ran["troubles"], "Warning" in ran.err) == (0, 0, False)
     assert len(entries(tmp_path / "cache")) <= 2 < ran["written"]

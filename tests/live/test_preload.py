@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import RunCli
 
+from jaxcache.render.stats import live_line
 from live.conftest import PROGRAM, Ran, RunLive, entries
 
 pytestmark = pytest.mark.jax
@@ -318,6 +319,27 @@ def test_run_counts_what_was_loaded_ahead_as_hits(
     command = ("run", "--live", "-C", cache, "--json", "--", jax_python, tmp_path / "program.py")
     for wait in (0, number):  # the program has another name than that of the first run
         done = run_cli(*command, env=env | {"WAIT": str(wait)})
-        assert json.loads(done.stdout)["summary"]["hits"] == number, done.stderr
+        document = json.loads(done.stdout)
+        assert document["summary"]["hits"] == number, done.stderr
+    (process,) = document["processes"]
+    counts = {n: c for n, c in process["counters"].items() if n.startswith("preload")}
+    assert counts.pop("preload_hidden_seconds") > 0
+    assert counts == {"preloaded": number, "preload_used": number}
     totals = json.loads(run_cli("stats", "-C", cache, "--json").stdout)["live"]
     assert totals["preload_used"] == number
+    line = live_line(totals)
+    assert f"{number} loaded ahead" in line
+    assert line.endswith("of loads hidden")
+
+
+def test_an_entry_that_only_a_tier_has_is_fetched_and_loaded_ahead(
+    run_ahead: RunLive, tmp_path: Path
+) -> None:
+    tier = {"JAXCACHE_LIVE_TIERS": str(tmp_path / "tier")}
+    first = run_ahead(**tier)
+    number = len(entries(tmp_path / "tier"))
+    for entry in entries(tmp_path / "cache"):
+        entry.unlink()
+    ran = run_ahead(wait=number, **tier)
+    assert (ran["preload_used"], ran["hits_tier"], ran["misses"]) == (number, number, 0)
+    assert ran.result == first.result

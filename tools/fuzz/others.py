@@ -16,9 +16,9 @@ import zstandard
 from jaxcache.cache.bundle.manifest import BundleError
 from jaxcache.cache.recipe import format as recipes
 from jaxcache.cache.recipe.model import RecipeError
-from jaxcache.layouts.torch.artifacts import parse_artifacts
+from jaxcache.layouts.torch.bundle import parse_artifacts
 from jaxcache.layouts.torch.graph import read_graph
-from jaxcache.layouts.torch.kernels import check_shared_object
+from jaxcache.layouts.torch.inventory import check_shared_object
 from jaxcache.layouts.torch.names import digest_of
 from jaxcache.layouts.torch.pickled import PickleError, read_pickle, walk
 

@@ -18,9 +18,9 @@ import cramjam
 import zstandard
 
 from jaxcache.cache.admission import MAX_NAME_BYTES
-from jaxcache.cache.bundle.check import verify_bundle
 from jaxcache.cache.bundle.format import pack_header, pack_manifest, read_bundle
 from jaxcache.cache.bundle.manifest import BundleError, decode_manifest, encode_manifest
+from jaxcache.cache.bundle.reader import verify_bundle
 from jaxcache.cache.ledger.segments import LEDGER_DIR, Ledger
 from jaxcache.entry import riegeli, wire
 from jaxcache.entry.decode import decode_payload

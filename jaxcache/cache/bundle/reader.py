@@ -1,6 +1,7 @@
-"""Look into a bundle as into a cache: its manifest lists the entries, its stream holds them.
+"""Read a bundle: look into it as into a cache, or check it from end to end.
 
-Nothing is unpacked to disk, and at most one payload is in memory.
+Its manifest lists the entries, its stream holds them. Nothing is unpacked to disk, and at most one
+payload is in memory.
 """
 
 import hashlib
@@ -11,22 +12,88 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jaxcache.cache.bundle.format import ContentReader, open_bundle
+from jaxcache.cache.admission import check_payload_pieces
+from jaxcache.cache.archive import hash_chunks
+from jaxcache.cache.bundle.format import Bundle, ContentReader, check_stream, open_bundle
 from jaxcache.cache.bundle.manifest import JAX, BundleError, BundleItem, Manifest, Origin
 from jaxcache.cache.inventory import Inventory, OtherFile
 from jaxcache.cache.ledger.record import SEALED
 from jaxcache.cache.ledger.segments import Ledger
-from jaxcache.cache.scan import Scan, with_ledger
+from jaxcache.cache.scan import Progress, Scan, with_ledger
 from jaxcache.cache.selection import select_by_keys
 from jaxcache.cache.show import EntryDetails, describe
-from jaxcache.core.frame import max_payload_bytes
-from jaxcache.core.names import parse_key
+from jaxcache.core.names import max_payload_bytes, parse_key
 from jaxcache.core.use import LastUses
 from jaxcache.entry.decode import decode_payload, decode_program
 from jaxcache.entry.names import split_name
 from jaxcache.entry.summary import summarize_contents
-from jaxcache.errors import UsageError
+from jaxcache.errors import ExitCode, JaxcacheError, UsageError
 from jaxcache.model import Entry, FileInfo, Problem
+
+
+def verify_bundle(
+    bundle: Bundle,
+    progress: Progress | None = None,
+    *,
+    allow_large: bool = False,
+    atomic: bool = False,
+) -> Bundle:
+    """Compare every byte of a bundle with its digests and check its entries; write nothing.
+
+    Args:
+        allow_large: the policy of the target, see :class:`jaxcache.cache.admission.ImportPolicy`.
+        atomic: refuse all of it for one entry that must not come in.
+
+    Returns:
+        The bundle, which now says what of it must not come in.
+
+    Raises:
+        BundleError
+        JaxcacheError: ``bad-bundle``, with ``atomic``.
+    """
+    refused = bundle.refused
+    if refused is None:
+        check_stream(bundle)
+        refused = dict(_damaged(bundle, progress, allow_large))
+    if atomic and refused:
+        name, reason = next(iter(refused.items()))
+        raise JaxcacheError(
+            f"{bundle.name}: {name}: {reason}; with --atomic nothing is imported",
+            code="bad-bundle",
+            exit_code=ExitCode.PROBLEMS,
+        )
+    return replace(bundle, refused=refused)
+
+
+def _damaged(
+    bundle: Bundle, progress: Progress | None, allow_large: bool
+) -> Iterator[tuple[str, str]]:
+    content = ContentReader(bundle)
+    done = 0
+    entries = len(bundle.manifest.items)
+    for number, (name, size, expected) in enumerate(_contents(bundle.manifest)):
+        pieces = content.take(size)
+        error = None
+        if number < entries:
+            digest, error = check_payload_pieces(name, pieces, allow_large=allow_large)
+        else:
+            digest = hash_chunks(pieces)
+        if digest != expected:
+            raise BundleError(f"{bundle.name}: the payload of {name} does not match its digest")
+        if error is not None:
+            yield name, error.detail
+        done += size
+        if progress:
+            progress(done, bundle.manifest.content_bytes)
+    content.end()
+
+
+def _contents(manifest: Manifest) -> list[tuple[str, int, str]]:
+    """(name, bytes, SHA-256) in the order of the stream."""
+    return [
+        *((i.file, i.payload_bytes, i.payload_sha256) for i in manifest.items),
+        *((f.name, f.size_bytes, f.sha256) for f in manifest.files),
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,22 +1,203 @@
 """``doctor`` as data: look, run every check, apply the repairs, and look again."""
 
 import contextlib
+import fcntl
 import os
+import re
 import stat
+import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import BinaryIO
 
 from jaxcache.cache.doctor import directory, keys, writes
-from jaxcache.cache.doctor.collect import collect_cache_facts, collect_host_facts
-from jaxcache.cache.doctor.inputs import Facts, Finding, FixKind, Interpreter, Setting
-from jaxcache.cache.entry_files import write_atime
-from jaxcache.cache.scan import Progress
-from jaxcache.cache.under_lock import run_under_lock
-from jaxcache.model import result_repr
-from jaxcache.store import open_store
+from jaxcache.cache.doctor.inputs import (
+    CacheFacts,
+    Facts,
+    Finding,
+    FixKind,
+    HostFacts,
+    Interpreter,
+    Setting,
+)
+from jaxcache.cache.entry_files import run_under_lock, write_atime
+from jaxcache.cache.ledger.segments import Ledger
+from jaxcache.cache.ledger.uses import read_refusals
+from jaxcache.cache.scan import Progress, ScanAids, scan
+from jaxcache.core.names import LOCKFILE
+from jaxcache.entry.contents import Contents
+from jaxcache.entry.read import read_contents
+from jaxcache.errors import NoCacheError
+from jaxcache.model import Entry, result_repr
+from jaxcache.store import is_remote, open_store
 from jaxcache.store.base import Store, StoreError
 from jaxcache.store.local import LocalStore
 from jaxcache.units import format_count
+
+#: A lock that is held this long is not one write.
+_LOCK_PATIENCE_SECONDS = 1.0
+_LOCK_STEP_SECONDS = 0.05
+#: Of S3, GCS and Azure alike, in bytes.
+_OBJECT_NAME_MAX = 1024
+#: How Linux writes spaces, tabs, newlines and backslashes in mountinfo.
+_OCTAL = re.compile(r"\\([0-7]{3})")
+
+
+def collect_cache_facts(
+    path: str, *, max_decoded: int | None, progress: Progress | None
+) -> CacheFacts:
+    """Scan a cache and decode its newest entries.
+
+    Args:
+        max_decoded: how many entries to decode, the newest first; all if None.
+
+    Raises:
+        UsageError: a URL of a kind that no store serves.
+        NoCacheError: a bucket that cannot be reached; a directory may be missing.
+    """
+    try:
+        store = open_store(path)
+    except NoCacheError as error:
+        if is_remote(path):
+            raise
+        return _absent(os.path.abspath(path), error)
+    scan_result = scan(store, ScanAids(progress=progress), deep=True)
+    ledger = scan_result.ledger or Ledger()
+    newest = sorted(scan_result.entries, key=lambda e: -e.created_ns)[:max_decoded]
+    whole = [e for e in newest if "empty" not in e.problems]
+    opened = store.open_many([e.file for e in whole])
+    read = {e.key: _read(file, e) for e, file in zip(whole, opened, strict=True)}
+    records = ((e.key, ledger.record(e.key)) for e in scan_result.entries)
+    return CacheFacts(
+        path=store.url,
+        remote=store.remote,
+        writable=store.writable,
+        why_not_writable="is read-only there" if store.remote else _why_not_writable(path),
+        keeps_atime=store.keeps_atime,
+        root=store.root,
+        inventory=scan_result.inventory,
+        entries=scan_result.entries,
+        problems=scan_result.problems,
+        contents={key: contents for key, contents in read.items() if contents},
+        records={key: record for key, record in records if record},
+        refusals=read_refusals(store),
+    )
+
+
+def _read(opened: BinaryIO | StoreError, entry: Entry) -> Contents | None:
+    if isinstance(opened, StoreError):
+        return None
+    with opened as file:
+        return read_contents(file, entry.size_bytes, entry.module or None, check=False)
+
+
+def _absent(path: str, error: NoCacheError) -> CacheFacts:
+    """There is no cache yet; JAX makes the directory, if it may."""
+    facts = CacheFacts(path=path, exists=False)
+    if os.path.lexists(path):
+        return replace(facts, writable=False, why_not_writable=error.message)
+    parent = _nearest(path)
+    if parent.is_dir() and os.access(parent, os.W_OK | os.X_OK):
+        return facts
+    reason = "may not be written" if parent.is_dir() else "is not a directory"
+    why = f"does not exist, and {parent} {reason}"
+    return replace(facts, writable=False, why_not_writable=why)
+
+
+def _why_not_writable(path: str) -> str:
+    with contextlib.suppress(OSError):
+        if os.statvfs(path).f_flag & os.ST_RDONLY:
+            return "is on a file system that is mounted read-only"
+    return "may not be written by this user"
+
+
+def collect_host_facts(path: str) -> HostFacts:
+    """Look at the machine, and at the file system that ``path`` is or would be on."""
+    if is_remote(path):
+        return HostFacts(os.geteuid(), sys.platform, name_max=_OBJECT_NAME_MAX)
+    directory = _nearest(path)
+    free = total = None
+    name_max = 255
+    with contextlib.suppress(OSError):
+        space = os.statvfs(directory)
+        free = space.f_bavail * space.f_frsize
+        total = space.f_blocks * space.f_frsize
+        name_max = space.f_namemax or name_max
+    mounts = _text("/proc/self/mountinfo")
+    return HostFacts(
+        user=os.geteuid(),
+        system=sys.platform,
+        filesystem=filesystem_of(os.path.realpath(directory), mounts),
+        free_bytes=free,
+        total_bytes=total,
+        lock_holders=_lock_holders(os.path.join(path, LOCKFILE)),
+        name_max=name_max,
+    )
+
+
+def _nearest(path: str) -> Path:
+    """The path itself, or the nearest parent that exists."""
+    here = Path(os.path.abspath(path))
+    return next((p for p in (here, *here.parents) if os.path.lexists(p)), here)
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text("utf-8", "surrogateescape")
+    except OSError:
+        return ""
+
+
+def filesystem_of(path: str, mountinfo: str) -> str | None:
+    """The type of the mount that a real path lies on, from Linux's ``/proc/self/mountinfo``."""
+    best: tuple[int, str] | None = None
+    for line in mountinfo.splitlines():
+        fields, _, mount = line.partition(" - ")
+        parts = fields.split()
+        if len(parts) < 5 or not mount:
+            continue
+        point = _OCTAL.sub(lambda m: chr(int(m[1], 8)), parts[4]).rstrip("/")
+        if (path == point or path.startswith(point + "/")) and (not best or len(point) >= best[0]):
+            best = len(point), mount.split()[0]
+    return best[1] if best else None
+
+
+def _lock_holders(path: str) -> tuple[str, ...] | None:
+    """Return the holders of the lock; None where it cannot be tried."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return ()
+    except OSError:
+        return None
+    try:
+        for _ in range(int(_LOCK_PATIENCE_SECONDS / _LOCK_STEP_SECONDS)):
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                return ()
+            time.sleep(_LOCK_STEP_SECONDS)
+        status = os.fstat(fd)
+        holders = tuple(_describe(pid) for pid in _pids(_text("/proc/locks"), status))
+        return holders or ("a process that is not visible from here",)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+
+
+def _pids(locks: str, status: os.stat_result) -> Sequence[str]:
+    """Process ids that hold a lock on a file, from Linux's ``/proc/locks``."""
+    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    rows = (line.split() for line in locks.splitlines())
+    return sorted({r[4] for r in rows if len(r) > 5 and r[5] == device and r[4] not in ("0", "-1")})
+
+
+def _describe(pid: str) -> str:
+    words = _text(f"/proc/{pid}/cmdline").replace("\0", " ").strip()
+    return f"process {pid} ({words[:80]})" if words else f"process {pid}"
+
 
 #: Every check: the functions ``find_*`` of these modules, in the order of the report.
 CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = tuple(

@@ -8,8 +8,7 @@ from jaxcache.cache.inventory import take_inventory
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.scan import read_entries
 from jaxcache.cache.selection import select_by_keys
-from jaxcache.core.frame import HEADER_BYTES
-from jaxcache.core.names import parse_key
+from jaxcache.core.names import HEADER_BYTES, parse_key
 from jaxcache.core.sketch import read_sketch
 from jaxcache.entry.codec import CodecError, detect_codec
 from jaxcache.entry.decode import decode_payload, find_hlo_module

@@ -9,10 +9,9 @@ from jaxcache.cache.explain.matching import argument_types, user_lines, without_
 from jaxcache.cache.explain.sides import Cause, Compile, Difference
 from jaxcache.cache.explain.sketches import compare_code, compare_places
 from jaxcache.core.sketch import Sketch
-from jaxcache.entry.contents import ArrayType
+from jaxcache.entry.contents import ArrayType, dtype_names
 from jaxcache.entry.options import nearest_version
 from jaxcache.entry.releases import MOSAIC_PATHS
-from jaxcache.entry.shapes import dtype_names
 
 _of_program = partial(Difference, "computation")
 _SHOWN_NAMES = 4

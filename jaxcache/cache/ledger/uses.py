@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.core.ledger import add_totals, sum_uses
-from jaxcache.core.live_directory import live_directory
-from jaxcache.core.names import OWN_DIR
+from jaxcache.core.names import OWN_DIR, live_directory
 from jaxcache.core.refusals import MAX_RECORD_BYTES, RECORD, TierRefusal, read_record
 from jaxcache.errors import JaxcacheError
 from jaxcache.store.base import Store

@@ -20,9 +20,9 @@ from typing import IO, Any, BinaryIO
 import zstandard
 
 from jaxcache.cache.archive import read_chunks
-from jaxcache.cache.bundle.check import verify_bundle
 from jaxcache.cache.bundle.format import Bundle, ContentReader
 from jaxcache.cache.bundle.manifest import JAX, BundleError
+from jaxcache.cache.bundle.reader import verify_bundle
 from jaxcache.cache.ledger.record import PAYLOAD, Event, digest_facts
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.write import append
@@ -30,7 +30,6 @@ from jaxcache.cache.leftovers import remove_leftovers, staging
 from jaxcache.cache.move.conflicts import compare_payloads, has_atimes, list_target
 from jaxcache.cache.move.execute import is_unwritten, move
 from jaxcache.cache.move.export_plan import refuse_side_file
-from jaxcache.cache.move.ledgers import arrivals
 from jaxcache.cache.move.plan import (
     WRITES,
     Item,
@@ -44,7 +43,7 @@ from jaxcache.cache.move.plan import (
     bundle_items,
 )
 from jaxcache.cache.move.signatures import make_signer
-from jaxcache.cache.move.stores import StagedTarget, StoreTarget
+from jaxcache.cache.move.stores import StagedTarget, StoreTarget, arrivals
 from jaxcache.cache.scan import Progress
 from jaxcache.cache.seal import LEVEL_FACT
 from jaxcache.entry.frame import MAX_LEVEL, compress_content

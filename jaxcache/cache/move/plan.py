@@ -12,7 +12,7 @@ from jaxcache.store.base import StoreError
 if TYPE_CHECKING:
     from jaxcache.cache.bundle.manifest import Manifest, Origin
     from jaxcache.cache.ledger.record import Event
-    from jaxcache.cache.move.check import Check
+    from jaxcache.cache.move.execute import Check
     from jaxcache.cache.prune.removal import Execution, Removal
 
 

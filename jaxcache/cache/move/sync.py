@@ -11,7 +11,6 @@ from jaxcache.cache.inventory import EntryFile, Inventory
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.write import append
 from jaxcache.cache.leftovers import remove_leftovers
-from jaxcache.cache.move.check import Check
 from jaxcache.cache.move.conflicts import (
     choose_all,
     compare_payloads,
@@ -19,9 +18,8 @@ from jaxcache.cache.move.conflicts import (
     list_target,
     look_at_frames,
 )
-from jaxcache.cache.move.execute import move, open_step
+from jaxcache.cache.move.execute import Check, move, open_step
 from jaxcache.cache.move.export_plan import ExportPlan, plan_export
-from jaxcache.cache.move.ledgers import arrivals, carry_segments, missing_segments
 from jaxcache.cache.move.plan import (
     WRITES,
     Item,
@@ -33,7 +31,14 @@ from jaxcache.cache.move.plan import (
     Step,
 )
 from jaxcache.cache.move.signatures import make_signer
-from jaxcache.cache.move.stores import StoreSource, StoreTarget, make_source
+from jaxcache.cache.move.stores import (
+    StoreSource,
+    StoreTarget,
+    arrivals,
+    carry_segments,
+    make_source,
+    missing_segments,
+)
 from jaxcache.cache.prune.execute import remove
 from jaxcache.cache.prune.plan import plan_prune
 from jaxcache.cache.scan import Progress, Scan, ScanAids, scan
@@ -68,7 +73,7 @@ def plan_sync(
         target: None where its directory does not exist yet; then ``target_url`` says its name.
         signed: the policy of the target, see :class:`jaxcache.cache.admission.ImportPolicy`.
         index: of the target, to spare opening its entries then.
-        fits: see :class:`jaxcache.cache.move.check.Check`.
+        fits: see :class:`jaxcache.cache.move.execute.Check`.
         on_conflict: see :func:`plan_copy`.
 
     Raises:
@@ -151,7 +156,7 @@ def plan_copy(
         on_conflict: what to do where both have an entry with other contents; what both have is
             read on both sides. None compares names alone, and the sizes of truncated entries.
         signed, allow_large: see :class:`jaxcache.cache.admission.ImportPolicy`, of the target.
-        origins, fits: see :class:`jaxcache.cache.move.check.Check`.
+        origins, fits: see :class:`jaxcache.cache.move.execute.Check`.
         inventory: of the target, where somebody has listed it.
 
     Raises:

@@ -10,13 +10,18 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from jaxcache.cache.entry_files import atime_name, find, remove_entry
+from jaxcache.cache.entry_files import (
+    atime_name,
+    find,
+    hold_file_lock,
+    remove_entry,
+    run_under_lock,
+)
 from jaxcache.cache.ledger.record import REMOVED, Event
 from jaxcache.cache.ledger.write import append, compact
 from jaxcache.cache.leftovers import is_temporary, remove_leftover
 from jaxcache.cache.prune.removal import Execution, Removal, SkippedRemoval
 from jaxcache.cache.scan import Progress
-from jaxcache.cache.under_lock import hold_file_lock, run_under_lock
 from jaxcache.core.ledger import COMPACT_ABOVE
 from jaxcache.core.names import LEDGER_DIR
 from jaxcache.errors import JaxcacheError

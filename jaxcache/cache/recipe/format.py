@@ -1,15 +1,16 @@
-"""The file of a recipe: a header and one zstd frame. docs/recipe.md describes it byte by byte.
+"""The file of a recipe, byte by byte as docs/recipe.md has it; and the rows listed of it.
 
-The frame holds the manifest, then the blobs it speaks of, one after the other: modules that
-resemble each other, and the paths that both they and the manifest name, are stored once.
+A header, and one zstd frame. The frame holds the manifest, then the blobs it speaks of, one after
+the other: modules that resemble each other, and the paths that both they and the manifest name, are
+stored once.
 """
 
 import os
 import struct
 import tempfile
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from typing import BinaryIO
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, BinaryIO
 
 import zstandard
 
@@ -22,12 +23,18 @@ from jaxcache.cache.archive import (
     unpack_range,
 )
 from jaxcache.cache.recipe.model import (
+    Environment,
     Recipe,
     RecipeError,
     RecipeManifest,
     Request,
     encode_manifest,
+    refuse,
 )
+from jaxcache.cache.selection import read_sort, select_by_keys
+from jaxcache.entry.contents import XlaCompileOptions
+from jaxcache.entry.options import read_options
+from jaxcache.entry.wire import Budget, WireError
 
 MAGIC = b"\x89JXR\r\n\x1a\n"
 VERSION = 1
@@ -203,3 +210,69 @@ def open_recipe(path: str) -> RecipeFile:
         RecipeError
     """
     return RecipeFile(path)
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeRow:
+    """One request of a recipe, as far as it can be read without jax."""
+
+    request: Request
+    environment: Environment
+    bytecode_bytes: int
+    refusal: str | None
+    """Why it cannot be compiled; a name in :data:`jaxcache.cache.recipe.model.REFUSALS`."""
+    options: XlaCompileOptions | None
+    """None where they cannot be read."""
+
+    @property
+    def key(self) -> str:
+        """The key, or the module's name where there is none."""
+        return self.request.name
+
+    @property
+    def module(self) -> str:
+        """The module's name."""
+        return self.request.module
+
+    @property
+    def hash(self) -> str:
+        """The hexadecimal part of the key; empty where there is none."""
+        return self.request.hash or ""
+
+
+def list_recipe(
+    file: RecipeFile, *, keys: Sequence[str] = (), sort: str = "key", limit: int | None = None
+) -> list[RecipeRow]:
+    """The requests of a recipe that fit the KEY arguments.
+
+    Args:
+        sort: ``key``, ``size`` or ``compile``, with ``:asc`` or ``:desc``.
+
+    Raises:
+        UsageError: no such sort.
+        JaxcacheError: ``no-match`` or ``ambiguous-key``.
+    """
+    name, is_descending = read_sort(sort, {"key": False, "size": True, "compile": True})
+    listed = select_by_keys([_listed(r, file) for r in file.recipe.requests], list(keys))
+    measures: dict[str, Callable[[RecipeRow], Any]] = {
+        "key": lambda x: x.key,
+        "size": lambda x: x.bytecode_bytes,
+        "compile": lambda x: x.request.compile_seconds or 0.0,
+    }
+    listed.sort(key=measures[name], reverse=is_descending)
+    return listed[:limit]
+
+
+def _listed(request: Request, file: RecipeFile) -> RecipeRow:
+    environment = file.recipe.environment_of(request)
+    try:
+        options = read_options(memoryview(file.blob(request.options)), None, Budget())
+    except (WireError, ValueError):
+        options = None
+    return RecipeRow(
+        request,
+        environment,
+        file.blob_bytes(request.bytecode),
+        refuse(request, environment, file.blob),
+        options and options.compile_options,
+    )

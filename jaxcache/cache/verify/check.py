@@ -9,7 +9,6 @@ from typing import Any, BinaryIO, NamedTuple
 from jaxcache.cache.entry_files import find
 from jaxcache.cache.inventory import EntryFile
 from jaxcache.cache.ledger.record import LedgerRecord
-from jaxcache.cache.parallel import ByteBudget, can_spread, spread
 from jaxcache.cache.scan import Scan
 from jaxcache.entry.codec import (
     HEAD_BYTES,
@@ -24,7 +23,7 @@ from jaxcache.entry.read import OpenPayload
 from jaxcache.model import Problem, ProblemKind
 from jaxcache.options import VerifyOptions
 from jaxcache.store.base import Store, StoreError, same_file
-from jaxcache.store.concurrency import REQUESTS_AT_ONCE
+from jaxcache.store.concurrency import REQUESTS_AT_ONCE, ByteBudget, can_spread, spread
 
 #: What all workers together may hold: compressed and decompressed entries.
 _MEMORY_BYTES = 2 << 30

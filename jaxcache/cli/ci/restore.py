@@ -30,7 +30,7 @@ def command(
 
     A source that is missing or damaged is a cache miss, not an error.
     """
-    from jaxcache.cli.ci.source import restore
+    from jaxcache.cli.ci.places import restore
     from jaxcache.cli.output import emit
     from jaxcache.render import ci as render
 

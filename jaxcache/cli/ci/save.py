@@ -28,7 +28,7 @@ def command(
     output: Output,
 ) -> int:
     """Save the entries that the job used, if it compiled anything new."""
-    from jaxcache.cli.ci.target import carry_out, check, plan
+    from jaxcache.cli.ci.places import carry_out, check, plan
     from jaxcache.cli.output import emit
     from jaxcache.render import ci as render
 

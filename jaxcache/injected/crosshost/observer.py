@@ -5,6 +5,7 @@ failure here is told to the parent and never reaches the program, but for a targ
 can be made for: then the process ends.
 """
 
+import contextlib
 import fcntl
 import itertools
 import json
@@ -180,7 +181,8 @@ class CrossObserver:
         path = os.path.join(self._spool, f"{os.getpid()}-{threading.get_ident()}-{key[-64:]}")
         with open(os.path.join(self._spool, f"{key[-64:]}.made"), "ab+") as claim:
             # Another process of a pod may want the same: one makes it, the others wait for that.
-            fcntl.flock(claim, fcntl.LOCK_EX)
+            with contextlib.suppress(OSError):  # a file system without flock: several make it
+                fcntl.flock(claim, fcntl.LOCK_EX)
             claim.seek(0)
             if claim.read():
                 return {**facts, "outcome": "hit", "reason": "in-cache"}

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from jaxcache.cache.doctor.collect import collect_host_facts
 from jaxcache.cache.doctor.inputs import Finding, HostFacts, Setting
+from jaxcache.cache.doctor.run_checks import collect_host_facts
 from jaxcache.cache.scan import Progress, ScanAids
 from jaxcache.errors import NoCacheError
 from jaxcache.layouts.torch.names import AOT_DIR, FX_DIR, own_directory

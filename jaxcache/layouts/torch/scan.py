@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from jaxcache.cache.index import FactIndex
-from jaxcache.cache.parallel import spread
 from jaxcache.cache.scan import NO_AIDS, ScanAids
 from jaxcache.cache.untrusted_json import build
 from jaxcache.core.use import FileDates, LastUses
@@ -18,6 +17,7 @@ from jaxcache.layouts.torch.inventory import TorchInventory, take_inventory
 from jaxcache.layouts.torch.names import GraphFile
 from jaxcache.model import Entry, FileInfo, Platform, Problem
 from jaxcache.store.base import MissingError, Store
+from jaxcache.store.concurrency import spread
 
 #: Fewer graphs than this are read before other processes have started.
 PARALLEL_ABOVE = 300

@@ -5,9 +5,17 @@ to. Where a limit is exceeded, files that torch never comes to because another u
 serves are removed before any of them, and so is code that no graph needs. Torch may still use such
 code: what it compiles without its caches leaves no graph. Compiler probes stay: they
 are small, and cost 9 s to compile again.
+
+Torch's own locks are ``locks/<key>.lock``, held with ``flock`` while a kernel is compiled. Source:
+``torch/utils/_filelock.py`` (the ``filelock`` package, ``flock`` on Unix) and
+``torch/_inductor/codecache.py``: ``CppCodeCache`` of 2.13. Graphs and generated ``.py`` are
+written by rename without a lock, and need none to be removed.
 """
 
+import contextlib
+import errno
 import math
+import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from jaxcache.cache.inventory import counted_bytes
@@ -16,16 +24,50 @@ from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.prune.removable import RemovableItem, RemovableSet, other_item, protect_young
 from jaxcache.cache.prune.removal import Hold, Removal, RemovalKind
 from jaxcache.core.eviction import Candidate, estimate_hits
+from jaxcache.core.lock import open_lock, try_flock
 from jaxcache.errors import UsageError
 from jaxcache.layouts.torch.graph import GraphFacts
 from jaxcache.layouts.torch.inventory import Dependencies, dependencies_of, resolve_dependencies
-from jaxcache.layouts.torch.locks import hold_lock
-from jaxcache.layouts.torch.names import GraphFile, TorchKind, parse_path
+from jaxcache.layouts.torch.names import GraphFile, TorchKind, lock_path, parse_path
 from jaxcache.layouts.torch.scan import GraphEntry, TorchScan
 from jaxcache.model import FileInfo
 from jaxcache.options import PruneOptions
-from jaxcache.store.base import Store
+from jaxcache.store.base import Store, StoreError
+from jaxcache.store.local import LocalStore
 from jaxcache.units import NS_PER_SECOND
+
+_LOCKED = frozenset({TorchKind.KERNEL_SOURCE, TorchKind.KERNEL, TorchKind.PROBE})
+
+
+@contextlib.contextmanager
+def hold_lock(store: Store, name: str) -> Iterator[bool]:
+    """Hold the lock that goes with a file, without waiting; False where somebody else has it.
+
+    The lock's file stays where it is: another process may be waiting on it. Where no process can
+    hold one, in a store that is no directory, there is none to take; nor where there is no room to
+    make one, on the full disk that a removal is to relieve.
+
+    Raises:
+        StoreError: the lock's file cannot be opened.
+    """
+    path = parse_path(name)
+    if not isinstance(store, LocalStore) or path.kind not in _LOCKED or path.key is None:
+        yield True
+        return
+    directory, _, lock = lock_path(path.key).rpartition("/")
+    try:
+        with store.directory(directory, make=True) as opened:
+            fd, _ = open_lock(opened, lock)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            yield True
+            return
+        raise StoreError(name, (error.strerror or str(error)).lower(), code="io-error") from error
+    try:
+        yield try_flock(fd)
+    finally:
+        os.close(fd)
+
 
 #: Torch's way from a graph to its code. Whatever interrupts a removal or a repair in this order,
 #: torch never finds something whose parts are gone.

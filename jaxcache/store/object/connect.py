@@ -16,7 +16,7 @@ from jaxcache.core.remote import (
     split_url,
 )
 from jaxcache.errors import NoCacheError, UsageError
-from jaxcache.store.object.failures import CREDENTIAL_HINTS, find_meaning, first_line
+from jaxcache.store.object.retry import CREDENTIAL_HINTS, find_meaning, first_line
 from jaxcache.store.object.store import ObjectStore
 from jaxcache.units import format_install
 

@@ -21,11 +21,9 @@ from jaxcache.store.base import (
     same_file,
 )
 from jaxcache.store.concurrency import map_ordered
-from jaxcache.store.object.failures import OutOfRangeError
-from jaxcache.store.object.listing import ListPager
-from jaxcache.store.object.metadata import attributes_of, digest_in, file_info, info_of
+from jaxcache.store.object.listing import ListPager, attributes_of, digest_in, file_info, info_of
 from jaxcache.store.object.request_stats import TRAFFIC, Verb
-from jaxcache.store.object.retry import Requests
+from jaxcache.store.object.retry import OutOfRangeError, Requests
 
 _Result = TypeVar("_Result")
 #: The most that S3 takes in one request (5 GiB, "Amazon S3 quotas"), and far more than the 2 GiB
@@ -344,7 +342,7 @@ def _check_size(name: str, meta: Any, limit: int) -> None:
 
 
 def _check_whole(seen_bytes: int, meta: Any) -> None:
-    if seen_bytes != meta["size"]:  # worded as failures.py knows a broken connection
+    if seen_bytes != meta["size"]:  # worded as retry.py knows a broken connection
         raise OSError(f"unexpected end: {seen_bytes} of {meta['size']} bytes")
 
 

@@ -11,9 +11,8 @@ from jaxcache.errors import NoJaxError
 from jaxcache.model import Problem, ProblemKind
 from jaxcache.options import VerifyOptions
 from jaxcache.store.base import Store, StoreError
-from jaxcache.warm.child.child import Child, DiedError
+from jaxcache.warm.child.child import NO_JAX_HINT, Child, DiedError
 from jaxcache.warm.child.interpreter import find_python
-from jaxcache.warm.child.process import NO_JAX_HINT
 
 _START_SECONDS = 300.0
 #: Loading takes milliseconds; a child that takes this long hangs.

@@ -5,24 +5,31 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 
 from jaxcache.cache.bundle.compat import Host
-from jaxcache.cache.doctor.inputs import Interpreter, Setting
-from jaxcache.cache.doctor.settings import (
+from jaxcache.cache.doctor.inputs import (
     DEFAULTS,
+    Interpreter,
+    Setting,
     settings_of_environment,
     settings_of_jax,
     settings_of_live,
 )
 from jaxcache.cache.leftovers import scratch_directory
-from jaxcache.cache.move.bundle_target import write_stream
+from jaxcache.cache.move.bundle_file import write_stream
 from jaxcache.cache.move.export_plan import plan_export
 from jaxcache.cache.untrusted_json import build
 from jaxcache.entry.options import read_options
 from jaxcache.entry.wire import Budget, WireError
 from jaxcache.errors import JaxcacheError, NoJaxError
 from jaxcache.store.local import LocalStore
-from jaxcache.warm.child.child import Child, DiedError, query_once, take_answers
+from jaxcache.warm.child.child import (
+    LIFTED,
+    NO_JAX_HINT,
+    Child,
+    DiedError,
+    query_once,
+    take_answers,
+)
 from jaxcache.warm.child.interpreter import choose_python, find_python
-from jaxcache.warm.child.process import LIFTED, NO_JAX_HINT
 
 _SETTINGS_SECONDS = 120
 _PROBE_SECONDS = 300

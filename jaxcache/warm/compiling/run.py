@@ -14,9 +14,15 @@ from jaxcache.store import make_store
 from jaxcache.store.location import absolute_location
 from jaxcache.units import available_cores
 from jaxcache.warm.child.interpreter import find_python
-from jaxcache.warm.compiling.plan import CompilePlan, Job, parse_shard, plan_compile
+from jaxcache.warm.compiling.plan import (
+    CompilePlan,
+    CompileReport,
+    CompileResult,
+    Job,
+    parse_shard,
+    plan_compile,
+)
 from jaxcache.warm.compiling.pool import CompileWatcher, Pool
-from jaxcache.warm.compiling.report import CompileReport, CompileResult
 from jaxcache.warm.compiling.session import Session, key_notes, refused, version_notes
 from jaxcache.warm.compiling.worker import Processes
 from jaxcache.warm.crosshost.cross_target import CrossTarget, read_cross
@@ -67,7 +73,7 @@ def _compile(
         if options.dask is None:
             done, refusals, interrupted = _compile_here(plan, session, watcher)
         else:
-            from jaxcache.warm.compiling.cluster import compile_on_cluster
+            from jaxcache.warm.compiling.pool import compile_on_cluster
 
             done, refusals, interrupted = compile_on_cluster(options.dask, plan, session, watcher)
     finally:

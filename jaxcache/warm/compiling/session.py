@@ -9,13 +9,11 @@ from typing import Any
 
 from jaxcache.cache.allow_lists import kept_flags
 from jaxcache.cache.recipe.format import RecipeFile
-from jaxcache.cache.recipe.model import Environment, Request
-from jaxcache.cache.recipe.refusals import REFUSALS
+from jaxcache.cache.recipe.model import REFUSALS, Environment, Request
 from jaxcache.entry.releases import CACHE_PATH
 from jaxcache.options.run import CompileOptions
 from jaxcache.units import format_count
-from jaxcache.warm.compiling.plan import Job
-from jaxcache.warm.compiling.report import CompileOutcome, CompileResult
+from jaxcache.warm.compiling.plan import CompileOutcome, CompileResult, Job
 from jaxcache.warm.compiling.worker import Answer, HostJax, JobFailure, Worker
 from jaxcache.warm.crosshost.cross_target import CrossTarget, frame_payload
 from jaxcache.warm.delivery import Delivery

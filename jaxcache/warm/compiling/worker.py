@@ -16,8 +16,7 @@ from jaxcache.cache.allow_lists import kept_flags, refused_options
 from jaxcache.cache.recipe.model import Environment, Request
 from jaxcache.cache.untrusted_json import build
 from jaxcache.errors import JaxcacheError, NoJaxError
-from jaxcache.warm.child.child import Child, DiedError
-from jaxcache.warm.child.process import LIFTED, NO_JAX_HINT, free_port
+from jaxcache.warm.child.child import LIFTED, NO_JAX_HINT, Child, DiedError, free_port
 from jaxcache.warm.compiling.plan import Job
 from jaxcache.warm.crosshost.cross_target import WITHOUT_HARDWARE
 

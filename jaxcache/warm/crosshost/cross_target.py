@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 from jaxcache.cache.allow_lists import kept_flags
 from jaxcache.cache.leftovers import scratch_directory
-from jaxcache.core.frame import HEADER_BYTES
-from jaxcache.core.names import CACHE_SUFFIX
+from jaxcache.core.names import CACHE_SUFFIX, HEADER_BYTES
 from jaxcache.entry.frame import compress_content
 from jaxcache.errors import JaxcacheError
 from jaxcache.model import Codec

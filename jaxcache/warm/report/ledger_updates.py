@@ -16,8 +16,7 @@ from jaxcache.cache.ledger.record import COMPILE, HIT, MISS, SKETCH, TOO_QUICK, 
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.uses import is_miss
 from jaxcache.cache.ledger.write import append
-from jaxcache.core.live_directory import live_directory, spool_name
-from jaxcache.core.names import CACHE_SUFFIX, OWN_DIR, is_key
+from jaxcache.core.names import CACHE_SUFFIX, OWN_DIR, is_key, live_directory, spool_name
 from jaxcache.entry.codec import CodecError
 from jaxcache.errors import JaxcacheError
 from jaxcache.store import open_store

@@ -126,7 +126,7 @@ class Process:
     cache_dir: str | None
     settings: Mapping[str, Any]
     counters: Mapping[str, float]
-    """JAX's own counts, from its monitoring events."""
+    """JAX's own counts, from its monitoring events, and what the live layer loaded ahead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +201,11 @@ class Report:
     def phases(self) -> Phases:
         """The parts of ``wall_seconds``."""
         return divide_into_phases(self.phase_seconds, self.wall_seconds)
+
+    @property
+    def hidden_seconds(self) -> float:
+        """The time of loads for which no program waited: the live layer had loaded ahead."""
+        return math.fsum(p.counters.get("preload_hidden_seconds", 0.0) for p in self.processes)
 
     def count(self, outcome: RunOutcome) -> int:
         """Compile requests that ended so."""

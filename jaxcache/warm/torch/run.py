@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxcache.errors import JaxcacheError, NoJaxError, UsageError
-from jaxcache.layouts.torch.digests import record_new_code
+from jaxcache.layouts.torch.check import record_new_code
 from jaxcache.layouts.torch.names import TorchTier, directory_of
 from jaxcache.options.run import RunOptions, WarmOptions
 from jaxcache.store import open_store

@@ -1,0 +1,211 @@
+"""The facts that a bug report needs, without paths, names, keys or texts that somebody chose."""
+
+import platform
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, requires, version
+
+from jaxcache import __version__
+from jaxcache.cache.doctor.inputs import CacheFacts, Finding, Interpreter, Setting, SettingValue
+from jaxcache.cache.doctor.run_checks import Diagnosis
+from jaxcache.cache.ledger.record import LedgerRecord
+
+#: The beginning of a version or of a kernel's release that holds numbers alone.
+_VERSION = re.compile(r"\d+(\.\d+)*((a|b|rc|\.post|\.dev)\d+)*")
+_AMOUNT = re.compile(r"-?\d+(\.\d+)?\s?([kKMGT]?i?B|[smhdw])?")
+_PACKAGE = re.compile(r"[\w-]+")
+#: Texts of settings that name a choice of JAX or of the live layer.
+_CHOICES = frozenset({"all", "none", "xla_gpu_per_fusion_autotune_cache_dir", "cost", "lru"})
+_CHOICES_OF_LIVE = frozenset({"tiers", "always", "never", "true", "false", "totals", "otel"})
+_VARIABLE = re.compile(r"JAXCACHE_[A-Z_]+|environment|default|script")
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """The versions of jaxcache and of what it runs on."""
+
+    jaxcache: str
+    python: str
+    system: str
+    """With the numbers of its release: ``Linux 6.1.0``."""
+    machine: str
+    packages: Mapping[str, str | None]
+    """Of what jaxcache can use, by name; None where it is not installed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedPython:
+    """The Python that runs JAX."""
+
+    python_version: str
+    jax_version: str
+    jaxlib_version: str
+    key_codec: str
+    written_codec: str
+    has_filelock: bool
+    has_epath: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedCache:
+    """The state of the cache."""
+
+    kind: str
+    """``directory`` or ``bucket``."""
+    exists: bool
+    writable: bool
+    filesystem: str | None
+    entries: int
+    problems: Mapping[str, int]
+    """A count for each kind of problem."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedFinding:
+    """A finding of ``doctor``."""
+
+    trap: str
+    severity: str
+    files: int
+    upstream: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRun:
+    """The process that used the cache last, as far as its entries are still present."""
+
+    last_used_ns: int
+    hits: int
+    written: int
+    compile_seconds: float
+    """Of the entries that it has written."""
+    jax_version: str | None
+    jaxlib_version: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class BugReport:
+    """Everything that ``bug-report`` prints."""
+
+    versions: Versions
+    interpreter: ReportedPython | None = None
+    settings: tuple[Setting, ...] = ()
+    cache: ReportedCache | None = None
+    findings: tuple[ReportedFinding, ...] = ()
+    last_run: RecordedRun | None = None
+    error: str | None = None
+    """The code of the error that kept ``doctor`` from looking."""
+    cache_dir: None = None
+
+
+def read_versions() -> Versions:
+    """Look up the versions of jaxcache, of its Python and of its dependencies."""
+    try:
+        required = requires("jaxcache") or ()
+    except PackageNotFoundError:
+        required = ()
+    matches = filter(None, map(_PACKAGE.match, required))
+    names = sorted({match[0] for match in matches})
+    return Versions(
+        __version__,
+        platform.python_version(),
+        f"{platform.system()} {_plain_version(platform.release()) or ''}".strip(),
+        platform.machine(),
+        {name: _version_of(name) for name in names},
+    )
+
+
+def _version_of(package: str) -> str | None:
+    try:
+        return _plain_version(version(package))
+    except PackageNotFoundError:
+        return None
+
+
+def make_bug_report(diagnosis: Diagnosis | None, error: str | None) -> BugReport:
+    """Take from a diagnosis what may be published.
+
+    Args:
+        diagnosis: None where the cache could not be examined.
+        error: the code of the error that prevented it.
+    """
+    report = BugReport(read_versions(), error=error)
+    if diagnosis is None:
+        return report
+    facts = diagnosis.facts
+    return replace(
+        report,
+        interpreter=_report_python(facts.interpreter) if facts.interpreter else None,
+        settings=tuple(map(_redact_setting, facts.settings)),
+        cache=_report_cache(facts.cache, facts.host.filesystem),
+        findings=tuple(map(_report_finding, diagnosis.findings)),
+        last_run=_find_last_run(facts.cache.records.values()),
+    )
+
+
+def redact(value: SettingValue) -> SettingValue:
+    """Return a number or a choice as it is, and only the kind of any other text."""
+    if not isinstance(value, str) or value in _CHOICES | _CHOICES_OF_LIVE:
+        return value
+    if not value or _AMOUNT.fullmatch(value):
+        return value
+    if "://" in value:
+        return "<url>"
+    return "<path>" if "/" in value else "<text>"
+
+
+def _redact_setting(setting: Setting) -> Setting:
+    origin = setting.origin if _VARIABLE.fullmatch(setting.origin) else "file"
+    return Setting(setting.name, redact(setting.value), origin)
+
+
+def _plain_version(text: str | None) -> str | None:
+    match = _VERSION.match(text or "")
+    return match[0] if match else None
+
+
+def _report_python(interpreter: Interpreter) -> ReportedPython:
+    return ReportedPython(
+        _plain_version(interpreter.python_version) or "unknown",
+        _plain_version(interpreter.jax_version) or "unknown",
+        _plain_version(interpreter.jaxlib_version) or "unknown",
+        interpreter.key_codec,
+        interpreter.written_codec,
+        interpreter.has_filelock,
+        interpreter.has_epath,
+    )
+
+
+def _report_cache(cache: CacheFacts, filesystem: str | None) -> ReportedCache:
+    return ReportedCache(
+        "bucket" if cache.remote else "directory",
+        cache.exists,
+        cache.writable,
+        filesystem.partition(".")[0] if filesystem else None,  # fuse.NAME: a program's own name
+        len(cache.entries),
+        Counter(problem.kind for problem in cache.problems),
+    )
+
+
+def _report_finding(finding: Finding) -> ReportedFinding:
+    return ReportedFinding(finding.trap, finding.severity, len(finding.files), finding.upstream)
+
+
+def _find_last_run(records: Iterable[LedgerRecord]) -> RecordedRun | None:
+    recorded = [record for record in records if record.run is not None]
+    if not recorded:
+        return None
+    last = max(recorded, key=lambda record: record.last_used_ns)
+    mine = [record for record in recorded if record.run == last.run]
+    hits = [r for r in mine if (r.last_hit_ns or 0) > (r.compiled_ns or 0)]
+    written = [record for record in mine if record not in hits]
+    return RecordedRun(
+        last.last_used_ns,
+        len(hits),
+        len(written),
+        float(sum(record.compile_seconds or 0.0 for record in written)),
+        _plain_version(last.jax_version),
+        _plain_version(last.jaxlib_version),
+    )

@@ -1,0 +1,25 @@
+"""``jaxcache bug-report``."""
+
+from jaxcache.cli.opening import open_handle
+from jaxcache.cli.options import JsonOutput
+from jaxcache.errors import JaxcacheError
+from jaxcache.options import CacheDir
+from jaxcache.options.query import DoctorOptions, PythonChoice
+
+EXAMPLE = "jaxcache bug-report > report.md"
+EXIT_CODES = (0, 2)
+
+
+def command(*, place: CacheDir, chosen: PythonChoice, output: JsonOutput) -> None:
+    """Print what a bug report needs, as Markdown, without paths, names or keys."""
+    from jaxcache.cache.doctor.bug_report import make_bug_report
+    from jaxcache.cli.output import emit
+    from jaxcache.render.bug_report import bug_report_view
+
+    diagnosis = error_code = None
+    try:
+        cache = open_handle(place.cache_dir, "jax")
+        diagnosis = cache.diagnose(options=DoctorOptions(python=chosen.python))
+    except JaxcacheError as error:
+        error_code = error.code
+    emit(output.form, bug_report_view(make_bug_report(diagnosis, error_code)))

@@ -1,0 +1,174 @@
+"""``jaxcache bug-report`` and ``jaxcache --version --json``."""
+
+import getpass
+import json
+import os
+import platform
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import RunCli
+
+import jaxcache
+from jaxcache.cache.ledger.record import COMPILE, HIT, Event
+from jaxcache.cache.ledger.write import append
+from jaxcache.store import open_store
+
+SECRET = "aliceberg"
+KEY = f"jit_{SECRET}-{'ab' * 32}"
+
+
+@pytest.fixture
+def planted(corpus: Path, tmp_path: Path) -> dict[str, str]:
+    """Settings, files and records that all hold a secret."""
+    home = tmp_path / SECRET
+    cache = home / f"{SECRET} | `cache`\x1b[31m\n# heading"
+    shutil.copytree(corpus / "0.10.2-cpu-zstd", cache)
+    entry = next(cache.glob("jit_mlp-*-cache"))
+    shutil.copy(entry, cache / f"{KEY}-cache")
+    (cache / f"{SECRET}.txt").write_text("a stray file")
+    (cache / "jit_loss-0").write_text(f"damaged {SECRET}")
+    facts = {
+        "run": SECRET,
+        "jax_version": f"0.10.2+{SECRET}",
+        "jaxlib_version": SECRET,
+        "script": f"/home/{SECRET}/train.py",
+        "compile_seconds": 2.5,
+    }
+    hit = Event(KEY, HIT, 2_000 * 10**9, facts)
+    other = Event(entry.name.removesuffix("-cache"), COMPILE, 10**9, {"run": f"{SECRET}2"})
+    append(open_store(str(cache)), [other, Event(KEY, COMPILE, 10**9, facts), hit])
+    configuration = home / "jaxcache"
+    configuration.mkdir()
+    (configuration / "config.toml").write_text(
+        f'[live]\nenabled = true\ntiers = ["s3://{SECRET}:{SECRET}@{SECRET}.example.com/jax"]\n'
+        f'metrics = "/var/{SECRET}"\n'
+    )
+    return {
+        "HOME": str(home),
+        "USER": SECRET,
+        "XDG_CONFIG_HOME": str(home),
+        "JAX_COMPILATION_CACHE_DIR": str(cache),
+        "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": SECRET,
+        "JAX_COMPILATION_CACHE_MAX_SIZE": "123456",
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "XLA_FLAGS": f"--xla_dump_to=/tmp/{SECRET}",
+    }
+
+
+@pytest.mark.parametrize("form", [(), ("--json",), ("--jsonl",)])
+@pytest.mark.parametrize("python", ["/nonexistent", pytest.param("", marks=pytest.mark.jax)])
+def test_no_name_path_or_credential_is_printed(
+    run_cli: RunCli, planted: dict[str, str], form: tuple[str, ...], python: str
+) -> None:
+    options = ("--python", python) if python else ()
+    done = run_cli("bug-report", *options, *form, env=planted)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "1.0" in done.stdout
+    printed = done.stdout.lower()
+    hidden = [SECRET, "ab" * 6, str(planted["HOME"]), "heading", "\x1b", "\\u001b"]
+    host = platform.node().lower()
+    hidden += [host] if len(host) > 4 else []
+    assert [text for text in hidden if text in printed] == []
+    if (user := getpass.getuser()) != "root":
+        assert user not in printed
+
+
+def test_a_bucket_and_its_credentials_are_not_named(run_cli: RunCli, tmp_path: Path) -> None:
+    url = f"s3://{SECRET}:pass{SECRET}@{SECRET}/jax?sig={SECRET}"
+    env = {"AWS_ACCESS_KEY_ID": SECRET, "AWS_SECRET_ACCESS_KEY": SECRET}
+    env |= {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_ALLOW_HTTP": "true"}
+    for place in (
+        {"JAX_COMPILATION_CACHE_DIR": url},
+        {"JAX_COMPILATION_CACHE_DIR": f"{SECRET}://x"},
+    ):
+        done = run_cli("bug-report", "--json", "--python", "/nonexistent", env=env | place)
+        assert done.returncode == 0
+        assert SECRET not in done.stdout + done.stderr
+        assert json.loads(done.stdout)["error"]
+
+
+@pytest.fixture
+def report(run_cli: RunCli, planted: dict[str, str]) -> Any:
+    done = run_cli("bug-report", "--json", "--python", "/nonexistent", env=planted)
+    return json.loads(done.stdout)
+
+
+def test_a_setting_has_its_value_and_origin(report: Any) -> None:
+    settings = {s["name"]: (s["value"], s["origin"]) for s in report["settings"]}
+    assert settings["jax_compilation_cache_dir"] == ("<path>", "environment")
+    assert settings["jax_compilation_cache_max_size"] == (123456, "environment")
+    assert settings["jax_persistent_cache_enable_xla_caches"] == ("<text>", "environment")
+    assert settings["jax_enable_compilation_cache"] == (True, "default")
+
+
+def test_the_findings_are_those_of_doctor(
+    report: Any, run_cli: RunCli, planted: dict[str, str]
+) -> None:
+    done = run_cli("doctor", "--json", "--python", "/nonexistent", env=planted)
+    found = json.loads(done.stdout)
+    assert [f["trap"] for f in report["findings"]] == [f["trap"] for f in found["findings"]]
+    assert report["cache"]["entries"] == found["entries"] == 8
+    assert report["cache"]["kind"] == "directory"
+
+
+def test_the_last_run_is_that_of_the_ledger(report: Any) -> None:
+    assert report["last_run"] == {
+        "last_used_at": "1970-01-01T00:33:20.000000Z",
+        "hits": 1,
+        "written": 0,
+        "compile_seconds": 0.0,
+        "jax_version": "0.10.2",
+        "jaxlib_version": None,
+    }
+
+
+def test_the_report_is_markdown_of_a_few_tables(run_cli: RunCli, planted: dict[str, str]) -> None:
+    done = run_cli("bug-report", "--python", "/nonexistent", env=planted)
+    lines = done.stdout.splitlines()
+    headings = [line for line in lines if line.startswith("#")]
+    assert headings == [
+        "#### Versions",
+        "#### The Python that runs JAX",
+        "#### Settings that differ from their defaults",
+        "#### Cache",
+        "#### Findings of doctor",
+        "#### Last run that the ledger records",
+    ]
+    assert f"| jaxcache | {jaxcache.__version__} |" in lines
+    assert all(not line or line[0] in "#|" or line == "none" for line in lines)
+
+
+def test_a_cache_that_cannot_be_opened_is_reported_with_its_error(
+    run_cli: RunCli, tmp_path: Path
+) -> None:
+    (tmp_path / SECRET).write_text("not a directory")
+    done = run_cli("bug-report", "--json", "-C", tmp_path / SECRET, "--python", "/nonexistent")
+    document = json.loads(done.stdout)
+    assert (done.returncode, document["versions"]["jaxcache"]) == (0, jaxcache.__version__)
+    assert SECRET not in done.stdout + done.stderr
+
+
+def test_the_versions_are_one_document(run_cli: RunCli) -> None:
+    for words in (("--version", "--json"), ("--json", "--version")):
+        document = json.loads(run_cli(*words).stdout)
+        assert document["schema_version"] == 1
+        assert document["jaxcache"] == jaxcache.__version__
+        assert document["python"] == platform.python_version()
+        assert document["packages"]["rich"]
+
+
+def test_json_before_the_command_is_refused(run_cli: RunCli, tmp_path: Path) -> None:
+    done = run_cli("--json", "ls", "-C", tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--json belongs after the command" in done.stderr
+
+
+def test_no_environment_variable_of_this_process_is_printed(
+    run_cli: RunCli, planted: dict[str, str]
+) -> None:
+    done = run_cli("bug-report", "--json", "--python", "/nonexistent", env=planted)
+    long_values = {v for k, v in os.environ.items() if k.startswith(("AWS", "PW", "HOSTN"))}
+    assert [v for v in long_values if len(v) > 5 and v in done.stdout] == []

@@ -1,0 +1,68 @@
+"""Hold a printed document to its published schema, and to nothing beyond it."""
+
+import json
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jsonschema import Draft202012Validator, FormatChecker
+from jsonschema.exceptions import best_match
+
+SCHEMAS = Path(__file__).parents[1] / "docs" / "schemas"
+#: Longer documents hold more of the same, and take seconds.
+_MAX_CHARACTERS = 200_000
+
+
+def check_output(words: Sequence[str], stdout: str, stderr: str) -> None:
+    """Fail where what a command line printed under ``--json`` is not as its schema says."""
+    ours = list(words[: words.index("--")]) if "--" in words else list(words)
+    if "--json" not in ours:
+        return
+    if stderr.startswith('{"error":'):
+        check_document("error", json.loads(stderr.splitlines()[0]))
+    name = command_of(ours)
+    if name and stdout.startswith("{") and len(stdout) < _MAX_CHARACTERS:
+        check_document(name, json.loads(stdout))
+
+
+def command_of(words: Sequence[str]) -> str | None:
+    """Return the command of a command line whose options before it have no separate value."""
+    names = [word for word in words if not word.startswith("-")]
+    if "--version" in words:
+        return "version"
+    for length in (2, 1):
+        name = "-".join(names[:length])
+        if (SCHEMAS / f"{name}.json").is_file():
+            return name
+    return None
+
+
+def check_document(name: str, document: Any) -> None:
+    """Fail where a document has another field, or a field of another type, than its schema."""
+    error = best_match(_validator(name).iter_errors(document))
+    if error is not None:
+        at = "/".join(map(str, error.absolute_path))
+        raise AssertionError(
+            f"docs/schemas/{name}.json at {at or 'the top'}: {error.message[:2000]}"
+        )
+
+
+@cache
+def _validator(name: str) -> Draft202012Validator:
+    schema = json.loads((SCHEMAS / f"{name}.json").read_text("utf-8"))
+    return Draft202012Validator(_closed(schema), format_checker=FormatChecker())
+
+
+def _closed(schema: Any) -> Any:
+    """Return a schema that admits only the fields and values that it names."""
+    if isinstance(schema, list):
+        return [_closed(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    closed = {name: _closed(part) for name, part in schema.items()}
+    if "properties" in closed:
+        closed["additionalProperties"] = False
+    if "examples" in closed:
+        closed["enum"] = closed.pop("examples")
+    return closed

@@ -1,0 +1,142 @@
+"""What Linux alone has is refused: the same commands do the same work without it.
+
+``make test-other-systems`` runs whole files of tests so; ``docs/platforms.md`` says which.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import refuse_calls
+from conftest import clean_environment
+
+pytestmark = pytest.mark.skipif(
+    refuse_calls.why_not("linux") is not None, reason=str(refuse_calls.why_not("linux"))
+)
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def without_linux(tmp_path: Path) -> Run:
+    """Run ``jaxcache ARG…`` without /proc, renameat2, prctl, flock and extended attributes."""
+
+    def run(*args: str | Path, code: int = 0) -> Any:
+        command = [sys.executable, refuse_calls.__file__, "linux", sys.executable, "-m", "jaxcache"]
+        done = subprocess.run(
+            [*command, *map(str, args)],
+            env=clean_environment(tmp_path),
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if "cannot refuse calls" in done.stderr:
+            pytest.skip(done.stderr.splitlines()[-1])
+        assert done.returncode == code, done.stderr
+        assert "Traceback" not in done.stderr
+        return json.loads(done.stdout) if done.stdout.startswith("{") else done.stdout
+
+    return run
+
+
+@pytest.fixture
+def cache(corpus: Path, tmp_path: Path) -> Path:
+    copied = Path(shutil.copytree(corpus / "0.12.0.1-cpu-zstd-maxsize", tmp_path / "cache"))
+    for path in copied.iterdir():
+        os.utime(path, (1.7e9, 1.7e9))
+    return copied
+
+
+def test_the_calls_are_refused(tmp_path: Path) -> None:
+    """Else nothing below says anything."""
+    script = (
+        "import ctypes, fcntl, os\n"
+        "def refused(call):\n"
+        "    try:\n"
+        "        return call() == -1\n"
+        "    except OSError:\n"
+        "        return True\n"
+        "libc = ctypes.CDLL(None)\n"
+        "calls = [\n"
+        "    lambda: fcntl.flock(0, fcntl.LOCK_SH),\n"
+        "    lambda: os.listxattr('/'),\n"
+        "    lambda: libc.renameat2(-100, b'a', -100, b'b', 1),\n"
+        "    lambda: libc.prctl(37, 0, 0, 0, 0),\n"
+        "]\n"
+        "print([*map(refused, calls)], os.listdir('/proc'))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, refuse_calls.__file__, "linux", sys.executable, "-c", script],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "cannot refuse calls" in done.stderr:
+        pytest.skip(done.stderr.splitlines()[-1])
+    assert done.stdout == "[True, True, True, True] []\n", done.stderr
+
+
+def test_entries_are_sealed_pruned_and_moved_to_quarantine_and_back(
+    without_linux: Run, cache: Path
+) -> None:
+    entries = len(list(cache.glob("*-cache")))
+    entry = next(cache.glob("jit_mlp-*-cache"))
+    assert without_linux("seal", "-C", cache, "--json")["summary"]["sealed"] == entries
+    os.truncate(entry, 100)
+    os.utime(entry, (1.7e9, 1.7e9))
+    (problem,) = without_linux("verify", "-C", cache, "--fix", "--json")["problems"]
+    assert (problem["action"], entry.exists()) == ("quarantine", False)
+    without_linux("verify", "-C", cache, "--restore")
+    assert entry.stat().st_size == 100
+    removed = without_linux("prune", "-C", cache, "--max-entries", "2", "--yes", "--json")
+    assert len(removed["removed"]) == entries - 2
+    assert len(list(cache.glob("*-cache"))) == 2
+
+
+def test_a_bundle_and_a_directory_carry_entries(without_linux: Run, cache: Path) -> None:
+    entries = len(list(cache.glob("*-cache")))
+    there = cache.with_name("there")
+    assert without_linux("export", "x.jxb", "-C", cache, "--json")["entries"] == entries
+    without_linux("import", "x.jxb", "-C", there)
+    assert without_linux("diff", there, cache, "--json")["equal"]
+    pushed = without_linux("push", cache.with_name("shared"), "-C", cache, "--json")
+    assert len([f for f in pushed["carried"] if f["key"]]) >= entries
+
+
+@pytest.mark.parametrize("kind", ["torch"])
+def test_files_of_torch_are_removed(without_linux: Run, torch_cache: Path, kind: str) -> None:
+    before = without_linux("ls", "-C", torch_cache, "--json")["entries"]
+    without_linux("prune", "-C", torch_cache, "--max-size", "0", "--grace", "0s", "--yes")
+    after = without_linux("ls", "-C", torch_cache, "--json")["entries"]
+    assert (len(before) > 0, after) == (True, [])
+    kernels = [p for p in torch_cache.rglob("*") if p.suffix in (".cpp", ".so")]
+    assert kernels == []
+
+
+def test_doctor_and_bug_report_leave_out_what_they_cannot_see(
+    without_linux: Run, cache: Path
+) -> None:
+    python = ("--python", "/nonexistent")
+    found = without_linux("doctor", "-C", cache, *python, "--json")
+    assert "lock-held" not in {f["trap"] for f in found["findings"]}
+    report = without_linux("bug-report", "-C", cache, *python, "--json")
+    assert report["cache"]["filesystem"] is None
+
+
+@pytest.mark.jax
+def test_a_program_is_warmed_and_then_hits(
+    without_linux: Run, jax_python: str, tmp_path: Path
+) -> None:
+    (tmp_path / "job.py").write_text("import jax; jax.jit(lambda x: x * 2)(1.0)\n")
+    options = ("--python", jax_python, "-C", tmp_path / "new", "--json")
+    first = without_linux("warm", *options, "job.py")
+    assert first["summary"]["written"] == first["summary"]["compile_requests"] > 0
+    again = without_linux("warm", "--fail-on-miss", *options, "job.py")
+    assert again["summary"]["hits"] == first["summary"]["written"]

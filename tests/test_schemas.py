@@ -1,0 +1,107 @@
+"""The schemas of ``docs/schemas/``; every output that a test reads is held to them, too."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import REPOSITORY, RunCli
+from jsonschema import Draft202012Validator
+from schemas import SCHEMAS, check_document, command_of
+
+from jaxcache.cli.app import COMMANDS
+from tools.generate.commands import read_command
+
+NAMES = sorted(path.stem for path in SCHEMAS.iterdir())
+
+
+def test_every_command_with_json_has_a_schema() -> None:
+    commands = map(read_command, COMMANDS)
+    printing = {c.name for c in commands if any("--json" in o.names for o in c.options)}
+    files = {name.replace(" ", "-") for name in printing}
+    assert files | {"error", "version"} == set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_schema_is_one(name: str) -> None:
+    schema = json.loads((SCHEMAS / f"{name}.json").read_text("utf-8"))
+    Draft202012Validator.check_schema(schema)
+    assert schema["$id"].endswith(f"/docs/schemas/{name}.json")
+
+
+def _named(schema: Any) -> Iterator[str]:
+    if isinstance(schema, list):
+        for part in schema:
+            yield from _named(part)
+    if isinstance(schema, dict):
+        yield from schema.get("properties", {})
+        for part in schema.values():
+            yield from _named(part)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_field_of_a_schema_stands_on_the_page_on_json(name: str) -> None:
+    page = (REPOSITORY / "docs" / "json.md").read_text("utf-8")
+    words = set(re.findall(r"`([a-z_0-9]+)`", page))
+    schema = json.loads((SCHEMAS / f"{name}.json").read_text("utf-8"))
+    assert set(_named(schema)) - words == set()
+
+
+@pytest.fixture
+def listing(run_cli: RunCli, corpus: Path) -> Any:
+    return json.loads(run_cli("ls", "--json", "-C", corpus / "0.10.2-cpu-zstd").stdout)
+
+
+def _drop(entry: dict[str, Any]) -> None:
+    del entry["target"]
+
+
+def _add(entry: dict[str, Any]) -> None:
+    entry["colour"] = "red"
+
+
+def _retype(entry: dict[str, Any]) -> None:
+    entry["size_bytes"] = "12 kB"
+
+
+def _empty(entry: dict[str, Any]) -> None:
+    entry["module"] = None
+
+
+def _undate(entry: dict[str, Any]) -> None:
+    entry["created_at"] = 1
+
+
+def _invent(entry: dict[str, Any]) -> None:
+    entry["codec"] = "gzip"
+
+
+@pytest.mark.parametrize("change", [_drop, _add, _retype, _empty, _undate, _invent])
+def test_a_change_of_a_field_is_noticed(listing: Any, change: Any) -> None:
+    check_document("ls", listing)
+    change(listing["entries"][0])
+    with pytest.raises(AssertionError, match=r"docs/schemas/ls\.json"):
+        check_document("ls", listing)
+
+
+def test_a_published_schema_admits_new_fields_and_values(listing: Any) -> None:
+    schema = json.loads((SCHEMAS / "ls.json").read_text("utf-8"))
+    _add(listing["entries"][0])
+    _invent(listing["entries"][0])
+    Draft202012Validator(schema).validate(listing)
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (("ls", "-C", "x", "--json"), "ls"),
+        (("ci", "key", "--json"), "ci-key"),
+        (("-C", "x", "ls", "--json"), None),
+        (("--version", "--json"), "version"),
+        (("completion", "bash"), None),
+    ],
+)
+def test_a_command_line_leads_to_its_schema(words: tuple[str, ...], name: str | None) -> None:
+    assert command_of(words) == name

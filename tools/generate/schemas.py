@@ -1,0 +1,210 @@
+"""JSON Schemas of the documents of ``--json``, from the classes that the documents are made of.
+
+``documents.py`` names the type of each document. A schema admits fields and values that it does not
+name, because later releases add some (docs/promise.md).
+"""
+
+import functools
+import importlib
+import json
+import pkgutil
+import types
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NotRequired,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
+
+import jaxcache
+from jaxcache.cli.metering import REMOTE_COMMANDS
+from jaxcache.render.document import SCHEMA_VERSION, SHAPES
+from tools.generate.documents import DOCUMENTS, ERROR, Metered, Time
+
+Schema = dict[str, Any]
+BASE = "https://raw.githubusercontent.com/jaxcache/jaxcache/main/docs/schemas/"
+#: What runs in the user's Python, and needs a jax.
+_FOREIGN = (
+    "jaxcache.injected",
+    "jaxcache.inprocess",
+    "jaxcache.live",
+    "jaxcache.warm.compiling.cl",
+)
+_PLAIN: dict[Any, Schema] = {
+    bool: {"type": "boolean"},
+    int: {"type": "integer"},
+    float: {"type": "number"},
+    str: {"type": "string"},
+    type(None): {"type": "null"},
+    Time: {"type": "string", "format": "date-time"},
+    Any: {},
+    object: {},
+}
+
+
+def schemas() -> dict[str, str]:
+    """Return the text of each schema by the name of its file."""
+    texts = {}
+    for name, kind in {**DOCUMENTS, "error": ERROR}.items():
+        file = f"{name.replace(' ', '-')}.json"
+        schema = _Maker().document(name, kind)
+        texts[file] = json.dumps(schema, indent=1, sort_keys=True) + "\n"
+    return texts
+
+
+class _Maker:
+    """Makes one schema, and collects the definitions that it refers to."""
+
+    def __init__(self) -> None:
+        self.definitions: dict[str, Schema] = {}
+
+    def document(self, name: str, kind: Any) -> Schema:
+        metered = [Metered] if name in REMOTE_COMMANDS else []
+        variants = [self.object_of(k, *metered) for k in _members(kind)]
+        for variant in variants:
+            if name != "error":
+                variant["properties"]["schema_version"] = {"const": SCHEMA_VERSION}
+                variant["required"] = sorted({*variant["required"], "schema_version", "cache_dir"})
+                variant["properties"].setdefault("cache_dir", {"type": ["string", "null"]})
+        body = variants[0] if len(variants) == 1 else {"anyOf": variants}
+        return {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "$id": f"{BASE}{name.replace(' ', '-')}.json",
+            "title": f"jaxcache {name} --json" if name != "error" else "an error under --json",
+            "$defs": self.definitions,
+            **body,
+        }
+
+    def schema(self, kind: Any) -> Schema:
+        """Return the schema of a type."""
+        if kind in _PLAIN:
+            return dict(_PLAIN[kind])
+        origin, arguments = get_origin(kind), get_args(kind)
+        if origin is Annotated:
+            return (
+                self.object_of(kind) if is_typeddict(arguments[-1]) else self.schema(arguments[0])
+            )
+        if origin is NotRequired:
+            return self.schema(arguments[0])
+        if origin is Literal:
+            return {"type": "string", "examples": list(arguments)}
+        if origin in (Union, types.UnionType):
+            return _any_of([self.schema(member) for member in arguments])
+        if isinstance(kind, type) and issubclass(kind, Enum):
+            return {"type": "string", "examples": [member.value for member in kind]}
+        if origin is tuple and arguments[1:] != (...,):
+            return {"type": "array", "prefixItems": [self.schema(a) for a in arguments]}
+        if isinstance(origin, type) and issubclass(origin, Mapping):
+            return {"type": "object", "additionalProperties": self.schema(arguments[1])}
+        if isinstance(origin, type) and issubclass(origin, Collection | Iterable):
+            return {"type": "array", "items": self.schema(arguments[0])}
+        return self._reference(kind)
+
+    def _reference(self, kind: Any) -> Schema:
+        name = kind.__name__
+        if name not in self.definitions:
+            self.definitions[name] = {}  # a type may hold itself
+            self.definitions[name] = self.object_of(kind)
+        return {"$ref": f"#/$defs/{name}"}
+
+    def object_of(self, *kinds: Any) -> Schema:
+        """Return the schema of an object with the fields of several classes."""
+        parts = [part for kind in kinds for part in _parts(kind)]
+        properties: dict[str, Schema] = {}
+        optional: set[str] = set()
+        for part in parts:
+            if is_typeddict(part):
+                hints = get_type_hints(part, include_extras=True)
+                properties |= {name: self.schema(hint) for name, hint in hints.items()}
+                optional |= part.__optional_keys__
+            else:
+                properties |= self._fields(part)
+        required = sorted(properties.keys() - optional)
+        return {"type": "object", "properties": properties, "required": required}
+
+    def _fields(self, kind: type) -> dict[str, Schema]:
+        """Return the fields of a class as ``render/document.py`` writes them."""
+        words = SHAPES.get(kind.__name__, "-").split()
+        if words[0].startswith("-"):
+            out = {word[1:] for word in words}
+            every = getattr(kind, "_fields", None) or [f.name for f in fields(kind)]  # type: ignore[arg-type]
+            names = [name for name in every if name not in out]
+            words = [f"{n[:-3]}_at" if n.endswith("_ns") else n for n in names]
+        properties: dict[str, Schema] = {}
+        for word in words:
+            name, _, path = word.partition("=")
+            path = path or name.removeprefix("*")
+            if name.startswith("*"):
+                properties |= self._fields(_attribute(kind, path))
+            elif name.endswith("_at"):
+                path = path if path.endswith("_ns") else f"{path[:-3]}_ns"
+                properties[name] = self._retype(_attribute(kind, path), Time)
+            elif name.endswith("_seconds"):
+                properties[name] = self._retype(_attribute(kind, path), float)
+            else:
+                properties[name] = self.schema(_attribute(kind, path))
+        return properties
+
+    def _retype(self, kind: Any, shown: Any) -> Schema:
+        """Return the schema of a number as it is shown, null where it may be missing."""
+        return self.schema(shown | None if type(None) in _members(kind) else shown)
+
+
+def _parts(kind: Any) -> tuple[Any, ...]:
+    return get_args(kind) if get_origin(kind) is Annotated else (kind,)
+
+
+def _members(kind: Any) -> tuple[Any, ...]:
+    return get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+
+
+def _any_of(schemas: list[Schema]) -> Schema:
+    """Join schemas: plain types as a list, anything else by ``anyOf``."""
+    if all(schema.keys() == {"type"} and isinstance(schema["type"], str) for schema in schemas):
+        return {"type": sorted(schema["type"] for schema in schemas)}
+    return {"anyOf": schemas} if len(schemas) > 1 else schemas[0]
+
+
+def _attribute(kind: Any, path: str) -> Any:
+    """Return the type of an attribute by its path; optional where a part of the path is."""
+    first, _, later = path.partition(".")
+    hint = _hints(kind).get(first)
+    if hint is None:
+        accessor = getattr(kind, first)
+        function = getattr(accessor, "fget", None) or accessor.func
+        hint = _typed(function)["return"]
+    if not later:
+        return hint
+    members = _members(hint)
+    inner = _attribute(next(m for m in members if m is not type(None)), later)
+    return inner | None if type(None) in members else inner
+
+
+def _hints(kind: Any) -> dict[str, Any]:
+    assert is_dataclass(kind) or hasattr(kind, "_fields"), kind
+    return _typed(kind)
+
+
+def _typed(subject: Any) -> dict[str, Any]:
+    try:
+        return get_type_hints(subject, include_extras=True)
+    except NameError:  # an import for types alone
+        return get_type_hints(subject, localns=_namespace(), include_extras=True)
+
+
+@functools.cache
+def _namespace() -> dict[str, Any]:
+    """Return every class of the package by name: no public name is used twice."""
+    names: dict[str, Any] = {}
+    for found in pkgutil.walk_packages(jaxcache.__path__, "jaxcache."):
+        if not found.name.startswith(_FOREIGN):
+            names |= vars(importlib.import_module(found.name))
+    return names
