@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -228,6 +229,7 @@ def test_what_nobody_asks_for_is_dropped(run_ahead: RunLive) -> None:
 
 #: A child forked while everything is ready, and while a thread of the parent holds the lock.
 FORKED = """
+import shutil
 import signal
 with layer.preload._lock:
     child = os.fork()
@@ -343,3 +345,57 @@ def test_an_entry_that_only_a_tier_has_is_fetched_and_loaded_ahead(
     ran = run_ahead(wait=number, **tier)
     assert (ran["preload_used"], ran["hits_tier"], ran["misses"]) == (number, number, 0)
     assert ran.result == first.result
+
+
+#: A custom call by XLA's foreign function interface.
+TWICE = """
+#include "xla/ffi/api/ffi.h"
+namespace ffi = xla::ffi;
+static ffi::Error twice(ffi::Buffer<ffi::F32> x, ffi::ResultBuffer<ffi::F32> y) {
+  for (size_t i = 0; i < x.element_count(); ++i) y->typed_data()[i] = 2 * x.typed_data()[i];
+  return ffi::Error::Success();
+}
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    Twice, twice, ffi::Ffi::Bind().Arg<ffi::Buffer<ffi::F32>>().Ret<ffi::Buffer<ffi::F32>>());
+"""
+REGISTER = """
+import ctypes, os, jax
+library = ctypes.cdll.LoadLibrary(os.environ["LIBRARY"])
+jax.ffi.register_ffi_target("jaxcache_twice", jax.ffi.pycapsule(library.Twice), platform="cpu")
+"""
+CUSTOM = """
+import numpy as np
+@jax.jit
+def doubled(x):
+    return jax.ffi.ffi_call("jaxcache_twice", jax.ShapeDtypeStruct((3,), np.float32))(x) + 1
+@jax.jit
+def factor(x):
+    return jax.numpy.linalg.cholesky(x)  # by LAPACK, a custom call of JAX's own
+values = (np.arange(3, dtype=np.float32), np.eye(3, dtype=np.float32) * 4)
+result = [f(jax.device_put(x)).tolist() for f, x in zip((doubled, factor), values)]
+"""
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["registered before", "registered after"])
+def test_custom_calls_give_the_same_results(
+    run_ahead: RunLive, jax_python: str, tmp_path: Path, is_late: bool
+) -> None:
+    if shutil.which("g++") is None:
+        pytest.skip("no C++ compiler")
+    look = [jax_python, "-c", "import jax; print(jax.ffi.include_dir())"]
+    headers = subprocess.check_output(look, text=True).strip()
+    (tmp_path / "twice.cc").write_text(TWICE)
+    library = tmp_path / "twice.so"
+    compiler = ["g++", "-shared", "-fPIC", "-std=c++17", "-I", headers, tmp_path / "twice.cc"]
+    subprocess.run([*compiler, "-o", library], check=True)
+    first = run_ahead(CUSTOM, before=REGISTER, LIBRARY=str(library))
+    number = len(entries(tmp_path / "cache"))
+    assert entries(tmp_path / "cache", "doubled")
+    assert first.result[0] == [1.0, 3.0, 5.0]
+    if is_late:  # XLA cannot load that module before; JAX loads it on request
+        ran = run_ahead(REGISTER + CUSTOM, wait=number - 1, LIBRARY=str(library))
+        assert ran["preloaded"] >= number - 1
+    else:
+        ran = run_ahead(CUSTOM, before=REGISTER, wait=number, LIBRARY=str(library))
+        assert ran["preload_used"] == number
+    assert (ran["hits_local"], ran["misses"], ran.result) == (number, 0, first.result)
