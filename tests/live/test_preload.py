@@ -1,8 +1,10 @@
 """Executables that are loaded before JAX asks for them, inside a real JAX."""
 
+import contextlib
 import hashlib
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 from conftest import RunCli
 
+from jaxcache.live.frame import DamagedEntryError, decode
 from jaxcache.render.stats import live_line
 from live.conftest import PROGRAM, Ran, RunLive, entries
 
@@ -399,3 +402,75 @@ def test_custom_calls_give_the_same_results(
         ran = run_ahead(CUSTOM, before=REGISTER, wait=number, LIBRARY=str(library))
         assert ran["preload_used"] == number
     assert (ran["hits_local"], ran["misses"], ran.result) == (number, 0, first.result)
+
+
+#: So many modules, each with an entry of its own.
+MANY = """
+import numpy as np
+x = jax.device_put(np.arange(4, dtype=np.float32))
+def make(number):
+    def function(x):
+        return jax.numpy.sin(x * (number + 1)) @ x
+    function.__name__ = f"many{number}"
+    return jax.jit(function)
+result = [make(number)(x).tolist() for number in range(int(os.environ["NUMBER"]))]
+"""
+_SWEEPS = pytest.mark.slow
+
+
+@pytest.mark.parametrize("number", [12, pytest.param(120, marks=_SWEEPS)], ids=["sample", "sweep"])
+def test_no_damaged_entry_is_loaded_ahead(run_ahead: RunLive, tmp_path: Path, number: int) -> None:
+    first = run_ahead(MANY, NUMBER=str(number))
+    damaged = 0
+    choice = random.Random(5)
+    for trial, path in enumerate(entries(tmp_path / "cache")):
+        whole = path.read_bytes()
+        bad = bytearray(whole)
+        if trial % 4 == 3:
+            bad = bad[: choice.randrange(len(whole))]
+        else:
+            bit = choice.randrange(len(whole) * 8)
+            bad[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(bad)
+        with contextlib.suppress(DamagedEntryError):
+            damaged -= decode(bytes(bad)).content == decode(whole).content
+        damaged += 1
+    total = len(entries(tmp_path / "cache"))
+    assert damaged > 0.9 * total
+    ran = run_ahead(MANY, wait=total - damaged, NUMBER=str(number))
+    assert (ran["preloaded"], ran["rotten"], ran["replaced"]) == (total - damaged, damaged, damaged)
+    assert (ran.result, ran["troubles"]) == (first.result, 0)
+    assert run_ahead(MANY, wait=total, NUMBER=str(number))["preload_used"] == total
+
+
+#: Dies so many seconds after the third load ahead has begun.
+MORTAL = """
+import jax, os, signal, threading
+from jaxcache.live.load_seam import LoadSeam
+real = LoadSeam.load
+begun = []
+def mortal(self, *args):
+    begun.append(None)
+    if len(begun) == 3:
+        seconds = float(os.environ["SECONDS"])
+        threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
+    return real(self, *args)
+LoadSeam.load = mortal
+"""
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(100, marks=_SWEEPS)], ids=["sample", "sweep"])
+def test_a_kill_while_loading_ahead_costs_no_entry(
+    run_live: RunLive, run_ahead: RunLive, tmp_path: Path, kills: int
+) -> None:
+    env = {"NUMBER": "12", "JAXCACHE_LIVE_PRELOAD": "1"}
+    first = run_ahead(MANY, **env)
+    total = len(entries(tmp_path / "cache"))
+    choice = random.Random(7)
+    for _ in range(kills):
+        seconds = str(choice.random() * 0.02)
+        died = run_live(MORTAL + START + MANY, check=False, SECONDS=seconds, WAIT="99", **env)
+        assert died.code == -signal.SIGKILL
+        ran = run_ahead(MANY, **env)
+        assert (ran["died_loading"], ran["hits_local"], ran.result) == (0, total, first.result)
+    assert not (tmp_path / "cache" / ".jaxcache" / "quarantine").exists()
