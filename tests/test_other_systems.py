@@ -89,12 +89,15 @@ def test_entries_are_sealed_pruned_and_moved_to_quarantine_and_back(
     entries = len(list(cache.glob("*-cache")))
     entry = next(cache.glob("jit_mlp-*-cache"))
     assert without_linux("seal", "-C", cache, "--json")["summary"]["sealed"] == entries
+    sound = entry.read_bytes()
     os.truncate(entry, 100)
     os.utime(entry, (1.7e9, 1.7e9))
     (problem,) = without_linux("verify", "-C", cache, "--fix", "--json")["problems"]
     assert (problem["action"], entry.exists()) == ("quarantine", False)
-    without_linux("verify", "-C", cache, "--restore")
-    assert entry.stat().st_size == 100
+    (kept,) = (p for p in cache.rglob(entry.name))
+    kept.write_bytes(sound)
+    assert without_linux("verify", "-C", cache, "--restore", "--json")["left"] == []
+    assert entry.read_bytes() == sound
     removed = without_linux("prune", "-C", cache, "--max-entries", "2", "--yes", "--json")
     assert len(removed["removed"]) == entries - 2
     assert len(list(cache.glob("*-cache"))) == 2
@@ -110,14 +113,14 @@ def test_a_bundle_and_a_directory_carry_entries(without_linux: Run, cache: Path)
     assert len([f for f in pushed["carried"] if f["key"]]) >= entries
 
 
-@pytest.mark.parametrize("kind", ["torch"])
-def test_files_of_torch_are_removed(without_linux: Run, torch_cache: Path, kind: str) -> None:
-    before = without_linux("ls", "-C", torch_cache, "--json")["entries"]
-    without_linux("prune", "-C", torch_cache, "--max-size", "0", "--grace", "0s", "--yes")
-    after = without_linux("ls", "-C", torch_cache, "--json")["entries"]
-    assert (len(before) > 0, after) == (True, [])
-    kernels = [p for p in torch_cache.rglob("*") if p.suffix in (".cpp", ".so")]
-    assert kernels == []
+def test_kernels_of_torch_are_removed_though_nobody_can_lock_them(
+    without_linux: Run, torch_cache: Path
+) -> None:
+    assert without_linux("ls", "-C", torch_cache, "--json")["entries"]
+    limit = ("--max-size", "200kB", "--grace", "0s", "--yes")
+    pruned = without_linux("prune", "-C", torch_cache, *limit, "--json")
+    assert (pruned["unmet"], pruned["spared"]) == ([], [])
+    assert any(removal["file"].endswith(".so") for removal in pruned["removed"])
 
 
 def test_doctor_and_bug_report_leave_out_what_they_cannot_see(

@@ -146,9 +146,10 @@ class Orphans:
 
     def __enter__(self) -> "Orphans":
         if owns_process and sys.platform.startswith("linux"):
-            self._before = frozenset(_children(os.getpid()))
-            _prctl(_GET_REAPER, ctypes.byref(self._was))
-            self._adopts = _prctl(_SET_REAPER, ctypes.c_ulong(1)) == 0
+            with contextlib.suppress(OSError):  # /proc is hidden
+                self._before = frozenset(_children(os.getpid()))
+                _prctl(_GET_REAPER, ctypes.byref(self._was))
+                self._adopts = _prctl(_SET_REAPER, ctypes.c_ulong(1)) == 0
         return self
 
     def __exit__(self, *_: object) -> None:
