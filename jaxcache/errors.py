@@ -1,5 +1,6 @@
 """Errors that reach the person at the terminal, and the exit codes of the command line."""
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
@@ -96,6 +97,21 @@ class NoJaxError(JaxcacheError):
 
     def __init__(self, message: str, *, code: str = "no-jax", hint: str | None = None) -> None:
         super().__init__(message, code=code, hint=hint, exit_code=ExitCode.NO_JAX)
+
+
+def refuse_on_windows(what: str) -> None:
+    """Refuse what changes a cache or starts a program, on a system where that cannot be safe.
+
+    Raises:
+        UsageError: ``windows``.
+    """
+    if str(sys.platform) == "win32":
+        raise UsageError(
+            f"{what} does not run on Windows, where the locks of JAX's cache and the owners of its "
+            "files cannot be checked as on Linux and macOS",
+            code="windows",
+            hint="run it in WSL, over a cache that programs in WSL use",
+        )
 
 
 @contextmanager

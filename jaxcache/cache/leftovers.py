@@ -6,7 +6,6 @@ command needs many files until all of them are there, it keeps them as
 """
 
 import contextlib
-import fcntl
 import os
 import shutil
 import tempfile
@@ -15,6 +14,7 @@ from collections.abc import Iterator
 
 from jaxcache.core.atomic import open_directory
 from jaxcache.core.names import AUTOTUNE_DIR, OWN_DIR, TEMP_PREFIX
+from jaxcache.core.system import require_flock, wait_for_flock
 from jaxcache.errors import JaxcacheError
 from jaxcache.model import FileInfo
 from jaxcache.store.base import MissingError, Store, StoreError
@@ -58,8 +58,7 @@ def scratch_directory(purpose: str) -> Iterator[str]:
             hint="set TMPDIR to another directory for temporary files",
         ) from error
     with directory as path, open_directory(path) as opened:
-        with contextlib.suppress(OSError):  # a file system without flock
-            fcntl.flock(opened, fcntl.LOCK_SH)
+        wait_for_flock(opened, shared=True)
         yield path
 
 
@@ -72,7 +71,7 @@ def _delete_scratch(top: str) -> None:
                 status = os.fstat(directory)
                 old = time.time() - status.st_mtime > _UNLOCKED_SECONDS
                 if old and status.st_uid == os.geteuid():
-                    fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    require_flock(directory)
                     shutil.rmtree(item.path, ignore_errors=True)
 
 

@@ -12,7 +12,7 @@ from jaxcache import __version__
 from jaxcache.cli import metering, terminal
 from jaxcache.cli.declared import PanelCommand, expand_options
 from jaxcache.cli.terminal import Color
-from jaxcache.errors import EXIT_MEANINGS, ExitCode, JaxcacheError, UsageError
+from jaxcache.errors import EXIT_MEANINGS, ExitCode, JaxcacheError, UsageError, refuse_on_windows
 from jaxcache.options import CacheDir
 
 #: Command name to the module in this package that holds it, under the headings and in the order of
@@ -61,6 +61,8 @@ HEADINGS: dict[str, dict[str, str]] = {
     },
 }
 COMMANDS = {name: module for row in HEADINGS.values() for name, module in row.items()}
+#: The commands that only read, and run on Windows.
+READING = frozenset({"ls", "show", "stats", "verify", "export", "completion"})
 GROUPS = {
     "ci": "Restore and save a cache in a CI job.",
     "target": "Capture, check or show what the cache keys of a host depend on.",
@@ -143,6 +145,8 @@ class LazyGroup(TyperGroup):
             hint = hint if self.family else SYNONYMS.get(name, hint)
             typed = f"{self.family} {name}".lstrip()
             raise UsageError(f"unknown command {typed!r}", hint=hint)
+        if name not in READING:
+            refuse_on_windows(name)
         takes = isinstance(command, LazyGroup) or any(p.name == "cache_dir" for p in command.params)
         if not takes and ctx.params.get("cache_dir") is not None:
             raise UsageError(f"{name} takes no --cache-dir")

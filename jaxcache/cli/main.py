@@ -25,20 +25,11 @@ def run(argv: list[str]) -> int:
 
         print("\n".join(complete(argv[1:])))
         return 0
-    from jaxcache.errors import ExitCode
-
-    if str(sys.platform) == "win32":
-        print(
-            "jaxcache: Windows is not supported: the locks of JAX's cache and the checks of who "
-            "may write it are those of Linux and macOS [windows]\n"
-            "  hint: run it in WSL, over a cache that programs in WSL use",
-            file=sys.stderr,
-        )
-        return ExitCode.USAGE
     from jaxcache.cli import metering
     from jaxcache.cli.app import app
     from jaxcache.cli.terminal import prepare_streams, silence
     from jaxcache.core.configuration import forget_reported
+    from jaxcache.errors import ExitCode
 
     ours = argv[: argv.index("--")] if "--" in argv else argv  # what follows is a program's
     prepare_streams()

@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import fcntl
 import os
 import stat
 import sys
@@ -11,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from .names import TEMP_PREFIX
+from .system import has_directory_descriptors, require_flock, wait_for_flock
 
 
 @contextlib.contextmanager
@@ -231,12 +231,29 @@ def replace_file(
     Raises:
         OSError
     """
+    if not has_directory_descriptors():
+        _replace_by_path(path, chunks)
+        return
     with open_directory(os.path.dirname(path)) as directory:
         remove_all_abandoned(directory)
         with new_file(directory, chunks, mode=mode, durable=durable) as (temp, _):
             os.replace(temp, os.path.basename(path), src_dir_fd=directory, dst_dir_fd=directory)
         if durable:
             sync_directory(directory)
+
+
+def _replace_by_path(path: str | os.PathLike[str], chunks: Iterable[bytes]) -> None:
+    """Write a file where no function takes a descriptor of a directory, as on Windows."""
+    temp = os.path.join(os.path.dirname(path), f"{TEMP_PREFIX}{os.getpid()}-{os.urandom(6).hex()}")
+    try:
+        with open(temp, "xb") as file:
+            file.writelines(chunks)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temp, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temp)
 
 
 @contextlib.contextmanager
@@ -334,8 +351,7 @@ def _create_locked(directory: int, name: str, mode: int) -> int:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     while True:
         fd = os.open(name, flags, mode, dir_fd=directory)
-        with contextlib.suppress(OSError):  # a file system without flock
-            fcntl.flock(fd, fcntl.LOCK_EX)
+        wait_for_flock(fd)
         if is_named(fd, directory, name):
             return fd
         os.close(fd)  # somebody who cleans up was faster than the lock
@@ -354,7 +370,7 @@ def remove_if_abandoned(directory: int, temp: str) -> bool:
         return False
     fd = os.open(temp, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=directory)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        require_flock(fd)
         os.unlink(temp, dir_fd=directory)
     finally:
         os.close(fd)

@@ -5,17 +5,16 @@ on that file.
 """
 
 import contextlib
-import fcntl
 import os
 import time
 from collections.abc import Iterator
 
 from .atomic import adopt_from_directory, is_named
 from .names import LOCKFILE
+from .system import try_flock
 
 _FIRST_POLL_SECONDS = 0.0002
 _POLL_SECONDS = 0.01
-_HELD_ELSEWHERE = (PermissionError, BlockingIOError)  # EACCES and EAGAIN
 
 
 @contextlib.contextmanager
@@ -62,17 +61,6 @@ def _try_to_take(directory: int) -> tuple[int, bool] | None:
     return None
 
 
-def try_flock(fd: int) -> bool:
-    """Take ``flock`` without waiting; True also where the file system has none to take."""
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except _HELD_ELSEWHERE:
-        return False
-    except OSError:
-        return True
-    return True
-
-
 def open_lock(directory: int, name: str) -> tuple[int, bool]:
     """Open a file to be locked; (descriptor, whether it was made for that).
 
@@ -94,20 +82,3 @@ def open_lock(directory: int, name: str) -> tuple[int, bool]:
                 return os.open(name, os.O_RDONLY | flags, dir_fd=directory), False
         adopt_from_directory(fd, directory)
         return fd, True
-
-
-def try_lock(fd: int, start: int = 0, length: int = 0) -> bool:
-    """Take a POSIX record lock without waiting; the system frees it when the process ends."""
-    try:
-        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, length, start)
-    except _HELD_ELSEWHERE:
-        return False
-    return True
-
-
-def try_lock_where_possible(fd: int) -> bool:
-    """Take a record lock that only saves work; True also where the file system has no locks."""
-    try:
-        return try_lock(fd)
-    except OSError:
-        return True

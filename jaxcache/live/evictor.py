@@ -19,8 +19,9 @@ from typing import Any, TypeVar
 
 from ..core.atomic import open_directory, remove_if_abandoned
 from ..core.eviction import Candidate, choose_cheapest, estimate_hits, rank_by_value
-from ..core.lock import open_lock, try_lock_where_possible
+from ..core.lock import open_lock
 from ..core.names import ATIME_SUFFIX, CACHE_SUFFIX, TEMP_PREFIX, ends_key
+from ..core.system import try_lock_where_possible
 from ..core.use import FileDates, LastUses, find_reads, find_writes, mean_seconds, saved_seconds
 from .files import jax_lock, own_directory_of, read_start, remove_entry
 from .frame import HEAD_BYTES, DamagedEntryError, read_header

@@ -19,8 +19,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..core.atomic import is_named
-from ..core.lock import try_lock
 from ..core.names import is_key
+from ..core.system import try_lock
 from .files import own_directory_of
 
 _MAX_BYTES = 64 << 10

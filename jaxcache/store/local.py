@@ -20,6 +20,7 @@ from jaxcache.core.atomic import (
 )
 from jaxcache.core.lock import hold_lockfile
 from jaxcache.core.names import LOCKFILE
+from jaxcache.core.system import available_flags
 from jaxcache.errors import LockedError, NoCacheError
 from jaxcache.model import FileInfo
 from jaxcache.store.base import (
@@ -39,9 +40,9 @@ from jaxcache.store.system import file_error, file_info, name_errors, no_cache
 
 #: O_NONBLOCK: opening a FIFO that someone put into the cache must not hang; O_NOFOLLOW: a link
 #: is never followed out of the cache.
-_READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_READ_FLAGS = os.O_RDONLY | available_flags("O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK")
 #: Linux: reading must not count as use. Only a file's owner may ask for it.
-_NOATIME = getattr(os, "O_NOATIME", 0)
+_NOATIME = available_flags("O_NOATIME")
 
 
 class _Unnamed(NamedTuple):

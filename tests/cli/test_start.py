@@ -118,20 +118,6 @@ def test_a_mistake_of_ours_is_one_line_unless_asked(tmp_path: Path) -> None:
         assert ("[internal-error]" in done.stderr) != shown
 
 
-def test_windows_is_refused_in_one_sentence(tmp_path: Path) -> None:
-    script = "import sys; sys.platform = 'win32'; from jaxcache.cli.main import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", script, "ls", "-C", str(tmp_path)],
-        capture_output=True,
-        text=True,
-        env=clean_environment(tmp_path),
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("jaxcache: Windows is not supported: ")
-    assert "WSL" in done.stderr
-
-
 def test_closed_streams_are_no_failure(tmp_path: Path) -> None:
     """A daemon may start programs with neither."""
     for closed in (">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"):

@@ -1,7 +1,6 @@
 """``doctor`` as data: look, run every check, apply the repairs, and look again."""
 
 import contextlib
-import fcntl
 import os
 import re
 import stat
@@ -27,6 +26,7 @@ from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.uses import read_refusals
 from jaxcache.cache.scan import Progress, ScanAids, scan
 from jaxcache.core.names import LOCKFILE
+from jaxcache.core.system import require_flock
 from jaxcache.entry.contents import Contents
 from jaxcache.entry.read import read_contents
 from jaxcache.errors import NoCacheError
@@ -175,7 +175,7 @@ def _lock_holders(path: str) -> tuple[str, ...] | None:
     try:
         for _ in range(int(_LOCK_PATIENCE_SECONDS / _LOCK_STEP_SECONDS)):
             with contextlib.suppress(BlockingIOError):
-                fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                require_flock(fd, shared=True)
                 return ()
             time.sleep(_LOCK_STEP_SECONDS)
         status = os.fstat(fd)

@@ -1,6 +1,5 @@
 """One event of the ledger, and the record that the events of one key fold into."""
 
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
@@ -8,6 +7,7 @@ from typing import Any
 
 from jaxcache.cache.untrusted_json import Seconds, read_fields
 from jaxcache.core.ledger import MAX_AHEAD_NS, PINNING, SUMS, count_of
+from jaxcache.core.system import is_own_or_roots
 from jaxcache.model import FileInfo
 
 #: Kinds of events, for which the facts named are usual; any event may carry any fact.
@@ -171,7 +171,7 @@ class LedgerRecord:
         """Whether the digest was taken of this very file, and the file is the user's or root's."""
         recorded = (self.file_mtime_ns, self.file_size_bytes, self.file_inode)
         same = recorded == (info.mtime_ns, info.size_bytes, info.inode)
-        return same and info.owner in (os.geteuid(), 0)
+        return same and is_own_or_roots(info.owner)
 
     def tuning_of(self, mtime_ns: int, size_bytes: int) -> str | None:
         """Return :attr:`tuning`, if the entry's file is still the one that was written then.

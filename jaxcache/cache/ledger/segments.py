@@ -11,7 +11,6 @@ written simply learns nothing.
 """
 
 import json
-import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -42,6 +41,7 @@ from jaxcache.core.ledger import (
     seconds_of,
 )
 from jaxcache.core.names import LEDGER_DIR
+from jaxcache.core.system import is_own_or_roots
 from jaxcache.model import FileInfo
 from jaxcache.store.base import FetchedFile, Store, StoreError
 
@@ -259,7 +259,7 @@ def read_segments(store: Store, files: Sequence[FileInfo]) -> Iterator[FetchedFi
 
 def is_own(store: Store, info: FileInfo) -> bool:
     """Whether this user, or root, wrote a segment; of a bucket nobody can tell."""
-    return not store.remote and info.owner in (os.geteuid(), 0)
+    return not store.remote and is_own_or_roots(info.owner)
 
 
 def _read_events(segment: Lines) -> Iterator[Event]:

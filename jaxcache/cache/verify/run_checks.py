@@ -234,18 +234,17 @@ def _about_directory(store: Store, scan_result: "ScanResult") -> Iterator[Proble
         if info.name not in named_files:
             yield Problem(info.name, "temp-file", "left by a broken write")
     root = store.root
-    if root is None:
+    if root is None or not hasattr(os, "geteuid"):  # Windows, whose modes say nothing about others
         return
     if root.mode & _WORLD_WRITABLE:
         detail = f"mode {root.mode & 0o7777:o}: anybody may put executables here"
         yield Problem(".", "unsafe-permissions", detail)
-    user = os.geteuid() if hasattr(os, "geteuid") else None
-    trusted = {0, root.owner, user}
+    trusted = {0, root.owner, os.geteuid()}
     for info, key in scan_result.inventory.trusted():
         if info.mode & _WORLD_WRITABLE:
             detail = f"mode {info.mode & 0o7777:o}: anybody may change it"
             yield Problem(info.name, "unsafe-permissions", detail, key)
-        if info.owner >= 0 and user is not None and info.owner not in trusted:
+        if info.owner >= 0 and info.owner not in trusted:
             yield Problem(info.name, "foreign-owner", f"belongs to user {info.owner}", key)
 
 

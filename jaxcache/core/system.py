@@ -1,0 +1,74 @@
+"""What not every operating system or file system has: locks, descriptors of directories, owners."""
+
+import contextlib
+import os
+
+try:
+    import fcntl
+except ImportError:  # Windows, where jaxcache only reads
+    fcntl = None  # type: ignore[assignment]
+
+#: What the system says of a lock that another process holds: EACCES and EAGAIN.
+HELD_ELSEWHERE = (PermissionError, BlockingIOError)
+
+
+def has_directory_descriptors() -> bool:
+    """Whether functions take a descriptor of a directory; Windows has none."""
+    return os.open in os.supports_dir_fd
+
+
+def available_flags(*names: str) -> int:
+    """Return the flags of :func:`os.open` of these names, as far as this system has them."""
+    flags = 0
+    for name in names:
+        flags |= getattr(os, name, 0)
+    return flags
+
+
+def is_own_or_roots(owner: int) -> bool:
+    """Whether a file of that owner is the user's or root's; on Windows nobody can tell."""
+    return hasattr(os, "geteuid") and owner in (os.geteuid(), 0)
+
+
+def require_flock(fd: int, *, shared: bool = False) -> None:
+    """Take ``flock`` without waiting.
+
+    Raises:
+        OSError: another process holds it, or the file system has none.
+    """
+    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+    fcntl.flock(fd, kind | fcntl.LOCK_NB)
+
+
+def try_flock(fd: int) -> bool:
+    """Take ``flock`` without waiting; True also where the file system has none to take."""
+    try:
+        require_flock(fd)
+    except HELD_ELSEWHERE:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def wait_for_flock(fd: int, *, shared: bool = False) -> None:
+    """Take ``flock``, alone or together with others; nothing where the file system has none."""
+    with contextlib.suppress(OSError):
+        fcntl.flock(fd, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+
+
+def try_lock(fd: int, start: int = 0, length: int = 0) -> bool:
+    """Take a POSIX record lock without waiting; the system frees it when the process ends."""
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, length, start)
+    except HELD_ELSEWHERE:
+        return False
+    return True
+
+
+def try_lock_where_possible(fd: int) -> bool:
+    """Take a record lock that only saves work; True also where the file system has no locks."""
+    try:
+        return try_lock(fd)
+    except OSError:
+        return True
