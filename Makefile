@@ -7,7 +7,7 @@ DEMO   := .demo
 # The JAX versions that the integration tests run against, with the Python each needs.
 MATRIX ?= 3.11:0.4.30 3.10:0.4.38 3.11:0.5.3 3.11:0.6.2 3.11:0.8.3 3.11:0.10.2 3.12:0.11.2 3.12:0.12.0.1
 
-.PHONY: test test-jax test-observed check demo bench test-matrix test-matrix-whole test-live test-jax-own test-torch test-typer test-slow test-cuda test-tpu docs faults fuzz mutation scale simulate-use \
+.PHONY: test test-jax test-observed check demo bench test-matrix test-matrix-whole test-live test-jax-own test-torch test-typer test-other-systems test-slow test-cuda test-tpu docs faults fuzz mutation scale simulate-use \
 	oracle guard-table phases-table real-programs real-suites explain-changes clean
 
 # TESTS takes options of pytest, such as TESTS='-k prune'.
@@ -41,6 +41,13 @@ demo: $(STAMP)
 # BENCH takes the options of benchmarks/run.py, such as BENCH='--only start --pairs 5'.
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.run $(BENCH)
+
+# Stores, caches, layouts and commands without what Linux alone has, as on macOS; root, on Linux. What
+# mounts, draws in a browser or substitutes processes in bash needs /proc itself.
+test-other-systems: $(STAMP)
+	$(BIN)/python tests/refuse_calls.py linux $(BIN)/python -m pytest -q -n 2 --dist worksteal \
+		-m "not slow and not jax" -k "not Mount and not mount and not test_report and not bash" \
+		tests/store tests/core tests/cache tests/layouts tests/cli $(TESTS)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal

@@ -2,8 +2,8 @@
 
 ``python refuse_calls.py locks COMMAND [ARG…]``: ``flock`` and record locks fail with ENOLCK, as on
 a network file system without a lock server. ``python refuse_calls.py linux COMMAND [ARG…]``: what
-Linux alone has fails (``renameat2``, ``prctl``, extended attributes), ``flock`` fails, and /proc is
-empty. By a seccomp filter, which needs no privilege, on Linux on x86-64 or aarch64; to hide /proc
+Linux alone has fails (``renameat2``, ``prctl``, extended attributes), and /proc is empty; with
+``all`` ``flock`` fails, too. By a seccomp filter, which needs no privilege, on Linux on x86-64 or aarch64; to hide /proc
 takes root.
 """
 
@@ -28,14 +28,13 @@ _LOAD, _JUMP_EQUAL, _RETURN = 0x20, 0x15, 0x06
 _ALLOW, _REFUSE = 0x7FFF0000, 0x00050000
 _ARCHITECTURE_AT, _NUMBER_AT, _SECOND_ARGUMENT_AT = 4, 0, 24
 _CLONE_NEWNS, _MS_PRIVATE, _MS_REC = 0x20000, 1 << 18, 1 << 14
-MODES = ("locks", "linux")
 
 
 def why_not(mode: str = "locks") -> "str | None":
     """Why calls cannot be refused here; None where they can."""
     if sys.platform != "linux" or platform.machine() not in _MACHINES:
         return "needs Linux on x86-64 or aarch64"
-    if mode == "linux" and os.geteuid() != 0:
+    if mode != "locks" and os.geteuid() != 0:
         return "needs root, to hide /proc"
     return None
 
@@ -47,7 +46,8 @@ def _refusals(mode: str) -> "list[tuple[int, int]]":
         return [(numbers["flock"], errno.ENOLCK)]
     attributes = [(first_xattr + n, errno.ENOTSUP) for n in range(_XATTR_CALLS)]
     missing = [(numbers[name], errno.ENOSYS) for name in ("renameat2", "prctl")]
-    return [*attributes, *missing, (numbers["flock"], errno.ENOTSUP)]
+    locks = [(numbers["flock"], errno.ENOTSUP)] if mode == "all" else []
+    return [*attributes, *missing, *locks]
 
 
 def _filter(mode: str) -> bytes:
@@ -85,7 +85,7 @@ def refuse(mode: str = "locks") -> None:
         if getattr(libc, name)(*arguments):
             raise OSError(ctypes.get_errno(), f"cannot refuse calls: {name}")
 
-    if mode == "linux":
+    if mode != "locks":
         call("unshare", _CLONE_NEWNS)
         call("mount", b"none", b"/", None, _MS_REC | _MS_PRIVATE, None)
         call("mount", b"none", b"/proc", b"tmpfs", 0, None)

@@ -1,6 +1,6 @@
-"""What Linux alone has is refused: the same commands do the same work without it.
+"""What Linux alone has, and ``flock``, are refused: commands do the same work without them.
 
-``make test-other-systems`` runs whole files of tests so; ``docs/platforms.md`` says which.
+``make test-other-systems`` runs whole directories of tests without what Linux alone has.
 """
 
 import json
@@ -17,7 +17,7 @@ import refuse_calls
 from conftest import clean_environment
 
 pytestmark = pytest.mark.skipif(
-    refuse_calls.why_not("linux") is not None, reason=str(refuse_calls.why_not("linux"))
+    refuse_calls.why_not("all") is not None, reason=str(refuse_calls.why_not("all"))
 )
 Run = Callable[..., Any]
 
@@ -27,7 +27,7 @@ def without_linux(tmp_path: Path) -> Run:
     """Run ``jaxcache ARG…`` without /proc, renameat2, prctl, flock and extended attributes."""
 
     def run(*args: str | Path, code: int = 0) -> Any:
-        command = [sys.executable, refuse_calls.__file__, "linux", sys.executable, "-m", "jaxcache"]
+        command = [sys.executable, refuse_calls.__file__, "all", sys.executable, "-m", "jaxcache"]
         done = subprocess.run(
             [*command, *map(str, args)],
             env=clean_environment(tmp_path),
@@ -72,7 +72,7 @@ def test_the_calls_are_refused(tmp_path: Path) -> None:
         "print([*map(refused, calls)], os.listdir('/proc'))\n"
     )
     done = subprocess.run(
-        [sys.executable, refuse_calls.__file__, "linux", sys.executable, "-c", script],
+        [sys.executable, refuse_calls.__file__, "all", sys.executable, "-c", script],
         cwd=tmp_path,
         capture_output=True,
         text=True,
