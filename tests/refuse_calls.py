@@ -3,8 +3,8 @@
 ``python refuse_calls.py locks COMMAND [ARG…]``: ``flock`` and record locks fail with ENOLCK, as on
 a network file system without a lock server. ``python refuse_calls.py linux COMMAND [ARG…]``: what
 Linux alone has fails (``renameat2``, ``prctl``, extended attributes), and /proc is empty; with
-``all`` ``flock`` fails, too. By a seccomp filter, which needs no privilege, on Linux on x86-64 or aarch64; to hide /proc
-takes root.
+``all`` ``flock`` fails, too. By a seccomp filter, which needs no privilege, on Linux on x86-64 or
+aarch64; to hide /proc takes root.
 """
 
 import ctypes

@@ -1,7 +1,8 @@
 """The previous and the present jaxcache over one cache, turn by turn.
 
-The previous one is the newest release before this commit, or what ``JAXCACHE_TEST_PREVIOUS``
-names: a commit, a tag, or a directory with the package in it.
+The previous one is a wheel that is built, without a network, from the newest release before this
+commit; without a release, from the last commit that had another version. ``JAXCACHE_TEST_PREVIOUS``
+names another commit or tag, or a directory with an installed package in it.
 """
 
 import json
@@ -10,13 +11,16 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import zipfile
 from collections.abc import Callable
+from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import REPOSITORY, RunCli
+from schemas import check_document
 
 Run = Callable[..., Any]
 
@@ -29,25 +33,44 @@ def git(*args: str) -> bytes | None:
     return done.stdout if done.returncode == 0 else None
 
 
+def previous_commit() -> str | None:
+    """Return the newest tag before this commit, else the last commit with another version."""
+    if tag := git("describe", "--tags", "--abbrev=0", "--match", "v*", "HEAD^"):
+        return tag.decode().strip()
+    changed = git("log", "-1", "--format=%H", "-G^__version__", "--", "jaxcache/__init__.py") or b""
+    parent = f"{changed.decode().strip()}^"
+    return parent if git("cat-file", "-e", parent) is not None else None
+
+
 @pytest.fixture(scope="module")
 def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the previous package."""
+    """A directory with the previous package, as its wheel installs it."""
     named = os.environ.get("JAXCACHE_TEST_PREVIOUS")
     if named and Path(named, "jaxcache").is_dir():
         return Path(named)
-    tag = named or (git("describe", "--tags", "--abbrev=0", "HEAD^") or b"").decode().strip()
-    source = git("archive", tag, "jaxcache") if tag else None
+    commit = named or previous_commit()
+    source = git("archive", commit) if commit else None
     if source is None:
-        pytest.skip("no release before this one in this clone: set JAXCACHE_TEST_PREVIOUS")
+        pytest.skip("this clone holds no commit of another version (shallow, or no git)")
+    if find_spec("hatchling") is None or find_spec("build") is None:
+        pytest.skip("hatchling and build are not installed: the group dev")
     directory = tmp_path_factory.mktemp("previous")
     with tarfile.open(fileobj=BytesIO(source)) as archive:
-        archive.extractall(directory, filter="data")
-    return directory
+        archive.extractall(directory / "source", filter="data")
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", directory]
+    done = subprocess.run(
+        [*build, directory / "source"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,) = directory.glob("*.whl")
+    with zipfile.ZipFile(wheel) as opened:
+        opened.extractall(directory / "installed")
+    return directory / "installed"
 
 
 @pytest.fixture
 def old(before: Path, run_cli: RunCli) -> Run:
-    """The previous jaxcache, told to print JSON."""
+    """The previous jaxcache."""
     return lambda *args, code=0: told(run_cli(*args, env={"PYTHONPATH": str(before)}), code)
 
 
@@ -86,7 +109,7 @@ def test_it_is_another_one(before: Path, tmp_path: Path) -> None:
 
 def test_both_see_the_same_entries_whoever_changed_them(old: Run, new: Run, cache: Path) -> None:
     for first, second in ((old, new), (new, old)):
-        for args in (("seal", "--again", "--level", "3"), ("pin", "jit_mlp")):
+        for args in (("seal", "--recompress", "3"), ("pin", "jit_mlp")):
             first(*args, "-C", cache)
             seen = [
                 run("ls", "-C", cache, "--json", "--long")["entries"] for run in (first, second)
@@ -112,14 +135,16 @@ def test_a_pin_of_one_holds_against_the_other(old: Run, new: Run, cache: Path) -
 
 def test_what_one_puts_away_the_other_brings_back(old: Run, new: Run, cache: Path) -> None:
     entry = next(cache.glob("jit_mlp-*-cache"))
-    whole = entry.stat().st_size
+    sound = entry.read_bytes()
     for first, second in ((old, new), (new, old)):
-        os.truncate(entry, whole // 2)
+        os.truncate(entry, len(sound) // 2)
         os.utime(entry, (1.7e9, 1.7e9))
         first("verify", "-C", cache, "--fix")
         assert not entry.exists()
+        (kept,) = cache.rglob(entry.name)
+        kept.write_bytes(sound)
         second("verify", "-C", cache, "--restore")
-        assert entry.stat().st_size == whole // 2
+        assert entry.read_bytes() == sound
 
 
 def test_bundles_go_both_ways(old: Run, new: Run, cache: Path, tmp_path: Path) -> None:
@@ -128,3 +153,33 @@ def test_bundles_go_both_ways(old: Run, new: Run, cache: Path, tmp_path: Path) -
         second("import", tmp_path / f"{name}.jxb", "-C", tmp_path / name)
         second("diff", tmp_path / name, cache)
     assert (tmp_path / "a.jxb").read_bytes() == (tmp_path / "b.jxb").read_bytes()
+
+
+def test_documents_of_this_version_fit_the_schemas_before(
+    before: Path, new: Run, cache: Path
+) -> None:
+    """A program that was written for the version before reads what this one prints."""
+    published = before.parent / "source" / "docs" / "schemas"
+    if not published.is_dir():
+        pytest.skip("the version before published no schemas")
+    for words in (("ls",), ("show", "jit_mlp*"), ("stats",), ("verify",), ("seal", "-n")):
+        document = new(*words, "-C", cache, "--json")
+        check_document(words[0], document, published, strict=False)
+
+
+def test_an_unknown_event_of_the_ledger_is_kept_by_the_previous_one(
+    old: Run, new: Run, cache: Path
+) -> None:
+    """Records that are added later must survive an older jaxcache that changes the cache."""
+    new("pin", "jit_mlp", "-C", cache)
+    ledger = cache / ".jaxcache" / "ledger"
+    (segment,) = ledger.iterdir()
+    pin = json.loads(segment.read_text().splitlines()[-1])
+    later = {**pin, "kind": "weighed", "grams": 3}
+    name = "00000000001700000000-0123456789abcdef.jsonl"
+    (ledger / name).write_text(json.dumps(later) + "\n")
+    old("seal", "-C", cache)
+    old("pin", "jit_loss", "-C", cache)
+    texts = [path.read_text() for path in ledger.iterdir()]
+    assert any('"weighed"' in text and "grams" in text for text in texts)
+    assert set(new("pin", "-C", cache).split()) == set(old("pin", "-C", cache).split())
