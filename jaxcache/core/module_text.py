@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+#: Sketches of another version have other digests, and are not compared.
+SKETCH_VERSION = 2
 _MAX_CONSTANT_CHARACTERS = 48
 _MAX_TEXT = 160
 
@@ -144,7 +146,10 @@ class ModuleText:
         kind = f"~{_digest([attributes], 3)}" if attributes.strip() and not callee else ""
         constants_text = f"({','.join(constants)})" if constants else ""
         shown = f"{short}{constants_text} {short_types(types)}{kind}"
-        wiring = " ".join(self._producers.get(x.partition("#")[0], x) for x in taken)
+        # Not by the names of constants, which are numbers that shift with the rest of the module.
+        wiring = " ".join(
+            self._producers.get(x.partition("#")[0], self._constants.get(x, x)) for x in taken
+        )
         self._function.append(
             _Operation(end[at + 5 : -1], shown, callee[1] if callee else "", wiring)
         )
@@ -271,7 +276,7 @@ class ModuleText:
         }
         files = {file: n for n, file in enumerate(dict.fromkeys(p[0] for p in counts))}
         return {
-            "version": 1,
+            "version": SKETCH_VERSION,
             "arguments": self._arguments,
             "results": [t for t in short_types(self._results).split(", ") if t],
             "operations": list(operations),

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .module_text import ModuleText
+from .module_text import SKETCH_VERSION, ModuleText
 
 #: A module whose text is longer has no sketch.
 MAX_TEXT_CHARACTERS = 128 << 20
@@ -107,6 +107,8 @@ def read_sketch(blob: object) -> "Sketch | None":
         if not unpacker.eof:
             return None
         document = json.loads(data)
+        if document["version"] != SKETCH_VERSION:
+            return None
         operations = [str(o) for o in document["operations"]]
         files = [str(f) for f in document["files"]]
         callback_sites = frozenset(document.get("callback_sites", ()))

@@ -90,6 +90,22 @@ CALLS_BACK = MODULE.replace(
 ).replace("loc(#loc11)\n    %2", "loc(#loc22)\n    %2")
 
 
+def test_constants_in_a_function_of_jax_do_not_count_by_their_numbers() -> None:
+    constant = """%{}= "stablehlo.constant"() <{{value = dense<2.0> : tensor<f32>}}> : () -> \
+tensor<f32> loc(#loc12)\n    """
+    plain = MODULE.replace("%5 = ", constant.format("7 ") + "%5 = ").replace(
+        "%arg0, %arg0", "%arg0, %7"
+    )
+    shifted = plain.replace("%7 ", "%8 ").replace("%arg0, %7", "%arg0, %8")
+    assert plain != shifted
+    assert compare_code(sketch(plain), sketch(shifted)) == []
+    (difference,) = compare_code(sketch(plain), sketch(plain.replace("<2.0>", "<3.0>")))
+    assert (difference.left, difference.right) == (
+        "relu f32[2,4]",
+        "the same operations, with other parameters",
+    )
+
+
 def test_a_line_from_which_a_library_calls_back_is_marked() -> None:
     assert not any(line.is_callback_site for line in sketch().lines)
     marks = {line.function: line.is_callback_site for line in sketch(CALLS_BACK).lines}

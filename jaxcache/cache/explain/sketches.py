@@ -16,6 +16,7 @@ _TYPES = re.compile(r" \S*\[[^ ]*\].*$")
 _SHOWN = 6
 _SHOWN_CHARACTERS = 160
 _EDIT = "nothing: an edit makes a new program, which the next run caches"
+_PARAMETERS = "the same operations, with other parameters"
 #: Settings under which a key contains the lines of the source.
 _LINES_IN_KEY = "jax_compilation_cache_include_metadata_in_key"
 
@@ -100,7 +101,9 @@ def compare_code(old: Sketch, new: Sketch) -> list[Difference]:
         return [_unplaced(changes[0])]
     if changes:
         first, *others = changes
-        return [_describe(first), *(_describe(c, follows=c.moves_data) for c in others)]
+        following = [_describe(c, follows=c.moves_data) for c in others]
+        # What differs in parameters alone can follow from the first.
+        return [_describe(first), *(d for d in following if d.right != _PARAMETERS)]
     if old.order == new.order or _counted(old) != _counted(new):
         return []
     return [_reordered(old, new)]
@@ -244,11 +247,11 @@ def _describe(change: _Change, *, follows: bool = False) -> Difference:
             (place,),
             f"constant at {place}",
         )
-    removed, added = change.operations
+    left, right = map(_listed, change.operations)
     return Difference(
         "computation",
-        _listed(removed),
-        _listed(added),
+        left,
+        right if left != right else _PARAMETERS,
         f"other moves of data at {place}, which the edit of another line can cause"
         if follows
         else f"the code at {place}, or a value that it uses",
