@@ -90,12 +90,12 @@ def _past_table(past: Sequence[Comparison], cache_dir: str, *, unfolded: bool) -
         text_column("WHY", _past_cause, elastic=True, cut="end"),
     ]
     yield Table(columns, shown)
-    if first := next((c.right for c in shown if c.differences), None):
-        key = shlex.quote((first.key or "")[: len(first.module) + 1 + SHOWN_HASH_DIGITS])
-        yield Line(f"jaxcache explain -C {shlex.quote(cache_dir)} {key}", "in full: ", whole=True)
     if folded := past[len(shown) :]:
         some = format_count(len(folded), "helper")
         yield f"and {some} of JAX, such as {folded[0].right.module} (--all lists them)"
+    if first := next((c.right for c in shown if c.differences), None):
+        key = shlex.quote((first.key or "")[: len(first.module) + 1 + SHOWN_HASH_DIGITS])
+        yield Line(f"jaxcache explain -C {shlex.quote(cache_dir)} {key}", "in full: ", whole=True)
 
 
 def _summed(comparisons: Sequence[Comparison]) -> list[tuple[Difference, list[Compile]]]:

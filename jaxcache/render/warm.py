@@ -2,6 +2,7 @@
 
 import math
 import shlex
+import signal
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
@@ -34,7 +35,9 @@ _FAULTS = ("cache-not-opened", "read-error", "write-error")
 _WHY_CHARACTERS = 40
 
 #: Reasons of compiles that ``--check`` compared with their entries.
-_COMPARED = ("verified", "not-deterministic")
+_COMPARED = ("verified", "same-hlo", "not-deterministic")
+#: Signals that machine code which is damaged can end in.
+_CRASHES = (signal.SIGSEGV, signal.SIGILL, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE)
 #: WHY of a compile whose cause nothing has recorded.
 _UNKNOWN_CAUSES = {"compiled-ahead": "compiled by --jobs just before"}
 
@@ -85,15 +88,10 @@ def _page(report: Report, unfolded: bool, more: str) -> Iterator[Block]:
         order = {outcome: rank for rank, outcome in enumerate(reversed(RUN_OUTCOMES))}
         shown.sort(key=lambda m: (order[m.outcome], -(m.compile_seconds or 0.0)))
         yield Table(_columns(report), shown)
-        kept = (m for m in shown if m.outcome == "written")  # which explain can open
-        if abridged := next((m for m in kept if len(m.cause or "") > _WHY_CHARACTERS), None):
-            key = abridged.key or abridged.module
-            place = f" -C {shlex.quote(report.cache_dir)}" if report.cache_dir else ""
-            start = shlex.quote(key[: len(abridged.module) + 1 + SHOWN_HASH_DIGITS])
-            yield Line(f"jaxcache explain{place} {start}", "in full: ", whole=True)
-        yield from _faults(shown, report.cache_dir)
     if folded:
         yield _folded_line(folded, more)
+    yield from _explain_line(shown, report.cache_dir)
+    yield from _faults(shown, report.cache_dir)
     written = [m for m in report.modules if m.outcome == "written"]
     if saving := math.fsum((m.compile_seconds or 0.0) * m.occurrences for m in written):
         count = format_count(sum(m.occurrences for m in written), "entry")
@@ -102,6 +100,16 @@ def _page(report: Report, unfolded: bool, more: str) -> Iterator[Block]:
         yield phases_line(report)
         yield from _longest_line(report)
     yield from end_notes(report)
+
+
+def _explain_line(modules: Sequence[Module], cache_dir: str | None) -> Iterator[Block]:
+    """Yield the command that names in full why a function of the user's was compiled."""
+    kept = (m for m in modules if m.outcome == "written" and not m.is_helper)
+    if abridged := next((m for m in kept if len(m.cause or "") > _WHY_CHARACTERS), None):
+        key = abridged.key or abridged.module
+        place = f" -C {shlex.quote(cache_dir)}" if cache_dir else ""
+        start = shlex.quote(key[: len(abridged.module) + 1 + SHOWN_HASH_DIGITS])
+        yield Line(f"jaxcache explain{place} {start}", "in full: ", whole=True)
 
 
 def headline(report: Report) -> str:
@@ -156,12 +164,12 @@ def _saved(report: Report) -> str:
 
 
 def _fold(report: Report) -> tuple[list[Module], list[Module]]:
-    """Divide the rows into those that are shown and the hits of JAX's own operations.
+    """Divide the rows into those that are shown and those of JAX's own operations.
 
-    Every miss is shown. Where nothing can hit, those of the program suffice.
+    Where functions of the program missed, its own rows suffice.
     """
     folded = ["hit"]
-    if not report.hits and not all(m.is_helper for m in report.modules):
+    if any(m.outcome != "hit" and not m.is_helper for m in report.modules):
         folded += ["written", "skipped"]
         if all(m.reason == "no-directory" for m in report.modules):
             folded.append("uncacheable")
@@ -265,6 +273,11 @@ def end_notes(report: "Report | TorchReport") -> Iterator[str]:
         yield f"note: interrupted{ending}"
     if report.script_exit_code < 0:
         yield f"note: the program was ended by signal {-report.script_exit_code}"
+        if -report.script_exit_code in _CRASHES and any(m.outcome == "hit" for m in report.modules):
+            yield (
+                "note: if it runs with JAX_ENABLE_COMPILATION_CACHE=0, an entry that it loaded may "
+                "be damaged: remove those of its modules with jaxcache rm"
+            )
     elif report.script_exit_code:
         yield f"note: the program ended with exit code {report.script_exit_code}"
 
@@ -297,9 +310,11 @@ def failed_assertions(
     if report.unobserved and (wanted.strict or check or limit is not None):
         yield f"not every compile could be observed: {report.unobserved[0]}"
     if not getattr(report, "is_guarded", True):
+        took = format_duration(report.wall_seconds)
         yield (
-            "the guard was never up: the program did not call jaxcache.warmed_up() (which needs "
-            "jaxcache in the Python that has jax), and ended before the SECONDS of --guard, if any"
+            f"the guard was never up: the program ended after {took}, before the SECONDS of "
+            "--guard, if it names any, and did not call jaxcache.warmed_up(), which needs "
+            "jaxcache in the Python that has jax"
         )
     if report.recorded == 0:
         yield "nothing was recorded"
@@ -327,10 +342,12 @@ def failed_assertions(
     reasons = [m.reason for m in report.modules for _ in range(m.occurrences)]
     if check and (count := reasons.count("not-deterministic")):
         yield f"{format_count(count, 'executable')} not the same as in the cache"
-    if check and not {*_COMPARED} & {*reasons} and reasons:
+    if check and not {*_COMPARED} & {*reasons}:
         yield (
             "nothing was verified: no compile had an entry to be compared with, "
             "or JAX is older than 0.9.1"
+            if reasons
+            else "nothing was verified: no compile was observed"
         )
 
 

@@ -85,6 +85,8 @@ def _phases(report: Report) -> Iterator[tuple[float, Finding]]:
         seconds = sum(report.phase_seconds.get(phase, 0.0) for phase in advice.phases)
         fact = f"{advice.activity} took {format_duration(seconds)} of {wall}"
         for top in report.longest.get(advice.phases[0], ())[:1]:
+            if top.seconds < _LEAST_SHARE * seconds:
+                continue
             size = _size(report, top, advice.trap)
             place = _name(top.function, top.file, top.line)
             fact += f", {place}{size} alone {format_duration(top.seconds)}"

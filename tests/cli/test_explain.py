@@ -461,8 +461,8 @@ def test_hits_are_compared_with_what_their_module_had_before() -> None:
     assert lines == [
         "MODULE    SOURCE      WHY",
         "jit_step  train.py:7  XLA flags: none → --xla_a=1",
-        "in full: jaxcache explain -C cache jit_step-bbbbbbbbbbbb",
         "and 1 helper of JAX, such as jit_sin (--all lists them)",
+        "in full: jaxcache explain -C cache jit_step-bbbbbbbbbbbb",
     ]
     said = "2 of 2 hit now; the rows show why they were compiled when they were written"
     assert explain_view(found, "cache").notes == [said]

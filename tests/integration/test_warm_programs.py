@@ -102,7 +102,7 @@ def test_a_check_on_cpu_compares_programs(
     done = run_cli("run", "--json", "-C", cache, "--check", "--fail-on-miss", *command, env=env)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
-    assert outcomes(document) == {("skipped", "verified")}
+    assert outcomes(document) <= {("skipped", "verified"), ("skipped", "same-hlo")}
     assert any("the same optimized HLO" in m["detail"] for m in document["modules"])
 
 

@@ -17,7 +17,7 @@ from jaxcache.units import format_compiling, format_count
 
 #: Reasons of compile requests that are neither a hit nor a miss: the cache was not to serve them.
 _NO_MISS = frozenset(
-    {"verified", "not-deterministic", "collected", "interrupted", "shared-by-process-0"}
+    {"verified", "same-hlo", "not-deterministic", "collected", "interrupted", "shared-by-process-0"}
 )
 
 

@@ -315,7 +315,7 @@ class ReportBuilder:
                 f"reported, such as {self.unreported[0]}: another program wrote them, or one of "
                 f"this run did and {_UNREACHED}"
             )
-        if not (any(processes) or trouble or ended.unobserved):
+        if not (any(processes) or trouble or ended.unobserved or ended.interrupted):
             yield f"no use of jax was observed: the program does not import it, or {_UNREACHED}"
 
 

@@ -25,7 +25,7 @@ from jaxcache.warm.report.builder import COMPILED_AHEAD, ProcessFacts, ReportBui
 from jaxcache.warm.report.events import CompileFinished
 
 FIRST_TIME = "first time"
-LOST = "its entry has been removed"
+LOST = "its entry was removed or quarantined"
 #: How a difference in the path of the cache is told.
 CACHE_PATH = "cache path: "
 #: Bounds of what a run spends on it: entries looked at per compile, their size, and the time.

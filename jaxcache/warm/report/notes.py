@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from jaxcache.cache.doctor.keys import METADATA, METADATA_COST
+from jaxcache.cache.explain.sides import is_helper
 from jaxcache.units import format_command, format_count
 from jaxcache.warm.report.events import CompileFinished
 from jaxcache.warm.report.report import Function, Process
@@ -159,7 +160,7 @@ _STORM = 8
 def recompile_notes(functions: Iterable[Function]) -> Iterable[str]:
     """Name the functions that are compiled again and again, and what makes them be."""
     for f in functions:
-        if f.compiles > _STORM:
+        if f.compiles > _STORM and not is_helper(f.function, f.file):
             cause = "; ".join(f.varies) + " varies" if f.varies else _HIDDEN_CAUSE
             yield f"`{f.function}` has {f.compiles} programs: {cause}"
 
