@@ -6,7 +6,7 @@ import os
 import time
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..core.names import ATIME_SUFFIX, CACHE_SUFFIX, LOCKFILE
 from .evictor import Evictor
@@ -24,6 +24,19 @@ if TYPE_CHECKING:
 _TOTALS_SECONDS = 10.0
 #: Processes that end at once wait for each other.
 _LAST_TOTALS_SECONDS = 2.0
+
+
+class ProvenEntry(NamedTuple):
+    """An entry that was read before JAX asks for it, and that a checksum or a digest proves."""
+
+    value: bytes
+    content: bytes
+    file: "tuple[int, int, int]"
+    """Time of the last change, size and inode."""
+
+
+def _identity(status: os.stat_result) -> "tuple[int, int, int]":
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 class Directory:
@@ -50,6 +63,8 @@ class Directory:
         """Keys given to JAX, and from where; a put of one means that JAX could not use it."""
         self.brought: dict[str, str] = {}
         """Keys that were fetched before JAX looked them up, and the tier that each came from."""
+        self.read_ahead: dict[str, ProvenEntry] = {}
+        """Entries that JAX has not asked for yet."""
         self._bad: set[str] = set()
         """Keys whose file must be replaced."""
         self._unproven: set[str] = set()
@@ -116,7 +131,8 @@ class Directory:
     def read_proven(self, key: str) -> "bytes | None":
         """Return an entry's content; None unless a checksum or a recorded digest proves it.
 
-        Counts nothing: whoever asks for the entry reports what is wrong with it.
+        A request for the same file is answered with what was read. Counts nothing: whoever asks
+        for the entry reports what is wrong with it.
         """
         if key in self._deadly or key in self._bad:
             return None
@@ -125,7 +141,10 @@ class Directory:
             decoded = open_entry(key, value, is_foreign=False)
         except (OSError, DamagedEntryError):
             return None
-        return decoded.content if self._is_proven(key, decoded, status) else None
+        if not self._is_proven(key, decoded, status):
+            return None
+        self.read_ahead[key] = ProvenEntry(value, decoded.content, _identity(status))
+        return decoded.content
 
     def _find(self, key: str) -> "tuple[bytes | None, str]":
         if key in self._deadly:
@@ -164,7 +183,11 @@ class Directory:
 
     def read_local(self, key: str) -> "bytes | None":
         """The entry in the local directory, checked; a bad one is noted."""
+        ahead = self.read_ahead.pop(key, None)
         try:
+            if ahead is not None and ahead.file == _identity(os.stat(self.path(key))):
+                self._layer.now.decoded = (ahead.value, ahead.content)
+                return ahead.value
             value, status = read_entry(self.path(key))
         except FileNotFoundError:
             return None
@@ -355,6 +378,7 @@ class Directory:
         if self.tiers is not None:
             self.tiers.abandon()
         self.tiers = None
+        self.read_ahead = {}
         self.evictor.reset()
         self.loading = Loading(self.root)
         self._leases = self._make_leases()

@@ -1,11 +1,11 @@
 """Load executables ahead: while the program traces, one thread loads what its last run loaded.
 
-JAX traces, lowers, computes each key, reads and checks each entry as ever; only the load itself has
-happened before. That is sound where nothing can differ: what plain JAX gives to a load is the
-executable, the compile options, the devices and the host callbacks, in this process. So a load is
-answered from here only for the same bytes, the same serialized options, the same devices of the
-same backend, and no callbacks. What was loaded with callbacks is recorded as such and never loaded
-ahead: the callables belong to one process.
+JAX traces, lowers and computes each key as ever; only the load itself has happened before, and an
+entry whose file is still the same is not read again. That is sound where nothing can differ: what
+plain JAX gives to a load is the executable, the compile options, the devices and the host
+callbacks, in this process. So a load is answered from here only for the same bytes, the same
+serialized options, the same devices of the same backend, and no callbacks. What was loaded with
+callbacks is recorded as such and never loaded ahead: the callables belong to one process.
 
 * What the thread has not begun is loaded by whoever asks for it.
 * An entry is loaded ahead only if a checksum or a recorded digest proves its content.
@@ -229,7 +229,7 @@ class Preload:
             return
         while not self._ended.is_set():
             one = waiting.popleft() if waiting else next(contents, None)
-            if one is None or not self._load(backend, marks, *one):
+            if one is None or not self._load(directory, backend, marks, *one):
                 return
 
     def _read(self, directory: "Directory", run: LastRun) -> "Iterator[tuple[Load, bytes]]":
@@ -256,7 +256,14 @@ class Preload:
                 return None
         return backends.get("cpu")
 
-    def _load(self, backend: Any, marks: Loading, load: Load, serialized: bytes) -> bool:
+    def _load(
+        self,
+        directory: "Directory",
+        backend: Any,
+        marks: Loading,
+        load: Load,
+        serialized: bytes,
+    ) -> bool:
         """Load one executable; whether to go on."""
         ahead = _Ahead(backend, load, serialized)
         with self._lock:
@@ -264,6 +271,7 @@ class Preload:
                 if not self._room.wait(_UNUSED_SECONDS):
                     return False
             if load.key in self._begun or self._ended.is_set():
+                directory.read_ahead.pop(load.key, None)
                 return True
             self._begun.add(load.key)
             self._ahead[load.key] = ahead
@@ -298,6 +306,8 @@ class Preload:
         if self._forked:
             return
         self._ended.set()
+        if self._directory is not None:
+            self._directory.read_ahead.clear()
         with self._lock:
             ready = [one for one in self._ahead.values() if one.is_over.is_set()]
             for one in ready:

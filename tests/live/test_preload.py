@@ -474,3 +474,23 @@ def test_a_kill_while_loading_ahead_costs_no_entry(
         ran = run_ahead(MANY, **env)
         assert (ran["died_loading"], ran["hits_local"], ran.result) == (0, total, first.result)
     assert not (tmp_path / "cache" / ".jaxcache" / "quarantine").exists()
+
+
+#: Spoils an entry that the thread has read, and loaded ahead.
+SPOILED = """
+import glob
+(path,) = glob.glob(os.environ["JAX_COMPILATION_CACHE_DIR"] + "/jit_first-*-cache")
+with open(path, "r+b") as file:
+    last = file.seek(-1, os.SEEK_END)
+    byte = file.read()[0]
+    file.seek(last)
+    file.write(bytes([byte ^ 1]))
+"""
+
+
+def test_an_entry_that_changes_after_it_was_read_is_read_again(run_ahead: RunLive) -> None:
+    first = run_ahead()
+    number = first["written"]
+    ran = run_ahead(SPOILED + PROGRAM, wait=number)
+    assert (ran["rotten"], ran["replaced"], ran["preload_used"]) == (1, 1, number - 1)
+    assert ran.result == first.result
