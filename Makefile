@@ -42,11 +42,10 @@ demo: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.run $(BENCH)
 
-# Stores, caches, layouts and commands without what Linux alone has, as on macOS; root, on Linux. What
-# mounts, draws in a browser or substitutes processes in bash needs /proc itself.
+# Stores, caches, layouts and commands without what Linux alone has, as on macOS; root, on Linux.
 test-other-systems: $(STAMP)
 	$(BIN)/python tests/refuse_calls.py linux $(BIN)/python -m pytest -q -n 2 --dist worksteal \
-		-m "not slow and not jax" -k "not Mount and not mount and not test_report and not bash" \
+		-m "not slow and not jax" \
 		tests/store tests/core tests/cache tests/layouts tests/cli $(TESTS)
 
 test-slow: $(STAMP)

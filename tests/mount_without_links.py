@@ -31,7 +31,8 @@ _UNANSWERED = (2, 36, 42)  # FORGET, INTERRUPT, BATCH_FORGET
 
 def can_mount() -> bool:
     """Whether this user may mount FUSE file systems here."""
-    return sys.platform == "linux" and os.geteuid() == 0 and os.path.exists("/dev/fuse")
+    needed = ("/dev/fuse", "/proc/self")
+    return sys.platform == "linux" and os.geteuid() == 0 and all(map(os.path.exists, needed))
 
 
 @contextlib.contextmanager

@@ -12,16 +12,16 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from jaxcache.cli.app import COMMANDS  # noqa: E402
-from jaxcache.entry.releases import RULES  # noqa: E402
 from tools.generate.commands import read_command  # noqa: E402
 from tools.generate.completions import bash, fish, zsh  # noqa: E402
 from tools.generate.configuration import configuration  # noqa: E402
 from tools.generate.keywords import keywords  # noqa: E402
 from tools.generate.pages import man_command, man_root, page_of  # noqa: E402
+from tools.generate.releases import CHANGES  # noqa: E402
 from tools.generate.schemas import schemas  # noqa: E402
 
 #: Where the table of releases stands in its page.
-_RELEASES = "<!-- releases: written by tools/gen.py from jaxcache/entry/releases.py -->"
+_RELEASES = "<!-- releases: written by tools/gen.py from tools/generate/releases.py -->"
 _END = "<!-- end -->"
 
 
@@ -51,7 +51,7 @@ def _rules_table() -> list[str]:
     return [
         "| in | what | JAX | source in `jax/_src` |",
         "|---|---|---|---|",
-        *(f"| `{r.part}` | {r.text} | {r.releases} | `{r.source}` |" for r in RULES),
+        *(f"| `{c.part}` | {c.text} | {c.releases} | `{c.source}` |" for c in CHANGES),
     ]
 
 

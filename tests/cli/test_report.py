@@ -72,6 +72,8 @@ def report(run_cli: RunCli, tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture(scope="module")
 def program() -> str:
+    if sys.platform == "linux" and not os.path.exists("/proc/self"):
+        pytest.skip("Chromium needs /proc")
     for name in ("chromium", "chromium-browser", "google-chrome"):
         if found := shutil.which(name):
             return found

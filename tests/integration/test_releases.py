@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from conftest import clean_environment
 
-from jaxcache.entry.releases import MOSAIC_PATHS, RULES
+from jaxcache.entry.releases import MOSAIC_PATHS
+from tools.generate.releases import CHANGES
 
 pytestmark = [pytest.mark.jax, pytest.mark.core]
 
@@ -50,11 +51,11 @@ def test_each_rule_holds_in_this_jax(each_jax_python: str) -> None:
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)
     version = seen.pop("version")
-    assert {r.name: r.holds(version) for r in RULES} == seen
+    assert {c.name: c.rule.holds(version) for c in CHANGES} == seen
 
 
 def test_the_words_of_a_rule() -> None:
-    words = {r.name: r.releases for r in RULES}
+    words = {c.name: c.releases for c in CHANGES}
     assert words["cache-path"] == "0.4.36 until 0.11.0"
     assert words["atime-required"] == "before 0.11.2"
     assert words["platform-version"] == "0.6.0 and later"
