@@ -8,7 +8,7 @@ import typer
 from jaxcache.api import Cache
 from jaxcache.cli.declared import PanelCommand
 from jaxcache.cli.opening import open_handle
-from jaxcache.cli.options import JsonOutput
+from jaxcache.cli.options import Format, JsonOutput
 from jaxcache.errors import NoCacheError, UsageError
 from jaxcache.options import CacheLocation
 from jaxcache.options.query import ExplainOptions
@@ -102,7 +102,7 @@ def command(
             jax_cache_dir=cache.spelling or absolute_location(path),
             python=options.python,
             portable=options.portable,
-            stdout_to_stderr=not output.form.is_table,
+            stdout_to_stderr=output.form is not Format.TABLE,
         )
         explain_script = runner_of(place.layout).explain_script
         if command_line:

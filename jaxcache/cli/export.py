@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from jaxcache.cli.opening import open_handle
-from jaxcache.cli.options import Output
+from jaxcache.cli.options import Format, Output
 from jaxcache.errors import UsageError
 from jaxcache.options import CacheLocation
 from jaxcache.options.move import ExportOptions
@@ -30,7 +30,7 @@ def command(
     from jaxcache.cli.bundle import deliver
 
     form = output.form
-    if file == "-" and (form.is_table or form.is_json or form.is_keys):
+    if file == "-" and (form is Format.TABLE or form.is_json or form is Format.KEYS):
         raise UsageError(
             "a bundle on standard output needs a pipe, without --json, --jsonl or --quiet"
         )

@@ -22,24 +22,9 @@ class Format(StrEnum):
         return self in (Format.JSON, Format.JSONL)
 
     @property
-    def is_document(self) -> bool:
-        """Whether standard output holds one JSON document."""
-        return self is Format.JSON
-
-    @property
     def as_lines(self) -> "Format":
         """The format with a line per row, without a heading."""
         return Format.TSV if self is Format.TABLE else self
-
-    @property
-    def is_keys(self) -> bool:
-        """Whether only keys are wanted."""
-        return self is Format.KEYS
-
-    @property
-    def is_table(self) -> bool:
-        """Whether standard output is a terminal, and nothing else was asked for."""
-        return self is Format.TABLE
 
     @property
     def is_text(self) -> bool:

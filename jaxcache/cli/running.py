@@ -56,7 +56,7 @@ def place_run(
     placed = options.replace(
         cache_dir=path,
         jax_cache_dir=cache.spelling,
-        stdout_to_stderr=form.is_json or form.is_keys,
+        stdout_to_stderr=form.is_json or form is Format.KEYS,
     )
     return runner, placed
 
@@ -137,7 +137,7 @@ def finish(
 
     view = runner.report_view(report, unfolded=extent.all)
     with _whatever_reads():
-        if form.is_json or form.is_keys:
+        if form.is_json or form is Format.KEYS:
             emit(form, view)
         else:
             print_blocks(view.page or (), sys.stderr)
@@ -147,7 +147,7 @@ def finish(
         return code if code > 0 else _SIGNALLED - code
     if failed := list(failed_assertions(report, wanted, check=check, fills=fills)):
         with _whatever_reads():
-            if not form.is_document:
+            if form is not Format.JSON:
                 note(*(f"failed: {sentence}" for sentence in failed))
         return ExitCode.PROBLEMS
     return ExitCode.DONE

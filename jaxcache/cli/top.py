@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from jaxcache.cli.opening import open_handle
-from jaxcache.cli.options import JsonOutput
+from jaxcache.cli.options import Format, JsonOutput
 from jaxcache.errors import UsageError
 from jaxcache.options import CacheDir
 
@@ -37,13 +37,13 @@ def command(
     from jaxcache.units import parse_duration_seconds
 
     form = wanted.form
-    if form.is_document and not once:
+    if form is Format.JSON and not once:
         raise UsageError("--json needs --once", hint="--jsonl prints changes as they come")
     seconds = parse_duration_seconds(interval)
     if seconds <= 0:
         raise UsageError("--interval must be positive")
     view = None
-    watches = form.is_table and not once
+    watches = form is Format.TABLE and not once
     try:
         opened: tuple[Store, bool] | None
         if watches:

@@ -1,9 +1,8 @@
 """``doctor`` as a view."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 
-from jaxcache.cache.doctor.inputs import Finding, Interpreter
+from jaxcache.cache.doctor.inputs import Finding
 from jaxcache.cache.doctor.run_checks import Diagnosis
 from jaxcache.layouts.torch.doctor import TorchDiagnosis
 from jaxcache.render.columns import short_name
@@ -12,8 +11,6 @@ from jaxcache.units import format_count, format_size
 
 #: Files that the page for people names per finding.
 _SHOWN_FILES = 3
-#: Facts about the interpreter that fill pages.
-_LENGTHY = ("flags", "cpu_features")
 _STYLES = {"problem": "red", "note": "bold"}
 
 
@@ -24,7 +21,7 @@ def doctor_view(diagnosis: Diagnosis, *, verbose: bool) -> View:
     findings = diagnosis.findings
     document = {
         "cache_dir": facts.cache.path,
-        "interpreter": interpreter_fields(mine),
+        "interpreter": mine,
         "no_jax": diagnosis.no_jax,
         "settings": facts.settings,
         "entries": len(facts.cache.entries),
@@ -41,13 +38,6 @@ def doctor_view(diagnosis: Diagnosis, *, verbose: bool) -> View:
         if diagnosis.no_jax
         else (),
     )
-
-
-def interpreter_fields(interpreter: Interpreter | None) -> dict[str, object] | None:
-    """Return the facts about an interpreter that the document has."""
-    if interpreter is None:
-        return None
-    return {k: v for k, v in asdict(interpreter).items() if k not in _LENGTHY}
 
 
 def torch_view(diagnosis: TorchDiagnosis) -> View:

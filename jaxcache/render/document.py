@@ -39,6 +39,7 @@ SHAPES = {
     "device_shape=request.device_shape executable_device_ids=request.executable_device_ids "
     "callbacks=request.callbacks refusal doubts=request.doubts stubbed=request.stubbed "
     "function=request.function file=request.file line=request.line components=request.components",
+    "Interpreter": "-flags -cpu_features",
     "Listing": "-cache_size_bytes -ledger_bytes",
     "Memory": "argument_bytes output_bytes temp_bytes alias_bytes constant_bytes code_bytes "
     "total_bytes",

@@ -18,7 +18,7 @@ from jaxcache.render.columns import (
     text_column,
     used_column,
 )
-from jaxcache.render.doctor import count_findings, finding_lines, interpreter_fields
+from jaxcache.render.doctor import count_findings, finding_lines
 from jaxcache.render.document import fields_of
 from jaxcache.render.prune import prune_view, removals_table
 from jaxcache.render.verify import verification_view
@@ -186,7 +186,7 @@ def diagnosis_of_root_view(
     ]
     document = {
         "cache_dir": root,
-        "interpreter": interpreter_fields(interpreter),
+        "interpreter": interpreter,
         "no_jax": no_jax,
         "settings": settings,
         "caches": caches,

@@ -109,7 +109,11 @@ def test_the_findings_are_those_of_doctor(
 ) -> None:
     done = run_cli("doctor", "--json", "--python", "/nonexistent", env=planted)
     found = json.loads(done.stdout)
-    assert [f["trap"] for f in report["findings"]] == [f["trap"] for f in found["findings"]]
+    for facts in ("trap", "severity", "upstream", "mendable"):
+        assert [f[facts] for f in report["findings"]] == [f[facts] for f in found["findings"]]
+    assert [len(f["files"]) for f in report["findings"]] == [
+        len(f["files"]) for f in found["findings"]
+    ]
     assert report["cache"]["entries"] == found["entries"] == 8
     assert report["cache"]["kind"] == "directory"
 

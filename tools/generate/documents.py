@@ -13,7 +13,7 @@ from jaxcache.cache.ci.key import KeyEnvironment
 from jaxcache.cache.ci.save import DropReason, Why
 from jaxcache.cache.diff import ContentMismatch, DiffEntry
 from jaxcache.cache.doctor.bug_report import BugReport, Versions
-from jaxcache.cache.doctor.inputs import Finding, Setting
+from jaxcache.cache.doctor.inputs import Finding, Interpreter, Setting
 from jaxcache.cache.explain.churn import Churn
 from jaxcache.cache.explain.sides import Comparison, Difference
 from jaxcache.cache.ledger.uses import Uses
@@ -381,18 +381,6 @@ class ExplainDocument(TypedDict):
 
 class ChurnDocument(TypedDict):
     modules: list[Churn]
-
-
-class Interpreter(TypedDict):
-    executable: str
-    python_version: str
-    jax_version: str
-    jaxlib_version: str
-    jaxlib_digest: str | None
-    key_codec: str
-    written_codec: str
-    has_filelock: bool
-    has_epath: bool
 
 
 class Diagnosed(TypedDict):

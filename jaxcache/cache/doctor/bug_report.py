@@ -17,8 +17,14 @@ _VERSION = re.compile(r"\d+(\.\d+)*((a|b|rc|\.post|\.dev)\d+)*")
 _AMOUNT = re.compile(r"-?\d+(\.\d+)?\s?([kKMGT]?i?B|[smhdw])?")
 _PACKAGE = re.compile(r"[\w-]+")
 #: Texts of settings that name a choice of JAX or of the live layer.
-_CHOICES = frozenset({"all", "none", "xla_gpu_per_fusion_autotune_cache_dir", "cost", "lru"})
-_CHOICES_OF_LIVE = frozenset({"tiers", "always", "never", "true", "false", "totals", "otel"})
+_CHOICES = frozenset(
+    {
+        *("all", "none", "xla_gpu_per_fusion_autotune_cache_dir", "cost", "lru"),
+        *("tiers", "always", "never", "true", "false", "totals", "otel"),
+    }
+)
+_PATH = "<path>"
+_TEXT = "<text>"
 _VARIABLE = re.compile(r"JAXCACHE_[A-Z_]+|environment|default|script")
 
 
@@ -36,19 +42,6 @@ class Versions:
 
 
 @dataclass(frozen=True, slots=True)
-class ReportedPython:
-    """The Python that runs JAX."""
-
-    python_version: str
-    jax_version: str
-    jaxlib_version: str
-    key_codec: str
-    written_codec: str
-    has_filelock: bool
-    has_epath: bool
-
-
-@dataclass(frozen=True, slots=True)
 class ReportedCache:
     """The state of the cache."""
 
@@ -60,16 +53,6 @@ class ReportedCache:
     entries: int
     problems: Mapping[str, int]
     """A count for each kind of problem."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReportedFinding:
-    """A finding of ``doctor``."""
-
-    trap: str
-    severity: str
-    files: int
-    upstream: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +73,10 @@ class BugReport:
     """Everything that ``bug-report`` prints."""
 
     versions: Versions
-    interpreter: ReportedPython | None = None
+    interpreter: Interpreter | None = None
     settings: tuple[Setting, ...] = ()
     cache: ReportedCache | None = None
-    findings: tuple[ReportedFinding, ...] = ()
+    findings: tuple[Finding, ...] = ()
     last_run: RecordedRun | None = None
     error: str | None = None
     """The code of the error that kept ``doctor`` from looking."""
@@ -131,29 +114,28 @@ def make_bug_report(diagnosis: Diagnosis | None, error: str | None) -> BugReport
         diagnosis: None where the cache could not be examined.
         error: the code of the error that prevented it.
     """
-    report = BugReport(read_versions(), error=error)
     if diagnosis is None:
-        return report
+        return BugReport(read_versions(), error=error)
     facts = diagnosis.facts
-    return replace(
-        report,
-        interpreter=_report_python(facts.interpreter) if facts.interpreter else None,
-        settings=tuple(map(_redact_setting, facts.settings)),
-        cache=_report_cache(facts.cache, facts.host.filesystem),
-        findings=tuple(map(_report_finding, diagnosis.findings)),
-        last_run=_find_last_run(facts.cache.records.values()),
+    return BugReport(
+        read_versions(),
+        _redact_interpreter(facts.interpreter) if facts.interpreter else None,
+        tuple(map(_redact_setting, facts.settings)),
+        _report_cache(facts.cache, facts.host.filesystem),
+        tuple(map(_redact_finding, diagnosis.findings)),
+        _find_last_run(facts.cache.records.values()),
     )
 
 
 def redact(value: SettingValue) -> SettingValue:
     """Return a number or a choice as it is, and only the kind of any other text."""
-    if not isinstance(value, str) or value in _CHOICES | _CHOICES_OF_LIVE:
+    if not isinstance(value, str) or value in _CHOICES:
         return value
     if not value or _AMOUNT.fullmatch(value):
         return value
     if "://" in value:
         return "<url>"
-    return "<path>" if "/" in value else "<text>"
+    return _PATH if "/" in value else _TEXT
 
 
 def _redact_setting(setting: Setting) -> Setting:
@@ -166,16 +148,19 @@ def _plain_version(text: str | None) -> str | None:
     return match[0] if match else None
 
 
-def _report_python(interpreter: Interpreter) -> ReportedPython:
-    return ReportedPython(
-        _plain_version(interpreter.python_version) or "unknown",
-        _plain_version(interpreter.jax_version) or "unknown",
-        _plain_version(interpreter.jaxlib_version) or "unknown",
-        interpreter.key_codec,
-        interpreter.written_codec,
-        interpreter.has_filelock,
-        interpreter.has_epath,
+def _redact_interpreter(interpreter: Interpreter) -> Interpreter:
+    return replace(
+        interpreter,
+        executable=_PATH,
+        python_version=_plain_version(interpreter.python_version) or _TEXT,
+        jax_version=_plain_version(interpreter.jax_version) or _TEXT,
+        jaxlib_version=_plain_version(interpreter.jaxlib_version) or _TEXT,
     )
+
+
+def _redact_finding(finding: Finding) -> Finding:
+    files = (_PATH,) * len(finding.files)
+    return replace(finding, seen=_TEXT, cost=_TEXT, fix=_TEXT, files=files)
 
 
 def _report_cache(cache: CacheFacts, filesystem: str | None) -> ReportedCache:
@@ -187,10 +172,6 @@ def _report_cache(cache: CacheFacts, filesystem: str | None) -> ReportedCache:
         len(cache.entries),
         Counter(problem.kind for problem in cache.problems),
     )
-
-
-def _report_finding(finding: Finding) -> ReportedFinding:
-    return ReportedFinding(finding.trap, finding.severity, len(finding.files), finding.upstream)
 
 
 def _find_last_run(records: Iterable[LedgerRecord]) -> RecordedRun | None:

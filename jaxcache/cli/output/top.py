@@ -144,7 +144,7 @@ class Screen:
 
     def end(self, form: Format) -> None:
         """Say what was seen in all."""
-        if form.is_table:
+        if form is Format.TABLE:
             note(render.tally_line(self._tally, time.time_ns()))
 
     def _first(self) -> CacheSnapshot:
