@@ -138,15 +138,16 @@ def _read_host(child: Child, python: str, directory: str) -> Host:
             code="no-entry",
             hint="JAX up to 0.4.29 caches nothing on the CPU",
         )
+    first = min(items, key=lambda item: item.created_ns)  # asking for features may write another
     return Host(
         python,
         str(answer.get("jax_version")),
         str(answer.get("jaxlib_version")),
-        items[0].codec,
-        exported.manifest.origin_of(items[0]),
+        first.codec,
+        exported.manifest.origin_of(first),
         str(answer.get("device_kind", "")),
         str(answer.get("platform_version", "")),
-        items[0].key,
+        first.key,
         _names(answer.get("cpu_features")),
     )
 
