@@ -115,16 +115,14 @@ class Cache(ChangingMethods, MovingMethods, CompilingMethods):
             headers = headers and (details or depth is Depth.OPENED)
         elif detail is not None:
             details = details or detail >= Detail.RECORDS
-        with self._reading() as given:
+        with self._reading(self.readable) as cache:
             return list_cache(
-                store,
-                layout,
+                cache,
                 chosen.replace(limit=None) if group_by else chosen,
                 headers=headers,
                 details=details,
                 deep=detail is Detail.SCREEN and layout.keeps_index and not store.remote,
                 sums=detail in (None, Detail.DOCUMENT),
-                **given,
             )
 
     def stats(self, *, long: bool = False) -> "Stats":
@@ -138,9 +136,8 @@ class Cache(ChangingMethods, MovingMethods, CompilingMethods):
         """
         from jaxcache.cache.stats import count_cache
 
-        store, layout = self.readable
-        with self._reading() as given:
-            return count_cache(store, layout, read=long or not store.remote, **given)
+        with self._reading(self.readable) as cache:
+            return count_cache(cache, read=long or not cache.store.remote)
 
     def live_stats(self, stats: "Stats") -> "LiveStats":
         """Return what the live layer has counted and refused here.
@@ -240,8 +237,8 @@ class Cache(ChangingMethods, MovingMethods, CompilingMethods):
         """
         from jaxcache.cache.overview import make_overview
 
-        with self._reading() as given:
-            return make_overview(self.store, self.layout, **given)
+        with self._reading((self.store, self.layout)) as cache:
+            return make_overview(cache)
 
     def report(self, path: str | os.PathLike[str] | None = None, *, charts: bool = True) -> str:
         """Draw the cache as one HTML page that opens without a network; return the page.

@@ -73,8 +73,8 @@ class ChangingMethods(Handle):
         from jaxcache.cache.prune.plan_cache import plan_cache_prune
 
         chosen = PruneOptions.choose(options, **keywords)
-        with self._reading() as given:
-            return plan_cache_prune(self.store, self.layout, chosen, **given)
+        with self._reading((self.store, self.layout)) as cache:
+            return plan_cache_prune(cache, chosen)
 
     def plan_removal(
         self,
@@ -93,8 +93,8 @@ class ChangingMethods(Handle):
         from jaxcache.cache.prune.plan_cache import plan_cache_removal
 
         chosen = RemovalOptions.choose(options, keys=keys, **keywords)
-        with self._reading() as given:
-            return plan_cache_removal(self.store, self.layout, chosen.keys, chosen.filters, **given)
+        with self._reading((self.store, self.layout)) as cache:
+            return plan_cache_removal(cache, chosen.keys, chosen.filters)
 
     # Doing
 

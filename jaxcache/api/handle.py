@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Literal, Self, cast
 
 from jaxcache.errors import UsageError
 from jaxcache.store import is_remote
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from jaxcache.cache.ledger.segments import Ledger
-    from jaxcache.cache.scan import Progress
+    from jaxcache.cache.scan import Progress, ReadCache
     from jaxcache.layouts.base import Layout
     from jaxcache.store.base import Store
 
@@ -249,15 +249,12 @@ class Handle:
             )
 
     @contextmanager
-    def _reading(self) -> Iterator[dict[str, Any]]:
-        """Show the progress of what reads the entries, and give what it is passed."""
+    def _reading(self, place: "tuple[Store, Layout]") -> "Iterator[ReadCache]":
+        """Show the progress of what reads the entries, and give the cache to read."""
+        from jaxcache.cache.scan import ReadCache
+
         with self.progress(f"reading {self.name or 'entries'}") as progress:
-            yield {
-                "index_directory": self.index_directory,
-                "now_ns": self.clock(),
-                "workers": self.workers,
-                "progress": progress,
-            }
+            yield ReadCache(*place, self.clock(), self.index_directory, self.workers, progress)
 
 
 def kind_of_file(path: str) -> PlaceKind:

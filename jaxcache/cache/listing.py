@@ -3,20 +3,18 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from jaxcache.cache.inventory import count_bytes
-from jaxcache.cache.scan import Progress, ScanAids, decode
+from jaxcache.cache.scan import ReadCache, ScanAids, decode
 from jaxcache.errors import UsageError
 from jaxcache.model import Depth, Entry, Problem, result_repr
 from jaxcache.options import ListOptions
-from jaxcache.store.base import Store
 from jaxcache.units import format_compiling, format_count, format_duration, format_size
 
 if TYPE_CHECKING:
     from jaxcache.cache.scan import Scan
-    from jaxcache.layouts.base import Layout, ScanResult
+    from jaxcache.layouts.base import ScanResult
 
 
 #: Unread entries beyond a limit that are opened all the same, for the sums: 0.1 s of work.
@@ -91,18 +89,13 @@ def summarize(entries: Iterable[Entry]) -> Summary:
 
 
 def list_cache(
-    store: Store,
-    layout: "Layout",
+    cache: ReadCache,
     options: ListOptions,
     *,
     headers: bool,
     details: bool = False,
     deep: bool = False,
     sums: bool = True,
-    index_directory: Path | None = None,
-    now_ns: int,
-    workers: int = 1,
-    progress: Progress | None = None,
 ) -> Listing:
     """List a cache: the entries that fit every KEY and filter, sorted, at most ``limit``.
 
@@ -114,12 +107,13 @@ def list_cache(
         deep: whether to measure the whole cache, too.
         sums: whether the summary must tell what only opening every entry tells; if not, a limit
             in a large cache opens those that it shows.
-        index_directory: where indexes are kept; None: without one.
 
     Raises:
         UsageError, NoCacheError
         JaxcacheError: a KEY fits nothing, or more than it may.
     """
+    store = cache.store
+    layout = cache.layout
     keys = options.keys
     filters = options.filters
     sort = options.sort
@@ -129,8 +123,8 @@ def list_cache(
     by_use = False
     decode_all = details and limit is None and store.remote  # one request for both
     by_name = sort.partition(":")[0] in ("key", "used")
-    if index_directory and (headers or details or filters or not by_name or store.remote):
-        index = layout.load_index(index_directory, store.url, now_ns=now_ns)
+    if headers or details or filters or not by_name or store.remote:
+        index = cache.load_index()
     if keys or filters or sort != "key":
         from jaxcache.cache.selection import Selection
 
@@ -145,12 +139,12 @@ def list_cache(
     first: dict[str, Any] = (
         {"headers": False, "dates": by_use} if opens_shown else {"headers": headers}
     )
-    aids = ScanAids(index, workers, progress)
+    aids = ScanAids(index, cache.workers, cache.progress)
     scan_result = layout.scans.scan(store, aids, details=decode_all, deep=deep, **first)
     if selection is None:
         chosen = sorted(scan_result.entries, key=lambda e: e.key)
     else:
-        chosen = selection.pick_sorted(scan_result.entries, now_ns)
+        chosen = selection.pick_sorted(scan_result.entries, cache.now_ns)
     if opens_shown:
         shown = chosen if len(chosen) <= _READ_AT_ONCE else chosen[:limit]
         scan_result = decode(store, cast("Scan", scan_result), shown, aids, details=False)

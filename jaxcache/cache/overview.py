@@ -7,7 +7,6 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxcache.cache.explain.churn import Churn
@@ -17,15 +16,14 @@ from jaxcache.cache.prune.limits import without_suffix
 from jaxcache.cache.prune.plan import plan_items
 from jaxcache.cache.prune.removable import find_removable, total_bytes
 from jaxcache.cache.prune.removal import Removal, count_entries, freed_bytes, lost_compile_seconds
-from jaxcache.cache.scan import Progress, Scan, ScanAids
+from jaxcache.cache.scan import ReadCache, Scan
 from jaxcache.core.eviction import POLICIES, choose_in_order, eviction_order
 from jaxcache.errors import JaxcacheError
 from jaxcache.model import Entry, Problem
 from jaxcache.options import PruneOptions
-from jaxcache.store.base import Store
 
 if TYPE_CHECKING:
-    from jaxcache.layouts.base import Layout
+    pass
 
 #: Modules whose churn is explained: finding a cause decodes several entries of each.
 _EXPLAINED_MODULES = 15
@@ -66,36 +64,21 @@ class Overview:
     uses: Uses
 
 
-def make_overview(
-    store: Store,
-    layout: "Layout",
-    *,
-    now_ns: int,
-    index_directory: Path | None = None,
-    workers: int = 1,
-    progress: Progress | None = None,
-) -> Overview:
+def make_overview(cache: ReadCache) -> Overview:
     """Look at a cache for a report.
-
-    Args:
-        index_directory: where indexes are kept; None: without one.
 
     Raises:
         NoCacheError
     """
-    index = None
-    if index_directory is not None:
-        index = layout.load_index(index_directory, store.url, now_ns=now_ns)
-    aids = ScanAids(index, workers, progress)
-    scan_result: Any = layout.scans.scan(store, aids, headers=True, details=True, deep=True)
-    if index is not None:
-        index.save(entry.file for entry in scan_result.entries)
+    layout = cache.layout
+    now_ns = cache.now_ns
+    scan_result: Any = cache.scan(headers=True, details=True)
     alone = layout.single_file_entries
     ledger = scan_result.ledger if alone else None
     records = [ledger.record(entry.key) for entry in scan_result.entries] if ledger else []
     exact = frozenset(k.key for k in records if k and k.compile_seconds is not None)
     return Overview(
-        cache_dir=store.url,
+        cache_dir=cache.store.url,
         made_ns=now_ns,
         directory_bytes=total_bytes(scan_result)
         if alone
@@ -106,22 +89,23 @@ def make_overview(
         forecasts=tuple(
             (policy, forecast_sizes(scan_result, policy, now_ns=now_ns))
             if alone
-            else (policy, _forecast_units(store, layout, scan_result, policy, now_ns))
+            else (policy, _forecast_units(cache, scan_result, policy))
             for policy in POLICIES
         ),
         churn=layout.churns.find_churn(
-            store, explained=_EXPLAINED_MODULES, scan_result=scan_result
+            cache.store, explained=_EXPLAINED_MODULES, scan_result=scan_result
         ),
         uses=count_uses(ledger) if ledger else Uses(),
     )
 
 
-def _forecast_units(
-    store: Store, layout: "Layout", scan_result: Any, policy: str, now_ns: int
-) -> tuple[SizeForecast, ...]:
+def _forecast_units(cache: ReadCache, scan_result: Any, policy: str) -> tuple[SizeForecast, ...]:
     """Plan as ``prune`` would at some sizes, where entries go together with what they share."""
     options = PruneOptions(max_size_bytes=1, policy=policy)
-    removable = layout.removals.find_removable(store, scan_result, options, now_ns=now_ns, keep=())
+    removals = cache.layout.removals
+    removable = removals.find_removable(
+        cache.store, scan_result, options, now_ns=cache.now_ns, keep=()
+    )
     forecasts = []
     for number in range(_UNIT_STEPS, -1, -1):
         bound = removable.size_bytes * number // _UNIT_STEPS
@@ -130,9 +114,9 @@ def _forecast_units(
                 copy.deepcopy(removable),
                 len(scan_result.entries),
                 options.replace(max_size_bytes=bound),
-                cache_dir=store.url,
-                now_ns=now_ns,
-                rank=layout.removals.removal_rank,
+                cache_dir=cache.store.url,
+                now_ns=cache.now_ns,
+                rank=removals.removal_rank,
             )
         except JaxcacheError:  # files that may not go alone are more
             break

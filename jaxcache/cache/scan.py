@@ -21,10 +21,13 @@ from jaxcache.model import Entry, FileInfo, Problem
 from jaxcache.store.base import Store
 
 if TYPE_CHECKING:  # a plain listing uses neither
-    from jaxcache.cache.index import Index, KnownEntry
+    from pathlib import Path
+
+    from jaxcache.cache.index import FactIndex, Index, KnownEntry
     from jaxcache.cache.ledger.record import LedgerRecord
     from jaxcache.cache.ledger.segments import Ledger
     from jaxcache.entry.summary import EntrySummary
+    from jaxcache.layouts.base import Layout, ScanResult
 
 #: Called with (done, total) now and then.
 Progress = Callable[[int, int], None]
@@ -46,6 +49,40 @@ class ScanAids(NamedTuple):
 
 #: Without an index, in this process, telling nobody.
 NO_AIDS = ScanAids()
+
+
+class ReadCache(NamedTuple):
+    """A cache that an operation reads, and how its entries are read."""
+
+    store: Store
+    layout: "Layout"
+    now_ns: int
+    index_directory: "Path | None" = None
+    """The directory of indexes; None: without one."""
+    workers: int = 1
+    """Processes to read with in a large directory."""
+    progress: Progress | None = None
+
+    def load_index(self) -> "FactIndex | None":
+        """Open the index of this cache, where it has one."""
+        if self.index_directory is None:
+            return None
+        return self.layout.load_index(self.index_directory, self.store.url, now_ns=self.now_ns)
+
+    def scan(self, *, headers: bool, details: bool, indexed: bool = True) -> "ScanResult":
+        """Scan the whole cache, with the files in its directories, and keep the index.
+
+        Raises:
+            NoCacheError: the directory cannot be listed.
+        """
+        index = self.load_index() if indexed else None
+        aids = ScanAids(index, self.workers, self.progress)
+        scan_result = self.layout.scans.scan(
+            self.store, aids, headers=headers, details=details, deep=True
+        )
+        if index is not None:
+            index.save(entry.file for entry in scan_result.entries)
+        return scan_result
 
 
 class Scan(NamedTuple):

@@ -23,7 +23,7 @@ from jaxcache.cache.index import read_checked, side_path, write_checked
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.uses import Uses, count_uses
 from jaxcache.cache.listing import Group, Summary, group_entries, summarize
-from jaxcache.cache.scan import Progress, ScanAids
+from jaxcache.cache.scan import ReadCache, ScanAids
 from jaxcache.cache.untrusted_json import Many, build
 from jaxcache.entry.names import FileKind
 from jaxcache.model import Entry, FileInfo, result_repr
@@ -103,37 +103,31 @@ class Stats:
         return sum(f.size_bytes for f in self.files if f.kind not in uncounted)
 
 
-def count_cache(
-    store: Store,
-    layout: "Layout",
-    index_directory: Path | None = None,
-    *,
-    now_ns: int,
-    read: bool = True,
-    workers: int = 1,
-    progress: Progress | None = None,
-) -> Stats:
+def count_cache(cache: ReadCache, *, read: bool = True) -> Stats:
     """Count everything in a cache directory.
 
     Platforms are told where the index knows them, or where few enough entries are left that
     decoding them takes no time to speak of; the others count as unknown.
 
     Args:
-        index_directory: where the index and the remembered result are kept, which spare reading
-            what has not changed. Without one everything is counted.
+        cache: its index and the remembered result spare reading what has not changed; without
+            them everything is counted.
         read: whether entries may be opened; if not, what only they tell is what the index knows.
 
     Raises:
         NoCacheError: the directory cannot be listed.
     """
-    index = snapshot = None
-    if index_directory is not None:
-        if not store.remote:  # the digest of a listing spares no request
-            snapshot = RememberedStats(index_directory, store.url, layout, now_ns=now_ns)
-            if (stats := snapshot.recall(store)) is not None:
-                return stats
-        index = layout.load_index(index_directory, store.url, now_ns=now_ns)
-    aids = ScanAids(index, workers, progress)
+    store = cache.store
+    layout = cache.layout
+    now_ns = cache.now_ns
+    snapshot = None
+    if cache.index_directory is not None and not store.remote:
+        # The digest of a listing spares no request.
+        snapshot = RememberedStats(cache.index_directory, store.url, layout, now_ns=now_ns)
+        if (stats := snapshot.recall(store)) is not None:
+            return stats
+    index = cache.load_index()
+    aids = ScanAids(index, cache.workers, cache.progress)
     at_once = read and store.remote  # one request for head and payload
     scan_result = layout.scans.scan(store, aids, headers=read, details=at_once, deep=True)
     if read and not at_once:

@@ -9,7 +9,6 @@ from jaxcache.cli.opening import open_handle
 from jaxcache.cli.options import Format, Output
 from jaxcache.errors import ExitCode, UsageError
 from jaxcache.options import CacheLocation, ConfirmOptions, PruneOptions, RemovalOptions
-from jaxcache.store.location import index_directory
 
 if TYPE_CHECKING:
     from jaxcache.cache.prune.plan import PrunePlan
@@ -98,26 +97,22 @@ def _prune_root(root: Cache, options: PruneOptions, consent: ConfirmOptions, for
         JaxcacheError: as for one cache.
     """
     from jaxcache.cache.prune.plan_cache import (
-        Member,
         plan_prune_of_several,
         remove_emptied,
         remove_from_several,
     )
     from jaxcache.cache.prune.removal import Execution
+    from jaxcache.cache.scan import ReadCache
     from jaxcache.cli.output import emit
     from jaxcache.render.root import prune_of_root_view
 
-    members = {name: Member(one.store, one.layout) for name, one in root.members.items()}
     now_ns = root.clock()
+    members = {
+        name: ReadCache(one.store, one.layout, now_ns, one.index_directory, root.workers)
+        for name, one in root.members.items()
+    }
     with root.progress("reading entries"):
-        plan = plan_prune_of_several(
-            root.path,
-            members,
-            options,
-            index_directory=index_directory(),
-            now_ns=now_ns,
-            workers=root.workers,
-        )
+        plan = plan_prune_of_several(root.path, members, options, now_ns=now_ns)
     done: Execution | None = None
     gone: tuple[str, ...] = ()
     if plan.removals:

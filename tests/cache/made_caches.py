@@ -11,6 +11,7 @@ import zstandard
 
 from jaxcache.cache.prune.plan import PrunePlan
 from jaxcache.cache.prune.plan_cache import plan_cache_prune
+from jaxcache.cache.scan import ReadCache
 from jaxcache.layouts import load_layout
 from jaxcache.options import PruneOptions
 from jaxcache.store.local import LocalStore
@@ -47,7 +48,7 @@ def put(
 
 def plan(cache: Path, keep: tuple[str, ...] = (), **options: object) -> PrunePlan:
     chosen = PruneOptions(**options)  # type: ignore[arg-type]
-    return plan_cache_prune(LocalStore(cache), JAX, chosen.replace(keep=keep), now_ns=NOW)
+    return plan_cache_prune(ReadCache(LocalStore(cache), JAX, NOW), chosen.replace(keep=keep))
 
 
 def gone(made: PrunePlan) -> dict[str, str]:

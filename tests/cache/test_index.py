@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from jaxcache.cache.index import Index
 from jaxcache.cache.listing import Listing, list_cache
+from jaxcache.cache.scan import ReadCache
 from jaxcache.cache.stats import RememberedStats, count_cache
 from jaxcache.layouts import load_layout
 from jaxcache.options import ListOptions
@@ -57,7 +58,9 @@ def listing(cache: Path, index_directory: Path, **changes: object) -> tuple[List
     options = ListOptions(
         **{n: arguments.pop(n) for n in ListOptions.DECLARED if n in arguments} | {"sort": "key"}
     )
-    return list_cache(store, JAX, options, now_ns=time.time_ns(), **arguments), store.opened
+    read = {n: arguments.pop(n) for n in ReadCache._fields if n in arguments}
+    opened = ReadCache(store, JAX, time.time_ns(), **read)
+    return list_cache(opened, options, **arguments), store.opened
 
 
 def test_the_second_look_opens_nothing_and_sees_the_same(cache: Path, tmp_path: Path) -> None:
@@ -127,12 +130,12 @@ def test_a_limit_in_a_large_cache_opens_the_entries_it_shows(
     dates = len(list(cache.glob("*-atime"))) if sort == "used" else 0
     store = Counting(cache)
     options = ListOptions(sort=sort, limit=2)
-    found = list_cache(store, JAX, options, headers=True, sums=False, now_ns=time.time_ns())
+    found = list_cache(ReadCache(store, JAX, time.time_ns()), options, headers=True, sums=False)
     assert store.opened <= dates + 4 * 2  # a first block may be larger than what is read of a head
     assert [e.codec == "unknown" for e in found.entries] == [False, False]
     assert found.summary.entries > 2
     assert "compiling" not in str(found.summary)
-    whole = list_cache(Counting(cache), JAX, options, headers=True, now_ns=time.time_ns())
+    whole = list_cache(ReadCache(Counting(cache), JAX, time.time_ns()), options, headers=True)
     assert whole.entries == found.entries
     assert "compiling" in str(whole.summary)
 
@@ -160,11 +163,11 @@ def test_filters_on_decoded_fields(cache: Path, tmp_path: Path) -> None:
 
 def test_stats_count_platforms(cache: Path, tmp_path: Path) -> None:
     store = LocalStore(cache)
-    first = count_cache(store, JAX, now_ns=time.time_ns())
+    first = count_cache(ReadCache(store, JAX, time.time_ns()))
     assert {g.name for g in first.by_platform} <= {"cpu", "gpu"}
     now_ns = time.time_ns()
     for _ in range(2):
-        counted = count_cache(store, JAX, tmp_path / "i", now_ns=now_ns)
+        counted = count_cache(ReadCache(store, JAX, now_ns, tmp_path / "i"))
         assert counted.by_platform == first.by_platform
 
 
@@ -211,15 +214,15 @@ def small_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_snapshots")
 def test_an_unchanged_cache_is_not_counted_again(cache: Path, tmp_path: Path) -> None:
-    first = count_cache(Counting(cache), JAX, tmp_path / "i", now_ns=time.time_ns())
+    first = count_cache(ReadCache(Counting(cache), JAX, time.time_ns(), tmp_path / "i"))
     store = Counting(cache)
     later_ns = time.time_ns() + 3 * 86_400 * 10**9
     assert (
         RememberedStats(tmp_path / "i", store.url, JAX, now_ns=later_ns).recall(store) is not None
     )
-    second = count_cache(store, JAX, tmp_path / "i", now_ns=later_ns)
+    second = count_cache(ReadCache(store, JAX, later_ns, tmp_path / "i"))
     assert store.opened == 0
-    assert second == count_cache(store, JAX, now_ns=later_ns)
+    assert second == count_cache(ReadCache(store, JAX, later_ns))
     assert replace(second, by_age=()) == replace(first, by_age=())
     # Uses that -atime files date are older than any of the ages in both.
     assert second.by_age != first.by_age or list(cache.glob("*-atime"))
@@ -231,7 +234,7 @@ def test_a_date_beyond_2262_is_no_obstacle(cache: Path, tmp_path: Path) -> None:
     (cache / f"{key}-atime").write_bytes(b"\xff" * 8)
     os.utime(cache / f"{key}-atime", (1.7e9, 1.7e9))
     now_ns = time.time_ns()
-    first = count_cache(LocalStore(cache), JAX, tmp_path / "i", now_ns=now_ns)
+    first = count_cache(ReadCache(LocalStore(cache), JAX, now_ns, tmp_path / "i"))
     assert (
         RememberedStats(tmp_path / "i", str(cache), JAX, now_ns=now_ns).recall(LocalStore(cache))
         == first
@@ -250,7 +253,7 @@ def test_any_change_is_counted(tmp_path: Path, change: str) -> None:
     then = time.time() - 60
     for path in cache.rglob("*"):
         os.utime(path, (then, then))
-    count_cache(LocalStore(cache), JAX, tmp_path / "i", now_ns=time.time_ns())
+    count_cache(ReadCache(LocalStore(cache), JAX, time.time_ns(), tmp_path / "i"))
     path = next(cache.glob("*-cache"))
     if change == "rewrite":
         path.write_bytes(path.read_bytes())
@@ -273,15 +276,15 @@ def test_any_change_is_counted(tmp_path: Path, change: str) -> None:
         next((tmp_path / "i").glob("*.idx")).unlink()
     store, now_ns = LocalStore(cache), time.time_ns()
     assert RememberedStats(tmp_path / "i", store.url, JAX, now_ns=now_ns).recall(store) is None
-    assert count_cache(store, JAX, tmp_path / "i", now_ns=now_ns) == count_cache(
-        store, JAX, now_ns=now_ns
+    assert count_cache(ReadCache(store, JAX, now_ns, tmp_path / "i")) == count_cache(
+        ReadCache(store, JAX, now_ns)
     )
 
 
 @pytest.mark.usefixtures("small_snapshots")
 def test_a_damaged_snapshot_counts_as_absent(cache: Path, tmp_path: Path) -> None:
     store = LocalStore(cache)
-    count_cache(store, JAX, tmp_path / "i", now_ns=time.time_ns())
+    count_cache(ReadCache(store, JAX, time.time_ns(), tmp_path / "i"))
     path = next((tmp_path / "i").glob("*.stats"))
     good = path.read_bytes()
     for bad in (good[:-1], good[: len(good) // 2], b"", good.replace(b'"sealed"', b'"seeled"')):

@@ -6,6 +6,7 @@ import pytest
 from made_caches import HOUR, JAX, NOW, cache_of, gone, key, plan, put, size_of
 
 from jaxcache.cache.prune.plan_cache import plan_cache_prune
+from jaxcache.cache.scan import ReadCache
 from jaxcache.errors import JaxcacheError
 from jaxcache.options import PruneOptions
 from jaxcache.store.local import LocalStore
@@ -93,10 +94,10 @@ def test_lru_opens_no_entry_where_many_go(tmp_path: Path, monkeypatch: pytest.Mo
         LocalStore, "read_many", lambda s, n, **o: opened.extend(n) or read_many(s, n, **o)
     )
     options = PruneOptions(max_entries=1, policy="lru", grace_seconds=0)
-    priced = plan_cache_prune(LocalStore(tmp_path), JAX, options, now_ns=NOW)
+    priced = plan_cache_prune(ReadCache(LocalStore(tmp_path), JAX, NOW), options)
     assert sum(name.endswith("-cache") for name in opened) == 3
     monkeypatch.setattr("jaxcache.cache.prune.plan_cache._PRICED_AT_ONCE", 2)
     opened.clear()
-    unpriced = plan_cache_prune(LocalStore(tmp_path), JAX, options, now_ns=NOW)
+    unpriced = plan_cache_prune(ReadCache(LocalStore(tmp_path), JAX, NOW), options)
     assert [r.file for r in unpriced.removals] == [r.file for r in priced.removals]
     assert not [name for name in opened if name.endswith("-cache")]

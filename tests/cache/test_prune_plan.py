@@ -13,6 +13,7 @@ from jaxcache.cache.ledger.write import append
 from jaxcache.cache.prune.execute import remove
 from jaxcache.cache.prune.plan_cache import plan_cache_removal
 from jaxcache.cache.prune.removal import lost_compile_seconds
+from jaxcache.cache.scan import ReadCache
 from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.store.local import LocalStore
 
@@ -272,12 +273,12 @@ def test_removing_by_key_is_exact_and_respects_pins(tmp_path: Path) -> None:
     for number in (1, 2):
         put(tmp_path, key(number, f"jit_{number}"), seconds=5)
     store = LocalStore(tmp_path)
-    made = plan_cache_removal(store, JAX, ["jit_1"], now_ns=NOW)
+    made = plan_cache_removal(ReadCache(store, JAX, NOW), ["jit_1"])
     assert [(r.key, r.compile_seconds) for r in made.removals] == [(key(1, "jit_1"), 5.0)]
     assert made.kept == 1
     append(store, [Event(key(1, "jit_1"), "pin", NOW)])
     with pytest.raises(JaxcacheError) as caught:
-        plan_cache_removal(store, JAX, ["jit_*"], now_ns=NOW)
+        plan_cache_removal(ReadCache(store, JAX, NOW), ["jit_*"])
     assert caught.value.code == "pinned"
 
 

@@ -23,7 +23,7 @@ from jaxcache.cache.ledger.write import append
 from jaxcache.cache.overview import forecast_sizes, make_overview
 from jaxcache.cache.prune.plan import plan_prune
 from jaxcache.cache.prune.removal import count_entries, lost_compile_seconds
-from jaxcache.cache.scan import scan
+from jaxcache.cache.scan import ReadCache, scan
 from jaxcache.core.eviction import POLICIES
 from jaxcache.layouts import load_layout
 from jaxcache.options import PruneOptions
@@ -312,7 +312,7 @@ def test_a_cache_of_torch_is_drawn_and_its_forecast_is_that_of_prune(
     assert sorted(data["entries"]["size"]) == sorted(e["size_bytes"] for e in listing["entries"])
     assert set(data["modules"]) == {"aotautograd", "fxgraph"}
     layout, store = load_layout("torch"), open_store(str(torch_cache))
-    overview = make_overview(store, layout, now_ns=time.time_ns() + 10**12)
+    overview = make_overview(ReadCache(store, layout, time.time_ns() + 10**12))
     for _, steps in overview.forecasts:
         assert steps[0].entries <= 2 < steps[-1].entries  # duplicates go in any case
         bound = steps[-1].max_size_bytes

@@ -13,6 +13,7 @@ import pytest
 from conftest import RunCli, first_file
 
 from jaxcache.cache.index import read_checked, write_checked
+from jaxcache.cache.scan import ReadCache
 from jaxcache.cache.stats import RememberedStats, count_cache
 from jaxcache.layouts import load_layout
 from jaxcache.layouts.torch.scan import GraphIndex
@@ -285,12 +286,12 @@ def test_the_statistics_of_an_unchanged_cache_are_remembered(
 ) -> None:
     monkeypatch.setattr("jaxcache.cache.stats._WORTH_KEEPING", 1)
     store, layout, now_ns = LocalStore(torch_cache), load_layout("torch"), time.time_ns()
-    first = count_cache(store, layout, tmp_path / "i", now_ns=now_ns)
+    first = count_cache(ReadCache(store, layout, now_ns, tmp_path / "i"))
     snapshot = RememberedStats(tmp_path / "i", store.url, layout, now_ns=now_ns)
     recalled = snapshot.recall(store)
     assert recalled and replace(recalled, by_age=()) == replace(first, by_age=())
     assert [(name, s.entries) for name, s in recalled.by_age] == [
-        (name, s.entries) for name, s in count_cache(store, layout, now_ns=now_ns).by_age
+        (name, s.entries) for name, s in count_cache(ReadCache(store, layout, now_ns)).by_age
     ]
     as_jax = RememberedStats(tmp_path / "i", store.url, load_layout("jax"), now_ns=now_ns)
     assert as_jax.recall(store) is None

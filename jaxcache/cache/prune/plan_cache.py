@@ -9,8 +9,7 @@ import shutil
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from jaxcache.cache.entry_headers import HeaderRequest, read_facts
 from jaxcache.cache.inventory import count_bytes
@@ -18,35 +17,21 @@ from jaxcache.cache.prune.execute import remove
 from jaxcache.cache.prune.plan import PrunePlan, plan_items, plan_removal, weighs_seconds
 from jaxcache.cache.prune.removable import RemovableItem, RemovableSet
 from jaxcache.cache.prune.removal import Execution, Removal, SkippedRemoval
-from jaxcache.cache.scan import Progress, ScanAids
+from jaxcache.cache.scan import ReadCache
 from jaxcache.cache.selection import REMOVAL_PREFIX, Selection, select_by_keys
 from jaxcache.core.names import LOCKFILE, OWN_DIR
 from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.options import PruneOptions
-from jaxcache.store.base import Store
 
 if TYPE_CHECKING:
-    from jaxcache.layouts.base import Layout, ScanResult
+    from jaxcache.layouts.base import ScanResult
 
 #: Entries that are opened to say what their removal costs, where nothing else asks for it.
 _PRICED_AT_ONCE = 1_000
 
 
-def plan_cache_prune(
-    store: Store,
-    layout: "Layout",
-    options: PruneOptions,
-    *,
-    index_directory: Path | None = None,
-    now_ns: int,
-    workers: int = 1,
-    progress: Progress | None = None,
-) -> PrunePlan:
+def plan_cache_prune(cache: ReadCache, options: PruneOptions) -> PrunePlan:
     """Scan a cache and plan its pruning, opening as few entries as the policy allows.
-
-    Args:
-        index_directory: where indexes are kept; None: without one.
-        workers: processes to read with in a large directory.
 
     Raises:
         UsageError: ``no-bound``.
@@ -56,20 +41,17 @@ def plan_cache_prune(
             where ``used_since`` would take entries of a cache that records no use at all.
     """
     options.check()
-    scan_options: dict[str, Any] = {"now_ns": now_ns, "workers": workers, "progress": progress}
-    prunable = find_prunable(
-        store, layout, options, index_directory=index_directory, **scan_options
-    )
+    prunable = find_prunable(cache, options)
     plan = plan_items(
         prunable.removable,
         prunable.entries,
         options,
-        cache_dir=store.url,
-        now_ns=now_ns,
-        rank=layout.removals.removal_rank,
+        cache_dir=cache.store.url,
+        now_ns=cache.now_ns,
+        rank=cache.layout.removals.removal_rank,
     )
     plan = replace(plan, uncounted_bytes=prunable.uncounted_bytes)
-    return plan if prunable.has_seconds else _price(store, layout, plan, workers)
+    return plan if prunable.has_seconds else _price(cache, plan)
 
 
 class Prunable(NamedTuple):
@@ -84,15 +66,7 @@ class Prunable(NamedTuple):
 
 
 def find_prunable(
-    store: Store,
-    layout: "Layout",
-    options: PruneOptions,
-    *,
-    index_directory: Path | None,
-    now_ns: int,
-    workers: int,
-    progress: Progress | None,
-    with_seconds: bool = False,
+    cache: ReadCache, options: PruneOptions, *, with_seconds: bool = False
 ) -> Prunable:
     """Scan a cache as far as the options of a prune need it.
 
@@ -103,12 +77,9 @@ def find_prunable(
         JaxcacheError: as :func:`plan_cache_prune`.
     """
     selection = Selection.parse((), options.filters)
-    needed = selection.scan_options(has_headers=layout.has_headers)
+    needed = selection.scan_options(has_headers=cache.layout.has_headers)
     headers = with_seconds or weighs_seconds(options) or needed["headers"]
-    scan_options: dict[str, Any] = {"now_ns": now_ns, "workers": workers, "progress": progress}
-    scan_result = _look(
-        store, layout, index_directory, headers=headers, details=needed["details"], **scan_options
-    )
+    scan_result = _scan(cache, headers=headers, details=needed["details"])
     # Each must fit an entry, so that a typing error deletes nothing.
     kept = (
         {e.key for e in select_by_keys(scan_result.entries, options.keep)}
@@ -117,10 +88,10 @@ def find_prunable(
     )
     if options.filters:
         kept |= {e.key for e in scan_result.entries} - {
-            e.key for e in selection.pick(scan_result.entries, now_ns)
+            e.key for e in selection.pick(scan_result.entries, cache.now_ns)
         }
-    removable = layout.removals.find_removable(
-        store, scan_result, options, now_ns=now_ns, keep=kept
+    removable = cache.layout.removals.find_removable(
+        cache.store, scan_result, options, now_ns=cache.now_ns, keep=kept
     )
     return Prunable(
         removable,
@@ -131,15 +102,7 @@ def find_prunable(
 
 
 def plan_cache_removal(
-    store: Store,
-    layout: "Layout",
-    keys: Sequence[str] = (),
-    filters: Sequence[str] = (),
-    *,
-    index_directory: Path | None = None,
-    now_ns: int,
-    workers: int = 1,
-    progress: Progress | None = None,
+    cache: ReadCache, keys: Sequence[str] = (), filters: Sequence[str] = ()
 ) -> PrunePlan:
     """Plan to remove exactly the entries that KEY arguments and filters choose.
 
@@ -148,56 +111,42 @@ def plan_cache_removal(
         UsageError: ``short-prefix``.
         JaxcacheError: ``no-match``, ``ambiguous-key``, or ``pinned``.
     """
-    scan_options: dict[str, Any] = {"now_ns": now_ns, "workers": workers, "progress": progress}
     if not (keys or filters):
         raise UsageError("nothing is selected to be removed", hint="give a KEY, or --filter")
     selection = Selection.parse(keys, filters)
-    scan_options |= selection.scan_options(has_headers=layout.has_headers)
-    scan_result = _look(store, layout, index_directory, **scan_options)
-    chosen = selection.pick(scan_result.entries, now_ns, shortest_prefix=REMOVAL_PREFIX)
-    removable = layout.removals.find_removable(store, scan_result, None, now_ns=now_ns, keep=())
+    removals = cache.layout.removals
+    scan_result = _scan(cache, **selection.scan_options(has_headers=cache.layout.has_headers))
+    chosen = selection.pick(scan_result.entries, cache.now_ns, shortest_prefix=REMOVAL_PREFIX)
+    removable = removals.find_removable(
+        cache.store, scan_result, None, now_ns=cache.now_ns, keep=()
+    )
     plan = plan_removal(
         removable,
         scan_result.entries,
         chosen,
-        cache_dir=store.url,
-        rank=layout.removals.removal_rank,
+        cache_dir=cache.store.url,
+        rank=removals.removal_rank,
     )
-    return _price(store, layout, plan, workers)
+    return _price(cache, plan)
 
 
-def _look(
-    store: Store,
-    layout: "Layout",
-    directory: Path | None,
-    *,
-    headers: bool,
-    details: bool,
-    now_ns: int,
-    workers: int,
-    progress: Progress | None,
-) -> "ScanResult":
-    details |= not layout.has_headers  # else nothing tells which files belong together
-    index = None
-    if directory and (headers or details or store.remote):
-        index = layout.load_index(directory, store.url, now_ns=now_ns)
-    aids = ScanAids(index, workers, progress)
-    scan_result = layout.scans.scan(store, aids, headers=headers, details=details, deep=True)
-    if index is not None:
-        index.save(entry.file for entry in scan_result.entries)
-    return scan_result
+def _scan(cache: ReadCache, *, headers: bool, details: bool) -> "ScanResult":
+    details |= not cache.layout.has_headers  # else nothing tells which files belong together
+    indexed = headers or details or cache.store.remote
+    return cache.scan(headers=headers, details=details, indexed=indexed)
 
 
-def _price(store: Store, layout: "Layout", plan: PrunePlan, workers: int) -> PrunePlan:
+def _price(cache: ReadCache, plan: PrunePlan) -> PrunePlan:
     """Fill in the compile seconds of removals that a scan without headers left unknown.
 
     Not where that takes a request for each, or longer than to remove them.
     """
     unknown = [r for r in plan.removals if r.key is not None and r.compile_seconds is None]
-    if store.remote or not layout.has_headers or len(unknown) > _PRICED_AT_ONCE:
+    has_headers = cache.layout.has_headers
+    if cache.store.remote or not has_headers or len(unknown) > _PRICED_AT_ONCE:
         return plan
     requests = [HeaderRequest(r.file.name, r.file.size_bytes, None, True) for r in unknown]
-    headers = (facts.header for facts in read_facts(store, requests, workers=workers))
+    headers = (facts.header for facts in read_facts(cache.store, requests, workers=cache.workers))
     seconds = {
         r.name: float(header.compile_seconds)
         for r, header in zip(requests, headers, strict=True)
@@ -210,21 +159,8 @@ def _price(store: Store, layout: "Layout", plan: PrunePlan, workers: int) -> Pru
     return replace(plan, removals=tuple(removals))
 
 
-class Member(NamedTuple):
-    """One cache of several."""
-
-    store: Store
-    layout: "Layout"
-
-
 def plan_prune_of_several(
-    root: str,
-    members: Mapping[str, Member],
-    options: PruneOptions,
-    *,
-    index_directory: Path | None,
-    now_ns: int,
-    workers: int,
+    root: str, members: Mapping[str, ReadCache], options: PruneOptions, *, now_ns: int
 ) -> PrunePlan:
     """Plan one prune over several caches.
 
@@ -236,22 +172,17 @@ def plan_prune_of_several(
         JaxcacheError: as for one cache; a KEY of ``--keep`` must fit in one of them.
     """
     options.check()
-    scan_options: dict[str, Any] = {
-        "index_directory": index_directory,
-        "now_ns": now_ns,
-        "workers": workers,
-    }
-    scan_options |= {"progress": None, "with_seconds": True}
     prunable: dict[str, Prunable] = {}
     misfits: list[JaxcacheError] = []
     for name, member in members.items():
         try:
-            prunable[name] = find_prunable(*member, options, **scan_options)
+            prunable[name] = find_prunable(member, options, with_seconds=True)
         except JaxcacheError as error:
             if error.code != "no-match":
                 raise
             misfits.append(error)
-            prunable[name] = find_prunable(*member, options.replace(keep=()), **scan_options)
+            anything = options.replace(keep=())
+            prunable[name] = find_prunable(member, anything, with_seconds=True)
     if misfits and len(misfits) == len(members):
         raise misfits[0]
     sets = [one.removable for one in prunable.values()]
@@ -304,7 +235,7 @@ def _take_out(name: str, removal: Removal) -> Removal:
     )
 
 
-def _rank_below(members: Mapping[str, Member]) -> Callable[[str], int]:
+def _rank_below(members: Mapping[str, ReadCache]) -> Callable[[str], int]:
     def rank(path: str) -> int:
         name = _cache_of(path, members)
         rank_in_cache = members[name].layout.removals.removal_rank
@@ -313,7 +244,7 @@ def _rank_below(members: Mapping[str, Member]) -> Callable[[str], int]:
     return rank
 
 
-def _cache_of(path: str, members: Mapping[str, Member]) -> str:
+def _cache_of(path: str, members: Mapping[str, ReadCache]) -> str:
     """Return the cache that a file of a plan belongs to; no cache lies below another."""
     directory = os.path.dirname(path)
     while directory not in members:
@@ -321,7 +252,7 @@ def _cache_of(path: str, members: Mapping[str, Member]) -> str:
     return directory
 
 
-def remove_from_several(members: Mapping[str, Member], removals: Sequence[Removal]) -> Execution:
+def remove_from_several(members: Mapping[str, ReadCache], removals: Sequence[Removal]) -> Execution:
     """Carry out the removals of a plan, one cache after another.
 
     Raises:
@@ -344,7 +275,7 @@ def remove_from_several(members: Mapping[str, Member], removals: Sequence[Remova
     return Execution(tuple(removed), tuple(spared), longest_seconds)
 
 
-def remove_emptied(members: Mapping[str, Member], removed: Sequence[Removal]) -> tuple[str, ...]:
+def remove_emptied(members: Mapping[str, ReadCache], removed: Sequence[Removal]) -> tuple[str, ...]:
     """Remove the directories of caches whose last entry was removed; return their names.
 
     A directory with a file that is not jaxcache's or JAX's own stays, and so does a quarantine.
