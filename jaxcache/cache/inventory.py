@@ -25,16 +25,17 @@ _IN_TORCH_CACHE = re.compile("aotautograd|fxgraph|locks|triton|dynamo|[a-z2-7]{2
 
 
 def is_foreign(path: str) -> bool:
-    """Whether a directory holds visible files, and no compiler gives any of them its name.
+    """Whether a directory holds anything visible, and no compiler gives any of it its name.
 
     False where it cannot be read.
     """
     foreign = False
     with contextlib.suppress(PermissionError), os.scandir(path) as files:
         for file in files:
-            if split_name(file.name)[0] is not FileKind.STRAY or file.name in _TORCH_DIRECTORIES:
+            in_torch_cache = file.is_dir() and _IN_TORCH_CACHE.fullmatch(file.name)
+            if split_name(file.name)[0] is not FileKind.STRAY or in_torch_cache:
                 return False
-            foreign = foreign or not (file.name.startswith(".") or file.is_dir())
+            foreign = foreign or not file.name.startswith(".")
     return foreign
 
 

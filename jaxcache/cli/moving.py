@@ -63,10 +63,7 @@ def copy_between(
     vouched = is_remote(target.path) or bool(options.sign and not pulls)
     plan = source.plan_push(target, vouched=vouched, options=options)
     if pulls and not plan.entries:
-        raise NoCacheError(
-            f"cache not found: {source.store.url}",
-            hint="check the path in the URL; jaxcache push fills it",
-        )
+        raise nothing_to_pull(source.store.url)
     place = plan.target if pulls else None
     is_far = source.store.remote
     outlooks = None if is_far else _forecast(source.store, plan.writes, place, form)
@@ -81,6 +78,13 @@ def copy_between(
         )  # which costs no request now
     emit(form, sync_view(done, outlooks))
     return done.exit_code
+
+
+def nothing_to_pull(url: str) -> NoCacheError:
+    """Return the error for a source without entries."""
+    return NoCacheError(
+        f"cache not found: {url}", hint="check the path in the URL; jaxcache push fills it"
+    )
 
 
 def _forecast(

@@ -128,7 +128,8 @@ def _prune_root(root: Cache, options: PruneOptions, consent: ConfirmOptions, for
             done = remove_from_several(members, plan.removals)
         if options.by_age:
             gone = remove_emptied(members, done.removed)
-    emit(form, prune_of_root_view(plan, done, gone, now_ns=now_ns, listed=consent.yes))
+    listed = consent.yes or consent.dry_run
+    emit(form, prune_of_root_view(plan, done, gone, now_ns=now_ns, listed=listed))
     return ExitCode.PARTIAL if plan.unmet or (done and done.failed) else ExitCode.DONE
 
 

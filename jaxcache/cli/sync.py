@@ -1,5 +1,6 @@
 """``jaxcache push``, ``jaxcache pull`` and ``jaxcache copy``."""
 
+import os
 from typing import Annotated
 
 import typer
@@ -9,6 +10,7 @@ from jaxcache.cli.options import Format, Output
 from jaxcache.errors import ExitCode, UsageError
 from jaxcache.options import CacheLocation, ConfirmOptions, DryRun
 from jaxcache.options.move import CopyOptions, PushOptions, SyncOptions, arrival_of
+from jaxcache.store import is_remote
 
 Url = Annotated[str, typer.Argument(metavar="URL", help="s3://, gs://, az://, or a path.")]
 EXAMPLES = {
@@ -58,9 +60,11 @@ def pull(url: Url, place: CacheLocation, options: SyncOptions, dry: DryRun, outp
     from the start with jaxcache warm --portable SCRIPT and use it with --portable, too. For plain
     JAX, set JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none in both places.
     """
-    from jaxcache.cli.moving import copy_between, copy_layout_files
+    from jaxcache.cli.moving import copy_between, copy_layout_files, nothing_to_pull
 
     form = output.form
+    if not (is_remote(url) or os.path.exists(url)):
+        raise nothing_to_pull(url)
     opened = open_handle(url, place.layout)
     if not opened.layout.single_file_entries:
         return copy_layout_files(opened, place.cache_dir, options, form, dry_run=dry.dry_run)

@@ -221,8 +221,8 @@ class PruneOptions(Options, panel="Limits"):
     policy: str = option(
         "--policy",
         choice("policy", *POLICIES),
-        "Which entries to remove first: lru (least recently used) or cost (unused the longest; "
-        "among alike, the least compile time saved per byte, by how often each was used).",
+        "Which entries to remove first: lru (least recently used) or cost (unused for two "
+        "weeks, then for two days; of the rest, what saves the least compile time per byte).",
         default="cost",
     )
     filters: tuple[str, ...] = FILTERS

@@ -140,7 +140,8 @@ class RunOptions(TargetOptions, panel=None):
     check_contents: bool = option(
         "--check",
         FLAG,
-        "Also compile the hits, and compare the results with the entries.",
+        "Run the script twice: compile the hits again, and compare the executables (for CPU their "
+        "optimized HLO) with the entries.",
         panel="Assertions",
     )
     no_write: bool = option(

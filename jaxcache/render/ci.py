@@ -224,13 +224,14 @@ def save_lines(plan: SavePlan, saved: SaveResult) -> Iterator[str]:
     if plan.skips_quick:
         yield f"no compile of less than 1 s is here: JAX writes them only with {THRESHOLD}=0"
     if not plan.finished:
-        yield "the job did not finish, so entries that it did not use are kept"
+        yield "the job did not succeed, so entries that it did not use are kept"
     counts = Counter(reason for _, reason in plan.dropped)
-    for reason, number in sorted(counts.items()):
+    for reason, number in sorted(counts.items() if plan.saves else ()):
         yield f"left out: {format_count(number, 'entry')} ({reason})"
-    if saved.dry_run or not plan.saves:
-        target = plan.target
-        yield f"would save {len(plan.kept)} to {target}" if plan.saves else _WHY[plan.why]
+    if not plan.saves:
+        yield f"{_WHY[plan.why]}; {plan.target} stays as it is"
+    elif saved.dry_run:
+        yield f"would save {len(plan.kept)} to {plan.target}"
     else:
         yield (
             f"saved {format_count(saved.written, 'entry')}, {format_size(saved.size_bytes)}, to "

@@ -126,7 +126,10 @@ def _page(explanation: Explanation, *, unfolded: bool) -> Iterator[Block]:
         yield f"and {format_count(more, 'other difference')} (--all lists them)"
     if any(c.compared_with == "nearest" for c in shown):
         yield ""
-        yield "compared with the most similar entry; the last entry of the call is not recorded"
+        yield (
+            "compared with the most similar entry, because no earlier compile of the same call is "
+            "recorded"
+        )
     if folded := differing[len(shown) :]:
         some = format_count(len(folded), "helper")
         verb = "differs" if len(folded) == 1 else "differ"

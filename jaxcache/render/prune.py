@@ -95,8 +95,8 @@ def keep_bound_note(plan: PrunePlan) -> Iterator[str]:
     """Yield how to keep a bound of the size, which ``prune`` meets only once."""
     if plan.options and (most := plan.options.max_size_bytes):
         yield (
-            "the cache can grow again; to keep the limit, run this command every night, or run JAX "
-            f"with JAXCACHE_LIVE=1 JAXCACHE_LIVE_MAX_SIZE={most}, or with "
+            "the cache can grow again; to keep the limit, run this command with --yes every "
+            f"night, or run JAX with JAXCACHE_LIVE=1 JAXCACHE_LIVE_MAX_SIZE={most}, or with "
             f"JAX_COMPILATION_CACHE_MAX_SIZE={most} (JAX needs the package filelock for it)"
         )
 

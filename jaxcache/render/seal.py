@@ -70,7 +70,11 @@ def _summary(plan: SealPlan, result: SealResult | None) -> Iterator[str]:
         line = plan.summary
     else:
         before = sum(s.entry.size_bytes for s in result.sealed)
-        state = "as it is now" if len(result.sealed) == 1 else "as they are now"
+        state = (
+            "as it is now, sound or not"
+            if len(result.sealed) == 1
+            else "as they are now, sound or not"
+        )
         line = f"sealed {format_count(len(result.sealed), 'entry')} {state}"
         if not result.sealed:
             line = "nothing was sealed" if result.failed or result.problems else "nothing to seal"

@@ -208,7 +208,7 @@ def test_rules_about_use_are_refused_where_nothing_records_uses(
     made = plan(tmp_path, **rule)
     assert set(gone(made)) == {key(2)}
     assert made.evidence == {"mtime": 1}
-    assert "1 of 1 entry chosen by the date of writing: nothing recorded a use" in str(made)
+    assert "1 of 1 entry chosen by the date of writing: no use of them is recorded" in str(made)
 
 
 @pytest.mark.parametrize("policy", ["lru", "cost"])

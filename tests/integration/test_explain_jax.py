@@ -443,6 +443,20 @@ def test_what_a_gradient_stores_for_an_edited_loop_is_not_taken_for_an_edit(
     assert all("which the edit of another line can cause" in d["meaning"] for d in others)
 
 
+def test_functions_of_two_scripts_share_a_name_alone(
+    run_cli: RunCli, jax_python: str, tmp_path: Path
+) -> None:
+    text = "import jax, numpy as np\n@jax.jit\ndef step(x): return x + 1\nstep(np.ones({}))\n"
+    options = ("-C", tmp_path / "cache", "--python", jax_python)
+    for name, size in (("one.py", 3), ("other.py", 4)):
+        (tmp_path / name).write_text(text.format(size))
+    assert run_cli("warm", *options, tmp_path / "one.py").returncode == 0
+    done = run_cli("explain", *options, tmp_path / "other.py", "--json")
+    (difference,) = json.loads(done.stdout)["differences"]
+    assert (difference["left"], difference["right"]) == ("one.py", "other.py")
+    assert "another function of the same name" in difference["meaning"]
+
+
 ADDING = "import jax, numpy as np; jax.jit(lambda x: x + {})(np.ones(3, np.float32))"
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from jaxcache.cache.explain.matching import argument_types, user_lines, without_addresses
-from jaxcache.cache.explain.sides import Cause, Compile, Difference
+from jaxcache.cache.explain.sides import Cause, Compile, Difference, file_name
 from jaxcache.cache.explain.sketches import compare_code, compare_places
 from jaxcache.core.sketch import Sketch
 from jaxcache.entry.contents import ArrayType, dtype_names
@@ -35,7 +35,7 @@ _DONATION_FIX = "donate the same arguments in both"
 def compare_programs(left: Compile, right: Compile) -> list[Difference]:
     """Return why the computations of two compiles differ; one unknown difference where it is."""
     if difference := _by_name(left, right) or compare_arguments(left, right):
-        return [difference]
+        return [_of_other_file(left, right) or difference]
     if left.sketch is None or right.sketch is None:
         difference = _by_kernel(left, right) or _by_aliases(left, right)
         return [difference or _unknown(left, right)]
@@ -46,6 +46,22 @@ def compare_programs(left: Compile, right: Compile) -> list[Difference]:
     if not changes and (moved := compare_places(left.sketch, right.sketch)):
         return [moved]
     return changes or [_unknown(left, right)]
+
+
+def _of_other_file(left: Compile, right: Compile) -> Difference | None:
+    """Describe functions that share a name alone: their files and arguments differ.
+
+    Cells of a notebook are no files: the same function can come from another cell.
+    """
+    old, new = (
+        {file_name(line.file) for line in (c.sketch.lines if c.sketch else ())}
+        for c in (left, right)
+    )
+    if old & new or not (old and new) or not all(name.endswith(".py") for name in old | new):
+        return None
+    meaning = "another function of the same name, in another file"
+    left_files, right_files = (", ".join(sorted(names)) for names in (old, new))
+    return _of_program(left_files, right_files, meaning, None, title="another function")
 
 
 def _unknown(left: Compile, right: Compile) -> Difference:

@@ -90,13 +90,13 @@ class Verification:
     """The name of what was checked: ``file`` where an entry consists of several."""
 
     def __str__(self) -> str:
-        """Return the sums; what cannot be proven is never called intact."""
+        """Return the sums; what cannot be proven is not called unchanged."""
         parts = []
         if self.level == "quick":
             parts.append(f"{self.ok:,} passed the quick checks (contents not read)")
         elif self.ok:
             if self.proven:
-                parts.append(f"{self.proven:,} intact")
+                parts.append(f"{self.proven:,} unchanged since sealed or recorded")
             failing = {p.file for p in self.failures}
             changed = {p.file for p in self.problems if p.kind == "changed-since-recorded"}
             anew = len(changed & self.entries.keys() - failing)
