@@ -63,9 +63,10 @@ def pull(url: Url, place: CacheLocation, options: SyncOptions, dry: DryRun, outp
     from jaxcache.cli.moving import copy_between, copy_layout_files, nothing_to_pull
 
     form = output.form
-    if not (is_remote(url) or os.path.exists(url)):
-        raise nothing_to_pull(url)
     opened = open_handle(url, place.layout)
+    path = opened.location.path
+    if not (is_remote(path) or os.path.exists(path)):
+        raise nothing_to_pull(path)
     if not opened.layout.single_file_entries:
         return copy_layout_files(opened, place.cache_dir, options, form, dry_run=dry.dry_run)
     target = open_target(place.cache_dir, place.layout, opened.layout.name)

@@ -469,7 +469,7 @@ def test_hits_are_compared_with_what_their_module_had_before() -> None:
 
     anew = replace(helper, key="jit_sin-" + "d" * 64)
     both = replace(found, past=(*past, Comparison(helper, anew, (flag,))))
-    *_, last = set_blocks(explain_view(both, "cache").page or (), width=200, color=False)
+    *_, last, _ = set_blocks(explain_view(both, "cache").page or (), width=200, color=False)
     assert last == "and 2 helpers of JAX, such as jit_sin (--all lists them)"
 
     first = replace(found, past=(Comparison(None, own, ()),), same=1, hits=1)

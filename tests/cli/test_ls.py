@@ -252,8 +252,8 @@ def test_where_the_cache_is_looked_for(run_cli: RunCli, cache: Path, tmp_path: P
     assert where({"XDG_CACHE_HOME": str(tmp_path / "xdg")}) == str(tmp_path / "xdg" / "jax")
     config = tmp_path / ".config" / "jaxcache"
     config.mkdir(parents=True)
-    (config / "config.toml").write_text(f'cache-dir = "{tmp_path}/user"\n')
-    assert where() == str(tmp_path / "user")
+    (config / "config.toml").write_text(f'cache-dir = "{tmp_path}/user/jax"\n')
+    assert where() == str(tmp_path / "user" / "jax")
     project = tmp_path / "project"
     (project / "pyproject.toml").write_text('[tool.jaxcache]\ncache-dir = "jax"\n')
     assert run_cli("trust", "here", "--yes", cwd=project).returncode == 0
@@ -261,8 +261,8 @@ def test_where_the_cache_is_looked_for(run_cli: RunCli, cache: Path, tmp_path: P
     assert where(cwd=project / "deep") == str(project / "jax")
     env = {"JAX_COMPILATION_CACHE_DIR": str(cache)}
     assert where(env, cwd=project) == str(cache)
-    done = run_cli("ls", "--json", "-C", tmp_path / "user", env=env)
-    assert json.loads(done.stdout)["cache_dir"] == str(tmp_path / "user")
+    done = run_cli("ls", "--json", "-C", tmp_path / "user" / "jax", env=env)
+    assert json.loads(done.stdout)["cache_dir"] == str(tmp_path / "user" / "jax")
     (project / "~" / "jax").mkdir(parents=True)  # what JAX makes of it where no shell expands it
     env = {"JAX_COMPILATION_CACHE_DIR": "~/jax"}
     assert where(env, cwd=project) == str(project / "~" / "jax")

@@ -155,7 +155,7 @@ def test_a_directory_of_other_files_is_named_as_such(
     done = run_cli("run", "-C", tmp_path, "--", "true")
     assert done.returncode == 0
     assert ("has files of other programs" in done.stderr) == is_foreign
-    cache = tmp_path / "cache"
+    cache = tmp_path / ".cache"
     cache.mkdir()
     done = run_cli("push", "-C", cache, tmp_path)
     assert ("has files of other programs" in done.stderr) == is_foreign
