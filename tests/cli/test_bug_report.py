@@ -58,8 +58,15 @@ def planted(corpus: Path, tmp_path: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("form", [(), ("--json",), ("--jsonl",)])
-@pytest.mark.parametrize("python", ["/nonexistent", pytest.param("", marks=pytest.mark.jax)])
+@pytest.mark.parametrize(
+    ("form", "python"),
+    [
+        ((), "/nonexistent"),
+        (("--json",), "/nonexistent"),
+        (("--jsonl",), "/nonexistent"),
+        pytest.param(("--json",), "", marks=pytest.mark.jax),
+    ],
+)
 def test_no_name_path_or_credential_is_printed(
     run_cli: RunCli, planted: dict[str, str], form: tuple[str, ...], python: str
 ) -> None:

@@ -30,47 +30,60 @@ _VARIABLE = re.compile(r"JAXCACHE_[A-Z_]+|environment|default|script")
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """The versions of jaxcache and of what it runs on."""
+    """The versions of jaxcache and of what it runs on.
+
+    Attributes:
+        system: with the numbers of its release: ``Linux 6.1.0``.
+        packages: of what jaxcache can use, by name; None where it is not installed.
+    """
 
     jaxcache: str
     python: str
     system: str
-    """With the numbers of its release: ``Linux 6.1.0``."""
     machine: str
     packages: Mapping[str, str | None]
-    """Of what jaxcache can use, by name; None where it is not installed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReportedCache:
-    """The state of the cache."""
+    """The state of the cache.
+
+    Attributes:
+        kind: ``directory`` or ``bucket``.
+        problems: a count for each kind of problem.
+    """
 
     kind: str
-    """``directory`` or ``bucket``."""
     exists: bool
     writable: bool
     filesystem: str | None
     entries: int
     problems: Mapping[str, int]
-    """A count for each kind of problem."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """The process that used the cache last, as far as its entries are still present."""
+    """The process that used the cache last, as far as its entries are still present.
+
+    Attributes:
+        compile_seconds: of the entries that it has written.
+    """
 
     last_used_ns: int
     hits: int
     written: int
     compile_seconds: float
-    """Of the entries that it has written."""
     jax_version: str | None
     jaxlib_version: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class BugReport:
-    """Everything that ``bug-report`` prints."""
+    """Everything that ``bug-report`` prints.
+
+    Attributes:
+        error: the code of the error that kept ``doctor`` from looking.
+    """
 
     versions: Versions
     interpreter: Interpreter | None = None
@@ -79,7 +92,6 @@ class BugReport:
     findings: tuple[Finding, ...] = ()
     last_run: RecordedRun | None = None
     error: str | None = None
-    """The code of the error that kept ``doctor`` from looking."""
     cache_dir: None = None
 
 
