@@ -126,7 +126,7 @@ def loss(w, y, solver):
     done = diffrax.diffeqsolve(term, solver, 0.0, 1.0, 0.1, y, w, stepsize_controller=steps)
     return (done.ys ** 2).sum()
 
-for solver in (diffrax.Tsit5(),) if is_half else (diffrax.Tsit5(), diffrax.Dopri8()):
+for solver in (diffrax.Tsit5(),) if is_half else (diffrax.Tsit5(), diffrax.Heun()):
     jax.jit(jax.value_and_grad(lambda w, y: loss(w, y, solver)))(
         weight, jnp.ones(8))[0].block_until_ready()
 """

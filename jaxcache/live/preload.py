@@ -229,7 +229,7 @@ class Preload:
             return
         while not self._ended.is_set():
             one = waiting.popleft() if waiting else next(contents, None)
-            if one is None or not self._load(directory, backend, marks, *one):
+            if one is None or not self._load(backend, marks, *one):
                 return
 
     def _read(self, directory: "Directory", run: LastRun) -> "Iterator[tuple[Load, bytes]]":
@@ -256,14 +256,7 @@ class Preload:
                 return None
         return backends.get("cpu")
 
-    def _load(
-        self,
-        directory: "Directory",
-        backend: Any,
-        marks: Loading,
-        load: Load,
-        serialized: bytes,
-    ) -> bool:
+    def _load(self, backend: Any, marks: Loading, load: Load, serialized: bytes) -> bool:
         """Load one executable; whether to go on."""
         ahead = _Ahead(backend, load, serialized)
         with self._lock:
@@ -271,7 +264,6 @@ class Preload:
                 if not self._room.wait(_UNUSED_SECONDS):
                     return False
             if load.key in self._begun or self._ended.is_set():
-                directory.read_ahead.pop(load.key, None)
                 return True
             self._begun.add(load.key)
             self._ahead[load.key] = ahead
