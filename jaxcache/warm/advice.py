@@ -1,7 +1,7 @@
 """Name the parts of a start that are worth shortening, from what a run has measured."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from jaxcache.cache.doctor.inputs import Finding
@@ -39,8 +39,8 @@ _ADVICE = (
         "slow-load",
         "looking up and loading entries",
         ("load",),
-        "{ahead}load fewer and smaller entries; if the cache is on a network file system, copy it "
-        "to a local disk before the start",
+        "{ahead}make fewer and smaller programs, with equal layers as jax.lax.scan; if the cache "
+        "is on a network file system, copy it to a local disk before the start",
     ),
     _PhaseAdvice(
         "slow-key",
@@ -62,6 +62,14 @@ _ADVICE = (
         "fill the cache with jaxcache warm; jaxcache explain names why an entry missed",
     ),
 )
+#: Last of all, because no cache of compiles shortens it.
+_IMPORTS = _PhaseAdvice(
+    "slow-import",
+    "importing",
+    ("import",),
+    "import less, or later: python -X importtime lists the seconds of each module; no cache of "
+    "compiles shortens this part",
+)
 
 
 def advise(report: Report) -> tuple[Finding, ...]:
@@ -76,12 +84,15 @@ def advise(report: Report) -> tuple[Finding, ...]:
     repeated_seconds = dict.fromkeys(_REPEATED, math.fsum(seconds for seconds, _ in causes))
     pairs = [*causes, *(pair for pair in _phases(report) if pair[0] >= least_seconds)]
     pairs.sort(key=lambda pair: repeated_seconds.get(pair[1].trap, 0.0) - pair[0])
+    pairs += [p for p in _phases(report, (_IMPORTS,)) if p[0] >= 2 * least_seconds]
     return tuple(finding for _, finding in pairs)
 
 
-def _phases(report: Report) -> Iterator[tuple[float, Finding]]:
+def _phases(
+    report: Report, parts: Sequence[_PhaseAdvice] = _ADVICE
+) -> Iterator[tuple[float, Finding]]:
     wall = format_duration(report.wall_seconds)
-    for advice in _ADVICE:
+    for advice in parts:
         seconds = sum(report.phase_seconds.get(phase, 0.0) for phase in advice.phases)
         fact = f"{advice.activity} took {format_duration(seconds)} of {wall}"
         for top in report.longest.get(advice.phases[0], ())[:1]:

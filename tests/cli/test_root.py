@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from conftest import RunCli
+from terminal import run_all
 
 #: Where each cache of the root lies, and which of the corpus it is.
 CACHES = {
@@ -77,11 +78,15 @@ def test_looking_at_a_root_writes_nothing_into_it(run_cli: RunCli, root: Path) -
     assert sorted(root.rglob("*")) == before
 
 
-def test_one_limit_holds_for_the_sum_of_all_caches(run_cli: RunCli, root: Path) -> None:
+def test_one_limit_holds_for_the_sum_of_all_caches(
+    run_cli: RunCli, root: Path, tmp_path: Path
+) -> None:
     before = document(run_cli, "stats", "-C", root)["size_bytes"]
     limit = before // 2
     prune = ("prune", "-C", root, "--max-size", str(limit), "--grace", "0s")
     planned = document(run_cli, *prune, "--dry-run")
+    ((_, screen),) = run_all([(*prune, "--dry-run")], home=tmp_path, width=150)
+    assert all(row["key"].partition("-")[0] in screen for row in planned["removed"])
     done = document(run_cli, *prune, "--yes")
     assert planned["removed"] == done["removed"]
     assert len({Path(row["file"]).parent for row in done["removed"]}) > 1

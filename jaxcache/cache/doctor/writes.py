@@ -73,6 +73,8 @@ def find_cache_off(facts: Facts) -> Iterator[Finding]:
 def _directory(facts: Facts) -> str:
     """The directory that JAX should use: a bucket is pulled from."""
     path = shlex.quote(facts.cache.path)
+    if not facts.cache.writable:
+        return "~/.cache/jax"
     if not facts.cache.remote:
         return path
     if any(c.written_in_cache_dir == facts.cache.path for c in facts.cache.contents.values()):
@@ -88,7 +90,7 @@ def find_not_writable(facts: Facts) -> Iterator[Finding]:
             "problem",
             f"{facts.cache.path}: {facts.cache.why_not_writable or 'cannot be written'}",
             "JAX warns at every write, and the next run compiles again",
-            "choose a directory of your own: export JAX_COMPILATION_CACHE_DIR=~/.cache/jax",
+            "choose another directory, such as: export JAX_COMPILATION_CACHE_DIR=~/.cache/jax",
         )
 
 
