@@ -114,6 +114,18 @@ def refuse_on_windows(what: str) -> None:
         )
 
 
+class MissingPackageError(JaxcacheError):
+    """A package that jaxcache requires is not installed, as after ``pip install --no-deps``."""
+
+    def __init__(self, package: str) -> None:
+        super().__init__(
+            f"this needs {package}, which is not installed in {sys.executable}; live layer, watch, "
+            "guard, pytest plugin and notebooks work without it",
+            code="missing-package",
+            hint="uv tool install jaxcache, or pip install jaxcache without --no-deps",
+        )
+
+
 @contextmanager
 def system_errors_as(
     error: Callable[..., JaxcacheError], failure: str, **facts: Any

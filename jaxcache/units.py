@@ -38,9 +38,24 @@ def parse_duration_seconds(text: str) -> float:
 
 def format_size(size_bytes: int) -> str:
     """Print bytes in decimal units: ``812 B``, ``4.3 kB``, ``1.2 GB``."""
-    import humanize
+    if size_bytes < 1000:
+        return f"{size_bytes} B"
+    size = size_bytes / 1000
+    units = ["PB", "TB", "GB", "MB", "kB"]
+    while size >= 999.95 and len(units) > 1:
+        size /= 1000
+        units.pop()
+    return f"{size:.1f} {units[-1]}"
 
-    return humanize.naturalsize(size_bytes).replace(" Bytes", " B").replace(" Byte", " B")
+
+def cell_len(text: str) -> int:
+    """Return the columns of a terminal that a text takes: 2 for each wide character."""
+    if text.isascii():
+        return len(text)
+    from unicodedata import category, east_asian_width
+
+    wide = sum(east_asian_width(c) in "WF" for c in text)
+    return len(text) + wide - sum(category(c) in ("Mn", "Me", "Cf") for c in text)
 
 
 def format_count(number: int, noun: str) -> str:

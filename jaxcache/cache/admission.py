@@ -12,10 +12,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-import zstandard
-
 from jaxcache.cache.verify.check import MAX_DECODED_BYTES
 from jaxcache.core.names import FREE_PAYLOAD_BYTES, max_payload_bytes, parse_key
+from jaxcache.entry import zstd
 from jaxcache.entry.codec import CodecError
 from jaxcache.entry.contents import Contents
 from jaxcache.entry.decode import decode_payload
@@ -119,7 +118,7 @@ def check_payload_pieces(
     for piece in pieces:
         payload.add(piece)
         if payload.size_bytes > FREE_PAYLOAD_BYTES and not allow_large:
-            packer = packer or zstandard.ZstdCompressor(level=1).compressobj()
+            packer = packer or zstd.compressor(1)
             packed_bytes += len(packer.compress(piece))
     try:
         limit = max_payload_bytes(packed_bytes)

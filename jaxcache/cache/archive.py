@@ -8,13 +8,12 @@ compressed streams and files, and reads them without believing a number in them.
 import hashlib
 import os
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import IO, Any, BinaryIO, NamedTuple
-
-import zstandard
 
 from jaxcache.cache.untrusted_json import parse_json
 from jaxcache.core.atomic import replace_file
+from jaxcache.entry import zstd
 from jaxcache.entry.codec import CodecError, decompress_chunks
 from jaxcache.errors import JaxcacheError, system_errors_as
 
@@ -101,10 +100,17 @@ def parse_manifest(data: bytes | bytearray, error: type[ArchiveError], word: str
 class Packer:
     """Compresses pieces into one zstd frame in a file, and hashes the frame."""
 
-    def __init__(self, out: BinaryIO, parameters: Any, size_bytes: int = -1) -> None:
-        compressor = zstandard.ZstdCompressor(compression_params=parameters)
+    def __init__(
+        self,
+        out: BinaryIO,
+        level: int,
+        parameters: Mapping[int, int],
+        size_bytes: int | None = None,
+    ) -> None:
         self._out = out
-        self._frame = compressor.compressobj(size=size_bytes)
+        self._frame = zstd.compressor(level, parameters)
+        if size_bytes is not None:
+            self._frame.set_pledged_input_size(size_bytes)
         self._hash = hashlib.sha256()
         self.packed_bytes = 0
 

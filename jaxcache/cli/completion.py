@@ -1,27 +1,23 @@
 """``jaxcache completion``."""
 
-from enum import StrEnum
 from typing import Annotated
 
-import typer
+import click
+
+from jaxcache.cli.declared import declare_argument
 
 EXAMPLE = "jaxcache completion bash >> ~/.bashrc"
 EXIT_CODES = (0, 2)
 
 
-class Shell(StrEnum):
-    """A shell that there is a completion script for; the value ends the script's file name."""
-
-    BASH = "bash"
-    ZSH = "zsh"
-    FISH = "fish"
-
-
-_FILES = {Shell.BASH: "jaxcache.bash", Shell.ZSH: "_jaxcache", Shell.FISH: "jaxcache.fish"}
+#: The completion script of each shell.
+_FILES = {"bash": "jaxcache.bash", "zsh": "_jaxcache", "fish": "jaxcache.fish"}
 
 
 def command(
-    shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", help="The shell.")],
+    shell: Annotated[
+        str, declare_argument("bash|zsh|fish", "The shell.", type=click.Choice([*_FILES]))
+    ],
 ) -> None:
     """Print the completion script of a shell.
 

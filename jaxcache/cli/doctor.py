@@ -4,10 +4,9 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from jaxcache.api import Cache
 from jaxcache.api.handle import refuse_foreign
+from jaxcache.cli.declared import declare_argument, declare_option
 from jaxcache.cli.opening import open_handle
 from jaxcache.cli.options import JsonOutput
 from jaxcache.cli.root import diagnose_root
@@ -26,16 +25,14 @@ EXIT_CODES = (0, 1, 2, 10, 11)
 def command(
     command_line: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[-- CMD...]", help="Run this command first, and examine the cache it uses."
-        ),
+        declare_argument("[-- CMD...]", "Run this command first, and examine the cache it uses."),
     ] = None,
     *,
     place: CacheLocation,
     options: DoctorOptions,
     dry: DryRun,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="List all settings, including defaults.")
+        bool, declare_option("--verbose", "-v", text="List all settings, including defaults.")
     ] = False,
     output: JsonOutput,
 ) -> int:

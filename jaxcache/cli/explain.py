@@ -3,10 +3,10 @@
 import os
 from typing import Annotated, Any
 
-import typer
+import click
 
 from jaxcache.api import Cache
-from jaxcache.cli.declared import PanelCommand
+from jaxcache.cli.declared import PanelCommand, declare_argument
 from jaxcache.cli.opening import open_handle
 from jaxcache.cli.options import Format, JsonOutput
 from jaxcache.errors import NoCacheError, UsageError
@@ -46,14 +46,13 @@ COMMAND_CLASS = ExplainCommand
 
 
 def command(
-    context: typer.Context,
+    context: click.Context,
     sides: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[LEFT RIGHT | KEY | SCRIPT [ARG]... | -- CMD...]",
-            help="Saved runs (warm --json, a recipe, a log of JAX at DEBUG), keys, caches, a "
+        declare_argument(
+            "[LEFT RIGHT | KEY | SCRIPT [ARG]... | -- CMD...]",
+            "Saved runs (warm --json, a recipe, a log of JAX at DEBUG), keys, caches, a "
             "script with its options (after -- where they are spelt like ours), or any command.",
-            show_default=False,
         ),
     ] = None,
     *,

@@ -2,8 +2,7 @@
 
 from typing import Annotated
 
-import typer
-
+from jaxcache.cli.declared import declare_argument
 from jaxcache.cli.opening import open_handle
 from jaxcache.cli.options import Format, Output
 from jaxcache.errors import UsageError
@@ -15,7 +14,7 @@ EXIT_CODES = (0, 1, 2, 3, 10, 12)
 
 
 def command(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="The bundle to write; - for stdout.")],
+    file: Annotated[str, declare_argument("FILE", "The bundle to write; - for stdout.")],
     place: CacheLocation,
     options: ExportOptions,
     output: Output,

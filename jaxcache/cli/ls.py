@@ -2,8 +2,7 @@
 
 from typing import Annotated
 
-import typer
-
+from jaxcache.cli.declared import declare_option
 from jaxcache.cli.options import Format, Output
 from jaxcache.cli.root import DETAIL, list_root
 from jaxcache.errors import UsageError
@@ -18,8 +17,10 @@ def command(
     options: ListOptions,
     group_by: Annotated[
         str | None,
-        typer.Option(
-            metavar="|".join(GROUP_FIELDS), help="List one row for each value of this field."
+        declare_option(
+            "--group-by",
+            metavar="|".join(GROUP_FIELDS),
+            text="List one row for each value of this field.",
         ),
     ] = None,
     *,

@@ -26,7 +26,7 @@ def run(argv: list[str]) -> int:
         print("\n".join(complete(argv[1:])))
         return 0
     from jaxcache.cli import metering
-    from jaxcache.cli.app import app
+    from jaxcache.cli.app import make_root
     from jaxcache.cli.terminal import prepare_streams, silence
     from jaxcache.core.configuration import forget_reported
     from jaxcache.errors import ExitCode
@@ -36,7 +36,7 @@ def run(argv: list[str]) -> int:
     forget_reported()
     code = None
     try:
-        code = app(argv, prog_name="jaxcache", standalone_mode=False)
+        code = make_root().main(argv, prog_name="jaxcache", standalone_mode=False)
         sys.stdout.flush()
     except (BrokenPipeError, SystemExit):
         # The reader has gone (| head): the parser makes a SystemExit of that, and of nothing

@@ -14,16 +14,16 @@ _wanted = False
 
 def add_option(command: Any) -> None:
     """Give a parsed command the option."""
-    from typer.core import TyperOption
+    from jaxcache.cli.declared import HelpedOption
 
     command.params.append(
-        TyperOption(
-            param_decls=["--requests"],
+        HelpedOption(
+            ["--requests"],
             is_flag=True,
             expose_value=False,
             callback=_want,
             help="Show request and byte counts of object stores.",
-            rich_help_panel="Output",
+            panel="Output",
         )
     )
 

@@ -2,8 +2,7 @@
 
 from typing import Annotated
 
-import typer
-
+from jaxcache.cli.declared import declare_option
 from jaxcache.cli.opening import open_handle
 from jaxcache.cli.options import JsonOutput
 from jaxcache.errors import UsageError
@@ -16,7 +15,7 @@ EXIT_CODES = (0, 1, 2, 10)
 def command(
     chosen: KeyArguments,
     place: CacheLocation,
-    remove: Annotated[bool, typer.Option("--remove", help="Unpin the entries.")] = False,
+    remove: Annotated[bool, declare_option("--remove", text="Unpin the entries.")] = False,
     *,
     output: JsonOutput,
 ) -> None:

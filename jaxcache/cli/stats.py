@@ -2,8 +2,7 @@
 
 from typing import Annotated
 
-import typer
-
+from jaxcache.cli.declared import declare_option
 from jaxcache.cli.options import JsonOutput
 from jaxcache.cli.root import count_root
 from jaxcache.errors import UsageError
@@ -16,14 +15,14 @@ EXIT_CODES = (0, 2, 10)
 def command(
     place: CacheLocation,
     prometheus: Annotated[
-        bool, typer.Option("--prometheus", help="Print in Prometheus text format.")
+        bool, declare_option("--prometheus", text="Print in Prometheus text format.")
     ] = False,
     long: Annotated[
         bool,
-        typer.Option(
+        declare_option(
             "--long",
             "-l",
-            help="In a bucket, read every entry, for codec, compile time and platform.",
+            text="In a bucket, read every entry, for codec, compile time and platform.",
         ),
     ] = False,
     *,

@@ -2,8 +2,7 @@
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from jaxcache.cli.declared import declare_option
 from jaxcache.cli.opening import open_handle
 from jaxcache.cli.options import Format, JsonOutput
 from jaxcache.errors import UsageError
@@ -18,9 +17,11 @@ EXIT_CODES = (0, 2, 10)
 
 def command(
     place: CacheDir,
-    interval: Annotated[str, typer.Option(metavar="DURATION", help="Time between updates.")] = "1s",
+    interval: Annotated[
+        str, declare_option("--interval", metavar="DURATION", text="Time between updates.")
+    ] = "1s",
     once: Annotated[
-        bool, typer.Option("--once", help="Show the newest entries once, and exit.")
+        bool, declare_option("--once", text="Show the newest entries once, and exit.")
     ] = False,
     *,
     wanted: JsonOutput,

@@ -2,8 +2,7 @@
 
 from typing import Annotated
 
-import typer
-
+from jaxcache.cli.declared import declare_argument, declare_option
 from jaxcache.cli.optional_value import WarmCommand
 from jaxcache.cli.options import Output
 from jaxcache.options import CacheLocation
@@ -33,26 +32,26 @@ COMMAND_CLASS = WarmCommand
 def command(
     script: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[SCRIPT|MODULE:FUNCTION]",
-            help="The Python script to run, or a function to compile without running it.",
-            show_default=False,
+        declare_argument(
+            "[SCRIPT|MODULE:FUNCTION]",
+            "The Python script to run, or a function to compile without running it.",
         ),
     ] = None,
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ARG]...", help="Arguments of the script.", show_default=False),
+        declare_argument("[ARG]...", "Arguments of the script."),
     ] = None,
     module: Annotated[
         str | None,
-        typer.Option(
+        declare_option(
             "-m",
             metavar="NAME",
-            help="Run a module, as python -m does; the remaining words are its arguments.",
+            text="Run a module, as python -m does; the remaining words are its arguments.",
         ),
     ] = None,
     file: Annotated[
-        str | None, typer.Option(metavar="LIST", help="Run the scripts that this TOML file lists.")
+        str | None,
+        declare_option("--file", metavar="LIST", text="Run the scripts that this TOML file lists."),
     ] = None,
     *,
     place: CacheLocation,

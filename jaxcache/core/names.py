@@ -23,6 +23,45 @@ FREE_PAYLOAD_BYTES = 256 << 20
 _MAX_RATIO = 64
 
 
+#: No header of a frame is longer.
+FRAME_HEADER_MAX_BYTES = 18
+_RESERVED_FLAG = 1 << 3
+
+
+class FrameHeader(NamedTuple):
+    """The header of a zstd frame (RFC 8878, 3.1.1.1)."""
+
+    size_bytes: int
+    """Its own size, with the magic number."""
+    content_bytes: int | None
+    """The announced size of the content."""
+    window_bytes: int
+    checksum: bool
+
+
+def read_frame_header(start: bytes) -> FrameHeader | None:
+    """Read the header of a zstd frame; None where it is truncated or not one.
+
+    Args:
+        start: at least its first :data:`FRAME_HEADER_MAX_BYTES`, or the whole frame.
+    """
+    if start[:4] != ZSTD_MAGIC or len(start) < 6 or start[4] & _RESERVED_FLAG:
+        return None
+    descriptor = start[4]
+    single = descriptor >> 5 & 1
+    size_code = descriptor >> 6
+    at = 5 + (not single) + (0, 1, 2, 4)[descriptor & 3]
+    width = (single, 2, 4, 8)[size_code]
+    end = at + width
+    if len(start) < end:
+        return None
+    content = int.from_bytes(start[at:end], "little") + (256 if width == 2 else 0)
+    exponent = start[5] >> 3
+    base = 1 << 10 + exponent
+    window = content if single else base + base // 8 * (start[5] & 7)
+    return FrameHeader(end, content if width else None, window, bool(descriptor & CHECKSUM_FLAG))
+
+
 def max_payload_bytes(size_bytes: int) -> int:
     """The largest payload that an entry of this size from elsewhere is believed to hold."""
     return FREE_PAYLOAD_BYTES + _MAX_RATIO * size_bytes

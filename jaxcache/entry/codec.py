@@ -8,14 +8,19 @@ the content size and carry no checksum.
 
 import contextlib
 import io
-import threading
 import zlib
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
-import zstandard
-
-from jaxcache.core.names import HEADER_BYTES, ZSTD_MAGIC
+from jaxcache.core.names import (
+    CHECKSUM_BYTES,
+    FRAME_HEADER_MAX_BYTES,
+    HEADER_BYTES,
+    ZSTD_MAGIC,
+    FrameHeader,
+    read_frame_header,
+)
+from jaxcache.entry import zstd
 from jaxcache.model import Codec, ProblemKind
 
 #: First byte of a zlib stream with a 32 KiB window, as Python's zlib writes.
@@ -24,11 +29,9 @@ _ZLIB_FIRST = 0x78
 HEAD_BYTES = 16 * 1024
 #: A zstd block holds at most this many bytes, compressed or not (RFC 8878, 3.1.1.2.4).
 _BLOCK_BYTES = 128 * 1024
-#: Refuse frames that want a larger window: what the zstd command refuses without --long.
-MAX_WINDOW_BYTES = 1 << 27
+_MAX_WINDOW_BYTES = 1 << zstd.MAX_WINDOW_LOG
 #: The smallest a block of 128 KiB can be: a 3-byte header and one repeated byte.
 _MAX_ZSTD_RATIO = _BLOCK_BYTES // 4
-_FRAME_HEADER_MAX_BYTES = 18
 _RLE_BLOCK = 1
 _RESERVED_BLOCK = 3
 #: What is decompressed at a time: small enough for the second-level cache of a core.
@@ -85,7 +88,9 @@ def read_entry_header(start: bytes, size_bytes: int) -> EntryHeader:
     if not start:
         raise CodecError("empty", "the file is empty")
     if start[:4] == ZSTD_MAGIC:
-        content_bytes, checksum = _zstd_frame(start, size_bytes)
+        frame = _zstd_frame(start, size_bytes)
+        content_bytes = frame.content_bytes
+        checksum = frame.checksum
         first = _first_of_zstd(start, truncated=len(start) >= size_bytes)
         codec: Codec = "zstd"
     elif detect_codec(start) == "zlib":
@@ -104,46 +109,29 @@ def _unknown_codec(start: bytes) -> CodecError:
     return CodecError("truncated" if begun else "bad-codec", detail)
 
 
-def _zstd_frame(start: bytes, size_bytes: int) -> tuple[int | None, bool]:
-    try:
-        frame = zstandard.get_frame_parameters(start)
-    except zstandard.ZstdError as error:
-        kind: ProblemKind = "truncated" if size_bytes < 18 else "bad-codec"
-        raise CodecError(kind, f"zstd frame header: {_reason(error)}") from error
-    announced: int = frame.content_size
-    content = None if announced == zstandard.CONTENTSIZE_UNKNOWN else announced
+def _zstd_frame(start: bytes, size_bytes: int) -> FrameHeader:
+    frame = read_frame_header(start)
+    if frame is None:
+        is_short = size_bytes < FRAME_HEADER_MAX_BYTES
+        kind: ProblemKind = "truncated" if is_short else "bad-codec"
+        raise CodecError(kind, f"zstd frame header: {'truncated' if is_short else 'not valid'}")
+    content = frame.content_bytes
     if content is not None and content > size_bytes * _MAX_ZSTD_RATIO:
         raise CodecError(
             "bad-codec", f"announces {content} bytes, which {size_bytes} compressed cannot hold"
         )
     if content is not None and content < HEADER_BYTES:
         raise CodecError("bad-header", f"holds {content} bytes, less than the 4-byte header")
-    if frame.window_size > MAX_WINDOW_BYTES:
-        raise CodecError("bad-codec", f"wants a window of {frame.window_size} bytes")
-    return content, frame.has_checksum
-
-
-def _decompressor() -> zstandard.ZstdDecompressor:
-    """A decompressor of one's own: it has one context, which two streams would both use."""
-    return zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
-
-
-class _PerThread(threading.local):
-    """One decompressor per thread, for reads that end where they began."""
-
-    def __init__(self) -> None:
-        self.decompressor = _decompressor()
-
-
-_PER_THREAD = _PerThread()
+    if frame.window_bytes > _MAX_WINDOW_BYTES:
+        raise CodecError("bad-codec", f"wants a window of {frame.window_bytes} bytes")
+    return frame
 
 
 def _first_of_zstd(start: bytes, *, truncated: bool) -> bytes | None:
     """The first four decompressed bytes; None where the first block reaches past ``start``."""
     try:
-        reader = _PER_THREAD.decompressor.stream_reader(start, read_size=_BLOCK_BYTES)
-        first = reader.read(HEADER_BYTES)
-    except zstandard.ZstdError as error:
+        first: bytes = zstd.decompressor().decompress(start, HEADER_BYTES)
+    except zstd.library.ZstdError as error:
         raise CodecError("bad-codec", f"zstd: {_reason(error)}") from error
     if len(first) == HEADER_BYTES:
         return first
@@ -175,7 +163,7 @@ def check_frame(file: BinaryIO, size_bytes: int) -> None:
         CodecError: empty, bad-codec, truncated or trailing-bytes.
     """
     file.seek(0)
-    start = file.read(_FRAME_HEADER_MAX_BYTES)
+    start = file.read(FRAME_HEADER_MAX_BYTES)
     if not start:
         raise CodecError("empty", "the file is empty")
     codec = detect_codec(start)
@@ -183,8 +171,8 @@ def check_frame(file: BinaryIO, size_bytes: int) -> None:
         raise _unknown_codec(start)
     if codec == "zlib":
         return
-    _, checksum = _zstd_frame(start, size_bytes)
-    end = zstandard.frame_header_size(start)
+    frame = _zstd_frame(start, size_bytes)
+    end = frame.size_bytes
     last = False
     while not last:
         file.seek(end)
@@ -197,7 +185,7 @@ def check_frame(file: BinaryIO, size_bytes: int) -> None:
         end += 3 + (1 if block_type == _RLE_BLOCK else block_bytes)
         if len(header) < 3 or end > size_bytes:
             raise CodecError("truncated", f"ends at byte {size_bytes}, inside a zstd block")
-    end += 4 if checksum else 0
+    end += CHECKSUM_BYTES if frame.checksum else 0
     if end > size_bytes:
         raise CodecError("truncated", "ends inside the content checksum")
     if end < size_bytes:
@@ -219,12 +207,12 @@ def decompress_chunks(file: BinaryIO, size_bytes: int) -> Iterator[bytes]:
     """
     check_frame(file, size_bytes)
     file.seek(0)
-    start = file.read(_FRAME_HEADER_MAX_BYTES)
+    start = file.read(FRAME_HEADER_MAX_BYTES)
     file.seek(0)
     if detect_codec(start) == "zlib":
         yield from _inflate(file)
     else:
-        yield from _unzstd(file, _zstd_frame(start, size_bytes)[0])
+        yield from _unzstd(file, _zstd_frame(start, size_bytes).content_bytes)
 
 
 def check_small(data: bytes) -> bool | None:
@@ -235,13 +223,22 @@ def check_small(data: bytes) -> bool | None:
         damaged, or large, or of another codec, and :func:`check_content` tells which.
     """
     try:
-        content_bytes, checksum = _zstd_frame(data, len(data))
-        if content_bytes is None or content_bytes > _ONE_PIECE_BYTES:
+        frame = _zstd_frame(data, len(data))
+        if frame.content_bytes is None or frame.content_bytes > _ONE_PIECE_BYTES:
             return None
-        content = _PER_THREAD.decompressor.decompress(data, allow_extra_data=False)
-    except (CodecError, zstandard.ZstdError):
+        content = _decompress_frame(data, frame.content_bytes)
+    except (CodecError, zstd.library.ZstdError):
         return None
-    return checksum if len(content) == content_bytes and content[0] < 0x80 else None
+    return frame.checksum if content is not None and content[0] < 0x80 else None
+
+
+def _decompress_frame(data: bytes, content_bytes: int) -> bytes | None:
+    """Decompress a frame in one piece; None where it, or what it holds, has not the right size."""
+    decoder = zstd.decompressor()
+    content: bytes = decoder.decompress(data, content_bytes + 1)
+    if not decoder.eof or decoder.unused_data or len(content) != content_bytes:
+        return None
+    return content
 
 
 def decompress_whole(data: bytes, *, limit: int) -> bytes | None:
@@ -251,15 +248,15 @@ def decompress_whole(data: bytes, *, limit: int) -> bytes | None:
         CodecError: as :func:`decompress_chunks`, and bad-header.
     """
     if detect_codec(data) == "zstd":
-        content_bytes, _ = _zstd_frame(data, len(data))
+        content_bytes = _zstd_frame(data, len(data)).content_bytes
         if content_bytes is not None and content_bytes > limit:
             return None
         if content_bytes is not None:
             # In one piece; where that fails, the stream below says what is wrong.
-            with contextlib.suppress(zstandard.ZstdError, MemoryError):
-                content: bytes = _decompressor().decompress(data, allow_extra_data=False)
-                check_header(content[:HEADER_BYTES])
-                return content
+            with contextlib.suppress(zstd.library.ZstdError, MemoryError):
+                if (content := _decompress_frame(data, content_bytes)) is not None:
+                    check_header(content[:HEADER_BYTES])
+                    return content
     chunks: list[bytes] = []
     size_bytes = 0
     for chunk in decompress_chunks(io.BytesIO(data), len(data)):
@@ -299,13 +296,18 @@ def check_header(first: bytes) -> int:
 
 
 def _unzstd(file: BinaryIO, content_bytes: int | None) -> Iterator[bytes]:
-    reader = _decompressor().stream_reader(file, read_size=_BLOCK_BYTES, closefd=False)
+    decoder = zstd.decompressor()
     read_bytes = 0
     try:
-        while chunk := reader.read(_CHUNK_BYTES):
+        while not decoder.eof:
+            data = file.read(_BLOCK_BYTES) if decoder.needs_input else b""
+            chunk = decoder.decompress(data, _CHUNK_BYTES)
             read_bytes += len(chunk)
-            yield chunk
-    except zstandard.ZstdError as error:
+            if chunk:
+                yield chunk
+            elif not data:
+                raise CodecError("truncated", "ends inside the frame")
+    except zstd.library.ZstdError as error:
         kind: ProblemKind = "checksum-mismatch" if "checksum" in str(error) else "bad-codec"
         raise CodecError(kind, f"zstd: {_reason(error)}") from error
     if content_bytes not in (None, read_bytes):

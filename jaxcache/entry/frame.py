@@ -9,9 +9,8 @@ import io
 import zlib
 from collections.abc import Iterable
 
-import zstandard
-
 from jaxcache.core.names import CHECKSUM_BYTES, CHECKSUM_FLAG, ZSTD_MAGIC
+from jaxcache.entry import zstd
 from jaxcache.entry.codec import decompress_chunks
 from jaxcache.model import Codec
 
@@ -33,7 +32,7 @@ def compress_content(content: bytes, codec: Codec, level: int) -> bytes:
     """
     if codec == "zlib":
         return zlib.compress(content, min(level, _ZLIB_MAX_LEVEL))
-    return zstandard.ZstdCompressor(level=level, write_checksum=True).compress(content)
+    return zstd.compress(content, level)
 
 
 def seal_entry(frame: bytes) -> bytes:
@@ -77,8 +76,8 @@ def _has_checksum(frame: bytes) -> bool:
 
 def _append_checksum(frame: bytes, content: Iterable[bytes | memoryview]) -> bytes:
     """Set the flag in the frame header, and append the checksum of the content."""
-    # zstandard does not show XXH64 itself; a frame around the same content ends in it.
-    around = zstandard.ZstdCompressor(level=_FASTEST_LEVEL, write_checksum=True).compressobj()
+    # The library does not show XXH64 itself; a frame around the same content ends in it.
+    around = zstd.compressor(_FASTEST_LEVEL)
     for piece in content:
         around.compress(piece)
     return b"".join(

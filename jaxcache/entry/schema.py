@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxcache.entry.wire import WireError
+from jaxcache.errors import MissingPackageError
 
 #: Larger messages are read piece by piece (:mod:`jaxcache.entry.wire`): what protobuf makes of a
 #: message can take 40 times its bytes.
@@ -37,10 +38,11 @@ def parse(name: str, data: bytes | memoryview) -> Any:
     """
     if len(data) > MAX_MESSAGE_BYTES:
         raise WireError(f"{name} of {len(data)} bytes is larger than any compiler writes")
+    parse_whole = message_class(name).FromString
     from google.protobuf.message import DecodeError
 
     try:
-        return message_class(name).FromString(bytes(data))
+        return parse_whole(bytes(data))
     except DecodeError as error:
         raise WireError(f"{name} does not parse") from error
 
@@ -48,8 +50,10 @@ def parse(name: str, data: bytes | memoryview) -> Any:
 @cache
 def message_class(name: str) -> Any:
     """The class of one message of ``xla_subset.proto``."""
-    from google.protobuf import message_factory
-
+    try:
+        from google.protobuf import message_factory
+    except ImportError as error:
+        raise MissingPackageError("protobuf") from error
     pool, package = _pool()
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}"))
 

@@ -23,6 +23,7 @@ from ..core.names import (
     ZSTD_MAGIC,
     max_payload_bytes,
     parse_key,
+    read_frame_header,
     same_module,
 )
 
@@ -58,16 +59,12 @@ def _announced(value: bytes, limit: int) -> int:
     Raises:
         DamagedEntryError: no size is given (both codecs of JAX give one), or an absurd one.
     """
-    if len(value) < 14:
-        raise DamagedEntryError("shorter than any entry")
-    descriptor = value[4]
-    single = descriptor >> 5 & 1
-    code = descriptor >> 6
-    start = 5 + (not single) + (0, 1, 2, 4)[descriptor & 3]
-    width = (1 if single else 0, 2, 4, 8)[code]
-    if not width:
+    header = read_frame_header(value)
+    if header is None:
+        raise DamagedEntryError("no header of a frame")
+    size = header.content_bytes
+    if size is None:
         raise DamagedEntryError("no content size in the header")
-    size = int.from_bytes(value[start : start + width], "little") + (256 if width == 2 else 0)
     if not HEADER_BYTES < size <= limit:
         raise DamagedEntryError(f"a content size of {size} bytes in the header")
     return size

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 from jaxcache.render.view import Block, Column, Line, Table
-from jaxcache.units import printable
+from jaxcache.units import cell_len, printable
 
 _GAP = 2
 #: Narrower than this no text can be set.
@@ -49,8 +49,6 @@ def wrap(text: str, width: int, *, lead: str = "") -> list[str]:
     Args:
         lead: stands before the first line; the others are indented as far.
     """
-    from rich.cells import cell_len
-
     if " · " in text:
         text = " · ".join(part.replace(" ", _GLUE) for part in text.split(" · "))
     width = max(width, _LEAST_WIDTH)
@@ -68,8 +66,6 @@ def wrap(text: str, width: int, *, lead: str = "") -> list[str]:
 
 
 def _set_table(table: Table, *, width: int, color: bool) -> Iterator[str]:
-    from rich.cells import cell_len
-
     columns = [c for c in table.columns if c.text]
     shown = table.rows[: table.limit]
     rows = [[printable(c.text(row)) for c in columns if c.text] for row in shown]
@@ -103,8 +99,6 @@ def _set_table(table: Table, *, width: int, color: bool) -> Iterator[str]:
 
 def _rooms(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> list[int]:
     """Return the width of each column: the elastic ones share what the others and gaps leave."""
-    from rich.cells import cell_len
-
     cells = zip(*rows, strict=True) if rows else [()] * len(columns)
     rooms = [max(map(cell_len, (c.title, *texts))) for c, texts in zip(columns, cells, strict=True)]
     elastic = [i for i, column in enumerate(columns) if column.elastic]
@@ -118,8 +112,6 @@ def _rooms(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int)
 
 def squeeze(text: str, room: int, cut: Literal["middle", "end"] = "end") -> str:
     """Cut a text to ``room`` terminal columns, with an ellipsis for what is left out."""
-    from rich.cells import cell_len
-
     text = printable(text)
     if cell_len(text) <= room:
         return text
@@ -132,8 +124,6 @@ def squeeze(text: str, room: int, cut: Literal["middle", "end"] = "end") -> str:
 
 def _fitting(text: str, room: int) -> int:
     """Return how many characters from the start take at most ``room`` columns."""
-    from rich.cells import cell_len
-
     taken = 0
     for count, character in enumerate(text):
         taken += cell_len(character)

@@ -13,8 +13,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import BinaryIO, NamedTuple
 
-import zstandard
-
 from jaxcache.cache.archive import (
     MAX_MANIFEST_VALUES,
     WINDOW_LOG,
@@ -24,6 +22,7 @@ from jaxcache.cache.archive import (
 )
 from jaxcache.cache.bundle.manifest import BundleError, Manifest, decode_manifest
 from jaxcache.core.signing import count_values
+from jaxcache.entry import zstd
 from jaxcache.entry.codec import CodecError, decompress_chunks
 from jaxcache.errors import system_errors_as
 
@@ -80,8 +79,8 @@ class Bundle:
         self.file.close()
 
 
-def stream_parameters(level: int, source_bytes: int) -> zstandard.ZstdCompressionParameters:
-    """Return zstd's parameters for the stream: matches over 128 MiB, and a checksum.
+def stream_parameters(level: int, source_bytes: int) -> dict[int, int]:
+    """Return zstd's parameters for the stream, beside its level: matches over 128 MiB.
 
     Long-distance matching takes the first long match that it finds, where the usual search finds
     better ones nearby: of its default of 64 bytes bundles of small caches become 16 to 18 % larger.
@@ -95,16 +94,15 @@ def stream_parameters(level: int, source_bytes: int) -> zstandard.ZstdCompressio
     Args:
         source_bytes: the size of the files that go into the bundle.
     """
-    chosen: dict[str, int] = {}
+    names = zstd.library.CompressionParameter
+    chosen: dict[int, int] = {names.window_log: WINDOW_LOG}
     if source_bytes > _NEAR_BYTES:
-        chosen = {"enable_ldm": True, "ldm_min_match": _FAR_MATCH_BYTES}
+        chosen |= {names.enable_long_distance_matching: 1, names.ldm_min_match: _FAR_MATCH_BYTES}
     if level >= _FIRST_OPTIMAL_LEVEL:
-        chosen |= {"search_log": 3, "strategy": zstandard.STRATEGY_BTOPT}
+        chosen |= {names.search_log: 3, names.strategy: zstd.library.Strategy.btopt}
     if level > _LAST_MODEST_LEVEL:
-        chosen |= {"chain_log": 24, "hash_log": 22}
-    return zstandard.ZstdCompressionParameters.from_level(
-        level, window_log=WINDOW_LOG, write_checksum=True, **chosen
-    )
+        chosen |= {names.chain_log: 24, names.hash_log: 22}
+    return chosen
 
 
 def pack_manifest(raw: bytes) -> bytes:
@@ -113,7 +111,7 @@ def pack_manifest(raw: bytes) -> bytes:
     Raises:
         BundleError: ``too-large``.
     """
-    packed = zstandard.ZstdCompressor(level=_MANIFEST_LEVEL, write_checksum=True).compress(raw)
+    packed = zstd.compress(raw, _MANIFEST_LEVEL)
     if (
         len(raw) > MAX_MANIFEST_RAW_BYTES
         or len(packed) > MAX_MANIFEST_BYTES

@@ -56,7 +56,7 @@ class BundleTarget(MoveTarget):
     workers = 4  # that read and check while one compresses
 
     def __init__(self, out: BinaryIO, level: int, size_bytes: int) -> None:
-        self._stream = Packer(out, stream_parameters(level, size_bytes))
+        self._stream = Packer(out, level, stream_parameters(level, size_bytes))
         self._items: list[BundleItem] = []
         self._files: list[SideFile] = []
         self._origins: dict[Origin, int] = {}

@@ -17,8 +17,6 @@ from functools import partial
 from itertools import compress
 from typing import IO, Any, BinaryIO
 
-import zstandard
-
 from jaxcache.cache.archive import read_chunks
 from jaxcache.cache.bundle.format import Bundle, ContentReader
 from jaxcache.cache.bundle.manifest import JAX, BundleError
@@ -46,6 +44,7 @@ from jaxcache.cache.move.signatures import make_signer
 from jaxcache.cache.move.stores import StagedTarget, StoreTarget, arrivals
 from jaxcache.cache.scan import Progress
 from jaxcache.cache.seal import LEVEL_FACT
+from jaxcache.entry import zstd
 from jaxcache.entry.frame import MAX_LEVEL, compress_content
 from jaxcache.model import Codec, FileInfo
 from jaxcache.store.base import Store, StoreError
@@ -316,8 +315,8 @@ class BundleParcel:
         if self._codec == "zlib":
             encoder = zlib.compressobj(min(level, 9))
         else:
-            packer = zstandard.ZstdCompressor(level=level, write_checksum=True)
-            encoder = packer.compressobj(size=len(self._header) + self.facts.content_bytes)
+            encoder = zstd.compressor(level)
+            encoder.set_pledged_input_size(len(self._header) + self.facts.content_bytes)
         yield encoder.compress(self._header)
         yield from map(encoder.compress, self.payload())
         yield encoder.flush()

@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
-import zstandard
-
 from jaxcache.cache.archive import (
     WINDOW_LOG,
     ArchiveKind,
@@ -32,6 +30,7 @@ from jaxcache.cache.recipe.model import (
     refuse,
 )
 from jaxcache.cache.selection import read_sort, select_by_keys
+from jaxcache.entry import zstd
 from jaxcache.entry.contents import XlaCompileOptions
 from jaxcache.entry.options import read_options
 from jaxcache.entry.wire import Budget, WireError
@@ -68,14 +67,10 @@ def encode_recipe(recipe: Recipe, read_blob: ReadBlob) -> Iterator[bytes]:
     manifest = encode_manifest(recipe, blobs)
     content_bytes = len(manifest) + sum(size for _, size in blobs)
     level = _PATIENT_LEVEL if content_bytes <= _PATIENT_BYTES else _HASTY_LEVEL
-    parameters = zstandard.ZstdCompressionParameters.from_level(
-        level,
-        window_log=WINDOW_LOG if content_bytes > 1 << 23 else 0,
-        enable_ldm=content_bytes > 1 << 23,
-        write_checksum=True,
-    )
+    names = zstd.library.CompressionParameter
+    parameters = {names.window_log: WINDOW_LOG, names.enable_long_distance_matching: 1}
     with tempfile.TemporaryFile() as frame:
-        packer = Packer(frame, parameters, content_bytes)
+        packer = Packer(frame, level, parameters if content_bytes > 1 << 23 else {}, content_bytes)
         for piece in (manifest, *(read_blob(name) for name, _ in blobs)):
             packer.add(piece)
         packer.finish()

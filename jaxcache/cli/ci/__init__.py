@@ -5,25 +5,24 @@ import secrets
 from collections.abc import Mapping
 from typing import Annotated
 
-import typer
-
+from jaxcache.cli.declared import declare_option
 from jaxcache.errors import UsageError
 from jaxcache.store.location import VARIABLE
 
 OutputsFile = Annotated[
     str | None,
-    typer.Option(
+    declare_option(
         "--outputs",
         metavar="FILE",
-        help="Append JAXCACHE_NAME=value lines, for GitLab's dotenv reports.",
+        text="Append JAXCACHE_NAME=value lines, for GitLab's dotenv reports.",
     ),
 ]
 SummaryFile = Annotated[
     str | None,
-    typer.Option(
+    declare_option(
         "--summary",
         metavar="FILE",
-        help="Append a Markdown summary (default: $GITHUB_STEP_SUMMARY, if set).",
+        text="Append a Markdown summary (default: $GITHUB_STEP_SUMMARY, if set).",
     ),
 ]
 

@@ -1,0 +1,51 @@
+"""zstd, by Python 3.14's standard library or its backport.
+
+Never by the package ``zstandard``: JAX uses that where it imports, and writes its name into every
+key (``jax/_src/cache_key.py``). To install it beside JAX would make each cached entry a miss.
+"""
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from jaxcache.errors import MissingPackageError
+
+
+class _Missing:
+    """Stands for the library where it is not installed."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise MissingPackageError("backports.zstd")
+
+
+#: The module, of the interface of Python 3.14's ``compression.zstd``.
+library: Any
+try:
+    if sys.version_info >= (3, 14):
+        from compression import zstd as library
+    else:
+        from backports import zstd as library
+except ImportError:
+    library = _Missing()
+
+#: Refuse frames that want a larger window: what the zstd command refuses without --long.
+MAX_WINDOW_LOG = 27
+
+
+def compressor(level: int, parameters: Mapping[int, int] | None = None) -> Any:
+    """Make a compressor of one frame that ends with the checksum of its content."""
+    names = library.CompressionParameter
+    options = {names.compression_level: level, names.checksum_flag: 1, **(parameters or {})}
+    return library.ZstdCompressor(options=options)
+
+
+def compress(content: bytes, level: int) -> bytes:
+    """Compress into one frame that announces the size of its content and has its checksum."""
+    frame: bytes = compressor(level).compress(content, library.ZstdCompressor.FLUSH_FRAME)
+    return frame
+
+
+def decompressor() -> Any:
+    """Make a decompressor of one frame."""
+    options = {library.DecompressionParameter.window_log_max: MAX_WINDOW_LOG}
+    return library.ZstdDecompressor(options=options)
