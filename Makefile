@@ -7,7 +7,7 @@ DEMO   := .demo
 # The JAX versions that the integration tests run against, with the Python each needs.
 MATRIX ?= 3.11:0.4.30 3.10:0.4.38 3.11:0.5.3 3.11:0.6.2 3.11:0.8.3 3.11:0.10.2 3.12:0.11.2 3.12:0.12.0.1
 
-.PHONY: test test-jax test-observed check demo bench test-matrix test-matrix-whole test-live test-jax-own test-torch test-typer test-other-systems test-slow test-cuda test-tpu docs faults fuzz mutation scale simulate-use \
+.PHONY: test test-jax test-observed check demo bench test-matrix test-matrix-whole test-live test-jax-own test-torch test-lowest test-newest test-other-systems test-slow test-cuda test-tpu docs faults fuzz mutation scale simulate-use \
 	oracle guard-table phases-table real-programs real-suites explain-changes clean
 
 # TESTS takes options of pytest, such as TESTS='-k prune'.
@@ -129,10 +129,14 @@ faults: $(STAMP)
 	PYTHONPATH=.:tests $(BIN)/python -m faults.with_jax $(BIN)/python
 	PYTHONPATH=.:tests $(BIN)/python -m faults.with_live
 
-# Completions and manual come out the same under every Typer that pyproject.toml admits.
-TYPERS ?= 0.26 0.27 0.28
-test-typer: $(STAMP)
-	tools/test_typer.sh $(BIN)/python $(TYPERS)
+# The tests of commands, entries, stores and bundles with the lowest versions of what we need, and with
+# the newest; completions, manual and help come out the same. Wants uv.
+DEPENDENT ?= tests/cli tests/entry tests/store tests/cache/test_containers.py tests/test_golden.py
+test-lowest: $(STAMP)
+	tools/test_dependencies.sh $(BIN)/python lowest-direct $(DEPENDENT) $(TESTS)
+
+test-newest: $(STAMP)
+	tools/test_dependencies.sh $(BIN)/python highest $(DEPENDENT) $(TESTS)
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)

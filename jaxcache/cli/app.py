@@ -3,13 +3,13 @@
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
+from typing import Annotated, Any
 
 import click
 
 from jaxcache import __version__
 from jaxcache.cli import metering, terminal
-from jaxcache.cli.declared import HelpedOption, PanelCommand, make_command
+from jaxcache.cli.declared import HelpedOption, PanelCommand, declare_option, make_command
 from jaxcache.cli.terminal import Color
 from jaxcache.errors import EXIT_MEANINGS, ExitCode, JaxcacheError, UsageError, refuse_on_windows
 from jaxcache.options import CacheDir
@@ -261,7 +261,15 @@ def _print_version(context: click.Context, _option: click.Option, wanted: bool) 
         context.exit()
 
 
-def _root(*, json: bool, place: CacheDir, context: click.Context) -> None:  # noqa: ARG001
+def _root(
+    *,
+    json: Annotated[  # noqa: ARG001
+        bool,
+        declare_option("--json", is_eager=True, text="With --version: print one JSON document."),
+    ] = False,
+    place: CacheDir,
+    context: click.Context,
+) -> None:
     """Take the options before the command."""
     if place.cache_dir is not None:
         settings = {"cache_dir": place.cache_dir}
@@ -287,11 +295,6 @@ def make_root() -> LazyGroup:
         expose_value=False,
         help="Print the version.",
     )
-    as_json = HelpedOption(
-        ["--json"],
-        is_flag=True,
-        is_eager=True,
-        help="With --version: print one JSON document.",
-    )
-    root.params = [version, as_json, *_shared_options(), *root.params]
+    as_json, *others = root.params
+    root.params = [version, as_json, *_shared_options(), *others]
     return root

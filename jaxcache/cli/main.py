@@ -18,6 +18,15 @@ def main() -> "NoReturn":
     sys.exit(run(sys.argv[1:]))
 
 
+def _lacks(package: str) -> int:
+    """Say which package the command lacks, as after ``pip install --no-deps``."""
+    from jaxcache.errors import MissingPackageError
+
+    error = MissingPackageError(package)
+    print(f"jaxcache: {error.message} [{error.code}]\n  hint: {error.hint}", file=sys.stderr)
+    return error.exit_code
+
+
 def run(argv: list[str]) -> int:
     """Run one command line and return its exit code; see :class:`jaxcache.errors.ExitCode`."""
     if argv[:1] == ["--complete"]:
@@ -25,8 +34,11 @@ def run(argv: list[str]) -> int:
 
         print("\n".join(complete(argv[1:])))
         return 0
+    try:
+        from jaxcache.cli.app import make_root
+    except ImportError as error:
+        return _lacks(error.name or str(error))
     from jaxcache.cli import metering
-    from jaxcache.cli.app import make_root
     from jaxcache.cli.terminal import prepare_streams, silence
     from jaxcache.core.configuration import forget_reported
     from jaxcache.errors import ExitCode

@@ -15,7 +15,7 @@ from jaxcache.entry.decode import decode_payload, find_hlo_module
 from jaxcache.entry.outline import outline, parameter_names
 from jaxcache.entry.read import read_payload
 from jaxcache.entry.wire import WireError
-from jaxcache.errors import NoCacheError
+from jaxcache.errors import MissingPackageError, NoCacheError
 from jaxcache.store import open_store
 from jaxcache.store.base import Store, StoreError
 
@@ -110,9 +110,9 @@ class CachedFacts:
             with self._store.open(file.info.name) as stream:
                 codec = detect_codec(stream.read(HEADER_BYTES))
                 payload = read_payload(stream, file.info.size_bytes)
-        except (StoreError, CodecError):
+            decoded = replace(blank, contents=decode_payload(payload, check=False), codec=codec)
+        except (StoreError, CodecError, MissingPackageError):
             return blank
-        decoded = replace(blank, contents=decode_payload(payload, check=False), codec=codec)
         try:
             module = find_hlo_module(payload)
             return replace(decoded, outline=tuple(outline(module)), names=parameter_names(module))

@@ -239,7 +239,7 @@ def check(
             return check_entry(store, file, known_of(file), decode=True)
 
     elsewhere = _to_spread(store, files, options)
-    # zstandard lets the interpreter go, so that threads help where much is decompressed.
+    # zstd lets the interpreter go, so that threads help where much is decompressed.
     jobs = max(options.jobs or 1, REQUESTS_AT_ONCE if store.remote else 1)
     names = {f.info.name for f in elsewhere}
     here = [f for f in files if f.info.name not in names]

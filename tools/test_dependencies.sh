@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# The tests that need no JAX, with the lowest versions that pyproject.toml admits, or the newest. pytest
+# and the like are always the newest.
+#   tools/test_dependencies.sh PYTHON lowest-direct|highest [OPTION OF PYTEST]...
+set -euo pipefail
+cd "$(dirname "$0")/.."
+python=$1
+resolution=$2
+shift 2
+venv=$PWD/.venvs/$resolution
+uv=${UV:-uv}
+extras='.[remote,sign,report,snappy]'
+[ -e "$venv/bin/python" ] || "$uv" venv --quiet --python "$python" "$venv"
+"$uv" pip install --quiet --python "$venv/bin/python" pytest pytest-xdist hypothesis pyyaml zstandard \
+  types-protobuf 'moto[server]' filelock
+"$uv" pip install --quiet --python "$venv/bin/python" --resolution "$resolution" --editable "$extras"
+"$uv" pip list --quiet --python "$venv/bin/python" |
+  grep -E '^(click|rich|backports.zstd|protobuf|obstore|cryptography|plotly|cramjam) '
+"$venv/bin/python" tools/gen.py --check
+"$venv/bin/python" -m pytest -q -n 2 -p no:cacheprovider -m 'not slow and not jax' "$@"
