@@ -94,7 +94,8 @@ def _internal_error(error: Exception) -> JaxcacheError:
     return JaxcacheError(
         f"{type(error).__name__}: {error}",
         code="internal-error",
-        hint="this is a bug in jaxcache; please report the output of: jaxcache --debug COMMAND",
+        hint="this is a bug; please report the output of jaxcache --debug COMMAND and of "
+        "jaxcache bug-report",
     )
 
 
