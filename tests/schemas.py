@@ -50,7 +50,8 @@ def check_document(
     if error is not None:
         at = "/".join(map(str, error.absolute_path))
         raise AssertionError(
-            f"docs/schemas/{name}.json at {at or 'the top'}: {error.message[:2000]}"
+            f"docs/schemas/{name}.json at {at or 'the top'}: {error.message[:2000]}\n"
+            "a new field stands in its class or in tools/generate/documents.py; then tools/gen.py"
         )
 
 

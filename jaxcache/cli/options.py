@@ -22,11 +22,6 @@ class Format(StrEnum):
         return self in (Format.JSON, Format.JSONL)
 
     @property
-    def as_lines(self) -> "Format":
-        """The format with a line per row, without a heading."""
-        return Format.TSV if self is Format.TABLE else self
-
-    @property
     def is_text(self) -> bool:
         """Whether people read along: a table, or TSV with notes beside it."""
         return self in (Format.TABLE, Format.TSV)

@@ -120,7 +120,7 @@ class Screen:
             if look.too_quick > quick:
                 quick = look.too_quick
                 note(render.below_threshold_line(quick))
-            emit(form.as_lines, render.changes_view(look.changes))
+            emit(Format.TSV if form is Format.TABLE else form, render.changes_view(look.changes))
             sys.stdout.flush()
 
     def live(self) -> None:
