@@ -23,6 +23,24 @@ MAX_BYTES = 1 << 20
 RESTRICTING = frozenset({"require-signed"})
 _RESTRICTING_LIVE = {"require-signed": True, "require-seal": "always"}
 _DIGEST = "sha256:"
+#: Every setting that decides what is cached, and JAX's default (jax/_src/config.py, 0.4.30 to
+#: 0.12). The environment's name is the same in upper case.
+JAX_DEFAULTS: "dict[str, Any]" = {
+    "jax_enable_compilation_cache": True,
+    "jax_compilation_cache_dir": None,
+    "jax_persistent_cache_min_compile_time_secs": 1.0,
+    "jax_persistent_cache_min_entry_size_bytes": 0,
+    "jax_compilation_cache_max_size": -1,
+    "jax_persistent_cache_enable_xla_caches": "xla_gpu_per_fusion_autotune_cache_dir",
+    "jax_raise_persistent_cache_errors": False,
+    "jax_compilation_cache_include_metadata_in_key": False,
+    "jax_compilation_cache_check_contents": False,
+    "jax_compilation_cache_expect_pgle": False,
+    "jax_remove_custom_partitioning_ptr_from_cache_key": False,
+    "jax_share_binary_between_hosts": False,
+    "jax_enable_pgle": False,
+    "jax_explain_cache_misses": False,
+}
 _reported: "set[str]" = set()
 
 

@@ -7,20 +7,13 @@ import tempfile
 import warnings
 from typing import Any, NamedTuple
 
+from ..core.configuration import JAX_DEFAULTS
 from ..core.remote import redact
 from . import layer as live_layer
 from .settings import SETTINGS, ResolvedSettings, configured_directory, resolve
 from .settings import ConfigError as ConfigError
 
-#: JAX's own settings that are made here, and their defaults in JAX (jax/_src/config.py).
 _DIRECTORY = "jax_compilation_cache_dir"
-_DEFAULTS: "dict[str, Any]" = {
-    _DIRECTORY: None,
-    "jax_persistent_cache_min_compile_time_secs": 1.0,
-    "jax_persistent_cache_min_entry_size_bytes": 0,
-    "jax_persistent_cache_enable_xla_caches": "xla_gpu_per_fusion_autotune_cache_dir",
-    "jax_compilation_cache_max_size": -1,
-}
 #: What calls before this one have set, which a later call may change.
 _ours: "dict[str, Any]" = {}
 #: The live settings that earlier calls have given.
@@ -162,7 +155,7 @@ def _is_free(config: Any, name: str) -> bool:
     value = getattr(config, name)
     if name in _ours and _ours[name] == value:
         return True
-    return name.upper() not in os.environ and value == _DEFAULTS[name]
+    return name.upper() not in os.environ and value == JAX_DEFAULTS[name]
 
 
 def _apply(config: Any, wanted: "dict[str, Any]") -> "tuple[dict[str, Any], dict[str, Any]]":

@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from jaxcache.core.configuration import JAX_DEFAULTS
 from jaxcache.options.run import RunOptions, WarmOptions
 from jaxcache.store import is_remote
 from jaxcache.store.location import absolute_location
@@ -25,12 +26,12 @@ PORTABLE_NOTE = (
     "portable keys: set JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none where this cache is used, too; "
     "on a GPU XLA's autotune results are then not kept between compiles"
 )
-#: JAX's defaults (jax/_src/config.py) of the settings that decide what is written.
-_THRESHOLDS = {
-    "jax_persistent_cache_min_compile_time_secs": 1.0,
-    "jax_persistent_cache_min_entry_size_bytes": 0.0,
-    "jax_compilation_cache_max_size": -1.0,
-}
+#: The settings that decide what is written.
+_THRESHOLDS = (
+    "jax_persistent_cache_min_compile_time_secs",
+    "jax_persistent_cache_min_entry_size_bytes",
+    "jax_compilation_cache_max_size",
+)
 
 
 def lifted_thresholds(options: RunOptions) -> Mapping[str, str]:
@@ -41,7 +42,7 @@ def lifted_thresholds(options: RunOptions) -> Mapping[str, str]:
 def effective_thresholds(options: RunOptions) -> dict[str, float]:
     """The thresholds that hold in the program of a run, unless it sets them itself."""
     env = {**os.environ, **lifted_thresholds(options)}
-    thresholds = dict(_THRESHOLDS)
+    thresholds = {name: float(JAX_DEFAULTS[name]) for name in _THRESHOLDS}
     for name in thresholds:
         with contextlib.suppress(KeyError, ValueError):
             thresholds[name] = float(env[name.upper()])

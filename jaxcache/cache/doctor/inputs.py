@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from jaxcache.cache.inventory import Inventory
 from jaxcache.cache.ledger.record import LedgerRecord
+from jaxcache.core.configuration import JAX_DEFAULTS
 from jaxcache.core.refusals import TierRefusal
 from jaxcache.entry.contents import Contents
 from jaxcache.entry.names import FileKind
@@ -196,24 +197,6 @@ def install_into(python: str, package: str) -> str:
     )
 
 
-#: Every setting that decides what is cached, and JAX's default (jax/_src/config.py, 0.4.30 to
-#: 0.12). The environment's name is the same in upper case.
-DEFAULTS: dict[str, SettingValue] = {
-    "jax_enable_compilation_cache": True,
-    "jax_compilation_cache_dir": None,
-    "jax_persistent_cache_min_compile_time_secs": 1.0,
-    "jax_persistent_cache_min_entry_size_bytes": 0,
-    "jax_compilation_cache_max_size": -1,
-    "jax_persistent_cache_enable_xla_caches": "xla_gpu_per_fusion_autotune_cache_dir",
-    "jax_raise_persistent_cache_errors": False,
-    "jax_compilation_cache_include_metadata_in_key": False,
-    "jax_compilation_cache_check_contents": False,
-    "jax_compilation_cache_expect_pgle": False,
-    "jax_remove_custom_partitioning_ptr_from_cache_key": False,
-    "jax_share_binary_between_hosts": False,
-    "jax_enable_pgle": False,
-    "jax_explain_cache_misses": False,
-}
 _FALSE = frozenset({"n", "no", "f", "false", "off", "0"})
 
 
@@ -222,7 +205,7 @@ def settings_of_jax(values: Mapping[str, Any], environment: Mapping[str, str]) -
 
     A jax older than a setting does not tell it, and it is left out.
     """
-    return [_origin(n, values[n], environment) for n in DEFAULTS if n in values]
+    return [_origin(n, values[n], environment) for n in JAX_DEFAULTS if n in values]
 
 
 #: Before the name of a setting of the live layer.
@@ -247,7 +230,7 @@ def settings_of_environment(environment: Mapping[str, str]) -> list[Setting]:
     """The settings that a jax would find here, judged without one."""
     return [
         _origin(name, _read(environment.get(name.upper()), default), environment)
-        for name, default in DEFAULTS.items()
+        for name, default in JAX_DEFAULTS.items()
     ]
 
 
@@ -263,9 +246,9 @@ def with_script(settings: Sequence[Setting], values: Mapping[str, Any]) -> list[
 
 def _origin(name: str, value: SettingValue, environment: Mapping[str, str]) -> Setting:
     from_environment = environment.get(name.upper())
-    if from_environment is not None and _read(from_environment, DEFAULTS[name]) == value:
+    if from_environment is not None and _read(from_environment, JAX_DEFAULTS[name]) == value:
         return Setting(name, value, "environment")
-    return Setting(name, value, "default" if value == DEFAULTS[name] else "script")
+    return Setting(name, value, "default" if value == JAX_DEFAULTS[name] else "script")
 
 
 def _read(text: str | None, default: SettingValue) -> SettingValue:

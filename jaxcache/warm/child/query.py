@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 
 from jaxcache.cache.bundle.compat import Host
 from jaxcache.cache.doctor.inputs import (
-    DEFAULTS,
     Interpreter,
     Setting,
     settings_of_environment,
@@ -17,6 +16,7 @@ from jaxcache.cache.leftovers import scratch_directory
 from jaxcache.cache.move.bundle_file import write_stream
 from jaxcache.cache.move.export_plan import plan_export
 from jaxcache.cache.untrusted_json import build
+from jaxcache.core.configuration import JAX_DEFAULTS
 from jaxcache.entry.options import read_options
 from jaxcache.entry.wire import Budget, WireError
 from jaxcache.errors import JaxcacheError, NoJaxError
@@ -56,7 +56,7 @@ def query_python(python: str | None = None) -> tuple[Interpreter, list[Setting]]
         NoJaxError: it cannot run, has no jax, or dies over it.
     """
     python = find_python(python)
-    answer = query_once(python, "settings", *DEFAULTS, seconds=_SETTINGS_SECONDS, answers=3)
+    answer = query_once(python, "settings", *JAX_DEFAULTS, seconds=_SETTINGS_SECONDS, answers=3)
     flags = _flags(answer.get("compile_options"))
     interpreter = build(Interpreter, {**answer, "executable": python, "flags": flags})
     settings = settings_of_jax(answer["settings"], os.environ)
