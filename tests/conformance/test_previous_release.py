@@ -65,6 +65,17 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (wheel,) = directory.glob("*.whl")
     with zipfile.ZipFile(wheel) as opened:
         opened.extractall(directory / "installed")
+    started = subprocess.run(
+        [sys.executable, "-m", "jaxcache", "--version"],
+        env={**os.environ, "PYTHONPATH": str(directory / "installed")},
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "ModuleNotFoundError" in started.stderr:
+        pytest.skip(f"the version before needs more: {started.stderr.splitlines()[-1]}")
+    assert started.returncode == 0, started.stderr
     return directory / "installed"
 
 
