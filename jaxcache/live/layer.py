@@ -122,12 +122,12 @@ class Layer:
         self.counters.tell(adapter.monitoring)
         for text in self._said:
             say(text)
-        if any(d.tiers is not None for d in self.directories.values()):
-            self._say_of_paths()
 
     def install(self, adapter: Adapter) -> None:
         """Put the layer between JAX and its cache."""
         adapter.install(self)
+        if self.directories:  # opened before it was certain what keys contain
+            self._say_of_paths()
         self._start_metrics()
         atexit.register(self.close)
 
