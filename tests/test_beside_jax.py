@@ -1,0 +1,200 @@
+"""What installing jaxcache beside jax changes: nothing that JAX's keys depend on.
+
+Each environment is a real one of Python's ``venv``, with links to the packages of a Python with jax
+and to those that a case adds, so that no network is needed.
+"""
+
+import json
+import subprocess
+import sysconfig
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY, clean_environment
+
+pytestmark = [pytest.mark.jax, pytest.mark.core]
+
+#: What ``pip install jax`` brings, as the names of directories.
+_JAX = ("jax", "jaxlib", "ml_dtypes", "numpy", "numpy.libs", "opt_einsum", "scipy", "scipy.libs")
+#: What jaxcache requires.
+_REQUIRED = ("click", "rich", "markdown_it", "mdurl", "pygments", "google", "backports")
+#: Prints what JAX itself counts.
+PLAIN = """
+import json
+from collections import Counter
+import jax, jax.numpy as jnp
+counts = Counter()
+jax.monitoring.register_event_listener(lambda name, **_: counts.update([name.rpartition("/")[2]]))
+jax.jit(lambda x: jnp.sin(x) @ x)(jnp.ones((8, 8)))
+print(json.dumps([counts["cache_hits"], counts["cache_misses"]]))
+"""
+
+
+class Environment:
+    """A virtual environment of a Python with jax, with jax alone at first."""
+
+    def __init__(self, jax_python: str, home: Path) -> None:
+        self.home = home
+        self.variables = clean_environment(home) | {
+            "JAX_COMPILATION_CACHE_DIR": str(home / "cache"),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_PLATFORMS": "cpu",
+            "PYTHONWARNINGS": "",
+        }
+        self.python = home / "venv" / "bin" / "python"
+        ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
+        subprocess.run([jax_python, "-m", "venv", "--without-pip", home / "venv"], check=True)
+        self._all = Path(self._output(jax_python, ask))
+        self._own = Path(self._output(self.python, ask))
+        self.add(_JAX)
+
+    def _output(self, python: str | Path, program: str) -> str:
+        done = subprocess.run(
+            [python, "-c", program],
+            env=self.variables,
+            cwd=self.home,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=240,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def add(self, packages: Iterable[str], source: Path | None = None) -> None:
+        """Install packages, as far as their source has them; with their metadata."""
+        for name in packages:
+            stem = name.replace(".", "_")
+            for path in (source or self._all).glob("*"):
+                if path.name == name or path.name.startswith(f"{stem}-"):
+                    (self._own / path.name).symlink_to(path)
+
+    def add_jaxcache(self) -> None:
+        """Install jaxcache without what it requires."""
+        self.add(["jaxcache"], REPOSITORY)
+        metadata = self._own / "jaxcache-1.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: jaxcache\nVersion: 1\n")
+        project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
+        groups = project["entry-points"].items()
+        points = [f"[{group}]\njaxcache = {named['jaxcache']}\n" for group, named in groups]
+        (metadata / "entry_points.txt").write_text("".join(points))
+        startup = REPOSITORY / "jaxcache" / "injected" / "startup" / "jaxcache.pth"
+        (self._own / "jaxcache.pth").symlink_to(startup)
+
+    def run(self, program: str) -> object:
+        """Run a program and return the JSON of its last line."""
+        return json.loads(self._output(self.python, program).splitlines()[-1])
+
+    def command(self, *words: str) -> "subprocess.CompletedProcess[str]":
+        """Run ``jaxcache``."""
+        return subprocess.run(
+            [self.python, "-m", "jaxcache", *words],
+            env=self.variables,
+            cwd=self.home,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+
+@pytest.fixture
+def environment(jax_python: str, tmp_path: Path) -> Environment:
+    """An environment with nothing but jax and what it requires."""
+    found = subprocess.run([jax_python, "-c", "import tomllib"], capture_output=True, check=False)
+    if found.returncode:
+        pytest.skip("jaxcache needs Python 3.11")
+    return Environment(jax_python, tmp_path)
+
+
+def test_plain_jax_hits_as_before_when_jaxcache_is_installed_beside_it(
+    environment: Environment,
+) -> None:
+    hits, misses = environment.run(PLAIN)  # type: ignore[misc]
+    assert (hits, misses > 0) == (0, True)
+    environment.add_jaxcache()
+    assert environment.run(PLAIN) == [misses, 0]
+    environment.add(_REQUIRED, Path(sysconfig.get_path("purelib")))
+    assert environment.run(PLAIN) == [misses, 0]
+
+
+def test_zstandard_would_change_every_key(environment: Environment) -> None:
+    """If this fails, JAX no longer has the trap, and the test above shows nothing."""
+    _, misses = environment.run(PLAIN)  # type: ignore[misc]
+    environment.add(["zstandard"])
+    if not (environment._own / "zstandard").exists():
+        pytest.skip("this Python has no zstandard")
+    assert environment.run(PLAIN) == [0, misses]
+
+
+INSIDE = """
+import json, sys
+import jaxcache
+enabled = jaxcache.enable()
+import jax, jax.numpy as jnp
+
+@jax.jit
+def step(x):
+    return jnp.sin(x) @ x
+
+x, y = jnp.ones((8, 8)), jnp.ones((5, 5))
+with jaxcache.watch() as report:
+    step(x)
+assert "jit_step" in str(report) and report._repr_html_()
+assert [m.module for m in report.modules if m.function == "step"] == ["jit_step"]
+with jaxcache.guard():
+    step(x)
+    try:
+        step(y)
+        refused = False
+    except jaxcache.UnexpectedCompileError:
+        refused = True
+explained = jaxcache.explain_miss(step, y).summary
+try:
+    jaxcache.open().verify()
+    code = None
+except jaxcache.JaxcacheError as error:
+    code = error.code
+others = {"click", "rich", "google.protobuf", "backports", "zstandard", "cramjam"} & {*sys.modules}
+print(json.dumps([enabled.live, report.written > 0, refused, bool(explained), code, [*others]]))
+"""
+
+
+def test_watch_guard_and_live_layer_need_the_standard_library_alone(
+    environment: Environment,
+) -> None:
+    environment.add_jaxcache()
+    assert environment.run(INSIDE) == [True, True, True, True, "missing-package", []]
+
+
+def test_the_pytest_plugin_needs_pytest_alone(environment: Environment) -> None:
+    environment.add_jaxcache()
+    environment.add(("pytest", "_pytest", "py.py", "pluggy", "iniconfig", "packaging", "pygments"))
+    if not (environment._own / "_pytest").exists():
+        pytest.skip("this Python has no pytest")
+    (environment.home / "test_step.py").write_text(
+        "import jax\ndef test_step():\n    jax.jit(lambda x: x + 1)(1.0)\n"
+    )
+    done = subprocess.run(
+        [environment.python, "-m", "pytest", "--jaxcache=pytest-cache", "test_step.py"],
+        env=environment.variables,
+        cwd=environment.home,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 of 1 hits" in done.stdout
+
+
+def test_the_command_says_in_one_sentence_what_it_lacks(environment: Environment) -> None:
+    environment.add_jaxcache()
+    done = environment.command("ls")
+    assert (done.returncode, done.stdout) == (1, "")
+    sentence, hint = done.stderr.splitlines()
+    assert sentence.startswith(
+        f"jaxcache: this needs click, which is not installed in {environment.python}"
+    )
+    assert hint == "  hint: uv tool install jaxcache, or pip install jaxcache without --no-deps"
