@@ -71,10 +71,30 @@ def format_command(command: str, cache_dir: str) -> str:
     return f"jaxcache {command} -C {shlex.quote(cache_dir)}"
 
 
+#: What adds an extra, by the file that marks the environment of an installer of tools.
+_TOOL_COMMANDS = {
+    "uv-receipt.toml": "uv tool install",
+    "pipx_metadata.json": "pipx install --force",
+}
+
+
+def _tool_command() -> str:
+    marks = (m for m in _TOOL_COMMANDS if os.path.isfile(os.path.join(sys.prefix, m)))
+    return _TOOL_COMMANDS.get(next(marks, ""), "")
+
+
+def no_jax_hint() -> str:
+    """Say how to point at the Python that has jax; nobody wants it in a tool's environment."""
+    hint = "activate the environment that has jax, or name its Python with --python"
+    return hint if _tool_command() else f"{hint}; or install it here: {format_install('jax')}"
+
+
 def format_install(extra: str) -> str:
     """Print the command that installs an extra of jaxcache; not every Python has pip."""
     from importlib.util import find_spec
 
+    if command := _tool_command():
+        return f"{command} 'jaxcache[{extra}]'"
     if find_spec("pip"):
         return f"{sys.executable} -m pip install 'jaxcache[{extra}]'"
     return f"uv pip install --python {sys.executable} 'jaxcache[{extra}]'"

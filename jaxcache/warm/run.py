@@ -12,8 +12,8 @@ from jaxcache.entry.releases import CACHE_PATH
 from jaxcache.errors import JaxcacheError, NoJaxError, UsageError
 from jaxcache.options.run import CompileOptions, RunOptions, WarmOptions
 from jaxcache.store import is_remote
-from jaxcache.units import format_count, format_duration
-from jaxcache.warm.child.child import NO_JAX_HINT, free_port
+from jaxcache.units import format_count, format_duration, no_jax_hint
+from jaxcache.warm.child.child import free_port
 from jaxcache.warm.child.interpreter import describe_no_jax, find_python
 from jaxcache.warm.child.launch import Launch, RunResult, run_listening
 from jaxcache.warm.compiling.plan import CompileReport
@@ -321,7 +321,7 @@ def _listen(
         patience_seconds=None if options.collect is None else options.patience_seconds,
     )
     for notice in recorder.heard("no-jax"):
-        raise NoJaxError(describe_no_jax(notice.executable or ""), hint=NO_JAX_HINT)
+        raise NoJaxError(describe_no_jax(notice.executable or ""), hint=no_jax_hint())
     for notice in recorder.heard("refused"):
         raise NoJaxError(notice.detail, code=notice.code or "refused", hint=notice.hint)
     for notice in recorder.heard("no-function"):

@@ -9,6 +9,8 @@ import pytest
 from conftest import RunCli
 
 from jaxcache.errors import NoJaxError
+from jaxcache.units import format_install, no_jax_hint
+from jaxcache.warm.child import interpreter
 from jaxcache.warm.child.interpreter import choose_python, describe_no_jax, find_python, has_package
 
 #: A package that no Python on this machine has.
@@ -141,3 +143,32 @@ def test_the_active_environment_runs_the_program(
     done = spawn_cli("warm", script, env={"VIRTUAL_ENV": str(prefix), "PATH": os.defpath})
     assert done.stdout == f"{prefix}\n"
     assert f"jaxcache: using {prefix}/bin/python (VIRTUAL_ENV)" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("mark", "command"),
+    [("uv-receipt.toml", "uv tool install"), ("pipx_metadata.json", "pipx install --force")],
+)
+def test_a_hint_to_install_reaches_the_environment_of_a_tool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: str, command: str
+) -> None:
+    assert f"{sys.executable} -m pip install 'jaxcache[jax]'" in no_jax_hint()
+    (tmp_path / mark).touch()
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    assert format_install("remote") == f"{command} 'jaxcache[remote]'"
+    assert no_jax_hint() == (
+        "activate the environment that has jax, or name its Python with --python"
+    )
+
+
+def test_all_that_were_searched_are_named_where_the_tool_itself_lacks_jax(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    active = make_environment(tmp_path / "active", package=False)
+    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "active"))
+    reason = "No module named 'jax'"
+    assert describe_no_jax(active, reason) == f"{active} has no usable jax: {reason}"
+    monkeypatch.setattr(interpreter, "has_package", lambda python, package: False)
+    assert describe_no_jax(sys.executable, reason) == (
+        f"none of these has jax: {active}, {sys.executable}"
+    )

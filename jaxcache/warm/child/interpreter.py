@@ -66,11 +66,17 @@ def find_python(python: str | None, *, script: str = "", package: str = "jax") -
     return chosen.path
 
 
-def describe_no_jax(python: str, script: str = "") -> str:
-    """Say that a Python has no jax; where it is jaxcache's own, which others were tried as well."""
-    tried = [c.path for c in _candidates(script) if os.access(c.path, os.X_OK)]
-    if len(tried) < 2 or not _is_own(python):
-        return f"{python} has no jax"
+def describe_no_jax(python: str, reason: str = "") -> str:
+    """Say that a Python has no jax, or none that works.
+
+    Where it is jaxcache's own, the others that were tried are named as well.
+
+    Args:
+        reason: what its jax said, if it has one.
+    """
+    tried = [c.path for c in _candidates("") if os.access(c.path, os.X_OK)]
+    if len(tried) < 2 or not _is_own(python) or (reason and has_package(python, "jax")):
+        return f"{python} has no usable jax: {reason}" if reason else f"{python} has no jax"
     return f"none of these has jax: {', '.join(dict.fromkeys(tried))}"
 
 

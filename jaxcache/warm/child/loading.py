@@ -11,7 +11,8 @@ from jaxcache.errors import NoJaxError
 from jaxcache.model import Problem, ProblemKind
 from jaxcache.options import VerifyOptions
 from jaxcache.store.base import Store, StoreError
-from jaxcache.warm.child.child import NO_JAX_HINT, Child, DiedError
+from jaxcache.units import no_jax_hint
+from jaxcache.warm.child.child import Child, DiedError
 from jaxcache.warm.child.interpreter import find_python
 
 _START_SECONDS = 300.0
@@ -100,7 +101,7 @@ class _Loading(Child):
             ready = {"error": self.last_stderr_line or str(error)}
         if problem := ready.get("error"):
             self.stop()
-            raise NoJaxError(f"jax does not start in {python}: {problem}", hint=NO_JAX_HINT)
+            raise NoJaxError(f"jax does not start in {python}: {problem}", hint=no_jax_hint())
         if ready.get("event") == "unknown-jax":
             self.stop()
             raise NoJaxError(

@@ -21,9 +21,9 @@ from jaxcache.entry.options import read_options
 from jaxcache.entry.wire import Budget, WireError
 from jaxcache.errors import JaxcacheError, NoJaxError
 from jaxcache.store.local import LocalStore
+from jaxcache.units import no_jax_hint
 from jaxcache.warm.child.child import (
     LIFTED,
-    NO_JAX_HINT,
     Child,
     DiedError,
     query_once,
@@ -178,7 +178,7 @@ def hlo_text(module: bytes, *, python: str | None = None) -> str:
         child.stop()
     if "no_jaxlib" in answer:
         raise NoJaxError(
-            f"printing HLO needs jaxlib, which {python} does not have", hint=NO_JAX_HINT
+            f"printing HLO needs jaxlib, which {python} does not have", hint=no_jax_hint()
         )
     if "text" not in answer:
         raise JaxcacheError(

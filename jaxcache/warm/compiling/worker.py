@@ -16,7 +16,8 @@ from jaxcache.cache.allow_lists import kept_flags, refused_options
 from jaxcache.cache.recipe.model import Environment, Request
 from jaxcache.cache.untrusted_json import build
 from jaxcache.errors import JaxcacheError, NoJaxError
-from jaxcache.warm.child.child import LIFTED, NO_JAX_HINT, Child, DiedError, free_port
+from jaxcache.units import no_jax_hint
+from jaxcache.warm.child.child import LIFTED, Child, DiedError, free_port
 from jaxcache.warm.compiling.plan import Job
 from jaxcache.warm.crosshost.cross_target import WITHOUT_HARDWARE
 
@@ -198,7 +199,7 @@ class _Process(Child):
         elif code := ready.get("code"):
             raise NoJaxError(str(detail), code=str(code), hint=ready.get("hint"))
         elif why == "no-jax":
-            raise NoJaxError(f"jax does not start in {self._python}: {detail}", hint=NO_JAX_HINT)
+            raise NoJaxError(f"jax does not start in {self._python}: {detail}", hint=no_jax_hint())
         elif why == "unknown-jax":
             raise NoJaxError(
                 f"cannot compile with the jax of {self._python} ({detail})",
