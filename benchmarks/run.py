@@ -34,6 +34,7 @@ NAMES = (
     "recipe",
     "eviction",
     "live",
+    "mount",
     "preload",
     "torch_listener",
 )

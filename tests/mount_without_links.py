@@ -1,9 +1,10 @@
 """Mount a directory through FUSE without hard links and ``renameat2``, as many network mounts are.
 
 Speaks to ``/dev/fuse`` itself (``linux/fuse.h``, protocol 7.31), so that it needs root and nothing
-else: ``python mount_without_links.py DIRECTORY MOUNTPOINT`` serves until it is unmounted. With
-``ignore-case`` behind, names of another case are the same, and are kept as first written, as on
-the volumes of macOS.
+else: ``python mount_without_links.py DIRECTORY MOUNTPOINT`` serves until it is unmounted. Words may
+follow. With ``ignore-case`` names of another case are the same, and are kept as first written, as
+on the volumes of macOS. With ``SECONDS``, such as ``0.02``, the mount waits so long where one of a
+bucket sends a request: to look up a name, list, begin to read, finish a write, rename and remove.
 """
 
 import contextlib
@@ -14,6 +15,7 @@ import stat
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +29,8 @@ _LOOKUP, _GETATTR, _SETATTR_OP, _MKDIR, _UNLINK, _RMDIR, _RENAME = 1, 3, 4, 9, 1
 _LINK, _OPEN, _READ, _WRITE, _STATFS, _RELEASE, _FSYNC, _FLUSH = 13, 14, 15, 16, 17, 18, 20, 25
 _INIT, _OPENDIR, _READDIR, _RELEASEDIR, _CREATE, _DESTROY = 26, 27, 28, 29, 35, 38
 _UNANSWERED = (2, 36, 42)  # FORGET, INTERRUPT, BATCH_FORGET
+_REQUESTS = frozenset({_LOOKUP, _MKDIR, _UNLINK, _RMDIR, _RENAME, _FLUSH})
+_FIRST_PARTS = frozenset({_READ, _READDIR})
 
 
 def can_mount() -> bool:
@@ -58,9 +62,12 @@ def mounted_without_links(directory: Path, mountpoint: Path, *words: str) -> Ite
 
 
 class _Server:
-    def __init__(self, directory: str, device: int, *, ignore_case: bool) -> None:
+    def __init__(
+        self, directory: str, device: int, *, ignore_case: bool, delay_seconds: float
+    ) -> None:
         self.device = device
         self.ignore_case = ignore_case
+        self.delay_seconds = delay_seconds
         self.nodes = {1: os.open(directory, os.O_PATH)}
         self.numbers: dict[tuple[int, int], int] = {}
 
@@ -76,6 +83,8 @@ class _Server:
             if operation in _UNANSWERED:
                 continue
             number, answer = 0, b""
+            if self.delay_seconds and _asks_the_bucket(operation, request[_HEADER.size :]):
+                time.sleep(self.delay_seconds)
             try:
                 answer = self.answer(operation, node, request[_HEADER.size :], (uid, gid))
             except OSError as error:
@@ -191,6 +200,12 @@ class _Server:
         return self.attributes(node)
 
 
+def _asks_the_bucket(operation: int, body: bytes) -> bool:
+    """Whether a mount of a bucket sends a request: it knows the rest, or reads ahead."""
+    is_first = operation in _FIRST_PARTS and struct.unpack_from("<Q", body, 8)[0] == 0
+    return is_first or operation in _REQUESTS
+
+
 def _name(body: bytes) -> bytes:
     return body.partition(b"\0")[0]
 
@@ -236,7 +251,11 @@ def main() -> int:
     if libc.mount(b"without-links", os.fsencode(mountpoint), b"fuse", 0, options.encode()):
         print(os.strerror(ctypes.get_errno()), flush=True)
         return 1
-    _Server(directory, device, ignore_case="ignore-case" in words).serve()
+    delays = [float(word) for word in words if word != "ignore-case"]
+    server = _Server(
+        directory, device, ignore_case="ignore-case" in words, delay_seconds=sum(delays)
+    )
+    server.serve()
     return 0
 
 

@@ -40,6 +40,7 @@ _CREDENTIALS = {
     "az": r"AZURE_\w*(KEY|SAS_TOKEN|SECRET|TOKEN|TOKEN_FILE|CLI|EMULATOR|SKIP_SIGNATURE)"
     r"|(AZURE_)?(MSI|IDENTITY)_ENDPOINT",
 }
+_MAX_CERTIFICATES_BYTES = 16 << 20
 _GOOGLE_DEFAULT = "~/.config/gcloud/application_default_credentials.json"
 _ENDPOINT = r"AWS_ENDPOINT\w*|AZURE_(STORAGE_)?ENDPOINT|AZURITE_BLOB_STORAGE_URL"
 _HOST = r"[\w.:-]+"
@@ -142,11 +143,31 @@ def connection(service: str, client: "dict[str, Any]") -> "dict[str, Any]":
 
     Args:
         client: its client options, such as limits of time.
+
+    Raises:
+        RemoteError: ``AWS_CA_BUNDLE`` names a file without certificates.
     """
     plain = service == "http" or any(map(is_set, _PLAIN_HTTP.get(service, ())))
     options = {**client, **({"allow_http": True} if plain else {})}
+    authorities = os.environ.get("AWS_CA_BUNDLE")
+    if service == "s3" and authorities:
+        options["root_certificate"] = _read_certificates(authorities)
     arguments: dict[str, Any] = {"client_options": options, "retry_config": {"max_retries": 0}}
     return arguments | (_from_profile() if service == "s3" else {})
+
+
+def _read_certificates(path: str) -> bytes:
+    """Return the certificates to trust in addition to those of the system."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_MAX_CERTIFICATES_BYTES)
+        fault = "" if b"-----BEGIN CERTIFICATE-----" in data else "holds no certificate"
+    except OSError as error:
+        fault = f"cannot be read: {error.strerror}"
+    if fault:
+        hint = "name a PEM file of certificates, or unset AWS_CA_BUNDLE"
+        raise RemoteError(f"AWS_CA_BUNDLE names {path}, which {fault}", hint)
+    return data
 
 
 def _names_credentials(service: str) -> bool:

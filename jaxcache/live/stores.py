@@ -102,19 +102,19 @@ class BucketStore:
         import obstore
         import obstore.store
 
+        client = {
+            "timeout": timedelta(seconds=seconds),
+            "connect_timeout": timedelta(seconds=min(seconds, 1.0)),
+        }
         try:
             scheme = url.partition("://")[0]
             if scheme not in SERVICES:
                 raise DeniedError(f"no store serves {scheme}://")
             service = SERVICES[split_url(url).scheme]
             check_endpoints()
+            options = connection(service, client)
         except RemoteError as error:
             raise DeniedError(f"{error}: {error.hint}") from None
-        client = {
-            "timeout": timedelta(seconds=seconds),
-            "connect_timeout": timedelta(seconds=min(seconds, 1.0)),
-        }
-        options = connection(service, client)
         if "credential_provider" not in options and not has_credentials(service):
             raise DeniedError(
                 "no credentials: docs/remote.md has the variables; "

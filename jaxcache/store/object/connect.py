@@ -4,6 +4,7 @@ Credentials and endpoints come from the environment variables that each provider
 docs/remote.md lists them.
 """
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -43,6 +44,7 @@ def open_object_store(url: str) -> ObjectStore:
         service = SERVICES[parts.scheme]
         if service != "memory":
             check_endpoints()
+        options = connection(service, _CLIENT)
     except RemoteError as error:
         raise UsageError(str(error), code="bad-url", hint=error.hint) from error
     shown = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
@@ -50,7 +52,7 @@ def open_object_store(url: str) -> ObjectStore:
     if service == "memory":
         client = _MEMORY.setdefault(shown, obstore.store.MemoryStore())
     else:
-        client = _connect(obstore, url, shown, service)
+        client = _connect(obstore, url, shown, service, options)
     can_skip = service in ("s3", "gs")
     return ObjectStore(client, shown, can_skip=can_skip, writable=service != "http")
 
@@ -65,8 +67,7 @@ def _import_obstore() -> Any:
     return obstore
 
 
-def _connect(obstore: Any, url: str, shown: str, service: str) -> Any:
-    options = connection(service, _CLIENT)
+def _connect(obstore: Any, url: str, shown: str, service: str, options: Mapping[str, Any]) -> Any:
     if "credential_provider" not in options and not has_credentials(service):
         raise NoCacheError(
             f"no credentials for {shown}",

@@ -63,6 +63,7 @@ _NETWORK = re.compile(
     r"|HTTP error|unexpected (EOF|end)|IncompleteBody|body from connection",
     re.IGNORECASE,
 )
+_BAD_CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(\w+)")
 _THROTTLED = re.compile(r"SlowDown|TooManyRequests|ThrottlingException|ServerBusy")
 _OUT_OF_RANGE = re.compile(r"InvalidRange|Invalid range|StartTooLarge")
 _READING = frozenset({"list", "head", "get"})
@@ -133,6 +134,12 @@ def find_meaning(error: Exception, *, url: str, verb: str, name: str) -> Jaxcach
             f"{url} is not served like this: {first_line(text)}",
             code="bad-request",
             hint="check region and endpoint (AWS_REGION, AWS_ENDPOINT_URL)",
+        )
+    if certificate := _BAD_CERTIFICATE.search(text):
+        return NoCacheError(
+            f"cannot reach {url}: its certificate is not trusted ({certificate[1]})",
+            code="no-network",
+            hint="AWS_CA_BUNDLE names the certificates of a private authority (docs/remote.md)",
         )
     if status is None and _NETWORK.search(text):
         return UnansweredError(

@@ -1,0 +1,331 @@
+"""The set-ups of ``examples`` for MaxText, vLLM, SLURM and Kubernetes, as their platforms run them.
+
+What a platform does is a short script on ``PATH`` (``docker``, ``srun``), or a function here for a
+pod. The programs set their cache as the real ones do, and print JAX's own counts.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import REPOSITORY, RunCli, clean_environment, find_jax_pythons
+
+yaml = pytest.importorskip("yaml")
+pytestmark = pytest.mark.jax
+needs_jax = pytest.mark.skipif(
+    sys.executable not in find_jax_pythons(),
+    reason="the images of the examples have jaxcache beside jax, and this Python has no jax",
+)
+
+EXAMPLES = REPOSITORY / "examples"
+MANIFESTS = sorted(
+    path
+    for path in EXAMPLES.rglob("*.yaml")
+    if path.read_text().partition("apiVersion:")[1] == "apiVersion:"
+)
+SCRIPTS = sorted([*EXAMPLES.rglob("*.sh"), *EXAMPLES.rglob("*.sbatch")])
+
+#: Compiles two modules, and prints JAX's own counts.
+WORK = """
+import json, os, sys
+import jax, jax.numpy as jnp
+counts = {"cache_hits": 0, "cache_misses": 0}
+def count(event, **_):
+    name = event.rpartition("/")[2]
+    if name in counts:
+        counts[name] += 1
+jax.monitoring.register_event_listener(count)
+{prepare}
+x = jnp.asarray([[0.5, 1.5], [2.5, 3.5]])
+jax.jit(lambda a: jnp.tanh(a @ a.T).sum())(x)
+jax.jit(lambda a: jax.lax.fori_loop(0, 3, lambda i, y: jnp.cos(y) * i, a))(x)
+print("counted", json.dumps(counts), flush=True)
+sys.exit(int(os.environ.get("END_WITH", "0")))
+"""
+#: MaxText reads its options from the command line, and hands JAX the directory itself.
+MAXTEXT = """
+options = dict(word.split("=", 1) for word in sys.argv[2:])
+from jax.experimental.compilation_cache import compilation_cache
+compilation_cache.set_cache_dir(os.path.expanduser(options["jax_cache_dir"]))
+"""
+#: vLLM on TPU takes the directory from a variable of its own.
+VLLM = """
+jax.config.update("jax_compilation_cache_dir", os.environ["VLLM_XLA_CACHE_PATH"])
+"""
+#: Runs the command of a container here.
+DOCKER = """
+[ "$1" = run ] || exit 64
+shift
+while :; do
+  case $1 in
+    -e) export "$2"; shift 2 ;;
+    -v) shift 2 ;;
+    --*) shift ;;
+    *) break ;;
+  esac
+done
+shift
+exec "$@"
+"""
+#: Runs a command once for each task, all at the same time.
+SRUN = """
+tasks=$SLURM_NTASKS
+while :; do
+  case $1 in
+    --ntasks=*) tasks=${1#*=}; shift ;;
+    --*) shift ;;
+    *) break ;;
+  esac
+done
+pids=
+for number in $(seq 0 $((tasks - 1))); do
+  SLURM_PROCID=$number "$@" &
+  pids="$pids $!"
+done
+for pid in $pids; do wait "$pid" || exit; done
+"""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What JAX counted in one process."""
+
+    hits: int
+    misses: int
+
+
+@dataclass
+class Machine:
+    """A directory of a machine's own, with commands on its ``PATH``."""
+
+    home: Path
+    env: dict[str, str]
+
+    def run(self, *command: str | Path, code: int = 0, **env: str) -> str:
+        """Run a command to its expected end; what it printed. It may use the test's bucket."""
+        access = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+        done = subprocess.run(
+            list(map(str, command)),
+            cwd=self.home,
+            env=self.env | access | env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout
+
+
+def counted(output: str) -> list[Counts]:
+    """The counts of each process, in the order of their ends."""
+    found = [json.loads(line) for line in re.findall("^counted (.*)", output, re.M)]
+    return [Counts(each["cache_hits"], each["cache_misses"]) for each in found]
+
+
+def is_cold(counts: Counts) -> bool:
+    return counts.hits == 0 and counts.misses > 1
+
+
+def is_warm(counts: Counts) -> bool:
+    return counts.hits > 1 and counts.misses == 0
+
+
+def program(prepare: str = "") -> str:
+    return WORK.replace("{prepare}", prepare)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    scripts = {
+        "python": f'exec {sys.executable} "$@"',
+        "python3": f'exec {sys.executable} "$@"',
+        "jaxcache": f'exec {sys.executable} -m jaxcache "$@"',
+        "docker": DOCKER,
+        "srun": SRUN,
+    }
+    for name, text in scripts.items():
+        (commands / name).write_text(f"#!/bin/sh\n{text}\n")
+        (commands / name).chmod(0o755)
+    env = clean_environment(tmp_path) | {
+        "PATH": f"{commands}:/usr/bin:/bin",
+        "JAX_PLATFORMS": "cpu",
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+    env.pop("PYTHONWARNINGS")
+    return Machine(tmp_path, env)
+
+
+@needs_jax
+def test_a_second_host_trains_maxtext_with_what_the_first_compiled(
+    machine: Machine, bucket: str
+) -> None:
+    package = machine.home / "maxtext" / "trainers" / "pre_train"
+    package.mkdir(parents=True)
+    (package / "train.py").write_text(program(MAXTEXT))
+    machine.env["PYTHONPATH"] += f":{machine.home}"
+
+    def train(code: int = 0) -> Counts:
+        root = machine.home / "jax_cache"
+        shutil.rmtree(root, ignore_errors=True)
+        script = EXAMPLES / "starts" / "maxtext.sh"
+        store = {"JAX_CACHE_STORE": bucket, "JAX_CACHE_ROOT": str(root), "END_WITH": str(code)}
+        (counts,) = counted(machine.run("sh", script, "base.yml", "steps=2", code=code, **store))
+        return counts
+
+    assert is_cold(train(code=3)), "a failed run shares what it compiled, and stays a failed run"
+    assert is_warm(train())
+
+
+@needs_jax
+def test_a_second_container_of_vllm_hits_what_the_first_compiled(
+    machine: Machine, bucket: str
+) -> None:
+    (machine.home / "serve.py").write_text(program(VLLM))
+    root = machine.home / "persist"
+    store = {"JAX_CACHE_STORE": bucket, "JAX_CACHE_ROOT": str(root)}
+
+    def serve() -> Counts:
+        shutil.rmtree(root, ignore_errors=True)
+        script = EXAMPLES / "starts" / "tpu-inference.sh"
+        (counts,) = counted(machine.run("sh", script, "vllm:1", "python", "serve.py", **store))
+        return counts
+
+    assert is_cold(serve())
+    assert is_warm(serve())
+    (directory,) = root.iterdir()
+    assert directory.name.startswith("jaxcache-v1-cpu-")
+
+
+@needs_jax
+def test_a_job_of_slurm_compiles_in_one_task_and_hits_in_the_others(machine: Machine) -> None:
+    (machine.home / "train.py").write_text(program())
+    printed = machine.run(
+        *("bash", EXAMPLES / "slurm" / "train.sbatch"),
+        PROJECT=str(machine.home),
+        SLURM_JOB_PARTITION="cpu",
+        SLURM_NTASKS="2",
+    )
+    first, *others = counted(printed)
+    assert is_cold(first)
+    assert list(map(is_warm, others)) == [True, True]
+
+
+def test_the_page_on_slurm_shows_the_file() -> None:
+    page = (REPOSITORY / "docs" / "slurm.md").read_text()
+    assert (EXAMPLES / "slurm" / "train.sbatch").read_text() in page
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda p: p.name)
+def test_the_shell_reads_every_script(path: Path) -> None:
+    shell = path.read_text().partition("\n")[0].removeprefix("#!/bin/")
+    subprocess.run([shell, "-n", path], check=True)
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda p: p.stem)
+def test_kubernetes_accepts_every_manifest(path: Path) -> None:
+    checker = pytest.importorskip("kubernetes_validate")  # has the schemas of its releases
+    for manifest in yaml.safe_load_all(path.read_text()):
+        checker.validate(manifest, checker.latest_version(), strict=True)
+
+
+class Pod:
+    """A pod of a manifest's Deployment, on this machine.
+
+    Args:
+        volumes: a directory for each mount path.
+        changes: values of variables that have to be others here, such as a bucket's address.
+    """
+
+    def __init__(
+        self, machine: Machine, name: str, volumes: dict[str, Path], changes: dict[str, str]
+    ) -> None:
+        documents = yaml.safe_load_all((EXAMPLES / "kubernetes" / name).read_text())
+        (deployment,) = (d for d in documents if d["kind"] == "Deployment")
+        self._spec: dict[str, Any] = deployment["spec"]["template"]["spec"]
+        self._machine = machine
+        self._volumes = volumes
+        self._changes = changes
+
+    def run(self) -> Counts:
+        """Start the containers in order, the program in the place of the server, and end them."""
+        for container in self._spec.get("initContainers", []):
+            self._execute(container, container["command"])
+        (server,) = self._spec["containers"]
+        (counts,) = counted(self._execute(server, ["python", "serve.py"]))
+        if hook := server.get("lifecycle"):
+            self._execute(server, hook["preStop"]["exec"]["command"])
+        return counts
+
+    def _execute(self, container: dict[str, Any], command: list[str]) -> str:
+        env = {e["name"]: self._place(e["value"]) for e in container.get("env", [])}
+        env |= {name: value for name, value in self._changes.items() if name in env}
+        return self._machine.run(*map(self._place, command), **env)
+
+    def _place(self, word: str) -> str:
+        return str(self._volumes.get(word, word))
+
+
+StartPod = Callable[..., Pod]
+
+
+@pytest.fixture
+def start_pod(machine: Machine) -> StartPod:
+    (machine.home / "serve.py").write_text(program())
+
+    def start(name: str, volume: str = "cache", **changes: str) -> Pod:
+        directory = machine.home / volume
+        directory.mkdir(exist_ok=True)
+        bundle = machine.home / "cache.jaxcache"
+        volumes = {"/cache": directory, "/bundles/cache.jaxcache": bundle}
+        return Pod(machine, name, volumes, changes)
+
+    return start
+
+
+@needs_jax
+def test_pods_share_a_bucket_as_a_tier(start_pod: StartPod, bucket: str) -> None:
+    here = {"JAXCACHE_LIVE_TIERS": bucket, "JAXCACHE_LIVE_METRICS": "127.0.0.1:0"}
+    assert is_cold(start_pod("deployment.yaml", "first", **here).run())
+    assert is_warm(start_pod("deployment.yaml", "second", **here).run())
+
+
+@needs_jax
+def test_a_pod_pulls_what_the_end_of_another_pushed(
+    start_pod: StartPod, machine: Machine, bucket: str
+) -> None:
+    assert is_cold(start_pod("init-container.yaml", STORE=bucket).run())
+    shutil.rmtree(machine.home / "cache")
+    assert is_warm(start_pod("init-container.yaml", STORE=bucket).run())
+
+
+@needs_jax
+def test_pods_that_start_together_on_one_volume_compile_once(start_pod: StartPod) -> None:
+    pods = [start_pod("shared-volume.yaml") for _ in range(2)]
+    with ThreadPoolExecutor() as pool:
+        first, second = pool.map(Pod.run, pods)
+    assert first.hits + second.hits == first.misses + second.misses > 1
+
+
+@needs_jax
+def test_an_init_container_unpacks_a_bundle(
+    start_pod: StartPod, machine: Machine, run_cli: RunCli
+) -> None:
+    cache = machine.home / "cache"
+    built = {"JAX_COMPILATION_CACHE_DIR": str(cache)}
+    (compiled,) = counted(machine.run("python", "serve.py", **built))
+    assert is_cold(compiled)
+    assert run_cli("export", machine.home / "cache.jaxcache", "-C", cache).returncode == 0
+    shutil.rmtree(cache)
+    assert is_warm(start_pod("airgapped.yaml").run())
