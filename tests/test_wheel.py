@@ -4,11 +4,13 @@ import os
 import subprocess
 import sys
 import tarfile
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 from conftest import REPOSITORY, clean_environment
 
 import jaxcache
@@ -100,6 +102,17 @@ def test_it_works_in_an_environment_of_its_own(
     assert (share / "zsh" / "site-functions" / "_jaxcache").is_file()
     assert (share / "fish" / "vendor_completions.d" / "jaxcache.fish").is_file()
     assert len(list((share / "man" / "man1").glob("jaxcache*.1"))) == len(COMMANDS) + 1
+
+
+def test_the_conda_recipe_requires_what_the_wheel_does() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
+    recipe = yaml.safe_load((REPOSITORY / "examples/conda/recipe.yaml").read_text("utf-8"))
+    python, *packages = recipe["requirements"]["run"]
+    assert python == f"python {project['requires-python']}"
+    wheel = [d.partition(";")[0] for d in project["dependencies"]]
+    assert [p.replace(" ", "") for p in packages] == wheel
+    (entry_point,) = recipe["build"]["python"]["entry_points"]
+    assert entry_point == f"jaxcache = {project['scripts']['jaxcache']}"
 
 
 @pytest.mark.jax

@@ -13,7 +13,7 @@ extras='.[remote,sign,report,snappy]'
 [ -e "$venv/bin/python" ] || "$uv" venv --quiet --python "$python" "$venv"
 "$uv" pip install --quiet --python "$venv/bin/python" --resolution "$resolution" --editable "$extras"
 "$uv" pip install --quiet --python "$venv/bin/python" pytest pytest-xdist hypothesis pyyaml zstandard \
-  types-protobuf filelock
+  types-protobuf filelock jsonschema
 "$uv" pip list --quiet --python "$venv/bin/python" |
   grep -E '^(click|rich|backports.zstd|protobuf|obstore|cryptography|plotly|cramjam) '
 "$venv/bin/python" tools/gen.py --check
