@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import xml.dom.minidom
 from pathlib import Path
 
 import pytest
@@ -133,6 +134,23 @@ def test_links_lead_somewhere(path: Path) -> None:
             assert (path.parent / target).exists(), target
 
 
+@pytest.mark.parametrize("path", PAGES, ids=lambda p: p.relative_to(REPOSITORY).as_posix())
+def test_links_to_a_heading_find_it(path: Path) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", path.read_text("utf-8")):
+        page = path.parent / target if target else path
+        if target.startswith(PUBLISHED):
+            page = REPOSITORY / target.removeprefix(PUBLISHED)
+        if page.suffix == ".md" and page.is_file():
+            assert anchor in _headings(page), f"{target}#{anchor}"
+
+
+def _headings(page: Path) -> set[str]:
+    """The anchors of a page, as its renderers make them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
+    words = (re.sub(r"[^\w\s-]", "", heading).strip().lower() for heading in headings)
+    return {re.sub(r"[-\s]+", "-", each) for each in words}
+
+
 @pytest.mark.parametrize(
     "path",
     sorted(p for p in (DOCS / "evidence").glob("*.md") if p.stem != "README"),
@@ -150,6 +168,36 @@ def test_the_reader_sees_a_difference() -> None:
     assert missing_line(("jit_f-ba9876543210  4.4 MB  1m 2s",), shown) is None
     assert missing_line(("jit_g-ba9876543210  4.4 MB  12 s",), shown) is not None
     assert missing_line(("2 entries, 5 kB", "KEY SIZE"), shown) == "KEY SIZE"
+
+
+@pytest.mark.parametrize("picture", sorted((DOCS / "pictures").iterdir()), ids=lambda p: p.name)
+def test_a_picture_is_small_and_loads_nothing(picture: Path) -> None:
+    text = picture.read_text("utf-8")
+    assert len(text) < 60_000
+    assert xml.dom.minidom.parseString(text).documentElement.tagName == "svg"
+    assert not re.search(r"(?:url\(|href=)[\"']?(?!#|[\"']?#)", text)
+    assert picture.name in (DOCS / "index.md").read_text("utf-8")
+
+
+@pytest.mark.jax
+@pytest.mark.slow
+def test_the_pictures_show_what_the_commands_print(tmp_path: Path) -> None:
+    if not importlib.util.find_spec("jax"):
+        pytest.skip("jax is not installed beside jaxcache")
+    make = "import sys; from tools.pictures import Path, make; make(Path(sys.argv[1]))"
+    subprocess.run([sys.executable, "-c", make, tmp_path], cwd=REPOSITORY, check=True)
+    for picture in (DOCS / "pictures").iterdir():
+        words, fresh = (
+            set(re.findall(r"[A-Za-z_]{4,}", " ".join(_texts(path))))
+            for path in (picture, tmp_path / picture.name)
+        )
+        assert len(words - fresh) < 0.1 * len(words), words - fresh
+
+
+def _texts(picture: Path) -> list[str]:
+    """The lines of text in a picture."""
+    found = re.findall(r"<text [^>]*>([^<]*)</text>", picture.read_text("utf-8"))
+    return [line.replace("&#160;", " ") for line in found]
 
 
 @pytest.mark.slow
