@@ -7,11 +7,13 @@ install. Everything else of the steps is executed as it stands.
 import re
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY, find_jax_pythons
+from packaging.requirements import Requirement
 
 pytest.importorskip("yaml")
 from tools.ci.caches import CacheStore
@@ -57,18 +59,17 @@ chmod +x "$3/bin/pip"
 def link_requirements(directory: Path) -> None:
     """Make a directory of the packages that jaxcache requires, and no others."""
     directory.mkdir()
-    waiting, linked = ["jaxcache"], set()
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    waiting = [Requirement(text) for text in project["dependencies"]]
+    linked = set()
     while waiting:
-        name = waiting.pop()
-        if name in linked:
+        requirement = waiting.pop()
+        is_needed = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if requirement.name in linked or not is_needed:
             continue
-        linked.add(name)
-        package = distribution(name)
-        for requirement in package.requires or []:
-            if ";" not in requirement:
-                waiting.append(re.split(r"[^\w.-]", requirement)[0])
-        if name == "jaxcache":
-            continue
+        linked.add(requirement.name)
+        package = distribution(requirement.name)
+        waiting += map(Requirement, package.requires or [])
         for file in package.files or []:
             top = file.parts[0]
             link = directory / top
