@@ -262,7 +262,7 @@ def test_a_directory_that_jax_shares_with_torch(golden: Path, corpus: Path, tmp_
 def test_every_command_has_a_counterpart_that_is_there() -> None:
     page = (REPOSITORY / "docs" / "api.md").read_text("utf-8")
     rows = dict(re.findall(r"^\| (`.*?) \| (`.*?) \|$", page, re.MULTILINE))
-    named = {word for cell in rows for word in re.findall(r"`([a-z ]+)`", cell)}
+    named = {word for cell in rows for word in re.findall(r"`([a-z -]+)`", cell)}
     assert named == set(COMMANDS) - {"completion"}
     for cell in rows.values():
         for call in re.findall(r"`([A-Za-z_.]+)`", cell):
