@@ -194,6 +194,14 @@ _GROUPS: dict[str, tuple[Callable[[Entry], str], Depth]] = {
 }
 
 
+#: The fields by which groups have an order of their own.
+_GROUP_SORTS: dict[str, Callable[[Group], float]] = {
+    "size": lambda g: g.summary.size_bytes,
+    "compile": lambda g: g.summary.compile_seconds,
+    "used": lambda g: g.last_used_ns,
+}
+
+
 def group_depth(by: str) -> Depth:
     """Return how much must be read of entries to group them by a field.
 
@@ -207,8 +215,13 @@ def group_depth(by: str) -> Depth:
     return _GROUPS[by][1]
 
 
-def group_entries(entries: Iterable[Entry], by: str) -> list[Group]:
-    """Group entries by a field of :func:`group_depth`, the largest group first."""
+def group_entries(entries: Iterable[Entry], by: str, sort: str = "size") -> list[Group]:
+    """Group entries by a field of :func:`group_depth`.
+
+    Args:
+        sort: as of entries; groups are sorted by their sums and their last use, and by any other
+            field in the order of their first entries.
+    """
     read, _ = _GROUPS[by]
     members: defaultdict[str, list[Entry]] = defaultdict(list)
     for entry in entries:
@@ -217,7 +230,11 @@ def group_entries(entries: Iterable[Entry], by: str) -> list[Group]:
         Group(name, summarize(some), max(e.last_used_ns for e in some))
         for name, some in members.items()
     ]
-    return sorted(groups, key=lambda g: (-g.summary.size_bytes, g.name))
+    field, _, order = sort.partition(":")
+    if value := _GROUP_SORTS.get(field):
+        groups.sort(key=lambda g: g.name)
+        groups.sort(key=value, reverse=order != "asc")
+    return groups
 
 
 def differing_columns(rows: Sequence[Sequence[object]]) -> tuple[int, ...]:

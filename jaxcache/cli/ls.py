@@ -54,6 +54,7 @@ def command(
         listing,
         now_ns=cache.clock(),
         group_by=group_by,
+        sort=options.sort,
         limit=options.limit,
         long=options.long,
     )

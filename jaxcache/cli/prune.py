@@ -84,7 +84,7 @@ def _carry_out(cache: Cache, plan: "PrunePlan", form: Format, consent: ConfirmOp
         if not consent.yes:
             _ask(plan)
     done = cache.execute(plan)
-    lasting = sys.stderr.isatty() and files_alone and not cache.store.remote
+    lasting = sys.stderr.isatty() and files_alone and not (cache.store.remote or plan.unmet)
     view = prune_view(plan, done, now_ns=cache.clock(), lasting=lasting, listed=consent.yes)
     emit(form, view)
     return ExitCode.PARTIAL if done.failed or plan.unmet else ExitCode.DONE

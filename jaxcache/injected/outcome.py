@@ -119,7 +119,7 @@ def _classify(
     if request.refused:
         return "refused", "guard", request.refused
     if request.interrupted:
-        return "skipped", "interrupted", "a signal came while it compiled"
+        return "skipped", "interrupted", "a signal came while it compiled or loaded"
     if request.write_error or request.read_error:
         return _classify_error(request, directory)
     if request.raised:

@@ -96,11 +96,11 @@ def save_outputs(plan: SavePlan, saved: SaveResult, key: str | None) -> Outputs:
     """Return the outputs of a save, for the steps that follow."""
     outputs = {
         "saved": _flag(plan.saves and not saved.dry_run),
-        "entries": str(len(plan.kept)),
         "new-entries": str(len(plan.usage.new)),
         "saved-seconds": _seconds(plan.usage.saved_seconds),
-        "digest": plan.digest,
     }
+    if plan.saves:  # else the target has what it had
+        outputs |= {"entries": str(len(plan.kept)), "digest": plan.digest}
     return outputs if key is None else {**outputs, "key": f"{key}-{plan.digest}"}
 
 

@@ -1,5 +1,6 @@
 """``doctor`` as a view."""
 
+import os
 from collections.abc import Iterator, Sequence
 
 from jaxcache.cache.doctor.inputs import Finding
@@ -102,7 +103,9 @@ def _heading(diagnosis: Diagnosis) -> Iterator[Line]:
     mine = diagnosis.facts.interpreter
     entries = len(cache.entries)
     decoded = len(cache.contents)
-    line = format_count(entries, "entry") if cache.exists else "does not exist yet"
+    line = format_count(entries, "entry")
+    if not cache.exists:
+        line = "not examined" if os.path.lexists(cache.path) else "does not exist yet"
     cut = decoded < entries - sum("empty" in e.problems for e in cache.entries)
     line += f", of which {decoded:,} were decoded" if cut else ""
     if cache.ledger_bytes:

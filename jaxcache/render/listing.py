@@ -26,6 +26,7 @@ def listing_view(
     *,
     now_ns: int,
     group_by: str | None = None,
+    sort: str = "size",
     limit: int | None = None,
     long: bool = False,
 ) -> View:
@@ -39,7 +40,8 @@ def listing_view(
         differing = differing_arguments(listing.entries)
         table = Table(columns, rows, below=lambda e: (differing.get(e.key, e.signature), e.source))
     if group_by:
-        rows = document["groups"] = group_entries(listing.entries, group_by)[:limit]
+        groups = group_entries(listing.entries, group_by, sort)
+        rows = document["groups"] = groups[:limit]
         columns = group_columns(group_by, now_ns)
         keys = [g.name for g in rows]
         table = Table(columns, rows)
@@ -49,6 +51,8 @@ def listing_view(
             yield table
         hidden = listing.summary.entries - len(listing.entries)
         line = str(listing.summary) + (f" ({hidden:,} not shown)" if hidden else "")
+        if more := len(groups) - len(rows) if group_by else 0:
+            line += f" ({format_count(more, 'group')} not shown)"
         size_bytes = listing.cache_size_bytes
         if size_bytes and size_bytes != listing.summary.size_bytes:
             line += f"; cache size {format_size(size_bytes)}"

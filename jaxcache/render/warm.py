@@ -298,7 +298,9 @@ def failed_assertions(
         yield f"nothing was cached, because JAX could not open {report.cache_dir}"
     elif fills and (errors := [m for m in report.modules if m.reason in _FAULTS]):
         lost = format_count(sum(m.occurrences for m in errors), "compile")
-        if all(m.reason == "read-error" for m in errors):
+        if any("[Errno 13]" in (getattr(m, "detail", None) or "") for m in errors):
+            yield f"{lost} not cached, because this user may not use {report.cache_dir}"
+        elif all(m.reason == "read-error" for m in errors):
             verify = format_command("verify --fix", report.cache_dir or "")
             yield f"JAX could not read the entry of {lost}; where one is damaged: {verify}"
         else:
@@ -356,4 +358,4 @@ def _written_now(misses: "Sequence[Module | Lookup]") -> str:
     written = sum(m.occurrences for m in misses if m.outcome == "written")
     if not written:
         return ""
-    return f"; {written} of them written now, so that a retry hits (--no-write writes nothing)"
+    return f"; {written} of them are in the cache now: a retry passes (--no-write writes nothing)"

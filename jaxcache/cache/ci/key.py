@@ -162,6 +162,8 @@ def describe_environment(
         listed = origin.cpu_features or host.cpu_features
         features = None if listed is None else tuple(sorted(listed))
     caches = environment.get(XLA_CACHES)
+    if caches == "none" and not _hashes_directory(host.jax_version, None):
+        caches = None  # no key of this jax has a path to leave out
     return KeyEnvironment(
         platform=origin.platform,
         device=origin.target or origin.device_name or host.device_kind or "unknown",

@@ -257,7 +257,7 @@ def _describe(change: _Change, *, follows: bool = False) -> Difference:
         else f"the code at {place}, or a value that it uses",
         _EDIT,
         Cause.CODE,
-        (place,),
+        () if follows else (place,),
         f"code at {place}",
     )
 

@@ -95,6 +95,9 @@ class Verification:
         if self.level == "quick":
             parts.append(f"{self.ok:,} passed the quick checks (contents not read)")
         elif self.ok:
+            if self.level == "load":
+                elsewhere = sum(p.kind == "not-loadable-here" for p in self.problems)
+                parts.append(f"{self.ok - elsewhere:,} loaded by jax")
             if self.proven:
                 parts.append(f"{self.proven:,} unchanged since sealed or recorded")
             failing = {p.file for p in self.failures}

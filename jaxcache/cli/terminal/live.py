@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping
 
-from jaxcache.cli.terminal import can_redraw, draw_line, progress_line
+from jaxcache.cli.terminal import can_redraw, draw_line
 from jaxcache.units import format_duration
 from jaxcache.warm.report.events import CompileFinished, CompileStarted, RunEvent
 from jaxcache.warm.run import RunCallbacks
@@ -26,13 +26,10 @@ class LiveLine:
     def __init__(self) -> None:
         self._running: dict[tuple[int, int], CompileStarted] = {}
         self._last: dict[str, float] = {}
-        self._known: set[str] = set()
-        self._done: set[str] = set()
         self._drawn = False
 
     def expect(self, seconds: Mapping[str, float]) -> None:
         """Learn the compile seconds by key that earlier runs took."""
-        self._known = set(seconds)
         for key, took in seconds.items():
             module = key.rpartition("-")[0]
             self._last[module] = max(took, self._last.get(module, 0.0))
@@ -43,7 +40,6 @@ class LiveLine:
             self._running[event.process, event.number] = event
         elif isinstance(event, CompileFinished):
             self._running.pop((event.process, event.number), None)
-            self._done.add(str(event.key))
             self._erase()
 
     def tick(self) -> None:
@@ -61,12 +57,7 @@ class LiveLine:
         module = event.module
         took = f" (last time {format_duration(self._last[module])})" if module in self._last else ""
         elapsed = format_duration(now - event.at)
-        return f"{self._bar()}compiling or loading {module} for {elapsed}{took}"
-
-    def _bar(self) -> str:
-        if not self._known:
-            return ""
-        return progress_line(len(self._done & self._known), len(self._known)) + " "
+        return f"compiling or loading {module} for {elapsed}{took}"
 
     def _erase(self) -> None:
         if self._drawn:

@@ -351,7 +351,7 @@ def _interrupted(begun: CompileStarted) -> CompileFinished:
         module=begun.module,
         outcome="skipped",
         reason="interrupted",
-        detail="a signal came while it compiled",
+        detail="a signal came while it compiled or loaded",
         function=begun.function,
         file=begun.file,
         line=begun.line,

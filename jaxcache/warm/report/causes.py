@@ -122,17 +122,23 @@ def find_causes(
         if is_new(done.outcome, done.reason) and done.key:
             written[cache_dir or done.directory or ""].setdefault(done.key, done)
     causes: dict[str, str] = {}
+    quarantined: set[str | None] = set()
     deadline = time.monotonic() + _BUDGET_SECONDS
     for directory, compiles in written.items():
         if not directory or "://" in directory:
             causes |= dict.fromkeys(compiles, "unknown (only a directory's entries are compared)")
             continue
         try:
-            _find_in(CachedFacts(open_store(directory)), compiles, causes, deadline, recorder)
+            store = open_store(directory)
+            quarantined |= {entry.key for entry in list_quarantine(store, key_of)}
+            _find_in(CachedFacts(store), compiles, causes, deadline, recorder)
         except Exception as error:
             causes |= {k: f"unknown ({error})" for k in compiles if k not in causes}
     return causes | {
-        key: LOST for compiles in written.values() for key in compiles if key in before
+        key: LOST
+        for compiles in written.values()
+        for key in compiles
+        if key in before or key in quarantined
     }
 
 
@@ -185,6 +191,7 @@ def _short(key: str) -> str:
 def describe_comparison(comparison: Comparison) -> str:
     """Return one line: the first difference itself, and the other parts of the key that differ."""
     first, *others = comparison.differences
+    others = [d for d in others if d.where or d.cause is not Cause.CODE]  # follow from the first
     left = comparison.left
     right = comparison.right
     if first.cause is Cause.NOT_CACHED_BEFORE:
