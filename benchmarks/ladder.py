@@ -256,7 +256,7 @@ class _Ladder:
             from mount_without_links import mounted_without_links
 
             mountpoint = self._empty()
-            with mounted_without_links(self._full, mountpoint, f"delay={_AWAY_SECONDS}"):
+            with mounted_without_links(self._full, mountpoint, str(_AWAY_SECONDS)):
                 return self._start(cache=mountpoint)
 
         ways: dict[str, Callable[[], _Start]] = {

@@ -8,7 +8,6 @@ from jaxcache.cache.bundle.compat import (
     NO_DIRECTORY,
     PORTABLE_ONLY,
     WHERE_PORTABLE,
-    WITHOUT_DIRECTORY,
     XLA_CACHES,
     Compatibility,
     Forecast,
@@ -268,7 +267,7 @@ def forecast_line(outlooks: Compatibility) -> str:
         return f"{every} should hit{with_what}"
     misses = [f for f in outlooks.forecasts if f.outlook is ForecastOutcome.MISS]
     portable = sum(f.portable for f in outlooks.forecasts)
-    only = f"{format_count(portable, 'entry')} {WITHOUT_DIRECTORY} {PORTABLE_ONLY}"
+    only = f"{format_count(portable, 'portable entry')} {PORTABLE_ONLY}"
     if not misses and host is None and portable:
         return only
     if not misses and host is None:

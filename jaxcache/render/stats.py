@@ -158,7 +158,7 @@ def _uses_lines(uses: Uses, words: Words) -> Iterator[Line]:
     if not uses.hits:
         rate += "; plain Python records none"
     yield Line(
-        f"{uses.hits:,} of {format_count(uses.hits + uses.misses, 'recorded compile')}{rate}", lead
+        f"{uses.hits:,} of {format_count(uses.hits + uses.misses, 'recorded request')}{rate}", lead
     )
     yield Line(f"{uses.misses:,}", "Misses       ")
     yield Line(format_compiling(uses.saved_seconds or 0.0, uses.hits), "Saved        ")

@@ -140,7 +140,7 @@ def test_hits_come_first(run_cli: RunCli, cache: Path, tmp_path: Path) -> None:
         compact(find_store(str(cache)))
     ((_, screen),) = run_all([["stats", "-C", cache]], home=tmp_path, width=80)
     assert without_style(screen).splitlines()[1:4] == [
-        "Hits         6 of 9 recorded compiles (67%)",
+        "Hits         6 of 9 recorded requests (67%)",
         "Misses       3",
         "Saved        15 s of compiling",
     ]

@@ -118,7 +118,5 @@ def test_portable_entries_hit_on_a_condition(
         assert pushed.stderr.startswith(
             f"{bound} of {bound + portable} will miss at another path: "
         )
-        only = (
-            f"{portable} entries without the cache directory in their keys can hit only {condition}"
-        )
+        only = f"{portable} portable entries can hit only {condition}"
         assert only in pushed.stderr

@@ -29,7 +29,6 @@ XLA_CACHES = "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES"
 WHERE_PORTABLE = f"where the program runs with --portable, or with {XLA_CACHES}=none"
 #: Of entries that --portable filled, or plain JAX under that setting; nothing tells which.
 NO_DIRECTORY = "its key leaves the cache directory out"
-ARE_PORTABLE = "portable:"
 PORTABLE_ONLY = f"can hit only {WHERE_PORTABLE}"
 #: Entries that a forecast reads of a cache: each takes milliseconds.
 _LOOKED_AT = 32

@@ -12,10 +12,12 @@ from jaxcache.cache.explain.cached_facts import CachedFacts
 from jaxcache.cache.explain.compare import explain
 from jaxcache.cache.explain.programs import first_change
 from jaxcache.cache.explain.sides import Cause, Comparison, Compile, Difference, Side, is_helper
+from jaxcache.cache.verify.repair import list_quarantine
 from jaxcache.core.names import CACHE_SUFFIX
 from jaxcache.core.sketch import read_sketch
 from jaxcache.entry.codec import CodecError
 from jaxcache.entry.decode import decode_origin
+from jaxcache.entry.names import key_of
 from jaxcache.entry.read import read_payload
 from jaxcache.entry.releases import CACHE_PATH as PATH_RULE
 from jaxcache.errors import NoCacheError
