@@ -38,14 +38,11 @@ def parse_duration_seconds(text: str) -> float:
 
 def format_size(size_bytes: int) -> str:
     """Print bytes in decimal units: ``812 B``, ``4.3 kB``, ``1.2 GB``."""
-    if size_bytes < 1000:
-        return f"{size_bytes} B"
-    size = size_bytes / 1000
-    units = ["PB", "TB", "GB", "MB", "kB"]
-    while size >= 999.95 and len(units) > 1:
-        size /= 1000
-        units.pop()
-    return f"{size:.1f} {units[-1]}"
+    try:
+        import humanize
+    except ImportError:  # beside jax alone, where only the parts that live in a program run
+        return f"{size_bytes / 1000:,.1f} kB"
+    return humanize.naturalsize(size_bytes).replace(" Bytes", " B").replace(" Byte", " B")
 
 
 def cell_len(text: str) -> int:

@@ -19,7 +19,10 @@ pytestmark = [pytest.mark.jax, pytest.mark.core]
 #: What ``pip install jax`` brings, as the names of directories.
 _JAX = ("jax", "jaxlib", "ml_dtypes", "numpy", "numpy.libs", "opt_einsum", "scipy", "scipy.libs")
 #: What jaxcache requires.
-_REQUIRED = ("click", "rich", "markdown_it", "mdurl", "pygments", "google", "backports")
+_REQUIRED = (
+    *("typer", "shellingham", "humanize", "cramjam"),
+    *("rich", "markdown_it", "mdurl", "pygments", "google", "backports"),
+)
 #: Prints what JAX itself counts.
 PLAIN = """
 import json
@@ -157,7 +160,7 @@ try:
     code = None
 except jaxcache.JaxcacheError as error:
     code = error.code
-others = {"click", "rich", "google.protobuf", "backports", "zstandard", "cramjam"} & {*sys.modules}
+others = {"typer", "rich", "google.protobuf", "backports", "zstandard", "cramjam"} & {*sys.modules}
 print(json.dumps([enabled.live, report.written > 0, refused, bool(explained), code, [*others]]))
 """
 
@@ -195,6 +198,6 @@ def test_the_command_says_in_one_sentence_what_it_lacks(environment: Environment
     assert (done.returncode, done.stdout) == (1, "")
     sentence, hint = done.stderr.splitlines()
     assert sentence.startswith(
-        f"jaxcache: this needs click, which is not installed in {environment.python}"
+        f"jaxcache: this needs typer, which is not installed in {environment.python}"
     )
     assert hint == "  hint: uv tool install jaxcache, or pip install jaxcache without --no-deps"

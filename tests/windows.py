@@ -79,7 +79,7 @@ _REAL_SCANDIR = os.scandir
 
 def pretend() -> None:
     """Take from this process what Windows lacks."""
-    for package in ("click", "rich.console", "backports.zstd", "cramjam"):
+    for package in ("typer.main", "typer.core", "rich.console", "humanize", "cramjam"):
         __import__(package)
     for package in ("google.protobuf.message", "tempfile", "subprocess", "importlib.metadata"):
         __import__(package)

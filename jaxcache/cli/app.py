@@ -1,15 +1,16 @@
-"""The command line: commands are imported when they run, so that starting stays cheap."""
+"""The Typer application: commands are imported when they run, so that starting stays cheap."""
 
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Annotated, Any
 
-import click
+import typer
+from typer.core import TyperGroup
 
 from jaxcache import __version__
 from jaxcache.cli import metering, terminal
-from jaxcache.cli.declared import HelpedOption, PanelCommand, declare_option, make_command
+from jaxcache.cli.declared import PanelCommand, expand_options
 from jaxcache.cli.terminal import Color
 from jaxcache.errors import EXIT_MEANINGS, ExitCode, JaxcacheError, UsageError, refuse_on_windows
 from jaxcache.options import CacheDir
@@ -106,7 +107,7 @@ To fill it by plain JAX:   set JAX_COMPILATION_CACHE_DIR, and
 If it will be moved:       warm --portable, with JAX before 0.11"""
 
 
-class LazyGroup(click.Group):
+class LazyGroup(TyperGroup):
     """A command group that imports a command's module when the command is asked for."""
 
     #: First word of the group's commands; empty for the commands of one word.
@@ -180,7 +181,9 @@ class LazyGroup(click.Group):
 
 def load_group(name: str) -> LazyGroup:
     """Build the group of the commands whose first word is ``name``."""
-    group = LazyGroup(name=name, help=GROUPS[name], epilog=EPILOGUES.get(name))
+    group = LazyGroup(
+        name=name, help=GROUPS[name], epilog=EPILOGUES.get(name), rich_markup_mode=None
+    )
     group.family = name
     return group
 
@@ -205,13 +208,15 @@ def load_command(name: str) -> Any:
     """
     module, function, example, ends = load_function(name)
     codes = "\n".join(f"  {code:<3} {EXIT_MEANINGS[code]}" for code in ends)
-    parser = make_command(
-        function,
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    app.command(
         name=name.split()[-1],
         cls=getattr(module, "COMMAND_CLASS", PanelCommand),
         epilog=f"\b\nExample:\n  {example}\n\n\b\nExit codes:\n{codes}",
         context_settings=getattr(module, "CONTEXT_SETTINGS", None),
-    )
+        no_args_is_help=False,
+    )(expand_options(function))
+    parser: Any = typer.main.get_command(app)
     if most_used := getattr(module, "MOST_USED", {}):
         parser.most_used = most_used.get(name, ())
     if name in metering.REMOTE_COMMANDS:
@@ -220,32 +225,53 @@ def load_command(name: str) -> Any:
     return parser
 
 
-def _shared_options() -> list[click.Option]:
+ColorOption = Annotated[
+    Color | None,
+    typer.Option(
+        "--color",
+        metavar="auto|always|never",
+        callback=terminal.choose_color,
+        is_eager=True,
+        expose_value=False,
+        help="When to use colour (default: on a terminal, unless NO_COLOR is set).",
+        rich_help_panel="Output",
+    ),
+]
+DebugOption = Annotated[
+    bool,
+    typer.Option(
+        "--debug",
+        callback=terminal.choose_debug,
+        is_eager=True,
+        expose_value=False,
+        help="Show a traceback when something fails.",
+        rich_help_panel="Output",
+    ),
+]
+
+
+def _shared_options() -> list[Any]:
     """Return the options of every command, which may stand before its name or behind it."""
-    return [
-        HelpedOption(
-            ["--color"],
-            type=click.Choice([color.value for color in Color]),
-            metavar="auto|always|never",
-            callback=lambda _context, _option, value: terminal.choose_color(value),
-            is_eager=True,
-            expose_value=False,
-            help="When to use colour (default: on a terminal, unless NO_COLOR is set).",
-            panel="Output",
-        ),
-        HelpedOption(
-            ["--debug"],
-            is_flag=True,
-            callback=lambda _context, _option, value: terminal.choose_debug(value),
-            is_eager=True,
-            expose_value=False,
-            help="Show a traceback when something fails.",
-            panel="Output",
-        ),
-    ]
+    shared = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+    @shared.command()
+    def _(color: ColorOption = None, debug: DebugOption = False) -> None: ...
+
+    parameters: list[Any] = typer.main.get_command(shared).params
+    return parameters
 
 
-def _print_version(context: click.Context, _option: click.Option, wanted: bool) -> None:
+app = typer.Typer(
+    name="jaxcache",
+    cls=LazyGroup,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(context: typer.Context, wanted: bool) -> None:
     as_json = context.params.get("json")
     if wanted and as_json:
         from jaxcache.cache.doctor.bug_report import read_versions
@@ -254,47 +280,34 @@ def _print_version(context: click.Context, _option: click.Option, wanted: bool) 
 
         print_json(versioned({"cache_dir": None, **to_document(read_versions())}))
     elif wanted:
-        print(f"jaxcache {__version__}")
+        typer.echo(f"jaxcache {__version__}")
     elif as_json and not context.resilient_parsing:
         raise UsageError("--json belongs after the command", hint="jaxcache ls --json")
     if wanted:
-        context.exit()
+        raise typer.Exit
 
 
-def _root(
-    *,
+@app.callback(help=f"{SUMMARY}\n\n{_FIRST_STEPS}")
+@expand_options
+def root(
+    version: Annotated[  # noqa: ARG001
+        bool,
+        typer.Option("--version", callback=_print_version, help="Print the version."),
+    ] = False,
     json: Annotated[  # noqa: ARG001
         bool,
-        declare_option("--json", is_eager=True, text="With --version: print one JSON document."),
+        typer.Option("--json", is_eager=True, help="With --version: print one JSON document."),
     ] = False,
+    color: ColorOption = None,  # noqa: ARG001
+    debug: DebugOption = False,  # noqa: ARG001
+    *,
     place: CacheDir,
-    context: click.Context,
+    context: typer.Context,
 ) -> None:
-    """Take the options before the command."""
+    """Take the options before the command; the help is above, and the manual shows SUMMARY."""
     if place.cache_dir is not None:
         settings = {"cache_dir": place.cache_dir}
         context.default_map = {n.split()[0]: settings for n in COMMANDS} | {
             group: {n.split()[1]: settings for n in COMMANDS if n.split()[0] == group}
             for group in GROUPS
         }
-
-
-def make_root() -> LazyGroup:
-    """Build the parser of the whole command line."""
-    root: LazyGroup = make_command(
-        _root,
-        cls=LazyGroup,
-        name="jaxcache",
-        help=f"{SUMMARY}\n\n{_FIRST_STEPS}",
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    version = HelpedOption(
-        ["--version"],
-        is_flag=True,
-        callback=_print_version,
-        expose_value=False,
-        help="Print the version.",
-    )
-    as_json, *others = root.params
-    root.params = [version, as_json, *_shared_options(), *others]
-    return root

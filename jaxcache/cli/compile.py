@@ -6,7 +6,8 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
-from jaxcache.cli.declared import declare_argument
+import typer
+
 from jaxcache.cli.opening import open_handle
 from jaxcache.cli.options import Output
 from jaxcache.cli.terminal import can_redraw, draw_line, progress_line
@@ -23,7 +24,9 @@ EXIT_CODES = (0, 1, 2, 3, 10, 13, 130)
 
 
 def command(
-    recipe: Annotated[str, declare_argument("RECIPE", "A recipe written by warm --record.")],
+    recipe: Annotated[
+        str, typer.Argument(metavar="RECIPE", help="A recipe written by warm --record.")
+    ],
     place: CacheDir,
     options: CompileOptions,
     output: Output,

@@ -1,23 +1,27 @@
 """``jaxcache completion``."""
 
+from enum import StrEnum
 from typing import Annotated
 
-import click
-
-from jaxcache.cli.declared import declare_argument
+import typer
 
 EXAMPLE = "jaxcache completion bash >> ~/.bashrc"
 EXIT_CODES = (0, 2)
 
 
-#: The completion script of each shell.
-_FILES = {"bash": "jaxcache.bash", "zsh": "_jaxcache", "fish": "jaxcache.fish"}
+class Shell(StrEnum):
+    """A shell that there is a completion script for; the value ends the script's file name."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
+_FILES = {Shell.BASH: "jaxcache.bash", Shell.ZSH: "_jaxcache", Shell.FISH: "jaxcache.fish"}
 
 
 def command(
-    shell: Annotated[
-        str, declare_argument("bash|zsh|fish", "The shell.", type=click.Choice([*_FILES]))
-    ],
+    shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", help="The shell.")],
 ) -> None:
     """Print the completion script of a shell.
 

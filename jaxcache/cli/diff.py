@@ -2,7 +2,8 @@
 
 from typing import Annotated
 
-from jaxcache.cli.declared import declare_argument
+import typer
+
 from jaxcache.cli.options import Output
 from jaxcache.errors import ExitCode
 from jaxcache.options import LayoutChoice
@@ -12,8 +13,10 @@ EXIT_CODES = (0, 1, 2, 10)
 
 
 def command(
-    left: Annotated[str, declare_argument("A", "A cache directory or a bundle.")],
-    right: Annotated[str, declare_argument("B", "The cache directory or bundle to compare with.")],
+    left: Annotated[str, typer.Argument(metavar="A", help="A cache directory or a bundle.")],
+    right: Annotated[
+        str, typer.Argument(metavar="B", help="The cache directory or bundle to compare with.")
+    ],
     place: LayoutChoice,
     output: Output,
 ) -> int:

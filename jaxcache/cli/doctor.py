@@ -4,9 +4,10 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
+import typer
+
 from jaxcache.api import Cache
 from jaxcache.api.handle import refuse_foreign
-from jaxcache.cli.declared import declare_argument, declare_option
 from jaxcache.cli.opening import open_handle
 from jaxcache.cli.options import JsonOutput
 from jaxcache.cli.root import diagnose_root
@@ -25,14 +26,16 @@ EXIT_CODES = (0, 1, 2, 10, 11)
 def command(
     command_line: Annotated[
         list[str] | None,
-        declare_argument("[-- CMD...]", "Run this command first, and examine the cache it uses."),
+        typer.Argument(
+            metavar="[-- CMD...]", help="Run this command first, and examine the cache it uses."
+        ),
     ] = None,
     *,
     place: CacheLocation,
     options: DoctorOptions,
     dry: DryRun,
     verbose: Annotated[
-        bool, declare_option("--verbose", "-v", text="List all settings, including defaults.")
+        bool, typer.Option("--verbose", "-v", help="List all settings, including defaults.")
     ] = False,
     output: JsonOutput,
 ) -> int:

@@ -3,10 +3,10 @@
 import os
 from typing import Annotated, Any
 
-import click
+import typer
 
 from jaxcache.api import Cache
-from jaxcache.cli.declared import PanelCommand, declare_argument
+from jaxcache.cli.declared import PanelCommand
 from jaxcache.cli.opening import open_handle
 from jaxcache.cli.options import Format, JsonOutput
 from jaxcache.errors import NoCacheError, UsageError
@@ -46,13 +46,14 @@ COMMAND_CLASS = ExplainCommand
 
 
 def command(
-    context: click.Context,
+    context: typer.Context,
     sides: Annotated[
         list[str] | None,
-        declare_argument(
-            "[LEFT RIGHT | KEY | SCRIPT [ARG]... | -- CMD...]",
-            "Saved runs (warm --json, a recipe, a log of JAX at DEBUG), keys, caches, a "
+        typer.Argument(
+            metavar="[LEFT RIGHT | KEY | SCRIPT [ARG]... | -- CMD...]",
+            help="Saved runs (warm --json, a recipe, a log of JAX at DEBUG), keys, caches, a "
             "script with its options (after -- where they are spelt like ours), or any command.",
+            show_default=False,
         ),
     ] = None,
     *,

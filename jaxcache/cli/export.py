@@ -2,7 +2,8 @@
 
 from typing import Annotated
 
-from jaxcache.cli.declared import declare_argument
+import typer
+
 from jaxcache.cli.opening import open_handle
 from jaxcache.cli.options import Format, Output
 from jaxcache.errors import UsageError
@@ -14,7 +15,7 @@ EXIT_CODES = (0, 1, 2, 3, 10, 12)
 
 
 def command(
-    file: Annotated[str, declare_argument("FILE", "The bundle to write; - for stdout.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The bundle to write; - for stdout.")],
     place: CacheLocation,
     options: ExportOptions,
     output: Output,

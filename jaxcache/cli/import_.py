@@ -4,7 +4,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Annotated, Any
 
-from jaxcache.cli.declared import declare_argument
+import typer
+
 from jaxcache.cli.options import Output
 from jaxcache.errors import ExitCode
 from jaxcache.options import CacheLocation, DryRun
@@ -17,7 +18,9 @@ EXIT_CODES = (0, 1, 2, 3, 12, 13)
 def command(
     file: Annotated[
         str,
-        declare_argument("FILE", "A bundle, or artifacts saved by torch.compiler; - for stdin."),
+        typer.Argument(
+            metavar="FILE", help="A bundle, or artifacts saved by torch.compiler; - for stdin."
+        ),
     ],
     place: CacheLocation,
     options: ImportOptions,

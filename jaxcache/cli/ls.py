@@ -2,7 +2,8 @@
 
 from typing import Annotated
 
-from jaxcache.cli.declared import declare_option
+import typer
+
 from jaxcache.cli.options import Format, Output
 from jaxcache.cli.root import DETAIL, list_root
 from jaxcache.errors import UsageError
@@ -17,10 +18,8 @@ def command(
     options: ListOptions,
     group_by: Annotated[
         str | None,
-        declare_option(
-            "--group-by",
-            metavar="|".join(GROUP_FIELDS),
-            text="List one row for each value of this field.",
+        typer.Option(
+            metavar="|".join(GROUP_FIELDS), help="List one row for each value of this field."
         ),
     ] = None,
     *,

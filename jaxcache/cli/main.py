@@ -35,7 +35,7 @@ def run(argv: list[str]) -> int:
         print("\n".join(complete(argv[1:])))
         return 0
     try:
-        from jaxcache.cli.app import make_root
+        from jaxcache.cli.app import app
     except ImportError as error:
         return _lacks(error.name or str(error))
     from jaxcache.cli import metering
@@ -48,7 +48,7 @@ def run(argv: list[str]) -> int:
     forget_reported()
     code = None
     try:
-        code = make_root().main(argv, prog_name="jaxcache", standalone_mode=False)
+        code = app(argv, prog_name="jaxcache", standalone_mode=False)
         sys.stdout.flush()
     except (BrokenPipeError, SystemExit):
         # The reader has gone (| head): the parser makes a SystemExit of that, and of nothing

@@ -14,16 +14,16 @@ _wanted = False
 
 def add_option(command: Any) -> None:
     """Give a parsed command the option."""
-    from jaxcache.cli.declared import HelpedOption
+    from typer.core import TyperOption
 
     command.params.append(
-        HelpedOption(
-            ["--requests"],
+        TyperOption(
+            param_decls=["--requests"],
             is_flag=True,
             expose_value=False,
             callback=_want,
             help="Show request and byte counts of object stores.",
-            panel="Output",
+            rich_help_panel="Output",
         )
     )
 

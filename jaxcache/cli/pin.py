@@ -2,7 +2,8 @@
 
 from typing import Annotated
 
-from jaxcache.cli.declared import declare_option
+import typer
+
 from jaxcache.cli.opening import open_handle
 from jaxcache.cli.options import JsonOutput
 from jaxcache.errors import UsageError
@@ -15,7 +16,7 @@ EXIT_CODES = (0, 1, 2, 10)
 def command(
     chosen: KeyArguments,
     place: CacheLocation,
-    remove: Annotated[bool, declare_option("--remove", text="Unpin the entries.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Unpin the entries.")] = False,
     *,
     output: JsonOutput,
 ) -> None:

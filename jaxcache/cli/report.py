@@ -4,7 +4,8 @@ import contextlib
 import os
 from typing import Annotated
 
-from jaxcache.cli.declared import declare_argument, declare_option
+import typer
+
 from jaxcache.cli.opening import open_handle
 from jaxcache.cli.options import JsonOutput
 from jaxcache.errors import UsageError
@@ -15,10 +16,10 @@ EXIT_CODES = (0, 1, 2, 10)
 
 
 def command(
-    file: Annotated[str, declare_argument("FILE", "The HTML file to write.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The HTML file to write.")],
     place: CacheLocation,
     force: Annotated[
-        bool, declare_option("--force", text="Replace FILE even if it is not a report.")
+        bool, typer.Option("--force", help="Replace FILE even if it is not a report.")
     ] = False,
     *,
     output: JsonOutput,

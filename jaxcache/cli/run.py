@@ -2,7 +2,8 @@
 
 from typing import Annotated
 
-from jaxcache.cli.declared import declare_argument
+import typer
+
 from jaxcache.cli.optional_value import OptionalValueCommand
 from jaxcache.cli.options import Output
 from jaxcache.options import CacheLocation
@@ -28,7 +29,9 @@ COMMAND_CLASS = OptionalValueCommand
 
 
 def command(
-    command_line: Annotated[list[str], declare_argument("CMD...", "The command, after --.")],
+    command_line: Annotated[
+        list[str], typer.Argument(metavar="CMD...", help="The command, after --.")
+    ],
     place: CacheLocation,
     wanted: Assertions,
     options: RunOptions,

@@ -4,9 +4,10 @@ import os
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated
 
+import typer
+
 from jaxcache.api import Cache, Detail
 from jaxcache.api.handle import kind_of_file
-from jaxcache.cli.declared import declare_argument, declare_option
 from jaxcache.cli.opening import open_handle
 from jaxcache.cli.options import Format, JsonOutput
 from jaxcache.errors import ExitCode, UsageError, refuse_on_windows
@@ -25,35 +26,33 @@ EXIT_CODES = (0, 1, 2, 10, 13)
 def command(
     key: Annotated[
         str,
-        declare_argument(
-            "KEY|FILE",
-            "Key, prefix or module glob; the file of an entry, or xla_gpu_kernel_cache_file; "
+        typer.Argument(
+            metavar="KEY|FILE",
+            help="Key, prefix or module glob; the file of an entry, or xla_gpu_kernel_cache_file; "
             "a bundle or recipe.",
         ),
     ],
     inside: Annotated[
         str | None,
-        declare_argument("[KEY]", "In a bundle or recipe."),
+        typer.Argument(metavar="[KEY]", help="In a bundle or recipe.", show_default=False),
     ] = None,
     *,
     place: CacheLocation,
     hlo: Annotated[
-        bool, declare_option("--hlo", text="Print the optimized HLO as text, through jaxlib.")
+        bool, typer.Option("--hlo", help="Print the optimized HLO as text, through jaxlib.")
     ] = False,
     payload: Annotated[
         str | None,
-        declare_option(
-            "--payload",
-            metavar="FILE",
-            text="Write the decompressed executable to FILE (- for stdout).",
+        typer.Option(
+            metavar="FILE", help="Write the decompressed executable to FILE (- for stdout)."
         ),
     ] = None,
     python: Annotated[
         str | None,
-        declare_option("--python", metavar="PYTHON", text="Python with jaxlib, for --hlo."),
+        typer.Option("--python", metavar="PYTHON", help="Python with jaxlib, for --hlo."),
     ] = None,
     verbose: Annotated[
-        bool, declare_option("--verbose", "-v", text="Show all shapes, opcodes and CPU features.")
+        bool, typer.Option("--verbose", "-v", help="Show all shapes, opcodes and CPU features.")
     ] = False,
     wanted: JsonOutput,
 ) -> int:
@@ -100,7 +99,7 @@ def command(
     elif hlo:
         from jaxcache.warm.child.query import hlo_text
 
-        print(hlo_text(show.read_hlo(store, name), python=python), end="")
+        typer.echo(hlo_text(show.read_hlo(store, name), python=python), nl=False)
     elif split_name(name)[0] is FileKind.KERNEL_CACHE:
         emit(wanted.form, kernels_view(show.show_kernels(store, name)))
     else:

@@ -2,7 +2,8 @@
 
 from typing import Annotated
 
-from jaxcache.cli.declared import declare_option
+import typer
+
 from jaxcache.cli.options import JsonOutput
 from jaxcache.cli.root import count_root
 from jaxcache.errors import UsageError
@@ -15,14 +16,14 @@ EXIT_CODES = (0, 2, 10)
 def command(
     place: CacheLocation,
     prometheus: Annotated[
-        bool, declare_option("--prometheus", text="Print in Prometheus text format.")
+        bool, typer.Option("--prometheus", help="Print in Prometheus text format.")
     ] = False,
     long: Annotated[
         bool,
-        declare_option(
+        typer.Option(
             "--long",
             "-l",
-            text="In a bucket, read every entry, for codec, compile time and platform.",
+            help="In a bucket, read every entry, for codec, compile time and platform.",
         ),
     ] = False,
     *,

@@ -3,7 +3,8 @@
 import os
 from typing import Annotated
 
-from jaxcache.cli.declared import declare_argument
+import typer
+
 from jaxcache.cli.opening import open_handle, open_target
 from jaxcache.cli.options import Format, Output
 from jaxcache.errors import ExitCode, UsageError
@@ -11,7 +12,7 @@ from jaxcache.options import CacheLocation, ConfirmOptions, DryRun
 from jaxcache.options.move import CopyOptions, PushOptions, SyncOptions, arrival_of
 from jaxcache.store import is_remote
 
-Url = Annotated[str, declare_argument("URL", "s3://, gs://, az://, or a path.")]
+Url = Annotated[str, typer.Argument(metavar="URL", help="s3://, gs://, az://, or a path.")]
 EXAMPLES = {
     "push": "jaxcache push s3://bucket/team/jax --exclude 'jit_debug*'",
     "pull": "jaxcache pull s3://bucket/team/jax --include 'jit_train*'",
@@ -74,8 +75,10 @@ def pull(url: Url, place: CacheLocation, options: SyncOptions, dry: DryRun, outp
 
 
 def copy(
-    source: Annotated[str, declare_argument("SRC", "A cache directory or a bundle.")],
-    target: Annotated[str, declare_argument("DST", "A cache directory, or a bundle (FILE.jxb).")],
+    source: Annotated[str, typer.Argument(metavar="SRC", help="A cache directory or a bundle.")],
+    target: Annotated[
+        str, typer.Argument(metavar="DST", help="A cache directory, or a bundle (FILE.jxb).")
+    ],
     options: CopyOptions,
     dry: DryRun,
     output: Output,

@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING, Annotated
 
-from jaxcache.cli.declared import declare_option
+import typer
+
 from jaxcache.cli.opening import open_handle
 from jaxcache.cli.options import Format, JsonOutput
 from jaxcache.errors import UsageError
@@ -17,11 +18,9 @@ EXIT_CODES = (0, 2, 10)
 
 def command(
     place: CacheDir,
-    interval: Annotated[
-        str, declare_option("--interval", metavar="DURATION", text="Time between updates.")
-    ] = "1s",
+    interval: Annotated[str, typer.Option(metavar="DURATION", help="Time between updates.")] = "1s",
     once: Annotated[
-        bool, declare_option("--once", text="Show the newest entries once, and exit.")
+        bool, typer.Option("--once", help="Show the newest entries once, and exit.")
     ] = False,
     *,
     wanted: JsonOutput,

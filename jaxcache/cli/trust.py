@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-from jaxcache.cli.declared import declare_argument, declare_option
+import typer
+
 from jaxcache.cli.options import JsonOutput
 from jaxcache.errors import UsageError
 
@@ -20,15 +21,15 @@ EXAMPLES = {
 }
 EXIT_CODES = dict.fromkeys(EXAMPLES, (0, 1, 2, 11, 12))
 
-Name = Annotated[str, declare_argument("NAME", "The name of the key.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the key.")]
 
 
 def here(
     directory: Annotated[
-        str | None, declare_argument("[DIRECTORY]", "Where to look, instead of here.")
+        str | None, typer.Argument(metavar="[DIRECTORY]", help="Where to look, instead of here.")
     ] = None,
     yes: Annotated[
-        bool, declare_option("--yes", "-y", text="Do not ask; needed without a terminal.")
+        bool, typer.Option("--yes", "-y", help="Do not ask; needed without a terminal.")
     ] = False,
     *,
     output: JsonOutput,
@@ -74,7 +75,7 @@ def keygen(name: Name, output: JsonOutput) -> None:
 
 def add(
     name: Name,
-    key: Annotated[list[str], declare_argument("PUBLIC", "The public key.")],
+    key: Annotated[list[str], typer.Argument(metavar="PUBLIC", help="The public key.")],
     output: JsonOutput,
 ) -> None:
     """Trust a public key from now on."""
@@ -94,8 +95,8 @@ def show(output: JsonOutput) -> None:
 def remove(
     name: Annotated[
         str,
-        declare_argument(
-            "NAME|PATH", "The name of the key, or the path of the project (with a /)."
+        typer.Argument(
+            metavar="NAME|PATH", help="The name of the key, or the path of the project (with a /)."
         ),
     ],
     output: JsonOutput,

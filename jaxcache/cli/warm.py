@@ -2,7 +2,8 @@
 
 from typing import Annotated
 
-from jaxcache.cli.declared import declare_argument, declare_option
+import typer
+
 from jaxcache.cli.optional_value import WarmCommand
 from jaxcache.cli.options import Output
 from jaxcache.options import CacheLocation
@@ -32,26 +33,26 @@ COMMAND_CLASS = WarmCommand
 def command(
     script: Annotated[
         str | None,
-        declare_argument(
-            "[SCRIPT|MODULE:FUNCTION]",
-            "The Python script to run, or a function to compile without running it.",
+        typer.Argument(
+            metavar="[SCRIPT|MODULE:FUNCTION]",
+            help="The Python script to run, or a function to compile without running it.",
+            show_default=False,
         ),
     ] = None,
     arguments: Annotated[
         list[str] | None,
-        declare_argument("[ARG]...", "Arguments of the script."),
+        typer.Argument(metavar="[ARG]...", help="Arguments of the script.", show_default=False),
     ] = None,
     module: Annotated[
         str | None,
-        declare_option(
+        typer.Option(
             "-m",
             metavar="NAME",
-            text="Run a module, as python -m does; the remaining words are its arguments.",
+            help="Run a module, as python -m does; the remaining words are its arguments.",
         ),
     ] = None,
     file: Annotated[
-        str | None,
-        declare_option("--file", metavar="LIST", text="Run the scripts that this TOML file lists."),
+        str | None, typer.Option(metavar="LIST", help="Run the scripts that this TOML file lists.")
     ] = None,
     *,
     place: CacheLocation,

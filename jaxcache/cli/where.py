@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-from jaxcache.cli.declared import declare_argument
+import typer
+
 from jaxcache.cli.options import JsonOutput
 from jaxcache.errors import NoCacheError, NoJaxError, UsageError
 from jaxcache.options import CacheDir
@@ -20,7 +21,7 @@ CONTEXT_SETTINGS = {"allow_interspersed_args": False}
 
 def command(
     command_line: Annotated[
-        list[str] | None, declare_argument("[-- CMD...]", "The command to run.")
+        list[str] | None, typer.Argument(metavar="[-- CMD...]", help="The command to run.")
     ] = None,
     *,
     chosen_place: CacheDir,

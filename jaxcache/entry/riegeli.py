@@ -269,16 +269,16 @@ def _hash(data: bytes | memoryview) -> int:
 
 def _unsnappy(data: memoryview) -> memoryview:
     """Decompress a varint of the size and a raw snappy stream, whose own first varint is equal."""
-    from jaxcache.entry.snappy import SnappyError, decompress  # loads 4 MB
+    import cramjam
 
     size, at = wire.read_varint(data, 0)
     raw = data[at:]
-    if size > _MAX_SNAPPY_RATIO * len(raw):
+    if size > _MAX_SNAPPY_RATIO * len(raw) or wire.read_varint(raw, 0)[0] != size:
         raise WireError(f"snappy announces {size} bytes in {len(raw)}")
-    announced, start = wire.read_varint(raw, 0)
-    if announced != size:
-        raise WireError(f"snappy announces {announced} bytes where {size} are expected")
     try:
-        return memoryview(decompress(bytes(raw), start, size))
-    except SnappyError as error:
-        raise WireError(str(error)) from error
+        out = bytes(cramjam.snappy.decompress_raw(bytes(raw)))
+    except cramjam.DecompressionError as error:
+        raise WireError("snappy data is damaged") from error
+    if len(out) != size:
+        raise WireError(f"snappy holds {len(out)} bytes, not the {size} announced")
+    return memoryview(out)

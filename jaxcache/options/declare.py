@@ -143,11 +143,11 @@ def option(
         text: what the help says.
         default: as a person would write it; of a flag, False.
         panel: the heading in the help; default: that of the class.
-        settings: ``min`` and ``max`` of a number.
+        settings: further settings of Typer, such as ``min``.
     """
     default = False if kind is FLAG and default is None else default
     if panel:
-        settings["panel"] = panel
+        settings["rich_help_panel"] = panel
     return Option(kind, tuple(names.split()), text, default, metavar, settings)
 
 
@@ -164,7 +164,7 @@ class Options:
         own = {name: vars(cls)[name] for name in cls.__annotations__ if name[0] != "_"}
         for value in own.values():
             if panel and isinstance(value, Option):
-                value.settings.setdefault("panel", panel)
+                value.settings.setdefault("rich_help_panel", panel)
         cls._FIELDS = {**cls._FIELDS, **own}
         cls.DECLARED = {n: v for n, v in cls._FIELDS.items() if isinstance(v, Option)}
         keywords = "".join(f"\n    {o.keyword}: {o.help}" for o in cls.DECLARED.values())

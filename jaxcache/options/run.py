@@ -163,6 +163,7 @@ class RunOptions(TargetOptions, panel=None):
         "With --record: return zeros for modules of more than N operations (default: 50).",
         keyword="collect",
         panel="Recipe",
+        show_default=False,
     )
     patience_seconds: float = option(
         "--patience",
@@ -286,6 +287,7 @@ class Assertions(Options, panel="Assertions"):
         Kind(str | None, "[N|DURATION]", read_limit),
         "Exit with 1 if more than N compiles (or DURATION of compile time) missed; without a "
         "value, if any did.",
+        show_default=False,
     )
     excepted: tuple[str, ...] = option(
         "--except",

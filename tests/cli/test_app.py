@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from conftest import REPOSITORY, RunCli
 
-from jaxcache.cli.app import COMMANDS, load_command, load_function, make_root
+from jaxcache.cli.app import COMMANDS, app, load_command, load_function
 from jaxcache.cli.optional_value import _ALONE, OptionalValueCommand
 
 
@@ -168,7 +168,9 @@ def texts() -> Iterator[tuple[str, str]]:
 
 @cache
 def _group() -> Any:
-    return make_root()
+    import typer
+
+    return typer.main.get_command(app)
 
 
 def lost_options(text: str) -> list[str]:

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 from conftest import REPOSITORY, clean_environment
@@ -12,7 +13,7 @@ from terminal import Terminal
 
 from jaxcache.cache.listing import _GROUPS
 from jaxcache.cache.selection import _SORTS
-from jaxcache.cli.app import COMMANDS
+from jaxcache.cli.app import COMMANDS, load_command, load_function
 from jaxcache.cli.complete import complete_keys
 from jaxcache.core.names import parse_key
 from jaxcache.live.settings import SETTINGS, variable
@@ -85,6 +86,22 @@ def test_what_is_committed_is_what_is_generated() -> None:
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_option_that_is_named_as_its_value_says_so(name: str) -> None:
+    """Typer 0.27 takes such a metavar for the option's name, unless the option is spelt out."""
+    load_command(name)
+    _, command, *_ = load_function(name)
+    for parameter, hint in get_type_hints(command, include_extras=True).items():
+        for info in getattr(hint, "__metadata__", ()):
+            if (
+                getattr(info, "metavar", None) == parameter.upper()
+                and type(info).__name__ == "OptionInfo"
+            ):
+                # Beside a type, Typer keeps the first name as the default until it parses.
+                spelt = info.param_decls or str(info.default).startswith("--")
+                assert spelt, f"spell --{parameter} out in jaxcache/cli"
 
 
 def complete_in_bash(env: dict[str, str], *words: str) -> list[str]:
@@ -160,7 +177,7 @@ def test_completing_keys_imports_no_parser(corpus: Path, tmp_path: Path) -> None
     script = (
         "import sys; before = {*sys.modules}; from jaxcache.cli.main import run\n"
         f"run(['--complete', 'keys', 'jit_ml', '-C', {str(corpus / '0.10.2-cpu-zstd')!r}])\n"
-        "slow = {'click', 'rich', 'json', 'tomllib', 're', 'enum', 'typing', 'contextlib'}\n"
+        "slow = {'typer', 'rich', 'json', 'tomllib', 're', 'enum', 'typing', 'contextlib'}\n"
         "print(sorted(slow & {*sys.modules} - before))"
     )
     out = run([sys.executable, "-c", script], clean_environment(tmp_path)).splitlines()

@@ -335,7 +335,7 @@ def test_unreadable_files_are_findings_and_directories_errors(cache: Path, tmp_p
     # because that user may not be able to import either.
     next(cache.glob("jit_mlp*-cache")).chmod(0)
     script = (
-        "import os, sys, traceback; from jaxcache.cli.main import run\n"
+        "import os, sys; from jaxcache.cli.main import run\n"
         f"cache = {str(cache)!r}\n"
         "run(['ls', '--json', '-C', cache]); print()\n"
         "if os.geteuid() == 0: os.setegid(65534); os.seteuid(65534)\n"

@@ -51,7 +51,7 @@ class Command:
 
 
 def read_command(name: str) -> Command:
-    """Read a command from its parser."""
+    """Read a command from its Typer parser."""
     parser = load_command(name)
     *_, example, codes = load_function(name)
     arguments = [
@@ -62,9 +62,7 @@ def read_command(name: str) -> Command:
     options_of_parser = (p for p in parser.params if p.param_type_name == "option")
     panels = in_panels(options_of_parser, parser.most_used)
     options = [
-        Option(_option_names(p), p.shown_metavar, _help(p))
-        for some in panels.values()
-        for p in some
+        Option(_option_names(p), _metavar(p), _help(p)) for some in panels.values() for p in some
     ]
     options.append(Option(("-h", "--help"), "", "Show this message and exit."))
     summary = " ".join((parser.help or "").split("\f")[0].split())
@@ -77,6 +75,13 @@ def _help(parameter: Any) -> str:
 
 def _option_names(parameter: Any) -> tuple[str, ...]:
     return tuple(sorted([*parameter.opts, *parameter.secondary_opts], key=lambda o: (len(o), o)))
+
+
+def _metavar(parameter: Any) -> str:
+    if getattr(parameter, "is_flag", False):
+        return ""
+    choices = [str(getattr(c, "value", c)) for c in getattr(parameter.type, "choices", ())]
+    return str(parameter.metavar or "|".join(choices) or parameter.type.name.upper())
 
 
 def first_words(commands: list[Command]) -> list[str]:

@@ -5,24 +5,25 @@ import secrets
 from collections.abc import Mapping
 from typing import Annotated
 
-from jaxcache.cli.declared import declare_option
+import typer
+
 from jaxcache.errors import UsageError
 from jaxcache.store.location import VARIABLE
 
 OutputsFile = Annotated[
     str | None,
-    declare_option(
+    typer.Option(
         "--outputs",
         metavar="FILE",
-        text="Append JAXCACHE_NAME=value lines, for GitLab's dotenv reports.",
+        help="Append JAXCACHE_NAME=value lines, for GitLab's dotenv reports.",
     ),
 ]
 SummaryFile = Annotated[
     str | None,
-    declare_option(
+    typer.Option(
         "--summary",
         metavar="FILE",
-        text="Append a Markdown summary (default: $GITHUB_STEP_SUMMARY, if set).",
+        help="Append a Markdown summary (default: $GITHUB_STEP_SUMMARY, if set).",
     ),
 ]
 

@@ -2,8 +2,9 @@
 
 from typing import Annotated
 
+import typer
+
 from jaxcache.cli.ci import OutputsFile, SummaryFile, note_directory, write_outputs, write_summary
-from jaxcache.cli.declared import declare_argument
 from jaxcache.cli.options import Output
 from jaxcache.errors import ExitCode, JaxcacheError
 from jaxcache.options import CacheDir
@@ -15,7 +16,9 @@ EXIT_CODES = (0, 1, 2, 3, 12, 13)
 
 
 def command(
-    source: Annotated[str, declare_argument("SOURCE", "A bundle, a directory, or a URL.")],
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="A bundle, a directory, or a URL.")
+    ],
     place: CacheDir,
     options: RestoreOptions,
     outputs: OutputsFile = None,

@@ -2,8 +2,9 @@
 
 from typing import Annotated
 
+import typer
+
 from jaxcache.cli.ci import OutputsFile, SummaryFile, note_directory, write_outputs, write_summary
-from jaxcache.cli.declared import declare_argument
 from jaxcache.cli.options import Output
 from jaxcache.errors import ExitCode
 from jaxcache.options import CacheDir, DryRun
@@ -16,7 +17,7 @@ EXIT_CODES = (0, 1, 2, 3, 10, 11, 12)
 
 def command(
     target: Annotated[
-        str, declare_argument("TARGET", "A bundle (FILE.jxb), a directory, or a URL.")
+        str, typer.Argument(metavar="TARGET", help="A bundle (FILE.jxb), a directory, or a URL.")
     ],
     place: CacheDir,
     options: SaveOptions,

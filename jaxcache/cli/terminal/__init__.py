@@ -38,10 +38,10 @@ def choose_debug(wanted: bool) -> None:
     debugging = debugging or wanted
 
 
-def choose_color(wanted: str | None) -> None:
+def choose_color(wanted: Color | None) -> None:
     """Take what ``--color`` says, where it is given."""
     global _wanted
-    _wanted = Color(wanted) if wanted else _wanted
+    _wanted = wanted or _wanted
 
 
 def wants_color(stream: TextIO | None = None) -> bool:
@@ -176,6 +176,6 @@ def _to_ascii(error: UnicodeError) -> tuple[str, int]:
 
 
 def _stand_in(character: str) -> str:
-    from jaxcache.units import cell_len
+    from rich.cells import cell_len
 
     return _ASCII.get(character) or "?" * cell_len(character)
