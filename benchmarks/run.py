@@ -36,6 +36,7 @@ NAMES = (
     "live",
     "mount",
     "preload",
+    "ladder",
     "torch_listener",
 )
 

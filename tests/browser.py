@@ -16,6 +16,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+#: Names of the program, as distributions have it.
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 _WIDTH, _HEIGHT = 1240, 900
 _TIMEOUT_SECONDS = 120.0
 #: What the page's script sets when everything is drawn.

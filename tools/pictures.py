@@ -3,7 +3,10 @@
 The program is the one of README.md. The pictures load no font, and nothing else, from elsewhere.
 """
 
+import base64
 import re
+import shutil
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -15,16 +18,31 @@ from rich.text import Text
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
+from browser import BROWSERS, open_browser
 from terminal import Terminal
 
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"
 _WIDTH = 84
 _FORMAT = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+_PULL = 'jaxcache pull "$STORE/$(jaxcache ci key)" 2>&1 | tail -n 1'
+_SERVE = "jaxcache run -- python train.py 2>&1 | head -n 3"
 #: What each picture shows; a command before it prepares and is not shown.
 _SHOWN = {
     "table": ("true", ("jaxcache warm train.py", "jaxcache ls --sort compile --limit 4")),
     "explain": ("sed -i s/gelu/silu/ train.py", ("jaxcache explain train.py",)),
+    "kubernetes": (
+        "export STORE=$PWD/store JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0; rm -r jax-cache",
+        (
+            "# the first pod, as in examples/kubernetes/init-container.yaml",
+            _PULL,
+            _SERVE,
+            'jaxcache push "$STORE/$(jaxcache ci key)" 2>&1 | tail -n 1',
+            "# the next pod",
+            f"rm -r jax-cache; {_PULL}",
+            _SERVE,
+        ),
+    ),
 }
 
 
@@ -38,8 +56,9 @@ def make(directory: Path) -> None:
         (home / "train.py").write_text(program[1])
         commands = home / "bin"
         commands.mkdir()
-        (commands / "jaxcache").write_text(f'#!/bin/sh\nexec {sys.executable} -m jaxcache "$@"\n')
-        (commands / "jaxcache").chmod(0o755)
+        for command, words in (("jaxcache", "-m jaxcache"), ("python", "")):
+            (commands / command).write_text(f'#!/bin/sh\nexec {sys.executable} {words} "$@"\n')
+            (commands / command).chmod(0o755)
         env = {
             "PATH": f"{commands}:/usr/bin:/bin",
             "PYTHONWARNINGS": "",
@@ -54,6 +73,19 @@ def make(directory: Path) -> None:
             terminal.finish()
             svg = draw(terminal.text.replace(name, "~").strip("\n"), picture)
             (directory / f"{picture}.svg").write_text(svg, "utf-8")
+        page = home / "report.html"
+        subprocess.run([commands / "jaxcache", "report", page], env=env, check=True)
+        page.write_text(page.read_text("utf-8").replace(name, "~"), "utf-8")
+        if browser := next(filter(None, map(shutil.which, BROWSERS)), None):
+            (directory / "report.webp").write_bytes(photograph(page, browser))
+
+
+def photograph(page: Path, program: str) -> bytes:
+    """Return the top of an HTML page, as a browser draws it."""
+    with open_browser(program) as browser:
+        browser.open(page.as_uri())
+        shot = browser.call("Page.captureScreenshot", format="webp", quality=70)
+        return base64.b64decode(shot["data"])
 
 
 def draw(text: str, picture: str) -> str:

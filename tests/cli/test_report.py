@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import Browser, open_browser
+from browser import BROWSERS, Browser, open_browser
 from conftest import RunCli, clean_environment
 
 from jaxcache.cache.ledger.pins import pin
@@ -74,7 +74,7 @@ def report(run_cli: RunCli, tmp_path: Path) -> Callable[..., Path]:
 def program() -> str:
     if sys.platform == "linux" and not os.path.exists("/proc/self"):
         pytest.skip("Chromium needs /proc")
-    for name in ("chromium", "chromium-browser", "google-chrome"):
+    for name in BROWSERS:
         if found := shutil.which(name):
             return found
     pytest.skip("neither Chromium nor Chrome is installed")
