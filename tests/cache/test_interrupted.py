@@ -318,7 +318,7 @@ def test_what_the_system_refuses_is_not_called_a_mistake_of_ours(
     def full(*args: Any, **options: Any) -> None:
         raise OSError(28, "No space left on device", "/tmp/x")
 
-    monkeypatch.setattr(app, "make_root", full)
+    monkeypatch.setattr(app, "app", full)
     assert main.run(["ls"]) == 1
     assert capsys.readouterr().err == "jaxcache: /tmp/x: no space left on device [io-error]\n"
 

@@ -214,6 +214,12 @@ def test_groups(run_cli: RunCli, corpus: Path) -> None:
     modules = listed(run_cli, corpus / "0.4.38-cpu-zlib", "--group-by", "module")["groups"]
     some = listed(run_cli, corpus / "0.4.38-cpu-zlib", "--group-by", "module", "--limit", "2")
     assert some["groups"] == modules[:2] != modules
+    for order in ("size:asc", "size:desc", "compile:asc"):
+        field, _, way = order.partition(":")
+        arguments = ("--group-by", "module", "--sort", order)
+        groups = listed(run_cli, corpus / "0.4.38-cpu-zlib", *arguments)["groups"]
+        values = [g["size_bytes" if field == "size" else "compile_seconds"] for g in groups]
+        assert values == sorted(values, reverse=way == "desc")
 
 
 def test_a_pipe_gets_tsv(run_cli: RunCli, cache: Path) -> None:

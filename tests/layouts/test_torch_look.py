@@ -118,7 +118,7 @@ def test_filters_sorting_and_keys_are_those_of_every_layout(run_cli: RunCli, gol
     assert first["entries"][0]["function"] == "scale"
     assert len(run_cli("ls", "-C", golden, "-q", "aot*").stdout.split()) == 4
     assert run_cli("ls", "-C", golden, "-q", "f").returncode == 1
-    grouped = document(run_cli, "ls", "-C", golden, "--group-by", "module")
+    grouped = document(run_cli, "ls", "-C", golden, "--group-by", "module", "--sort", "size")
     assert [g["name"] for g in grouped["groups"]] == ["fxgraph", "aotautograd"]
 
 

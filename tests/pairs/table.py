@@ -43,6 +43,7 @@ COMMANDS = {
 #: Commands that change nothing in a cache.
 VIEWS = {
     *("ls", "show", "stats", "report", "top", "diff", "doctor", "where", "completion"),
+    "bug-report",
     *("target capture", "target check", "target show", "trust here", "trust list"),
 }
 
