@@ -6,6 +6,7 @@ opened. What other packages do on Windows is theirs: they are imported before. P
 files that are open elsewhere stay as on Linux.
 """
 
+import contextlib
 import errno
 import importlib.abc
 import os
@@ -81,6 +82,10 @@ def pretend() -> None:
     """Take from this process what Windows lacks."""
     for package in ("typer.main", "typer.core", "rich.console", "humanize", "cramjam"):
         __import__(package)
+    with contextlib.suppress(ImportError):  # which Typer 0.29 loads where it parses
+        from pydantic import TypeAdapter
+
+        TypeAdapter(int).validate_python("1")
     for package in ("google.protobuf.message", "tempfile", "subprocess", "importlib.metadata"):
         __import__(package)
     sys.meta_path.insert(0, _Blocker())

@@ -219,9 +219,8 @@ def load_command(name: str) -> Any:
     parser: Any = typer.main.get_command(app)
     if most_used := getattr(module, "MOST_USED", {}):
         parser.most_used = most_used.get(name, ())
-    if name in metering.REMOTE_COMMANDS:
-        metering.add_option(parser)
-    parser.params.extend(_shared_options())
+    requests, *shared = _shared_options()
+    parser.params += [requests, *shared] if name in metering.REMOTE_COMMANDS else shared
     return parser
 
 
@@ -250,12 +249,29 @@ DebugOption = Annotated[
 ]
 
 
+RequestsOption = Annotated[
+    bool,
+    typer.Option(
+        "--requests",
+        callback=metering.want,
+        expose_value=False,
+        help="Show request and byte counts of object stores.",
+        rich_help_panel="Output",
+    ),
+]
+
+
 def _shared_options() -> list[Any]:
-    """Return the options of every command, which may stand before its name or behind it."""
+    """Return the options that several commands share.
+
+    The first is for those that talk to object stores; the others may stand before a command, too.
+    """
     shared = typer.Typer(add_completion=False, rich_markup_mode=None)
 
     @shared.command()
-    def _(color: ColorOption = None, debug: DebugOption = False) -> None: ...
+    def _(
+        requests: RequestsOption = False, color: ColorOption = None, debug: DebugOption = False
+    ) -> None: ...
 
     parameters: list[Any] = typer.main.get_command(shared).params
     return parameters

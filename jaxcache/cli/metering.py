@@ -12,23 +12,8 @@ REMOTE_COMMANDS = frozenset({*_NAMES.split(), "ci restore", "ci save"})
 _wanted = False
 
 
-def add_option(command: Any) -> None:
-    """Give a parsed command the option."""
-    from typer.core import TyperOption
-
-    command.params.append(
-        TyperOption(
-            param_decls=["--requests"],
-            is_flag=True,
-            expose_value=False,
-            callback=_want,
-            help="Show request and byte counts of object stores.",
-            rich_help_panel="Output",
-        )
-    )
-
-
-def _want(_context: Any, _parameter: Any, value: bool) -> None:
+def want(value: bool) -> None:
+    """Note that ``--requests`` was given."""
     global _wanted
     _wanted = value
 

@@ -80,7 +80,10 @@ def _option_names(parameter: Any) -> tuple[str, ...]:
 def _metavar(parameter: Any) -> str:
     if getattr(parameter, "is_flag", False):
         return ""
-    choices = [str(getattr(c, "value", c)) for c in getattr(parameter.type, "choices", ())]
+    choices = [
+        str(getattr(c, "value", c))
+        for c in getattr(getattr(parameter, "type", None), "choices", ())
+    ]
     return str(parameter.metavar or "|".join(choices) or parameter.type.name.upper())
 
 
