@@ -187,7 +187,11 @@ class _Ladder:
         )
 
     def _command(self, words: list[str], more: Mapping[str, str] | None = None) -> None:
-        subprocess.run(words, check=True, env=self._env(None, more), capture_output=True)
+        done = subprocess.run(
+            words, env=self._env(None, more), capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise SystemExit(f"{' '.join(map(str, words))}: {done.stderr}")
 
     def _run_program(
         self,

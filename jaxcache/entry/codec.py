@@ -300,13 +300,13 @@ def _unzstd(file: BinaryIO, content_bytes: int | None) -> Iterator[bytes]:
     read_bytes = 0
     try:
         while not decoder.eof:
-            data = file.read(_BLOCK_BYTES) if decoder.needs_input else b""
+            data = b""
+            if decoder.needs_input and not (data := file.read(_BLOCK_BYTES)):
+                raise CodecError("truncated", "ends inside the frame")
             chunk = decoder.decompress(data, _CHUNK_BYTES)
             read_bytes += len(chunk)
             if chunk:
                 yield chunk
-            elif not data:
-                raise CodecError("truncated", "ends inside the frame")
     except zstd.library.ZstdError as error:
         kind: ProblemKind = "checksum-mismatch" if "checksum" in str(error) else "bad-codec"
         raise CodecError(kind, f"zstd: {_reason(error)}") from error

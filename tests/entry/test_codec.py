@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import random
 import struct
 import tracemalloc
 import zlib
@@ -12,6 +13,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxcache.entry import zstd
 from jaxcache.entry.codec import (
     HEAD_BYTES,
     CodecError,
@@ -303,3 +305,15 @@ def test_only_zlib_of_a_full_window_is_zlib() -> None:
 def test_nothing_may_follow_an_entry_that_is_decompressed_whole(checksum: bool) -> None:
     with pytest.raises(CodecError, match="1 bytes follow"):
         decompress_whole(entry_bytes(3, b"payload", checksum=checksum) + b"x", limit=100)
+
+
+@pytest.mark.parametrize("copies", [2, 4, 6, 8, 10, 12])
+def test_a_stream_goes_on_where_a_piece_of_it_ends_with_a_piece_of_its_content(copies: int) -> None:
+    """The decoder then has nothing to give, and asks for input only after it was asked once more."""
+    generator = random.Random(copies)
+    lines = [generator.randbytes(64) * copies for _ in range(60_000 // copies)]
+    content = b"".join(lines)
+    for level in (1, 3):
+        entry = zstd.compress(content, level)
+        assert len(entry) > 1 << 18
+        assert decompress(entry) == content
