@@ -309,7 +309,7 @@ def test_nothing_may_follow_an_entry_that_is_decompressed_whole(checksum: bool) 
 
 @pytest.mark.parametrize("copies", [2, 4, 6, 8, 10, 12])
 def test_a_stream_goes_on_where_a_piece_of_it_ends_with_a_piece_of_its_content(copies: int) -> None:
-    """The decoder then has nothing to give, and asks for input only after it was asked once more."""
+    """There the decoder gives nothing once, before it asks for more input."""
     generator = random.Random(copies)
     lines = [generator.randbytes(64) * copies for _ in range(60_000 // copies)]
     content = b"".join(lines)
