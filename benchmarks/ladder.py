@@ -294,7 +294,7 @@ class _Ladder:
                 **buckets.far,
                 "JAXCACHE_LIVE": "1",
                 "JAXCACHE_LIVE_TIERS": self._url,
-                "JAXCACHE_LIVE_FLUSH": "0",
+                "JAXCACHE_LIVE_FLUSH": "0s",
             }
             return self._start(cache=self._empty(), more=more)
 
