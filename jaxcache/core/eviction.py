@@ -177,7 +177,7 @@ def choose_cheapest(order: "Iterable[tuple[Any, int, float, _T]]", excess_bytes:
     chosen: list[_T] = []
     best: list[_T] | None = None
     class_of_best = None
-    least_loss = inf  # of what goes beyond the first that would have been enough
+    least_loss = inf  # of the cheapest completion, without the candidates before the first
     loss = 0.0
     for of_class, size_bytes, value, candidate in order:
         lost = value * max(1, size_bytes)

@@ -120,7 +120,7 @@ def _version_of(package: str) -> str | None:
 
 
 def make_bug_report(diagnosis: Diagnosis | None, error: str | None) -> BugReport:
-    """Take from a diagnosis what may be published.
+    """Redact a diagnosis for publication.
 
     Args:
         diagnosis: None where the cache could not be examined.

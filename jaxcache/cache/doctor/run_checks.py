@@ -94,7 +94,7 @@ def _read(opened: BinaryIO | StoreError, entry: Entry) -> Contents | None:
 
 
 def _absent(path: str, error: NoCacheError) -> CacheFacts:
-    """There is no cache yet; JAX makes the directory, if it may."""
+    """Return the facts about a directory that does not exist yet, which JAX makes."""
     facts = CacheFacts(path=path, exists=False)
     if os.path.lexists(path):
         return replace(facts, writable=False, why_not_writable=error.message)

@@ -49,9 +49,9 @@ def compare_programs(left: Compile, right: Compile) -> list[Difference]:
 
 
 def _of_other_file(left: Compile, right: Compile) -> Difference | None:
-    """Describe functions that share a name alone: their files and arguments differ.
+    """Describe functions that share only a name: their files and arguments differ.
 
-    Cells of a notebook are no files: the same function can come from another cell.
+    In a notebook the same function can come from another cell.
     """
     old, new = (
         {file_name(line.file) for line in (c.sketch.lines if c.sketch else ())}

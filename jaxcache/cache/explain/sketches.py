@@ -247,11 +247,11 @@ def _describe(change: _Change, *, follows: bool = False) -> Difference:
             (place,),
             f"constant at {place}",
         )
-    left, right = map(_listed, change.operations)
+    old_operations, new_operations = map(_listed, change.operations)
     return Difference(
         "computation",
-        left,
-        right if left != right else _PARAMETERS,
+        old_operations,
+        new_operations if old_operations != new_operations else _PARAMETERS,
         f"other moves of data at {place}, which the edit of another line can cause"
         if follows
         else f"the code at {place}, or a value that it uses",
