@@ -206,6 +206,7 @@ class World:
     def run(self, case: Case, form: str) -> dict[str, object]:
         """Run one case; what it leaves behind goes away afterwards."""
         before = {p.name for p in self.root.iterdir()}
+        own = {*self.root.glob("*/.jaxcache")}
         words = [w.replace("@", "work") for w in case.words] + _FORMS[form]
         if case.source:
             shutil.copytree(self.root / case.source, self.root / "work")
@@ -227,6 +228,8 @@ class World:
             found["files"] = [self.stable(self.named(f)) for f in files]
         for path in new:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
+        for path in {*self.root.glob("*/.jaxcache")} - own:  # digests of torch's code
+            shutil.rmtree(path)
         shutil.rmtree(self.root / "home")
         (self.root / "home").mkdir()
         return found
