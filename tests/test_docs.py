@@ -312,7 +312,7 @@ def hold_to_the_page(name: str, argv: list[str], env: dict[str, str], cwd: Path)
     assert done.stdout, done.stderr
     section = re.search(rf"^## `{name}`\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
     assert section, f"docs/json.md says nothing of {name}"
-    named = set(re.findall(r"`([a-z_0-9]+)`", section[1] + _shared(text)))
+    named = set(re.findall(r"`([a-z_0-9-]+)`", section[1] + _shared(text)))
     printed = _fields(json.loads(done.stdout))
     assert printed - named == set(), f"fields of {name} that the page does not name"
     own = set(re.findall(r"^\| `([a-z_0-9]+)`", section[1], re.MULTILINE))
