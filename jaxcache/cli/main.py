@@ -36,7 +36,7 @@ def run(argv: list[str]) -> int:
         return 0
     try:
         from jaxcache.cli.app import app
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         return _lacks(error.name or str(error))
     from jaxcache.cli import metering
     from jaxcache.cli.terminal import prepare_streams, silence

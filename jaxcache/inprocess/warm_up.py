@@ -119,8 +119,8 @@ def _compare(
                 yield cache.complete(Compile(wanted.module, key))
 
     by_key = {c.key: c for c in candidates()}
-    left = Side(directory or "no cache", tuple(by_key.values()), is_run=False)
-    return explain(left, Side("this call", (cache.complete(wanted) if cache else wanted,)))
+    earlier_side = Side(directory or "no cache", tuple(by_key.values()), is_run=False)
+    return explain(earlier_side, Side("this call", (cache.complete(wanted) if cache else wanted,)))
 
 
 def _why(explanation: "Explanation", directory: str) -> str:

@@ -130,7 +130,7 @@ class Checks(Protocol):
 
 
 class Removals(Protocol):
-    """Plans removals: what can be removed, in which order, under which lock."""
+    """Plan removals: which items, in which order, under which lock."""
 
     @property
     def file_lock(self) -> "FileLock | None":

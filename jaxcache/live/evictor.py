@@ -47,7 +47,7 @@ _T = TypeVar("_T")
 
 
 def _unhurried(items: "Iterator[_T]") -> "Iterator[_T]":
-    """The same, with pauses in which the user's threads run."""
+    """Yield the items, with pauses in which the user's threads run."""
     for number, item in enumerate(items):
         if number % _CHUNK == _CHUNK - 1:
             time.sleep(_PAUSE_SECONDS)
@@ -200,7 +200,7 @@ class Evictor:
     def _choose(
         self, order: "Iterator[tuple[bool, Any, _File]]", size_bytes: int, entries: int
     ) -> "list[_File]":
-        """What goes of entries in the policy's order, as ``prune`` would choose it."""
+        """Return the entries to remove, as ``prune`` would choose them."""
         if self._policy == "cost" and self.max_bytes is not None and self._max_entries is None:
             weighed = (
                 ((is_waiting, rank[0]), file[1], rank[1], file)

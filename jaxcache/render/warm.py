@@ -358,4 +358,7 @@ def _written_now(misses: "Sequence[Module | Lookup]") -> str:
     written = sum(m.occurrences for m in misses if m.outcome == "written")
     if not written:
         return ""
-    return f"; {written} of them are in the cache now: a retry passes (--no-write writes nothing)"
+    return (
+        f"; {written} of them are in the cache now, where a retry hits them "
+        "(--no-write writes nothing)"
+    )

@@ -325,7 +325,7 @@ _PLACES = frozenset({"aot_autograd", "inductor", "autotune"})
 
 
 def _place(artifact: Artifact) -> str | None:
-    """Return the path where torch would write it; None where that is no place of its kind."""
+    """Return the path where torch would write it; None where the key names no such path."""
     key = artifact.key
     digest = digest_of(artifact.content)
     name, kind = {

@@ -85,7 +85,7 @@ def record_code(store: Store, files: Iterable[FileInfo]) -> None:
 def recorded_digests(store: Store, files: Iterable[FileInfo]) -> Mapping[str, RecordedDigest]:
     """The digests that the ledger has of files, by their paths.
 
-    One that is not binding is of a file that may have been compiled anew.
+    A digest does not bind where torch may have compiled the file anew since.
     """
     ledger = Ledger.load(store)
     digests = {

@@ -44,9 +44,8 @@ _LOCKED = frozenset({TorchKind.KERNEL_SOURCE, TorchKind.KERNEL, TorchKind.PROBE}
 def hold_lock(store: Store, name: str) -> Iterator[bool]:
     """Hold the lock that goes with a file, without waiting; False where somebody else has it.
 
-    The lock's file stays where it is: another process may be waiting on it. Where no process can
-    hold one, in a store that is no directory, there is none to take; nor where there is no room to
-    make one, on the full disk that a removal is to relieve.
+    The lock's file stays where it is: another process may be waiting on it. No lock is taken
+    in a bucket, where no process can hold one, and on a full disk, where none can be made.
 
     Raises:
         StoreError: the lock's file cannot be opened.
