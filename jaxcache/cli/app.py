@@ -294,7 +294,7 @@ def _print_version(context: typer.Context, wanted: bool) -> None:
         from jaxcache.cli.output import print_json
         from jaxcache.render.document import to_document, versioned
 
-        print_json(versioned({"cache_dir": None, **to_document(read_versions())}))
+        print_json(versioned({"cache_dir": None, **to_document(read_versions(__version__))}))
     elif wanted:
         typer.echo(f"jaxcache {__version__}")
     elif as_json and not context.resilient_parsing:

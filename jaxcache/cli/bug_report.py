@@ -12,7 +12,8 @@ EXIT_CODES = (0, 2)
 
 def command(*, place: CacheDir, chosen: PythonChoice, output: JsonOutput) -> None:
     """Print what a bug report needs, as Markdown, without paths, names or keys."""
-    from jaxcache.cache.doctor.bug_report import make_bug_report
+    from jaxcache import __version__
+    from jaxcache.cache.doctor.bug_report import make_bug_report, read_versions
     from jaxcache.cli.output import emit
     from jaxcache.render.bug_report import bug_report_view
 
@@ -22,4 +23,5 @@ def command(*, place: CacheDir, chosen: PythonChoice, output: JsonOutput) -> Non
         diagnosis = cache.diagnose(options=DoctorOptions(python=chosen.python))
     except JaxcacheError as error:
         error_code = error.code
-    emit(output.form, bug_report_view(make_bug_report(diagnosis, error_code)))
+    report = make_bug_report(read_versions(__version__), diagnosis, error_code)
+    emit(output.form, bug_report_view(report))

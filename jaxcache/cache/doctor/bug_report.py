@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, requires, version
 
-from jaxcache import __version__
 from jaxcache.cache.doctor.inputs import CacheFacts, Finding, Interpreter, Setting, SettingValue
 from jaxcache.cache.doctor.run_checks import Diagnosis
 from jaxcache.cache.ledger.record import LedgerRecord
@@ -95,8 +94,8 @@ class BugReport:
     cache_dir: None = None
 
 
-def read_versions() -> Versions:
-    """Look up the versions of jaxcache, of its Python and of its dependencies."""
+def read_versions(jaxcache: str) -> Versions:
+    """Look up the versions of Python and of the dependencies of this version of jaxcache."""
     try:
         required = requires("jaxcache") or ()
     except PackageNotFoundError:
@@ -104,7 +103,7 @@ def read_versions() -> Versions:
     matches = filter(None, map(_PACKAGE.match, required))
     names = sorted({match[0] for match in matches})
     return Versions(
-        __version__,
+        jaxcache,
         platform.python_version(),
         f"{platform.system()} {_plain_version(platform.release()) or ''}".strip(),
         platform.machine(),
@@ -119,18 +118,21 @@ def _version_of(package: str) -> str | None:
         return None
 
 
-def make_bug_report(diagnosis: Diagnosis | None, error: str | None) -> BugReport:
+def make_bug_report(
+    versions: Versions, diagnosis: Diagnosis | None, error: str | None
+) -> BugReport:
     """Redact a diagnosis for publication.
 
     Args:
+        versions: of jaxcache and of what it runs with.
         diagnosis: None where the cache could not be examined.
         error: the code of the error that prevented it.
     """
     if diagnosis is None:
-        return BugReport(read_versions(), error=error)
+        return BugReport(versions, error=error)
     facts = diagnosis.facts
     return BugReport(
-        read_versions(),
+        versions,
         _redact_interpreter(facts.interpreter) if facts.interpreter else None,
         tuple(map(_redact_setting, facts.settings)),
         _report_cache(facts.cache, facts.host.filesystem),
