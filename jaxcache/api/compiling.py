@@ -53,12 +53,22 @@ def runner_of(layout: str | None) -> Runner:
 
         options = ("python", "jobs", "timeout_seconds")
         return Runner(options, run_command, warm_programs, explain_script, report_view)
-    from jaxcache.render.warm import report_view as jax_view
-    from jaxcache.warm.explain import explain_script
     from jaxcache.warm.run import run_command as run_jax
     from jaxcache.warm.run import warm_programs as warm_jax
 
-    return Runner(None, run_jax, warm_jax, explain_script, jax_view)
+    return Runner(None, run_jax, warm_jax, _explain_jax, _view_jax)
+
+
+def _explain_jax(*args: Any, **keywords: Any) -> Any:
+    from jaxcache.warm.explain import explain_script  # only `explain` needs it
+
+    return explain_script(*args, **keywords)
+
+
+def _view_jax(*args: Any, **keywords: Any) -> Any:
+    from jaxcache.render.warm import report_view  # imported while the program runs
+
+    return report_view(*args, **keywords)
 
 
 RunOptionsT = TypeVar("RunOptionsT", bound="RunOptions")

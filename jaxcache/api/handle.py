@@ -106,7 +106,7 @@ class Handle:
     @cached_property
     def members(self) -> dict[str, Self]:
         """The caches below a root, by their directories relative to it; empty for one cache."""
-        from jaxcache.cache.root import find_caches
+        from jaxcache.cache.below import find_caches
 
         caches = {
             os.path.relpath(path, self.path): path for path in find_caches(self.location.path)

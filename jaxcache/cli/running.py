@@ -9,16 +9,23 @@ from typing import TYPE_CHECKING, TypeVar
 
 from jaxcache.cli.opening import note_foreign, open_handle
 from jaxcache.cli.options import Format
-from jaxcache.cli.output import emit, note, print_blocks, write_text
 from jaxcache.cli.terminal import silence
 from jaxcache.errors import ExitCode, UsageError
 from jaxcache.options import CacheLocation
-from jaxcache.options.run import Assertions, CallOptions, ReportOptions, RunOptions
+from jaxcache.options.run import (
+    Assertions,
+    CallOptions,
+    ReportOptions,
+    RunOptions,
+    WarmOptions,
+)
+from jaxcache.store import is_remote
 from jaxcache.store.location import absolute_location
 from jaxcache.warm.programs import WarmProgram, names_function, read_call, read_programs
 from jaxcache.warm.report import unobserved
 
 if TYPE_CHECKING:
+    from jaxcache.api import Cache
     from jaxcache.api.compiling import Runner
     from jaxcache.warm.report.report import Report
     from jaxcache.warm.torch.report import TorchReport
@@ -38,6 +45,7 @@ def place_run(
 
     Raises:
         UsageError: options do not go together, or the directory is a file.
+        JaxcacheError: the program could not use the directory.
     """
     from jaxcache.api.compiling import runner_of
 
@@ -53,12 +61,27 @@ def place_run(
     if place.cache_dir is not None:  # what the variable names is up to the program
         cache.refuse_root()
         note_foreign(path)
+        _refuse_unusable(cache, fills=isinstance(options, WarmOptions))
     placed = options.replace(
         cache_dir=path,
         jax_cache_dir=cache.spelling,
         stdout_to_stderr=form.is_json or form is Format.KEYS,
     )
     return runner, placed
+
+
+def _refuse_unusable(cache: "Cache", *, fills: bool) -> None:
+    """Refuse a directory before the program runs, where no compile could be read or written.
+
+    Raises:
+        NoCacheError: it cannot be made or read.
+        JaxcacheError: ``read-only``: it is empty, and ``warm`` could not fill it.
+    """
+    if is_remote(cache.path):
+        return
+    store = cache.existing
+    if fills and store is not None and not os.listdir(cache.path):
+        cache.require_writable()
 
 
 def is_function(program: str) -> bool:
@@ -133,6 +156,7 @@ def finish(
     Raises:
         UsageError: the trace cannot be written.
     """
+    from jaxcache.cli.output import emit, note, print_blocks, write_text
     from jaxcache.render.warm import failed_assertions
 
     view = runner.report_view(report, unfolded=extent.all)

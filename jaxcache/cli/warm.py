@@ -72,7 +72,6 @@ def command(
 
     MODULE:FUNCTION (or FILE.py:FUNCTION) is compiled for the shapes of --arg, and not run.
     """
-    from jaxcache.cli.output import note
     from jaxcache.cli.running import finish, place_run, programs
     from jaxcache.cli.terminal.live import live_callbacks
 
@@ -81,6 +80,8 @@ def command(
     runner, placed = place_run(options, place, form)
     chosen = programs(script, arguments, file, call, module=module)
     if placed.jax_cache_dir is None and place.layout in (None, "jax"):
+        from jaxcache.cli.output import note
+
         note("note: no cache directory is set; where the program sets none, nothing is cached")
     report = runner.warm(chosen, placed, live_callbacks())
     check = options.check_contents

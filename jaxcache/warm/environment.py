@@ -15,11 +15,13 @@ from jaxcache.options.run import RunOptions, WarmOptions
 from jaxcache.store import is_remote
 from jaxcache.store.location import absolute_location
 from jaxcache.warm.child.child import LIFTED
-from jaxcache.warm.report.notes import ENABLED
 
 if TYPE_CHECKING:
     from jaxcache.warm.crosshost.cross_target import CrossTarget
 
+#: JAX's settings of whether it caches, and where.
+ENABLED = "jax_enable_compilation_cache"
+DIRECTORY = "jax_compilation_cache_dir"
 #: The path is in the options of XLA's own caches (jax/_src/compiler.py, 0.4.36 to 0.10).
 _PORTABLE = {"JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"}
 PORTABLE_NOTE = (

@@ -24,17 +24,14 @@ builds the real ones from: ``{"array": ["float32", [8, 128]]}``, ``{"value": …
 ``{"call": {"function": …, "args": […], "kwargs": {…}}}``.
 """
 
-import ast
 import json
 import os
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from jaxcache.entry.contents import parse_short_type
 from jaxcache.errors import UsageError
 from jaxcache.options.run import CallOptions
 
@@ -121,6 +118,8 @@ def _read_toml(path: str) -> dict[str, Any]:
     Raises:
         UsageError: ``bad-list``.
     """
+    import tomllib
+
     try:
         with open(path, "rb") as file:
             data = file.read(_MAX_LIST_BYTES + 1)
@@ -181,6 +180,8 @@ def read_call(function: str, options: CallOptions) -> Call:
             raise UsageError("--args excludes --arg and --static")
         table = {"committed": options.committed, **_read_toml(options.table)}
         return read_table(function, table, options.table)
+    from jaxcache.entry.contents import parse_short_type
+
     args: list[Node] = []
     kwargs: dict[str, Node] = {}
     for text in options.words:
@@ -241,6 +242,8 @@ def _read_word(text: str) -> Node:
 
 
 def _read_array(text: str) -> Node | None:
+    from jaxcache.entry.contents import parse_short_type
+
     if array := parse_short_type(text):
         return {"array": [array.dtype, list(array.shape)]}
     if _KEY.fullmatch(text):
@@ -249,6 +252,8 @@ def _read_array(text: str) -> Node | None:
 
 
 def _read_literal(text: str) -> Node:
+    import ast
+
     try:
         value = ast.literal_eval(text.strip())
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):

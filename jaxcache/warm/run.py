@@ -1,14 +1,17 @@
-"""``warm`` and ``run``: a program with the cache on, and an account of every compile."""
+"""``warm`` and ``run``: a program with the cache on, and an account of every compile.
+
+The program starts as soon as its command and environment are known. What makes the account
+(:mod:`jaxcache.warm.account`) is imported while the program imports jax, which takes longer.
+"""
 
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-from jaxcache.cache.leftovers import scratch_directory
-from jaxcache.entry.releases import CACHE_PATH
 from jaxcache.errors import JaxcacheError, NoJaxError, UsageError
 from jaxcache.options.run import CompileOptions, RunOptions, WarmOptions
 from jaxcache.store import is_remote
@@ -16,31 +19,27 @@ from jaxcache.units import format_count, format_duration, no_jax_hint
 from jaxcache.warm.child.child import free_port
 from jaxcache.warm.child.interpreter import describe_no_jax, find_python
 from jaxcache.warm.child.launch import Launch, RunResult, run_listening
-from jaxcache.warm.compiling.plan import CompileReport
-from jaxcache.warm.crosshost.cross_target import CrossTarget, TargetOutput, open_spool, read_cross
-from jaxcache.warm.environment import PORTABLE_NOTE, effective_thresholds, run_environment
+from jaxcache.warm.environment import DIRECTORY, run_environment
 from jaxcache.warm.programs import WarmProgram, words_of
-from jaxcache.warm.report.builder import ReportBuilder
-from jaxcache.warm.report.causes import find_causes, is_new, path_note
-from jaxcache.warm.report.events import RunEvent
-from jaxcache.warm.report.ledger_updates import (
-    count_pending_uploads,
-    record_in_ledger,
-    record_savings,
-    recorded_seconds,
-)
-from jaxcache.warm.report.notes import DIRECTORY, bucket_notes
-from jaxcache.warm.report.recording import open_recording
-from jaxcache.warm.report.report import Report
-from jaxcache.warm.report.trace import trace_document
-from jaxcache.warm.report.unobserved import unreported_entries
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from jaxcache.warm.account import Account
+    from jaxcache.warm.compiling.plan import CompileReport
+    from jaxcache.warm.crosshost.cross_target import CrossTarget, TargetOutput
+    from jaxcache.warm.report.events import RunEvent
+    from jaxcache.warm.report.recording import RecordingDirectory
+    from jaxcache.warm.report.report import Report
 
 
 @dataclass(frozen=True, slots=True)
 class RunCallbacks:
     """Functions to call while it runs."""
 
-    on_event: Callable[[RunEvent], None] | None = None
+    on_start: Callable[[], None] | None = None
+    """Called once the first program has started, to import what the end of the run needs."""
+    on_event: "Callable[[RunEvent], None] | None" = None
     on_tick: Callable[[], None] | None = None
     on_known: Callable[[Mapping[str, float]], None] | None = None
     """Told, from another thread, the compile seconds by key that earlier runs took."""
@@ -48,7 +47,7 @@ class RunCallbacks:
 
 def warm_programs(
     programs: Sequence[WarmProgram], options: WarmOptions, callbacks: RunCallbacks | None = None
-) -> Report:
+) -> "Report":
     """Run scripts and functions, and cache every compile that can be cached.
 
     With ``jobs`` a script that is alone is run twice, and compiled in between by that many workers.
@@ -57,7 +56,7 @@ def warm_programs(
         UsageError: no such script, no such Python, or options that do not go together.
         NoJaxError: that Python has no jax.
     """
-    cross = read_cross(options)
+    cross = _read_cross(options)
     launches = [launch for program in programs for launch in _launches(program, options, cross)]
     alone = len(programs) == 1 and not (programs[0].listed or programs[0].call)
     if options.jobs == 1 or not alone or cross or options.collect is not None:
@@ -84,13 +83,14 @@ def warm_programs(
 
 def _compile_ahead(
     launches: Sequence[Launch], options: WarmOptions
-) -> tuple[list[str], dict[str, float | None], Report | None]:
+) -> tuple[list[str], dict[str, float | None], "Report | None"]:
     """Collect the modules of a program, and compile them in several workers at once.
 
     Returns:
         Notes; the seconds of each compile by its key; and the report of the collecting run, where
         that was interrupted.
     """
+    from jaxcache.cache.leftovers import scratch_directory
     from jaxcache.warm.compiling.run import compile_recipe
 
     with scratch_directory("ahead") as directory:
@@ -129,20 +129,20 @@ def _written_seconds(report: "Report | CompileReport") -> dict[str, float | None
 
 def run_command(
     command: Sequence[str], options: RunOptions, callbacks: RunCallbacks | None = None
-) -> Report:
+) -> "Report":
     """Run any command line with the cache directory set and nothing else changed.
 
     Raises:
         UsageError: the command cannot be run, or options do not go together.
     """
-    cross = read_cross(options)
+    cross = _read_cross(options)
     launch = Launch(tuple(command), run_environment(options, cross), unset=_unset(cross))
     processes = cross.processes if cross else options.processes
     return _run([*_together(launch, processes)], options, cross, callbacks or RunCallbacks())
 
 
 def _launches(
-    program: WarmProgram, options: WarmOptions, cross: CrossTarget | None
+    program: WarmProgram, options: WarmOptions, cross: "CrossTarget | None"
 ) -> Iterator[Launch]:
     """One launch, or one for each process of a program of several."""
     words = words_of(program)
@@ -178,98 +178,113 @@ def _together(launch: Launch, processes: int | None) -> Iterator[Launch]:
 def _run(
     launches: Sequence[Launch],
     options: RunOptions,
-    cross: CrossTarget | None,
+    cross: "CrossTarget | None",
     callbacks: RunCallbacks,
     ahead: Mapping[str, float | None] | None = None,
-) -> Report:
-    with open_spool(options.cache_dir, cross) if cross else nullcontext() as spool:
+) -> "Report":
+    with _open_spool(options, cross) as spool:
         if spool is not None:
             launches = _with(launches, {"JAXCACHE_TARGET": spool.request})
         return _run_all(launches, options, callbacks, spool, ahead or {})
+
+
+class _Run:
+    """One run of some launches; what accounts for it is imported when the first has started."""
+
+    def __init__(
+        self,
+        options: RunOptions,
+        callbacks: RunCallbacks,
+        spool: "TargetOutput | None",
+        ahead: Mapping[str, float | None],
+    ) -> None:
+        self._options = options
+        self._callbacks = callbacks
+        self._spool = spool
+        self._ahead = ahead
+        self._learn_at = time.monotonic() + _LEARN_SECONDS
+
+    @cached_property
+    def account(self) -> "Account":
+        """What becomes the report."""
+        from jaxcache.warm.account import Account
+
+        account = Account(self._options, self._spool, self._ahead, self._callbacks.on_known)
+        if self._callbacks.on_start:
+            self._callbacks.on_start()
+        return account
+
+    def listen(self, launches: Sequence[Launch]) -> RunResult:
+        """Run the programs to their end.
+
+        Raises:
+            NoJaxError: a Python has no jax, or this jax cannot be listened to.
+            UsageError: no such function, or a command that cannot be run.
+        """
+        options = self._options
+        ended = run_listening(
+            launches,
+            on_start=lambda: self.account,
+            on_event=self._take,
+            on_tick=self._tick,
+            jobs=options.jobs if isinstance(options, WarmOptions) else 1,
+            together=any("JAXCACHE_TOGETHER" in launch.env for launch in launches),
+            stdout_to_stderr=options.stdout_to_stderr,
+            timeout_seconds=options.timeout_seconds,
+            patience_seconds=None if options.collect is None else options.patience_seconds,
+        )
+        recorder = self.account.recorder
+        for notice in recorder.heard("no-jax"):
+            raise NoJaxError(describe_no_jax(notice.executable or ""), hint=no_jax_hint())
+        for notice in recorder.heard("refused"):
+            raise NoJaxError(notice.detail, code=notice.code or "refused", hint=notice.hint)
+        for notice in recorder.heard("no-function"):
+            raise UsageError(notice.detail, code="no-function")
+        return ended
+
+    def _take(self, event: "RunEvent") -> None:
+        if self._spool is not None:
+            event = self._spool.take(event)
+        self.account.recorder.add(event)
+        if self._callbacks.on_event:
+            self._callbacks.on_event(event)
+
+    def _tick(self) -> None:
+        if self._spool is None and time.monotonic() >= self._learn_at:
+            self.account.learn()  # jaxcache top reads it meanwhile
+            self._learn_at = time.monotonic() + _LEARN_SECONDS
+        if self._callbacks.on_tick:
+            self._callbacks.on_tick()
 
 
 def _run_all(
     launches: Sequence[Launch],
     options: RunOptions,
     callbacks: RunCallbacks,
-    spool: TargetOutput | None,
+    spool: "TargetOutput | None",
     ahead: Mapping[str, float | None],
-) -> Report:
-    seconds_by_key: dict[str, float] = {}
-    # Empty where only the program can name the cache that it uses.
-    expected = options.cache_dir if options.jax_cache_dir or options.force_cache_dir else ""
-
-    def look_up() -> None:
-        seconds_by_key.update(recorded_seconds(expected))
-        if callbacks.on_known:
-            callbacks.on_known(seconds_by_key)
-
-    # Beside the program, whose imports take longer: a long ledger must not delay its start.
-    reader = threading.Thread(target=look_up, daemon=True)
-    reader.start()
-    first = ReportBuilder(expected, asked=effective_thresholds(options))
-    first.ahead.update(ahead)
-    recorder = first
-    notes: list[str] = []
-    recorded = None
+) -> "Report":
+    run = _Run(options, callbacks, spool, ahead)
     started_ns = time.time_ns()
-    with open_recording(options.record, options.collect) as recipe:
+    with _open_recording(options) as recipe:
         extra = recipe.environment if recipe else {}
-        ended = _listen(_with(launches, extra), options, callbacks, recorder, spool)
-        reader.join()
+        ended = run.listen(_with(launches, extra))
+        account = run.account
         if recipe:
-            recorded, recipe_notes = recipe.save(recorder, seconds_by_key, ended)
-            notes += recipe_notes
+            account.save_recipe(recipe, ended)
         elif options.record:
-            notes.append(f"{options.record} was not written: no directory takes temporary files")
+            account.notes.append(
+                f"{options.record} was not written: no directory takes temporary files"
+            )
     if options.check_contents and not (ended.exit_code or ended.interrupted or ended.timed_out):
-        again = _with(launches, _CHECKED)
-        recorder = ReportBuilder(
-            first.cache_dir, asked=first.asked, notices=first.notices, phases=first.phases
-        )
-        _learn(first, options)
-        second = _listen(again, options, callbacks, recorder)
+        account.begin_check()
+        second = run.listen(_with(launches, _CHECKED))
         ended = replace(
             second,
             wall_seconds=ended.wall_seconds + second.wall_seconds,
             unobserved=ended.unobserved + second.unobserved,
         )
-    _learn(recorder, options)
-    if spool is None:
-        if options.scratch is None and not options.no_write:
-            record_savings(recorder, seconds_by_key)
-        keys = {str(e.key) for r in (first, recorder) for e in r.modules}
-        keys |= first.fetched | recorder.fetched
-        for directory in recorder.directories or {expected}:
-            recorder.unreported += unreported_entries(directory, started_ns, keys)
-    known_keys = set(seconds_by_key)
-    for directory in recorder.directories - {expected}:
-        seconds_by_key.update(recorded_seconds(directory))
-    report = recorder.report(ended, seconds_by_key)
-    notes += (f"this run could not be recorded in {d}: its disk is full" for d in recorder.full)
-    target_dir = expected if spool else None
-    causes = {} if options.scratch else find_causes(recorder, known_keys, cache_dir=target_dir)
-    version = next((p.jax for p in report.processes if p.jax), None) or ""
-    if options.portable and CACHE_PATH.holds(version):
-        notes.append(PORTABLE_NOTE)
-    elif not (options.portable or spool or options.scratch or options.no_write):
-        notes += path_note(recorder.modules, version)
-    waiting: Mapping[str, int] = {}
-    if is_remote(options.cache_dir):
-        waiting = count_pending_uploads(options.cache_dir, recorder.modules)
-        notes += bucket_notes(options.cache_dir, recorder.modules, waiting)
-    return replace(
-        report,
-        modules=tuple(
-            replace(m, cause=causes.get(m.key or "")) if is_new(m.outcome, m.reason) else m
-            for m in report.modules
-        ),
-        notes=tuple(dict.fromkeys([*report.notes, *notes])),
-        recorded=recorded,
-        waiting=waiting,
-        is_guarded=options.guard is None or bool(first.heard("guarded")),
-        trace=trace_document(recorder),
-    )
+    return account.close(ended, started_ns)
 
 
 def _with(launches: Sequence[Launch], env: Mapping[str, str]) -> Sequence[Launch]:
@@ -286,56 +301,34 @@ _LEARN_SECONDS = 2.0
 _CHECKED = {"JAX_COMPILATION_CACHE_CHECK_CONTENTS": "true", "JAXCACHE_CHECK": "1"}
 
 
-def _listen(
-    launches: Sequence[Launch],
+def _read_cross(options: RunOptions) -> "CrossTarget | None":
+    options.check()
+    if options.target is None:
+        return None
+    from jaxcache.warm.crosshost.cross_target import read_cross
+
+    return read_cross(options)
+
+
+def _open_spool(
+    options: RunOptions, cross: "CrossTarget | None"
+) -> "AbstractContextManager[TargetOutput | None]":
+    if cross is None:
+        return nullcontext()
+    from jaxcache.warm.crosshost.cross_target import open_spool
+
+    return open_spool(options.cache_dir, cross)
+
+
+def _open_recording(
     options: RunOptions,
-    callbacks: RunCallbacks,
-    recorder: ReportBuilder,
-    spool: TargetOutput | None = None,
-) -> RunResult:
-    def take(event: RunEvent) -> None:
-        if spool is not None:
-            event = spool.take(event)
-        recorder.add(event)
-        if callbacks.on_event:
-            callbacks.on_event(event)
+) -> "AbstractContextManager[RecordingDirectory | None]":
+    if options.record is None:
+        return nullcontext()
+    from jaxcache.warm.report.recording import open_recording
 
-    learn_at = time.monotonic() + _LEARN_SECONDS
-
-    def tick() -> None:
-        nonlocal learn_at
-        if spool is None and time.monotonic() >= learn_at:
-            _learn(recorder, options)  # jaxcache top reads it meanwhile
-            learn_at = time.monotonic() + _LEARN_SECONDS
-        if callbacks.on_tick:
-            callbacks.on_tick()
-
-    ended = run_listening(
-        launches,
-        on_event=take,
-        on_tick=tick,
-        jobs=options.jobs if isinstance(options, WarmOptions) else 1,
-        together=any("JAXCACHE_TOGETHER" in launch.env for launch in launches),
-        stdout_to_stderr=options.stdout_to_stderr,
-        timeout_seconds=options.timeout_seconds,
-        patience_seconds=None if options.collect is None else options.patience_seconds,
-    )
-    for notice in recorder.heard("no-jax"):
-        raise NoJaxError(describe_no_jax(notice.executable or ""), hint=no_jax_hint())
-    for notice in recorder.heard("refused"):
-        raise NoJaxError(notice.detail, code=notice.code or "refused", hint=notice.hint)
-    for notice in recorder.heard("no-function"):
-        raise UsageError(notice.detail, code="no-function")
-    return ended
+    return open_recording(options.record, options.collect)
 
 
-def _learn(recorder: ReportBuilder, options: RunOptions) -> None:
-    """Tell the ledger of what is new."""
-    fresh = recorder.modules[recorder.learnt :]
-    recorder.learnt = len(recorder.modules)
-    if options.scratch is None and not options.no_write:
-        record_in_ledger(fresh, recorder)
-
-
-def _unset(cross: CrossTarget | None) -> tuple[str, ...]:
+def _unset(cross: "CrossTarget | None") -> tuple[str, ...]:
     return cross.unset(os.environ) if cross else ()

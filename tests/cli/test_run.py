@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from conftest import RunCli, clean_environment
 
+from jaxcache.warm.child.launch import Launch, run_listening
+
 #: Counts what it gets; SIGUSR2 makes it say so and leave with 5.
 PROGRAM = """
 import os, signal, sys, time
@@ -159,3 +161,48 @@ def test_a_directory_of_other_files_is_named_as_such(
     cache.mkdir()
     done = run_cli("push", "-C", cache, tmp_path)
     assert ("has files of other programs" in done.stderr) == is_foreign
+
+
+def test_an_interruption_is_reported_though_the_program_has_ended(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+
+    def interrupt() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        while not pid_file.exists() or is_running(int(pid_file.read_text() or os.getpid())):
+            time.sleep(0.01)
+
+    launch = Launch(("sh", "-c", f"echo $$ > {pid_file}"))
+    result = run_listening([launch], on_event=lambda _: None, on_tick=interrupt)
+    assert result.interrupted
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("command", ["warm", "run"])
+def test_a_cache_that_cannot_be_made_is_refused_before_the_program_starts(
+    run_cli: RunCli, tmp_path: Path, command: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    program = tmp_path / "program.py"
+    program.write_text("print('started')\n")
+    words = ["--", sys.executable, program] if command == "run" else [program]
+    done = run_cli(command, "-C", tmp_path / "file" / "cache", *words)
+    assert (done.returncode, done.stdout) == (10, "")
+    assert "is not a directory [io-error]" in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_warm_refuses_an_empty_cache_that_it_cannot_fill(run_cli: RunCli, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir(mode=0o555)
+    program = tmp_path / "program.py"
+    program.write_text("print('started')\n")
+    done = run_cli("warm", "-C", cache, program)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "[read-only]" in done.stderr

@@ -24,6 +24,15 @@ HEAVY = [
     "logging",
     "tempfile",
 ]
+#: What `run` imports while its program runs.
+REPORTING = [
+    "jaxcache.warm.account",
+    "jaxcache.warm.report.events",
+    "jaxcache.warm.report.builder",
+    "jaxcache.entry.read",
+    "jaxcache.render.warm",
+    "concurrent.futures",
+]
 
 
 def test_a_listing_imports_nothing_heavy(corpus: Path, tmp_path: Path) -> None:
@@ -44,6 +53,26 @@ def test_a_listing_imports_nothing_heavy(corpus: Path, tmp_path: Path) -> None:
     )
     assert done.stderr == "0 []\n"
     assert len(done.stdout.splitlines()) == 7
+
+
+def test_run_starts_the_program_before_it_imports_what_reports_on_it(tmp_path: Path) -> None:
+    script = (
+        "import sys; from jaxcache.cli.main import run\n"
+        "def at_start(event, details):\n"
+        "    if event == 'subprocess.Popen' and 'program' in details[1]:\n"
+        f"        print([*{{*{REPORTING}}} & {{*sys.modules}}], file=sys.stderr)\n"
+        "sys.addaudithook(at_start)\n"
+        f"run(['run', '-C', {str(tmp_path)!r}, '--', 'echo', 'program'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        env=clean_environment(tmp_path),
+        check=False,
+    )
+    assert done.stdout == "program\n"
+    assert done.stderr.splitlines()[:2] == ["[]", "no compiles"]
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -126,7 +126,9 @@ def test_a_cache_that_cannot_be_made(warm: Warm, script: Any, cache: Path) -> No
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_read_only_cache(warm: Warm, script: Any, cache: Path) -> None:
-    cache.mkdir(mode=0o555)
+    cache.mkdir()
+    (cache / "jit_other-cache").write_bytes(b"")  # an empty one is refused
+    cache.chmod(0o555)
     document = warm(script(STEP), code=1, env={"PYTHONWARNINGS": "default"})
     assert outcomes(document) == {("error", "write-error")}
     assert "Permission denied" in only(document, "jit_step")["detail"]

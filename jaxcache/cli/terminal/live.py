@@ -2,22 +2,34 @@
 
 import time
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from jaxcache.cli.terminal import can_redraw, draw_line
 from jaxcache.units import format_duration
-from jaxcache.warm.report.events import CompileFinished, CompileStarted, RunEvent
-from jaxcache.warm.run import RunCallbacks
+
+if TYPE_CHECKING:
+    from jaxcache.warm.report.events import CompileStarted, RunEvent
+    from jaxcache.warm.run import RunCallbacks
 
 #: Compiles that end sooner are not worth a line: it would only flicker.
 _PATIENCE_SECONDS = 1.0
 
 
-def live_callbacks() -> RunCallbacks:
-    """Return the callbacks of a run; they do nothing unless standard error is a live terminal."""
+def live_callbacks() -> "RunCallbacks":
+    """Return the callbacks of a run; they draw nothing unless standard error is a live terminal."""
+    from jaxcache.warm.run import RunCallbacks
+
     if not can_redraw():
-        return RunCallbacks()
+        return RunCallbacks(_import_report)
     line = LiveLine()
-    return RunCallbacks(line.take, line.tick, line.expect)
+    return RunCallbacks(_import_report, line.take, line.tick, line.expect)
+
+
+def _import_report() -> None:
+    """Import what prints the report, while the program runs: nobody waits for it then."""
+    import jaxcache.cli.output
+    import jaxcache.render.typeset
+    import jaxcache.render.warm  # noqa: F401
 
 
 class LiveLine:
@@ -34,8 +46,10 @@ class LiveLine:
             module = key.rpartition("-")[0]
             self._last[module] = max(took, self._last.get(module, 0.0))
 
-    def take(self, event: RunEvent) -> None:
+    def take(self, event: "RunEvent") -> None:
         """Take one event of the listener."""
+        from jaxcache.warm.report.events import CompileFinished, CompileStarted
+
         if isinstance(event, CompileStarted):
             self._running[event.process, event.number] = event
         elif isinstance(event, CompileFinished):
@@ -52,7 +66,7 @@ class LiveLine:
         draw_line(self.text(slow[0], now))
         self._drawn = True
 
-    def text(self, event: CompileStarted, now: float) -> str:
+    def text(self, event: "CompileStarted", now: float) -> str:
         """Return the text of the line for one running compile."""
         module = event.module
         took = f" (last time {format_duration(self._last[module])})" if module in self._last else ""

@@ -9,8 +9,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from jaxcache.warm.report.events import MAX_LINE_BYTES, Message, RunEvent, parse_event
+if TYPE_CHECKING:
+    from jaxcache.warm.report.events import RunEvent
 
 _MAX_TEMP_PATH_BYTES = 70
 
@@ -58,15 +60,17 @@ class EventServer:
         """Make :meth:`next` return."""
         self._events.put(None)
 
-    def next(self, timeout_seconds: float | None) -> RunEvent | None:
+    def next(self, timeout_seconds: float | None) -> "RunEvent | None":
         """The next event; None after a wake or when the time is up."""
         try:
             return self._events.get(timeout=timeout_seconds)
         except queue.Empty:
             return None
 
-    def drain(self, linger_seconds: float) -> Iterator[RunEvent]:
+    def drain(self, linger_seconds: float) -> "Iterator[RunEvent]":
         """Yield what is still to come, at the latest until the time is up."""
+        from jaxcache.warm.report.events import Message
+
         marked = False
         # Connections are accepted in order: behind ours there are only those made later.
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as last:
@@ -99,6 +103,9 @@ class EventServer:
             threading.Thread(target=self._read, args=(connection, number), daemon=True).start()
 
     def _read(self, connection: socket.socket, number: int) -> None:
+        # In this thread: the program that sends the first line has started long before.
+        from jaxcache.warm.report.events import MAX_LINE_BYTES, parse_event
+
         try:
             with connection, connection.makefile("rb") as lines:
                 while line := lines.readline(MAX_LINE_BYTES):

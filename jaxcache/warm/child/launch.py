@@ -17,12 +17,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxcache.errors import UsageError
 from jaxcache.warm.child.event_server import EventServer, socket_directory
-from jaxcache.warm.report.events import RunEvent
 from jaxcache.warm.report.unobserved import Descendants, HookConnections, Orphans
+
+if TYPE_CHECKING:
+    from jaxcache.warm.report.events import RunEvent
 
 STARTUP = Path(__file__).parents[2] / "injected" / "startup"
 #: How long processes that outlive the command may go on reporting.
@@ -95,7 +97,8 @@ def listening_environment(launch: Launch, *, events: str) -> dict[str, str]:
 def run_listening(
     launches: Sequence[Launch],
     *,
-    on_event: Callable[[RunEvent], None],
+    on_event: "Callable[[RunEvent], None]",
+    on_start: Callable[[], object] | None = None,
     on_tick: Callable[[], None] | None = None,
     jobs: int = 1,
     together: bool = False,
@@ -110,6 +113,7 @@ def run_listening(
     what is known.
 
     Args:
+        on_start: called once, when the first commands have started.
         on_tick: called at least four times a second.
         jobs: how many to run at once.
         patience_seconds: stop the commands when no event came for so long since the first.
@@ -135,6 +139,9 @@ def run_listening(
             descendants = Descendants(library, presence)
             look_at = 0.0
             while crew.advance():
+                if on_start is not None:
+                    on_start()
+                    on_start = None
                 signals.pass_on(crew)
                 if time.monotonic() >= look_at:
                     descendants.look([*crew.pids, *orphans.running(crew.pids)])
@@ -151,6 +158,7 @@ def run_listening(
                     on_event(event)
                 if on_tick is not None:
                     on_tick()
+            signals.pass_on(crew)  # one may have ended the commands since the last look
         wall_seconds = time.monotonic() - started
         for event in inbox.drain(_LINGER_SECONDS):
             on_event(event)

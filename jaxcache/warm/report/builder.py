@@ -12,6 +12,7 @@ from typing import Any
 from jaxcache.cache.untrusted_json import Scalar
 from jaxcache.core.timeline import Timeline
 from jaxcache.warm.child.launch import RunResult
+from jaxcache.warm.environment import DIRECTORY
 from jaxcache.warm.report.events import (
     ColocatedCompiled,
     CompileFinished,
@@ -28,7 +29,6 @@ from jaxcache.warm.report.events import (
     SketchSent,
 )
 from jaxcache.warm.report.notes import (
-    DIRECTORY,
     below_threshold_notes,
     per_process_key_notes,
     recompile_notes,

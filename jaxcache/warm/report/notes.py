@@ -9,11 +9,9 @@ from pathlib import Path
 from jaxcache.cache.doctor.keys import METADATA, METADATA_COST
 from jaxcache.cache.explain.sides import is_helper
 from jaxcache.units import format_command, format_count
+from jaxcache.warm.environment import DIRECTORY, ENABLED
 from jaxcache.warm.report.events import CompileFinished
 from jaxcache.warm.report.report import Function, Process
-
-ENABLED = "jax_enable_compilation_cache"
-DIRECTORY = "jax_compilation_cache_dir"
 
 
 def per_process_key_notes(modules: Iterable[CompileFinished]) -> Iterable[str]:

@@ -1,0 +1,153 @@
+"""The account of a run: what is made of its events, beside its program and after its end."""
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from jaxcache.entry.releases import CACHE_PATH
+from jaxcache.options.run import RunOptions
+from jaxcache.store import is_remote
+from jaxcache.warm.child.launch import RunResult
+from jaxcache.warm.environment import PORTABLE_NOTE, effective_thresholds
+from jaxcache.warm.report.builder import ReportBuilder
+from jaxcache.warm.report.causes import find_causes, is_new, path_note
+from jaxcache.warm.report.ledger_updates import (
+    count_pending_uploads,
+    record_in_ledger,
+    record_savings,
+    recorded_seconds,
+)
+from jaxcache.warm.report.notes import bucket_notes
+from jaxcache.warm.report.report import Report
+from jaxcache.warm.report.trace import trace_document
+from jaxcache.warm.report.unobserved import unreported_entries
+
+if TYPE_CHECKING:
+    from jaxcache.warm.crosshost.cross_target import TargetOutput
+    from jaxcache.warm.report.recording import RecordingDirectory
+
+
+class Account:
+    """What a run has reported, what the ledger knew before, and what it learns.
+
+    Args:
+        on_known: told, from another thread, the compile seconds by key that earlier runs took.
+    """
+
+    def __init__(
+        self,
+        options: RunOptions,
+        spool: "TargetOutput | None",
+        ahead: Mapping[str, float | None],
+        on_known: Callable[[Mapping[str, float]], None] | None,
+    ) -> None:
+        self._options = options
+        self._spool = spool
+        self._on_known = on_known
+        # Empty where only the program can name the cache that it uses.
+        named = options.jax_cache_dir or options.force_cache_dir
+        self._expected = options.cache_dir if named else ""
+        self._seconds_by_key: dict[str, float] = {}
+        self.notes: list[str] = []
+        self._recorded: int | None = None
+        self.recorder = ReportBuilder(self._expected, asked=effective_thresholds(options))
+        self.recorder.ahead.update(ahead)
+        self._first = self.recorder
+        # Beside the program, whose imports take longer than to read a long ledger.
+        self._reader = threading.Thread(target=self._look_up, daemon=True)
+        self._reader.start()
+
+    def _look_up(self) -> None:
+        self._seconds_by_key.update(recorded_seconds(self._expected))
+        if self._on_known:
+            self._on_known(self._seconds_by_key)
+
+    def learn(self) -> None:
+        """Tell the ledger of what is new."""
+        recorder = self.recorder
+        fresh = recorder.modules[recorder.learnt :]
+        recorder.learnt = len(recorder.modules)
+        if self._writes:
+            record_in_ledger(fresh, recorder)
+
+    @property
+    def _writes(self) -> bool:
+        return self._options.scratch is None and not self._options.no_write
+
+    def save_recipe(self, recipe: "RecordingDirectory", ended: RunResult) -> None:
+        """Write what was recorded for a recipe."""
+        self._reader.join()
+        self._recorded, notes = recipe.save(self.recorder, self._seconds_by_key, ended)
+        self.notes += notes
+
+    def begin_check(self) -> None:
+        """Take what comes from now on as a second run, which checks the first."""
+        self.learn()
+        first = self._first
+        self.recorder = ReportBuilder(
+            first.cache_dir, asked=first.asked, notices=first.notices, phases=first.phases
+        )
+
+    def close(self, ended: RunResult, started_ns: int) -> Report:
+        """Tell the ledger of the rest, and make the report.
+
+        Args:
+            started_ns: when the run began.
+        """
+        self._reader.join()
+        self.learn()
+        options = self._options
+        recorder = self.recorder
+        if self._spool is None:
+            self._note_unreported(started_ns)
+        known_keys = set(self._seconds_by_key)
+        for directory in recorder.directories - {self._expected}:
+            self._seconds_by_key.update(recorded_seconds(directory))
+        report = recorder.report(ended, self._seconds_by_key)
+        target_dir = self._expected if self._spool else None
+        causes = {} if options.scratch else find_causes(recorder, known_keys, cache_dir=target_dir)
+        waiting: Mapping[str, int] = {}
+        if is_remote(options.cache_dir):
+            waiting = count_pending_uploads(options.cache_dir, recorder.modules)
+        modules = tuple(
+            replace(m, cause=causes.get(m.key or "")) if is_new(m.outcome, m.reason) else m
+            for m in report.modules
+        )
+        return replace(
+            report,
+            modules=modules,
+            notes=tuple(dict.fromkeys([*report.notes, *self._notes(report, waiting)])),
+            recorded=self._recorded,
+            waiting=waiting,
+            is_guarded=options.guard is None or bool(self._first.heard("guarded")),
+            trace=trace_document(recorder),
+        )
+
+    def _note_unreported(self, started_ns: int) -> None:
+        """Record what the hits saved; find the entries that no process has reported."""
+        recorder = self.recorder
+        if self._writes:
+            record_savings(recorder, self._seconds_by_key)
+        keys = {str(e.key) for r in (self._first, recorder) for e in r.modules}
+        keys |= self._first.fetched | recorder.fetched
+        for directory in recorder.directories or {self._expected}:
+            recorder.unreported += unreported_entries(directory, started_ns, keys)
+
+    def _notes(self, report: Report, waiting: Mapping[str, int]) -> list[str]:
+        options = self._options
+        notes = [
+            *self.notes,
+            *(
+                f"this run could not be recorded in {d}: its disk is full"
+                for d in self.recorder.full
+            ),
+        ]
+        version = next((p.jax for p in report.processes if p.jax), None) or ""
+        if options.portable and CACHE_PATH.holds(version):
+            notes.append(PORTABLE_NOTE)
+        elif not (options.portable or self._spool or options.scratch or options.no_write):
+            notes += path_note(self.recorder.modules, version)
+        if is_remote(options.cache_dir):
+            notes += bucket_notes(options.cache_dir, self.recorder.modules, waiting)
+        return notes
