@@ -108,7 +108,7 @@ _hosts: dict[frozenset[tuple[str, str]], Host] = {}
 
 @contextmanager
 def _probing_once(
-    python: str | None, environment: Mapping[str, str]
+    python: str | None, environment: Mapping[str, str], *, features: bool = False
 ) -> Iterator[Callable[[], Host]]:
     """Probe our own Python once for all commands under the same settings: it imports jax."""
     own = {**environment, "JAX_COMPILATION_CACHE_DIR": ""}  # a probe has its own directory
@@ -116,7 +116,7 @@ def _probing_once(
     if python is None and settings in _hosts:
         yield lambda: _hosts[settings]
         return
-    with _probe(python, environment) as answer:
+    with _probe(python, environment, features=features or python is None) as answer:
 
         def remember() -> Host:
             host = answer()

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -145,26 +145,6 @@ def interruptible() -> Iterator[None]:
             exit_code=ExitCode.INTERRUPTED,
             hint="run the command again; it skips the files that are complete",
         ) from error
-
-
-@contextmanager
-def probing_host(
-    python: str | None, *, required: bool = False, environment: Mapping[str, str] = os.environ
-) -> Iterator[Callable[[], Host | None]]:
-    """Start a probe of the Python that is to use the cache, and yield what waits for its answer.
-
-    The answer is None where no Python was named and ours has no jax.
-
-    Raises:
-        NoJaxError: of the answer, too.
-    """
-    from jaxcache.warm.child.query import has_jax, probing
-
-    if not has_jax(python) and not required:
-        yield lambda: None
-        return
-    with probing(python, environment) as answer:
-        yield answer
 
 
 def receive(

@@ -30,15 +30,16 @@ def command(
 ) -> int:
     """Check a bundle, and add its entries to a cache.
 
-    The bundle is checked from end to end before anything is written, and what will hit here is
-    forecast.
+    The bundle is checked from end to end before anything is written. With --python,
+    --require-compatible or --dry-run a jax is started, and what will hit here is forecast.
 
     JAX 0.4.36 to 0.10 puts the cache's path into its keys: keep the same path, or fill the cache
     from the start with jaxcache warm --portable SCRIPT and use it with --portable, too. For plain
     JAX, set JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none in both places.
     """
-    from jaxcache.cli.bundle import check_trust, open_import, probing_host, receive
+    from jaxcache.cli.bundle import check_trust, open_import, receive
     from jaxcache.cli.opening import open_target
+    from jaxcache.warm.child.query import probing_host
 
     required = needed.require_compatible
     python = needed.python
@@ -47,7 +48,8 @@ def command(
         layout = bundle.manifest.layout
         verdict = check_trust(bundle, required=options.require_signed)
         host: Callable[[], Any] = lambda: None  # noqa: E731
-        if layout == "jax":
+        asks_jax = layout == "jax" and (required or dry.dry_run or python is not None)
+        if asks_jax:
             host = opened.enter_context(probing_host(python, required=required))
         code = receive(
             open_target(place.cache_dir, place.layout, layout),
@@ -58,6 +60,6 @@ def command(
             host=host,
             needed=needed,
             dry_run=dry.dry_run,
-            expect=True,
+            expect=asks_jax,
         )
     return ExitCode.PARTIAL if left_out and code == ExitCode.DONE else code

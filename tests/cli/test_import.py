@@ -67,9 +67,12 @@ def test_a_jax_of_ours_that_breaks_costs_the_forecast_alone(
     (tmp_path / "broken" / "jax").mkdir(parents=True)
     (tmp_path / "broken" / "jax" / "__init__.py").write_text("raise ImportError('no libtpu here')")
     path = os.pathsep.join((str(tmp_path / "broken"), str(REPOSITORY)))
-    done = spawn_cli("import", bundle, "-C", tmp_path / "new", env={"PYTHONPATH": path})
+    words = ("import", bundle, "-C", tmp_path / "new")
+    done = spawn_cli(*words, "--dry-run", env={"PYTHONPATH": path})
     assert done.returncode == 0
     assert "cannot forecast the hits" in done.stderr and "no libtpu here" in done.stderr
+    done = spawn_cli(*words, env={"PYTHONPATH": path})
+    assert (done.returncode, "forecast" in done.stderr) == (0, False)  # no jax was started
     assert list((tmp_path / "new").glob("*-cache"))
 
 

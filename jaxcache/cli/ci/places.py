@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from jaxcache.cache.bundle.compat import Compatibility
+from jaxcache.cache.bundle.compat import Compatibility, Host
 from jaxcache.cache.bundle.format import Bundle
 from jaxcache.cache.bundle.manifest import BundleError
 from jaxcache.cache.bundle.reader import verify_bundle
@@ -39,9 +39,8 @@ from jaxcache.cli.bundle import (
     check_trust,
     interruptible,
     open_input,
-    probing_host,
 )
-from jaxcache.cli.ci import check_local, job_environment
+from jaxcache.cli.ci import check_local
 from jaxcache.cli.opening import open_handle
 from jaxcache.cli.terminal.progress import progress_bar
 from jaxcache.errors import NoCacheError, UntrustedError
@@ -51,17 +50,21 @@ from jaxcache.store import find_store, is_remote, make_store, open_store, requir
 from jaxcache.store.base import StoreError
 
 
-def restore(source: str, target: str, options: RestoreOptions) -> RestoreResult:
+def restore(
+    source: str, target: str, options: RestoreOptions, host: Callable[[], Host | None]
+) -> RestoreResult:
     """Restore a cache; a source that is missing, damaged or out of reach is a miss.
+
+    Args:
+        host: waits for the jax of the job, which decides what is restored.
 
     Raises:
         UntrustedError, NoJaxError, NoCacheError, UsageError
     """
-    check_local(target, source)
     cache_dir = os.path.abspath(target)
     try:
         with interruptible():
-            done, outlooks = _restore(source, target, options)
+            done, outlooks = _restore(source, target, options, host)
         restored = RestoreResult(cache_dir, source, done, outlooks)
     except (BundleError, NoCacheError, StoreError) as error:
         is_missing = error.code in ("no-cache", "missing")
@@ -75,7 +78,9 @@ def restore(source: str, target: str, options: RestoreOptions) -> RestoreResult:
     return restored
 
 
-def _restore(source: str, target: str, options: RestoreOptions) -> tuple[Outcome, Compatibility]:
+def _restore(
+    source: str, target: str, options: RestoreOptions, host: Callable[[], Host | None]
+) -> tuple[Outcome, Compatibility]:
     lookup_only = options.lookup_only
     store = open_store(os.path.abspath(target)) if os.path.isdir(target) else None
     if store is not None:
@@ -85,20 +90,20 @@ def _restore(source: str, target: str, options: RestoreOptions) -> tuple[Outcome
     with contextlib.ExitStack() as opened:
         if is_bundle_name(source):
             bundle = opened.enter_context(open_source(source, signed=options.require_signed))
-            job = _job(target, options)
+            with progress_bar("checking", in_bytes=True) as progress:
+                bundle = verify_bundle(bundle, progress, allow_large=options.allow_large)
+            job = RestoreJob(target, host(), options.everything, options.allow_large)
             if not lookup_only:
                 store = store or make_store(target)
-            with progress_bar("checking", in_bytes=True) as progress:
-                bundle = verify_bundle(bundle, progress, allow_large=job.allow_large)
             with progress_bar("restoring") as progress:
                 done = restore_bundle(
                     store, bundle, job, lookup_only=lookup_only, progress=progress
                 )
             return done, forecast_restored(done, job)
         cache = open_store(source)
-        job = _job(target, options)
         jax = load_layout("jax")
         signed = required_signatures(cache, jax, wanted=options.require_signed)
+        job = RestoreJob(target, host(), options.everything, options.allow_large)
         if store is None and not lookup_only:
             store = make_store(target)
             opened.push(_remove_if_untrusted(target))
@@ -125,16 +130,6 @@ def _remove_if_untrusted(path: str) -> Callable[..., None]:
                 os.rmdir(path)
 
     return leave
-
-
-def _job(target: str, options: RestoreOptions) -> RestoreJob:
-    """Ask the jax of the job what its keys depend on, where that decides what is restored."""
-    host = None
-    if options.python is not None or not options.everything:
-        environment = job_environment(options.platform)
-        with probing_host(options.python, environment=environment) as answer:
-            host = answer()
-    return RestoreJob(target, host, options.everything, options.allow_large)
 
 
 @contextlib.contextmanager

@@ -1,14 +1,25 @@
 """``jaxcache ci restore``."""
 
-from typing import Annotated
+import os
+from contextlib import ExitStack
+from typing import Annotated, Any
 
 import typer
 
-from jaxcache.cli.ci import OutputsFile, SummaryFile, note_directory, write_outputs, write_summary
+from jaxcache.cli.ci import (
+    OutputsFile,
+    SummaryFile,
+    check_local,
+    job_environment,
+    note_directory,
+    write_outputs,
+    write_summary,
+)
 from jaxcache.cli.options import Output
 from jaxcache.errors import ExitCode, JaxcacheError
 from jaxcache.options import CacheDir
 from jaxcache.options.move import RestoreOptions
+from jaxcache.store import is_remote
 from jaxcache.store.location import expand_location, locate_cache
 
 EXAMPLE = "jaxcache ci restore cache.jxb --python .venv/bin/python"
@@ -30,12 +41,23 @@ def command(
 
     A source that is missing or damaged is a cache miss, not an error.
     """
-    from jaxcache.cli.ci.places import restore
-    from jaxcache.cli.output import emit
-    from jaxcache.render import ci as render
-
     target = locate_cache(place.cache_dir).path
-    restored = restore(expand_location(source), target, options)
+    location = expand_location(source)
+    check_local(target, location)
+    with ExitStack() as opened:
+        host: Any = lambda: None  # noqa: E731
+        anything = is_remote(location) or location == "-" or os.path.lexists(location)
+        if anything and (options.python is not None or not options.everything):
+            from jaxcache.warm.child.query import probing_host
+
+            environment = job_environment(options.platform)
+            host = opened.enter_context(probing_host(options.python, environment=environment))
+        # Imported while the jax of the job starts.
+        from jaxcache.cli.ci.places import restore
+        from jaxcache.cli.output import emit
+        from jaxcache.render import ci as render
+
+        restored = restore(location, target, options, host)
     emit(output.form, render.restore_view(restored))
     note_directory(restored.cache_dir)
     write_outputs(render.restore_outputs(restored), outputs)

@@ -1,26 +1,16 @@
-"""Ask a Python that has jax: for its settings, for what its entries look like, for HLO as text."""
+"""Ask a Python that has jax: for its settings, for what its entries look like, for HLO as text.
+
+What reads the answers is imported when they are there: the child starts before that.
+"""
 
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
-from jaxcache.cache.bundle.compat import Host
-from jaxcache.cache.doctor.inputs import (
-    Interpreter,
-    Setting,
-    settings_of_environment,
-    settings_of_jax,
-    settings_of_live,
-)
 from jaxcache.cache.leftovers import scratch_directory
-from jaxcache.cache.move.bundle_file import write_stream
-from jaxcache.cache.move.export_plan import plan_export
-from jaxcache.cache.untrusted_json import build
 from jaxcache.core.configuration import JAX_DEFAULTS
-from jaxcache.entry.options import read_options
-from jaxcache.entry.wire import Budget, WireError
 from jaxcache.errors import JaxcacheError, NoJaxError
-from jaxcache.store.local import LocalStore
 from jaxcache.units import no_jax_hint
 from jaxcache.warm.child.child import (
     LIFTED,
@@ -31,6 +21,10 @@ from jaxcache.warm.child.child import (
 )
 from jaxcache.warm.child.interpreter import choose_python, find_python
 
+if TYPE_CHECKING:
+    from jaxcache.cache.bundle.compat import Host
+    from jaxcache.cache.doctor.inputs import Interpreter, Setting
+
 _SETTINGS_SECONDS = 120
 _PROBE_SECONDS = 300
 _PRINT_SECONDS = 600
@@ -38,15 +32,17 @@ _PRINT_SECONDS = 600
 
 def query_settings(
     python: str | None, environment: Mapping[str, str]
-) -> tuple[Interpreter | None, list[Setting], str | None]:
+) -> "tuple[Interpreter | None, list[Setting], str | None]":
     """Ask a Python; without jax there, read the settings off the environment, and say why."""
+    from jaxcache.cache.doctor.inputs import settings_of_environment
+
     try:
         return *query_python(python), None
     except NoJaxError as error:
         return None, settings_of_environment(environment), error.message
 
 
-def query_python(python: str | None = None) -> tuple[Interpreter, list[Setting]]:
+def query_python(python: str | None = None) -> "tuple[Interpreter, list[Setting]]":
     """The interpreter with its jax, and its settings as the environment here makes them.
 
     Args:
@@ -55,6 +51,9 @@ def query_python(python: str | None = None) -> tuple[Interpreter, list[Setting]]
     Raises:
         NoJaxError: it cannot run, has no jax, or dies over it.
     """
+    from jaxcache.cache.doctor.inputs import Interpreter, settings_of_jax, settings_of_live
+    from jaxcache.cache.untrusted_json import build
+
     python = find_python(python)
     answer = query_once(python, "settings", *JAX_DEFAULTS, seconds=_SETTINGS_SECONDS, answers=3)
     flags = _flags(answer.get("compile_options"))
@@ -70,6 +69,9 @@ def _names(value: object) -> tuple[str, ...] | None:
 def _flags(options: str | None) -> list[str] | None:
     if not options:
         return None
+    from jaxcache.entry.options import read_options
+    from jaxcache.entry.wire import Budget, WireError
+
     try:
         flags = read_options(memoryview(bytes.fromhex(options)), None, Budget()).flags
     except (WireError, ValueError):
@@ -78,12 +80,33 @@ def _flags(options: str | None) -> list[str] | None:
 
 
 @contextlib.contextmanager
-def probing(python: str | None, environment: Mapping[str, str]) -> Iterator[Callable[[], Host]]:
+def probing_host(
+    python: str | None, *, required: bool = False, environment: Mapping[str, str] = os.environ
+) -> "Iterator[Callable[[], Host | None]]":
+    """Start a probe of the Python that is to use the cache, and yield what waits for its answer.
+
+    The answer is None where no Python was named and ours has no jax.
+
+    Raises:
+        NoJaxError: of the answer, too.
+    """
+    if not has_jax(python) and not required:
+        yield lambda: None
+        return
+    with probing(python, environment) as answer:
+        yield answer
+
+
+@contextlib.contextmanager
+def probing(
+    python: str | None, environment: Mapping[str, str], *, features: bool = False
+) -> "Iterator[Callable[[], Host]]":
     """Let a Python compile a trivial program into a directory of its own, beside what we do.
 
     Args:
         python: an interpreter that has jax; our own by default.
         environment: of the child, as the program that is to use the cache will have it.
+        features: also ask what the CPU can do, which takes a second compile.
 
     Returns:
         A function that waits for the entry and reads it. It raises NoJaxError where there is no jax
@@ -104,6 +127,7 @@ def probing(python: str | None, environment: Mapping[str, str]) -> Iterator[Call
         child = Child(
             python,
             "probe",
+            *(["features"] if features else []),
             deed="was asked",
             env=env,
             cwd=directory,
@@ -116,17 +140,22 @@ def probing(python: str | None, environment: Mapping[str, str]) -> Iterator[Call
             child.stop()
 
 
-def probe_host(python: str | None, environment: Mapping[str, str]) -> Host:
-    """Probe a Python, and wait for it; see :func:`probing`.
+def probe_host(python: str | None, environment: Mapping[str, str]) -> "Host":
+    """Probe a Python and its CPU, and wait for it; see :func:`probing`.
 
     Raises:
         NoJaxError
     """
-    with probing(python, environment) as answer:
+    with probing(python, environment, features=True) as answer:
         return answer()
 
 
-def _read_host(child: Child, python: str, directory: str) -> Host:
+def _read_host(child: Child, python: str, directory: str) -> "Host":
+    from jaxcache.cache.bundle.compat import Host
+    from jaxcache.cache.move.bundle_file import write_stream
+    from jaxcache.cache.move.export_plan import plan_export
+    from jaxcache.store.local import LocalStore
+
     answer = take_answers(child, python, _PROBE_SECONDS)
     store = LocalStore(directory)
     exported = write_stream(store, plan_export(store, now_ns=0), level=1)
