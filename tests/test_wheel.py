@@ -115,6 +115,14 @@ def test_the_conda_recipe_requires_what_the_wheel_does() -> None:
     assert entry_point == f"jaxcache = {project['scripts']['jaxcache']}"
 
 
+def test_rattler_build_renders_the_conda_recipe() -> None:
+    rattler = pytest.importorskip("rattler_build", reason="no wheel for this system: group dev")
+    recipe = rattler.Stage0Recipe.from_file(REPOSITORY / "examples/conda/recipe.yaml")
+    (variant,) = recipe.render(rattler.VariantConfig())
+    assert str(variant.recipe.package.version) == jaxcache.__version__
+    assert variant.recipe.build.noarch == "python"
+
+
 @pytest.mark.jax
 def test_it_warms_a_python_that_knows_nothing_of_it(
     installed: Path, tmp_path: Path, jax_python: str
