@@ -227,7 +227,7 @@ class Cache(ChangingMethods, MovingMethods, CompilingMethods):
         >>> cache.churn()
         ()
         """
-        return self.layout.churns.find_churn(self.store)
+        return self.layout.explains.find_churn(self.store)
 
     def overview(self) -> "Overview":
         """Gather what ``jaxcache report`` draws.
@@ -267,7 +267,7 @@ class Cache(ChangingMethods, MovingMethods, CompilingMethods):
         >>> cache.pins()
         []
         """
-        from jaxcache.cache.ledger.pins import pinned_keys
+        from jaxcache.cache.ledger.write import pinned_keys
 
         return pinned_keys(self.ledger)
 

@@ -165,7 +165,7 @@ class ChangingMethods(Handle):
         Raises:
             JaxcacheError: ``no-match``, ``ambiguous-key`` or ``read-only``.
         """
-        from jaxcache.cache.ledger.pins import pin
+        from jaxcache.cache.ledger.write import pin
 
         return pin(self.store, self.layout, keys, now_ns=self.clock()) if keys else []
 
@@ -179,6 +179,6 @@ class ChangingMethods(Handle):
         Raises:
             JaxcacheError: ``not-pinned`` or ``read-only``.
         """
-        from jaxcache.cache.ledger.pins import unpin
+        from jaxcache.cache.ledger.write import unpin
 
         return unpin(self.store, keys, now_ns=self.clock())

@@ -7,23 +7,19 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxcache.cache.explain.churn import Churn
 from jaxcache.cache.inventory import counted_bytes
 from jaxcache.cache.ledger.uses import Uses, count_uses
-from jaxcache.cache.prune.limits import without_suffix
 from jaxcache.cache.prune.plan import plan_items
-from jaxcache.cache.prune.removable import find_removable, total_bytes
+from jaxcache.cache.prune.removable import find_removable, total_bytes, without_suffix
 from jaxcache.cache.prune.removal import Removal, count_entries, freed_bytes, lost_compile_seconds
 from jaxcache.cache.scan import ReadCache, Scan
 from jaxcache.core.eviction import POLICIES, choose_in_order, eviction_order
 from jaxcache.errors import JaxcacheError
 from jaxcache.model import Entry, Problem
 from jaxcache.options import PruneOptions
-
-if TYPE_CHECKING:
-    pass
 
 #: Modules whose churn is explained: finding a cause decodes several entries of each.
 _EXPLAINED_MODULES = 15
@@ -92,7 +88,7 @@ def make_overview(cache: ReadCache) -> Overview:
             else (policy, _forecast_units(cache, scan_result, policy))
             for policy in POLICIES
         ),
-        churn=layout.churns.find_churn(
+        churn=layout.explains.find_churn(
             cache.store, explained=_EXPLAINED_MODULES, scan_result=scan_result
         ),
         uses=count_uses(ledger) if ledger else Uses(),

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from jaxcache.cli.optional_value import WarmCommand
+from jaxcache.cli.declared import WarmCommand
 from jaxcache.cli.options import Output
 from jaxcache.options import CacheLocation
 from jaxcache.options.run import Assertions, CallOptions, ReportOptions, WarmOptions

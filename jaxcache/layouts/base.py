@@ -8,10 +8,8 @@ module that is imported when it is asked for; mypy holds the module to the group
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from enum import StrEnum
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from jaxcache.layouts.words import Words
 from jaxcache.model import Entry, FileInfo, Problem
 from jaxcache.store.base import Store
 
@@ -20,16 +18,19 @@ if TYPE_CHECKING:
     from jaxcache.cache.diff import DiffSide
     from jaxcache.cache.explain.churn import Churn
     from jaxcache.cache.explain.sides import Explanation
-    from jaxcache.cache.index import FactIndex
     from jaxcache.cache.move.export_plan import ExportPlan
     from jaxcache.cache.move.plan import Plan
     from jaxcache.cache.prune.removable import RemovableSet
     from jaxcache.cache.scan import Progress, ScanAids
     from jaxcache.cache.show import EntryDetails
     from jaxcache.cache.verify.check import EntryCheck
+    from jaxcache.layouts.jax import JaxLayout
+    from jaxcache.layouts.torch.layout import TorchLayout
     from jaxcache.layouts.torch.show import GraphDetails
     from jaxcache.options import PruneOptions, VerifyOptions
 
+#: The facts about one compiler's cache; both classes have the same members.
+Layout: TypeAlias = "JaxLayout | TorchLayout"
 #: Holds the lock that goes with a file, without waiting: False where somebody else has it.
 FileLock = Callable[[Store, str], AbstractContextManager[bool]]
 
@@ -220,79 +221,12 @@ class Shows(Protocol):
 
 
 class Explains(Protocol):
-    """Says why keys differ."""
+    """Says why keys differ, and what is compiled again and again."""
 
     def explain_keys(self, keys: Sequence[str], url: str, /) -> "Explanation":
         """Compare two keys of the cache at ``url``, or one with the nearest other."""
-
-
-class Churns(Protocol):
-    """Finds what is compiled again and again."""
 
     def find_churn(
         self, store: Store, *, explained: int | None = None, scan_result: Any = None
     ) -> "tuple[Churn, ...]":
         """Find what has several keys, and why."""
-
-
-class Layout(Protocol):
-    """The facts about one compiler's cache."""
-
-    # What its files are
-
-    @property
-    def name(self) -> str:
-        """Its name for ``--layout``."""
-
-    @property
-    def words(self) -> Words:
-        """What shared screens say of it."""
-
-    @property
-    def single_file_entries(self) -> bool:
-        """Whether each entry is one file, which can be loaded, forecast, signed and sent singly."""
-
-    @property
-    def has_headers(self) -> bool:
-        """Whether an entry begins with its codec and seconds, so that no more need be read.
-
-        Where not, what can be told of an entry takes reading all of it, and it has no codec.
-        """
-
-    @property
-    def keeps_index(self) -> bool:
-        """Whether facts of its entries are worth remembering."""
-
-    @property
-    def directories(self) -> Collection[str] | None:
-        """The directories in a cache whose files belong to it; None for all."""
-
-    def own_directory(self) -> str | None:
-        """Where the compiler keeps its cache by itself; None for JAX's settings and ours."""
-
-    def key_of(self, name: str) -> str | None:
-        """The key that a file's name says; None where it says none."""
-
-    # What can be done with them
-
-    def load_index(self, directory: Path, url: str, *, now_ns: int) -> "FactIndex":
-        """Open the index of the cache at ``url``, of facts that earlier scans read."""
-
-    @property
-    def scans(self) -> Scans: ...
-    @property
-    def shows(self) -> Shows: ...
-    @property
-    def checks(self) -> Checks: ...
-    @property
-    def removals(self) -> Removals: ...
-    @property
-    def exports(self) -> Exports: ...
-    @property
-    def imports(self) -> Imports: ...
-    @property
-    def sides(self) -> Sides: ...
-    @property
-    def explains(self) -> Explains: ...
-    @property
-    def churns(self) -> Churns: ...

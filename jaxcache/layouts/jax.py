@@ -12,13 +12,20 @@ if TYPE_CHECKING:
 
 
 class JaxLayout:
-    """The cache of JAX: see :class:`jaxcache.layouts.base.Layout`."""
+    """The cache of JAX; torch's class has the same members."""
 
+    #: The name for ``--layout``.
     name = "jax"
+    #: The words of screens that all layouts share.
     words = Words("JAX", "jaxcache warm SCRIPT, or jaxcache run -- CMD", "jaxcache run -- CMD")
+    #: Whether each entry is one file, which can be loaded, forecast, signed and sent singly.
     single_file_entries = True
+    #: Whether an entry begins with its codec and seconds, so that no more need be read. Where not,
+    #: what can be told of an entry takes reading all of it, and it has no codec.
     has_headers = True
+    #: Whether facts of its entries are worth remembering.
     keeps_index = True
+    #: The directories in a cache whose files belong to it; None for all.
     directories = (AUTOTUNE_DIR, OWN_DIR)
 
     def own_directory(self) -> None:
@@ -80,12 +87,6 @@ class JaxLayout:
 
     @property
     def explains(self) -> "base.Explains":
-        from jaxcache.cache.explain import arguments
-
-        return arguments
-
-    @property
-    def churns(self) -> "base.Churns":
         from jaxcache.cache.explain import churn
 
         return churn

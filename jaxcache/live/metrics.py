@@ -6,10 +6,13 @@ format 0.0.4, which needs no package.
 """
 
 import contextlib
+import ipaddress
 import os
 import re
+import socket
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from .counters import COUNTERS, SUMS, Counters
@@ -51,7 +54,8 @@ class Metrics:
         if target == "otel":
             self._observe()
         elif match:
-            self._serve(match["host"].strip("[]") or "127.0.0.1", int(match["port"]))
+            host = match["host"].strip("[]") or "127.0.0.1"
+            self.port = serve(host, int(match["port"]), lambda: text_format(counters))
         else:
             self._path = os.path.abspath(target.replace("{pid}", str(os.getpid())))
             if not os.access(os.path.dirname(self._path), os.W_OK | os.X_OK):
@@ -70,11 +74,6 @@ class Metrics:
                 directory, name = os.path.split(self._path)
                 write_entry_file(directory, name, text_format(self._counters))
 
-    def _serve(self, host: str, port: int) -> None:
-        from .endpoint import serve
-
-        self.port = serve(host, port, lambda: text_format(self._counters))
-
     def _observe(self) -> None:
         from opentelemetry import metrics
 
@@ -88,3 +87,84 @@ class Metrics:
             meter.create_observable_counter(
                 f"jaxcache.live.{name}", callbacks=[observe], description=meaning
             )
+
+
+#: Connections at a time; one more ends the oldest, so that slow ones keep nobody out.
+_MAX_CONNECTIONS = 8
+_TIMEOUT_SECONDS = 5
+
+
+def serve(host: str, port: int, text: "Callable[[], bytes]") -> int:
+    """Answer requests in the background; the port.
+
+    Raises:
+        OSError: the port is taken.
+    """
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout = _TIMEOUT_SECONDS
+
+        def do_GET(self) -> None:
+            if not is_own_name(self.headers.get("Host", ""), host):
+                self.send_error(421)  # a page in a browser, by a name that leads here
+                return
+            if self.path.partition("?")[0] not in ("/", "/metrics"):
+                self.send_error(404)
+                return
+            body = text()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    class Server(ThreadingHTTPServer):
+        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+
+        def __init__(self) -> None:
+            self._lock = threading.Lock()
+            self._open: list[Any] = []
+            super().__init__((host, port), Handler)
+
+        def process_request(self, request: Any, client_address: Any) -> None:
+            with self._lock:
+                self._open.append(request)
+                oldest = self._open.pop(0) if len(self._open) > _MAX_CONNECTIONS else None
+            if oldest is not None:
+                self._end(oldest)
+            super().process_request(request, client_address)
+
+        def shutdown_request(self, request: Any) -> None:
+            with self._lock:
+                if request in self._open:
+                    self._open.remove(request)
+            super().shutdown_request(request)
+
+        def handle_error(self, *_: Any) -> None:
+            pass  # the other side went away
+
+        @staticmethod
+        def _end(request: Any) -> None:
+            with contextlib.suppress(OSError):
+                request.shutdown(socket.SHUT_RDWR)  # its thread closes it
+
+    server = Server()
+    threading.Thread(target=server.serve_forever, name="jaxcache-metrics", daemon=True).start()
+    return int(server.server_address[1])
+
+
+def is_own_name(header: str, host: str) -> bool:
+    """Whether a Host header names this endpoint: by address, as localhost, or as this machine."""
+    name = header.rpartition(":")[0] if header.rpartition(":")[2].isdigit() else header
+    name = name.strip("[]").lower()
+    if name in ("", "localhost", host.lower()):
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return name.partition(".")[0] == socket.gethostname().partition(".")[0].lower()
+    return True

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 from conftest import GiveAway, RunCli
 
-from jaxcache.cache.ledger.pins import pinned_keys
 from jaxcache.cache.ledger.record import HIT, PAYLOAD, PIN, REMOVED, Event, digest_facts
 from jaxcache.cache.ledger.segments import Ledger
-from jaxcache.cache.ledger.write import append
+from jaxcache.cache.ledger.write import append, pinned_keys
 from jaxcache.live.uses import read_digests, read_ledger
 from jaxcache.store.local import LocalStore
 

@@ -18,10 +18,9 @@ from jaxcache.cache.archive import write_file
 from jaxcache.cache.bundle.format import open_bundle
 from jaxcache.cache.bundle.reader import verify_bundle
 from jaxcache.cache.index import read_checked, write_checked
-from jaxcache.cache.ledger.pins import pin, unpin
 from jaxcache.cache.ledger.record import HIT, Event
 from jaxcache.cache.ledger.segments import Ledger
-from jaxcache.cache.ledger.write import append
+from jaxcache.cache.ledger.write import append, pin, unpin
 from jaxcache.cache.leftovers import remove_leftovers, staging
 from jaxcache.cache.move.bundle_file import bundle_bytes, make_temporary_bundle, write_stream
 from jaxcache.cache.move.export_plan import plan_export

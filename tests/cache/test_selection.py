@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from conftest import CORPUS
 
-from jaxcache.cache.ledger.pins import pin, pinned_keys, unpin
 from jaxcache.cache.ledger.segments import Ledger
+from jaxcache.cache.ledger.write import pin, pinned_keys, unpin
 from jaxcache.cache.scan import scan
 from jaxcache.cache.selection import select_by_keys
 from jaxcache.cache.verify.repair import restore

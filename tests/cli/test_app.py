@@ -11,7 +11,7 @@ import pytest
 from conftest import REPOSITORY, RunCli
 
 from jaxcache.cli.app import COMMANDS, app, load_command, load_function
-from jaxcache.cli.optional_value import _ALONE, OptionalValueCommand
+from jaxcache.cli.declared import _ALONE, OptionalValueCommand
 
 
 @pytest.mark.parametrize(

@@ -20,10 +20,9 @@ from object_server import S3Server
 import jaxcache
 from jaxcache.cache.bundle.format import open_bundle
 from jaxcache.cache.bundle.reader import verify_bundle
-from jaxcache.cache.ledger.pins import pinned_keys
 from jaxcache.cache.ledger.record import HIT, PAYLOAD, Event, digest_facts
 from jaxcache.cache.ledger.segments import Ledger
-from jaxcache.cache.ledger.write import append
+from jaxcache.cache.ledger.write import append, pinned_keys
 from jaxcache.cache.move.export_plan import plan_export
 from jaxcache.cache.move.import_bundle import execute_import, plan_import, receive
 from jaxcache.cache.move.plan import MoveAction, MoveTarget, Outcome

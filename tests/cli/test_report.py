@@ -17,9 +17,8 @@ import pytest
 from browser import BROWSERS, Browser, open_browser
 from conftest import RunCli, clean_environment
 
-from jaxcache.cache.ledger.pins import pin
 from jaxcache.cache.ledger.record import COMPILE, HIT, Event
-from jaxcache.cache.ledger.write import append
+from jaxcache.cache.ledger.write import append, pin
 from jaxcache.cache.overview import forecast_sizes, make_overview
 from jaxcache.cache.prune.plan import plan_prune
 from jaxcache.cache.prune.removal import count_entries, lost_compile_seconds

@@ -20,10 +20,10 @@ from conftest import RunCli
 from mount_without_links import can_mount, mounted_without_links
 
 from jaxcache.live.counters import Counters
-from jaxcache.live.endpoint import is_own_name, serve
 from jaxcache.live.frame import decode
 from jaxcache.live.helper_client import DirectoryClient
 from jaxcache.live.leases import Leases
+from jaxcache.live.metrics import is_own_name, serve
 from jaxcache.live.stores import BucketStore
 from jaxcache.live.tier import Tier
 from live.conftest import PROGRAM, RunLive, entries, live_environment

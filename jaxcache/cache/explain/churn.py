@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice, pairwise
 
+from jaxcache.cache.explain.arguments import explain_keys as explain_keys
 from jaxcache.cache.explain.cached_facts import CachedFacts
 from jaxcache.cache.explain.compare import compare
 from jaxcache.cache.explain.matching import without_addresses

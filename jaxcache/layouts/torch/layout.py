@@ -82,9 +82,3 @@ class TorchLayout:
         from jaxcache.layouts.torch import explain
 
         return explain
-
-    @property
-    def churns(self) -> "base.Churns":
-        from jaxcache.layouts.torch import explain
-
-        return explain

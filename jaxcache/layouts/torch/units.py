@@ -19,8 +19,8 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from jaxcache.cache.inventory import counted_bytes
-from jaxcache.cache.ledger.pins import pinned_keys
 from jaxcache.cache.ledger.segments import Ledger
+from jaxcache.cache.ledger.write import pinned_keys
 from jaxcache.cache.prune.removable import RemovableItem, RemovableSet, other_item, protect_young
 from jaxcache.cache.prune.removal import Hold, Removal, RemovalKind
 from jaxcache.core.eviction import Candidate, estimate_hits
