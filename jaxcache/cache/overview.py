@@ -98,8 +98,7 @@ def make_overview(cache: ReadCache) -> Overview:
 def _forecast_units(cache: ReadCache, scan_result: Any, policy: str) -> tuple[SizeForecast, ...]:
     """Plan as ``prune`` would at some sizes, where entries go together with what they share."""
     options = PruneOptions(max_size_bytes=1, policy=policy)
-    removals = cache.layout.removals
-    removable = removals.find_removable(
+    removable = cache.layout.removals.find_removable(
         cache.store, scan_result, options, now_ns=cache.now_ns, keep=()
     )
     forecasts = []
@@ -108,11 +107,9 @@ def _forecast_units(cache: ReadCache, scan_result: Any, policy: str) -> tuple[Si
         try:
             plan = plan_items(
                 copy.deepcopy(removable),
-                len(scan_result.entries),
                 options.replace(max_size_bytes=bound),
                 cache_dir=cache.store.url,
                 now_ns=cache.now_ns,
-                rank=removals.removal_rank,
             )
         except JaxcacheError:  # files that may not go alone are more
             break

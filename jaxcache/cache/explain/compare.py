@@ -223,14 +223,14 @@ def _by_device(left: Compile, right: Compile) -> Difference | None:
         if "accelerator_config" not in names:
             return compare_placements(left, right) if "compile_options" in names else None
         if None not in counts and counts[0] != counts[1]:
-            return _of_device(f"device_count={counts[0]}", f"device_count={counts[1]}")
+            return _of_device_count(*counts)
         return _by_hash("accelerator_config", left, right)
     if old is None or new is None:
         return None
     if any(a and b and a != b for a, b in zip(*map(device_facts, (old, new)), strict=True)):
-        return _of_device(device_name(left), device_name(right))
+        return _of_meaning("accelerator_config", device_name(left), device_name(right))
     if None not in counts and counts[0] != counts[1]:
-        return _of_device(f"device_count={counts[0]}", f"device_count={counts[1]}")
+        return _of_device_count(*counts)
     return compare_placements(left, right)
 
 
@@ -272,8 +272,7 @@ def _by_codec(left: Compile, right: Compile) -> Difference | None:
     if names is not None:
         return _by_hash("compression", left, right) if "compression" in names else None
     if left.codec and right.codec and left.codec != right.codec:
-        meaning, fix, cause, title = _MEANINGS["compression"]
-        return Difference("compression", left.codec, right.codec, meaning, fix, cause, title=title)
+        return _of_meaning("compression", left.codec, right.codec)
     return None
 
 
@@ -310,9 +309,6 @@ def _together(left: Compile, right: Compile) -> Iterator[Difference]:
 
 
 def _by_hash(name: str, left: Compile, right: Compile) -> Difference:
-    meaning, fix, cause, title = _MEANINGS.get(
-        name, (f"{name}, a part of the key that is not known here", None, Cause.UNKNOWN, name)
-    )
     old, new = (_value(name, c) for c in (left, right))
     if name == "accelerator_config":
         ignored = [set(c.ignored_flags) for c in (left, right)]
@@ -320,12 +316,18 @@ def _by_hash(name: str, left: Compile, right: Compile) -> Difference:
             old, new = (" ".join([v, *sorted(f)]) for v, f in zip((old, new), ignored, strict=True))
         elif old == new:  # what is known of the devices does not show it
             old, new = (f"{v} {c.hash_of(name)}" for v, c in ((old, left), (new, right)))
-    return Difference(name, old, new, meaning, fix, cause, title=title)
+    return _of_meaning(name, old, new)
 
 
-def _of_device(left: str | None, right: str | None) -> Difference:
-    meaning, fix, cause, title = _MEANINGS["accelerator_config"]
-    return Difference("accelerator_config", left, right, meaning, fix, cause, title=title)
+def _of_device_count(left: object, right: object) -> Difference:
+    return _of_meaning("accelerator_config", f"device_count={left}", f"device_count={right}")
+
+
+def _of_meaning(name: str, left: str | None, right: str | None) -> Difference:
+    meaning, fix, cause, title = _MEANINGS.get(
+        name, (f"{name}, a part of the key that is not known here", None, Cause.UNKNOWN, name)
+    )
+    return Difference(name, left, right, meaning, fix, cause, title=title)
 
 
 def _value(name: str, compile_: Compile) -> str:

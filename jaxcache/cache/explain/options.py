@@ -18,7 +18,7 @@ _WITHOUT = "none (--portable)"
 _SHOWN = 8
 
 Values = Mapping[str, object]
-_of_flags = partial(Difference, "XLA flags")
+_of_flags = partial(Difference, "XLA flags", cause=Cause.FLAG, title="XLA flags")
 _of_options = partial(Difference, "compile_options")
 _FLAGS_FIX = "set the same XLA_FLAGS, LIBTPU_INIT_ARGS and --xla… arguments on both sides"
 
@@ -33,8 +33,6 @@ def compare_flags(left: Compile, right: Compile) -> Difference:
             " ".join(new) or "without",
             "the XLA flags, from XLA_FLAGS, LIBTPU_INIT_ARGS and the command line",
             _FLAGS_FIX,
-            Cause.FLAG,
-            title="XLA flags",
         )
     if difference := compare_options(left, right):
         return difference
@@ -44,14 +42,8 @@ def compare_flags(left: Compile, right: Compile) -> Difference:
             "flags that XLA did not read, such as --xla… arguments of the script itself: "
             "JAX hashes them all the same"
         )
-    return _of_flags(
-        left.hash_of("XLA flags"),
-        right.hash_of("XLA flags"),
-        meaning,
-        _FLAGS_FIX,
-        Cause.FLAG,
-        title="XLA flags",
-    )
+    hashes = left.hash_of("XLA flags"), right.hash_of("XLA flags")
+    return _of_flags(*hashes, meaning, _FLAGS_FIX)
 
 
 def compare_options(left: Compile, right: Compile) -> Difference | None:
@@ -72,8 +64,6 @@ def compare_options(left: Compile, right: Compile) -> Difference | None:
         _assigned(names, rights),
         "XLA flags as the compiled programs have them, from XLA_FLAGS or compiler_options",
         "pass the same compiler_options to jit, and the same XLA_FLAGS",
-        Cause.FLAG,
-        title="XLA flags",
     )
 
 

@@ -29,7 +29,6 @@ _X64 = {
 _NOT_SKETCHED = "another program; run it under jaxcache once to know next time"
 _ALIKE = "another program, with the same operations and small constants in every line"
 _SAME_OPTIMIZED = "another program, which was compiled to the same one"
-_DONATION_FIX = "donate the same arguments in both"
 
 
 def compare_programs(left: Compile, right: Compile) -> list[Difference]:
@@ -66,12 +65,11 @@ def _of_other_file(left: Compile, right: Compile) -> Difference | None:
 
 def _unknown(left: Compile, right: Compile) -> Difference:
     meaning = _NOT_SKETCHED
-    fix = None
     if left.outline is not None and left.outline == right.outline:
         meaning = _SAME_OPTIMIZED
     elif left.sketch and right.sketch:
         meaning = _ALIKE
-    return _of_program(None, None, meaning, fix, title="another program")
+    return _of_program(None, None, meaning, None, title="another program")
 
 
 # The name ------------------------------------------------------------------------------------
@@ -80,23 +78,14 @@ def _unknown(left: Compile, right: Compile) -> Difference:
 def _by_name(left: Compile, right: Compile) -> Difference | None:
     if left.module == right.module:
         return None
+    meaning = "another name, which is part of the program"
+    fix = "call the function by the same name"
+    title = "name"
     if without_addresses(left.module) == without_addresses(right.module):
-        return _of_program(
-            left.module,
-            right.module,
-            "the name holds an address, which is another one in every process: never a hit",
-            "give the function a fixed __name__ before jit",
-            Cause.NAME,
-            title="name with an address",
-        )
-    return _of_program(
-        left.module,
-        right.module,
-        "another name, which is part of the program",
-        "call the function by the same name",
-        Cause.NAME,
-        title="name",
-    )
+        meaning = "the name holds an address, which is another one in every process: never a hit"
+        fix = "give the function a fixed __name__ before jit"
+        title = "name with an address"
+    return _of_program(left.module, right.module, meaning, fix, Cause.NAME, title=title)
 
 
 # The arguments -------------------------------------------------------------------------------
@@ -279,14 +268,13 @@ def _by_sharding(old: Sketch, new: Sketch) -> Difference | None:
     if not apart:
         return None
     names = _listed([a.name for a in apart])
-    return _of_program(
-        shardings[apart[0].name] or "none",
-        apart[0].sharding or "none",
-        f"shardings of arguments: {names}",
-        "place the arguments in the same way",
-        Cause.ARGUMENT_SHARDING,
-        title=f"sharding of {names}",
-    )
+    sides = shardings[apart[0].name] or "none", apart[0].sharding or "none"
+    return _of_shardings(*sides, f"shardings of arguments: {names}", f"sharding of {names}")
+
+
+def _of_shardings(left: str, right: str, meaning: str, title: str) -> Difference:
+    fix = "place the arguments in the same way"
+    return _of_program(left, right, meaning, fix, Cause.ARGUMENT_SHARDING, title=title)
 
 
 def _by_layout(left: Compile, right: Compile) -> Difference | None:
@@ -297,14 +285,8 @@ def _by_layout(left: Compile, right: Compile) -> Difference | None:
     shards = [", ".join(map(_show, p.parameters)) for p in programs if p]
     if shards[0] == shards[1]:
         return None
-    return _of_program(
-        f"{shards[0]} on each device",
-        shards[1],
-        "shardings of arguments",
-        "place the arguments in the same way",
-        Cause.ARGUMENT_SHARDING,
-        title="shardings of arguments",
-    )
+    meaning = "shardings of arguments"
+    return _of_shardings(f"{shards[0]} on each device", shards[1], meaning, meaning)
 
 
 def _by_static(old: Sketch, new: Sketch) -> Difference | None:
@@ -328,10 +310,18 @@ def _by_donation(old: Sketch, new: Sketch) -> Difference | None:
     used = {a.name for a in old.arguments} & {a.name for a in new.arguments}
     if donated[0] & used == donated[1] & used:
         return None
-    shown = tuple(_listed(sorted(names)) or "none" for names in donated)
-    meaning = "the donated arguments"
-    title = "donated arguments"
-    return _of_program(shown[0], shown[1], meaning, _DONATION_FIX, Cause.DONATION, title=title)
+    return _of_donations(*(_listed(sorted(names)) or "none" for names in donated))
+
+
+def _of_donations(left: str | None, right: str | None) -> Difference:
+    return _of_program(
+        left,
+        right,
+        "the donated arguments",
+        "donate the same arguments in both",
+        Cause.DONATION,
+        title="donated arguments",
+    )
 
 
 def _show_all(types: Iterable[ArrayType]) -> str:
@@ -357,10 +347,7 @@ def _by_aliases(left: Compile, right: Compile) -> Difference | None:
     if [x for x in left.outline if x in new] != [x for x in right.outline if x in old]:
         return None
     sizes = [c.contents and c.contents.memory.alias_bytes for c in (left, right)]
-    shown = tuple(None if size is None else f"{size} bytes" for size in sizes)
-    meaning = "the donated arguments"
-    title = "donated arguments"
-    return _of_program(shown[0], shown[1], meaning, _DONATION_FIX, Cause.DONATION, title=title)
+    return _of_donations(*(None if size is None else f"{size} bytes" for size in sizes))
 
 
 def _by_kernel(left: Compile, right: Compile) -> Difference | None:

@@ -42,14 +42,8 @@ def plan_cache_prune(cache: ReadCache, options: PruneOptions) -> PrunePlan:
     """
     options.check()
     prunable = find_prunable(cache, options)
-    plan = plan_items(
-        prunable.removable,
-        prunable.entries,
-        options,
-        cache_dir=cache.store.url,
-        now_ns=cache.now_ns,
-        rank=cache.layout.removals.removal_rank,
-    )
+    url = cache.store.url
+    plan = plan_items(prunable.removable, options, cache_dir=url, now_ns=cache.now_ns)
     plan = replace(plan, uncounted_bytes=prunable.uncounted_bytes)
     return plan if prunable.has_seconds else _price(cache, plan)
 
@@ -58,7 +52,6 @@ class Prunable(NamedTuple):
     """What a prune can choose from in one cache."""
 
     removable: RemovableSet
-    entries: int
     uncounted_bytes: int
     """The size of the ledger, which no limit counts."""
     has_seconds: bool
@@ -93,12 +86,8 @@ def find_prunable(
     removable = cache.layout.removals.find_removable(
         cache.store, scan_result, options, now_ns=cache.now_ns, keep=kept
     )
-    return Prunable(
-        removable,
-        len(scan_result.entries),
-        count_bytes(scan_result.inventory.files())[1],
-        has_seconds=headers,
-    )
+    uncounted_bytes = count_bytes(scan_result.inventory.files())[1]
+    return Prunable(removable, uncounted_bytes, has_seconds=headers)
 
 
 def plan_cache_removal(
@@ -114,20 +103,12 @@ def plan_cache_removal(
     if not (keys or filters):
         raise UsageError("nothing is selected to be removed", hint="give a KEY, or --filter")
     selection = Selection.parse(keys, filters)
-    removals = cache.layout.removals
     scan_result = _scan(cache, **selection.scan_options(has_headers=cache.layout.has_headers))
     chosen = selection.pick(scan_result.entries, cache.now_ns, shortest_prefix=REMOVAL_PREFIX)
-    removable = removals.find_removable(
+    removable = cache.layout.removals.find_removable(
         cache.store, scan_result, None, now_ns=cache.now_ns, keep=()
     )
-    plan = plan_removal(
-        removable,
-        scan_result.entries,
-        chosen,
-        cache_dir=cache.store.url,
-        rank=removals.removal_rank,
-    )
-    return _price(cache, plan)
+    return _price(cache, plan_removal(removable, chosen, cache_dir=cache.store.url))
 
 
 def _scan(cache: ReadCache, *, headers: bool, details: bool) -> "ScanResult":
@@ -188,17 +169,12 @@ def plan_prune_of_several(
     sets = [one.removable for one in prunable.values()]
     together = RemovableSet(
         [_put_below(name, item) for name, one in prunable.items() for item in one.removable.items],
+        sum(one.entries for one in sets),
         sum(one.size_bytes for one in sets),
         sum(one.fixed_bytes for one in sets),
-    )
-    plan = plan_items(
-        together,
-        sum(one.entries for one in prunable.values()),
-        options,
-        cache_dir=root,
-        now_ns=now_ns,
         rank=_rank_below(members),
     )
+    plan = plan_items(together, options, cache_dir=root, now_ns=now_ns)
     return replace(plan, uncounted_bytes=sum(one.uncounted_bytes for one in prunable.values()))
 
 
@@ -217,21 +193,15 @@ def _put_below(name: str, item: RemovableItem) -> RemovableItem:
 
 
 def _put_removal_below(name: str, removal: Removal) -> Removal:
+    return _rename(removal, lambda file: f"{name}/{file}")
+
+
+def _rename(removal: Removal, rename: Callable[[str], str]) -> Removal:
     file = removal.file
     atime = removal.atime
     return removal._replace(
-        file=file._replace(name=f"{name}/{file.name}"),
-        atime=atime and atime._replace(name=f"{name}/{atime.name}"),
-    )
-
-
-def _take_out(name: str, removal: Removal) -> Removal:
-    """Return a removal as its cache knows it."""
-    file = removal.file
-    atime = removal.atime
-    return removal._replace(
-        file=file._replace(name=file.name.removeprefix(f"{name}/")),
-        atime=atime and atime._replace(name=atime.name.removeprefix(f"{name}/")),
+        file=file._replace(name=rename(file.name)),
+        atime=atime and atime._replace(name=rename(atime.name)),
     )
 
 
@@ -266,7 +236,7 @@ def remove_from_several(members: Mapping[str, ReadCache], removals: Sequence[Rem
     longest_seconds = 0.0
     for name, chosen in by_cache.items():
         member = members[name]
-        inside = [_take_out(name, removal) for removal in chosen]
+        inside = [_rename(r, lambda path, n=name: path.removeprefix(f"{n}/")) for r in chosen]  # type: ignore[misc]
         done = remove(member.store, inside, file_lock=member.layout.removals.file_lock)
         outside = {r.file.name: removal for r, removal in zip(inside, chosen, strict=True)}
         removed += [outside[r.file.name] for r in done.removed]

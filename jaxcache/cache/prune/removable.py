@@ -73,12 +73,15 @@ class RemovableSet:
     """The things that could go, and what they are measured against."""
 
     items: list[RemovableItem]
+    entries: int
     size_bytes: int
     """All that a bound on the size counts."""
     fixed_bytes: int = 0
     """The part of it in files other than entries that must stay: no bound below it can be met."""
     records_reads: bool = True
     """Whether a use shows in an access time where nothing else records it."""
+    rank: Callable[[str], int] | None = None
+    """The place of a file in the order of removal; None where all are equal."""
 
     @property
     def pinned_bytes(self) -> int:
@@ -112,7 +115,8 @@ def find_removable(
         items += _removable_others(scan_result, _other_kinds(options), **limits)
     size = total_bytes(scan_result)
     fixed_bytes = size - sum(i.removal.size_bytes for i in items)
-    return RemovableSet(items, size, fixed_bytes, scan_result.records_reads)
+    entries = len(scan_result.entries)
+    return RemovableSet(items, entries, size, fixed_bytes, scan_result.records_reads)
 
 
 def _other_kinds(options: PruneOptions) -> frozenset[RemovalKind]:
@@ -234,13 +238,24 @@ def total_bytes(scan_result: Scan) -> int:
 class PlanBuilder:
     """The removals of a plan while it is made; a file that several need goes with the last."""
 
-    def __init__(self, items: Iterable[RemovableItem]) -> None:
+    def __init__(self, removable: RemovableSet) -> None:
+        self.removable = removable
         self.removals: list[Removal] = []
-        self._needed = Counter(part.file.name for item in items for part in item.parts)
+        self._needed = Counter(p.file.name for item in removable.items for p in item.parts)
+
+    @property
+    def kept(self) -> int:
+        """The number of entries that stay."""
+        return self.removable.entries - count_entries(self.removals)
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of what stays, as a bound counts it."""
+        return self.removable.size_bytes - freed_bytes(self.removals)
 
     def copy(self) -> "PlanBuilder":
         """Return a builder whose choices leave this one as it is."""
-        trial = PlanBuilder(())
+        trial = PlanBuilder(self.removable)
         trial.removals = list(self.removals)
         trial._needed = self._needed.copy()
         return trial
@@ -262,13 +277,10 @@ class PlanBuilder:
 
 
 def choose_for_limits(
-    items: Sequence[RemovableItem],
     builder: PlanBuilder,
-    size_bytes: int,
-    entries: int,
     options: PruneOptions,
     now_ns: int,
-    young: Sequence[tuple[RemovableItem, RemovalReason]] = (),
+    young: Sequence[tuple[RemovableItem, RemovalReason]],
 ) -> list[tuple[RemovableItem, RemovalReason]]:
     """Choose what is removed to meet the bounds, in order, as if no item were too young.
 
@@ -278,6 +290,7 @@ def choose_for_limits(
     Args:
         young: what other rules would remove if it were older.
     """
+    items = builder.removable.items
     trial = builder.copy()
     for item, reason in young:
         trial.take(item, reason)
@@ -288,7 +301,7 @@ def choose_for_limits(
         return trial.take(item, reason)
 
     if options.max_entries is not None:
-        excess = entries - count_entries(trial.removals) - options.max_entries
+        excess = trial.kept - options.max_entries
         pool = _pool(items, ("entry",))
         order: list[Candidate] = []
         if excess > 0:
@@ -299,7 +312,7 @@ def choose_for_limits(
                 break
             excess -= count_entries(take(pool[candidate.name], "max-entries"))
     if options.max_size_bytes is not None:
-        excess = size_bytes - freed_bytes(trial.removals) - options.max_size_bytes
+        excess = trial.size_bytes - options.max_size_bytes
         discarded = _pool(items, ("quarantine",))
         for _, together in groupby(sorted(discarded), without_suffix):
             if excess > 0:  # its directory's name begins with the time: the oldest first
@@ -319,15 +332,11 @@ def choose_for_limits(
     return chosen
 
 
-def unmet_limits(
-    builder: PlanBuilder, size_bytes: int, entries: int, options: PruneOptions
-) -> Iterator[RemovalReason]:
+def unmet_limits(builder: PlanBuilder, options: PruneOptions) -> Iterator[RemovalReason]:
     """Yield the bounds that the removals do not meet."""
-    kept_entries = entries - count_entries(builder.removals)
-    kept_bytes = size_bytes - freed_bytes(builder.removals)
-    if options.max_entries is not None and kept_entries > options.max_entries:
+    if options.max_entries is not None and builder.kept > options.max_entries:
         yield "max-entries"
-    if options.max_size_bytes is not None and kept_bytes > options.max_size_bytes:
+    if options.max_size_bytes is not None and builder.size_bytes > options.max_size_bytes:
         yield "max-size"
 
 

@@ -148,7 +148,8 @@ def find_removable(
                 others.append(other_item(removal, reason="temp-file"))
             if options.takes_quarantine and kind is TorchKind.QUARANTINE:
                 others.append(other_item(_removal(info, entries, "quarantine")))
-    return RemovableSet([*others, *units], size_bytes)
+    count = len(scan_result.entries)
+    return RemovableSet([*others, *units], count, size_bytes, rank=removal_rank)
 
 
 def _is_over(options: PruneOptions, size_bytes: int, entries: int) -> bool:
