@@ -1,11 +1,12 @@
-"""The files of a local cache directory: whole writes, bounded reads, our own directory."""
+"""The files of a local cache directory, and the threads that work on them in the background."""
 
 import contextlib
 import errno
 import os
 import stat
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ..core.atomic import new_file, open_below, open_directory
 from ..core.lock import hold_lockfile
@@ -15,6 +16,16 @@ MAX_ENTRY_BYTES = 2 << 30
 _PART_BYTES = 16 << 20
 #: JAX waits this long for its lock (lock_timeout_secs in jax/_src/lru_cache.py).
 LOCK_SECONDS = 10.0
+
+
+def start_thread(name: str, call: "Callable[[], None]") -> "threading.Thread | None":
+    """Start a thread in the background; None where the interpreter is ending."""
+    thread = threading.Thread(target=call, name=f"jaxcache-{name}", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        return None
+    return thread
 
 
 def read_file(

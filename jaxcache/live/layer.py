@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.names import live_directory
 from .adapter import SCHEMES, Adapter, UnknownJaxError
 from .counters import Counters
+from .files import start_thread
 from .loading import FirstRuns
 from .preload import Preload
 from .settings import ConfigError, ResolvedSettings, resolve
@@ -53,12 +54,7 @@ class Background:
                 self._queue = SimpleQueue()
             self._queue.put(call)
             if self._thread is None:
-                thread = threading.Thread(target=self._run, name="jaxcache-live", daemon=True)
-                try:
-                    thread.start()
-                except RuntimeError:  # the interpreter is ending
-                    return
-                self._thread = thread
+                self._thread = start_thread("live", self._run)
 
     def _run(self) -> None:
         while True:

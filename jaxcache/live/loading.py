@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from ..core.atomic import is_named
 from ..core.names import is_key
 from ..core.system import try_lock
-from .files import own_directory_of
+from .files import own_directory_of, start_thread
 
 _MAX_BYTES = 64 << 10
 _DIRECTORY = ("live", "loading")
@@ -201,10 +201,7 @@ class FirstRuns:
             if self._is_looking:
                 return
             self._is_looking = True
-        thread = threading.Thread(target=self._look, name="jaxcache-first-run", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:  # the interpreter is ending, and all notes of this process with it
+        if start_thread("first-run", self._look) is None:  # all notes of this process end, too
             self._is_looking = False
 
     def _look(self) -> None:

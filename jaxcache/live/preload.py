@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from .files import start_thread
 from .last_run import MAX_LOADS, LastRun, Load, program_name, read_last_run, write_last_run
 from .load_seam import LoadCall, LoadSeam, UnknownLoadError, describe_devices
 from .loading import AHEAD, Loading
@@ -118,12 +119,7 @@ class Preload:
                 # Later the script has no name any more: the interpreter forgets it at its end.
                 versions = self._layer.adapter.versions
                 self._program = program_name(versions, self._seam.process_index())
-                thread = threading.Thread(
-                    target=self._run, args=(directory,), name="jaxcache-preload", daemon=True
-                )
-                with contextlib.suppress(RuntimeError):  # the interpreter is ending
-                    thread.start()
-                    self._thread = thread
+                self._thread = start_thread("preload", lambda: self._run(directory))
         return self._directory is directory
 
     def cache_opened(self, directory: "Directory") -> None:

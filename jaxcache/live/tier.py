@@ -25,7 +25,7 @@ from ..core.refusals import (
     write_record,
 )
 from ..core.remote import redact
-from .files import MAX_ENTRY_BYTES, own_directory_of, read_file, write_whole
+from .files import MAX_ENTRY_BYTES, own_directory_of, read_file, start_thread, write_whole
 from .helper_client import DirectoryClient
 from .stores import AbsentError, BucketStore, DeniedError
 
@@ -196,10 +196,7 @@ class Tier:
             self._start_worker()
 
     def _start_worker(self) -> bool:
-        thread = threading.Thread(target=self._work, name="jaxcache-tier", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:  # the interpreter is ending
+        if start_thread("tier", self._work) is None:
             return False
         with self._counting:
             self._idle += 1

@@ -12,10 +12,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ..core.names import CACHE_SUFFIX, OWN_DIR, is_key
-from .files import own_directory_of, read_file, write_whole
+from .files import own_directory_of, read_file, start_thread, write_whole
 from .frame import DecodedEntry, add_checksum
 from .tier import Refusals, Tier
-from .uploads import Uploads, start
+from .uploads import Uploads
 from .uses import SharedUses
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Tiers:
         self._run_file = f"{OWN_DIR}/live/runs/{layer.program()}"
         self._last_run: tuple[str, ...] = ()
         self.uploads = Uploads(directory, self._tiers, layer, self.refusals, self._signatures)
-        start("prefetch", self._prefetch if layer.settings["prefetch"] else self._list)
+        start_thread("prefetch", self._prefetch if layer.settings["prefetch"] else self._list)
 
     # Look-ups ---------------------------------------------------------------------------------
 
@@ -173,7 +173,7 @@ class Tiers:
 
     def _list(self) -> None:
         for tier in self._tiers:
-            start("list", tier.list)
+            start_thread("list", tier.list)
 
     def _prefetch(self) -> None:
         """Fetch the keys of the last run that are not here, several at a time."""
@@ -200,7 +200,7 @@ class Tiers:
                 self.fetch_ahead(key)
 
         for _ in range(min(_PREFETCH_THREADS, len(keys))):
-            start("prefetch", fetch)
+            start_thread("prefetch", fetch)
         self._list()
 
     def fetch_ahead(self, key: str) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.lock import open_lock
 from ..core.names import CACHE_SUFFIX, is_key, spool_name
 from ..core.system import try_lock_where_possible
-from .files import own_directory_of, read_file, write_whole
+from .files import own_directory_of, read_file, start_thread, write_whole
 from .frame import DamagedEntryError, open_entry
 from .tier import Refusals, Tier
 
@@ -89,7 +89,7 @@ class Uploads:
                 self._queue.put_nowait((tier, key))
                 self._queued.add((tier.url, key))
             if not self._uploaders:
-                threads = (start("upload", self._run) for _ in range(_THREADS))
+                threads = (start_thread("upload", self._run) for _ in range(_THREADS))
                 self._uploaders = [t for t in threads if t is not None]
 
     def call_after(self, key: str, call: Any) -> None:
@@ -213,16 +213,6 @@ class Uploads:
         if self._resumer >= 0:
             os.close(self._resumer)
             self._resumer = -1
-
-
-def start(name: str, call: Any) -> "threading.Thread | None":
-    """Start a thread; None where the interpreter is ending."""
-    thread = threading.Thread(target=call, name=f"jaxcache-{name}", daemon=True)
-    try:
-        thread.start()
-    except RuntimeError:
-        return None
-    return thread
 
 
 def _remove_marker(directory: int, key: str, *, unless_young: bool = False) -> None:

@@ -15,7 +15,7 @@ from jaxcache.cache.move.stores import make_source
 from jaxcache.cache.move.sync import plan_sync
 from jaxcache.cache.scan import Progress
 from jaxcache.errors import UntrustedError
-from jaxcache.options.move import SyncOptions
+from jaxcache.options.move import RestoreOptions, SyncOptions
 from jaxcache.store.base import Store
 
 _FITTING = (
@@ -36,14 +36,11 @@ class RestoreJob:
     """The cache, as JAX is going to be given it."""
     host: Host | None
     """The jax of the job; where none was asked, everything may hit."""
-    everything: bool = False
-    """Take what cannot hit, too."""
-    allow_large: bool = False
-    """See :class:`jaxcache.cache.admission.ImportPolicy`."""
+    options: RestoreOptions
 
     def refuse(self, item: Item) -> str | None:
         """Return why an entry whose contents are known cannot hit; None if it may."""
-        if self.everything:
+        if self.options.everything:
             return None
         forecasts = forecast_items([item], self.host, self.cache_dir).forecasts
         missing = [f.reason for f in forecasts if f.outlook is ForecastOutcome.MISS]
@@ -104,12 +101,7 @@ def _fits(step: Step) -> bool:
 
 
 def restore_bundle(
-    store: Store | None,
-    bundle: Bundle,
-    job: RestoreJob,
-    *,
-    lookup_only: bool = False,
-    progress: Progress | None = None,
+    store: Store | None, bundle: Bundle, job: RestoreJob, progress: Progress | None
 ) -> Outcome:
     """Write those entries of a verified bundle that this job can use.
 
@@ -119,7 +111,8 @@ def restore_bundle(
     plan = plan_import(store, bundle, cache_dir=job.cache_dir, wanted=job.refuse)
     if not any(map(_fits, plan.steps)):
         plan = replace(plan, steps=tuple(map(_leave, plan.steps)))
-    return execute_import(store, bundle, plan, dry_run=lookup_only, progress=progress)
+    dry_run = job.options.lookup_only
+    return execute_import(store, bundle, plan, dry_run=dry_run, progress=progress)
 
 
 def restore_cache(
@@ -127,11 +120,9 @@ def restore_cache(
     target: Store | None,
     job: RestoreJob,
     *,
-    lookup_only: bool = False,
-    signed: Signed | None = None,
-    jobs: int | None = None,
+    signed: Signed | None,
     now_ns: int,
-    progress: Progress | None = None,
+    progress: Progress | None,
 ) -> Outcome:
     """Read the entries of a cache, and write those that this job can use.
 
@@ -140,7 +131,6 @@ def restore_cache(
 
     Args:
         target: None where its directory does not exist yet.
-        jobs: files under way at once.
         signed: only what is vouched for here (``jaxcache.cache.move.signatures``); the rest is
             left out, and where that is all, refused.
 
@@ -155,7 +145,7 @@ def restore_cache(
     plan = plan_sync(
         source,
         target,
-        SyncOptions(allow_large=job.allow_large),
+        SyncOptions(allow_large=job.options.allow_large),
         target_url=job.cache_dir,
         now_ns=now_ns,
         signed=signed,
@@ -165,11 +155,11 @@ def restore_cache(
 
     def receive_some(steps: tuple[Step, ...]) -> Outcome:
         return receive(
-            None if lookup_only else target,
+            None if job.options.lookup_only else target,
             make_source(source, plan),
             replace(plan, steps=steps),
             now_ns=now_ns,
-            jobs=jobs,
+            jobs=job.options.jobs,
             progress=progress,
         )
 

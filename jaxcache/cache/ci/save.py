@@ -13,6 +13,7 @@ from jaxcache.cache.ci.usage import Baseline, Usage, classify_usage
 from jaxcache.cache.ledger.record import HIT, Event
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.write import append, compact
+from jaxcache.cache.move.bundle_file import is_bundle_name
 from jaxcache.cache.move.export_plan import ExportPlan, plan_export
 from jaxcache.cache.move.import_bundle import events_of
 from jaxcache.cache.move.plan import MoveAction, Outcome, Plan
@@ -26,7 +27,7 @@ from jaxcache.core.ledger import COMPACT_ABOVE
 from jaxcache.errors import ExitCode, JaxcacheError, UsageError
 from jaxcache.model import Entry, Problem
 from jaxcache.options import PruneOptions
-from jaxcache.options.move import SaveIf
+from jaxcache.options.move import SaveIf, SaveOptions
 from jaxcache.store import is_remote
 from jaxcache.store.base import Store
 from jaxcache.store.location import VARIABLE
@@ -96,34 +97,32 @@ def parse_job_status(text: str) -> bool:
 def plan_save(
     store: Store,
     target: str,
+    options: SaveOptions,
     *,
     baseline: Baseline | None,
-    save_if: SaveIf,
     target_exists: bool,
-    max_size_bytes: int | None = None,
-    unused_for_seconds: float | None = None,
-    finished: bool = True,
     environment: Mapping[str, str],
     now_ns: int,
-    progress: Progress | None = None,
+    progress: Progress | None,
 ) -> SavePlan:
     """Decide what to keep and whether to save it.
 
     Args:
         baseline: the cache before the job; None where nobody looked.
         target_exists: whether there is anything to be replaced.
-        max_size_bytes: of the entries as they lie in the cache; the cheapest to lose go first.
-        unused_for_seconds: what the job did not use stays if it was used within this time.
-        finished: whether the job came to its end; if not, what it did not use stays.
+        options: a bundle keeps the entries that fit into its size, as they lie in the cache, and
+            what the job did not use stays if it was used within the time, or if the job failed.
         environment: of the job.
     """
+    finished = parse_job_status(options.job_status)
     scan_result = scan(store, ScanAids(progress=progress), deep=True)
     ledger = scan_result.ledger or Ledger()
     usage = classify_usage(scan_result, ledger, baseline)
+    max_size_bytes = options.max_size_bytes if is_bundle_name(target) else None
     dropped: dict[str, DropReason] = {}
     # A job that neither used nor compiled anything ran no JAX: it says nothing about use.
     for entry in usage.unused if finished and (usage.used or usage.new) else ():
-        if (now_ns - entry.last_used_ns) / NS_PER_SECOND > (unused_for_seconds or 0.0):
+        if (now_ns - entry.last_used_ns) / NS_PER_SECOND > (options.unused_for_seconds or 0.0):
             dropped[entry.file] = "unused"
     for file in _over(scan_result, ledger, dropped.__contains__, max_size_bytes, now_ns):
         dropped[file] = "max-size"
@@ -137,7 +136,7 @@ def plan_save(
         export=plan_export(
             store, only=lambda e: e.file not in dropped, scan_result=scan_result, now_ns=now_ns
         ),
-        why=_why(save_if, usage, kept, target_exists=target_exists),
+        why=_why(options.save_if, usage, kept, target_exists=target_exists),
         source=baseline.source if baseline else "",
         finished=finished,
         skips_quick=THRESHOLD not in environment
@@ -230,7 +229,7 @@ def save_result(done: Outcome) -> SaveResult:
 
 
 def check_save(
-    store: Store, target: Store | None, plan: SavePlan, *, allow_large: bool = False
+    store: Store, target: Store | None, plan: SavePlan, options: SaveOptions
 ) -> SaveResult:
     """Read and check what a save would write, and write nothing.
 
@@ -239,6 +238,7 @@ def check_save(
     """
     if not plan.saves:
         return SaveResult(0, 0, dry_run=True)
+    allow_large = options.allow_large or is_bundle_name(plan.target)
     saving = _plan(store, target, plan, allow_large=allow_large)
     return save_result(execute(store, target, saving, now_ns=plan.export.now_ns, dry_run=True))
 
@@ -260,12 +260,11 @@ def save_shared(
     store: Store,
     target: Store,
     plan: SavePlan,
+    options: SaveOptions,
     *,
-    bounds: PruneOptions | None,
-    private_keys: Sequence[Any] = (),
-    allow_large: bool = False,
+    signers: Sequence[Any],
     now_ns: int,
-    progress: Progress | None = None,
+    progress: Progress | None,
 ) -> SaveResult:
     """Add to a cache that other jobs share; what they put there stays unless a bound takes it.
 
@@ -278,15 +277,14 @@ def save_shared(
     saved = SaveResult(0, 0)
     learnt = [Event(e.key, HIT, now_ns) for e in plan.usage.used]
     if plan.saves:
-        saving = _plan(store, target, plan, allow_large=allow_large)
-        done = execute(
-            store, target, saving, signers=private_keys, now_ns=now_ns, progress=progress
-        )
+        saving = _plan(store, target, plan, allow_large=options.allow_large)
+        done = execute(store, target, saving, signers=signers, now_ns=now_ns, progress=progress)
         learnt += events_of(done.written, {}, Ledger())
         saved = save_result(done)
     append(target, learnt)
     if len(Ledger.load(target).segments) > COMPACT_ABOVE:
         compact(target)
+    bounds = options.pruning
     if bounds is None or not _binds(target, bounds):
         return saved
     scan_result = scan(target, headers=weighs_seconds(bounds), deep=True)

@@ -22,7 +22,6 @@ from jaxcache.cache.ci.save import (
     SaveResult,
     check_newer,
     check_save,
-    parse_job_status,
     plan_save,
     save_shared,
 )
@@ -92,32 +91,22 @@ def _restore(
             bundle = opened.enter_context(open_source(source, signed=options.require_signed))
             with progress_bar("checking", in_bytes=True) as progress:
                 bundle = verify_bundle(bundle, progress, allow_large=options.allow_large)
-            job = RestoreJob(target, host(), options.everything, options.allow_large)
+            job = RestoreJob(target, host(), options)
             if not lookup_only:
                 store = store or make_store(target)
             with progress_bar("restoring") as progress:
-                done = restore_bundle(
-                    store, bundle, job, lookup_only=lookup_only, progress=progress
-                )
+                done = restore_bundle(store, bundle, job, progress)
             return done, forecast_restored(done, job)
         cache = open_store(source)
         jax = load_layout("jax")
         signed = required_signatures(cache, jax, wanted=options.require_signed)
-        job = RestoreJob(target, host(), options.everything, options.allow_large)
+        job = RestoreJob(target, host(), options)
         if store is None and not lookup_only:
             store = make_store(target)
             opened.push(_remove_if_untrusted(target))
         progress = opened.enter_context(progress_bar("restoring"))
-        done = restore_cache(
-            cache,
-            store,
-            job,
-            lookup_only=lookup_only,
-            signed=signed,
-            jobs=options.jobs,
-            now_ns=time.time_ns(),
-            progress=progress,
-        )
+        now_ns = time.time_ns()
+        done = restore_cache(cache, store, job, signed=signed, now_ns=now_ns, progress=progress)
         return done, forecast_restored(done, job)
 
 
@@ -179,12 +168,9 @@ def plan(cache_dir: str, target: str, options: SaveOptions) -> SavePlan:
         planned = plan_save(
             store,
             target,
+            options,
             baseline=baseline,
-            save_if=options.save_if,
             target_exists=_exists(target),
-            max_size_bytes=options.max_size_bytes if bundle else None,
-            unused_for_seconds=options.unused_for_seconds,
-            finished=parse_job_status(options.job_status),
             environment=os.environ,
             now_ns=time.time_ns(),
             progress=progress,
@@ -219,10 +205,8 @@ def _exists(target: str) -> bool:
 
 def check(plan: SavePlan, options: SaveOptions) -> SaveResult:
     """Read and check what would be saved."""
-    is_bundle = is_bundle_name(plan.target)
-    target = None if is_bundle else find_store(plan.target)
-    allow_large = options.allow_large or is_bundle
-    return check_save(open_store(plan.cache_dir), target, plan, allow_large=allow_large)
+    target = None if is_bundle_name(plan.target) else find_store(plan.target)
+    return check_save(open_store(plan.cache_dir), target, plan, options)
 
 
 def carry_out(plan: SavePlan, options: SaveOptions) -> SaveResult:
@@ -244,15 +228,9 @@ def carry_out(plan: SavePlan, options: SaveOptions) -> SaveResult:
         return SaveResult(0, 0)
     with progress_bar("saving", in_bytes=bundle) as progress:
         if not bundle:
+            shared = make_store(plan.target)
             return save_shared(
-                store,
-                make_store(plan.target),
-                plan,
-                bounds=options.pruning,
-                private_keys=signers,
-                allow_large=options.allow_large,
-                now_ns=now_ns,
-                progress=progress,
+                store, shared, plan, options, signers=signers, now_ns=now_ns, progress=progress
             )
         file = plan.target
         target_store = None
