@@ -17,7 +17,7 @@ from jaxcache.core.names import FREE_PAYLOAD_BYTES, max_payload_bytes, parse_key
 from jaxcache.entry import zstd
 from jaxcache.entry.codec import CodecError
 from jaxcache.entry.contents import Contents
-from jaxcache.entry.decode import decode_payload
+from jaxcache.entry.decode import check_structure
 from jaxcache.entry.names import split_name
 from jaxcache.entry.read import OpenPayload
 from jaxcache.errors import JaxcacheError
@@ -161,7 +161,7 @@ class _Payload:
         if key is None:
             return None
         hashes = self.size_bytes <= MAX_HASHED_BYTES
-        decoded = decode_payload(self.buffered, key.module or None, check=hashes)
+        decoded = check_structure(self.buffered, key.module or None, check=hashes)
         for kind, detail in decoded.problems:
             raise CodecError(kind, detail)
         return decoded

@@ -7,6 +7,7 @@ import typer
 
 from jaxcache.cli.opening import open_handle, open_target
 from jaxcache.cli.options import Format, Output
+from jaxcache.core.names import LEDGER_DIR
 from jaxcache.errors import ExitCode, UsageError
 from jaxcache.options import CacheLocation, ConfirmOptions, DryRun
 from jaxcache.options.move import CopyOptions, PushOptions, SyncOptions, arrival_of
@@ -60,11 +61,14 @@ def pull(url: Url, place: CacheLocation, options: SyncOptions, dry: DryRun, outp
     from the start with jaxcache warm --portable SCRIPT and use it with --portable, too. For plain
     JAX, set JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none in both places.
     """
+    opened = open_handle(url, place.layout)
+    path = opened.location.path
+    if "://" in path and (request := getattr(opened.store, "request_listings", None)):
+        request("", *([LEDGER_DIR] if options.ledger else []))
+    # Imported while the listings are on their way.
     from jaxcache.cli.moving import copy_between, copy_layout_files, nothing_to_pull
 
     form = output.form
-    opened = open_handle(url, place.layout)
-    path = opened.location.path
     if not (is_remote(path) or os.path.exists(path)):
         raise nothing_to_pull(path)
     if not opened.layout.single_file_entries:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 from jaxcache.core.names import same_module
@@ -61,12 +62,17 @@ def _cpu(envelope: Envelope, budget: Budget) -> tuple[Device, int]:
             contents = wire.first_bytes(value, 1, budget)
             code += len(contents) if contents is not None else 0
         elif number == 9:
-            target = parse("CpuTarget", value)
-            triple = _text(target.triple)
-            name = _text(target.cpu)
-            features = tuple((_text(target.features) or "").split(",")) if target.features else ()
+            triple, name, features = _cpu_target(bytes(value))
     device = Device("cpu", cpu_triple=triple, cpu_name=name, cpu_features=features)
     return device, code
+
+
+@lru_cache(maxsize=64)
+def _cpu_target(data: bytes) -> tuple[str | None, str | None, tuple[str, ...]]:
+    """Triple, name and features of a CPU, once for all entries that were compiled for it."""
+    target = parse("CpuTarget", data)
+    features = (_text(target.features) or "").split(",") if target.features else ()
+    return _text(target.triple), _text(target.cpu), tuple(features)
 
 
 def _gpu(envelope: Envelope, budget: Budget) -> tuple[Device, int]:
@@ -182,6 +188,16 @@ def decode_payload(
     return _decode(payload, module, check=check)
 
 
+def check_structure(
+    payload: bytes | bytearray | memoryview, module: str | None = None, *, check: bool = True
+) -> Contents:
+    """Check a serialized executable as :func:`decode_payload` does, and count nothing in it.
+
+    What is read of it is the compiler and the target.
+    """
+    return _decode(payload, module, check=check, counts=False)
+
+
 def decode_program(payload: bytes | bytearray | memoryview, module: str | None = None) -> Contents:
     """Decode program, source and device alone, at a sixth of the cost."""
     return _decode(payload, module, check=False, rest=False)
@@ -199,6 +215,7 @@ def _decode(
     check: bool,
     program: bool = True,
     rest: bool = True,
+    counts: bool = True,
 ) -> Contents:
     findings: _Findings = []
     budget = Budget()
@@ -208,7 +225,9 @@ def _decode(
         return Contents(problems=(("bad-payload", str(error)),))
     if envelope.platform == "unknown":
         findings.append(("bad-payload", "neither a CPU, a GPU nor a TPU executable"))
-    return _Decoder(envelope, budget, findings).contents(module, program=program, rest=rest)
+    return _Decoder(envelope, budget, findings, counts=counts).contents(
+        module, program=program, rest=rest
+    )
 
 
 def find_hlo_module(payload: bytes | bytearray | memoryview) -> memoryview:
@@ -241,8 +260,11 @@ def find_debug_options(payload: bytes | bytearray | memoryview) -> memoryview:
 
 
 class _Decoder:
-    def __init__(self, envelope: Envelope, budget: Budget, findings: _Findings) -> None:
+    def __init__(
+        self, envelope: Envelope, budget: Budget, findings: _Findings, *, counts: bool = True
+    ) -> None:
         self._envelope = envelope
+        self._counts = counts
         self._budget = budget
         self._found = findings
 
@@ -255,7 +277,7 @@ class _Decoder:
             with self._finding("the HLO module"):
                 if hlo is None:
                     raise WireError("none")
-                reader = ModuleReader(hlo, self._budget)
+                reader = ModuleReader(hlo, self._budget, counts=self._counts)
                 facts |= {"program": reader.program, "source": reader.source}
                 if module and not same_module(name := reader.program.module, module):
                     detail = f"holds {name!r}, but the file name has {module!r}"

@@ -20,12 +20,16 @@ _MAX_NAME_BYTES = 4096
 class ModuleReader:
     """Counts over one ``HloModuleProto``.
 
+    Args:
+        counts: whether to count opcodes, custom calls and source lines, too.
+
     Raises:
         WireError: the bytes are none.
     """
 
-    def __init__(self, module: memoryview, budget: Budget) -> None:
+    def __init__(self, module: memoryview, budget: Budget, *, counts: bool = True) -> None:
         self._budget = budget
+        self._counts = counts
         self._opcodes: Counter[bytes] = Counter()
         self._custom_calls: Counter[bytes] = Counter()
         self._frame_ids: Counter[int] = Counter()
@@ -86,6 +90,8 @@ class ModuleReader:
         self._instructions += len(instructions)
         if self._instructions > _MAX_INSTRUCTIONS:
             raise WireError("more instructions than any compiler writes")
+        if not self._counts:
+            return
         opcodes = self._opcodes
         frame_ids = self._frame_ids
         for instruction in instructions:

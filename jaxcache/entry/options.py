@@ -3,7 +3,7 @@
 import json
 import posixpath
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -56,28 +56,13 @@ def read_options(
     Raises:
         WireError: one of them does not parse.
     """
-    replicas = partitions = None
-    assignment: tuple[tuple[int, ...], ...] | None = None
-    debug: memoryview | None = None
-    overrides: dict[str, FlagValue] = {}
-    guided = None if options is None else False
-    if options is not None:
-        for number, _, value in wire.walk(options, budget):
-            if number == 3 and isinstance(value, memoryview):
-                for inner in wire.walk(value, budget):
-                    if inner.number == 3 and isinstance(inner.value, memoryview):
-                        debug = inner.value
-                    elif inner.number == 4 and isinstance(inner.value, int):
-                        replicas = inner.value
-                    elif inner.number == 5 and isinstance(inner.value, int):
-                        partitions = inner.value
-                    elif inner.number == 9 and isinstance(inner.value, memoryview):
-                        assignment = _assignment(inner.value)
-                    elif inner.number == _FDO_PROFILE and isinstance(inner.value, memoryview):
-                        guided = len(inner.value) > 0
-            elif number == 7 and isinstance(value, memoryview):
-                name, chosen = option_override(value)
-                overrides[name] = chosen
+    if options is None:
+        asked = _Asked(guided=None)
+    elif len(options) <= _MAX_REMEMBERED_BYTES:
+        asked = _remembered_options(bytes(options))
+    else:
+        asked = _read_asked(options, budget)
+    debug, replicas, partitions, assignment, guided, overrides = asked
     if config is not None:
         for number, _, value in wire.walk(config, budget):
             if number == 14 and isinstance(value, memoryview):
@@ -88,16 +73,55 @@ def read_options(
                 partitions = partitions or value
     if debug is None:
         compile_options = XlaCompileOptions(
-            replicas, partitions, assignment, overrides or None, guided
+            replicas, partitions, assignment, {**overrides} or None, guided
         )
         return OptionFacts(compile_options, None, None, None)
     if len(debug) <= _MAX_REMEMBERED_BYTES:
         changed, written_in, named, like = _remembered_flags(bytes(debug))
     else:
         changed, written_in, named, like = _read_flags(debug, budget)
-    shown = overrides or None if changed is None else changed | overrides
+    shown = {**overrides} or None if changed is None else {**changed, **overrides}
     compile_options = XlaCompileOptions(replicas, partitions, assignment, shown, guided)
-    return OptionFacts(compile_options, written_in, named | overrides, like)
+    return OptionFacts(compile_options, written_in, {**named, **overrides}, like)
+
+
+class _Asked(NamedTuple):
+    """What CompileOptionsProto says."""
+
+    debug: memoryview | None = None
+    replicas: int | None = None
+    partitions: int | None = None
+    assignment: tuple[tuple[int, ...], ...] | None = None
+    guided: bool | None = False
+    overrides: Mapping[str, FlagValue] = {}
+
+
+def _read_asked(options: memoryview, budget: Budget) -> _Asked:
+    values: dict[str, Any] = {}
+    overrides: dict[str, FlagValue] = {}
+    for number, _, value in wire.walk(options, budget):
+        if number == 3 and isinstance(value, memoryview):
+            for inner in wire.walk(value, budget):
+                if inner.number == 3 and isinstance(inner.value, memoryview):
+                    values["debug"] = inner.value
+                elif inner.number == 4 and isinstance(inner.value, int):
+                    values["replicas"] = inner.value
+                elif inner.number == 5 and isinstance(inner.value, int):
+                    values["partitions"] = inner.value
+                elif inner.number == 9 and isinstance(inner.value, memoryview):
+                    values["assignment"] = _assignment(inner.value)
+                elif inner.number == _FDO_PROFILE and isinstance(inner.value, memoryview):
+                    values["guided"] = len(inner.value) > 0
+        elif number == 7 and isinstance(value, memoryview):
+            name, chosen = option_override(value)
+            overrides[name] = chosen
+    return _Asked(overrides=overrides, **values)
+
+
+@lru_cache(maxsize=64)
+def _remembered_options(options: bytes) -> _Asked:
+    """The same, once for all entries of a cache that were compiled with the same options."""
+    return _read_asked(memoryview(options), Budget())
 
 
 _Flags = tuple[dict[str, FlagValue] | None, str | None, dict[str, FlagValue], str | None]

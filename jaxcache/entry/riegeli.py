@@ -21,17 +21,23 @@ _M32 = 0xFFFF_FFFF
 _INIT0 = (0xDBE6D5D5FE4CCE2F, 0xA4093822299F31D0, 0x13198A2E03707344, 0x243F6A8885A308D3)
 _INIT1 = (0x3BD39E10CB0EF593, 0xC0ACF169B5F18A8C, 0xBE5466CF34E90C6C, 0x452821E638D01377)
 
+_WORDS = struct.Struct("<4Q")
+#: Shuffles the bytes of each two words so that the multiplier's good bits reach everywhere.
+_ZIPPER = bytes(
+    pair + at for pair in (0, 16) for at in (3, 12, 2, 5, 14, 1, 15, 0, 11, 4, 10, 13, 9, 6, 8, 7)
+)
+_PADDING = bytes(256 - _WORDS.size)
 _State = tuple[list[int], list[int], list[int], list[int]]
 
 
 def highwayhash64(key: tuple[int, int, int, int], data: bytes | memoryview) -> int:
     """Hash ``data`` under a key of four 64-bit words.
 
-    About 3 MB/s: callers bound how much they hash.
+    Under 10 MB/s: callers bound how much they hash.
     """
     state = _start(key)
     whole = len(data) - len(data) % 32
-    for packet in struct.iter_unpack("<4Q", data[:whole]):
+    for packet in _WORDS.iter_unpack(data[:whole]):
         _update(state, packet)
     if len(data) > whole:
         _update_remainder(state, bytes(data[whole:]))
@@ -61,32 +67,8 @@ def _update(state: _State, lanes: tuple[int, ...]) -> None:
         b = v0[i] = (b + mul1[i]) & _M64
         mul1[i] ^= (b & _M32) * (a >> 32)
     for to, by in ((v0, v1), (v1, v0)):
-        for i in (0, 2):
-            low, high = _zipper_merge(by[i], by[i + 1])
-            to[i] = (to[i] + low) & _M64
-            to[i + 1] = (to[i + 1] + high) & _M64
-
-
-def _zipper_merge(a: int, b: int) -> tuple[int, int]:
-    """Shuffle the bytes of two words so that the multiplier's good bits reach everywhere."""
-    low = (
-        ((a & 0xFF000000) | (b & 0xFF00000000)) >> 24
-        | ((a & 0xFF0000000000) | (b & 0xFF000000000000)) >> 16
-        | (a & 0xFF0000)
-        | (a & 0xFF00) << 32
-        | (b & 0xFF00000000000000) >> 8
-        | (a << 56 & _M64)
-    )
-    high = (
-        ((b & 0xFF000000) | (a & 0xFF00000000)) >> 24
-        | (b & 0xFF0000)
-        | (b & 0xFF0000000000) >> 16
-        | (b & 0xFF00) << 24
-        | (a & 0xFF000000000000) >> 8
-        | (b & 0xFF) << 48
-        | (a & 0xFF00000000000000)
-    )
-    return low, high
+        merged = _WORDS.unpack(_ZIPPER.translate(_WORDS.pack(*by) + _PADDING))
+        to[:] = [(word + other) & _M64 for word, other in zip(to, merged, strict=True)]
 
 
 def _update_remainder(state: _State, tail: bytes) -> None:
@@ -107,7 +89,7 @@ def _update_remainder(state: _State, tail: bytes) -> None:
     elif last:
         last_bytes = tail[whole:]
         packet[16:19] = bytes((last_bytes[0], last_bytes[last >> 1], last_bytes[last - 1]))
-    _update(state, struct.unpack("<4Q", packet))
+    _update(state, _WORDS.unpack(packet))
 
 
 def _rotate32(value: int, count: int) -> int:

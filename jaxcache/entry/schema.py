@@ -38,13 +38,20 @@ def parse(name: str, data: bytes | memoryview) -> Any:
     """
     if len(data) > MAX_MESSAGE_BYTES:
         raise WireError(f"{name} of {len(data)} bytes is larger than any compiler writes")
+    parse_whole, decode_error = _parser(name)
+    try:
+        return parse_whole(bytes(data))
+    except decode_error as error:
+        raise WireError(f"{name} does not parse") from error
+
+
+@cache
+def _parser(name: str) -> Any:
+    """What parses a message, and the error that it raises."""
     parse_whole = message_class(name).FromString
     from google.protobuf.message import DecodeError
 
-    try:
-        return parse_whole(bytes(data))
-    except DecodeError as error:
-        raise WireError(f"{name} does not parse") from error
+    return parse_whole, DecodeError
 
 
 @cache

@@ -80,15 +80,18 @@ def walk(data: memoryview, budget: Budget) -> Iterator[Field]:
         if not number:
             raise damaged("a field without a number")
         value: int | memoryview
-        if wire_type == VARINT:
-            value, at = read_varint(data, at)
-        elif wire_type == BYTES:
-            length, at = read_varint(data, at)
-            if length > end - at:
-                message = f"{length} bytes where {end - at} are left"
-                raise damaged(f"field {number} announces {message}")
-            value = data[at : at + length]
-            at += length
+        if wire_type in (VARINT, BYTES):
+            value = data[at] if at < end else 0x80
+            at += 1
+            if value > 0x7F:
+                value, at = read_varint(data, at - 1)
+            if wire_type == BYTES:
+                length = value
+                if length > end - at:
+                    message = f"{length} bytes where {end - at} are left"
+                    raise damaged(f"field {number} announces {message}")
+                value = data[at : at + length]
+                at += length
         elif wire_type in (FIXED64, FIXED32):
             width = 8 if wire_type == FIXED64 else 4
             if width > end - at:

@@ -11,7 +11,7 @@ from conftest import CORPUS, clean_environment
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxcache.entry.decode import decode_payload
+from jaxcache.entry.decode import check_structure, decode_payload
 from jaxcache.entry.kernels import read_kernel_cache
 from jaxcache.entry.wire import write_varint
 
@@ -40,6 +40,7 @@ def test_every_cut_is_a_finding(payload: bytes) -> None:
     for end in range(0, len(payload), max(1, len(payload) // 150)):
         cut = decode_payload(payload[:end], check=False)
         assert cut.problems and cut != whole
+        assert check_structure(payload[:end], check=False).problems == cut.problems
 
 
 @given(st.sampled_from(PAYLOADS), st.data())
@@ -49,7 +50,8 @@ def test_flipped_bits_never_raise(payload: bytes, data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(payload) * 8 - 1))
         damaged[at // 8] ^= 1 << at % 8
-    decode_payload(damaged, "jit_x")
+    decoded = decode_payload(damaged, "jit_x")
+    assert check_structure(damaged, "jit_x").problems == decoded.problems
 
 
 @given(st.data())

@@ -168,9 +168,9 @@ def recorded_digest(file: EntryFile, record: LedgerRecord | None) -> str | None:
 
 def check_payload(file: EntryFile, payload: bytes | bytearray | memoryview) -> Iterator[Problem]:
     """Decode a payload and yield what is wrong with it: structure, inner hashes, module name."""
-    from jaxcache.entry.decode import decode_payload
+    from jaxcache.entry.decode import check_structure
 
-    for kind, detail in decode_payload(payload, file.key.module or None).problems:
+    for kind, detail in check_structure(payload, file.key.module or None).problems:
         yield _problem(file, kind, detail)
 
 

@@ -84,6 +84,12 @@ class ListPager:
         self.can_skip = can_skip
         self.page = 1000 if can_skip else 5000  # names per answer: S3 and GCS, and Azure
         self._requests = requests
+        self._ahead: dict[str, _Pages] = {}
+
+    def request_ahead(self, lead: str) -> None:
+        """Send the first request of the next listing of ``lead`` now, whose answer it awaits."""
+        self._ahead[lead] = _Pages(self, lead)
+        self._ahead[lead].request()
 
     def objects(
         self, lead: str, *, after: str | None = None, past_directories: bool = False
@@ -95,7 +101,7 @@ class ListPager:
             after: begin behind this name.
             past_directories: of a directory that fills a whole page, do not read the rest.
         """
-        pages = _Pages(self, lead)
+        pages = self._ahead.pop(lead, None) or _Pages(self, lead)
         if after:
             pages.go_on_behind(after)
         while page := self._requests.send(None, "", pages.next):
@@ -107,39 +113,44 @@ class ListPager:
                 pages.go_on_behind(f"{lead}{last[0]}/{_LAST}")
 
 
-def _next_page(stream: Any, seconds: float) -> Sequence[Any]:
-    """Return the next page of obstore's listing, which passes over empty pages silently.
+class _Request:
+    """The next page of obstore's listing, which passes over empty pages silently."""
 
-    Raises:
-        NoCacheError: it does not arrive within the time, or takes too much memory.
-    """
-    objects: list[Any] = []
-    done = threading.Event()
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._answer: Any = None
+        self._done = threading.Event()
+        self._before_bytes = _resident_bytes()
+        threading.Thread(target=self._work, daemon=True).start()
 
-    def work() -> None:
+    def _work(self) -> None:
         try:
-            objects.append(next(stream, ()))
+            self._answer = next(self._stream, ())
         except BaseException as error:
-            objects.append(error)
-        done.set()
+            self._answer = error
+        self._done.set()
 
-    before = _resident_bytes()
-    deadline = time.monotonic() + seconds
-    threading.Thread(target=work, daemon=True).start()
-    while not done.wait(_LOOK_SECONDS):
-        if time.monotonic() > deadline:
-            raise _bad_listing(
-                f"its listing names nothing for {PAGE_SECONDS:.0f} s, or fewer than "
-                f"{SLOWEST_NAMES} objects a second"
-            )
-        if _resident_bytes() - before > MAX_PAGE_MEMORY_BYTES:
-            raise _bad_listing(
-                f"a page of its listing needs over {MAX_PAGE_MEMORY_BYTES >> 20} MiB of memory"
-            )
-    if isinstance(objects[0], BaseException):
-        raise objects[0]
-    page: Sequence[Any] = objects[0]
-    return page
+    def page(self, seconds: float) -> Sequence[Any]:
+        """Wait for it.
+
+        Raises:
+            NoCacheError: it does not arrive within the time, or takes too much memory.
+        """
+        deadline = time.monotonic() + seconds
+        while not self._done.wait(_LOOK_SECONDS):
+            if time.monotonic() > deadline:
+                raise _bad_listing(
+                    f"its listing names nothing for {PAGE_SECONDS:.0f} s, or fewer than "
+                    f"{SLOWEST_NAMES} objects a second"
+                )
+            if _resident_bytes() - self._before_bytes > MAX_PAGE_MEMORY_BYTES:
+                raise _bad_listing(
+                    f"a page of its listing needs over {MAX_PAGE_MEMORY_BYTES >> 20} MiB of memory"
+                )
+        if isinstance(self._answer, BaseException):
+            raise self._answer
+        page: Sequence[Any] = self._answer
+        return page
 
 
 def _bad_listing(message: str) -> NoCacheError:
@@ -165,9 +176,10 @@ class _Pages:
         self._characters = 0
         self._waited_seconds = 0.0
         self._stream: Any = None
+        self._request: _Request | None = None
 
-    def next(self) -> Sequence[Any]:
-        """The next page; empty at the end."""
+    def request(self) -> _Request:
+        """Ask for the next page, which :meth:`next` awaits."""
         import obstore
 
         if self._stream is None:
@@ -175,11 +187,18 @@ class _Pages:
             self._stream = obstore.list(
                 self._lister.client, directory, offset=self._after, chunk_size=self._lister.page
             )
+        self._request = self._request or _Request(self._stream)
+        return self._request
+
+    def next(self) -> Sequence[Any]:
+        """The next page; empty at the end."""
+        request = self.request()
+        self._request = None
         first = self._after is None
         earned_seconds = PAGE_SECONDS + self._objects / SLOWEST_NAMES - self._waited_seconds
         began = time.monotonic()
         try:
-            page = _next_page(self._stream, min(PAGE_SECONDS, earned_seconds))
+            page = request.page(min(PAGE_SECONDS, earned_seconds))
         except Exception:
             TRAFFIC.add("list")
             self._stream = None
@@ -212,4 +231,4 @@ class _Pages:
 
     def go_on_behind(self, name: str) -> None:
         self._after = name
-        self._stream = None
+        self._stream = self._request = None

@@ -61,6 +61,11 @@ class ObjectStore:
     def __repr__(self) -> str:
         return f"ObjectStore({self.url!r})"
 
+    def request_listings(self, *prefixes: str) -> None:
+        """Send the first requests of the next listings of directories, before they are awaited."""
+        for prefix in prefixes:
+            self._lister.request_ahead(_lead(prefix))
+
     def list(self, prefix: str = "", *, start: str = "") -> Iterator[FileInfo]:
         """Yield what lies directly in a directory; directories are told by what lies in them."""
         lead = _lead(prefix)
