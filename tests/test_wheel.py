@@ -48,7 +48,7 @@ def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("tool") / "venv"
     venv.create(target, with_pip=True)
     (wheel,) = built.glob("*.whl")
-    run(target / "bin" / "python", "-m", "pip", "install", "--quiet", wheel, home=target)
+    run(target / "bin" / "python", "-m", "pip", "install", "--quiet", f"{wheel}[gpu]", home=target)
     return target
 
 
@@ -110,6 +110,7 @@ def test_the_conda_recipe_requires_what_the_wheel_does() -> None:
     python, *packages = recipe["requirements"]["run"]
     assert python == f"python {project['requires-python']}"
     wheel = [d.partition(";")[0] for d in project["dependencies"]]
+    wheel += project["optional-dependencies"]["gpu"]  # conda has no extras
     assert [p.replace(" ", "") for p in packages] == wheel
     (entry_point,) = recipe["build"]["python"]["entry_points"]
     assert entry_point == f"jaxcache = {project['scripts']['jaxcache']}"

@@ -9,7 +9,7 @@ resolution=$2
 shift 2
 venv=$PWD/.venvs/$resolution
 uv=${UV:-uv}
-extras='.[remote,sign,report]'
+extras='.[gpu,remote,sign,report]'
 [ -e "$venv/bin/python" ] || "$uv" venv --quiet --python "$python" "$venv"
 "$uv" pip install --quiet --python "$venv/bin/python" --resolution "$resolution" --editable "$extras"
 "$uv" pip install --quiet --python "$venv/bin/python" pytest pytest-xdist hypothesis pyyaml zstandard \

@@ -222,7 +222,7 @@ def _decode(
     try:
         envelope = open_envelope(memoryview(payload), budget, check=check)
     except WireError as error:
-        return Contents(problems=(("bad-payload", str(error)),))
+        return Contents(problems=((error.kind, str(error)),))
     if envelope.platform == "unknown":
         findings.append(("bad-payload", "neither a CPU, a GPU nor a TPU executable"))
     return _Decoder(envelope, budget, findings, counts=counts).contents(

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from jaxcache.entry import wire
 from jaxcache.entry.schema import parse
-from jaxcache.entry.wire import Budget, Field, WireError
+from jaxcache.entry.wire import Budget, Field, MissingDecoderError, WireError
+from jaxcache.units import format_install
 
 _M64 = 0xFFFF_FFFF_FFFF_FFFF
 _M32 = 0xFFFF_FFFF
@@ -251,8 +252,12 @@ def _hash(data: bytes | memoryview) -> int:
 
 def _unsnappy(data: memoryview) -> memoryview:
     """Decompress a varint of the size and a raw snappy stream, whose own first varint is equal."""
-    import cramjam
-
+    try:
+        import cramjam
+    except ImportError as error:
+        raise MissingDecoderError(
+            f"parts of it are compressed with snappy; to read them: {format_install('gpu')}"
+        ) from error
     size, at = wire.read_varint(data, 0)
     raw = data[at:]
     if size > _MAX_SNAPPY_RATIO * len(raw) or wire.read_varint(raw, 0)[0] != size:

@@ -8,6 +8,8 @@ time is bounded here.
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from jaxcache.model import ProblemKind
+
 VARINT = 0
 FIXED64 = 1
 BYTES = 2
@@ -18,6 +20,14 @@ MAX_FIELDS = 1_000_000
 
 class WireError(Exception):
     """The bytes are not the message they should be; becomes a finding ``bad-payload``."""
+
+    kind: ProblemKind = "bad-payload"
+
+
+class MissingDecoderError(WireError):
+    """What decompresses the bytes is not installed, and they may be sound."""
+
+    kind = "unreadable"
 
 
 def damaged(where: str) -> WireError:

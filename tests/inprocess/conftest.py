@@ -38,7 +38,7 @@ RunInside = Callable[..., Any]
 @cache
 def _has_jaxcache(python: str) -> bool:
     """Whether what jaxcache needs is installed beside that jax, in a Python that it runs in."""
-    script = "import tomllib, rich, zstandard, google.protobuf, humanize, cramjam"
+    script = "import tomllib, rich, zstandard, google.protobuf, humanize"
     done = subprocess.run([python, "-c", script], capture_output=True, check=False)
     return done.returncode == 0
 
