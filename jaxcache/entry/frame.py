@@ -7,7 +7,7 @@ itself stays, because its name is hashed into the key (``jax/_src/cache_key.py``
 
 import io
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from jaxcache.core.names import CHECKSUM_BYTES, CHECKSUM_FLAG, ZSTD_MAGIC
 from jaxcache.entry import zstd
@@ -50,43 +50,44 @@ def seal_entry(frame: bytes) -> bytes:
     """
     if not frame.startswith(ZSTD_MAGIC) or _has_checksum(frame):
         return frame
-    return _append_checksum(frame, decompress_chunks(io.BytesIO(frame), len(frame)))
+    return b"".join(_append_checksum(frame, decompress_chunks(io.BytesIO(frame), len(frame))))
 
 
-def add_checksum(frame: bytes, content: bytes) -> bytes:
+def add_checksum(frame: bytes, *contents: bytes | bytearray) -> Sequence[bytes | memoryview]:
     """Seal a zstd frame without compressing it anew, where its content is at hand.
 
     Args:
         frame: one whole zstd frame.
-        content: what it decompresses to.
+        contents: what it decompresses to, in pieces.
 
     Returns:
-        The frame, four bytes longer if it had no checksum.
+        The frame in pieces, of which none is a copy; four bytes longer if it had no checksum.
     """
     if _has_checksum(frame):
-        return frame
-    whole = memoryview(content)
-    starts = range(0, len(whole), _PIECE_BYTES)
-    return _append_checksum(frame, (whole[start : start + _PIECE_BYTES] for start in starts))
+        return (frame,)
+    wholes = [memoryview(content) for content in contents]
+    return _append_checksum(
+        frame, (w[at : at + _PIECE_BYTES] for w in wholes for at in range(0, len(w), _PIECE_BYTES))
+    )
 
 
 def _has_checksum(frame: bytes) -> bool:
     return len(frame) > len(ZSTD_MAGIC) and bool(frame[len(ZSTD_MAGIC)] & CHECKSUM_FLAG)
 
 
-def _append_checksum(frame: bytes, content: Iterable[bytes | memoryview]) -> bytes:
+def _append_checksum(
+    frame: bytes, content: Iterable[bytes | memoryview]
+) -> Sequence[bytes | memoryview]:
     """Set the flag in the frame header, and append the checksum of the content."""
     # The library does not show XXH64 itself; a frame around the same content ends in it.
     around = zstd.compressor(_FASTEST_LEVEL)
     for piece in content:
         around.compress(piece)
-    return b"".join(
-        (
-            ZSTD_MAGIC,
-            bytes([frame[len(ZSTD_MAGIC)] | CHECKSUM_FLAG]),
-            frame[len(ZSTD_MAGIC) + 1 :],
-            around.flush()[-CHECKSUM_BYTES:],
-        )
+    flags = len(ZSTD_MAGIC)
+    return (
+        ZSTD_MAGIC + bytes([frame[flags] | CHECKSUM_FLAG]),
+        memoryview(frame)[flags + 1 :],
+        around.flush()[-CHECKSUM_BYTES:],
     )
 
 
@@ -102,7 +103,7 @@ def seal_frame(frame: bytes, content: bytes, level: int | None) -> bytes:
         Never more than four bytes longer than ``frame``.
     """
     zstd = frame.startswith(ZSTD_MAGIC)
-    sealed = add_checksum(frame, content) if zstd else frame
+    sealed = b"".join(add_checksum(frame, content)) if zstd else frame
     if level is None:
         return sealed
     return min(sealed, compress_content(content, "zstd" if zstd else "zlib", level), key=len)

@@ -186,7 +186,7 @@ class Parcel(Protocol):
     @property
     def mtime_ns(self) -> int: ...
 
-    def frame(self) -> Iterator[bytes]:
+    def frame(self) -> Iterator[Any]:
         """Yield the bytes of its file, sealed.
 
         Raises:

@@ -140,22 +140,23 @@ class StoreParcel:
         """The time of its file."""
         return self.info.mtime_ns
 
-    def frame(self) -> Iterator[bytes]:
+    def frame(self) -> Iterator[Any]:
         """Yield its own bytes; a checksum is added where the file has none."""
         self.file.seek(0)
-        if self.checked.sealed:
-            yield from read_chunks(self.file)
+        if not self.checked.sealed:
+            yield from self._seal(self.file.read())
+        elif isinstance(self.file, io.BytesIO):
+            yield self.file.read()  # which copies nothing
         else:
-            yield self._seal(self.file.read())
+            yield from read_chunks(self.file)
         self._check_unchanged()
 
-    def _seal(self, frame: bytes) -> bytes:
+    def _seal(self, frame: bytes) -> Sequence[bytes | memoryview]:
         content = self.checked.content
         if content is not None and content.payload_bytes <= BUFFERED_BYTES:
-            header = content.compile_seconds.to_bytes(4, "big")
-            return add_checksum(frame, header + content.buffered)
+            return add_checksum(frame, content.compile_seconds.to_bytes(4, "big"), content.buffered)
         try:
-            return seal_entry(frame)
+            return (seal_entry(frame),)
         except CodecError as error:
             raise ChangedError(self.info.name) from error
 
