@@ -20,7 +20,7 @@ from conftest import REPOSITORY
 import jaxcache
 from jaxcache.cache.ledger.record import HIT, Event
 from jaxcache.cache.ledger.write import append
-from jaxcache.cli.app import COMMANDS
+from jaxcache.cli.commands import COMMANDS
 from jaxcache.errors import JaxcacheError, NoCacheError, UntrustedError, UsageError
 from jaxcache.layouts.torch.doctor import TorchDiagnosis
 from jaxcache.store import open_store

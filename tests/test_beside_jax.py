@@ -194,7 +194,7 @@ def test_the_pytest_plugin_needs_pytest_alone(environment: Environment) -> None:
 
 def test_the_command_says_in_one_sentence_what_it_lacks(environment: Environment) -> None:
     environment.add_jaxcache()
-    done = environment.command("ls")
+    done = environment.command("ls", "--help")
     assert (done.returncode, done.stdout) == (1, "")
     sentence, hint = done.stderr.splitlines()
     assert sentence.startswith(

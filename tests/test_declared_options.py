@@ -11,8 +11,9 @@ import pytest
 from conftest import RunCli
 
 import jaxcache
-from jaxcache.cli.app import COMMANDS, load_command
-from jaxcache.cli.declared import in_panels
+from jaxcache.cli.app import load_command
+from jaxcache.cli.commands import COMMANDS
+from jaxcache.cli.panels import in_panels
 from jaxcache.errors import UsageError
 from jaxcache.options import ListOptions, PruneOptions, SealOptions, VerifyOptions
 from jaxcache.options.declare import PANELS, Options

@@ -14,7 +14,7 @@ import yaml
 from conftest import REPOSITORY, clean_environment
 
 import jaxcache
-from jaxcache.cli.app import COMMANDS
+from jaxcache.cli.commands import COMMANDS
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from jaxcache.cli.app import COMMANDS  # noqa: E402
+from jaxcache.cli.commands import COMMANDS  # noqa: E402
 from tools.generate.commands import read_command  # noqa: E402
 from tools.generate.completions import bash, fish, zsh  # noqa: E402
 from tools.generate.configuration import configuration  # noqa: E402

@@ -13,7 +13,7 @@ from mkdocs.structure.files import File, Files
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from jaxcache.cli.app import COMMANDS
+from jaxcache.cli.commands import COMMANDS
 from tools.generate.commands import read_command
 from tools.generate.pages import reference
 

@@ -1,7 +1,6 @@
 """The Typer application: commands are imported when they run, so that starting stays cheap."""
 
 import sys
-from collections.abc import Sequence
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -10,64 +9,13 @@ from typer.core import TyperGroup
 
 from jaxcache import __version__
 from jaxcache.cli import metering, terminal
-from jaxcache.cli.declared import PanelCommand, expand_options
+from jaxcache.cli.commands import COMMANDS, GROUPS, HEADINGS, READING, load_function
+from jaxcache.cli.failures import interrupted
+from jaxcache.cli.panels import PanelCommand, for_typer
 from jaxcache.cli.terminal import Color
-from jaxcache.errors import EXIT_MEANINGS, ExitCode, JaxcacheError, UsageError, refuse_on_windows
+from jaxcache.errors import EXIT_MEANINGS, ExitCode, UsageError, refuse_on_windows
 from jaxcache.options import CacheDir
-
-#: Command name to the module in this package that holds it, under the headings and in the order of
-#: ``--help``. A name of two words is a command of a group, which :data:`GROUPS` describes.
-HEADINGS: dict[str, dict[str, str]] = {
-    "Look": {"ls": "ls", "show": "show", "stats": "stats", "report": "report", "top": "top"},
-    "Fill": {
-        "warm": "warm",
-        "run": "run",
-        "compile": "compile",
-        "target capture": "target:capture",
-        "target check": "target:check",
-        "target show": "target:show",
-    },
-    "Diagnose": {
-        "explain": "explain",
-        "doctor": "doctor",
-        "where": "where",
-        "diff": "diff",
-        "bug-report": "bug_report",
-    },
-    "Maintain": {
-        "verify": "verify",
-        "seal": "seal",
-        "prune": "prune:prune",
-        "rm": "prune:rm",
-        "pin": "pin",
-    },
-    "Move": {
-        "export": "export",
-        "import": "import_",
-        "push": "sync:push",
-        "pull": "sync:pull",
-        "copy": "sync:copy",
-        "ci key": "ci.key",
-        "ci restore": "ci.restore",
-        "ci save": "ci.save",
-    },
-    "Advanced": {
-        "trust here": "trust:here",
-        "trust keygen": "trust:keygen",
-        "trust add": "trust:add",
-        "trust list": "trust:show",
-        "trust remove": "trust:remove",
-        "completion": "completion",
-    },
-}
-COMMANDS = {name: module for row in HEADINGS.values() for name, module in row.items()}
-#: The commands that only read, and run on Windows.
-READING = frozenset({"ls", "show", "stats", "verify", "export", "completion"})
-GROUPS = {
-    "ci": "Restore and save a cache in a CI job.",
-    "target": "Capture, check or show what the cache keys of a host depend on.",
-    "trust": "Trust this project's settings; make a signing key; choose whose signatures count.",
-}
+from jaxcache.options.declare import FLAG, Kind, option
 
 #: What ends the help of a group.
 EPILOGUES = {
@@ -125,9 +73,7 @@ class LazyGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
-            raise JaxcacheError(
-                "interrupted", code="interrupted", exit_code=ExitCode.INTERRUPTED
-            ) from error
+            raise interrupted() from error
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command, and suggest the nearest one where there is none of that name.
@@ -188,34 +134,25 @@ def load_group(name: str) -> LazyGroup:
     return group
 
 
-def load_function(name: str) -> tuple[Any, Any, str, Sequence[int]]:
-    """Import one command; return its module, function, example and exit codes."""
-    place, _, function = COMMANDS[name].partition(":")
-    module = import_module(f"jaxcache.cli.{place}")
-    if function:
-        loaded = getattr(module, function)
-        return module, loaded, module.EXAMPLES[function], module.EXIT_CODES[function]
-    return module, module.command, module.EXAMPLE, module.EXIT_CODES
-
-
 def load_command(name: str) -> Any:
     """Import one command's module and build its parser.
 
     A command module has a function ``command``, an ``EXAMPLE`` line and the ``EXIT_CODES`` that
     it can return; the last two end its ``--help``. It may have ``CONTEXT_SETTINGS`` and a
-    ``COMMAND_CLASS`` of its own. A module of several commands has a function for each, which
-    ``COMMANDS`` names behind a colon, and ``EXAMPLES`` and ``EXIT_CODES`` by function.
+    ``COMMAND_CLASS`` of its own, as ``FILE:NAME``. A module of several commands has a function
+    for each, which ``COMMANDS`` names behind a colon, and ``EXAMPLES`` and ``EXIT_CODES`` by
+    function.
     """
     module, function, example, ends = load_function(name)
     codes = "\n".join(f"  {code:<3} {EXIT_MEANINGS[code]}" for code in ends)
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     app.command(
         name=name.split()[-1],
-        cls=getattr(module, "COMMAND_CLASS", PanelCommand),
+        cls=_load_class(getattr(module, "COMMAND_CLASS", None)),
         epilog=f"\b\nExample:\n  {example}\n\n\b\nExit codes:\n{codes}",
         context_settings=getattr(module, "CONTEXT_SETTINGS", None),
         no_args_is_help=False,
-    )(expand_options(function))
+    )(for_typer(function))
     parser: Any = typer.main.get_command(app)
     if most_used := getattr(module, "MOST_USED", {}):
         parser.most_used = most_used.get(name, ())
@@ -224,39 +161,50 @@ def load_command(name: str) -> Any:
     return parser
 
 
+def _load_class(name: str | None) -> type[PanelCommand]:
+    """Import the class of a command's parser."""
+    if name is None:
+        return PanelCommand
+    place, _, class_name = name.partition(":")
+    chosen: type[PanelCommand] = getattr(import_module(f"jaxcache.cli.{place}"), class_name)
+    return chosen
+
+
 ColorOption = Annotated[
     Color | None,
-    typer.Option(
+    option(
         "--color",
-        metavar="auto|always|never",
+        Kind(Color | None, "auto|always|never"),
+        "When to use colour (default: on a terminal, unless NO_COLOR is set).",
+        panel="Output",
         callback=terminal.choose_color,
         is_eager=True,
         expose_value=False,
-        help="When to use colour (default: on a terminal, unless NO_COLOR is set).",
-        rich_help_panel="Output",
     ),
 ]
 DebugOption = Annotated[
     bool,
-    typer.Option(
+    option(
         "--debug",
+        FLAG,
+        "Show a traceback when something fails.",
+        panel="Output",
         callback=terminal.choose_debug,
         is_eager=True,
         expose_value=False,
-        help="Show a traceback when something fails.",
-        rich_help_panel="Output",
     ),
 ]
 
 
 RequestsOption = Annotated[
     bool,
-    typer.Option(
+    option(
         "--requests",
+        FLAG,
+        "Show request and byte counts of object stores.",
+        panel="Output",
         callback=metering.want,
         expose_value=False,
-        help="Show request and byte counts of object stores.",
-        rich_help_panel="Output",
     ),
 ]
 
@@ -269,6 +217,7 @@ def _shared_options() -> list[Any]:
     shared = typer.Typer(add_completion=False, rich_markup_mode=None)
 
     @shared.command()
+    @for_typer
     def _(
         requests: RequestsOption = False, color: ColorOption = None, debug: DebugOption = False
     ) -> None: ...
@@ -304,15 +253,15 @@ def _print_version(context: typer.Context, wanted: bool) -> None:
 
 
 @app.callback(help=f"{SUMMARY}\n\n{_FIRST_STEPS}")
-@expand_options
+@for_typer
 def root(
     version: Annotated[  # noqa: ARG001
         bool,
-        typer.Option("--version", callback=_print_version, help="Print the version."),
+        option("--version", FLAG, "Print the version.", callback=_print_version),
     ] = False,
     json: Annotated[  # noqa: ARG001
         bool,
-        typer.Option("--json", is_eager=True, help="With --version: print one JSON document."),
+        option("--json", FLAG, "With --version: print one JSON document.", is_eager=True),
     ] = False,
     color: ColorOption = None,  # noqa: ARG001
     debug: DebugOption = False,  # noqa: ARG001

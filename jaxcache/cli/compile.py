@@ -6,13 +6,12 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from jaxcache.cli.opening import open_handle
 from jaxcache.cli.options import Output
 from jaxcache.cli.terminal import can_redraw, draw_line, progress_line
 from jaxcache.errors import ExitCode
 from jaxcache.options import CacheDir
+from jaxcache.options.declare import TEXT, option
 from jaxcache.options.run import CompileOptions
 from jaxcache.units import format_duration
 
@@ -25,7 +24,7 @@ EXIT_CODES = (0, 1, 2, 3, 10, 13, 130)
 
 def command(
     recipe: Annotated[
-        str, typer.Argument(metavar="RECIPE", help="A recipe written by warm --record.")
+        str, option("recipe", TEXT, "A recipe written by warm --record.", metavar="RECIPE")
     ],
     place: CacheDir,
     options: CompileOptions,

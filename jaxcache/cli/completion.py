@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Annotated
 
-import typer
+from jaxcache.options.declare import Kind, option
 
 EXAMPLE = "jaxcache completion bash >> ~/.bashrc"
 EXIT_CODES = (0, 2)
@@ -21,7 +21,7 @@ _FILES = {Shell.BASH: "jaxcache.bash", Shell.ZSH: "_jaxcache", Shell.FISH: "jaxc
 
 
 def command(
-    shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", help="The shell.")],
+    shell: Annotated[Shell, option("shell", Kind(Shell), "The shell.", metavar="bash|zsh|fish")],
 ) -> None:
     """Print the completion script of a shell.
 

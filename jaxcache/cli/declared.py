@@ -1,63 +1,60 @@
-"""Commands whose parameters are classes of options become commands that Typer can read.
+"""The parameters of a command: those of its classes of options, and its own, as declared options.
 
-Options of ``run`` and ``warm`` can stand alone: ``--fail-on-miss`` means ``--fail-on-miss=0``.
+Both readers of a command line, :mod:`jaxcache.cli.plain` and the parser of :mod:`jaxcache.cli.app`,
+are made from them. Neither ``inspect`` nor the parser is imported: both take longer than the call.
 """
 
-import inspect
-import re
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from functools import wraps
-from typing import Annotated, Any
+from typing import Any, NamedTuple
 
-import typer
-from typer.core import TyperCommand
+from jaxcache.options.declare import TEXTS, Option, Options
 
-from jaxcache.options.declare import PANELS, TEXTS, Option, Options
-
-
-class PanelCommand(TyperCommand):
-    """A command whose help lists its options under headings."""
-
-    #: The options that its help lists first, in this order.
-    most_used: tuple[str, ...] = ()
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the arguments, then each panel of options."""
-        parameters = self.get_params(ctx)
-        arguments = [p for p in parameters if p.param_type_name == "argument"]
-        options = in_panels(
-            (p for p in parameters if p.param_type_name == "option"), self.most_used
-        )
-        for heading, some in {"Arguments": arguments, **options}.items():
-            if records := [record for p in some if (record := p.get_help_record(ctx))]:
-                with formatter.section(heading):
-                    formatter.write_dl(records)
+#: The default of a parameter that has none.
+REQUIRED = ...
 
 
-def in_panels(parameters: Iterable[Any], most_used: Sequence[str] = ()) -> dict[str, list[Any]]:
-    """Sort a command's options into the panels of its help."""
-    panels: defaultdict[str, list[Any]] = defaultdict(list)
-    for parameter in parameters:
-        panel = "Output" if "--help" in parameter.opts else "Options"
-        panel = getattr(parameter, "rich_help_panel", None) or panel
-        panels["Most used" if parameter.opts[0] in most_used else panel].append(parameter)
-    panels["Most used"].sort(key=lambda parameter: most_used.index(parameter.opts[0]))
-    return {name: panels[name] for name in sorted(panels, key=PANELS.index) if panels[name]}
+class Parameter(NamedTuple):
+    """One parameter of an expanded command."""
+
+    name: str
+    type: Any
+    declared: Option | None
+    """None for the context of the parser."""
+    default: Any = REQUIRED
+
+    @property
+    def is_argument(self) -> bool:
+        """Whether it is told by its position."""
+        return self.declared is not None and not self.declared.names[0].startswith("-")
 
 
-def expand_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Replace each parameter of ``command`` that is a class of options by those it declares."""
-    parameters: list[inspect.Parameter] = []
+def expand_options(
+    command: Callable[..., Any],
+) -> tuple[Callable[..., Any], list[Parameter]]:
+    """Replace each parameter of ``command`` that is a class of options by those it declares.
+
+    Returns:
+        A function that takes the values by keyword, and its parameters.
+    """
+    code = command.__code__
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    positional = names[: code.co_argcount]
+    defaults = dict(zip(reversed(positional), reversed(command.__defaults__ or ()), strict=False))
+    defaults |= command.__kwdefaults__ or {}
+    parameters: list[Parameter] = []
     classes: dict[str, type[Options]] = {}
-    for name, parameter in inspect.signature(command).parameters.items():
-        if isinstance(parameter.annotation, type) and issubclass(parameter.annotation, Options):
-            classes[name] = parameter.annotation
-            parameters += map(_parameter, *zip(*parameter.annotation.DECLARED.items(), strict=True))
-        else:
-            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-    if not classes:
-        return command
+    for name in names:
+        kind = command.__annotations__[name]
+        if isinstance(kind, type) and issubclass(kind, Options):
+            classes[name] = kind
+            for field, option in kind.DECLARED.items():
+                default = None if option.kind is TEXTS else option.default
+                parameters.append(Parameter(field, option.kind.type, option, default))
+            continue
+        declared = next(iter(getattr(kind, "__metadata__", ())), None)
+        type_ = kind.__origin__ if declared else kind
+        parameters.append(Parameter(name, type_, declared, defaults.get(name, REQUIRED)))
 
     @wraps(command)
     def call(**values: Any) -> Any:
@@ -66,91 +63,4 @@ def expand_options(command: Callable[..., Any]) -> Callable[..., Any]:
             values[name] = options(**{field: o.read(values.pop(field)) for field, o in declared})
         return command(**values)
 
-    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    call.__annotations__ = {p.name: p.annotation for p in parameters}
-    return call
-
-
-def _parameter(field: str, declared: Option) -> inspect.Parameter:
-    settings: dict[str, Any] = {"metavar": declared.metavar, "help": declared.help}
-    settings |= declared.settings
-    default = declared.default
-    if declared.kind is TEXTS:
-        settings["show_default"], default = False, None
-    info = (
-        typer.Option(*declared.names, **settings)
-        if declared.names[0].startswith("-")
-        else typer.Argument(**settings)
-    )
-    return inspect.Parameter(
-        field,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=default,
-        annotation=Annotated[declared.kind.type, info],
-    )
-
-
-#: What each means alone. A number or a duration may follow; what else does is the next argument.
-#: A recipe is best collected with modules of 40 to 60 operations running for real.
-_ALONE = {"--fail-on-miss": "0", "--collect-only": "50"}
-_LIMIT = re.compile(r"\d+(\.\d+)?\s*(ms|s|m|h|d|w)?")
-
-
-class OptionalValueCommand(PanelCommand):
-    """A command some of whose options take a number, a duration, or nothing."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Give an option that stands alone its value; what follows the program is not ours."""
-        with_value = {
-            name
-            for p in self.params
-            if p.param_type_name == "option" and not getattr(p, "is_flag", False)
-            for name in p.opts
-        }
-        position = 0
-        while position < len(args) and args[position] != "--":
-            option = args[position]
-            following = args[position + 1] if position + 1 < len(args) else ""
-            if not option.startswith("-"):
-                if not self.takes_options_after(option):
-                    if not ctx.resilient_parsing:
-                        self._note_lost_options(option, args[position + 1 :])
-                    break
-                ctx.allow_interspersed_args = True
-                position += 1
-            elif option == "-m" and following:
-                args.insert(position + 2, "--")  # the rest is the module's own, as for python -m
-                if not ctx.resilient_parsing:
-                    self._note_lost_options(following, args[position + 3 :])
-                break
-            elif option in _ALONE and not _LIMIT.fullmatch(following):
-                args[position] = f"{option}={_ALONE[option]}"
-                position += 1
-            else:
-                position += 2 if option in with_value else 1
-        return super().parse_args(ctx, args)
-
-    def _note_lost_options(self, program: str, arguments: list[str]) -> None:
-        """Say which options of ours the program gets; once, and only what is spelt the same."""
-        ours = {name for p in self.params if p.param_type_name == "option" for name in p.opts}
-        lost = [a for a in arguments if a.partition("=")[0] in ours - {"--help"}]
-        if lost:
-            from jaxcache.cli.output import note
-
-            was = "was" if len(lost) == 1 else "were"
-            names = ", ".join(dict.fromkeys(a.partition("=")[0] for a in lost))
-            note(f"note: {names} {was} passed to {program}; options for jaxcache go before it")
-
-    def takes_options_after(self, program: str) -> bool:  # noqa: ARG002
-        """Whether what follows the program is ours, too."""
-        return False
-
-
-class WarmCommand(OptionalValueCommand):
-    """``warm``: what follows a script is the script's own, what follows a function is ours."""
-
-    def takes_options_after(self, program: str) -> bool:
-        """A function has arguments of its own only as options of ours."""
-        from jaxcache.cli.running import is_function
-
-        return is_function(program)
+    return call, parameters

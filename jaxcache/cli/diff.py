@@ -2,20 +2,19 @@
 
 from typing import Annotated
 
-import typer
-
 from jaxcache.cli.options import Output
 from jaxcache.errors import ExitCode
 from jaxcache.options import LayoutChoice
+from jaxcache.options.declare import TEXT, option
 
 EXAMPLE = "jaxcache diff host0.jxb host1.jxb"
 EXIT_CODES = (0, 1, 2, 10)
 
 
 def command(
-    left: Annotated[str, typer.Argument(metavar="A", help="A cache directory or a bundle.")],
+    left: Annotated[str, option("left", TEXT, "A cache directory or a bundle.", metavar="A")],
     right: Annotated[
-        str, typer.Argument(metavar="B", help="The cache directory or bundle to compare with.")
+        str, option("right", TEXT, "The cache directory or bundle to compare with.", metavar="B")
     ],
     place: LayoutChoice,
     output: Output,

@@ -4,8 +4,6 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from jaxcache.api import Cache
 from jaxcache.api.handle import refuse_foreign
 from jaxcache.cli.opening import open_handle
@@ -13,6 +11,7 @@ from jaxcache.cli.options import JsonOutput
 from jaxcache.cli.root import diagnose_root
 from jaxcache.errors import ExitCode, UsageError
 from jaxcache.options import CacheLocation, DryRun
+from jaxcache.options.declare import FLAG, TEXTS, option
 from jaxcache.options.query import DoctorOptions
 
 if TYPE_CHECKING:
@@ -26,8 +25,11 @@ EXIT_CODES = (0, 1, 2, 10, 11)
 def command(
     command_line: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[-- CMD...]", help="Run this command first, and examine the cache it uses."
+        option(
+            "command_line",
+            TEXTS,
+            "Run this command first, and examine the cache it uses.",
+            metavar="[-- CMD...]",
         ),
     ] = None,
     *,
@@ -35,7 +37,7 @@ def command(
     options: DoctorOptions,
     dry: DryRun,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="List all settings, including defaults.")
+        bool, option("--verbose -v", FLAG, "List all settings, including defaults.")
     ] = False,
     output: JsonOutput,
 ) -> int:

@@ -6,11 +6,12 @@ from typing import Annotated, Any
 import typer
 
 from jaxcache.api import Cache
-from jaxcache.cli.declared import PanelCommand
 from jaxcache.cli.opening import open_handle
 from jaxcache.cli.options import Format, JsonOutput
+from jaxcache.cli.panels import PanelCommand
 from jaxcache.errors import NoCacheError, UsageError
 from jaxcache.options import CacheLocation
+from jaxcache.options.declare import TEXTS, option
 from jaxcache.options.query import ExplainOptions
 from jaxcache.store.location import absolute_location
 
@@ -42,17 +43,19 @@ class ExplainCommand(PanelCommand):
         return remaining
 
 
-COMMAND_CLASS = ExplainCommand
+COMMAND_CLASS = "explain:ExplainCommand"
 
 
 def command(
     context: typer.Context,
     sides: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[LEFT RIGHT | KEY | SCRIPT [ARG]... | -- CMD...]",
-            help="Saved runs (warm --json, a recipe, a log of JAX at DEBUG), keys, caches, a "
+        option(
+            "sides",
+            TEXTS,
+            "Saved runs (warm --json, a recipe, a log of JAX at DEBUG), keys, caches, a "
             "script with its options (after -- where they are spelt like ours), or any command.",
+            metavar="[LEFT RIGHT | KEY | SCRIPT [ARG]... | -- CMD...]",
             show_default=False,
         ),
     ] = None,

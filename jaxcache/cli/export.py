@@ -2,12 +2,11 @@
 
 from typing import Annotated
 
-import typer
-
 from jaxcache.cli.opening import open_handle
 from jaxcache.cli.options import Format, Output
 from jaxcache.errors import UsageError
 from jaxcache.options import CacheLocation
+from jaxcache.options.declare import TEXT, option
 from jaxcache.options.move import ExportOptions
 
 EXAMPLE = "jaxcache export cache.jxb"
@@ -15,7 +14,9 @@ EXIT_CODES = (0, 1, 2, 3, 10, 12)
 
 
 def command(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="The bundle to write; - for stdout.")],
+    file: Annotated[
+        str, option("file", TEXT, "The bundle to write; - for stdout.", metavar="FILE")
+    ],
     place: CacheLocation,
     options: ExportOptions,
     output: Output,

@@ -4,11 +4,10 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Annotated, Any
 
-import typer
-
 from jaxcache.cli.options import Output
 from jaxcache.errors import ExitCode
 from jaxcache.options import CacheLocation, DryRun
+from jaxcache.options.declare import TEXT, option
 from jaxcache.options.move import CompatibilityOptions, ImportOptions
 
 EXAMPLE = "jaxcache import cache.jxb --require-compatible"
@@ -18,8 +17,11 @@ EXIT_CODES = (0, 1, 2, 3, 12, 13)
 def command(
     file: Annotated[
         str,
-        typer.Argument(
-            metavar="FILE", help="A bundle, or artifacts saved by torch.compiler; - for stdin."
+        option(
+            "file",
+            TEXT,
+            "A bundle, or artifacts saved by torch.compiler; - for stdin.",
+            metavar="FILE",
         ),
     ],
     place: CacheLocation,

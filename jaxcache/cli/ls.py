@@ -2,12 +2,11 @@
 
 from typing import Annotated
 
-import typer
-
 from jaxcache.cli.options import Format, Output
 from jaxcache.cli.root import DETAIL, list_root
 from jaxcache.errors import UsageError
 from jaxcache.options import GROUP_FIELDS, CacheLocation, ListOptions
+from jaxcache.options.declare import TEXT, option
 
 EXAMPLE = "jaxcache ls --sort size:desc --filter 'unused>7d'"
 EXIT_CODES = (0, 1, 2, 10)
@@ -18,8 +17,11 @@ def command(
     options: ListOptions,
     group_by: Annotated[
         str | None,
-        typer.Option(
-            metavar="|".join(GROUP_FIELDS), help="List one row for each value of this field."
+        option(
+            "--group-by",
+            TEXT,
+            "List one row for each value of this field.",
+            metavar="|".join(GROUP_FIELDS),
         ),
     ] = None,
     *,

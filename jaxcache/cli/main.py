@@ -5,10 +5,12 @@ Everything is imported after completion has had its turn: at Tab half of the tim
 
 import gc
 import sys
+from functools import partial
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import NoReturn
+    from collections.abc import Callable
+    from typing import Any, NoReturn
 
 
 def main() -> "NoReturn":
@@ -18,13 +20,23 @@ def main() -> "NoReturn":
     sys.exit(run(sys.argv[1:]))
 
 
-def _lacks(package: str) -> int:
-    """Say which package the command lacks, as after ``pip install --no-deps``."""
-    from jaxcache.errors import MissingPackageError
+def _read(argv: list[str]) -> "Callable[[], Any]":
+    """Return the call that a command line means.
 
-    error = MissingPackageError(package)
-    print(f"jaxcache: {error.message} [{error.code}]\n  hint: {error.hint}", file=sys.stderr)
-    return error.exit_code
+    Raises:
+        MissingPackageError: it needs a package that is not installed.
+    """
+    try:
+        from jaxcache.cli.plain import read_plain
+
+        if (command := read_plain(argv)) is not None:
+            return command
+        from jaxcache.cli.app import app
+    except ModuleNotFoundError as error:
+        from jaxcache.errors import MissingPackageError
+
+        raise MissingPackageError(error.name or str(error)) from error
+    return partial(app, argv, prog_name="jaxcache", standalone_mode=False)
 
 
 def run(argv: list[str]) -> int:
@@ -34,10 +46,6 @@ def run(argv: list[str]) -> int:
 
         print("\n".join(complete(argv[1:])))
         return 0
-    try:
-        from jaxcache.cli.app import app
-    except ModuleNotFoundError as error:
-        return _lacks(error.name or str(error))
     from jaxcache.cli import metering
     from jaxcache.cli.terminal import prepare_streams, silence
     from jaxcache.core.configuration import forget_reported
@@ -46,14 +54,19 @@ def run(argv: list[str]) -> int:
     ours = argv[: argv.index("--")] if "--" in argv else argv  # what follows is a program's
     prepare_streams()
     forget_reported()
+    metering.want(False)
     code = None
     try:
-        code = app(argv, prog_name="jaxcache", standalone_mode=False)
+        code = _read(argv)()
         sys.stdout.flush()
     except (BrokenPipeError, SystemExit):
         # The reader has gone (| head): the parser makes a SystemExit of that, and of nothing
         # else. Nothing more can be said to it.
         silence(sys.stdout)
+    except KeyboardInterrupt:
+        from jaxcache.cli.failures import interrupted, report
+
+        return report(interrupted(), ours)
     except Exception as error:
         from jaxcache.cli.failures import report
 

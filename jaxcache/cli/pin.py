@@ -2,12 +2,11 @@
 
 from typing import Annotated
 
-import typer
-
 from jaxcache.cli.opening import open_handle
 from jaxcache.cli.options import JsonOutput
 from jaxcache.errors import UsageError
 from jaxcache.options import CacheLocation, KeyArguments
+from jaxcache.options.declare import FLAG, option
 
 EXAMPLE = "jaxcache pin 'jit_train_step*'"
 EXIT_CODES = (0, 1, 2, 10)
@@ -16,7 +15,7 @@ EXIT_CODES = (0, 1, 2, 10)
 def command(
     chosen: KeyArguments,
     place: CacheLocation,
-    remove: Annotated[bool, typer.Option("--remove", help="Unpin the entries.")] = False,
+    remove: Annotated[bool, option("--remove", FLAG, "Unpin the entries.")] = False,
     *,
     output: JsonOutput,
 ) -> None:

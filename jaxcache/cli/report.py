@@ -4,22 +4,21 @@ import contextlib
 import os
 from typing import Annotated
 
-import typer
-
 from jaxcache.cli.opening import open_handle
 from jaxcache.cli.options import JsonOutput
 from jaxcache.errors import UsageError
 from jaxcache.options import CacheLocation
+from jaxcache.options.declare import FLAG, TEXT, option
 
 EXAMPLE = "jaxcache report cache.html"
 EXIT_CODES = (0, 1, 2, 10)
 
 
 def command(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="The HTML file to write.")],
+    file: Annotated[str, option("file", TEXT, "The HTML file to write.", metavar="FILE")],
     place: CacheLocation,
     force: Annotated[
-        bool, typer.Option("--force", help="Replace FILE even if it is not a report.")
+        bool, option("--force", FLAG, "Replace FILE even if it is not a report.")
     ] = False,
     *,
     output: JsonOutput,

@@ -2,11 +2,9 @@
 
 from typing import Annotated
 
-import typer
-
-from jaxcache.cli.declared import OptionalValueCommand
 from jaxcache.cli.options import Output
 from jaxcache.options import CacheLocation
+from jaxcache.options.declare import TEXTS, option
 from jaxcache.options.run import Assertions, ReportOptions, RunOptions
 
 EXAMPLE = "jaxcache run --fail-on-miss -- ./train.sh"
@@ -25,12 +23,12 @@ MOST_USED = {
     )
 }
 CONTEXT_SETTINGS = {"allow_interspersed_args": False}
-COMMAND_CLASS = OptionalValueCommand
+COMMAND_CLASS = "panels:OptionalValueCommand"
 
 
 def command(
     command_line: Annotated[
-        list[str], typer.Argument(metavar="CMD...", help="The command, after --.")
+        list[str], option("command_line", TEXTS, "The command, after --.", metavar="CMD...")
     ],
     place: CacheLocation,
     wanted: Assertions,

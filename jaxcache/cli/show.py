@@ -4,14 +4,13 @@ import os
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from jaxcache.api import Cache, Detail
 from jaxcache.api.handle import kind_of_file
 from jaxcache.cli.opening import open_handle
 from jaxcache.cli.options import Format, JsonOutput
 from jaxcache.errors import ExitCode, UsageError, refuse_on_windows
 from jaxcache.options import CacheLocation, ListOptions
+from jaxcache.options.declare import FLAG, TEXT, option
 
 if TYPE_CHECKING:
     from jaxcache.layouts.base import Layout
@@ -26,33 +25,38 @@ EXIT_CODES = (0, 1, 2, 10, 13)
 def command(
     key: Annotated[
         str,
-        typer.Argument(
-            metavar="KEY|FILE",
-            help="Key, prefix or module glob; the file of an entry, or xla_gpu_kernel_cache_file; "
+        option(
+            "key",
+            TEXT,
+            "Key, prefix or module glob; the file of an entry, or xla_gpu_kernel_cache_file; "
             "a bundle or recipe.",
+            metavar="KEY|FILE",
         ),
     ],
     inside: Annotated[
         str | None,
-        typer.Argument(metavar="[KEY]", help="In a bundle or recipe.", show_default=False),
+        option("inside", TEXT, "In a bundle or recipe.", metavar="[KEY]", show_default=False),
     ] = None,
     *,
     place: CacheLocation,
     hlo: Annotated[
-        bool, typer.Option("--hlo", help="Print the optimized HLO as text, through jaxlib.")
+        bool, option("--hlo", FLAG, "Print the optimized HLO as text, through jaxlib.")
     ] = False,
     payload: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE", help="Write the decompressed executable to FILE (- for stdout)."
+        option(
+            "--payload",
+            TEXT,
+            "Write the decompressed executable to FILE (- for stdout).",
+            metavar="FILE",
         ),
     ] = None,
     python: Annotated[
         str | None,
-        typer.Option("--python", metavar="PYTHON", help="Python with jaxlib, for --hlo."),
+        option("--python", TEXT, "Python with jaxlib, for --hlo.", metavar="PYTHON"),
     ] = None,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show all shapes, opcodes and CPU features.")
+        bool, option("--verbose -v", FLAG, "Show all shapes, opcodes and CPU features.")
     ] = False,
     wanted: JsonOutput,
 ) -> int:
@@ -99,7 +103,7 @@ def command(
     elif hlo:
         from jaxcache.warm.child.query import hlo_text
 
-        typer.echo(hlo_text(show.read_hlo(store, name), python=python), nl=False)
+        print(hlo_text(show.read_hlo(store, name), python=python), end="")
     elif split_name(name)[0] is FileKind.KERNEL_CACHE:
         emit(wanted.form, kernels_view(show.show_kernels(store, name)))
     else:

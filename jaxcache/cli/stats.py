@@ -2,12 +2,11 @@
 
 from typing import Annotated
 
-import typer
-
 from jaxcache.cli.options import JsonOutput
 from jaxcache.cli.root import count_root
 from jaxcache.errors import UsageError
 from jaxcache.options import CacheLocation
+from jaxcache.options.declare import FLAG, option
 
 EXAMPLE = "jaxcache stats --prometheus > /var/lib/node_exporter/jaxcache.prom"
 EXIT_CODES = (0, 2, 10)
@@ -16,14 +15,14 @@ EXIT_CODES = (0, 2, 10)
 def command(
     place: CacheLocation,
     prometheus: Annotated[
-        bool, typer.Option("--prometheus", help="Print in Prometheus text format.")
+        bool, option("--prometheus", FLAG, "Print in Prometheus text format.")
     ] = False,
     long: Annotated[
         bool,
-        typer.Option(
-            "--long",
-            "-l",
-            help="In a bucket, read every entry, for codec, compile time and platform.",
+        option(
+            "--long -l",
+            FLAG,
+            "In a bucket, read every entry, for codec, compile time and platform.",
         ),
     ] = False,
     *,

@@ -3,17 +3,16 @@
 import os
 from typing import Annotated
 
-import typer
-
 from jaxcache.cli.opening import open_handle, open_target
 from jaxcache.cli.options import Format, Output
 from jaxcache.core.names import LEDGER_DIR
 from jaxcache.errors import ExitCode, UsageError
 from jaxcache.options import CacheLocation, ConfirmOptions, DryRun
+from jaxcache.options.declare import TEXT, option
 from jaxcache.options.move import CopyOptions, PushOptions, SyncOptions, arrival_of
 from jaxcache.store import is_remote
 
-Url = Annotated[str, typer.Argument(metavar="URL", help="s3://, gs://, az://, or a path.")]
+Url = Annotated[str, option("url", TEXT, "s3://, gs://, az://, or a path.", metavar="URL")]
 EXAMPLES = {
     "push": "jaxcache push s3://bucket/team/jax --exclude 'jit_debug*'",
     "pull": "jaxcache pull s3://bucket/team/jax --include 'jit_train*'",
@@ -79,9 +78,9 @@ def pull(url: Url, place: CacheLocation, options: SyncOptions, dry: DryRun, outp
 
 
 def copy(
-    source: Annotated[str, typer.Argument(metavar="SRC", help="A cache directory or a bundle.")],
+    source: Annotated[str, option("source", TEXT, "A cache directory or a bundle.", metavar="SRC")],
     target: Annotated[
-        str, typer.Argument(metavar="DST", help="A cache directory, or a bundle (FILE.jxb).")
+        str, option("target", TEXT, "A cache directory, or a bundle (FILE.jxb).", metavar="DST")
     ],
     options: CopyOptions,
     dry: DryRun,

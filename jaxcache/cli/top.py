@@ -2,12 +2,11 @@
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from jaxcache.cli.opening import open_handle
 from jaxcache.cli.options import Format, JsonOutput
 from jaxcache.errors import UsageError
 from jaxcache.options import CacheDir
+from jaxcache.options.declare import FLAG, TEXT, option
 
 if TYPE_CHECKING:
     from jaxcache.store.base import Store
@@ -18,9 +17,11 @@ EXIT_CODES = (0, 2, 10)
 
 def command(
     place: CacheDir,
-    interval: Annotated[str, typer.Option(metavar="DURATION", help="Time between updates.")] = "1s",
+    interval: Annotated[
+        str, option("--interval", TEXT, "Time between updates.", metavar="DURATION")
+    ] = "1s",
     once: Annotated[
-        bool, typer.Option("--once", help="Show the newest entries once, and exit.")
+        bool, option("--once", FLAG, "Show the newest entries once, and exit.")
     ] = False,
     *,
     wanted: JsonOutput,

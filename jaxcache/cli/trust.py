@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from jaxcache.cli.options import JsonOutput
 from jaxcache.errors import UsageError
+from jaxcache.options.declare import FLAG, TEXT, TEXTS, option
 
 if TYPE_CHECKING:
     from jaxcache.cache.trust import TrustedKey
@@ -21,15 +20,16 @@ EXAMPLES = {
 }
 EXIT_CODES = dict.fromkeys(EXAMPLES, (0, 1, 2, 11, 12))
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the key.")]
+Name = Annotated[str, option("name", TEXT, "The name of the key.", metavar="NAME")]
 
 
 def here(
     directory: Annotated[
-        str | None, typer.Argument(metavar="[DIRECTORY]", help="Where to look, instead of here.")
+        str | None,
+        option("directory", TEXT, "Where to look, instead of here.", metavar="[DIRECTORY]"),
     ] = None,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Do not ask; needed without a terminal.")
+        bool, option("--yes -y", FLAG, "Do not ask; needed without a terminal.")
     ] = False,
     *,
     output: JsonOutput,
@@ -75,7 +75,7 @@ def keygen(name: Name, output: JsonOutput) -> None:
 
 def add(
     name: Name,
-    key: Annotated[list[str], typer.Argument(metavar="PUBLIC", help="The public key.")],
+    key: Annotated[list[str], option("key", TEXTS, "The public key.", metavar="PUBLIC")],
     output: JsonOutput,
 ) -> None:
     """Trust a public key from now on."""
@@ -95,8 +95,11 @@ def show(output: JsonOutput) -> None:
 def remove(
     name: Annotated[
         str,
-        typer.Argument(
-            metavar="NAME|PATH", help="The name of the key, or the path of the project (with a /)."
+        option(
+            "name",
+            TEXT,
+            "The name of the key, or the path of the project (with a /).",
+            metavar="NAME|PATH",
         ),
     ],
     output: JsonOutput,

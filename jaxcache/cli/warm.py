@@ -2,11 +2,9 @@
 
 from typing import Annotated
 
-import typer
-
-from jaxcache.cli.declared import WarmCommand
 from jaxcache.cli.options import Output
 from jaxcache.options import CacheLocation
+from jaxcache.options.declare import TEXT, TEXTS, option
 from jaxcache.options.run import Assertions, CallOptions, ReportOptions, WarmOptions
 
 EXAMPLE = "jaxcache warm train.py --steps 1"
@@ -27,32 +25,38 @@ MOST_USED = {
 }
 #: What follows the script's name belongs to the script.
 CONTEXT_SETTINGS = {"allow_interspersed_args": False}
-COMMAND_CLASS = WarmCommand
+COMMAND_CLASS = "panels:WarmCommand"
 
 
 def command(
     script: Annotated[
         str | None,
-        typer.Argument(
+        option(
+            "script",
+            TEXT,
+            "The Python script to run, or a function to compile without running it.",
             metavar="[SCRIPT|MODULE:FUNCTION]",
-            help="The Python script to run, or a function to compile without running it.",
             show_default=False,
         ),
     ] = None,
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ARG]...", help="Arguments of the script.", show_default=False),
+        option(
+            "arguments", TEXTS, "Arguments of the script.", metavar="[ARG]...", show_default=False
+        ),
     ] = None,
     module: Annotated[
         str | None,
-        typer.Option(
+        option(
             "-m",
+            TEXT,
+            "Run a module, as python -m does; the remaining words are its arguments.",
             metavar="NAME",
-            help="Run a module, as python -m does; the remaining words are its arguments.",
         ),
     ] = None,
     file: Annotated[
-        str | None, typer.Option(metavar="LIST", help="Run the scripts that this TOML file lists.")
+        str | None,
+        option("--file", TEXT, "Run the scripts that this TOML file lists.", metavar="LIST"),
     ] = None,
     *,
     place: CacheLocation,

@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from jaxcache.cli.options import JsonOutput
 from jaxcache.errors import NoCacheError, NoJaxError, UsageError
 from jaxcache.options import CacheDir
+from jaxcache.options.declare import TEXTS, option
 from jaxcache.options.query import WhereOptions
 from jaxcache.units import format_duration
 
@@ -21,7 +20,8 @@ CONTEXT_SETTINGS = {"allow_interspersed_args": False}
 
 def command(
     command_line: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- CMD...]", help="The command to run.")
+        list[str] | None,
+        option("command_line", TEXTS, "The command to run.", metavar="[-- CMD...]"),
     ] = None,
     *,
     chosen_place: CacheDir,

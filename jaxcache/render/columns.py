@@ -1,14 +1,16 @@
 """Columns that several tables have."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jaxcache.cache.prune.removal import Removal
 from jaxcache.core.names import parse_key
 from jaxcache.entry.names import split_name
 from jaxcache.render.typeset import short_key
 from jaxcache.render.view import Column
 from jaxcache.units import format_ago, format_compile, format_size, rfc3339
+
+if TYPE_CHECKING:
+    from jaxcache.cache.prune.removal import Removal
 
 Get = Callable[[Any], Any]
 
@@ -40,7 +42,7 @@ def short_name(name: str) -> str:
     return short_key(*key) if key else name
 
 
-def removal_name(removal: Removal) -> str:
+def removal_name(removal: "Removal") -> str:
     """Return the key of what is removed as tables show it, or the name of its file."""
     if not removal.key:
         return removal.file.name

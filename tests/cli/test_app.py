@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from conftest import REPOSITORY, RunCli
 
-from jaxcache.cli.app import COMMANDS, app, load_command, load_function
-from jaxcache.cli.declared import _ALONE, OptionalValueCommand
+from jaxcache.cli.app import app, load_command
+from jaxcache.cli.commands import COMMANDS, load_function
+from jaxcache.cli.panels import OptionalValueCommand
+from jaxcache.cli.plain import ALONE
 
 
 @pytest.mark.parametrize(
@@ -181,7 +183,7 @@ def lost_options(text: str) -> list[str]:
         assert isinstance(command, OptionalValueCommand)
         options = [p for p in command.params if p.param_type_name == "option"]
         ours = {name for p in options for name in p.opts}
-        valued = {n for p in options if not p.is_flag for n in p.opts} - _ALONE.keys()
+        valued = {n for p in options if not p.is_flag for n in p.opts} - ALONE.keys()
         words, at = match[2].split(), 0
         while at < len(words) and words[at].startswith("-") and words[at] != "--":
             at += 2 if words[at] in valued else 1

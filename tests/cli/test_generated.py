@@ -13,7 +13,8 @@ from terminal import Terminal
 
 from jaxcache.cache.listing import _GROUPS
 from jaxcache.cache.selection import _SORTS
-from jaxcache.cli.app import COMMANDS, load_command, load_function
+from jaxcache.cli.app import load_command
+from jaxcache.cli.commands import COMMANDS, load_function
 from jaxcache.cli.complete import complete_keys
 from jaxcache.core.names import parse_key
 from jaxcache.live.settings import SETTINGS, variable

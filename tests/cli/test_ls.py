@@ -337,13 +337,14 @@ def test_nothing_strange_in_the_directory_stops_the_listing(run_cli: RunCli, cac
 
 
 def test_unreadable_files_are_findings_and_directories_errors(cache: Path, tmp_path: Path) -> None:
-    # As another user where the tests run as root, who may read everything; after a first run,
-    # because that user may not be able to import either.
+    # As another user where the tests run as root, who may read everything; after a first run and
+    # a first failure, because that user may not be able to import either.
     next(cache.glob("jit_mlp*-cache")).chmod(0)
     script = (
         "import os, sys; from jaxcache.cli.main import run\n"
         f"cache = {str(cache)!r}\n"
         "run(['ls', '--json', '-C', cache]); print()\n"
+        "run(['ls', '-C', cache + '/none'])\n"
         "if os.geteuid() == 0: os.setegid(65534); os.seteuid(65534)\n"
         "run(['ls', '--json', '-C', cache])\n"
         "if os.getuid() == 0: os.seteuid(0)\n"

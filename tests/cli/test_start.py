@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from conftest import RunCli, clean_environment
 
-from jaxcache.cli.app import COMMANDS
+from jaxcache.cli.commands import COMMANDS
 
 #: What a plain listing must never pay for.
 HEAVY = [

@@ -6,7 +6,7 @@ from itertools import combinations
 
 from conftest import REPOSITORY, clean_environment
 
-from jaxcache.cli.app import COMMANDS as EVERY_COMMAND
+from jaxcache.cli.commands import COMMANDS as EVERY_COMMAND
 from tests.pairs.table import (
     COMMANDS,
     NAMED_BY_README,

@@ -4,8 +4,9 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from jaxcache.cli.app import load_command, load_function
-from jaxcache.cli.declared import in_panels
+from jaxcache.cli.app import load_command
+from jaxcache.cli.commands import load_function
+from jaxcache.cli.panels import in_panels
 
 _CHOICE = re.compile(r"[a-z-]+(\|[a-z-]+)+")
 FILE_OPTIONS = ("FILE", "PATH", "PATH|URL", "DIR", "PYTHON", "RECIPE")

@@ -1,6 +1,6 @@
 """Completions for bash, zsh and fish."""
 
-from jaxcache.cli.app import GROUPS
+from jaxcache.cli.commands import GROUPS
 from tools.generate.commands import FILE_OPTIONS, Command, Option, first_words, second_words
 
 

@@ -1,6 +1,7 @@
 """Manual pages, and the reference in the documentation."""
 
-from jaxcache.cli.app import EXIT_MEANINGS, SUMMARY
+from jaxcache.cli.app import SUMMARY
+from jaxcache.errors import EXIT_MEANINGS
 from tools.generate.commands import Command
 
 

@@ -5,25 +5,26 @@ import secrets
 from collections.abc import Mapping
 from typing import Annotated
 
-import typer
-
 from jaxcache.errors import UsageError
+from jaxcache.options.declare import TEXT, option
 from jaxcache.store.location import VARIABLE
 
 OutputsFile = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--outputs",
+        TEXT,
+        "Append JAXCACHE_NAME=value lines, for GitLab's dotenv reports.",
         metavar="FILE",
-        help="Append JAXCACHE_NAME=value lines, for GitLab's dotenv reports.",
     ),
 ]
 SummaryFile = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--summary",
+        TEXT,
+        "Append a Markdown summary (default: $GITHUB_STEP_SUMMARY, if set).",
         metavar="FILE",
-        help="Append a Markdown summary (default: $GITHUB_STEP_SUMMARY, if set).",
     ),
 ]
 

@@ -4,8 +4,6 @@ import os
 from contextlib import ExitStack
 from typing import Annotated, Any
 
-import typer
-
 from jaxcache.cli.ci import (
     OutputsFile,
     SummaryFile,
@@ -18,6 +16,7 @@ from jaxcache.cli.ci import (
 from jaxcache.cli.options import Output
 from jaxcache.errors import ExitCode, JaxcacheError
 from jaxcache.options import CacheDir
+from jaxcache.options.declare import TEXT, option
 from jaxcache.options.move import RestoreOptions
 from jaxcache.store import is_remote
 from jaxcache.store.location import expand_location, locate_cache
@@ -28,7 +27,7 @@ EXIT_CODES = (0, 1, 2, 3, 12, 13)
 
 def command(
     source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="A bundle, a directory, or a URL.")
+        str, option("source", TEXT, "A bundle, a directory, or a URL.", metavar="SOURCE")
     ],
     place: CacheDir,
     options: RestoreOptions,

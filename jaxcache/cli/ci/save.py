@@ -2,12 +2,11 @@
 
 from typing import Annotated
 
-import typer
-
 from jaxcache.cli.ci import OutputsFile, SummaryFile, note_directory, write_outputs, write_summary
 from jaxcache.cli.options import Output
 from jaxcache.errors import ExitCode
 from jaxcache.options import CacheDir, DryRun
+from jaxcache.options.declare import TEXT, option
 from jaxcache.options.move import SaveOptions
 from jaxcache.store.location import expand_location, locate_cache
 
@@ -17,7 +16,7 @@ EXIT_CODES = (0, 1, 2, 3, 10, 11, 12)
 
 def command(
     target: Annotated[
-        str, typer.Argument(metavar="TARGET", help="A bundle (FILE.jxb), a directory, or a URL.")
+        str, option("target", TEXT, "A bundle (FILE.jxb), a directory, or a URL.", metavar="TARGET")
     ],
     place: CacheDir,
     options: SaveOptions,
