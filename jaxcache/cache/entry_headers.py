@@ -14,7 +14,6 @@ from jaxcache.entry.codec import HEAD_BYTES, CodecError, EntryHeader, read_entry
 from jaxcache.entry.summary import EntrySummary, read_summary
 from jaxcache.model import ProblemKind
 from jaxcache.store.base import MissingError, Store, StoreError
-from jaxcache.store.concurrency import map_ordered, spread
 
 #: Fewer entries than this are read before another process has started.
 PARALLEL_ABOVE = 8_000
@@ -53,7 +52,10 @@ def read_facts(
     """Yield the facts of each request, in order; ``workers`` as for :func:`spread`."""
     if not any(r.open_entry for r in requests):  # dates are read before a process has started
         yield from _read(store, requests)
-    elif store.remote:  # one that takes a second read must not keep the others waiting
+        return
+    from jaxcache.store.concurrency import map_ordered, spread
+
+    if store.remote:  # one that takes a second read must not keep the others waiting
         yield from map_ordered(lambda request: next(_read(store, [request])), requests)
     else:
         yield from spread(_read, store, requests, workers=workers, above=PARALLEL_ABOVE)
@@ -107,6 +109,8 @@ def read_summaries(
     store: Store, files: Sequence[EntryFile], *, workers: int = 1
 ) -> Iterator[EntrySummary]:
     """Yield the summary of each file, in order; ``workers`` as for :func:`spread`."""
+    from jaxcache.store.concurrency import spread
+
     wanted = [(f.info.name, f.info.size_bytes, f.key.module) for f in files]
     yield from spread(_decode, store, wanted, workers=workers, above=_DECODED_ABOVE)
 

@@ -21,7 +21,7 @@ _MAX_UNKNOWN_FILES = 100_000
 #: Directories by which a cache of torch's compilers is recognized.
 _TORCH_DIRECTORIES = frozenset({"aotautograd", "fxgraph", "locks"})
 #: Directories in such a cache; the short ones hold code, by the start of its hash.
-_IN_TORCH_CACHE = re.compile("aotautograd|fxgraph|locks|triton|dynamo|[a-z2-7]{2}")
+_IN_TORCH_CACHE = "aotautograd|fxgraph|locks|triton|dynamo|[a-z2-7]{2}"
 
 
 def is_foreign(path: str) -> bool:
@@ -32,7 +32,7 @@ def is_foreign(path: str) -> bool:
     foreign = False
     with contextlib.suppress(PermissionError), os.scandir(path) as files:
         for file in files:
-            in_torch_cache = file.is_dir() and _IN_TORCH_CACHE.fullmatch(file.name)
+            in_torch_cache = file.is_dir() and re.fullmatch(_IN_TORCH_CACHE, file.name)
             if split_name(file.name)[0] is not FileKind.STRAY or in_torch_cache:
                 return False
             foreign = foreign or not file.name.startswith(".")
@@ -150,7 +150,7 @@ class Inventory:
                 if key_of(inner):
                     caches.add(name)
         if _TORCH_DIRECTORIES & sizes.keys():
-            sizes = {n: each for n, each in sizes.items() if not _IN_TORCH_CACHE.fullmatch(n)}
+            sizes = {n: each for n, each in sizes.items() if not re.fullmatch(_IN_TORCH_CACHE, n)}
         return (
             UnknownDirectory(name, len(each), sum(each), name in caches)
             for name, each in sizes.items()

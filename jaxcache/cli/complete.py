@@ -52,9 +52,7 @@ def _located(option: str | None) -> str:
 def complete_keys(names: Iterable[str], prefix: str) -> list[str]:
     """Keys that begin so, sorted; modules, each with its dash, where that would be too many."""
     keys = []
-    for name in names:
-        if not name.startswith(prefix) or name.endswith("-atime"):
-            continue
+    for name in [name for name in names if name.startswith(prefix)]:
         key = name.removesuffix("-cache")
         if key.isprintable() and _is_key(key):
             keys.append(key)

@@ -5,7 +5,6 @@ Everything is imported after completion has had its turn: at Tab half of the tim
 
 import gc
 import sys
-from functools import partial
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ def _read(argv: list[str]) -> "Callable[[], Any]":
         from jaxcache.errors import MissingPackageError
 
         raise MissingPackageError(error.name or str(error)) from error
-    return partial(app, argv, prog_name="jaxcache", standalone_mode=False)
+    return lambda: app(argv, prog_name="jaxcache", standalone_mode=False)
 
 
 def run(argv: list[str]) -> int:

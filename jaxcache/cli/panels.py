@@ -4,6 +4,7 @@ Options of ``run`` and ``warm`` can stand alone: ``--fail-on-miss`` means ``--fa
 """
 
 import inspect
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any
@@ -98,7 +99,7 @@ class OptionalValueCommand(PanelCommand):
                 if not ctx.resilient_parsing:
                     self._note_lost_options(following, args[position + 3 :])
                 break
-            elif option in ALONE and not LIMIT.fullmatch(following):
+            elif option in ALONE and not re.fullmatch(LIMIT, following):
                 args[position] = f"{option}={ALONE[option]}"
                 position += 1
             else:

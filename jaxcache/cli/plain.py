@@ -17,7 +17,7 @@ from jaxcache.errors import refuse_on_windows
 #: What these options mean alone. A number or a duration may follow; what else does is the next
 #: argument. A recipe is best collected with modules of 40 to 60 operations running for real.
 ALONE = {"--fail-on-miss": "0", "--collect-only": "50"}
-LIMIT = re.compile(r"\d+(\.\d+)?\s*(ms|s|m|h|d|w)?")
+LIMIT = r"\d+(\.\d+)?\s*(ms|s|m|h|d|w)?"
 _FLAGS = (bool, bool | None)
 _TEXTS = (str, str | None)
 _LISTS = (list[str], list[str] | None)
@@ -107,7 +107,7 @@ class _Reader:
             self._values[parameter.name] = meaning
             return
         following = words[0] if words else ""
-        if not equals and name in ALONE and not LIMIT.fullmatch(following):
+        if not equals and name in ALONE and not re.fullmatch(LIMIT, following):
             text = ALONE[name]
         elif not equals:
             if following.startswith("-"):

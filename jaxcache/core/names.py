@@ -6,7 +6,6 @@ JAX compresses an entry with zstd (RFC 8878) or zlib; the content is 4 bytes of 
 the payload (``jax/_src/compilation_cache.py``).
 """
 
-import hashlib
 import os
 import re
 from typing import NamedTuple
@@ -70,12 +69,16 @@ def max_payload_bytes(size_bytes: int) -> int:
 def live_directory(url: str) -> str:
     """Return the local directory of a bucket, where no setting (``local-dir``) names another."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    import hashlib  # takes OpenSSL along
+
     name = hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:16]
     return os.path.join(base, "jaxcache", "live", name)
 
 
 def spool_name(url: str) -> str:
     """Return the name of the directory, below ``live/spool/``, of what a tier still lacks."""
+    import hashlib
+
     return hashlib.sha256(url.encode()).hexdigest()[:12]
 
 

@@ -11,22 +11,23 @@ from typing import Any
 from jaxcache.errors import MissingPackageError
 
 
-class _Missing:
-    """Stands for the library where it is not installed."""
+class _Library:
+    """The module, imported at first use."""
 
     def __getattr__(self, name: str) -> Any:
-        raise MissingPackageError("backports.zstd")
+        try:
+            if sys.version_info >= (3, 14):
+                from compression import zstd
+            else:
+                from backports import zstd
+        except ImportError as error:
+            raise MissingPackageError("backports.zstd") from error
+        setattr(self, name, getattr(zstd, name))
+        return getattr(zstd, name)
 
 
 #: The module, of the interface of Python 3.14's ``compression.zstd``.
-library: Any
-try:
-    if sys.version_info >= (3, 14):
-        from compression import zstd as library
-    else:
-        from backports import zstd as library
-except ImportError:
-    library = _Missing()
+library: Any = _Library()
 
 #: Refuse frames that want a larger window: what the zstd command refuses without --long.
 MAX_WINDOW_LOG = 27
