@@ -12,11 +12,13 @@ import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from jaxcache.cache.bundle.format import Bundle, Signature, pack_signature, signed_bytes
 from jaxcache.core.atomic import (
+    claimed,
     make_private_directory,
     move_to_new_name,
     new_file,
@@ -276,7 +278,8 @@ def changing_alone(path: Path) -> Iterator[Callable[[Iterable[bytes]], None]]:
                     f"another process is changing {path}",
                     hint="a jaxcache trust command was stopped, or still runs; end it",
                 )
-            yield lambda chunks: replace_file(path, chunks, mode=0o600)
+            with claimed(fd, path.name):  # the lock keeps nobody out where flock is missing
+                yield lambda chunks: replace_file(path, chunks, mode=0o600)
 
 
 def check_signatures(bundle: Bundle, trusted: Sequence[TrustedKey], *, required: bool) -> Verdict:
@@ -294,7 +297,7 @@ def check_signatures(bundle: Bundle, trusted: Sequence[TrustedKey], *, required:
     unknown: list[str] = []
     unchecked = 0
     for public_key, signature in bundle.signatures:
-        if not _has_cryptography():
+        if find_spec("cryptography") is None:
             unchecked += 1
         elif not holds(public_key, signature, bundle.signed_bytes):
             raise UntrustedError(
@@ -314,14 +317,6 @@ def check_signatures(bundle: Bundle, trusted: Sequence[TrustedKey], *, required:
             hint="jaxcache trust add NAME KEY trusts a key that you have from a safe source",
         )
     return verdict
-
-
-def _has_cryptography() -> bool:
-    try:
-        load_ed25519()
-    except UsageError:
-        return False
-    return True
 
 
 def load_ed25519() -> Any:

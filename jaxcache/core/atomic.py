@@ -151,7 +151,7 @@ def move_to_new_name(
                 os.unlink(target, dir_fd=target_directory)
             raise
         return
-    with _claimed(target_directory, target):
+    with claimed(target_directory, target):
         with contextlib.suppress(FileNotFoundError):
             os.stat(target, dir_fd=target_directory, follow_symlinks=False)
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)
@@ -188,8 +188,8 @@ _CLAIM_SECONDS = 10.0
 
 
 @contextlib.contextmanager
-def _claimed(directory: int, name: str) -> Iterator[None]:
-    """Keep other processes that call this from using the name."""
+def claimed(directory: int, name: str) -> Iterator[None]:
+    """Keep other processes that call this from using the name, also where ``flock`` is missing."""
     import hashlib  # takes OpenSSL along, and claims are rare
 
     claim = f"{TEMP_PREFIX}claim-{hashlib.sha256(os.fsencode(name)).hexdigest()[:16]}"

@@ -1,5 +1,8 @@
 """The list of trusted keys, and private keys, as files."""
 
+import errno
+import fcntl
+import threading
 from pathlib import Path
 
 import pytest
@@ -7,6 +10,7 @@ import pytest
 from jaxcache.cache.trust import (
     TrustedKey,
     add_trusted,
+    changing_alone,
     load_trusted,
     parse_public_key,
     public_key_text,
@@ -31,6 +35,23 @@ def test_keys_are_listed_by_the_names_given_to_them(tmp_path: Path) -> None:
     assert load_trusted(directory) == [TrustedKey("me@home", TWO)]
     with pytest.raises(JaxcacheError, match="no key is trusted as ci"):
         remove_trusted(directory, "ci")
+
+
+def test_two_changes_at_once_keep_both_keys_without_flock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOTSUP, "flock")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    path = tmp_path / TRUSTED_KEYS
+    other = threading.Thread(target=add_trusted, args=(tmp_path, "two", public_key_text(TWO)))
+    with changing_alone(path) as replace:
+        other.start()
+        other.join(0.5)
+        replace([f"{public_key_text(ONE)} one\n".encode()])
+    other.join()
+    assert load_trusted(tmp_path) == [TrustedKey("one", ONE), TrustedKey("two", TWO)]
 
 
 def test_lines_that_are_no_keys_do_not_count(tmp_path: Path) -> None:
