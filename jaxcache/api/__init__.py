@@ -15,10 +15,13 @@ from collections.abc import Iterator
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+from jaxcache import __version__
 from jaxcache.api.changing import ChangingMethods
 from jaxcache.api.compiling import CompilingMethods
 from jaxcache.api.handle import MakeProgress, locate, show_nothing
 from jaxcache.api.moving import MovingMethods
+from jaxcache.entry.names import FileKind
+from jaxcache.model import Depth, Entry
 from jaxcache.options import ListOptions, VerifyOptions
 
 if TYPE_CHECKING:
@@ -33,7 +36,6 @@ if TYPE_CHECKING:
     from jaxcache.cache.stats import Stats
     from jaxcache.cache.verify.run_checks import Verification
     from jaxcache.layouts.torch.show import GraphDetails
-    from jaxcache.model import Entry
     from jaxcache.options.keywords import ListKeywords, VerifyKeywords
 
 
@@ -102,7 +104,6 @@ class Cache(ChangingMethods, MovingMethods, CompilingMethods):
             JaxcacheError: a key that fits nothing, or more than it may.
         """
         from jaxcache.cache.listing import group_depth, list_cache
-        from jaxcache.model import Depth
 
         store, layout = self.readable
         if options is None and detail is None:
@@ -149,7 +150,6 @@ class Cache(ChangingMethods, MovingMethods, CompilingMethods):
             stats: those of this cache; a bucket that has no file of ours is asked nothing more.
         """
         from jaxcache.cache.ledger.uses import read_live
-        from jaxcache.entry.names import FileKind
 
         ours = any(c.kind in (FileKind.OWN, FileKind.LEDGER) for c in stats.files)
         store, _ = self.readable
@@ -251,7 +251,6 @@ class Cache(ChangingMethods, MovingMethods, CompilingMethods):
             path: where to write it, too.
             charts: whether to put the script into the page that draws charts: 4.8 MB.
         """
-        from jaxcache import __version__
         from jaxcache.render.report import report_html
 
         page = report_html(self.overview(), version=__version__, charts=charts)

@@ -8,7 +8,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal, Self, cast
 
 from jaxcache.errors import UsageError
-from jaxcache.store import is_remote
+from jaxcache.layouts import BUNDLE, check_not_torch, choose_layout, load_layout
+from jaxcache.store import find_store, is_remote, make_store, open_store, require_writable
+from jaxcache.store.base import Store
 from jaxcache.store.location import Location, locate_cache
 
 if TYPE_CHECKING:
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
     from jaxcache.cache.ledger.segments import Ledger
     from jaxcache.cache.scan import Progress, ReadCache
     from jaxcache.layouts.base import Layout
-    from jaxcache.store.base import Store
 
 PlaceKind = Literal["cache", "root", "bundle", "recipe"]
 
@@ -39,8 +40,6 @@ def locate(cache_dir: str | None, layout: str | None = None) -> Location:
         UsageError: ``bad-layout``, ``bad-config`` or ``bad-path``.
     """
     if layout is not None:
-        from jaxcache.layouts import load_layout
-
         chosen = load_layout(layout)
         cache_dir = chosen.own_directory() if cache_dir is None else cache_dir
     return locate_cache(cache_dir)
@@ -132,7 +131,6 @@ class Handle:
             NoCacheError: no directory there, not readable, or all in it is of other programs.
             UsageError: ``root-of-caches``; its hint names the caches.
         """
-        from jaxcache.store import open_store
 
         path = self.location.path
         store = self.existing = self.make() if self._creates else open_store(path)
@@ -148,7 +146,6 @@ class Handle:
         Raises:
             NoCacheError: something is there and cannot be read, or nothing can be made there.
         """
-        from jaxcache.store import find_store
 
         return find_store(self.location.path)
 
@@ -161,7 +158,6 @@ class Handle:
         Raises:
             NoCacheError: it cannot be made.
         """
-        from jaxcache.store import make_store
 
         self.existing = self.existing or make_store(self.location.path)
         return self.existing
@@ -173,7 +169,6 @@ class Handle:
         Raises:
             UsageError: ``two-layouts`` where JAX and torch share a directory.
         """
-        from jaxcache.layouts import choose_layout
 
         return choose_layout(self.store, self.layout_name)
 
@@ -187,7 +182,6 @@ class Handle:
         if self.kind != "bundle":
             return self.store, self.layout
         from jaxcache.cache.bundle.reader import open_as_store
-        from jaxcache.layouts import BUNDLE
 
         store = open_as_store(self.location.path)
         return cast("Store", store), BUNDLE
@@ -211,7 +205,6 @@ class Handle:
         Raises:
             UsageError: ``other-layout``: it is a cache of torch's compilers.
         """
-        from jaxcache.layouts import check_not_torch
 
         check_not_torch(self.store)
         return self.store
@@ -224,7 +217,6 @@ class Handle:
         Raises:
             JaxcacheError: ``read-only``.
         """
-        from jaxcache.store import require_writable
 
         require_writable(self.store)
 

@@ -6,6 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from jaxcache.api.handle import Handle
+from jaxcache.errors import JaxcacheError, system_errors_as
+from jaxcache.layouts import check_layout, load_layout
+from jaxcache.store import is_remote, require_writable
+from jaxcache.store.location import config_is_set
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -129,7 +133,6 @@ class MovingMethods(Handle):
         """
         from jaxcache.cache.move.bundle_file import write_bundle
         from jaxcache.cache.trust import signing_keys
-        from jaxcache.errors import JaxcacheError, system_errors_as
 
         path = os.fspath(file)
         signers = signing_keys(sign)
@@ -169,9 +172,7 @@ class MovingMethods(Handle):
         """
         from jaxcache.cache.bundle.format import open_bundle
         from jaxcache.cache.trust import check_signatures, load_trusted
-        from jaxcache.layouts import check_layout
         from jaxcache.options.move import ImportOptions
-        from jaxcache.store.location import config_is_set
 
         chosen = ImportOptions.read(**keywords)
 
@@ -213,8 +214,6 @@ class MovingMethods(Handle):
         """
         from jaxcache.cache.bundle.reader import verify_bundle
         from jaxcache.cache.move.import_bundle import execute_import
-        from jaxcache.layouts import load_layout
-        from jaxcache.store import require_writable
 
         limits = {"allow_large": options.allow_large, "atomic": options.atomic}
         with self.progress("checking", in_bytes=True) as progress:
@@ -305,9 +304,7 @@ class MovingMethods(Handle):
         from jaxcache.cache.move.signatures import required_signatures
         from jaxcache.cache.move.sync import plan_sync
         from jaxcache.cache.trust import signing_keys
-        from jaxcache.layouts import check_layout
         from jaxcache.options.move import PushOptions
-        from jaxcache.store import is_remote, require_writable
 
         chosen = PushOptions.read(**keywords) if options is None else options
         store = self.jax_store

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from jaxcache.cache.inventory import count_bytes
-from jaxcache.cache.scan import ReadCache, ScanAids, decode
+from jaxcache.cache.scan import ReadCache, Scan, ScanAids, decode
 from jaxcache.errors import UsageError
 from jaxcache.model import Depth, Entry, Problem, result_repr
 from jaxcache.options import ListOptions
 from jaxcache.units import format_compiling, format_count, format_duration, format_size
 
 if TYPE_CHECKING:
-    from jaxcache.cache.scan import Scan
     from jaxcache.layouts.base import ScanResult
 
 

@@ -17,6 +17,7 @@ from jaxcache.cache.inventory import EntryFile, Inventory, take_inventory
 from jaxcache.core.names import ATIME_SUFFIX, HEADER_BYTES
 from jaxcache.core.use import FileDates, LastUse, LastUses, find_reads, find_writes, is_possible
 from jaxcache.entry.names import FileKind
+from jaxcache.entry.summary import EntrySummary
 from jaxcache.model import Entry, FileInfo, Problem
 from jaxcache.store.base import Store
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:  # a plain listing uses neither
     from jaxcache.cache.index import FactIndex, Index, KnownEntry
     from jaxcache.cache.ledger.record import LedgerRecord
     from jaxcache.cache.ledger.segments import Ledger
-    from jaxcache.entry.summary import EntrySummary
     from jaxcache.layouts.base import Layout, ScanResult
 
 #: Called with (done, total) now and then.

@@ -1,5 +1,6 @@
 """``jaxcache bug-report``."""
 
+from jaxcache import __version__
 from jaxcache.cli.opening import open_handle
 from jaxcache.cli.options import JsonOutput
 from jaxcache.errors import JaxcacheError
@@ -12,7 +13,6 @@ EXIT_CODES = (0, 2)
 
 def command(*, place: CacheDir, chosen: PythonChoice, output: JsonOutput) -> None:
     """Print what a bug report needs, as Markdown, without paths, names or keys."""
-    from jaxcache import __version__
     from jaxcache.cache.doctor.bug_report import make_bug_report, read_versions
     from jaxcache.cli.output import emit
     from jaxcache.render.bug_report import bug_report_view

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 from jaxcache.api import Cache
+from jaxcache.api.compiling import runner_of
 from jaxcache.api.handle import refuse_foreign
 from jaxcache.cli.opening import open_handle
 from jaxcache.cli.options import JsonOutput
@@ -13,6 +14,8 @@ from jaxcache.errors import ExitCode, UsageError
 from jaxcache.options import CacheLocation, DryRun
 from jaxcache.options.declare import FLAG, TEXTS, option
 from jaxcache.options.query import DoctorOptions
+from jaxcache.options.run import RunOptions
+from jaxcache.store import open_store
 
 if TYPE_CHECKING:
     from jaxcache.cache.doctor.inputs import Finding
@@ -52,7 +55,6 @@ def command(
     if place.layout == "torch":
         return _diagnose_torch(cache, command_line, options, output)
     from jaxcache.render.doctor import doctor_view
-    from jaxcache.store import open_store
     from jaxcache.warm.advice import advise
     from jaxcache.warm.where import find_where
 
@@ -92,12 +94,9 @@ def _diagnose_torch(
     """
     from collections import Counter
 
-    from jaxcache.api.compiling import runner_of
     from jaxcache.cli.output import emit
     from jaxcache.layouts.torch.doctor import diagnose
-    from jaxcache.options.run import RunOptions
     from jaxcache.render.doctor import torch_view
-    from jaxcache.store import open_store
 
     options.check_known("torch", ())
     path = cache.path

@@ -1,18 +1,15 @@
 """Open the cache that a command is about, as its options name it."""
 
 import os
-from typing import TYPE_CHECKING
 
 from jaxcache.api import Cache
 from jaxcache.api.handle import locate
 from jaxcache.cli.terminal.progress import progress_bar
 from jaxcache.errors import UsageError
-from jaxcache.options import CacheLocation
+from jaxcache.layouts import check_layout, load_layout
+from jaxcache.options import CacheDir, CacheLocation
 from jaxcache.store.location import Location, index_directory
 from jaxcache.units import available_cores
-
-if TYPE_CHECKING:
-    from jaxcache.options import CacheDir
 
 
 def open_handle(place: "CacheDir | str | None", layout: str | None = None) -> Cache:
@@ -54,7 +51,6 @@ def open_target(cache_dir: str | None, layout: str | None, compiler: str) -> Cac
         UsageError: ``other-layout`` where ``--layout`` or what is there says otherwise;
             ``root-of-caches``.
     """
-    from jaxcache.layouts import check_layout, load_layout
 
     if layout is not None and load_layout(layout).name != compiler:
         raise UsageError(f"the file to import holds entries of {compiler}", code="other-layout")

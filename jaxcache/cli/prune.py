@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from jaxcache.api import Cache
 from jaxcache.cli.opening import open_handle
 from jaxcache.cli.options import Format, Output
+from jaxcache.cli.terminal import confirm
 from jaxcache.errors import ExitCode, UsageError
 from jaxcache.options import CacheLocation, ConfirmOptions, PruneOptions, RemovalOptions
 
@@ -137,7 +138,6 @@ def _ask(plan: "PrunePlan") -> None:
     """Show what a plan removes, and ask whether to go ahead."""
     from jaxcache.cache.prune.plan import plan_notes
     from jaxcache.cli.output import note
-    from jaxcache.cli.terminal import confirm
     from jaxcache.render.prune import removals_table
 
     if not plan.kept:

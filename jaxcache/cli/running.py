@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+from jaxcache.api import Cache
+from jaxcache.api.compiling import Runner, runner_of
 from jaxcache.cli.opening import note_foreign, open_handle
 from jaxcache.cli.options import Format
 from jaxcache.cli.terminal import silence
@@ -25,8 +27,6 @@ from jaxcache.warm.programs import WarmProgram, names_function, read_call, read_
 from jaxcache.warm.report import unobserved
 
 if TYPE_CHECKING:
-    from jaxcache.api import Cache
-    from jaxcache.api.compiling import Runner
     from jaxcache.warm.report.report import Report
     from jaxcache.warm.torch.report import TorchReport
 
@@ -47,7 +47,6 @@ def place_run(
         UsageError: options do not go together, or the directory is a file.
         JaxcacheError: the program could not use the directory.
     """
-    from jaxcache.api.compiling import runner_of
 
     unobserved.owns_process = True
     options.check()

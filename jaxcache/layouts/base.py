@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from jaxcache.layouts.jax import JaxLayout
 from jaxcache.model import Entry, FileInfo, Problem
 from jaxcache.store.base import Store
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from jaxcache.cache.scan import Progress, ScanAids
     from jaxcache.cache.show import EntryDetails
     from jaxcache.cache.verify.check import EntryCheck
-    from jaxcache.layouts.jax import JaxLayout
     from jaxcache.layouts.torch.layout import TorchLayout
     from jaxcache.layouts.torch.show import GraphDetails
     from jaxcache.options import PruneOptions, VerifyOptions

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxcache.core.names import AUTOTUNE_DIR, OWN_DIR
+from jaxcache.entry.names import key_of
 from jaxcache.layouts.words import Words
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ class JaxLayout:
 
     def key_of(self, name: str) -> str | None:
         """The key in a file's name."""
-        from jaxcache.entry.names import key_of
 
         return key_of(name)
 

@@ -6,13 +6,10 @@ its credentials later, a new layer takes its place.
 """
 
 import os
-from typing import TYPE_CHECKING
 
+from .adapter import Adapter
 from .layer import Layer
 from .settings import ResolvedSettings, resolve
-
-if TYPE_CHECKING:
-    from .adapter import Adapter
 
 _OFF = ("0", "false", "no", "off")
 _early: "Layer | None" = None

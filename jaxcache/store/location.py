@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxcache.core import configuration
 from jaxcache.errors import UsageError
-from jaxcache.store import check_location
+from jaxcache.store import check_location, local_path
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -107,8 +107,6 @@ def expand_location(value: str, base: str = "") -> str:
         )
     check_location(value)
     if value.startswith("file://"):
-        from jaxcache.store import local_path
-
         return local_path(value)
     if "://" in value:
         return value

@@ -162,7 +162,7 @@ class Ledger:
             kinds[event.kind] = event
             return
         before = kinds.get(event.kind)
-        facts = cast(dict[str, Any], before.facts) if before else {}  # our own: grows in place
+        facts = cast("dict[str, Any]", before.facts) if before else {}  # our own: grows in place
         count = (before.count if before else 0) + event.count
         if "payload_sha256" in event.facts:  # what describes the file comes with its digest
             for name in DIGEST_FACTS:

@@ -2,6 +2,7 @@
 
 import os
 
+from jaxcache.cli.ci import job_environment, write_outputs
 from jaxcache.cli.options import JsonOutput
 from jaxcache.options import CacheDir
 from jaxcache.options.query import KeyOptions
@@ -19,7 +20,6 @@ def command(place: CacheDir, options: KeyOptions, output: JsonOutput) -> None:
     """
     from jaxcache.cache.bundle.compat import XLA_CACHES
     from jaxcache.cache.ci.key import CiKey, describe_environment, hash_files
-    from jaxcache.cli.ci import job_environment, write_outputs
     from jaxcache.cli.output import emit
     from jaxcache.render.ci import key_view
     from jaxcache.warm.child.query import probe_host

@@ -139,7 +139,7 @@ class ObjectStore:
                 file.close()
                 raise
             TRAFFIC.add(received_bytes=meta["size"])
-            return cast(BinaryIO, file)
+            return cast("BinaryIO", file)
 
         return self._get("get", name, take)
 
@@ -175,7 +175,7 @@ class ObjectStore:
 
         check_name(name)
         return self._requests.send(
-            verb, name, lambda: take(obstore.get(self._client, name, options=cast(Any, options)))
+            verb, name, lambda: take(obstore.get(self._client, name, options=cast("Any", options)))
         )
 
     def write(

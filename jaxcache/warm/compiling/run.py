@@ -22,7 +22,7 @@ from jaxcache.warm.compiling.plan import (
     parse_shard,
     plan_compile,
 )
-from jaxcache.warm.compiling.pool import CompileWatcher, Pool
+from jaxcache.warm.compiling.pool import CompileWatcher, Pool, compile_on_cluster
 from jaxcache.warm.compiling.session import Session, key_notes, refused, version_notes
 from jaxcache.warm.compiling.worker import Processes
 from jaxcache.warm.crosshost.cross_target import CrossTarget, read_cross
@@ -73,8 +73,6 @@ def _compile(
         if options.dask is None:
             done, refusals, interrupted = _compile_here(plan, session, watcher)
         else:
-            from jaxcache.warm.compiling.pool import compile_on_cluster
-
             done, refusals, interrupted = compile_on_cluster(options.dask, plan, session, watcher)
     finally:
         session.delivery.remember()
