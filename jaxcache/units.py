@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from jaxcache.core.units import DURATIONS, SIZES, read_seconds, read_size_bytes
@@ -165,6 +166,12 @@ def rfc3339(time_ns: int) -> str:
 
 _EPOCH = datetime(1970, 1, 1)  # in UTC
 _LAST_SECOND = 253_402_300_799  # 9999-12-31T23:59:59Z, the last that datetime holds
+
+
+def join_some(texts: Sequence[str], most: int, separator: str = ", ") -> str:
+    """Join the first few of some texts, and say how many more there are."""
+    more = len(texts) - most
+    return separator.join(texts[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def available_cores() -> int:

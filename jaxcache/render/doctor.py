@@ -8,7 +8,7 @@ from jaxcache.cache.doctor.run_checks import Diagnosis
 from jaxcache.layouts.torch.doctor import TorchDiagnosis
 from jaxcache.render.columns import short_name
 from jaxcache.render.view import Block, Line, View
-from jaxcache.units import format_count, format_size
+from jaxcache.units import format_count, format_size, join_some
 
 #: Files that the page for people names per finding.
 _SHOWN_FILES = 3
@@ -125,9 +125,7 @@ def finding_lines(finding: Finding, *, name_files: bool) -> Iterator[Line]:
     if finding.upstream:
         yield Line(finding.upstream, "  reports ")
     if finding.files and name_files:
-        shown = ", ".join(map(short_name, finding.files[:_SHOWN_FILES]))
-        more = len(finding.files) - _SHOWN_FILES
-        yield Line(shown + (f" and {more:,} more" if more > 0 else ""), "  files   ")
+        yield Line(join_some([*map(short_name, finding.files)], _SHOWN_FILES), "  files   ")
 
 
 def _settings(diagnosis: Diagnosis, verbose: bool) -> Iterator[Block]:

@@ -11,7 +11,7 @@ from jaxcache.render.doctor import finding_lines
 from jaxcache.render.document import fields_of
 from jaxcache.render.typeset import SHOWN_HASH_DIGITS
 from jaxcache.render.view import Block, Column, Line, Table, View
-from jaxcache.units import format_count
+from jaxcache.units import format_count, join_some
 from jaxcache.warm.report.causes import FIRST_TIME, describe_comparison
 
 _SHOWN_MODULES = 4
@@ -140,8 +140,7 @@ def _page(explanation: Explanation, *, unfolded: bool) -> Iterator[Block]:
 def _difference_lines(d: Difference, compiles: Sequence[Compile]) -> Iterator[Block]:
     places = list(dict.fromkeys(map(_place, compiles)))
     text = d.meaning if d.component == "computation" else f"{d.component}: {d.meaning}"
-    more = len(places) - _SHOWN_MODULES
-    several = ", ".join(places[:_SHOWN_MODULES]) + (f" and {more:,} more" if more > 0 else "")
+    several = join_some(places, _SHOWN_MODULES)
     yield ""
     if len(places) == 1:
         text = f"{places[0]}: {text}"

@@ -9,9 +9,9 @@ where ``xla_gpu_kernel_cache_file`` is on.
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jaxcache.cache.bundle.manifest import Manifest, Origin
 from jaxcache.cache.ledger.record import Event
@@ -23,7 +23,7 @@ from jaxcache.entry.decode import decode_origin
 from jaxcache.entry.read import read_payload
 from jaxcache.entry.releases import CACHE_PATH
 from jaxcache.store.base import Store, StoreError
-from jaxcache.units import printable
+from jaxcache.units import join_some, printable
 
 XLA_CACHES = "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES"
 WHERE_PORTABLE = f"where the program runs with --portable, or with {XLA_CACHES}=none"
@@ -253,34 +253,20 @@ def _other_device(origin: Origin, mine: Origin) -> str | None:
 
 def _other_cpu(origin: Origin, mine: Origin, theirs: set[str], ours: set[str]) -> str:
     lacking = sorted(f for f in theirs - ours if f.startswith("+"))
-    shown = ", ".join(f[1:] for f in lacking[:_SHOWN_FEATURES])
-    more = f" and {len(lacking) - _SHOWN_FEATURES} more" if len(lacking) > _SHOWN_FEATURES else ""
     if lacking:
-        return f"compiled for a CPU ({origin.cpu_name}) with {shown}{more}, which this one lacks"
+        shown = join_some([f[1:] for f in lacking], _SHOWN_FEATURES)
+        return f"compiled for a CPU ({origin.cpu_name}) with {shown}, which this one lacks"
     return f"compiled for another CPU ({origin.cpu_name}; this is {mine.cpu_name})"
 
 
 def make_origin(contents: Contents) -> Origin:
     """Read from a payload which compiler made it, and for which device."""
     device = contents.device
-    return Origin(
-        platform=device.platform,
-        target=_text(device.target),
-        device_name=_text(device.name),
-        cpu_triple=_text(device.cpu_triple),
-        cpu_name=_text(device.cpu_name),
-        cpu_features=device.cpu_features,
-        compute_capability=_text(device.compute_capability),
-        toolkit=_text(device.toolkit),
-        cudnn=_text(device.cudnn),
-        ifrt_version=contents.format.ifrt_version,
-        abi=_text(contents.format.abi),
-        container=contents.format.container,
-        like_jaxlib=contents.like_jaxlib,
-        written_in_cache_dir=_text(contents.written_in_cache_dir),
-        kernel_cache=contents.kernel_cache or None,
-    )
+    facts: dict[str, Any] = {"device_name": device.name, "target": device.target}
+    for part in (device, contents.format, contents):
+        facts |= {f.name: getattr(part, f.name) for f in fields(part) if f.name in _FIELDS}
+    facts = {n: printable(v) if isinstance(v, str) else v for n, v in facts.items()}
+    return Origin(**facts, kernel_cache=contents.kernel_cache or None)
 
 
-def _text(value: str | None) -> str | None:
-    return None if value is None else printable(value)
+_FIELDS = {f.name for f in fields(Origin)}

@@ -8,7 +8,7 @@ from jaxcache.cache.doctor.inputs import Facts, Finding, install_into
 from jaxcache.cache.verify.run_checks import CORRUPT
 from jaxcache.entry.names import FileKind
 from jaxcache.entry.releases import ATIME_REQUIRED
-from jaxcache.units import format_command, format_count, format_size
+from jaxcache.units import format_command, format_count, format_size, join_some
 
 #: A file system is nearly full below this share of it, unless that is still this much.
 _NEARLY_FULL = 0.05
@@ -274,9 +274,7 @@ def find_uncacheable(facts: Facts) -> Iterator[Finding]:
 
 
 def _shown(modules: Sequence[str]) -> str:
-    names = [m if len(m) <= _SHOWN_NAME else f"{m[:_SHOWN_NAME]}…" for m in modules[:3]]
-    more = len(modules) - len(names)
-    return ", ".join(names) + (f" and {more} more" if more else "")
+    return join_some([m if len(m) <= _SHOWN_NAME else f"{m[:_SHOWN_NAME]}…" for m in modules], 3)
 
 
 def find_slow_cap(facts: Facts) -> Iterator[Finding]:

@@ -6,6 +6,7 @@ from functools import partial
 from jaxcache.cache.explain.sides import Cause, Compile, Difference
 from jaxcache.entry.contents import Contents
 from jaxcache.entry.releases import CACHE_PATH
+from jaxcache.units import join_some
 
 #: Options that hold a path inside the cache directory (jax/_src/compiler.py, 0.4.36 and later).
 _PATHS = frozenset({"xla_gpu_per_fusion_autotune_cache_dir", "xla_gpu_kernel_cache_file"})
@@ -187,6 +188,4 @@ def _differing(left: Values, right: Values) -> list[str]:
 
 
 def _assigned(names: list[str], values: Values) -> str:
-    shown = [f"{n}={values.get(n, 'unset')}" for n in names[:_SHOWN]]
-    more = len(names) - len(shown)
-    return " ".join(shown) + (f" and {more} more" if more > 0 else "")
+    return join_some([f"{n}={values.get(n, 'unset')}" for n in names], _SHOWN, " ")

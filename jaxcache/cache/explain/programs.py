@@ -12,6 +12,7 @@ from jaxcache.core.sketch import Sketch
 from jaxcache.entry.contents import ArrayType, dtype_names
 from jaxcache.entry.options import nearest_version
 from jaxcache.entry.releases import MOSAIC_PATHS
+from jaxcache.units import join_some
 
 _of_program = partial(Difference, "computation")
 _SHOWN_NAMES = 4
@@ -242,10 +243,10 @@ def first_change(left: Compile, right: Compile) -> str | None:
 
 
 def _listed(names: Sequence[str]) -> str:
-    if (more := len(names) - _SHOWN_NAMES) > 0:
-        return f"{', '.join(names[:_SHOWN_NAMES])} and {more:,} more"
     *first, last = names or [""]
-    return f"{', '.join(first)} and {last}" if first else last
+    if not first or len(names) > _SHOWN_NAMES:
+        return join_some(names, _SHOWN_NAMES)
+    return f"{', '.join(first)} and {last}"
 
 
 def _is_x64(dtypes: Iterable[tuple[str, str]]) -> bool:

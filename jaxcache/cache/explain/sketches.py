@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from jaxcache.cache.explain.sides import Cause, Difference, SourceLocation, file_name
 from jaxcache.core.module_text import is_library
 from jaxcache.core.sketch import Sketch, SketchedLine
+from jaxcache.units import join_some
 
 _DIGEST = re.compile(r"~[0-9a-f]+")
 _CONSTANTS = re.compile(r"^([^( ]+(?: [^( ]+)?)\(([^)]*)\)")
@@ -301,12 +302,10 @@ def _constant_change(change: _Change) -> tuple[str, str] | None:
 
 def _listed(counts: Counter[str]) -> str:
     shown = []
-    for text, count in list(counts.items())[:_SHOWN]:
+    for text, count in counts.items():
         name = _DIGEST.sub("", text).removeprefix("call ")
         shown.append((f"{count} × " if count > 1 else "") + name)
-    more = len(counts) - len(shown)
-    text = ", ".join(shown) + (f" and {more} more" if more > 0 else "")
-    return text[:_SHOWN_CHARACTERS] or "nothing"
+    return join_some(shown, _SHOWN)[:_SHOWN_CHARACTERS] or "nothing"
 
 
 def _short(function: str) -> str:

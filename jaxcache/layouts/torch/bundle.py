@@ -58,6 +58,7 @@ from jaxcache.layouts.torch.scan import TorchScan, scan
 from jaxcache.model import FileInfo, Problem
 from jaxcache.options import VerifyOptions
 from jaxcache.store.base import Store
+from jaxcache.units import join_some
 
 #: What travels, in the order of writing: torch must never find a graph before its parts.
 _TRAVELS = (
@@ -175,9 +176,8 @@ def _warnings(scan_result: TorchScan, chosen: Collection[str]) -> tuple[str, ...
     )
     if not chosen:
         return ()
-    shown = f" and the values of {', '.join(names[:_SHOWN_NAMES])}" if names else ""
-    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
-    return (f"graphs hold lines of source, paths{shown}{more}",)
+    shown = f" and the values of {join_some(names, _SHOWN_NAMES)}" if names else ""
+    return (f"graphs hold lines of source, paths{shown}",)
 
 
 def plan_import(

@@ -23,6 +23,7 @@ from jaxcache.layouts.torch.pickled import (
 )
 from jaxcache.model import ProblemKind
 from jaxcache.store.base import Store, StoreError
+from jaxcache.units import join_some
 
 #: The kind of a problem, and its detail.
 Found = tuple[ProblemKind, str]
@@ -190,10 +191,8 @@ def read_graph(data: bytes, tier: TorchTier, key: str, digest: str) -> GraphFact
 def _problems(graph: Graph, tier: TorchTier, key: str) -> list[Found]:
     problems: list[Found] = []
     if unexpected := graph.unexpected_globals:
-        more = len(unexpected) - _SHOWN_GLOBALS
-        names = ", ".join(name[:80] for name in unexpected[:_SHOWN_GLOBALS])
-        tail = f" and {more} more" if more > 0 else ""
-        problems.append(("foreign-globals", f"torch would import {names}{tail} to read it"))
+        names = join_some([name[:80] for name in unexpected], _SHOWN_GLOBALS)
+        problems.append(("foreign-globals", f"torch would import {names} to read it"))
     if not graph.root.startswith(_HOMES[tier]):
         detail = f"holds {graph.root[:120]}, which torch cannot use there"
         problems.append(("wrong-class", detail))
