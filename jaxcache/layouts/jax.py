@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from jaxcache.core.names import AUTOTUNE_DIR, OWN_DIR
 from jaxcache.entry.names import key_of
-from jaxcache.layouts.words import Words
+from jaxcache.layouts.members import Group, Words
 
 if TYPE_CHECKING:
     from jaxcache.cache.index import Index
@@ -32,10 +32,8 @@ class JaxLayout:
     def own_directory(self) -> None:
         """JAX has none: its settings name one."""
 
-    def key_of(self, name: str) -> str | None:
-        """The key in a file's name."""
-
-        return key_of(name)
+    #: The key in a file's name.
+    key_of = staticmethod(key_of)
 
     def load_index(self, directory: Path, url: str, *, now_ns: int) -> "Index":
         """Open the index."""
@@ -43,53 +41,14 @@ class JaxLayout:
 
         return Index.load(directory, url, now_ns=now_ns)
 
-    @property
-    def scans(self) -> "base.Scans":
-        from jaxcache.cache import scan
-
-        return scan
-
-    @property
-    def shows(self) -> "base.Shows":
-        from jaxcache.cache import show
-
-        return show
-
-    @property
-    def checks(self) -> "base.Checks":
-        from jaxcache.cache.verify import check
-
-        return check
-
-    @property
-    def removals(self) -> "base.Removals":
-        from jaxcache.cache.prune import removable
-
-        return removable
-
-    @property
-    def exports(self) -> "base.Exports":
-        from jaxcache.cache.move import export_plan
-
-        return export_plan
-
-    @property
-    def imports(self) -> "base.Imports":
-        from jaxcache.cache.move import import_bundle
-
-        return import_bundle
-
-    @property
-    def sides(self) -> "base.Sides":
-        from jaxcache.cache import diff
-
-        return diff
-
-    @property
-    def explains(self) -> "base.Explains":
-        from jaxcache.cache.explain import churn
-
-        return churn
+    scans: Group["base.Scans"] = Group("jaxcache.cache.scan")
+    shows: Group["base.Shows"] = Group("jaxcache.cache.show")
+    checks: Group["base.Checks"] = Group("jaxcache.cache.verify.check")
+    removals: Group["base.Removals"] = Group("jaxcache.cache.prune.removable")
+    exports: Group["base.Exports"] = Group("jaxcache.cache.move.export_plan")
+    imports: Group["base.Imports"] = Group("jaxcache.cache.move.import_bundle")
+    sides: Group["base.Sides"] = Group("jaxcache.cache.diff")
+    explains: Group["base.Explains"] = Group("jaxcache.cache.explain.churn")
 
 
 class BundleLayout:
@@ -102,14 +61,5 @@ class BundleLayout:
     keeps_index = False
     directories = None
 
-    @property
-    def scans(self) -> "base.Scans":
-        from jaxcache.cache.bundle import reader
-
-        return reader  # type: ignore[return-value]
-
-    @property
-    def shows(self) -> "base.Shows":
-        from jaxcache.cache.bundle import reader
-
-        return reader  # type: ignore[return-value]
+    scans: Group["base.Scans"] = Group("jaxcache.cache.bundle.reader")
+    shows: Group["base.Shows"] = Group("jaxcache.cache.bundle.reader")

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jaxcache.layouts.members import Group, Words
 from jaxcache.layouts.torch import names
-from jaxcache.layouts.words import Words
 
 if TYPE_CHECKING:
     from jaxcache.layouts import base
@@ -21,13 +21,8 @@ class TorchLayout:
     keeps_index = True
     directories = None
 
-    def own_directory(self) -> str:
-        """The directory that torch uses by itself."""
-        return names.own_directory()
-
-    def key_of(self, name: str) -> str | None:
-        """The key in a file's name."""
-        return names.key_of(name)
+    own_directory = staticmethod(names.own_directory)
+    key_of = staticmethod(names.key_of)
 
     def load_index(self, directory: Path, url: str, *, now_ns: int) -> "GraphIndex":
         """Open the index."""
@@ -35,50 +30,11 @@ class TorchLayout:
 
         return GraphIndex.load(directory, url, now_ns=now_ns)
 
-    @property
-    def scans(self) -> "base.Scans":
-        from jaxcache.layouts.torch import scan
-
-        return scan
-
-    @property
-    def shows(self) -> "base.Shows":
-        from jaxcache.layouts.torch import show
-
-        return show
-
-    @property
-    def checks(self) -> "base.Checks":
-        from jaxcache.layouts.torch import check
-
-        return check
-
-    @property
-    def removals(self) -> "base.Removals":
-        from jaxcache.layouts.torch import units
-
-        return units
-
-    @property
-    def exports(self) -> "base.Exports":
-        from jaxcache.layouts.torch import bundle
-
-        return bundle
-
-    @property
-    def imports(self) -> "base.Imports":
-        from jaxcache.layouts.torch import bundle
-
-        return bundle
-
-    @property
-    def sides(self) -> "base.Sides":
-        from jaxcache.layouts.torch import sides
-
-        return sides
-
-    @property
-    def explains(self) -> "base.Explains":
-        from jaxcache.layouts.torch import explain
-
-        return explain
+    scans: Group["base.Scans"] = Group("jaxcache.layouts.torch.scan")
+    shows: Group["base.Shows"] = Group("jaxcache.layouts.torch.show")
+    checks: Group["base.Checks"] = Group("jaxcache.layouts.torch.check")
+    removals: Group["base.Removals"] = Group("jaxcache.layouts.torch.units")
+    exports: Group["base.Exports"] = Group("jaxcache.layouts.torch.bundle")
+    imports: Group["base.Imports"] = Group("jaxcache.layouts.torch.bundle")
+    sides: Group["base.Sides"] = Group("jaxcache.layouts.torch.sides")
+    explains: Group["base.Explains"] = Group("jaxcache.layouts.torch.explain")

@@ -1,0 +1,21 @@
+"""Each module that a layout names as a group of functions has the group's protocol, says mypy."""
+
+from jaxcache.cache import diff, scan, show
+from jaxcache.cache.explain import churn
+from jaxcache.cache.move import export_plan, import_bundle
+from jaxcache.cache.prune import removable
+from jaxcache.cache.verify import check
+from jaxcache.layouts import base
+from jaxcache.layouts.torch import bundle, explain, sides, units
+from jaxcache.layouts.torch import check as torch_check
+from jaxcache.layouts.torch import scan as torch_scan
+from jaxcache.layouts.torch import show as torch_show
+
+scans: tuple[base.Scans, base.Scans] = (scan, torch_scan)
+shows: tuple[base.Shows, base.Shows] = (show, torch_show)
+checks: tuple[base.Checks, base.Checks] = (check, torch_check)
+removals: tuple[base.Removals, base.Removals] = (removable, units)
+exports: tuple[base.Exports, base.Exports] = (export_plan, bundle)
+imports: tuple[base.Imports, base.Imports] = (import_bundle, bundle)
+compared: tuple[base.Sides, base.Sides] = (diff, sides)
+explains: tuple[base.Explains, base.Explains] = (churn, explain)
