@@ -149,11 +149,12 @@ class Cache(ChangingMethods, MovingMethods, CompilingMethods):
         Args:
             stats: those of this cache; a bucket that has no file of ours is asked nothing more.
         """
-        from jaxcache.cache.ledger.uses import read_live
+        from jaxcache.cache.ledger.uses import LiveStats, live_totals, read_refusals
 
         ours = any(c.kind in (FileKind.OWN, FileKind.LEDGER) for c in stats.files)
         store, _ = self.readable
-        return read_live(store, recorded=ours or not store.remote)
+        totals = live_totals(store) if ours or not store.remote else None
+        return LiveStats(totals, read_refusals(store))
 
     def show(self, key: str) -> "EntryDetails":
         """Everything inside one entry of JAX; a glob gives the first that fits.
@@ -195,11 +196,12 @@ class Cache(ChangingMethods, MovingMethods, CompilingMethods):
                 because more need a main module that can be imported.
         """
         from jaxcache.cache.verify.run_checks import verify
-        from jaxcache.warm.child.loading import make_loader
+        from jaxcache.warm.child.loading import SubprocessLoader
 
         chosen = VerifyOptions.choose(options, keys=keys, **keywords)
         chosen = chosen.replace(jobs=chosen.jobs or self.workers)
-        loader = make_loader(chosen) if self.layout.single_file_entries else None
+        loads = chosen.level == "load" and self.layout.single_file_entries
+        loader = SubprocessLoader(chosen.python) if loads else None
         with self.progress(f"verifying {self.name}".rstrip()) as progress:
             now_ns = self.clock()
             return verify(

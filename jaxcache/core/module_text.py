@@ -188,9 +188,11 @@ class ModuleText:
         if match := _FILE.match(location):
             return self._frame(match[1], int(match[2]), "")
         if match := _NAMED.match(location):
-            if file := _FILE.match(self._raw(match[2])):
+            inner = match[2]
+            raw = self._locations.get(inner[1:], "") if inner.startswith("#") else inner
+            if file := _FILE.match(raw):
                 return self._frame(file[1], int(file[2]), match[1])
-            return self._stack(match[2])
+            return self._stack(inner)
         return _Stack()
 
     def _frame(self, file: str, line: int, function: str) -> _Stack:
@@ -217,9 +219,6 @@ class ModuleText:
             return replace(outer, is_library_inside=is_library_between)
         place = outer.place if inner.place == _NOWHERE else inner.place
         return _Stack(place, False, is_library_between, is_library_between)
-
-    def _raw(self, location: str) -> str:
-        return self._locations.get(location[1:], "") if location.startswith("#") else location
 
     # The table --------------------------------------------------------------------------------
 

@@ -116,9 +116,9 @@ def _has_torch(store: Store) -> bool:
         return True
     if not _is_directory(store, _LOCKS):
         return False
-    from jaxcache.layouts.torch.names import is_lock
+    from jaxcache.layouts.torch.names import LOCK
 
-    return any(is_lock(info.name) for info in store.list(_LOCKS))
+    return any(LOCK.fullmatch(info.name) for info in store.list(_LOCKS))
 
 
 def _has_jax_entries(store: Store) -> bool:

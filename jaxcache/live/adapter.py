@@ -95,8 +95,10 @@ class Adapter:
     def install(self, layer: "Layer") -> None:
         """Replace the names."""
         cache = self._cache
-        if layer.settings["portable-keys"]:
-            self._make_keys_portable()
+        is_unset = _XLA_CACHES.upper() not in os.environ and hasattr(self.jax.config, _XLA_CACHES)
+        if layer.settings["portable-keys"] and is_unset:
+            # The cache's path, which JAX gives to XLA as an option, stays out of the key.
+            self.jax.config.update(_XLA_CACHES, "none")
         cache.compress_executable = _sealing(cache)
 
         def decompress(original: Any, executable: bytes) -> Any:
@@ -125,11 +127,6 @@ class Adapter:
 
         if hasattr(xla_bridge, "discover_pjrt_plugins"):
             _wrap(xla_bridge, "discover_pjrt_plugins", discover)
-
-    def _make_keys_portable(self) -> None:
-        """Keep the cache's path, which JAX gives to XLA as an option, out of the key."""
-        if _XLA_CACHES.upper() not in os.environ and hasattr(self.jax.config, _XLA_CACHES):
-            self.jax.config.update(_XLA_CACHES, "none")
 
     def hashes_path(self) -> bool:
         """Whether keys contain the cache's path, as those of JAX 0.4.36 to 0.10 do by default."""

@@ -181,7 +181,7 @@ class Tier:
         self._counting = threading.Lock()
         self._idle = 0
         """Threads that wait for a request, less the requests that wait for a thread."""
-        self._reading = CircuitBreaker(layer.settings["miss-budget"])
+        self.reading = CircuitBreaker(layer.settings["miss-budget"])
         self._writing = CircuitBreaker(layer.settings["miss-budget"])
         self._known: frozenset[str] | None = None
         self._listed = 0.0
@@ -254,7 +254,7 @@ class Tier:
         Args:
             fresh: ask, whatever the last listing says.
         """
-        if not self._reading.allows():
+        if not self.reading.allows():
             self._counters.count("tier_skipped")
             return None
         if not fresh and self._is_absent(name):
@@ -265,12 +265,12 @@ class Tier:
             data: bytes = self._call(lambda store: store.read(name, limit))
         except AbsentError:
             self._counters.count("tier_misses")
-            self._reading.missed(time.monotonic() - started)
+            self.reading.missed(time.monotonic() - started)
             return None
         except Exception as error:
-            self._failed(self._reading, error, "read", time.monotonic() - started)
+            self._failed(self.reading, error, "read", time.monotonic() - started)
             return None
-        self._reading.good()
+        self.reading.good()
         return data
 
     def write(
@@ -292,25 +292,21 @@ class Tier:
 
     def attempt(self, do: "Callable[[Any], Any]") -> Any:
         """Run another request to the store; None where it fails."""
-        if not self._reading.allows():
+        if not self.reading.allows():
             return None
         started = time.monotonic()
         try:
             return self._call(do)
         except Exception as error:
-            self._failed(self._reading, error, "read", time.monotonic() - started)
+            self._failed(self.reading, error, "read", time.monotonic() - started)
             return None
 
     def abandon(self) -> None:
         """Send no more requests, and end the connections of this process."""
-        self._reading.stop()
+        self.reading.stop()
         self._writing.stop()
         if isinstance(self._store, DirectoryClient):
             self._store.close()
-
-    def can_read(self) -> bool:
-        """Whether a request makes sense now."""
-        return self._reading.allows()
 
     def can_write(self) -> bool:
         """Whether an upload makes sense now."""
@@ -329,7 +325,7 @@ class Tier:
     def list(self) -> None:
         """Learn what the tier has, so that the rest needs no request; for the background."""
         self._listed = time.monotonic()
-        if not self._reading.allows():
+        if not self.reading.allows():
             return
         try:
             self._known = frozenset(self._call(lambda store: store.names(), 15 * self._seconds))

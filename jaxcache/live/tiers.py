@@ -220,7 +220,7 @@ class Tiers:
 
     def is_given_up(self) -> bool:
         """Whether a tier refuses this process, or is left alone for now."""
-        return not all(tier.can_read() for tier in self._tiers)
+        return not all(tier.reading.allows() for tier in self._tiers)
 
     def abandon(self) -> None:
         """End the connections of this process; a forked child has those of its parent, too."""

@@ -43,9 +43,10 @@ def explain_view(explanation: Explanation, cache_dir: str, *, unfolded: bool = F
     if explanation.advice:
         document["advice"] = explanation.advice
     has_causes = any(c.differences for c in past)
+    own = [c for c in comparisons if not c.right.is_helper]
     rows: list[tuple[object, ...]] = [
         (c.right.module, d.component, d.left, d.right, d.meaning, d.fix)
-        for c in _own_first(comparisons) or (past if has_causes else ())
+        for c in own or comparisons or (past if has_causes else ())
         for d in c.differences or (Difference("", None, None, FIRST_TIME, None),)
     ]
     page = [] if past and not comparisons else [*_page(explanation, unfolded=unfolded)]
@@ -65,11 +66,6 @@ def explain_view(explanation: Explanation, cache_dir: str, *, unfolded: bool = F
         page += ["", *finding_lines(finding, name_files=False)]
     notes = [] if comparisons else [note]
     return View(document, rows, records=comparisons or hits, page=page, notes=notes)
-
-
-def _own_first(comparisons: Sequence[Comparison]) -> Sequence[Comparison]:
-    """Return the comparisons of the user's functions; those of JAX's where there are no others."""
-    return [c for c in comparisons if not c.right.is_helper] or comparisons
 
 
 def _past_cause(comparison: Comparison) -> str:

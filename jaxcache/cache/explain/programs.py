@@ -213,7 +213,7 @@ def _by_types(arguments: _Arguments, *, is_config_known: bool) -> Difference:
         cause = Cause.ARGUMENT_SHAPE
         kind = f"shape{many} and dtype{many}" if dtypes else f"shape{many}"
         fix = "pad to a few fixed shapes: each shape is a program of its own"
-    elif not is_config_known and _is_x64(dtypes):
+    elif not is_config_known and {tuple(sorted(pair, key=_bits)) for pair in dtypes} <= _X64:
         cause = Cause.UNKNOWN
         extra = ": by jax_enable_x64, or by the caller; the entries do not record which"
         fix = None
@@ -247,10 +247,6 @@ def _listed(names: Sequence[str]) -> str:
     if not first or len(names) > _SHOWN_NAMES:
         return join_some(names, _SHOWN_NAMES)
     return f"{', '.join(first)} and {last}"
-
-
-def _is_x64(dtypes: Iterable[tuple[str, str]]) -> bool:
-    return {tuple(sorted(pair, key=_bits)) for pair in dtypes} <= _X64
 
 
 def _bits(dtype: str) -> int:

@@ -80,15 +80,6 @@ class LiveStats(NamedTuple):
     """What it has refused from tiers, and what is still to be mended."""
 
 
-def read_live(store: Store, *, recorded: bool = True) -> LiveStats:
-    """Return what the live layer has left here.
-
-    Args:
-        recorded: whether the store is asked for its counts.
-    """
-    return LiveStats(live_totals(store) if recorded else None, read_refusals(store))
-
-
 def read_refusals(store: Store) -> tuple[TierRefusal, ...]:
     """Return what the live layer has refused from tiers, and what is still to be mended.
 

@@ -22,12 +22,14 @@ def command(place: CacheDir, options: KeyOptions, output: JsonOutput) -> None:
     from jaxcache.cache.ci.key import CiKey, describe_environment, hash_files
     from jaxcache.cli.output import emit
     from jaxcache.render.ci import key_view
-    from jaxcache.warm.child.query import probe_host
+    from jaxcache.warm.child.query import probing
 
     files = hash_files(options.hash_files, os.getcwd()) if options.hash_files else None
     path = locate_cache(place.cache_dir).path
     environment = job_environment(options.platform)
-    host = probe_host(options.python, {**environment, XLA_CACHES: "none"})
+    probed = {**environment, XLA_CACHES: "none"}
+    with probing(options.python, probed, features=True) as answer:
+        host = answer()
     components = describe_environment(host, environment, cache_dir=path)
     key = CiKey(components, files, options.prefix)
     emit(output.form, key_view(path, key, restore_keys=options.restore_keys))

@@ -88,7 +88,7 @@ _GRAPH = re.compile(
 _CODE = re.compile(
     rf"(?P<fan>[a-z2-7]{{2}})/(?P<key>c{_HASH})(?P<suffix>\.py|\.main\.cpp|\.main\.so|\.cpp|\.so)"
 )
-_LOCK = re.compile(rf"{LOCK_DIR}/c{_HASH}\.lock")
+LOCK = re.compile(rf"{LOCK_DIR}/c{_HASH}\.lock")
 _BEST_CONFIG = re.compile(r"[a-z2-7]{2}/[0-9a-z]{51,64}\.best_config")
 #: Of one compile with ``force_disable_caches``: torch leaves it and never reads again
 #: (``fresh_cache`` of ``torch/_inductor/utils.py``; its name is Python's ``tempfile.mkdtemp``'s).
@@ -184,11 +184,6 @@ def digest_of_text(data: bytes) -> str:
     return digest_of(
         data.decode("utf-8", "surrogateescape").strip().encode("utf-8", "surrogateescape")
     )
-
-
-def is_lock(name: str) -> bool:
-    """Whether a path is that of a lock of torch's."""
-    return bool(_LOCK.fullmatch(name))
 
 
 def lock_path(key: str) -> str:

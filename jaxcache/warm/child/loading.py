@@ -9,7 +9,6 @@ from jaxcache.entry.decode import decode_origin, decode_payload
 from jaxcache.entry.read import read_payload
 from jaxcache.errors import NoJaxError
 from jaxcache.model import Problem, ProblemKind
-from jaxcache.options import VerifyOptions
 from jaxcache.store.base import Store, StoreError
 from jaxcache.units import no_jax_hint
 from jaxcache.warm.child.child import Child, DiedError
@@ -23,11 +22,6 @@ _ONE_DEVICE = ((0,),)
 _ABSENT = "for devices that are not here, as of several processes"
 _FEWEST_DEVICES = 8
 _MOST_DEVICES = 512
-
-
-def make_loader(options: VerifyOptions) -> "SubprocessLoader | None":
-    """Make what loads entries at ``--level load``; None at other levels."""
-    return SubprocessLoader(options.python) if options.level == "load" else None
 
 
 class SubprocessLoader:

@@ -140,16 +140,6 @@ def probing(
             child.stop()
 
 
-def probe_host(python: str | None, environment: Mapping[str, str]) -> "Host":
-    """Probe a Python and its CPU, and wait for it; see :func:`probing`.
-
-    Raises:
-        NoJaxError
-    """
-    with probing(python, environment, features=True) as answer:
-        return answer()
-
-
 def _read_host(child: Child, python: str, directory: str) -> "Host":
     from jaxcache.cache.bundle.compat import Host
     from jaxcache.cache.move.bundle_file import write_stream
