@@ -158,7 +158,7 @@ def _forget() -> None:
     """Reset what modules keep from one command to the next; in a process there is only one."""
     terminal._wanted, terminal.debugging = Color.AUTO, False
     metering._wanted = False
-    if traffic := sys.modules.get("jaxcache.store.object.request_stats"):
+    if traffic := sys.modules.get("jaxcache.store.object.retry"):
         traffic.TRAFFIC.__init__()  # type: ignore[misc]
 
 

@@ -98,7 +98,7 @@ class Seen:
 
     @property
     def verb(self) -> str:
-        """As :mod:`jaxcache.store.object.request_stats` names it."""
+        """As :mod:`jaxcache.store.object.retry` names it."""
         if self.method == "GET":
             return "list" if "list-type" in self.query else "get"
         return "delete" if self.method == "POST" else self.method.lower()

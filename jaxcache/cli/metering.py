@@ -22,7 +22,7 @@ def document() -> dict[str, Any] | None:
     """The ``remote`` object of ``--json``; None where nobody asked."""
     if not _wanted:
         return None
-    from jaxcache.store.object.request_stats import TRAFFIC
+    from jaxcache.store.object.retry import TRAFFIC
 
     return {
         "requests": {verb: TRAFFIC.requests[verb] for verb in sorted(TRAFFIC.requests)},

@@ -20,7 +20,7 @@ from jaxcache.errors import JaxcacheError, NoCacheError, UsageError
 from jaxcache.store import make_store, open_store
 from jaxcache.store.base import ExistsError, MissingError, Store, StoreError
 from jaxcache.store.concurrency import map_ordered
-from jaxcache.store.object.request_stats import TRAFFIC
+from jaxcache.store.object.retry import TRAFFIC
 from jaxcache.units import format_install
 
 

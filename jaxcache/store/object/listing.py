@@ -11,8 +11,7 @@ from typing import Any
 
 from jaxcache.errors import NoCacheError
 from jaxcache.model import FileInfo
-from jaxcache.store.object.request_stats import TRAFFIC
-from jaxcache.store.object.retry import Requests
+from jaxcache.store.object.retry import TRAFFIC, Requests
 
 #: Names of user metadata. ``mtime`` is rclone's: seconds since the epoch with a fraction.
 _MTIME = "mtime"

@@ -11,14 +11,56 @@ import random
 import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from jaxcache.core.remote import SERVICES
 from jaxcache.errors import JaxcacheError, NoCacheError
 from jaxcache.store.base import BadNameError, ChangedError, ExistsError, MissingError, StoreError
 from jaxcache.store.concurrency import pause
-from jaxcache.store.object.request_stats import TRAFFIC, Verb
+
+#: A request as providers bill them; a ``list`` is one page.
+Verb = Literal["list", "head", "get", "put", "delete"]
+
+
+@dataclass(slots=True)
+class RequestStats:
+    """Counts from any thread. Every attempt counts, those that failed too."""
+
+    requests: Counter[Verb] = field(default_factory=Counter)
+    sent_bytes: int = 0
+    """Size of objects sent, without headers."""
+    received_bytes: int = 0
+    """Size of objects received, without headers and listings."""
+    retries: int = 0
+    """Attempts beyond the first."""
+    throttled: int = 0
+    """Answers that asked to slow down (429, 503)."""
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def add(
+        self,
+        verb: Verb | None = None,
+        *,
+        sent_bytes: int = 0,
+        received_bytes: int = 0,
+        retries: int = 0,
+        throttled: int = 0,
+    ) -> None:
+        """Count a request, or what came of it."""
+        with self._lock:
+            if verb is not None:
+                self.requests[verb] += 1
+            self.sent_bytes += sent_bytes
+            self.received_bytes += received_bytes
+            self.retries += retries
+            self.throttled += throttled
+
+
+#: Of this process, over all stores.
+TRAFFIC = RequestStats()
 
 
 class OutOfRangeError(StoreError):

@@ -22,8 +22,7 @@ from jaxcache.store.base import (
 )
 from jaxcache.store.concurrency import map_ordered
 from jaxcache.store.object.listing import ListPager, attributes_of, digest_in, file_info, info_of
-from jaxcache.store.object.request_stats import TRAFFIC, Verb
-from jaxcache.store.object.retry import OutOfRangeError, Requests
+from jaxcache.store.object.retry import TRAFFIC, OutOfRangeError, Requests, Verb
 
 _Result = TypeVar("_Result")
 #: The most that S3 takes in one request (5 GiB, "Amazon S3 quotas"), and far more than the 2 GiB
