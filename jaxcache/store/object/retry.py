@@ -1,4 +1,4 @@
-"""Ask again when it makes sense: exponential backoff that all requests of a store share.
+"""Count requests, and ask again when it makes sense: backoff that all requests of a store share.
 
 obstore could retry by itself, but it would neither tell nor let the requests be counted.
 
