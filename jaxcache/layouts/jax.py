@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from jaxcache.core.names import AUTOTUNE_DIR, OWN_DIR
 from jaxcache.entry.names import key_of
-from jaxcache.layouts.members import Group, Words
+from jaxcache.layouts.members import FunctionGroup, Words
 
 if TYPE_CHECKING:
     from jaxcache.cache.index import Index
@@ -41,14 +41,14 @@ class JaxLayout:
 
         return Index.load(directory, url, now_ns=now_ns)
 
-    scans: Group["base.Scans"] = Group("jaxcache.cache.scan")
-    shows: Group["base.Shows"] = Group("jaxcache.cache.show")
-    checks: Group["base.Checks"] = Group("jaxcache.cache.verify.check")
-    removals: Group["base.Removals"] = Group("jaxcache.cache.prune.removable")
-    exports: Group["base.Exports"] = Group("jaxcache.cache.move.export_plan")
-    imports: Group["base.Imports"] = Group("jaxcache.cache.move.import_bundle")
-    sides: Group["base.Sides"] = Group("jaxcache.cache.diff")
-    explains: Group["base.Explains"] = Group("jaxcache.cache.explain.churn")
+    scans: FunctionGroup["base.Scans"] = FunctionGroup("jaxcache.cache.scan")
+    shows: FunctionGroup["base.Shows"] = FunctionGroup("jaxcache.cache.show")
+    checks: FunctionGroup["base.Checks"] = FunctionGroup("jaxcache.cache.verify.check")
+    removals: FunctionGroup["base.Removals"] = FunctionGroup("jaxcache.cache.prune.removable")
+    exports: FunctionGroup["base.Exports"] = FunctionGroup("jaxcache.cache.move.export_plan")
+    imports: FunctionGroup["base.Imports"] = FunctionGroup("jaxcache.cache.move.import_bundle")
+    sides: FunctionGroup["base.Sides"] = FunctionGroup("jaxcache.cache.diff")
+    explains: FunctionGroup["base.Explains"] = FunctionGroup("jaxcache.cache.explain.churn")
 
 
 class BundleLayout:
@@ -61,5 +61,5 @@ class BundleLayout:
     keeps_index = False
     directories = None
 
-    scans: Group["base.Scans"] = Group("jaxcache.cache.bundle.reader")
-    shows: Group["base.Shows"] = Group("jaxcache.cache.bundle.reader")
+    scans: FunctionGroup["base.Scans"] = FunctionGroup("jaxcache.cache.bundle.reader")
+    shows: FunctionGroup["base.Shows"] = FunctionGroup("jaxcache.cache.bundle.reader")

@@ -16,7 +16,7 @@ class Words(NamedTuple):
     """How to record its hits; None where they cannot be recorded."""
 
 
-class Group(Generic[T]):
+class FunctionGroup(Generic[T]):
     """A group of functions: a module, imported when it is asked for.
 
     ``tests/typed_layouts.py`` has mypy hold each module to the group's protocol.

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxcache.layouts.members import Group, Words
+from jaxcache.layouts.members import FunctionGroup, Words
 from jaxcache.layouts.torch import names
 
 if TYPE_CHECKING:
@@ -30,11 +30,11 @@ class TorchLayout:
 
         return GraphIndex.load(directory, url, now_ns=now_ns)
 
-    scans: Group["base.Scans"] = Group("jaxcache.layouts.torch.scan")
-    shows: Group["base.Shows"] = Group("jaxcache.layouts.torch.show")
-    checks: Group["base.Checks"] = Group("jaxcache.layouts.torch.check")
-    removals: Group["base.Removals"] = Group("jaxcache.layouts.torch.units")
-    exports: Group["base.Exports"] = Group("jaxcache.layouts.torch.bundle")
-    imports: Group["base.Imports"] = Group("jaxcache.layouts.torch.bundle")
-    sides: Group["base.Sides"] = Group("jaxcache.layouts.torch.sides")
-    explains: Group["base.Explains"] = Group("jaxcache.layouts.torch.explain")
+    scans: FunctionGroup["base.Scans"] = FunctionGroup("jaxcache.layouts.torch.scan")
+    shows: FunctionGroup["base.Shows"] = FunctionGroup("jaxcache.layouts.torch.show")
+    checks: FunctionGroup["base.Checks"] = FunctionGroup("jaxcache.layouts.torch.check")
+    removals: FunctionGroup["base.Removals"] = FunctionGroup("jaxcache.layouts.torch.units")
+    exports: FunctionGroup["base.Exports"] = FunctionGroup("jaxcache.layouts.torch.bundle")
+    imports: FunctionGroup["base.Imports"] = FunctionGroup("jaxcache.layouts.torch.bundle")
+    sides: FunctionGroup["base.Sides"] = FunctionGroup("jaxcache.layouts.torch.sides")
+    explains: FunctionGroup["base.Explains"] = FunctionGroup("jaxcache.layouts.torch.explain")
