@@ -22,7 +22,7 @@ class _Library:
                 from backports import zstd
         except ImportError as error:
             raise MissingPackageError("backports.zstd") from error
-        setattr(self, name, getattr(zstd, name))
+        vars(self).update(vars(zstd))  # whole: a stream that ends with Python can import no more
         return getattr(zstd, name)
 
 

@@ -35,6 +35,16 @@ def test_a_dry_run_changes_nothing(run_cli: RunCli, bundle: Path, tmp_path: Path
     assert {json.loads(r)["action"] for r in rows} == {"write"}
 
 
+def test_a_whole_process_prints_nothing_after_its_result(
+    spawn_cli: RunCli, bundle: Path, tmp_path: Path
+) -> None:
+    """Its streams end with Python, when nothing can be imported any more."""
+    done = spawn_cli("import", bundle, "-C", tmp_path / "new")
+    warning, result = done.stderr.splitlines()
+    assert warning.startswith("warning: ")
+    assert result.endswith("7 files written")
+
+
 def test_an_unknown_rule_is_refused_before_any_work(
     run_cli: RunCli, bundle: Path, tmp_path: Path
 ) -> None:
