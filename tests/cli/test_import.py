@@ -40,9 +40,7 @@ def test_a_whole_process_prints_nothing_after_its_result(
 ) -> None:
     """Its streams end with Python, when nothing can be imported any more."""
     done = spawn_cli("import", bundle, "-C", tmp_path / "new")
-    warning, result = done.stderr.splitlines()
-    assert warning.startswith("warning: ")
-    assert result.endswith("7 files written")
+    assert done.stderr.splitlines()[-1].endswith("7 files written")
 
 
 def test_an_unknown_rule_is_refused_before_any_work(
