@@ -41,7 +41,6 @@ def command(
     """
     from jaxcache.cli.bundle import check_trust, open_import, receive
     from jaxcache.cli.opening import open_target
-    from jaxcache.warm.child.query import probing_host
 
     required = needed.require_compatible
     python = needed.python
@@ -52,6 +51,8 @@ def command(
         host: Callable[[], Any] = lambda: None  # noqa: E731
         asks_jax = layout == "jax" and (required or dry.dry_run or python is not None)
         if asks_jax:
+            from jaxcache.warm.child.query import probing_host
+
             host = opened.enter_context(probing_host(python, required=required))
         code = receive(
             open_target(place.cache_dir, place.layout, layout),

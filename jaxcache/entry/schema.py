@@ -6,6 +6,7 @@ messages. protobuf is imported inside, because most commands never decode anythi
 """
 
 import re
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,12 @@ def _parser(name: str) -> Any:
     from google.protobuf.message import DecodeError
 
     return parse_whole, DecodeError
+
+
+def prepare() -> None:
+    """Import protobuf and build the classes, while the bytes to parse are awaited."""
+    with suppress(MissingPackageError):
+        message_class("HloModule")
 
 
 @cache

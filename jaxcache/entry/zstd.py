@@ -5,6 +5,7 @@ key (``jax/_src/cache_key.py``). To install it beside JAX would make each cached
 """
 
 import sys
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,9 +41,19 @@ def compressor(level: int, parameters: Mapping[int, int] | None = None) -> Any:
     return library.ZstdCompressor(options=options)
 
 
+#: The compressors of a thread for small contents, by level: to make one takes as long as its work.
+_OF_THREAD = threading.local()
+#: The memory of a compressor grows with the content.
+_SMALL_BYTES = 256 << 10
+
+
 def compress(content: bytes, level: int) -> bytes:
     """Compress into one frame that announces the size of its content and has its checksum."""
-    frame: bytes = compressor(level).compress(content, library.ZstdCompressor.FLUSH_FRAME)
+    idle = _OF_THREAD.__dict__
+    encoder = idle.pop(str(level), None) or compressor(level)
+    frame: bytes = encoder.compress(content, library.ZstdCompressor.FLUSH_FRAME)
+    if len(content) <= _SMALL_BYTES:
+        idle[str(level)] = encoder
     return frame
 
 

@@ -72,37 +72,36 @@ def append(store: Store, events: Iterable[Event]) -> bool:
 
 
 def _has_grown(store: Store) -> bool:
-    """Return whether a ledger holds much more than its compacted part."""
+    """Return whether a ledger holds much more than its compacted part; one segment is in order."""
     sizes: dict[bool, list[int]] = {True: [], False: []}
     for info in store.list(LEDGER_DIR):
         if is_segment(info.name) and info.size_bytes <= MAX_SEGMENT_BYTES:
             sizes[is_compacted(info.name)].append(info.size_bytes)
-    return len(sizes[False]) > COMPACT_ABOVE or sum(sizes[False]) > sum(sizes[True]) + _SLACK_BYTES
+    if len(sizes[False]) > COMPACT_ABOVE:
+        return True
+    return sum(map(len, sizes.values())) > 1 and (
+        sum(sizes[False]) > sum(sizes[True]) + _SLACK_BYTES
+    )
 
 
-def compact(store: Store) -> Ledger:
+def compact(store: Store) -> None:
     """Merge the segments of a ledger into few, and delete those that were merged.
 
     It keeps the keys with an entry, pinned ones, and as many of the others as there are entries,
     the latest first; of the rest, the sums. The new segments name the ones they stand for, so that
     a copy of those which comes back in a merge is not counted twice. Safe to interrupt; while
     another process compacts a local ledger, it is left to that one.
-
-    Returns:
-        The ledger as it was read.
     """
     if not store.writable or not list_segments(store):
-        return Ledger.load(store)
+        return
     for info in store.list(LEDGER_DIR):
         if info.name.rpartition("/")[2].startswith(TEMP_PREFIX):
             store.delete_abandoned(info.name)
-    ledger = None
     # Locked, or the disk is full: the parts of an unfinished compaction count for nothing.
     with contextlib.suppress(StoreError), store.hold(_LOCK):
         ledger = Ledger.load(store, to_compact=True)
         if ledger.segments:
             _compact(store, ledger, _worth_keeping(store, ledger))
-    return Ledger.load(store)
 
 
 def _compact(store: Store, ledger: Ledger, keep: Callable[[str], bool]) -> None:

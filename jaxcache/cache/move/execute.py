@@ -3,6 +3,7 @@
 Every source reads its entries through the one :class:`Check`, whatever the target.
 """
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
@@ -32,6 +33,7 @@ from jaxcache.cache.verify.check import recorded_digest
 from jaxcache.entry.codec import HEAD_BYTES, CodecError, read_entry_header
 from jaxcache.entry.decode import decode_origin
 from jaxcache.entry.names import FileKind
+from jaxcache.entry.schema import prepare
 from jaxcache.errors import JaxcacheError
 from jaxcache.model import CUT_SHORT, GRACE_NS, FileInfo
 from jaxcache.store.base import ChangedError, ExistsError, MissingError, StoreError
@@ -175,6 +177,8 @@ def move(
     def cost(batch: _Taken) -> int:
         return sum(2 * step.item.content_bytes for step, _ in batch)
 
+    if source.remote:
+        threading.Thread(target=prepare, daemon=True).start()
     done = 0
     sizes = [step.item.size_bytes if target.is_stream else 1 for step in writes]
     total = sum(sizes)
