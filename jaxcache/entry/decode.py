@@ -170,7 +170,6 @@ def _text(data: bytes) -> str | None:
 
 
 _Findings = list[tuple[ProblemKind, str]]
-#: What JAX leaves of a name (``_module_name_regex`` in jax/_src/interpreters/mlir.py).
 
 
 def decode_payload(
@@ -309,15 +308,13 @@ class _Decoder:
 
     def hlo(self) -> tuple[memoryview | None, memoryview | None]:
         """HloModuleProto and HloModuleConfigProto."""
-        module = config = None
+        messages: dict[int, memoryview] = {}
         with self._finding("the HLO module"):
             for data in self._parts(1):
                 for number, _, value in wire.walk(data, self._budget):
-                    if isinstance(value, memoryview) and number == 1:
-                        module = value
-                    elif isinstance(value, memoryview) and number == 2:
-                        config = value
-        return module, config
+                    if isinstance(value, memoryview):
+                        messages[number] = value
+        return messages.get(1), messages.get(2)
 
     def _buffers(self) -> Iterator[Any]:
         """The BufferAllocation messages: GPU 0.10.2 and later lists them apart."""

@@ -60,14 +60,11 @@ def open_envelope(payload: memoryview, budget: Budget, *, check: bool = True) ->
     else:
         layers.append("proto")
         fields = wire.walk(outer, budget)
-    executable = options = None
+    messages: dict[int, memoryview] = {}
     for number, wire_type, value in fields:
         if wire_type == wire.BYTES and isinstance(value, memoryview):
-            if number == 1:
-                executable = value
-            elif number == 2:
-                options = value
-    if executable is None:
+            messages[number] = value
+    if (executable := messages.get(1)) is None:
         raise WireError("no executable in it")
     if executable[:8] == riegeli.MAGIC:
         split = riegeli.read_split_message(executable, budget, check=check)
@@ -77,7 +74,7 @@ def open_envelope(payload: memoryview, budget: Budget, *, check: bool = True) ->
     else:
         parts = tuple(wire.walk(executable, budget))
         platform = tell_platform(parts)
-    return Envelope(platform, ifrt, parts, options, "+".join(layers))
+    return Envelope(platform, ifrt, parts, messages.get(2), "+".join(layers))
 
 
 def fields_of(pieces: Iterable[Piece], budget: Budget) -> Iterator[Field]:

@@ -46,7 +46,7 @@ if [ "$1 $2" != "-m venv" ]; then exec {python} "$@"; fi
 {python} -m venv --without-pip "$3"
 cat > "$3/bin/pip" <<END
 #!/bin/sh
-[ "\\$*" = "install --quiet {repository}" ] || exit 64
+[ "\\$*" = "install --quiet {repository}[gpu]" ] || exit 64
 echo {packages} > "\\$(echo "$3"/lib/python3*/site-packages)/installed.pth"
 echo {repository} >> "\\$(echo "$3"/lib/python3*/site-packages)/installed.pth"
 printf '#!%s\\nfrom jaxcache.cli.main import main\\nmain()\\n' "$3/bin/python" > "$3/bin/jaxcache"
@@ -60,7 +60,8 @@ def link_requirements(directory: Path) -> None:
     """Make a directory of the packages that jaxcache requires, and no others."""
     directory.mkdir()
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-    waiting = [Requirement(text) for text in project["dependencies"]]
+    needed = [*project["dependencies"], *project["optional-dependencies"]["gpu"]]
+    waiting = [Requirement(text) for text in needed]
     linked = set()
     while waiting:
         requirement = waiting.pop()
