@@ -1,17 +1,22 @@
 """The account of a run: what is made of its events, beside its program and after its end."""
 
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from jaxcache.entry.releases import CACHE_PATH
+from jaxcache.errors import NoJaxError, UsageError
 from jaxcache.options.run import RunOptions
 from jaxcache.store import is_remote
+from jaxcache.units import no_jax_hint
+from jaxcache.warm.child.interpreter import describe_no_jax
 from jaxcache.warm.child.launch import RunResult
 from jaxcache.warm.environment import PORTABLE_NOTE, effective_thresholds
 from jaxcache.warm.report.builder import ReportBuilder
 from jaxcache.warm.report.causes import find_causes, is_new, path_note
+from jaxcache.warm.report.events import RunEvent
 from jaxcache.warm.report.ledger_updates import (
     count_pending_uploads,
     record_in_ledger,
@@ -26,46 +31,77 @@ from jaxcache.warm.report.unobserved import unreported_entries
 if TYPE_CHECKING:
     from jaxcache.warm.crosshost.cross_target import TargetOutput
     from jaxcache.warm.report.recording import RecordingDirectory
+    from jaxcache.warm.run import RunCallbacks
+
+#: How often the ledger is told of hits while a program runs.
+_LEARN_SECONDS = 2.0
 
 
 class Account:
-    """What a run has reported, what the ledger knew before, and what it learns.
-
-    Args:
-        on_known: told, from another thread, the compile seconds by key that earlier runs took.
-    """
+    """What a run has reported, what the ledger knew before, and what it learns."""
 
     def __init__(
         self,
         options: RunOptions,
+        callbacks: "RunCallbacks",
         spool: "TargetOutput | None",
         ahead: Mapping[str, float | None],
-        on_known: Callable[[Mapping[str, float]], None] | None,
     ) -> None:
         self._options = options
+        self._callbacks = callbacks
         self._spool = spool
-        self._on_known = on_known
         # Empty where only the program can name the cache that it uses.
         named = options.jax_cache_dir or options.force_cache_dir
         self._expected = options.cache_dir if named else ""
         self._seconds_by_key: dict[str, float] = {}
-        self.notes: list[str] = []
+        self._own_notes: list[str] = []
         self._recorded: int | None = None
-        self.recorder = ReportBuilder(self._expected, asked=effective_thresholds(options))
-        self.recorder.ahead.update(ahead)
-        self._first = self.recorder
+        self._recorder = ReportBuilder(self._expected, asked=effective_thresholds(options))
+        self._recorder.ahead.update(ahead)
+        self._first = self._recorder
+        self._learn_at = time.monotonic() + _LEARN_SECONDS
         # Beside the program, whose imports take longer than to read a long ledger.
         self._reader = threading.Thread(target=self._look_up, daemon=True)
         self._reader.start()
 
     def _look_up(self) -> None:
         self._seconds_by_key.update(recorded_seconds(self._expected))
-        if self._on_known:
-            self._on_known(self._seconds_by_key)
+        if self._callbacks.on_known:
+            self._callbacks.on_known(self._seconds_by_key)
 
-    def learn(self) -> None:
-        """Tell the ledger of what is new."""
-        recorder = self.recorder
+    def take(self, event: RunEvent) -> None:
+        """Take one event of the program."""
+        if self._spool is not None:
+            event = self._spool.take(event)
+        self._recorder.add(event)
+        if self._callbacks.on_event:
+            self._callbacks.on_event(event)
+
+    def tick(self) -> None:
+        """Do what is done again and again while the program runs."""
+        if self._spool is None and time.monotonic() >= self._learn_at:
+            self._learn()  # jaxcache top reads it meanwhile
+            self._learn_at = time.monotonic() + _LEARN_SECONDS
+        if self._callbacks.on_tick:
+            self._callbacks.on_tick()
+
+    def check_start(self) -> None:
+        """Refuse a run whose program could not be started as it was meant.
+
+        Raises:
+            NoJaxError: a Python has no jax, or this jax cannot be listened to.
+            UsageError: no such function.
+        """
+        for notice in self._recorder.heard("no-jax"):
+            raise NoJaxError(describe_no_jax(notice.executable or ""), hint=no_jax_hint())
+        for notice in self._recorder.heard("refused"):
+            raise NoJaxError(notice.detail, code=notice.code or "refused", hint=notice.hint)
+        for notice in self._recorder.heard("no-function"):
+            raise UsageError(notice.detail, code="no-function")
+
+    def _learn(self) -> None:
+        """Record in the ledger what is new."""
+        recorder = self._recorder
         fresh = recorder.modules[recorder.learnt :]
         recorder.learnt = len(recorder.modules)
         if self._writes:
@@ -75,17 +111,21 @@ class Account:
     def _writes(self) -> bool:
         return self._options.scratch is None and not self._options.no_write
 
-    def save_recipe(self, recipe: "RecordingDirectory", ended: RunResult) -> None:
-        """Write what was recorded for a recipe."""
+    def save_recipe(self, recipe: "RecordingDirectory | None", ended: RunResult) -> None:
+        """Write what was recorded for a recipe, if one is wanted."""
         self._reader.join()
-        self._recorded, notes = recipe.save(self.recorder, self._seconds_by_key, ended)
-        self.notes += notes
+        if recipe:
+            self._recorded, self._own_notes = recipe.save(
+                self._recorder, self._seconds_by_key, ended
+            )
+        elif path := self._options.record:
+            self._own_notes = [f"{path} was not written: no directory takes temporary files"]
 
     def begin_check(self) -> None:
         """Take what comes from now on as a second run, which checks the first."""
-        self.learn()
+        self._learn()
         first = self._first
-        self.recorder = ReportBuilder(
+        self._recorder = ReportBuilder(
             first.cache_dir, asked=first.asked, notices=first.notices, phases=first.phases
         )
 
@@ -95,10 +135,9 @@ class Account:
         Args:
             started_ns: when the run began.
         """
-        self._reader.join()
-        self.learn()
+        self._learn()
         options = self._options
-        recorder = self.recorder
+        recorder = self._recorder
         if self._spool is None:
             self._note_unreported(started_ns)
         known_keys = set(self._seconds_by_key)
@@ -126,7 +165,7 @@ class Account:
 
     def _note_unreported(self, started_ns: int) -> None:
         """Record what the hits saved; find the entries that no process has reported."""
-        recorder = self.recorder
+        recorder = self._recorder
         if self._writes:
             record_savings(recorder, self._seconds_by_key)
         keys = {str(e.key) for r in (self._first, recorder) for e in r.modules}
@@ -136,18 +175,16 @@ class Account:
 
     def _notes(self, report: Report, waiting: Mapping[str, int]) -> list[str]:
         options = self._options
+        recorder = self._recorder
         notes = [
-            *self.notes,
-            *(
-                f"this run could not be recorded in {d}: its disk is full"
-                for d in self.recorder.full
-            ),
+            *self._own_notes,
+            *(f"this run could not be recorded in {d}: its disk is full" for d in recorder.full),
         ]
         version = next((p.jax for p in report.processes if p.jax), None) or ""
         if options.portable and CACHE_PATH.holds(version):
             notes.append(PORTABLE_NOTE)
         elif not (options.portable or self._spool or options.scratch or options.no_write):
-            notes += path_note(self.recorder.modules, version)
+            notes += path_note(recorder.modules, version)
         if is_remote(options.cache_dir):
-            notes += bucket_notes(options.cache_dir, self.recorder.modules, waiting)
+            notes += bucket_notes(options.cache_dir, recorder.modules, waiting)
         return notes

@@ -7,24 +7,22 @@ The program starts as soon as its command and environment are known. What makes 
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache
 from typing import TYPE_CHECKING
 
-from jaxcache.errors import JaxcacheError, NoJaxError, UsageError
+from jaxcache.errors import JaxcacheError
 from jaxcache.options.run import CompileOptions, RunOptions, WarmOptions
 from jaxcache.store import is_remote
-from jaxcache.units import format_count, format_duration, no_jax_hint
+from jaxcache.units import format_count, format_duration
 from jaxcache.warm.child.child import free_port
-from jaxcache.warm.child.interpreter import describe_no_jax, find_python
+from jaxcache.warm.child.interpreter import find_python
 from jaxcache.warm.child.launch import Launch, RunResult, run_listening
 from jaxcache.warm.environment import DIRECTORY, run_environment
 from jaxcache.warm.programs import WarmProgram, words_of
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from jaxcache.warm.account import Account
     from jaxcache.warm.compiling.plan import CompileReport
     from jaxcache.warm.crosshost.cross_target import CrossTarget, TargetOutput
@@ -182,109 +180,59 @@ def _run(
     callbacks: RunCallbacks,
     ahead: Mapping[str, float | None] | None = None,
 ) -> "Report":
-    with _open_spool(options, cross) as spool:
-        if spool is not None:
-            launches = _with(launches, {"JAXCACHE_TARGET": spool.request})
-        return _run_all(launches, options, callbacks, spool, ahead or {})
+    started_ns = time.time_ns()
+    spool: TargetOutput | None = None
+    recipe: RecordingDirectory | None = None
 
-
-class _Run:
-    """One run of some launches; what accounts for it is imported when the first has started."""
-
-    def __init__(
-        self,
-        options: RunOptions,
-        callbacks: RunCallbacks,
-        spool: "TargetOutput | None",
-        ahead: Mapping[str, float | None],
-    ) -> None:
-        self._options = options
-        self._callbacks = callbacks
-        self._spool = spool
-        self._ahead = ahead
-        self._learn_at = time.monotonic() + _LEARN_SECONDS
-
-    @cached_property
-    def account(self) -> "Account":
-        """What becomes the report."""
+    @cache
+    def account() -> "Account":
         from jaxcache.warm.account import Account
 
-        account = Account(self._options, self._spool, self._ahead, self._callbacks.on_known)
-        if self._callbacks.on_start:
-            self._callbacks.on_start()
-        return account
+        begun = Account(options, callbacks, spool, ahead or {})
+        if callbacks.on_start:
+            callbacks.on_start()
+        return begun
 
-    def listen(self, launches: Sequence[Launch]) -> RunResult:
-        """Run the programs to their end.
+    with ExitStack() as stack:
+        if cross is not None:
+            from jaxcache.warm.crosshost.cross_target import open_spool
 
-        Raises:
-            NoJaxError: a Python has no jax, or this jax cannot be listened to.
-            UsageError: no such function, or a command that cannot be run.
-        """
-        options = self._options
-        ended = run_listening(
-            launches,
-            on_start=lambda: self.account,
-            on_event=self._take,
-            on_tick=self._tick,
-            jobs=options.jobs if isinstance(options, WarmOptions) else 1,
-            together=any("JAXCACHE_TOGETHER" in launch.env for launch in launches),
-            stdout_to_stderr=options.stdout_to_stderr,
-            timeout_seconds=options.timeout_seconds,
-            patience_seconds=None if options.collect is None else options.patience_seconds,
-        )
-        recorder = self.account.recorder
-        for notice in recorder.heard("no-jax"):
-            raise NoJaxError(describe_no_jax(notice.executable or ""), hint=no_jax_hint())
-        for notice in recorder.heard("refused"):
-            raise NoJaxError(notice.detail, code=notice.code or "refused", hint=notice.hint)
-        for notice in recorder.heard("no-function"):
-            raise UsageError(notice.detail, code="no-function")
-        return ended
+            spool = stack.enter_context(open_spool(options.cache_dir, cross))
+            launches = _with(launches, {"JAXCACHE_TARGET": spool.request})
+        if options.record is not None:
+            from jaxcache.warm.report.recording import open_recording
 
-    def _take(self, event: "RunEvent") -> None:
-        if self._spool is not None:
-            event = self._spool.take(event)
-        self.account.recorder.add(event)
-        if self._callbacks.on_event:
-            self._callbacks.on_event(event)
-
-    def _tick(self) -> None:
-        if self._spool is None and time.monotonic() >= self._learn_at:
-            self.account.learn()  # jaxcache top reads it meanwhile
-            self._learn_at = time.monotonic() + _LEARN_SECONDS
-        if self._callbacks.on_tick:
-            self._callbacks.on_tick()
-
-
-def _run_all(
-    launches: Sequence[Launch],
-    options: RunOptions,
-    callbacks: RunCallbacks,
-    spool: "TargetOutput | None",
-    ahead: Mapping[str, float | None],
-) -> "Report":
-    run = _Run(options, callbacks, spool, ahead)
-    started_ns = time.time_ns()
-    with _open_recording(options) as recipe:
-        extra = recipe.environment if recipe else {}
-        ended = run.listen(_with(launches, extra))
-        account = run.account
-        if recipe:
-            account.save_recipe(recipe, ended)
-        elif options.record:
-            account.notes.append(
-                f"{options.record} was not written: no directory takes temporary files"
+            recipe = stack.enter_context(open_recording(options.record, options.collect))
+        ended = _listen(_with(launches, recipe.environment if recipe else {}), options, account)
+        account().save_recipe(recipe, ended)
+        if options.check_contents and not (ended.exit_code or ended.interrupted or ended.timed_out):
+            account().begin_check()
+            second = _listen(_with(launches, _CHECKED), options, account)
+            ended = replace(
+                second,
+                wall_seconds=ended.wall_seconds + second.wall_seconds,
+                unobserved=ended.unobserved + second.unobserved,
             )
-    if options.check_contents and not (ended.exit_code or ended.interrupted or ended.timed_out):
-        account.begin_check()
-        second = run.listen(_with(launches, _CHECKED))
-        ended = replace(
-            second,
-            wall_seconds=ended.wall_seconds + second.wall_seconds,
-            unobserved=ended.unobserved + second.unobserved,
-        )
-    return account.close(ended, started_ns)
+        return account().close(ended, started_ns)
+
+
+def _listen(
+    launches: Sequence[Launch], options: RunOptions, account: "Callable[[], Account]"
+) -> RunResult:
+    """Run the programs to their end; what accounts for them is imported when the first runs."""
+    ended = run_listening(
+        launches,
+        on_start=account,
+        on_event=lambda event: account().take(event),
+        on_tick=lambda: account().tick(),
+        jobs=options.jobs if isinstance(options, WarmOptions) else 1,
+        together=any("JAXCACHE_TOGETHER" in launch.env for launch in launches),
+        stdout_to_stderr=options.stdout_to_stderr,
+        timeout_seconds=options.timeout_seconds,
+        patience_seconds=None if options.collect is None else options.patience_seconds,
+    )
+    account().check_start()
+    return ended
 
 
 def _with(launches: Sequence[Launch], env: Mapping[str, str]) -> Sequence[Launch]:
@@ -296,8 +244,6 @@ def _with(launches: Sequence[Launch], env: Mapping[str, str]) -> Sequence[Launch
 _FLUSH = "15m"
 #: Operations of the largest module that a collecting run executes.
 _COLLECTED = 50
-#: How often the ledger is told of hits while a program runs.
-_LEARN_SECONDS = 2.0
 _CHECKED = {"JAX_COMPILATION_CACHE_CHECK_CONTENTS": "true", "JAXCACHE_CHECK": "1"}
 
 
@@ -308,26 +254,6 @@ def _read_cross(options: RunOptions) -> "CrossTarget | None":
     from jaxcache.warm.crosshost.cross_target import read_cross
 
     return read_cross(options)
-
-
-def _open_spool(
-    options: RunOptions, cross: "CrossTarget | None"
-) -> "AbstractContextManager[TargetOutput | None]":
-    if cross is None:
-        return nullcontext()
-    from jaxcache.warm.crosshost.cross_target import open_spool
-
-    return open_spool(options.cache_dir, cross)
-
-
-def _open_recording(
-    options: RunOptions,
-) -> "AbstractContextManager[RecordingDirectory | None]":
-    if options.record is None:
-        return nullcontext()
-    from jaxcache.warm.report.recording import open_recording
-
-    return open_recording(options.record, options.collect)
 
 
 def _unset(cross: "CrossTarget | None") -> tuple[str, ...]:
