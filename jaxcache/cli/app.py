@@ -10,12 +10,11 @@ from typer.core import TyperGroup
 from jaxcache import __version__
 from jaxcache.cli import metering, terminal
 from jaxcache.cli.commands import COMMANDS, GROUPS, HEADINGS, READING, load_function
-from jaxcache.cli.failures import interrupted
 from jaxcache.cli.panels import PanelCommand, for_typer
 from jaxcache.cli.terminal import Color
 from jaxcache.errors import EXIT_MEANINGS, ExitCode, UsageError, refuse_on_windows
 from jaxcache.options import CacheDir
-from jaxcache.options.declare import FLAG, Kind, option
+from jaxcache.options.declare import FLAG, Kind, Options, option
 
 #: What ends the help of a group.
 EPILOGUES = {
@@ -67,13 +66,6 @@ class LazyGroup(TyperGroup):
             print(ctx.get_help(), file=sys.stderr)
             ctx.exit(ExitCode.USAGE)
         return super().parse_args(ctx, args)
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run a command; what the parser would end without a word at Ctrl-C says so."""
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt as error:
-            raise interrupted() from error
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command, and suggest the nearest one where there is none of that name.
@@ -170,43 +162,33 @@ def _load_class(name: str | None) -> type[PanelCommand]:
     return chosen
 
 
-ColorOption = Annotated[
-    Color | None,
-    option(
-        "--color",
-        Kind(Color | None, "auto|always|never"),
-        "When to use colour (default: on a terminal, unless NO_COLOR is set).",
-        panel="Output",
-        callback=terminal.choose_color,
-        is_eager=True,
-        expose_value=False,
-    ),
-]
-DebugOption = Annotated[
-    bool,
-    option(
-        "--debug",
-        FLAG,
-        "Show a traceback when something fails.",
-        panel="Output",
-        callback=terminal.choose_debug,
-        is_eager=True,
-        expose_value=False,
-    ),
-]
-
-
-RequestsOption = Annotated[
-    bool,
-    option(
+class _Requests(Options, panel="Output"):
+    requests: bool = option(
         "--requests",
         FLAG,
         "Show request and byte counts of object stores.",
-        panel="Output",
         callback=metering.want,
         expose_value=False,
-    ),
-]
+    )
+
+
+class _Shared(Options, panel="Output"):
+    color: str | None = option(
+        "--color",
+        Kind(Color | None, "auto|always|never"),
+        "When to use colour (default: on a terminal, unless NO_COLOR is set).",
+        callback=terminal.choose_color,
+        is_eager=True,
+        expose_value=False,
+    )
+    debug: bool = option(
+        "--debug",
+        FLAG,
+        "Show a traceback when something fails.",
+        callback=terminal.choose_debug,
+        is_eager=True,
+        expose_value=False,
+    )
 
 
 def _shared_options() -> list[Any]:
@@ -218,9 +200,7 @@ def _shared_options() -> list[Any]:
 
     @shared.command()
     @for_typer
-    def _(
-        requests: RequestsOption = False, color: ColorOption = None, debug: DebugOption = False
-    ) -> None: ...
+    def _(requests: _Requests, shared: _Shared) -> None: ...
 
     parameters: list[Any] = typer.main.get_command(shared).params
     return parameters
@@ -263,9 +243,8 @@ def root(
         bool,
         option("--json", FLAG, "With --version: print one JSON document.", is_eager=True),
     ] = False,
-    color: ColorOption = None,  # noqa: ARG001
-    debug: DebugOption = False,  # noqa: ARG001
     *,
+    shared: _Shared,  # noqa: ARG001
     place: CacheDir,
     context: typer.Context,
 ) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, NamedTuple
 
+from jaxcache.errors import ExitCode, JaxcacheError
 from jaxcache.options.declare import TEXTS, Option, Options
 
 #: The default of a parameter that has none.
@@ -60,7 +61,12 @@ def expand_options(
     def call(**values: Any) -> Any:
         for name, options in classes.items():
             declared = options.DECLARED.items()
-            values[name] = options(**{field: o.read(values.pop(field)) for field, o in declared})
-        return command(**values)
+            read = {field: o.read(values.pop(field, None)) for field, o in declared}
+            values[name] = options(**read)
+        try:
+            return command(**values)
+        except KeyboardInterrupt as error:  # of which the parser would make an end without a word
+            code = ExitCode.INTERRUPTED
+            raise JaxcacheError("interrupted", code="interrupted", exit_code=code) from error
 
     return call, parameters

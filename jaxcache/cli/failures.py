@@ -13,11 +13,6 @@ from jaxcache.units import format_command
 _PARSER_ERROR = "ClickException"
 
 
-def interrupted() -> JaxcacheError:
-    """Return what Ctrl-C ends a command with."""
-    return JaxcacheError("interrupted", code="interrupted", exit_code=ExitCode.INTERRUPTED)
-
-
 def report(error: Exception, words: list[str]) -> int:
     """Print a failure and return its exit code; under ``--debug`` with the place it comes from.
 

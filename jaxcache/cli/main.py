@@ -62,10 +62,6 @@ def run(argv: list[str]) -> int:
         # The reader has gone (| head): the parser makes a SystemExit of that, and of nothing
         # else. Nothing more can be said to it.
         silence(sys.stdout)
-    except KeyboardInterrupt:
-        from jaxcache.cli.failures import interrupted, report
-
-        return report(interrupted(), ours)
     except Exception as error:
         from jaxcache.cli.failures import report
 

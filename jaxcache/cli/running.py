@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from jaxcache.api import Cache
 from jaxcache.api.compiling import Runner, runner_of
 from jaxcache.cli.opening import note_foreign, open_handle
 from jaxcache.cli.options import Format
@@ -45,9 +44,9 @@ def place_run(
 
     Raises:
         UsageError: options do not go together, or the directory is a file.
-        JaxcacheError: the program could not use the directory.
+        NoCacheError: the directory cannot be made or read.
+        JaxcacheError: ``read-only``: it is empty, and ``warm`` could not fill it.
     """
-
     unobserved.owns_process = True
     options.check()
     runner = runner_of(place.layout)
@@ -60,27 +59,15 @@ def place_run(
     if place.cache_dir is not None:  # what the variable names is up to the program
         cache.refuse_root()
         note_foreign(path)
-        _refuse_unusable(cache, fills=isinstance(options, WarmOptions))
+        fillable = is_remote(path) or cache.existing is None or os.listdir(path)
+        if isinstance(options, WarmOptions) and not fillable:
+            cache.require_writable()
     placed = options.replace(
         cache_dir=path,
         jax_cache_dir=cache.spelling,
         stdout_to_stderr=form.is_json or form is Format.KEYS,
     )
     return runner, placed
-
-
-def _refuse_unusable(cache: "Cache", *, fills: bool) -> None:
-    """Refuse a directory before the program runs, where no compile could be read or written.
-
-    Raises:
-        NoCacheError: it cannot be made or read.
-        JaxcacheError: ``read-only``: it is empty, and ``warm`` could not fill it.
-    """
-    if is_remote(cache.path):
-        return
-    store = cache.existing
-    if fills and store is not None and not os.listdir(cache.path):
-        cache.require_writable()
 
 
 def is_function(program: str) -> bool:
