@@ -43,6 +43,18 @@ def test_every_cut_is_a_finding(payload: bytes) -> None:
         assert check_structure(payload[:end], check=False).problems == cut.problems
 
 
+@pytest.mark.parametrize("payload", PAYLOADS[1:3], ids=SAMPLES[1:3])
+def test_a_check_finds_what_decoding_finds(payload: bytes) -> None:
+    parts = set()
+    for at in range(0, len(payload), 3):
+        damaged = bytearray(payload)
+        damaged[at] = 7  # no wire type of protobuf
+        problems = decode_payload(damaged, "jit_loss").problems
+        assert check_structure(damaged, "jit_loss").problems == problems
+        parts |= {detail.partition(":")[0] for _, detail in problems}
+    assert parts >= {"the HLO module", "the target", "the buffer assignment", "the compile options"}
+
+
 @given(st.sampled_from(PAYLOADS), st.data())
 @settings(max_examples=200)
 def test_flipped_bits_never_raise(payload: bytes, data: st.DataObject) -> None:

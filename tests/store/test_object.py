@@ -20,6 +20,7 @@ from jaxcache.errors import JaxcacheError, NoCacheError, UsageError
 from jaxcache.store import make_store, open_store
 from jaxcache.store.base import ExistsError, MissingError, Store, StoreError
 from jaxcache.store.concurrency import map_ordered
+from jaxcache.store.object.connect import open_object_store
 from jaxcache.store.object.retry import TRAFFIC
 from jaxcache.units import format_install
 
@@ -297,6 +298,18 @@ def test_a_long_listing_is_paged_and_a_page_that_fails_is_asked_again(
     s3.fault = lambda seen: "truncate" if len(s3.seen) in (2, 5) else None
     assert len(list(store.walk(""))) == 4_200
     assert s3.counts() == {"list": 7}
+
+
+def test_a_listing_that_was_requested_ahead_is_requested_once(bucket: str, s3: Proxy) -> None:
+    store = open_object_store(bucket)
+    store.write("a", [b"x"])
+    s3.seen.clear()
+    store.request_listings("", "d")
+    assert [i.name for i in store.list()] == ["a"]
+    assert list(store.list("d")) == []
+    assert s3.counts() == {"list": 2}
+    store.write("b", [b"x"])
+    assert [i.name for i in store.list()] == ["a", "b"]
 
 
 def test_two_that_write_the_same_name_do_not_mix(bucket: str) -> None:
