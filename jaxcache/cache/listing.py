@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from jaxcache.cache.inventory import count_bytes
-from jaxcache.cache.scan import ReadCache, Scan, ScanAids, decode
+from jaxcache.cache.scan import ReadCache, Scan, decode
 from jaxcache.errors import UsageError
 from jaxcache.model import Depth, Entry, Problem, result_repr
 from jaxcache.options import ListOptions
@@ -118,12 +118,11 @@ def list_cache(
     sort = options.sort
     limit = options.limit
     # Imported here because a plain listing, the most frequent, needs none of it.
-    selection = index = needed = None
+    selection = needed = None
     by_use = False
     decode_all = details and limit is None and store.remote  # one request for both
     by_name = sort.partition(":")[0] in ("key", "used")
-    if headers or details or filters or not by_name or store.remote:
-        index = cache.load_index()
+    indexed = bool(headers or details or filters or not by_name or store.remote)
     if keys or filters or sort != "key":
         from jaxcache.cache.selection import Selection
 
@@ -138,7 +137,7 @@ def list_cache(
     first: dict[str, Any] = (
         {"headers": False, "dates": by_use} if opens_shown else {"headers": headers}
     )
-    aids = ScanAids(index, cache.workers, cache.progress)
+    aids = cache.aids(indexed=indexed)
     scan_result = layout.scans.scan(store, aids, details=decode_all, deep=deep, **first)
     if selection is None:
         chosen = sorted(scan_result.entries, key=lambda e: e.key)
@@ -157,8 +156,7 @@ def list_cache(
         files = {e.file for e in chosen}
         problems = tuple(p for p in problems if p.file in files)
     sizes = count_bytes(scan_result.inventory.files()) if deep else (None, 0)
-    if index is not None:
-        index.save(entry.file for entry in scan_result.entries)
+    aids.keep(scan_result.entries)
     return Listing(
         cache_dir=store.url,
         entries=tuple(chosen[:limit]),

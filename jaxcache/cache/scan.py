@@ -24,7 +24,7 @@ from jaxcache.store.base import Store
 if TYPE_CHECKING:  # a plain listing uses neither
     from pathlib import Path
 
-    from jaxcache.cache.index import FactIndex, Index, KnownEntry
+    from jaxcache.cache.index import Index, KnownEntry
     from jaxcache.cache.ledger.record import LedgerRecord
     from jaxcache.cache.ledger.segments import Ledger
     from jaxcache.layouts.base import Layout, ScanResult
@@ -46,6 +46,11 @@ class ScanAids(NamedTuple):
     """Processes to read with in a large directory."""
     progress: Progress | None = None
 
+    def keep(self, entries: Iterable[Entry]) -> None:
+        """Save the index, with what was read of these entries and without any other."""
+        if self.index is not None:
+            self.index.save(entry.file for entry in entries)
+
 
 #: Without an index, in this process, telling nobody.
 NO_AIDS = ScanAids()
@@ -63,11 +68,12 @@ class ReadCache(NamedTuple):
     """Processes to read with in a large directory."""
     progress: Progress | None = None
 
-    def load_index(self) -> "FactIndex | None":
-        """Open the index of this cache, where it has one."""
-        if self.index_directory is None:
-            return None
-        return self.layout.load_index(self.index_directory, self.store.url, now_ns=self.now_ns)
+    def aids(self, *, indexed: bool = True) -> ScanAids:
+        """The aids of a scan, with the index of this cache where it has one."""
+        index = None
+        if indexed and self.index_directory is not None:
+            index = self.layout.load_index(self.index_directory, self.store.url, now_ns=self.now_ns)
+        return ScanAids(index, self.workers, self.progress)
 
     def scan(self, *, headers: bool, details: bool, indexed: bool = True) -> "ScanResult":
         """Scan the whole cache, with the files in its directories, and keep the index.
@@ -75,13 +81,11 @@ class ReadCache(NamedTuple):
         Raises:
             NoCacheError: the directory cannot be listed.
         """
-        index = self.load_index() if indexed else None
-        aids = ScanAids(index, self.workers, self.progress)
+        aids = self.aids(indexed=indexed)
         scan_result = self.layout.scans.scan(
             self.store, aids, headers=headers, details=details, deep=True
         )
-        if index is not None:
-            index.save(entry.file for entry in scan_result.entries)
+        aids.keep(scan_result.entries)
         return scan_result
 
 

@@ -23,7 +23,7 @@ from jaxcache.cache.index import read_checked, side_path, write_checked
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.uses import Uses, count_uses
 from jaxcache.cache.listing import Group, Summary, group_entries, summarize
-from jaxcache.cache.scan import ReadCache, ScanAids
+from jaxcache.cache.scan import ReadCache
 from jaxcache.cache.untrusted_json import Many, build
 from jaxcache.entry.names import FileKind
 from jaxcache.model import Entry, FileInfo, result_repr
@@ -126,16 +126,14 @@ def count_cache(cache: ReadCache, *, read: bool = True) -> Stats:
         snapshot = RememberedStats(cache.index_directory, store.url, layout, now_ns=now_ns)
         if (stats := snapshot.recall(store)) is not None:
             return stats
-    index = cache.load_index()
-    aids = ScanAids(index, cache.workers, cache.progress)
+    aids = cache.aids()
     at_once = read and store.remote  # one request for head and payload
     scan_result = layout.scans.scan(store, aids, headers=read, details=at_once, deep=True)
     if read and not at_once:
         scan_result = layout.scans.decode(
             store, scan_result, scan_result.entries, aids, hurried=True
         )
-    if index is not None:
-        index.save(entry.file for entry in scan_result.entries)
+    aids.keep(scan_result.entries)
     ledger: Ledger | None = getattr(scan_result, "ledger", None)
     if ledger is None:  # a bucket without one is asked nothing more
         ledger = Ledger() if store.remote else Ledger.load(store)
