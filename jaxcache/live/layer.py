@@ -270,11 +270,16 @@ LAYER: "Layer | None" = None
 _starting = threading.Lock()
 
 
-def start(settings: "ResolvedSettings | None" = None) -> "Layer | None":
+def start(
+    settings: "ResolvedSettings | None" = None,
+    *,
+    began: "Callable[[ResolvedSettings], None] | None" = None,
+) -> "Layer | None":
     """Switch the layer on where the settings ask for it; one layer per process.
 
     Args:
         settings: those of ``enable()``, which a layer at work takes over.
+        began: called with the settings of a layer that has begun to work here.
 
     Returns:
         The layer; None where it stays off. The reason is on standard error.
@@ -292,10 +297,8 @@ def start(settings: "ResolvedSettings | None" = None) -> "Layer | None":
                     layer = _begun_early(resolved, adapter) or Layer(resolved, adapter)
                     layer.install(adapter)
                     LAYER = layer
-                    if settings is None:
-                        from .enable import set_default_directory
-
-                        set_default_directory(resolved)
+                    if began is not None:
+                        began(resolved)
             if settings is not None:
                 LAYER.change(settings)
         except (ConfigError, UnknownJaxError) as error:

@@ -32,9 +32,10 @@ def initialize() -> None:
 def switch_on(*, backend_starts: bool = False) -> None:
     """Switch the layer on where the settings ask for it."""
     if _may_be_on():
+        from .enable import set_default_directory
         from .layer import start
 
-        layer = start()
+        layer = start(began=set_default_directory)
         if layer is not None and backend_starts:
             layer.backend_starts()
 
