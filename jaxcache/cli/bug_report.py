@@ -15,7 +15,7 @@ def command(*, place: CacheDir, chosen: PythonChoice, output: JsonOutput) -> Non
     """Print what a bug report needs, as Markdown, without paths, names or keys."""
     from jaxcache.cache.doctor.bug_report import make_bug_report, read_versions
     from jaxcache.cli.output import emit
-    from jaxcache.render.bug_report import bug_report_view
+    from jaxcache.render.doctor import bug_report_view
 
     diagnosis = error_code = None
     try:

@@ -40,7 +40,7 @@ def load_layout(name: str) -> "Layout":
     if name == "jax":
         return JAX
     if name == "torch":
-        from jaxcache.layouts.torch.layout import TorchLayout
+        from jaxcache.layouts.torch import TorchLayout
 
         return TorchLayout()
     raise UsageError(

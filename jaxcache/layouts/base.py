@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from jaxcache.cache.scan import Progress, ScanAids
     from jaxcache.cache.show import EntryDetails
     from jaxcache.cache.verify.check import EntryCheck
-    from jaxcache.layouts.torch.layout import TorchLayout
+    from jaxcache.layouts.torch import TorchLayout
     from jaxcache.layouts.torch.show import GraphDetails
     from jaxcache.options import PruneOptions, VerifyOptions
 
