@@ -9,6 +9,7 @@ from contextlib import suppress
 from decimal import Decimal
 from typing import Any
 
+from jaxcache.core.system import resident_bytes
 from jaxcache.errors import NoCacheError
 from jaxcache.model import FileInfo
 from jaxcache.store.object.retry import TRAFFIC, Requests
@@ -119,7 +120,7 @@ class _Request:
         self._stream = stream
         self._answer: Any = None
         self._done = threading.Event()
-        self._before_bytes = _resident_bytes()
+        self._before_bytes = resident_bytes(os.getpid())
         threading.Thread(target=self._work, daemon=True).start()
 
     def _work(self) -> None:
@@ -142,7 +143,7 @@ class _Request:
                     f"its listing names nothing for {PAGE_SECONDS:.0f} s, or fewer than "
                     f"{SLOWEST_NAMES} objects a second"
                 )
-            if _resident_bytes() - self._before_bytes > MAX_PAGE_MEMORY_BYTES:
+            if resident_bytes(os.getpid()) - self._before_bytes > MAX_PAGE_MEMORY_BYTES:
                 raise _bad_listing(
                     f"a page of its listing needs over {MAX_PAGE_MEMORY_BYTES >> 20} MiB of memory"
                 )
@@ -155,14 +156,6 @@ class _Request:
 def _bad_listing(message: str) -> NoCacheError:
     hint = "check the endpoint and the directory in the URL"
     return NoCacheError(message, code="bad-listing", hint=hint)
-
-
-def _resident_bytes() -> int:
-    try:
-        with open("/proc/self/statm", "rb") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):  # not on every system
-        return 0
 
 
 class _Pages:

@@ -7,7 +7,6 @@ written here, so the cluster needs no access to the cache.
 
 import atexit
 import contextlib
-import os
 import shutil
 import tempfile
 import threading
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from jaxcache.core.system import resident_bytes
 from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.units import format_install
 from jaxcache.warm.child.interpreter import find_python
@@ -179,16 +179,6 @@ def available_bytes() -> int | None:
     return min(limits, default=None)
 
 
-def resident_bytes(pids: Iterable[int]) -> int:
-    """Resident memory of processes; those that cannot be looked at count nothing."""
-    total = 0
-    for pid in pids:
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-            total += pages * os.sysconf("SC_PAGE_SIZE")
-    return total
-
-
 class MemoryLimiter:
     """Lets a module begin only where the workers' memory allows it; one may always run.
 
@@ -229,7 +219,7 @@ class MemoryLimiter:
     def _fits(self) -> bool:
         if self._limit is None:
             return True
-        return resident_bytes(self._pids()) + _RESERVE_BYTES <= self._limit
+        return resident_bytes(*self._pids()) + _RESERVE_BYTES <= self._limit
 
 
 _CONNECT_SECONDS = 30
