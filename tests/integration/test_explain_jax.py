@@ -457,6 +457,23 @@ def test_functions_of_two_scripts_share_a_name_alone(
     assert "another function of the same name" in difference["meaning"]
 
 
+def test_an_edit_in_another_checkout_is_compared_with_the_same_shapes(
+    run_cli: RunCli, jax_python: str, tmp_path: Path
+) -> None:
+    """The cache was filled by the same script in another directory."""
+    text = "import jax, numpy as np\n@jax.jit\ndef step(x): return jax.numpy.{}(x)\n"
+    calls = "step(np.ones(4, np.float32)); step(np.ones(8, np.float32))\n"
+    options = ("-C", tmp_path / "cache", "--python", jax_python, "--portable")
+    scripts = [tmp_path / name / "train.py" for name in ("one", "other")]
+    for script, function in zip(scripts, ("sin", "cos"), strict=True):
+        script.parent.mkdir()
+        script.write_text(text.format(function) + calls)
+    assert run_cli("warm", *options, scripts[0]).returncode == 0
+    done = run_cli("warm", *options, "--json", scripts[1])
+    causes = [m["cause"] for m in json.loads(done.stdout)["modules"] if m["module"] == "jit_step"]
+    assert causes == ["code at train.py:3 in `step`: sine → cosine"] * 2
+
+
 ADDING = "import jax, numpy as np; jax.jit(lambda x: x + {})(np.ones(3, np.float32))"
 
 

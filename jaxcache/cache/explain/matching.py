@@ -9,9 +9,10 @@ from jaxcache.cache.explain.sides import Compile
 from jaxcache.cache.explain.sketches import count_differing_lines as unlike_lines
 from jaxcache.entry.contents import ArrayType
 
-#: Shapes, static values and callers that differ; age of the last use, in uses; lines of the
-#: sketches; components; name; parts of the entry; ratio of sizes.
-Distance = tuple[int, int, int, int, bool, int, float]
+#: Shapes, static values, callers and the script's name that differ; the script's directory;
+#: age of the last use, in uses; lines of the sketches; components; name; parts of the entry; ratio
+#: of sizes.
+Distance = tuple[int, bool, int, int, int, bool, int, float]
 _ARGUMENT = re.compile(r"([^\s,\[]+)\[([^\]]*)\]")
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{6,}|(?<=[_.])[0-9a-f]{12}(?=[_.]|$)")
@@ -110,9 +111,11 @@ def _distance(left: Compile, right: Compile, ages: Mapping[str | None, int]) -> 
     moved = all(callers) and callers[0].isdisjoint(callers[1])
     renamed = left.module != right.module
     static = bool(left.sketch and right.sketch and left.sketch.static != right.sketch.static)
-    same_script = left.script == right.script or not (left.script and right.script)
+    elsewhere = bool(left.script and right.script and left.script != right.script)
+    other_script = elsewhere and _file_name(left.script) != _file_name(right.script)
     return (
-        count_differing_lines + moved + static + (not same_script),
+        count_differing_lines + moved + static + other_script,
+        elsewhere,
         ages.get(left.key, 0),
         unlike_lines(left.sketch, right.sketch),
         differing,
@@ -123,7 +126,12 @@ def _distance(left: Compile, right: Compile, ages: Mapping[str | None, int]) -> 
 
 
 def _callers(compile_: Compile) -> set[str]:
-    return {*user_lines(compile_), *([compile_.source] if compile_.source else ())}
+    """Return ``file:line``, the file without its directory: a checkout elsewhere is the same."""
+    return {_file_name(line) for line in (*user_lines(compile_), compile_.source) if line}
+
+
+def _file_name(path: str | None) -> str:
+    return (path or "").rpartition("/")[2]
 
 
 def _types_apart(left: Compile, right: Compile) -> tuple[float, bool]:
