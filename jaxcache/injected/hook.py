@@ -54,10 +54,29 @@ def install() -> None:
         return
     connect_hook()
     os.register_at_fork(after_in_child=_appear_in_child)
+    _leave_out_our_frames()
     if os.environ.get(_LISTEN_TO) == "torch":
         when_imported(_listen, "torch", "compile")
     else:
         when_imported(_listen)
+
+
+def _leave_out_our_frames() -> None:
+    """Have Python print an uncaught exception as without us: JAX filters no Ctrl-C."""
+    print_error = sys.excepthook
+    ours = (HERE, os.path.join(os.path.dirname(HERE), "live"))
+
+    def print_without_ours(kind: Any, error: BaseException, trace: Any) -> None:
+        frames = [trace]
+        while frames[-1] is not None:
+            frames.append(frames[-1].tb_next)
+        kept = [f for f in frames if not (f and f.tb_frame.f_code.co_filename.startswith(ours))]
+        for position, frame in enumerate(kept[:-1]):
+            frame.tb_next = kept[position + 1]
+        trace = kept[0] or trace
+        print_error(kind, error.with_traceback(trace), trace)
+
+    sys.excepthook = print_without_ours
 
 
 def connect_hook() -> None:

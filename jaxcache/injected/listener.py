@@ -220,6 +220,7 @@ class Listener(ProcessObserver):
             executable, seconds = read(*args, **kwargs)
         except Exception as error:
             request.read_error = f"{type(error).__name__}: {error}"
+            request.errno = getattr(error, "errno", None)
             raise
         finally:
             request.read = (started, time.time() - started)
@@ -273,6 +274,7 @@ class Listener(ProcessObserver):
                     return None
             else:
                 request.write_error = f"{type(error).__name__}: {error}"
+                request.errno = getattr(error, "errno", None)
             raise
         finally:
             written = entry_file(self._jax.opened_directory(), request.key)

@@ -62,6 +62,8 @@ class CompileRequest:
     is_writing: bool = False
     write: Span | None = None
     write_error: str | None = None
+    errno: int | None = None
+    """The system's number of a failure to read or write the entry."""
     raised: str | None = None
     interrupted: bool = False
     """It was raised by Ctrl-C."""
@@ -96,6 +98,7 @@ def classify(
         "outcome": outcome,
         "reason": reason,
         "detail": detail,
+        "errno": request.errno,
         "stored_seconds": request.stored_seconds,
         "make_key": request.make_key,
         "retrieve": request.read if request.hit else None,

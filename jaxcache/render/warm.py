@@ -1,5 +1,6 @@
 """A run's report as a view."""
 
+import errno
 import math
 import shlex
 import signal
@@ -121,8 +122,9 @@ def headline(report: Report) -> str:
         counts = ", ".join(f"{count} {reason}" for reason, count in compared.items() if count)
         compiling = format_duration(report.compile_seconds)
         return f"{counts} of {report.compile_requests} compiles · {compiling} compiling"
+    refused = f"{report.refused} refused · " if report.refused else ""
     return (
-        f"{report.hits} of {report.compile_requests} hits · "
+        f"{report.hits} of {report.compile_requests - report.refused} hits · {refused}"
         f"{format_duration(report.compile_seconds)} compiling · "
         f"{_saved(report)}"
     )
@@ -273,7 +275,8 @@ def end_notes(report: "Report | TorchReport") -> Iterator[str]:
         yield f"note: interrupted{ending}"
     if report.script_exit_code < 0:
         yield f"note: the program was ended by signal {-report.script_exit_code}"
-        if -report.script_exit_code in _CRASHES and any(m.outcome == "hit" for m in report.modules):
+        crashed = -report.script_exit_code in _CRASHES and not report.interrupted
+        if crashed and any(m.outcome == "hit" for m in report.modules):
             yield (
                 "note: if it runs with JAX_ENABLE_COMPILATION_CACHE=0, an entry that it loaded may "
                 "be damaged: remove those of its modules with jaxcache rm"
@@ -298,7 +301,7 @@ def failed_assertions(
         yield f"nothing was cached, because JAX could not open {report.cache_dir}"
     elif fills and (errors := [m for m in report.modules if m.reason in _FAULTS]):
         lost = format_count(sum(m.occurrences for m in errors), "compile")
-        if any("[Errno 13]" in (getattr(m, "detail", None) or "") for m in errors):
+        if any(getattr(m, "errno", None) == errno.EACCES for m in errors):
             yield f"{lost} not cached, because this user may not use {report.cache_dir}"
         elif all(m.reason == "read-error" for m in errors):
             verify = format_command("verify --fix", report.cache_dir or "")
@@ -311,13 +314,8 @@ def failed_assertions(
     limit = wanted.fail_on_miss
     if report.unobserved and (wanted.strict or check or limit is not None):
         yield f"not every compile could be observed: {report.unobserved[0]}"
-    if not getattr(report, "is_guarded", True):
-        took = format_duration(report.wall_seconds)
-        yield (
-            f"the guard was never up: the program ended after {took}, before the SECONDS of "
-            "--guard, if it names any, and did not call jaxcache.warmed_up(), which needs "
-            "jaxcache in the Python that has jax"
-        )
+    if guard := getattr(report, "unarmed_guard", None):
+        yield f"the guard was never up: {_why_unarmed(guard, report.wall_seconds)}"
     if report.recorded == 0:
         yield "nothing was recorded"
     allowed = {reason for name in wanted.excepted for reason in EXCEPTED[name]}
@@ -351,6 +349,21 @@ def failed_assertions(
             if reasons
             else "nothing was verified: no compile was observed"
         )
+
+
+def _why_unarmed(guard: str, wall_seconds: float) -> str:
+    """Say what a guard waited for in vain."""
+    on, _, words = guard.partition(":")
+    action, _, seconds = words.partition(":")
+    if seconds:
+        return (
+            f"--guard {guard} waits {seconds} s after the import of jax, and the program ended "
+            f"{format_duration(wall_seconds)} after its start"
+        )
+    return (
+        f"--guard {guard} waits for the program to call jaxcache.warmed_up(), which needs jaxcache "
+        f"in the Python that has jax; --guard {on}:{action or 'raise'}:SECONDS needs no call"
+    )
 
 
 def _written_now(misses: "Sequence[Module | Lookup]") -> str:

@@ -138,17 +138,25 @@ def test_a_guard_that_was_never_up_says_so(inside_python: str, tmp_path: Path, i
     assert done.stderr.count("no guard was up: the program did not call") == (not is_up)
 
 
-@pytest.mark.parametrize("seconds", ["", ":3600", ":0.1"])
+@pytest.mark.parametrize(
+    ("seconds", "why"),
+    [
+        ("", "waits for the program to call jaxcache.warmed_up()"),
+        (":3600", "waits 3600 s after the import of jax, and the program ended"),
+        (":0.1", None),
+    ],
+)
 def test_a_run_whose_guard_was_never_up_fails(
-    run_cli: RunCli, inside_python: str, tmp_path: Path, seconds: str
+    run_cli: RunCli, inside_python: str, tmp_path: Path, seconds: str, why: str | None
 ) -> None:
     program = "import jax, time; jax.jit(lambda x: x)(1)\nfor _ in range(20): time.sleep(0.05)"
     args = ("--guard", f"compile:count{seconds}", "-C", tmp_path / "cache", "--")
     done = run_cli("run", *args, inside_python, "-c", program)
-    is_up = seconds == ":0.1"
+    is_up = why is None
     assert done.returncode == (not is_up), done.stderr
-    assert ("failed: the guard was never up" in done.stderr) == (not is_up)
-    assert ("the guard counted after the warm-up: nothing" in done.stderr) == is_up
+    heading = f"failed: the guard was never up: --guard compile:count{seconds} "
+    assert (f"{heading}{why}" in done.stderr) == (not is_up)
+    assert ("the guard counted after the warm-up: " in done.stderr) == is_up
 
 
 def test_run_guard_needs_no_jaxcache_beside_jax(
@@ -189,6 +197,26 @@ def test_a_program_catches_the_exception_of_run_guard(
     )
     assert done.returncode == 0
     assert done.stdout.startswith("jaxcache\n")
+    assert "0 of 1 hits · 1 refused · " in done.stderr  # what was refused is no miss
+
+
+def test_a_run_names_what_a_guard_let_pass(
+    run_cli: RunCli, inside_python: str, tmp_path: Path
+) -> None:
+    program = tmp_path / "served.py"
+    program.write_text(
+        "import jax, jaxcache, numpy as np\n"
+        "def double(x):\n"
+        "    return x * 2\n"
+        "f = jax.jit(double)\n"
+        "f(np.ones(2))\n"
+        "jaxcache.warmed_up()\n"
+        "for n in (3, 4):\n"
+        "    f(np.ones(n))\n"
+    )
+    args = ("--guard", "compile:count", "-C", tmp_path / "cache", "--", inside_python, program)
+    done = run_cli("run", *args)
+    assert "note: the guard let 2 compiles pass: double (served.py:2) ×2\n" in done.stderr
 
 
 def test_a_guard_of_another_form_is_a_usage_error(run_cli: RunCli) -> None:

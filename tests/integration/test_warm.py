@@ -181,6 +181,54 @@ def test_an_interrupt_gives_a_partial_report(
     assert "interrupted" in errors
 
 
+def test_ctrl_c_shows_the_traceback_of_plain_python(
+    run_cli: RunCli, jax_python: str, cache: Path, script: Any
+) -> None:
+    path = script(
+        """
+        import os, signal
+        import jax, jax.numpy as jnp
+        @jax.jit
+        def interrupted(x):
+            os.kill(os.getpid(), signal.SIGINT)
+            for _ in range(10**6):
+                pass
+            return x
+        interrupted(jnp.ones(3))
+        """
+    )
+    plain = subprocess.run([jax_python, path], capture_output=True, text=True, check=False).stderr
+    assert "KeyboardInterrupt" in plain
+    done = run_cli("run", "-C", cache, "--", jax_python, path)
+    assert done.stderr.startswith(plain)
+
+
+def test_a_refused_permission_is_recognized_by_its_number(
+    run_cli: RunCli, jax_python: str, cache: Path, script: Any
+) -> None:
+    path = script(
+        """
+        import errno, warnings
+        import jax, jax.numpy as jnp
+        from jax._src import lru_cache
+        warnings.simplefilter("ignore")
+
+        class Refused(PermissionError):
+            def __str__(self):
+                return "in another language"
+
+        def put(*_):
+            raise Refused(errno.EACCES, "")
+
+        lru_cache.LRUCache.put = put
+        jax.jit(lambda x: x)(jnp.ones(3))
+        """
+    )
+    done = run_cli("warm", "-C", cache, "--python", jax_python, path)
+    assert done.returncode == 1
+    assert f"not cached, because this user may not use {cache}\n" in done.stderr
+
+
 def test_a_script_that_takes_too_long_is_stopped(warm: Warm, script: Any) -> None:
     path = script("import time\ntime.sleep(3600)")
     document = warm(path, options=("--timeout", "5s"), code=128 + 15)

@@ -24,9 +24,10 @@ _NO_MISS = frozenset(
 def is_miss(outcome: str, reason: str, key: str | None) -> bool:
     """Whether a compile request is a miss: it has a key, and the cache did not serve it.
 
-    JAX makes no key where its cache is off or the platform has none.
+    JAX makes no key where its cache is off or the platform has none. What a guard refused was never
+    compiled, and JAX counts no miss.
     """
-    return key is not None and outcome != "hit" and reason not in _NO_MISS
+    return key is not None and outcome not in ("hit", "refused") and reason not in _NO_MISS
 
 
 def hit_rate(hits: int, misses: int) -> float | None:

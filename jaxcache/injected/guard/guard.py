@@ -12,6 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from ..channel import CHANNEL
 from .calls import ArgumentChange, History, PendingCall
 from .jax_functions import JaxFunctions
 
@@ -205,10 +206,12 @@ class CompileGuard(contextlib.ContextDecorator):
         if self.action == "raise":
             raise UnexpectedCompileError(refused)
         if self.action == "warn":
-            place = (refused.caller_file or __file__, refused.caller_line or 0)
-            warnings.warn_explicit(f"jaxcache: {refused}", UserWarning, *place, registry=_warned)
+            caller = (refused.caller_file or __file__, refused.caller_line or 0)
+            warnings.warn_explicit(f"jaxcache: {refused}", UserWarning, *caller, registry=_warned)
         elif callable(self.action):
             self.action(refused)
+        place = {name: getattr(refused, name) for name in ("step", "function", "file", "line")}
+        CHANNEL.send({"event": "guard-passed", **place})
 
 
 def guard(

@@ -19,6 +19,7 @@ from jaxcache.warm.report.events import (
     CompileStarted,
     Configured,
     EntryFetched,
+    GuardPassed,
     Hardware,
     JaxLoaded,
     Message,
@@ -30,6 +31,7 @@ from jaxcache.warm.report.events import (
 )
 from jaxcache.warm.report.notes import (
     below_threshold_notes,
+    guard_notes,
     per_process_key_notes,
     recompile_notes,
     settings_notes,
@@ -110,6 +112,8 @@ class ReportBuilder:
     running: dict[tuple[int, int], CompileStarted] = field(default_factory=dict)
     colocated: list[ColocatedCompiled] = field(default_factory=list)
     notices: list[Message] = field(default_factory=list)
+    passed: list[GuardPassed] = field(default_factory=list)
+    """The steps that guards let pass."""
     phases: list[PhasesMeasured] = field(default_factory=list)
     began_at: float = 0.0
     """Time before it belongs to no phase; seconds since the epoch."""
@@ -141,6 +145,8 @@ class ReportBuilder:
                 self.phases.append(event)
             case EntryFetched():
                 self.fetched.add(event.key)
+            case GuardPassed():
+                self.passed.append(event)
             case SketchSent():
                 self.sketches[event.process, event.number] = event.sketch
             case ColocatedCompiled():
@@ -292,6 +298,7 @@ class ReportBuilder:
         yield from per_process_key_notes(self.modules)
         yield from below_threshold_notes(self.modules)
         yield from target_notes(self.modules)
+        yield from guard_notes(self.passed)
         yield from (notice.detail for notice in self.heard("jax-failed", "remark"))
         yield from self._unobserved(processes, ended)
 

@@ -145,6 +145,7 @@ class CompileFinished(ColocatedCompiled):
     outcome: RunOutcome
     reason: str
     detail: str | None = None
+    errno: int | None = None
     key: str | None = None
     seconds: float = 0.0
     thread: int = 0
@@ -186,6 +187,16 @@ class PhaseSpan(NamedTuple):
     start: float
     end: float
     phase: Literal["import", "backend", "trace", "lower", "key", "load", "compile"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardPassed(RunEvent):
+    """A guard that only warns or counts has met a step that it does not expect."""
+
+    step: Literal["trace", "load", "compile"]
+    function: str
+    file: str | None = None
+    line: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,6 +339,7 @@ _KINDS: dict[str, type] = {
     "begin": CompileStarted,
     "module": CompileFinished,
     "fetched": EntryFetched,
+    "guard-passed": GuardPassed,
     "sketch": SketchSent,
     "phases": PhasesMeasured,
     "colocated": ColocatedCompiled,

@@ -2,15 +2,15 @@
 
 import contextlib
 import shlex
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from jaxcache.cache.doctor.keys import METADATA, METADATA_COST
-from jaxcache.cache.explain.sides import is_helper
+from jaxcache.cache.explain.sides import file_name, is_helper
 from jaxcache.units import format_command, format_count
 from jaxcache.warm.environment import DIRECTORY, ENABLED
-from jaxcache.warm.report.events import CompileFinished
+from jaxcache.warm.report.events import CompileFinished, GuardPassed
 from jaxcache.warm.report.report import Function, Process
 
 
@@ -149,6 +149,24 @@ def target_notes(modules: Iterable[CompileFinished]) -> Iterable[str]:
             f"{untuned} of {for_target} entries are untuned: the target will use them as they are; "
             "jaxcache prune --untuned drops them"
         )
+
+
+#: A note names so many places at most.
+_SHOWN_PLACES = 5
+
+
+def guard_notes(passed: Iterable[GuardPassed]) -> Iterable[str]:
+    """Say which steps a guard met, and only warned of or counted."""
+    places: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for e in passed:
+        place = f" ({file_name(e.file)}:{e.line})" if e.file else ""
+        places[e.step][e.function + place] += 1
+    for step, counts in places.items():
+        most = counts.most_common(_SHOWN_PLACES)
+        names = [name + (f" ×{count}" if count > 1 else "") for name, count in most]
+        more = [f"{len(counts) - len(most)} other places"] if len(counts) > len(most) else []
+        total = format_count(counts.total(), step)
+        yield f"the guard let {total} pass: {', '.join([*names, *more])}"
 
 
 #: A function that is compiled more often than this is worth a word.

@@ -65,6 +65,8 @@ class Module:
     """Bytes of the arrays that the function closes over, which are part of the module."""
     copies: Copies | None = None
     """None where few operations repeat, or where the trace took less than half a second."""
+    errno: int | None = None
+    """The system's number of the error, if reading or writing the entry failed with one."""
 
     @property
     def is_helper(self) -> bool:
@@ -190,8 +192,8 @@ class Report:
 
     A trace contains those of the functions that it calls.
     """
-    is_guarded: bool = True
-    """Whether a guard was up in one of the processes, where one was asked for."""
+    unarmed_guard: str | None = None
+    """The requested guard, if it was up in none of the processes."""
     trace: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Chrome trace events of everything that was compiled or retrieved."""
 

@@ -43,7 +43,7 @@ def fold_modules(
 #: Fields that a row has from its first event.
 _ALIKE = (
     *("module", "key", "outcome", "reason", "detail", "function", "file", "line", "arguments"),
-    *("size_bytes", "process", "tuning", "constant_bytes", "copies"),
+    *("size_bytes", "process", "tuning", "constant_bytes", "copies", "errno"),
 )
 
 
