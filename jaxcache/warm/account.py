@@ -159,7 +159,7 @@ class Account:
             notes=tuple(dict.fromkeys([*report.notes, *self._notes(report, waiting)])),
             recorded=self._recorded,
             waiting=waiting,
-            is_guarded=options.guard is None or bool(self._first.heard("guarded")),
+            unarmed_guard=None if self._first.heard("guarded") else options.guard,
             trace=trace_document(recorder),
         )
 
