@@ -13,13 +13,7 @@ from jaxcache.cli.options import Format
 from jaxcache.cli.terminal import silence
 from jaxcache.errors import ExitCode, UsageError
 from jaxcache.options import CacheLocation
-from jaxcache.options.run import (
-    Assertions,
-    CallOptions,
-    ReportOptions,
-    RunOptions,
-    WarmOptions,
-)
+from jaxcache.options.run import Assertions, CallOptions, ReportOptions, RunOptions, WarmOptions
 from jaxcache.store import is_remote
 from jaxcache.store.location import absolute_location
 from jaxcache.warm.programs import WarmProgram, names_function, read_call, read_programs
