@@ -18,16 +18,11 @@ def diff_view(diff: Diff) -> View:
     Marks: ``<`` only left, ``>`` only right, ``!`` another executable, ``~`` other seconds only,
     ``x`` damaged.
     """
-    document = {
-        "cache_dir": diff.left.location,
+    sides = {
         "left": _side(diff.left, diff.only_left),
         "right": _side(diff.right, diff.only_right),
-        "equal": diff.equal,
-        "same": diff.same,
-        "only_left": diff.only_left,
-        "only_right": diff.only_right,
-        "differing": diff.differing,
     }
+    document = fields_of(diff) | sides
     records = [{"where": "left", **fields_of(h)} for h in diff.only_left]
     records += [{"where": "right", **fields_of(h)} for h in diff.only_right]
     records += [{"where": "both", **fields_of(p)} for p in diff.differing]

@@ -24,6 +24,7 @@ SHAPES = {
     "Change": "change=kind changed_at=at_ns *entry",
     "Comparison": "module=right.module left_key=left.key right_key=right.key "
     "outcome=right.outcome source=right.source compared_with differences",
+    "Diff": "cache_dir=left.location left right equal same only_left only_right differing",
     "Difference": "-title",
     "ChurnCause": "-title",
     "Entry": "-jaxlib",

@@ -48,7 +48,8 @@ def map_ordered(
     from concurrent.futures import ThreadPoolExecutor  # which takes logging along
 
     stopped = threading.Event()
-    pool = ThreadPoolExecutor(workers, "jaxcache-store", _remember, (stopped,))
+    remember = partial(setattr, _OF_THREAD, "stopped")
+    pool = ThreadPoolExecutor(workers, "jaxcache-store", remember, (stopped,))
     running: deque[tuple[int, Future[_Result]]] = deque()
     under_way = 0
     try:
@@ -87,10 +88,6 @@ def pause(seconds: float) -> None:
 
 
 _OF_THREAD = threading.local()
-
-
-def _remember(stopped: threading.Event) -> None:
-    _OF_THREAD.stopped = stopped
 
 
 #: Items per task: enough that sending them costs little beside reading as many small files.

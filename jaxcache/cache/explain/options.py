@@ -144,20 +144,16 @@ def compare_paths(left: Compile, right: Compile) -> Difference | None:
     )
 
 
+_PLACEMENT = ("num_replicas", "num_partitions", "device_assignment", "profile_guided")
+
+
 def _placements(left: Compile, right: Compile) -> tuple[Values, Values]:
     """Replicas, partitions and devices that both sides tell: their entries, else their logs."""
     values: list[Values] = []
     for compile_ in (left, right):
         options = compile_.contents.compile_options if compile_.contents else None
         if options is not None and options.num_replicas is not None:
-            values.append(
-                {
-                    "num_replicas": options.num_replicas,
-                    "num_partitions": options.num_partitions,
-                    "device_assignment": options.device_assignment,
-                    "profile_guided": options.profile_guided,
-                }
-            )
+            values.append({name: getattr(options, name) for name in _PLACEMENT})
     old, new = values if len(values) == 2 else (left.options, right.options)
     names = [n for n in old if old[n] is not None and new.get(n) is not None]
     return {n: old[n] for n in names}, {n: new[n] for n in names}

@@ -6,7 +6,7 @@ import os
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from jaxcache.cache.untrusted_json import Scalar
@@ -351,18 +351,9 @@ def saved_in_series(hits: Iterable[Sequence[float]]) -> float:
 
 def _interrupted(begun: CompileStarted) -> CompileFinished:
     """The row of a compile that its process never ended, because a signal ended the process."""
-    return CompileFinished(
-        process=begun.process,
-        at=begun.at,
-        number=begun.number,
-        module=begun.module,
-        outcome="skipped",
-        reason="interrupted",
-        detail="a signal came while it compiled or loaded",
-        function=begun.function,
-        file=begun.file,
-        line=begun.line,
-    )
+    known = {f.name: getattr(begun, f.name) for f in fields(begun) if f.name != "recorded"}
+    detail = "a signal came while it compiled or loaded"
+    return CompileFinished(**known, outcome="skipped", reason="interrupted", detail=detail)
 
 
 def _process(number: int, facts: ProcessFacts) -> Process:
