@@ -192,9 +192,12 @@ def test_the_pytest_plugin_needs_pytest_alone(environment: Environment) -> None:
     assert "0 of 1 hits" in done.stdout
 
 
-def test_the_command_says_in_one_sentence_what_it_lacks(environment: Environment) -> None:
+@pytest.mark.parametrize("words", [("ls", "--help"), ("ls",), ("run", "--", "echo", "begun")])
+def test_the_command_says_in_one_sentence_what_it_lacks(
+    environment: Environment, words: tuple[str, ...]
+) -> None:
     environment.add_jaxcache()
-    done = environment.command("ls", "--help")
+    done = environment.command(*words)
     assert (done.returncode, done.stdout) == (1, "")
     sentence, hint = done.stderr.splitlines()
     assert sentence.startswith(

@@ -25,7 +25,11 @@ def _read(argv: list[str]) -> "Callable[[], Any]":
     Raises:
         MissingPackageError: it needs a package that is not installed.
     """
+    from importlib.machinery import PathFinder
+
     try:
+        if PathFinder.find_spec("typer") is None:  # else a plain command line does not import it
+            import typer  # noqa: F401
         from jaxcache.cli.plain import read_plain
 
         if (command := read_plain(argv)) is not None:
