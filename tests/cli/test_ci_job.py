@@ -1,6 +1,7 @@
 """``ci`` as the steps of a job: their order, the places they take, what they tell the next step."""
 
 import fcntl
+import json
 import os
 import shutil
 import signal
@@ -45,6 +46,25 @@ def test_compiles_that_jax_does_not_write_are_told(
         )
         done = run_cli("ci", "save", tmp_path / "x.jxb", "-C", job, "-n", env=environment)
         assert (done.returncode, note in done.stderr) == (0, told), done.stderr
+
+
+def test_stats_reports_the_seconds_that_a_save_reports(
+    run_cli: RunCli, corpus: Path, tmp_path: Path
+) -> None:
+    source, job, bundle = tmp_path / "source", tmp_path / "job", tmp_path / "cache.jxb"
+    source.mkdir()
+    entry = next((corpus / FIRST).glob("jit_loss-*-cache"))
+    content = zstandard.ZstdDecompressor().decompressobj().decompress(entry.read_bytes())
+    compressed = zstandard.ZstdCompressor().compress((3).to_bytes(4, "big") + content[4:])
+    (source / entry.name).write_bytes(compressed)
+    assert run_cli("export", bundle, "-C", source).returncode == 0
+    assert run_cli("ci", "restore", bundle, "-C", job, "--everything").returncode == 0
+    restored = job / entry.name
+    status = restored.stat()
+    os.utime(restored, ns=(status.st_atime_ns + 10**9, status.st_mtime_ns))  # it was read
+    saved = json.loads(run_cli("ci", "save", bundle, "-C", job, "--json").stdout)
+    stats = json.loads(run_cli("stats", "-C", job, "--json").stdout)
+    assert (saved["saved_seconds"], stats["saved_seconds"]) == (3.0, 3.0)
 
 
 @pytest.mark.parametrize("named", [None, "elsewhere", "job", "./x/../job"])

@@ -179,10 +179,11 @@ def test_what_is_written_is_printed_in_the_order_of_the_plan(
     assert done.stdout == planned.stdout
 
 
+@pytest.mark.parametrize("name", ["out.tar.gz", "out.txt"])
 def test_the_name_of_another_format_is_refused(
-    run_cli: RunCli, cache: Path, tmp_path: Path
+    run_cli: RunCli, cache: Path, tmp_path: Path, name: str
 ) -> None:
-    done = run_cli("export", tmp_path / "out.tar.gz", "-C", cache)
+    done = run_cli("export", tmp_path / name, "-C", cache)
     assert done.returncode == 2
-    assert "out.tar.gz is the name of another format: a bundle ends in .jxb" in done.stderr
-    assert not (tmp_path / "out.tar.gz").exists()
+    assert f"{name} is the name of another format: a bundle ends in .jxb" in done.stderr
+    assert not (tmp_path / name).exists()

@@ -146,8 +146,8 @@ class Usage:
     unused: tuple[Entry, ...]
     unknown: tuple[Entry, ...]
     witness: UseSource
-    unrecorded: tuple[str, ...]
-    """Keys whose use the ledger does not know yet."""
+    unrecorded: tuple[Entry, ...]
+    """Used entries whose use the ledger does not know yet."""
     saved_seconds: float
     """What the hits since ``ci restore`` saved, as the ledger counts it; and the compile seconds of
     the used entries whose use it does not record."""
@@ -203,7 +203,7 @@ def classify_usage(scan_result: Scan, ledger: Ledger, baseline: Baseline | None)
     return Usage(
         **{name: tuple(entries) for name, entries in lists.items()},
         witness=witness if compared else UseSource.NONE,
-        unrecorded=tuple(e.key for e in unrecorded),
+        unrecorded=tuple(unrecorded),
         saved_seconds=saved_seconds,
         new_seconds=math.fsum(e.compile_seconds or 0.0 for e in lists["new"]),
         compared=compared,

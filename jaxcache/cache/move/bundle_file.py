@@ -326,7 +326,10 @@ def is_bundle_name(location: str) -> bool:
 
 
 #: Endings of archives, which a bundle is not.
-_OTHER_FORMATS = (".tar", ".gz", ".tgz", ".zip", ".bz2", ".xz", ".zst", ".7z")
+_OTHER_FORMATS = (
+    *(".tar", ".gz", ".tgz", ".zip", ".bz2", ".xz", ".zst", ".7z"),
+    *(".txt", ".log", ".json", ".csv", ".html", ".md", ".py"),
+)
 
 
 def check_file_name(path: str) -> None:
@@ -343,7 +346,7 @@ def check_file_name(path: str) -> None:
         raise UsageError(
             f"{path} is the name of another format: a bundle ends in .jxb",
             code="bad-path",
-            hint="name it .jxb; jaxcache import reads it, and tar and unzip do not",
+            hint="name it .jxb; only jaxcache reads it",
         )
     if os.path.lexists(path) and not is_bundle(path):
         raise UsageError(

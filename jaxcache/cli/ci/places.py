@@ -221,8 +221,14 @@ def carry_out(plan: SavePlan, options: SaveOptions) -> SaveResult:
     store = open_store(plan.cache_dir)
     if plan.why == "not-wanted":
         return SaveResult(0, 0)
-    # So that entries in use do not age.
-    append(store, [Event(key, HIT, now_ns) for key in plan.usage.unrecorded])
+    # So that entries in use do not age, and stats reports the seconds that this step does.
+    append(
+        store,
+        [
+            Event(e.key, HIT, now_ns, {"timed": 1, "saved_seconds": e.compile_seconds or 0.0})
+            for e in plan.usage.unrecorded
+        ],
+    )
     plan = replace(plan, export=with_ledger(plan.export, Ledger.load(store)))
     if plan.why == "empty" or (bundle and not plan.saves):
         return SaveResult(0, 0)
