@@ -71,7 +71,7 @@ import jax
 from jaxcache.live import early
 first_layer = early._early
 for directory in first_layer.directories.values():
-    directory.tiers._tiers[0]._reading.stop()
+    directory.tiers._tiers[0].reading.stop()
 """
 )
 
