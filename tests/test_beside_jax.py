@@ -5,6 +5,7 @@ and to those that a case adds, so that no network is needed.
 """
 
 import json
+import os
 import subprocess
 import sysconfig
 import tomllib
@@ -133,7 +134,7 @@ def test_zstandard_would_change_every_key(environment: Environment) -> None:
 
 
 INSIDE = """
-import json, sys
+import json, re, sys
 import jaxcache
 enabled = jaxcache.enable()
 import jax, jax.numpy as jnp
@@ -155,6 +156,9 @@ with jaxcache.guard():
     except jaxcache.UnexpectedCompileError:
         refused = True
 explained = jaxcache.explain_miss(step, y).summary
+from jaxcache.inprocess.notebook import Status
+from jaxcache.inprocess.watch import Observation
+assert re.search(r"holds +\\d+ entr", str(Status(Observation().start())))
 try:
     jaxcache.open().verify()
     code = None
@@ -204,3 +208,26 @@ def test_the_command_says_in_one_sentence_what_it_lacks(
         f"jaxcache: this needs typer, which is not installed in {environment.python}"
     )
     assert hint == "  hint: uv tool install jaxcache, or pip install jaxcache without --no-deps"
+
+
+def test_the_command_leaves_its_work_to_one_later_on_path(environment: Environment) -> None:
+    """That one was installed as a tool, and this one without what it requires."""
+    environment.add_jaxcache()
+    script = "#!{}\nimport sys\n{}\n"
+    texts = {
+        environment.python.parent: (environment.python, "from jaxcache.cli.main import main; main()"),
+        environment.home / "tools": ("/usr/bin/env python3", "print(sys.argv[1:])"),
+    }
+    for directory, text in texts.items():
+        directory.mkdir(exist_ok=True)
+        (directory / "jaxcache").write_text(script.format(*text))
+        (directory / "jaxcache").chmod(0o755)
+    path = os.pathsep.join(map(str, [*texts, os.environ["PATH"]]))
+    done = subprocess.run(
+        ["jaxcache", "ls", "-C", "a b"],
+        env=environment.variables | {"PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("['ls', '-C', 'a b']\n", "")

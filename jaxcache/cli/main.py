@@ -4,6 +4,7 @@ Everything is imported after completion has had its turn: at Tab half of the tim
 """
 
 import gc
+import os
 import sys
 
 TYPE_CHECKING = False
@@ -14,9 +15,24 @@ if TYPE_CHECKING:
 
 def main() -> "NoReturn":
     """Run the command line of this process and exit."""
+    if not any(finder.find_spec("typer", None) for finder in sys.meta_path):
+        _run_next_on_path()
     # A scan makes millions of small objects and no cycles; collecting them costs a third of it.
     gc.disable()
     sys.exit(run(sys.argv[1:]))
+
+
+def _run_next_on_path() -> None:
+    """Replace this process by the next ``jaxcache`` of PATH, if it has one.
+
+    ``pip install --no-deps`` beside jax puts a command before the one that was installed as a tool.
+    """
+    own, name = os.path.split(sys.argv[0])
+    directories = os.environ.get("PATH", "").split(os.pathsep)
+    if own in directories:
+        for directory in directories[directories.index(own) + 1 :]:
+            if directory != own and os.access(path := os.path.join(directory, name), os.X_OK):
+                os.execv(path, [path, *sys.argv[1:]])
 
 
 def _read(argv: list[str]) -> "Callable[[], Any]":

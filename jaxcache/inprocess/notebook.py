@@ -1,6 +1,7 @@
 """``%load_ext jaxcache``: ``%jaxcache``, ``%jaxcache report`` and ``%%jaxcache`` in IPython."""
 
 import ast
+import os
 import sys
 from collections.abc import Iterable
 from html import escape
@@ -52,7 +53,8 @@ class Status(watch.Printable):
             yield "JAX has no cache directory; jaxcache.enable() sets one"
         else:
             yield Line(directory, "cache   ")
-            yield Line(_contents(directory), "holds   ")
+            if "://" not in directory:
+                yield Line(_contents(directory), "holds   ")
         layer = getattr(sys.modules.get("jaxcache.live.layer"), "LAYER", None)
         yield Line("off" if layer is None else "on", "live    ")
         yield Line(headline(self._kernel.report), "kernel  ")
@@ -65,16 +67,20 @@ def _directory() -> str:
 
 
 def _contents(directory: str) -> str:
-    from jaxcache.api import open as open_cache
-    from jaxcache.errors import JaxcacheError
+    """How many entries a local directory has, read with the standard library alone."""
+    from jaxcache.core.names import CACHE_SUFFIX, is_key
     from jaxcache.units import format_count, format_size
 
     try:
-        summary = open_cache(directory).select().summary
-    except JaxcacheError as error:
-        return error.message
-    entries = format_count(summary.entries, "entry")
-    return f"{entries}, {format_size(summary.size_bytes)}"
+        with os.scandir(directory) as files:
+            sizes = [
+                file.stat().st_size
+                for file in files
+                if is_key(file.name.removesuffix(CACHE_SUFFIX))
+            ]
+    except OSError as error:
+        return f"nothing that can be read: {error.strerror}"
+    return f"{format_count(len(sizes), 'entry')}, {format_size(sum(sizes))}"
 
 
 def _picture() -> Any:
