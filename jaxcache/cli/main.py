@@ -32,7 +32,7 @@ def _run_next_on_path() -> None:
     if own in directories:
         for directory in directories[directories.index(own) + 1 :]:
             if directory != own and os.access(path := os.path.join(directory, name), os.X_OK):
-                os.execv(path, [path, *sys.argv[1:]])
+                os.execv(path, [path, *sys.argv[1:]])  # noqa: S606
 
 
 def _read(argv: list[str]) -> "Callable[[], Any]":

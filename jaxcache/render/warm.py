@@ -314,8 +314,12 @@ def failed_assertions(
     limit = wanted.fail_on_miss
     if report.unobserved and (wanted.strict or check or limit is not None):
         yield f"not every compile could be observed: {report.unobserved[0]}"
-    if guard := getattr(report, "unarmed_guard", None):
-        yield f"the guard was never up: {_why_unarmed(guard, report.wall_seconds)}"
+    if guard := getattr(report, "guard", None):
+        refused = sum(m.occurrences for m in report.modules if m.outcome == "refused")
+        if not getattr(report, "is_guarded", False):
+            yield f"the guard was never up: {_why_unarmed(guard, report.wall_seconds)}"
+        elif refused:
+            yield f"the guard refused {format_count(refused, 'compile')}"
     if report.recorded == 0:
         yield "nothing was recorded"
     allowed = {reason for name in wanted.excepted for reason in EXCEPTED[name]}
@@ -371,7 +375,6 @@ def _written_now(misses: "Sequence[Module | Lookup]") -> str:
     written = sum(m.occurrences for m in misses if m.outcome == "written")
     if not written:
         return ""
-    return (
-        f"; {written} of them are in the cache now, where a retry hits them "
-        "(--no-write writes nothing)"
-    )
+    is_all = written == sum(m.occurrences for m in misses)
+    which = "the next run hits them" if is_all else f"the next run hits {written} of them"
+    return f", and cached now: {which} (--no-write caches none)"

@@ -159,7 +159,8 @@ class Account:
             notes=tuple(dict.fromkeys([*report.notes, *self._notes(report, waiting)])),
             recorded=self._recorded,
             waiting=waiting,
-            unarmed_guard=None if self._first.heard("guarded") else options.guard,
+            guard=options.guard,
+            is_guarded=bool(self._first.heard("guarded")),
             trace=trace_document(recorder),
         )
 

@@ -179,7 +179,7 @@ def test_a_rotten_object_is_found_and_put_away(
 
 def test_seal_and_pins_in_a_bucket(run_cli: RunCli, remote: str, local: Path) -> None:
     assert run_cli("seal", "-C", remote).returncode == 0
-    assert "7 unchanged since sealed or recorded" in run_cli("verify", "-C", remote).stderr
+    assert "7 match their checksum" in run_cli("verify", "-C", remote).stderr
     assert run_cli("diff", local, remote).returncode == 0  # the same payloads
     assert run_cli("pin", "jit_mlp*", "-C", remote).returncode == 0
     done = run_cli("prune", "-C", remote, "--max-entries", "1", "--grace", "0s", "--yes")

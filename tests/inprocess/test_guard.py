@@ -178,7 +178,7 @@ def test_run_guard_needs_no_jaxcache_beside_jax(
     assert json.loads(done.stdout)["summary"]["refused"] == 1
 
 
-def test_a_program_catches_the_exception_of_run_guard(
+def test_a_run_fails_whose_program_caught_what_the_guard_refused(
     run_cli: RunCli, inside_python: str, tmp_path: Path
 ) -> None:
     program = tmp_path / "catches.py"
@@ -195,7 +195,8 @@ def test_a_program_catches_the_exception_of_run_guard(
     done = run_cli(
         "run", "--guard", "compile:raise", "-C", tmp_path / "c", "--", inside_python, program
     )
-    assert done.returncode == 0
+    assert done.returncode == 1
+    assert "failed: the guard refused 1 compile\n" in done.stderr
     assert done.stdout.startswith("jaxcache\n")
     assert "0 of 1 hits · 1 refused · " in done.stderr  # what was refused is no miss
 

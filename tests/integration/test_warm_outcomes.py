@@ -47,7 +47,7 @@ def test_a_run_that_fails_for_misses_says_that_a_retry_passes(
     failed, retried = run_cli(*command), run_cli(*command)
     assert (failed.returncode, retried.returncode) == (1, 0)
     assert (
-        "are in the cache now, where a retry hits them (--no-write writes nothing)" in failed.stderr
+        "cached now: the next run hits them (--no-write caches none)" in failed.stderr
     )
 
 

@@ -99,7 +99,7 @@ class Verification:
                 elsewhere = sum(p.kind == "not-loadable-here" for p in self.problems)
                 parts.append(f"{self.ok - elsewhere:,} loaded by jax")
             if self.proven:
-                parts.append(f"{self.proven:,} unchanged since sealed or recorded")
+                parts.append(f"{self.proven:,} match their checksum")
             failing = {p.file for p in self.failures}
             changed = {p.file for p in self.problems if p.kind == "changed-since-recorded"}
             anew = len(changed & self.entries.keys() - failing)

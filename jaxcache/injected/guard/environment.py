@@ -46,7 +46,7 @@ def start() -> None:
     if not text or _first_copy() is not sys.modules[__name__]:
         return
     try:
-        _, after = read_variable(text)
+        requested, after = read_variable(text)
     except ValueError as error:
         print(f"jaxcache: this program runs without a guard: {error}", file=sys.stderr)
         _is_reported = True
@@ -56,7 +56,7 @@ def start() -> None:
     if after is None and importlib.util.find_spec("jaxcache") is None:
         print(
             f"jaxcache: only jaxcache.warmed_up() puts this guard up, and {sys.executable} has no "
-            f"jaxcache; give seconds, such as {text}:60",
+            f"jaxcache; give seconds, such as {requested.on}:{requested.action}:60",
             file=sys.stderr,
         )
     if after is not None:

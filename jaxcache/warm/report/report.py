@@ -192,8 +192,10 @@ class Report:
 
     A trace contains those of the functions that it calls.
     """
-    unarmed_guard: str | None = None
-    """The requested guard, if it was up in none of the processes."""
+    guard: str | None = None
+    """The guard that was asked for, as ``ON:ACTION`` or ``ON:ACTION:SECONDS``."""
+    is_guarded: bool = False
+    """Whether the guard was up in one of the processes."""
     trace: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Chrome trace events of everything that was compiled or retrieved."""
 
