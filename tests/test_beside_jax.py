@@ -215,7 +215,10 @@ def test_the_command_leaves_its_work_to_one_later_on_path(environment: Environme
     environment.add_jaxcache()
     script = "#!{}\nimport sys\n{}\n"
     texts = {
-        environment.python.parent: (environment.python, "from jaxcache.cli.main import main; main()"),
+        environment.python.parent: (
+            environment.python,
+            "from jaxcache.cli.main import main; main()",
+        ),
         environment.home / "tools": ("/usr/bin/env python3", "print(sys.argv[1:])"),
     }
     for directory, text in texts.items():
