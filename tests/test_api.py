@@ -124,8 +124,9 @@ def test_an_import_can_be_refused(corpus: Path, tmp_path: Path) -> None:
     assert target.import_(tmp_path / "one.jxb", accept=lambda plan: seen.append(plan)) is None
     assert [len(plan.writes) for plan in seen] == [1]
     assert list(target.entries()) == []
+    (notes := tmp_path / "notes").write_text("not to be replaced")
     with pytest.raises(UsageError, match="is not a bundle"):
-        target.export(__file__)
+        target.export(notes)
 
 
 def test_an_atomic_import_takes_all_or_none(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ class RootSums:
         return Summary(*map(sum, zip(*rows, strict=True))) if rows else summarize(())
 
     def __str__(self) -> str:
-        return f"{len(self.caches):,} caches, {self.summary}"
+        return f"{format_count(len(self.caches), 'cache')}, {self.summary}"
 
 
 def sum_up_listing(name: str, listing: Listing, ledger: Ledger) -> CacheSums:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from jaxcache.cache.archive import read_chunks, write_file
-from jaxcache.cache.bundle.compat import Compatibility, Host, forecast
+from jaxcache.cache.bundle.compat import XLA_CACHES, Compatibility, Host, forecast
 from jaxcache.cache.bundle.format import Bundle, is_bundle, open_bundle
 from jaxcache.cache.bundle.manifest import BundleError
 from jaxcache.cache.bundle.reader import verify_bundle
@@ -201,9 +201,11 @@ def receive(
 def _require_compatible(bundle: Bundle, outlooks: Compatibility) -> None:
     if not outlooks.compatible:
         raise JaxcacheError(
-            f"not everything in {bundle.name} will hit here: {forecast_line(outlooks)}",
+            f"not every entry of {bundle.name} is known to hit: {forecast_line(outlooks)}",
             code="incompatible",
-            hint="change what the message names, or import without --require-compatible",
+            hint=f"set {XLA_CACHES}=none for this command and for the program"
+            if any(f.portable for f in outlooks.forecasts)
+            else "change what the message names, or import without --require-compatible",
         )
 
 

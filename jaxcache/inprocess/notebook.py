@@ -107,8 +107,7 @@ def run_cell(shell: Any, cell: str) -> Any:
     from IPython.display import display
 
     tree = shell.transform_ast(shell.compile.ast_parse(shell.transform_cell(cell)))
-    number = len(shell.history_manager.input_hist_parsed) - 1
-    name = shell.compile.cache(cell, number, raw_code=cell)
+    name = shell.compile.cache(cell, shell.execution_count, raw_code=cell)
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     value = None
     observation = watch.Observation().start()

@@ -59,7 +59,7 @@ class CacheDir(Options, panel="Cache"):
         "--cache-dir -C",
         TEXT,
         "The cache (default: JAX_COMPILATION_CACHE_DIR, else the configuration, else ~/.cache/jax; "
-        "run and warm have no such last resort).",
+        "which run and warm do not use).",
         metavar="PATH|URL",
     )
 

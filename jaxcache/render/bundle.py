@@ -139,7 +139,7 @@ def import_view(
     shared = len({f.reason for f in outlooks.forecasts}) == 1 < len(outlooks.forecasts)
     columns = [
         text_column("ACTION", lambda row: actions.get(row[0].name, row[0].action.value)),
-        text_column("FORECAST", lambda row: _FORECASTS.get(row[1] and row[1].outlook, "-")),
+        text_column("FORECAST", lambda row: _outlook(row[1])),
         key_column(lambda row: row[0].name),
         Column(
             "WHY",
@@ -193,6 +193,12 @@ _ACTIONS = (
 #: What is known; of the others, WHY says what keeps it from being known.
 _FORECASTS = {ForecastOutcome.HIT: "hit", ForecastOutcome.MISS: "miss"}
 _DONE = {MoveAction.WRITE: "written", MoveAction.HEAL: "healed", MoveAction.REPLACE: "replaced"}
+
+
+def _outlook(forecast: Forecast | None) -> str:
+    if forecast is None:
+        return "-"
+    return "if portable" if forecast.portable else _FORECASTS.get(forecast.outlook, "-")
 
 
 def _reason(step: Step, forecast: Forecast | None) -> str:

@@ -88,7 +88,8 @@ def count_findings(findings: Sequence[Finding]) -> str:
 
 def _page(diagnosis: Diagnosis, verbose: bool) -> Iterator[Block]:
     """Yield findings, problems before notes; then the settings that somebody has changed."""
-    yield count_findings(diagnosis.findings)
+    without_cache = "" if diagnosis.facts.cache.exists else " in the settings"
+    yield count_findings(diagnosis.findings) + without_cache
     yield from _heading(diagnosis)
     several = len(diagnosis.facts.cache.entries) > 1
     for finding in diagnosis.findings:

@@ -55,7 +55,7 @@ def listing_view(
             line += f" ({format_count(more, 'group')} not shown)"
         size_bytes = listing.cache_size_bytes
         if size_bytes and size_bytes != listing.summary.size_bytes:
-            line += f"; cache size {format_size(size_bytes)}"
+            line += f"; cache size with other files {format_size(size_bytes)}"
         if listing.ledger_bytes:
             line += f", ledger {format_size(listing.ledger_bytes)}"
         yield line

@@ -123,7 +123,8 @@ def verification_of_root_view(
         ],
         page=_verification_page(views),
         notes=[
-            f"{len(results):,} caches: {ok:,} of {format_count(checked, 'entry')} without problem"
+            f"{format_count(len(results), 'cache')}: "
+            f"{ok:,} of {format_count(checked, 'entry')} without problem"
         ],
     )
 
@@ -206,7 +207,7 @@ def _diagnosis_page(
 ) -> Iterator[Block]:
     everything = [*own, *(finding for one in diagnoses.values() for finding in one.findings)]
     yield count_findings(everything)
-    yield Line(f"{root}: {len(diagnoses):,} caches", "  root    ")
+    yield Line(f"{root}: {format_count(len(diagnoses), 'cache')}", "  root    ")
     for finding in own:
         yield ""
         yield from finding_lines(finding, name_files=False)

@@ -257,7 +257,11 @@ def _faults(modules: Sequence[Module], cache_dir: str | None) -> Iterator[str]:
             messages[" ".join(m.detail.split())] += m.occurrences
     for reason, messages in faults.items():
         ((message, _),) = messages.most_common(1)
-        others = f" (and {len(messages) - 1} other messages: --json)" if len(messages) > 1 else ""
+        others = (
+            f" (and {format_count(len(messages) - 1, 'other message')}: --json)"
+            if len(messages) > 1
+            else ""
+        )
         yield f"{reason} ({format_count(messages.total(), 'compile')}): {message}{others}"
     if faults:
         doctor = format_command("doctor", cache_dir) if cache_dir else "jaxcache doctor"

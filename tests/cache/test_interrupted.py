@@ -312,12 +312,12 @@ def test_a_new_directory_is_dated_like_the_one_it_is_filled_from(
 def test_what_the_system_refuses_is_not_called_a_mistake_of_ours(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from jaxcache.cli import app, main
+    from jaxcache.cli import main
 
-    def full(*args: Any, **options: Any) -> None:
+    def full() -> None:
         raise OSError(28, "No space left on device", "/tmp/x")
 
-    monkeypatch.setattr(app, "app", full)
+    monkeypatch.setattr(main, "_read", lambda argv: full)
     assert main.run(["ls"]) == 1
     assert capsys.readouterr().err == "jaxcache: /tmp/x: no space left on device [io-error]\n"
 

@@ -115,7 +115,7 @@ def test_one_size_of_a_cache_on_every_screen(run_cli: RunCli, cache: Path, tmp_p
     size = f"{size_bytes / 1000:.1f} kB"
     ledger_bytes = sum(p.stat().st_size for p in cache.rglob("ledger/*") if p.is_file())
     ledger = f"{ledger_bytes / 1000:.1f} kB"
-    assert f"; cache size {size}, ledger {ledger}" in ls
+    assert f"; cache size with other files {size}, ledger {ledger}" in ls
     assert f"Cache size   {size}, as --max-size counts it; {ledger} of ledger not counted" in stats
     assert f"cache size {size}" in prune
     assert "12 ms" in ls

@@ -106,6 +106,25 @@ def test_a_notebook_ends_with_a_cell_of_hits(
     assert summary["written"] == before + 2 == len(list((tmp_path / "cache").glob("*-cache")))
 
 
+@pytest.mark.jax
+def test_warm_numbers_a_watched_cell_like_the_others(
+    tmp_path: Path, inside_environment: dict[str, str]
+) -> None:
+    pytest.importorskip("IPython")
+    del inside_environment["JAX_COMPILATION_CACHE_DIR"]
+    cells = ["%load_ext jaxcache\nimport jax", "%%jaxcache\njax.jit(lambda x: x + 1)(1)"]
+    write_notebook(tmp_path / "in.ipynb", cells)
+    done = subprocess.run(
+        [sys.executable, "-m", "jaxcache", "warm", "-C", tmp_path / "cache", "in.ipynb"],
+        env=inside_environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "In[2]:1" in done.stderr, done.stderr
+
+
 def test_the_plot_divides_all_of_the_time() -> None:
     report = Report("", (), (), (), (), 0, False, False, 2.0, phase_seconds={"trace": 0.5})
     parts = divide(report.phases)

@@ -24,7 +24,7 @@ LOG = {
 }
 FOUR = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
 FLAG = {"XLA_FLAGS": "--xla_llvm_disable_expensive_passes=true"}
-NOT_RECORDED = "run it under jaxcache once to know next time"
+NOT_RECORDED = "what changed is unknown, because only runs under jaxcache are recorded"
 X64 = "by jax_enable_x64, or by the caller"
 SILENT = (NOT_RECORDED, X64)
 SLOW = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "100"}

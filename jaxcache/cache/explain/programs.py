@@ -27,7 +27,9 @@ _X64 = {
     ("uint32", "uint64"),
     ("complex64", "complex128"),
 }
-_NOT_SKETCHED = "another program; run it under jaxcache once to know next time"
+_NOT_SKETCHED = (
+    "another program; what changed is unknown, because only runs under jaxcache are recorded"
+)
 _ALIKE = "another program, with the same operations and small constants in every line"
 _SAME_OPTIMIZED = "another program, which was compiled to the same one"
 
