@@ -57,12 +57,12 @@ def read_options(
         WireError: one of them does not parse.
     """
     if options is None:
-        asked = _Asked(guided=None)
+        requested = _RequestedOptions(guided=None)
     elif len(options) <= _MAX_REMEMBERED_BYTES:
-        asked = _remembered_options(bytes(options))
+        requested = _remembered_options(bytes(options))
     else:
-        asked = _read_asked(options, budget)
-    debug, replicas, partitions, assignment, guided, overrides = asked
+        requested = _read_requested(options, budget)
+    debug, replicas, partitions, assignment, guided, overrides = requested
     if config is not None:
         for number, _, value in wire.walk(config, budget):
             if number == 14 and isinstance(value, memoryview):
@@ -85,7 +85,7 @@ def read_options(
     return OptionFacts(compile_options, written_in, {**named, **overrides}, like)
 
 
-class _Asked(NamedTuple):
+class _RequestedOptions(NamedTuple):
     """What CompileOptionsProto says."""
 
     debug: memoryview | None = None
@@ -96,7 +96,7 @@ class _Asked(NamedTuple):
     overrides: Mapping[str, FlagValue] = {}
 
 
-def _read_asked(options: memoryview, budget: Budget) -> _Asked:
+def _read_requested(options: memoryview, budget: Budget) -> _RequestedOptions:
     values: dict[str, Any] = {}
     overrides: dict[str, FlagValue] = {}
     for number, _, value in wire.walk(options, budget):
@@ -115,13 +115,13 @@ def _read_asked(options: memoryview, budget: Budget) -> _Asked:
         elif number == 7 and isinstance(value, memoryview):
             name, chosen = option_override(value)
             overrides[name] = chosen
-    return _Asked(overrides=overrides, **values)
+    return _RequestedOptions(overrides=overrides, **values)
 
 
 @lru_cache(maxsize=64)
-def _remembered_options(options: bytes) -> _Asked:
+def _remembered_options(options: bytes) -> _RequestedOptions:
     """The same, once for all entries of a cache that were compiled with the same options."""
-    return _read_asked(memoryview(options), Budget())
+    return _read_requested(memoryview(options), Budget())
 
 
 _Flags = tuple[dict[str, FlagValue] | None, str | None, dict[str, FlagValue], str | None]

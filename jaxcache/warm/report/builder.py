@@ -351,9 +351,9 @@ def saved_in_series(hits: Iterable[Sequence[float]]) -> float:
 
 def _interrupted(begun: CompileStarted) -> CompileFinished:
     """The row of a compile that its process never ended, because a signal ended the process."""
-    known = {f.name: getattr(begun, f.name) for f in fields(begun) if f.name != "recorded"}
+    values = {f.name: getattr(begun, f.name) for f in fields(begun) if f.name != "recorded"}
     detail = "a signal came while it compiled or loaded"
-    return CompileFinished(**known, outcome="skipped", reason="interrupted", detail=detail)
+    return CompileFinished(**values, outcome="skipped", reason="interrupted", detail=detail)
 
 
 def _process(number: int, facts: ProcessFacts) -> Process:
