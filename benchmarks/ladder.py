@@ -170,6 +170,9 @@ class _Ladder:
         self._command(jaxcache("warm", *recipe, "-C", other, self._script))
         if self._buckets:
             self._command(jaxcache("push", self._url, "-C", self._full), self._buckets.near)
+            # As another machine has done before, whose list of entries the next one fetches ahead.
+            tier = {"JAXCACHE_LIVE": "1", "JAXCACHE_LIVE_TIERS": self._url}
+            self._run_program(self._empty(), {**self._buckets.near, **tier})
 
     def _env(self, cache: Path | None, more: Mapping[str, str] | None = None) -> dict[str, str]:
         where = {"JAX_COMPILATION_CACHE_DIR": str(cache)} if cache else {}
@@ -289,18 +292,20 @@ class _Ladder:
             words = ["s5cmd", "sync", f"{self._url}/*", f"{target}/"]
             return self._start(words, cache=target, bucket=buckets.far)
 
-        def live() -> _Start:
+        def live(prefetch: str) -> Callable[[], _Start]:
             more = {
                 **buckets.far,
                 "JAXCACHE_LIVE": "1",
                 "JAXCACHE_LIVE_TIERS": self._url,
                 "JAXCACHE_LIVE_FLUSH": "0s",
+                "JAXCACHE_LIVE_PREFETCH": prefetch,
             }
-            return self._start(cache=self._empty(), more=more)
+            return lambda: self._start(cache=self._empty(), more=more)
 
         ways = {
             "`pull` and plain JAX": ours("pull", self._url),
-            "the live layer with the bucket as tier": live,
+            "the live layer with the bucket as tier": live("1"),
+            "the live layer where nobody has run the program": live("0"),
         }
         return ways if missing("s5cmd") else {"`s5cmd sync` and plain JAX": sync, **ways}
 

@@ -119,8 +119,8 @@ class MissingPackageError(JaxcacheError):
 
     def __init__(self, package: str) -> None:
         super().__init__(
-            f"this needs {package}, which is not installed in {sys.executable}; live layer, watch, "
-            "guard, pytest plugin and notebooks work without it",
+            f"this needs {package}, which is not installed in {sys.executable}; the live layer, "
+            "watch, guard, the pytest plugin, %jaxcache and %%jaxcache work without it",
             code="missing-package",
             hint="uv tool install jaxcache, or pip install jaxcache without --no-deps",
         )

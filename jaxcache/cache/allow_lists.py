@@ -5,7 +5,7 @@ not listed is refused, not left out, because without it keys would be others.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from jaxcache.entry import wire
 from jaxcache.entry.options import flag_names, flag_values, known_defaults, option_override
@@ -128,6 +128,12 @@ def _is_plain(name: str, value: str) -> bool:
 def kept_flags(flags: Iterable[str]) -> list[str]:
     """The flags that a worker is given: those that enter keys."""
     return [f for f in flags if not LEFT_OUT.match(f)]
+
+
+def hashed_flags(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """The flags that enter the keys of a JAX with this environment, sorted."""
+    names = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
+    return tuple(sorted(kept_flags(f for n in names for f in environment.get(n, "").split())))
 
 
 def refused_options(options: bytes, host: bytes | None = None) -> Iterator[str]:

@@ -18,7 +18,7 @@ from jaxcache.options.run import RunOptions
 from jaxcache.store import open_store
 
 if TYPE_CHECKING:
-    from jaxcache.cache.doctor.inputs import Finding
+    from jaxcache.warm.report.report import Report
     from jaxcache.warm.where import Use
 
 EXAMPLE = "jaxcache doctor --python .venv/bin/python --fix"
@@ -58,12 +58,6 @@ def command(
     from jaxcache.warm.advice import advise
     from jaxcache.warm.where import find_where
 
-    uses: tuple[Use, ...] = ()
-    advice: tuple[Finding, ...] = ()
-    if command_line:
-        uses, _, report = find_where(command_line, stdout_to_stderr=True)
-        advice = advise(report)
-    used = next((u for u in uses if u.opened), next(iter(uses), None))
     path = cache.location.path
     if place.cache_dir and cache.kind == "bundle":
         raise UsageError(
@@ -73,11 +67,18 @@ def command(
         )
     if place.cache_dir and os.path.isdir(path):
         refuse_foreign(path)
-    elif used and used.opened and not place.cache_dir:
+    uses: tuple[Use, ...] = ()
+    report: Report | None = None
+    if command_line:
+        given = {"JAX_COMPILATION_CACHE_DIR": path} if place.cache_dir else {}
+        uses, _, report = find_where(command_line, environment=given, stdout_to_stderr=True)
+    used = next((u for u in uses if u.opened), next(iter(uses), None))
+    if used and used.opened and not place.cache_dir:
         cache = open_handle(used.opened, "jax")
     diagnosis = cache.diagnose(used=used, dry_run=dry.dry_run, options=options)
+    advice = advise(report) if report else ()
     diagnosis = replace(diagnosis, findings=(*diagnosis.findings, *advice))
-    emit(output.form, doctor_view(diagnosis, verbose=verbose))
+    emit(output.form, doctor_view(diagnosis, verbose=verbose, run=report))
     if not diagnosis.facts.cache.exists:
         open_store(cache.location.path)  # says that there is none
     return ExitCode.PROBLEMS if diagnosis.wrong else ExitCode.DONE

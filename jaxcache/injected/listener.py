@@ -305,6 +305,7 @@ class Listener(ProcessObserver):
                 **self._record(request, args, kwargs),
             }
         )
+        self.send_phases()  # now: the compile may be what ends the process
 
     def _record(self, request: CompileRequest, args: Any, kwargs: Any) -> dict[str, Any]:
         """Keep what it takes to compile the module again, where that is wanted."""

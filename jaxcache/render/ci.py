@@ -34,8 +34,8 @@ _WHY: dict[Why, str] = {
     "empty": "not saved: the cache is empty",
 }
 _WITNESSES: dict[UseSource, str] = {
-    UseSource.JAX: ", by JAX's own dates of use",
-    UseSource.FILE_SYSTEM: ", by the access times of their files",
+    UseSource.JAX: ", as JAX's own dates of use show",
+    UseSource.FILE_SYSTEM: ", as the access times of their files show",
     UseSource.LEDGER: ": the ledger records only runs under jaxcache",
     UseSource.NONE: ": no record of uses",
 }

@@ -11,15 +11,21 @@ from jaxcache.layouts.torch.doctor import TorchDiagnosis
 from jaxcache.render.columns import short_name
 from jaxcache.render.document import fields_of, to_document, versioned
 from jaxcache.render.view import Block, Line, View
+from jaxcache.render.warm import phases_line
 from jaxcache.units import format_count, format_size, join_some
+from jaxcache.warm.report.report import Report
 
 #: Files that the page for people names per finding.
 _SHOWN_FILES = 3
 _STYLES = {"problem": "red", "note": "bold"}
 
 
-def doctor_view(diagnosis: Diagnosis, *, verbose: bool) -> View:
-    """Return the view of ``doctor``; a pipe gets the findings alone."""
+def doctor_view(diagnosis: Diagnosis, *, verbose: bool, run: Report | None = None) -> View:
+    """Return the view of ``doctor``; a pipe gets the findings alone.
+
+    Args:
+        run: the report of the command that was run for it.
+    """
     facts = diagnosis.facts
     mine = facts.interpreter
     findings = diagnosis.findings
@@ -37,7 +43,7 @@ def doctor_view(diagnosis: Diagnosis, *, verbose: bool) -> View:
         document,
         _rows(findings),
         records=findings,
-        page=_page(diagnosis, verbose),
+        page=_page(diagnosis, verbose, run),
         notes=[f"{diagnosis.no_jax}; checks that need jax were skipped"]
         if diagnosis.no_jax
         else (),
@@ -86,11 +92,13 @@ def count_findings(findings: Sequence[Finding]) -> str:
     return f"{count} found"
 
 
-def _page(diagnosis: Diagnosis, verbose: bool) -> Iterator[Block]:
+def _page(diagnosis: Diagnosis, verbose: bool, run: Report | None) -> Iterator[Block]:
     """Yield findings, problems before notes; then the settings that somebody has changed."""
     without_cache = "" if diagnosis.facts.cache.exists else " in the settings"
     yield count_findings(diagnosis.findings) + without_cache
     yield from _heading(diagnosis)
+    if run and run.phase_seconds:
+        yield Line(phases_line(run), "  start   ")
     several = len(diagnosis.facts.cache.entries) > 1
     for finding in diagnosis.findings:
         yield ""

@@ -35,9 +35,16 @@ class Use:
 
 
 def find_where(
-    command: Sequence[str], options: WhereOptions | None = None, *, stdout_to_stderr: bool = False
+    command: Sequence[str],
+    options: WhereOptions | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+    stdout_to_stderr: bool = False,
 ) -> tuple[tuple[Use, ...], str | None, Report]:
     """Run a command as it is, nothing changed, and see which caches JAX opens.
+
+    Args:
+        environment: variables of the command over the caller's; none by default.
 
     Returns:
         The Pythons that imported jax, in the order of their first word; why one of them could not
@@ -64,7 +71,7 @@ def find_where(
                 os.kill(process.pid, signal.SIGTERM)
 
     ended = run_listening(
-        [Launch(tuple(command))],
+        [Launch(tuple(command), environment or {})],
         on_event=take,
         stdout_to_stderr=stdout_to_stderr,
         timeout_seconds=options.timeout_seconds,

@@ -40,7 +40,13 @@ GPU = Origin(
 
 
 def told(
-    origin: Origin, mine: Origin | None, *, jax: str = "0.12.0.1", where: str = "/here", **item: Any
+    origin: Origin,
+    mine: Origin | None,
+    *,
+    jax: str = "0.12.0.1",
+    where: str = "/here",
+    flags: tuple[str, ...] = (),
+    **item: Any,
 ) -> Forecast:
     values: dict[str, Any] = {
         "key": KEY,
@@ -55,7 +61,7 @@ def told(
         "origin": 0,
     }
     manifest = Manifest((BundleItem(**values | item),), (), (origin,), "0" * 64, 1)
-    host = None if mine is None else Host("python", jax, jax, "zstd", mine)
+    host = None if mine is None else Host("python", jax, jax, "zstd", mine, xla_flags=flags)
     (found,) = forecast(manifest, host, where).forecasts
     return found
 
@@ -114,6 +120,50 @@ def test_the_ledger_knows_the_version_better() -> None:
 
     assert told(CPU, CPU, ledger=ledger("0.12.0.1")).outlook is ForecastOutcome.HIT
     assert "jaxlib 0.12.1" in str(told(CPU, CPU, ledger=ledger("0.12.1")).reason)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "here", "outlook", "word"),
+    [
+        ("--xla_a=1", ("--xla_a=1",), ForecastOutcome.HIT, ""),
+        ("--xla_a=1 --xla_dump_to=/x", ("--xla_a=1",), ForecastOutcome.HIT, ""),
+        ("--xla_a=1", ("--xla_a=true",), ForecastOutcome.MISS, "here --xla_a=true is set"),
+        ("", ("--xla_a=1", "--xla_b=1"), ForecastOutcome.MISS, "with no XLA flags, and here"),
+        ("--xla_a=1", (), ForecastOutcome.MISS, "with --xla_a=1, and here no XLA flags are set"),
+    ],
+)
+def test_flags_count_as_the_ledger_has_them(
+    recorded: str, here: tuple[str, ...], outlook: ForecastOutcome, word: str
+) -> None:
+    event = Event(KEY, "compile", 1, {"xla_flags": recorded})
+    found = told(CPU, CPU, flags=here, ledger=(event,))
+    assert found.outlook is outlook
+    assert word in (found.reason or "")
+
+
+@pytest.mark.parametrize(
+    ("recorded", "here", "flags", "outlook", "word"),
+    [
+        ((), (), (), ForecastOutcome.HIT, ""),
+        (("--xla_a=1",), ("--xla_a=1",), ("--xla_a=true",), ForecastOutcome.HIT, ""),
+        ((), ("--xla_a=1",), ("--xla_a=1",), ForecastOutcome.MISS, "compiled without --xla_a=1"),
+        (("--xla_a=1",), (), (), ForecastOutcome.UNKNOWN, "if the program itself asks for it"),
+        ((), (), ("--xla_a=0",), ForecastOutcome.UNKNOWN, "with --xla_a=0 is not recorded"),
+        (None, None, (), ForecastOutcome.HIT, ""),
+        (None, (), ("--xla_a=0",), ForecastOutcome.UNKNOWN, "with --xla_a=0 is not recorded"),
+    ],
+)
+def test_without_a_ledger_flags_count_as_the_executable_has_them(
+    recorded: tuple[str, ...] | None,
+    here: tuple[str, ...] | None,
+    flags: tuple[str, ...],
+    outlook: ForecastOutcome,
+    word: str,
+) -> None:
+    theirs, mine = (replace(CPU, xla_flags=f) for f in (recorded, here))
+    found = told(theirs, mine, flags=flags)
+    assert found.outlook is outlook
+    assert word in (found.reason or "")
 
 
 def test_the_directory_counts_where_jax_hashes_it() -> None:

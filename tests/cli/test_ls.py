@@ -392,3 +392,13 @@ def test_a_signature_begins_with_the_argument_in_which_entries_of_a_module_diffe
     first = differing_arguments([entry, *others])
     assert set(first) == {"jit_f-16", "jit_f-32"}
     assert first["jit_f-32"].startswith("argument 30 s32[1,32]; all: f32[512,128], ")
+
+
+def test_an_order_by_compile_times_that_jax_rounds_to_zero_is_said(
+    run_cli: RunCli, cache: Path
+) -> None:
+    quick = sum(e["compile_seconds"] == 0 for e in listed(run_cli, cache)["entries"])
+    sentence = f"the order of {quick} entries is unknown"
+    assert quick > 1
+    assert sentence in run_cli("ls", "-C", cache, "--sort", "compile").stderr
+    assert "order" not in run_cli("ls", "-C", cache, "--sort", "size").stderr

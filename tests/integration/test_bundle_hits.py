@@ -120,3 +120,35 @@ def test_portable_entries_hit_on_a_condition(
         )
         only = f"{portable} portable entries can hit only {condition}"
         assert only in pushed.stderr
+
+
+@pytest.mark.jax
+@pytest.mark.parametrize("recorded", [True, False], ids=["ledger", "plain-jax"])
+def test_other_flags_of_xla_miss(
+    run_cli: RunCli, each_jax_python: str, tmp_path: Path, recorded: bool
+) -> None:
+    """Entries of a program are not promised where XLA_FLAGS differ; of plain JAX's, too."""
+    fast = {"XLA_FLAGS": "--xla_cpu_enable_fast_math=true --xla_dump_to="}
+    cache, bundle = tmp_path / "cache", tmp_path / "b.jxb"
+    cold = run_jax(each_jax_python, cache, tmp_path)
+    if recorded:
+        shutil.rmtree(cache)
+        words = ("run", "-C", cache, "--", each_jax_python, WORKLOAD, cache)
+        assert run_cli(*words).returncode == 0
+    assert run_cli("export", bundle, "-C", cache).returncode == 0
+
+    def outlook(**env: str) -> tuple[int, dict[str, int]]:
+        words = ("import", bundle, "-C", cache, "--python", each_jax_python, "--dry-run")
+        asked = (*words, "--require-compatible", "--json")
+        done = run_cli(*asked, env=env)
+        told: dict[str, int] = json.loads(done.stdout)["outlook"] if done.stdout else {}
+        return done.returncode, told
+
+    code, told = outlook()
+    assert (code, told["miss"], told["unknown"]) == (0, 0, 0)
+    assert told["hit"] == run_jax(each_jax_python, cache, tmp_path)["cache_hits"] > 0
+    code, told = outlook(XLA_FLAGS="--xla_dump_to=")  # no part of keys
+    assert (code, told["miss"], told["unknown"]) == (0, 0, 0)
+    code, told = outlook(**fast)
+    hot = run_jax(each_jax_python, cache, tmp_path, **fast)
+    assert (code, hot["cache_hits"], hot["result"]) == (1, 0, cold["result"])

@@ -2,6 +2,7 @@
 
 import json
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ from typing import Any
 import filelock
 import pytest
 from conftest import RunCli, clean_environment
+from terminal import run_all, without_style
 
 from jaxcache.cache.ledger.record import COMPILE, Event
 from jaxcache.cache.ledger.write import append
@@ -376,6 +378,18 @@ def test_a_command_is_run_and_examined(
     found = traps(examine(LONG_NAME + CALLBACK))
     assert "255 bytes" in found["name-too-long"]["seen"]
     assert ("host-callbacks" in found) is (release(document) < (0, 11))
+
+
+def test_a_command_is_given_the_directory_of_the_option(
+    each_jax_python: str, tmp_path: Path
+) -> None:
+    cache = tmp_path / "cache"
+    step = "import jax; jax.jit(lambda x: x * 2)(1.0)"
+    words = ("doctor", "-C", cache, "--", each_jax_python, "-c", step)
+    ((code, text),) = run_all([words], home=tmp_path, width=120, env=LOW)
+    assert code == 0, text
+    assert list(cache.glob("*-cache"))
+    assert re.search(r"^  start   [\d.]+ s = [\d.]+ import · ", without_style(text), re.MULTILINE)
 
 
 LONG_NAME = """

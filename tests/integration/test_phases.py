@@ -152,6 +152,25 @@ def test_the_slow_part_is_named_first(
     assert f"20 copies of the same lines, such as {path}:" in first.seen
 
 
+def test_a_compile_in_which_the_program_is_killed_counts(warm: Warm, script: Any) -> None:
+    path = script(
+        """
+        import os, time
+        import jax
+        from jax._src import compilation_cache
+
+        def kill(*args, **kwargs):
+            time.sleep(1)
+            os.kill(os.getpid(), 9)
+
+        compilation_cache.compress_executable = kill
+        jax.jit(lambda x: x + 1)(1.0)
+        """
+    )
+    document = warm(path, code=137)
+    assert document["summary"]["phases"]["compile_seconds"] >= 1
+
+
 def test_doctor_names_what_is_traced_again(
     run_cli: RunCli, script: Any, cache: Path, each_jax_python: str
 ) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from jaxcache.cache.allow_lists import kept_flags
 from jaxcache.cache.bundle.manifest import Manifest, Origin
 from jaxcache.cache.ledger.record import Event
 from jaxcache.cache.ledger.segments import Ledger
@@ -33,6 +34,7 @@ PORTABLE_ONLY = f"can hit only {WHERE_PORTABLE}"
 #: Entries that a forecast reads of a cache: each takes milliseconds.
 _LOOKED_AT = 32
 _SHOWN_FEATURES = 4
+_SHOWN_FLAGS = 3
 
 
 class ForecastOutcome(StrEnum):
@@ -62,6 +64,8 @@ class Host:
     """JAX's own key of the entry that it wrote."""
     cpu_features: tuple[str, ...] | None = None
     """The CPU's, as its jaxlib reports them; the entries of jaxlib before 0.8.3 hold none."""
+    xla_flags: tuple[str, ...] = ()
+    """Those of ``XLA_FLAGS`` and ``LIBTPU_INIT_ARGS`` that JAX hashes, sorted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +114,8 @@ class _Known(NamedTuple):
     codec: str | None = None
     jax_version: str | None = None
     jaxlib_version: str | None = None
+    xla_flags: str | None = None
+    """As :attr:`Host.xla_flags`, in one text, by the ledger."""
 
 
 def forecast(manifest: Manifest, host: Host | None, cache_dir: str | None) -> Compatibility:
@@ -133,8 +139,9 @@ def forecast_items(
             item.key,
             item.facts.origin or Origin(),
             item.facts.codec,
-            _version(item.events, "jax_version"),
-            _version(item.events, "jaxlib_version"),
+            _latest(item.events, "jax_version"),
+            _latest(item.events, "jaxlib_version"),
+            _latest(item.events, "xla_flags"),
         )
         for item in items
         if item.key is not None and item.facts is not None
@@ -184,6 +191,8 @@ def _forecast(item: _Known, host: Host | None, spellings: set[str]) -> Forecast:
             reason = f"compressed with {item.codec}, and jax here uses {host.codec}"
         if reason:
             return Forecast(item.key, ForecastOutcome.MISS, reason)
+        if other_flags := _other_flags(item, host):
+            return Forecast(item.key, *other_flags)
     if asked_portable and recorded is not None:
         reason = f"its key holds the directory {recorded}, and {XLA_CACHES}=none is set here"
         return Forecast(item.key, ForecastOutcome.MISS, reason)
@@ -202,8 +211,8 @@ def _forecast(item: _Known, host: Host | None, spellings: set[str]) -> Forecast:
     return Forecast(item.key, ForecastOutcome.HIT)
 
 
-def _version(events: Sequence[Event], name: str) -> str | None:
-    """A version that the ledger knows; the latest event counts."""
+def _latest(events: Sequence[Event], name: str) -> str | None:
+    """A text that the ledger knows; the latest event counts."""
     for event in reversed(events):
         if isinstance(version := event.facts.get(name), str):
             return version
@@ -226,6 +235,45 @@ def _other_build(item: _Known, host: Host) -> str | None:
     ) != (mine.ifrt_version, mine.container):
         return f"packed as no executable of jaxlib {host.jaxlib_version} is ({origin.container})"
     return None
+
+
+def _other_flags(item: _Known, host: Host) -> tuple[ForecastOutcome, str] | None:
+    """Return what other XLA flags, which JAX hashes as they are spelled, mean for an entry.
+
+    The ledger knows them as they were set. The executable knows those that are not at their
+    default, and there one that the program gave to ``jit`` looks the same.
+    """
+    ours = set(host.xla_flags)
+    if item.xla_flags is not None:
+        theirs = set(kept_flags(item.xla_flags.split()))
+        if theirs == ours:
+            return None
+        reason = f"compiled with {_named(theirs)}, and here {_are_set(ours)}"
+        return ForecastOutcome.MISS, reason
+    recorded = item.origin.xla_flags
+    here = host.origin.xla_flags
+    if recorded is None or here is None:
+        unknown = ours
+    else:
+        if lacking := set(here) - set(recorded):
+            return ForecastOutcome.MISS, f"compiled without {_named(lacking)}, which is set here"
+        if extra := set(recorded) - set(here):
+            reason = f"compiled with {_named(extra)}, which is not set here"
+            return ForecastOutcome.UNKNOWN, f"{reason}; it hits if the program itself asks for it"
+        shown = {flag.partition("=")[0] for flag in here}
+        unknown = {flag for flag in ours if flag.partition("=")[0] not in shown}
+    if unknown:
+        reason = f"whether it was compiled with {_named(unknown)} is not recorded"
+        return ForecastOutcome.UNKNOWN, reason
+    return None
+
+
+def _named(flags: set[str]) -> str:
+    return join_some(sorted(flags), _SHOWN_FLAGS) if flags else "no XLA flags"
+
+
+def _are_set(flags: set[str]) -> str:
+    return f"{_named(flags)} {'is' if len(flags) == 1 else 'are'} set"
 
 
 def _other_device(origin: Origin, mine: Origin) -> str | None:
@@ -266,7 +314,11 @@ def make_origin(contents: Contents) -> Origin:
     for part in (device, contents.format, contents):
         facts |= {f.name: getattr(part, f.name) for f in fields(part) if f.name in _FIELDS}
     facts = {n: printable(v) if isinstance(v, str) else v for n, v in facts.items()}
-    return Origin(**facts, kernel_cache=contents.kernel_cache or None)
+    changed = contents.compile_options.flags_changed
+    flags = None
+    if changed is not None:
+        flags = tuple(sorted(kept_flags(printable(f"--{n}={v}") for n, v in changed.items())))
+    return Origin(**facts, kernel_cache=contents.kernel_cache or None, xla_flags=flags)
 
 
 _FIELDS = {f.name for f in fields(Origin)}

@@ -64,6 +64,8 @@ class Origin:
     written_in_cache_dir: Text | None = None
     kernel_cache: bool | None = None
     """True where XLA's kernel cache was on, whose path every JAX since 0.4.36 hashes."""
+    xla_flags: tuple[Text, ...] | None = None
+    """Those not at the default of their jaxlib, as ``--name=value``; None where that is unknown."""
 
     @property
     def is_portable(self) -> bool:

@@ -15,13 +15,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from jaxcache.cache.allow_lists import hashed_flags
 from jaxcache.cache.bundle.compat import XLA_CACHES, Host
 from jaxcache.entry.releases import CACHE_PATH, KERNEL_CACHE_PATH
 from jaxcache.errors import UsageError, system_errors_as
 
 #: Counted up when the same environment gets another name.
 SCHEME = "v1"
-_XLA_FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 _KERNEL_CACHE = "xla_gpu_kernel_cache_file"
 _DIGITS = 12
 
@@ -173,7 +173,7 @@ def describe_environment(
         jaxlib_version=host.jaxlib_version,
         codec=host.codec,
         cpu_features=features,
-        xla_flags=tuple(sorted(f for n in _XLA_FLAGS for f in environment.get(n, "").split())),
+        xla_flags=hashed_flags(environment),
         xla_caches=caches,
         cache_dir_in_key=cache_dir if _hashes_directory(host.jax_version, caches) else None,
         jax_key=host.key[-64:],

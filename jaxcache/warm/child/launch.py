@@ -76,6 +76,8 @@ class RunResult:
     timed_out: bool
     interrupted: bool
     wall_seconds: float
+    ended_at: float = 0.0
+    """Seconds since the epoch."""
     idle: bool = False
     """It was stopped because no event came for too long."""
     unobserved: tuple[str, ...] = ()
@@ -160,6 +162,7 @@ def run_listening(
                     on_tick()
             signals.pass_on(crew)  # one may have ended the commands since the last look
         wall_seconds = time.monotonic() - started
+        ended_at = time.time()
         for event in inbox.drain(_LINGER_SECONDS):
             on_event(event)
     return RunResult(
@@ -167,6 +170,7 @@ def run_listening(
         clock.timed_out,
         signals.interrupted,
         wall_seconds,
+        ended_at,
         idle=clock.is_idle,
         unobserved=tuple(descendants.unobserved.values()),
     )

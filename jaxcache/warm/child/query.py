@@ -135,12 +135,13 @@ def probing(
             aside=True,
         )
         try:
-            yield lambda: _read_host(child, python, directory)
+            yield lambda: _read_host(child, python, directory, env)
         finally:
             child.stop()
 
 
-def _read_host(child: Child, python: str, directory: str) -> "Host":
+def _read_host(child: Child, python: str, directory: str, environment: Mapping[str, str]) -> "Host":
+    from jaxcache.cache.allow_lists import hashed_flags
     from jaxcache.cache.bundle.compat import Host
     from jaxcache.cache.move.bundle_file import write_stream
     from jaxcache.cache.move.export_plan import plan_export
@@ -168,6 +169,7 @@ def _read_host(child: Child, python: str, directory: str) -> "Host":
         str(answer.get("platform_version", "")),
         first.key,
         _names(answer.get("cpu_features")),
+        hashed_flags(environment),
     )
 
 

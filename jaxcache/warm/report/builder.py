@@ -227,10 +227,21 @@ class ReportBuilder:
             interrupted=ended.interrupted,
             unobserved=tuple(self._unobserved(processes, ended)),
             wall_seconds=ended.wall_seconds,
-            phase_seconds=self.draw_timeline(self.phases).seconds(),
+            phase_seconds=self._phase_seconds(ended),
             longest=find_longest(self.modules),
             saved_seconds=saved_in_series(span for _, *span in self._savings(recorded_seconds)),
         )
+
+    def _phase_seconds(self, ended: RunResult) -> dict[str, float]:
+        """Return the seconds of each phase, with the compile in which a signal ended the program.
+
+        A process that is killed sends no end of it.
+        """
+        timeline = self.draw_timeline(self.phases)
+        if ended.exit_code < 0:
+            for compile_ in self.running.values():
+                timeline.add("compile", compile_.at, ended.ended_at)
+        return timeline.seconds()
 
     def draw_timeline(self, measured: Iterable[PhasesMeasured]) -> Timeline:
         """Return the phases of some processes as one timeline."""
