@@ -47,11 +47,9 @@ class Directory:
         self._layer = layer
         self._counters = layer.counters
         settings = layer.settings
-        max_bytes = settings["max-size"] if settings["max-size"] is not None else max_size
-        self.evictor = Evictor(root, settings, max_bytes, layer.counters)
-        self.evictor.stamped = (
-            max_size is not None or os.path.exists(os.path.join(root, LOCKFILE)) or has_stamps(root)
-        )
+        self.evictor = Evictor(root, settings, None, layer.counters)
+        self.evictor.stamped = os.path.exists(os.path.join(root, LOCKFILE)) or has_stamps(root)
+        self.set_cap(max_size)
         self.loading = Loading(root)
         dead = find_dead(root)
         self._deadly = dead.keys
@@ -84,6 +82,12 @@ class Directory:
     def _make_leases(self) -> "Leases | None":
         limit = self._layer.settings["single-flight"]
         return Leases(self.root, limit, self._counters) if limit else None
+
+    def set_cap(self, max_size: "int | None") -> None:
+        """Take the size cap that JAX opens its cache with."""
+        own_limit = self._layer.settings["max-size"]
+        self.evictor.max_bytes = max_size if own_limit is None else own_limit
+        self.evictor.stamped = self.evictor.stamped or max_size is not None
 
     def path(self, key: str) -> str:
         """The file of an entry."""
@@ -124,9 +128,16 @@ class Directory:
         self._counters.add("read_bytes", len(value))
         self._use(key, took)
         if self._layer.now.loading:
-            with contextlib.suppress(OSError):  # a directory that only others may write
-                self.loading.begin(key)
+            if self._layer.preload.is_on:  # it decides who loads
+                self._layer.now.unmarked = self
+            else:
+                self.mark_load(key)
         return value
+
+    def mark_load(self, key: str) -> None:
+        """Mark an entry as being loaded, until :meth:`loaded`."""
+        with contextlib.suppress(OSError):  # a directory that only others may write
+            self.loading.begin(key)
 
     def read_proven(self, key: str) -> "bytes | None":
         """Return an entry's content; None unless a checksum or a recorded digest proves it.
@@ -137,7 +148,7 @@ class Directory:
         if key in self._deadly or key in self._bad:
             return None
         try:
-            value, status = read_entry(self.path(key))
+            value, status = read_entry(self.path(key), is_use=False)
             decoded = open_entry(key, value, is_foreign=False)
         except (OSError, DamagedEntryError):
             return None

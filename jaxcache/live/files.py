@@ -46,9 +46,16 @@ def read_file(
 
 
 def read_entry(
-    path: str, limit: int = MAX_ENTRY_BYTES, *, directory: "int | None" = None
+    path: str,
+    limit: int = MAX_ENTRY_BYTES,
+    *,
+    directory: "int | None" = None,
+    is_use: bool = True,
 ) -> "tuple[bytes, os.stat_result]":
     """The bytes of a regular file, and what the system says of the same file.
+
+    Args:
+        is_use: whether the access time may change, which counts as a use of an entry.
 
     Raises:
         OSError: as :func:`read_file`; FileNotFoundError where there is none.
@@ -56,7 +63,7 @@ def read_entry(
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
     if directory is not None:
         flags |= os.O_NOFOLLOW
-    fd = os.open(path, flags, dir_fd=directory)
+    fd = os.open(path, flags, dir_fd=directory) if is_use else _open_unused(path, flags)
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
@@ -79,15 +86,19 @@ def read_start(path: str, size: int) -> bytes:
     Raises:
         OSError
     """
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        fd = os.open(path, flags | getattr(os, "O_NOATIME", 0))
-    except PermissionError:  # O_NOATIME is the owner's
-        fd = os.open(path, flags)
+    fd = _open_unused(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         return os.read(fd, size)
     finally:
         os.close(fd)
+
+
+def _open_unused(path: str, flags: int) -> int:
+    """Open a file whose access time stays as it is as far as this user may."""
+    try:
+        return os.open(path, flags | getattr(os, "O_NOATIME", 0))
+    except PermissionError:  # O_NOATIME is the owner's
+        return os.open(path, flags)
 
 
 def write_whole(directory: int, name: str, data: bytes) -> None:

@@ -50,17 +50,21 @@ class LastRun(NamedTuple):
 
 
 def program_name(versions: "dict[str, str]", process_index: int) -> str:
-    """Name this program: its script or module, user, JAX, process and type of CPU.
+    """Name this program: its script, or its module and directory, user, JAX, process, type of CPU.
 
     A cache on a shared file system serves machines of several types, and an executable made for one
     need not load on another.
     """
     main = sys.modules.get("__main__")
     name = getattr(getattr(main, "__spec__", None), "name", None)
-    if name is None:
-        script = getattr(main, "__file__", None)
-        name = os.path.realpath(script) if script else (sys.argv or [""])[0]
-    parts = (name, os.geteuid(), process_index, _cpu(), *versions.values())
+    script = getattr(main, "__file__", None)
+    if name is None and script:
+        place = os.path.realpath(script)
+    else:  # python -m, python -c, or a notebook, whose path Jupyter names
+        place = f"{name or (sys.argv or [''])[0]}\0{os.environ.get('JPY_SESSION_NAME', '')}"
+        with contextlib.suppress(OSError):  # the directory is gone
+            place += f"\0{os.getcwd()}"
+    parts = (place, os.geteuid(), process_index, _cpu(), *versions.values())
     return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:16]
 
 
@@ -89,14 +93,17 @@ def read_last_run(root: str, program: str) -> "LastRun | None":
     digest, _, text = data.partition(b"\n")
     if digest.decode("latin-1") != hashlib.sha256(text).hexdigest():
         return None
-    document = json.loads(text)
-    options = [base64.b64decode(one) for one in document["options"]]
-    loads = (
-        Load(key, options[number], tuple(devices), is_plain)
-        for key, number, devices, is_plain in document["loads"][:MAX_LOADS]
-        if is_key(key)
-    )
-    return LastRun(document["devices"], tuple(loads))
+    try:
+        document = json.loads(text)
+        options = [base64.b64decode(one) for one in document["options"]]
+        loads = tuple(
+            Load(key, options[number], tuple(devices), is_plain)
+            for key, number, devices, is_plain in document["loads"][:MAX_LOADS]
+            if is_key(key)
+        )
+        return LastRun(document["devices"], loads)
+    except (LookupError, TypeError, ValueError):  # of another version of jaxcache
+        return None
 
 
 def write_last_run(root: str, program: str, run: LastRun) -> None:
@@ -126,7 +133,7 @@ def write_last_run(root: str, program: str, run: LastRun) -> None:
 
 
 def forget_runs_with(root: str, keys: "set[str]") -> None:
-    """Remove each record of this user that names one of these keys.
+    """Remove each record that names one of these keys, as far as this user may.
 
     Raises:
         OSError: the directory cannot be read or changed.
@@ -134,8 +141,8 @@ def forget_runs_with(root: str, keys: "set[str]") -> None:
     with own_directory_of(root, *_DIRECTORY, make=False) as directory:
         for name in _records(directory):
             with contextlib.suppress(OSError):  # another user's
-                data, status = read_entry(name, _MAX_FILE_BYTES, directory=directory)
-                if status.st_uid == os.geteuid() and any(key.encode() in data for key in keys):
+                data = read_entry(name, _MAX_FILE_BYTES, directory=directory)[0]
+                if any(key.encode() in data for key in keys):
                     os.unlink(name, dir_fd=directory)
 
 

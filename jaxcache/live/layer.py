@@ -85,6 +85,8 @@ class ThreadState(threading.local):
     """The key of that entry."""
     decoded: "tuple[bytes, bytes] | None" = None
     """The entry that was checked last, and its content."""
+    unmarked: "Directory | None" = None
+    """Where that entry is; None where its load is marked."""
     seconds: "float | None" = None
     """Duration of the compile whose entry is being written."""
     missed: "tuple[Directory, str] | None" = None
@@ -170,8 +172,10 @@ class Layer:
 
         root = os.path.abspath(path)
         directory = self.directories.get(root)
-        if directory is None:
-            cap = None if max_size is None or max_size < 0 else max_size
+        cap = None if max_size is None or max_size < 0 else max_size
+        if directory is not None:
+            directory.set_cap(cap)
+        else:
             directory = self.directories[root] = Directory(self, root, cap, bucket)
         return directory
 

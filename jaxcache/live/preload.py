@@ -41,6 +41,9 @@ _LAST_LOAD_SECONDS = 30.0
 #: Bytes of content that may wait for the backend, and of loaded content that may wait for requests.
 _MAX_READ_BYTES = 64 << 20
 _MAX_READY_BYTES = 512 << 20
+#: Entries that are loaded beyond the last one that JAX has asked for: the record may be of another
+#: program, as that of pytest in another project is.
+_MAX_UNASKED = 64
 
 
 class _Ahead:
@@ -79,6 +82,10 @@ class Preload:
         self._ahead: dict[str, _Ahead] = {}
         self._loads: dict[str, Load] = {}
         """What JAX has asked for, in order."""
+        self._places: dict[str, int] = {}
+        """The place of each key in the last run."""
+        self._reached = 0
+        """The furthest place that JAX has asked for."""
         self._devices: list[list[Any]] = []
         self._saved: LastRun | None = None
         self._lock = threading.Lock()
@@ -145,6 +152,8 @@ class Preload:
         request = self._seam.describe_request(key, args, kwargs)
         with self._lock:
             self._begun.add(key)
+            self._reached = max(self._reached, self._places.get(key, 0))
+            self._room.notify_all()
             if request is None:
                 return
             backend, load = request
@@ -156,14 +165,18 @@ class Preload:
 
     def _answer(self, backend: Any, args: "tuple[Any, ...]", kwargs: "dict[str, Any]") -> Any:
         """Answer a load with what was loaded ahead; None where JAX is to load."""
-        key = self._layer.now.key
+        now = self._layer.now
+        executable = None
         try:
-            if not self.is_on or key not in self._ahead:
-                return None
-            return self._take(backend, self._seam.describe_call(key, backend, args, kwargs), key)
+            if self.is_on and now.key in self._ahead:
+                call = self._seam.describe_call(now.key, backend, args, kwargs)
+                executable = self._take(backend, call, now.key)
         except Exception as error:
             self._layer.trouble(error)
-            return None
+        if executable is None and now.unmarked is not None:
+            now.unmarked.mark_load(now.key)
+        now.unmarked = None
+        return executable
 
     def _take(self, backend: Any, call: "LoadCall | None", key: str) -> Any:
         """Take what was loaded with the same arguments, waiting for a load that is under way."""
@@ -171,9 +184,7 @@ class Preload:
         if ahead is None:
             return None
         started = time.perf_counter()
-        if not ahead.is_over.is_set():
-            with self._under_mark_of_thread(key):
-                ahead.is_over.wait()
+        ahead.is_over.wait()
         with self._lock:
             ahead = self._ahead.pop(key, None)
             self._room.notify_all()
@@ -187,17 +198,6 @@ class Preload:
         counters.count("preload_used")
         counters.add("preload_hidden_seconds", max(0.0, ahead.seconds - waited))
         return ahead.executable
-
-    @contextlib.contextmanager
-    def _under_mark_of_thread(self, key: str) -> Iterator[None]:
-        """Leave the mark of a load to the thread while it loads: this one only waits for it."""
-        marks = self._directory.loading if self._directory is not None else None
-        if marks is not None:
-            marks.end(key)
-        yield
-        if marks is not None:
-            with contextlib.suppress(OSError):  # a directory that only others may write
-                marks.begin(key)
 
     # The thread -------------------------------------------------------------------------------
 
@@ -218,6 +218,7 @@ class Preload:
         self._saved = run
         if run is None:
             return
+        self._places = {load.key: place for place, load in enumerate(run.loads)}
         contents = self._read(directory, run)
         waiting: deque[tuple[Load, bytes]] = deque()
         backend = self._wait_for_backend(contents, waiting)
@@ -233,7 +234,8 @@ class Preload:
         for load in run.loads:
             if load.is_plain and load.key not in self._begun:
                 content = directory.read_proven(load.key)
-                if content is None and directory.tiers is not None:
+                is_gone = content is None and not os.path.exists(directory.path(load.key))
+                if is_gone and directory.tiers is not None:
                     directory.tiers.fetch_ahead(load.key)
                     content = directory.read_proven(load.key)
                 if content is not None:
@@ -256,7 +258,7 @@ class Preload:
         """Load one executable; whether to go on."""
         ahead = _Ahead(backend, load, serialized)
         with self._lock:
-            while not self._has_room(ahead.size_bytes) and not self._ended.is_set():
+            while not self._has_room(ahead) and not self._ended.is_set():
                 if not self._room.wait(_UNUSED_SECONDS):
                     return False
             if load.key in self._begun or self._ended.is_set():
@@ -283,9 +285,11 @@ class Preload:
             self.drop()
         return True
 
-    def _has_room(self, size_bytes: int) -> bool:
+    def _has_room(self, ahead: _Ahead) -> bool:
+        if self._places[ahead.load.key] > self._reached + _MAX_UNASKED:
+            return False
         ready_bytes = sum(one.size_bytes for one in self._ahead.values())
-        return not ready_bytes or ready_bytes + size_bytes <= _MAX_READY_BYTES
+        return not ready_bytes or ready_bytes + ahead.size_bytes <= _MAX_READY_BYTES
 
     # The end ----------------------------------------------------------------------------------
 

@@ -230,6 +230,30 @@ def test_what_nobody_asks_for_is_dropped(run_ahead: RunLive) -> None:
     assert counts == (1, 1, 0, number)
 
 
+#: Few entries are loaded beyond those that JAX has asked for.
+CAREFUL = "from jaxcache.live import preload\npreload._MAX_UNASKED = 2\n"
+#: Asks for half of the entries, and waits until more are loaded ahead than without that.
+HALF = """
+half = [make(number)(x).tolist() for number in range(6)]
+while layer.counters["preloaded"] < 4 and time.monotonic() < end:
+    time.sleep(0.01)
+"""
+
+
+def test_a_record_of_another_program_costs_few_loads(run_ahead: RunLive) -> None:
+    first = run_ahead(MANY, NUMBER="12")
+    other = run_ahead(
+        UNUSED + "result = 0", before=CAREFUL + "preload._UNUSED_SECONDS = 0.1\n", wait=3
+    )
+    assert (other["preloaded"], other["preload_dropped"]) == (3, 3)
+    functions = MANY.partition("result =")
+    again = run_ahead(
+        functions[0] + HALF + "".join(functions[1:]), before=CAREFUL, wait=3, NUMBER="12"
+    )
+    assert again["preloaded"] >= 4
+    assert (again.result, again["misses"]) == (first.result, 0)
+
+
 #: A child forked while everything is ready, and while a thread of the parent holds the lock.
 FORKED = """
 import shutil
@@ -268,7 +292,9 @@ def test_damaged_entries_are_compiled_again_and_replaced(
     assert run_ahead(wait=first["written"])["preload_used"] == first["written"]
 
 
-@pytest.mark.parametrize("fault", ["writable", "damaged", "of another script"])
+@pytest.mark.parametrize(
+    "fault", ["writable", "damaged", "of another script", "of another version"]
+)
 def test_a_record_counts_only_if_this_user_alone_wrote_it(
     run_ahead: RunLive, tmp_path: Path, fault: str
 ) -> None:
@@ -278,6 +304,8 @@ def test_a_record_counts_only_if_this_user_alone_wrote_it(
         path.chmod(0o666)
     elif fault == "damaged":
         path.write_bytes(path.read_bytes()[:-1])
+    elif fault == "of another version":
+        write_record(path, b'{"loads": []}')
     else:
         path.rename(path.with_name("0" * 16))
     ran = run_ahead()
@@ -310,6 +338,100 @@ def test_after_a_death_while_loading_ahead_the_entry_stays_and_is_loaded_by_requ
     assert ran.result == first.result
     assert not (tmp_path / "cache" / ".jaxcache" / "quarantine").exists()
     assert run_ahead(wait=number)["preload_used"] == number
+
+
+def test_after_a_death_the_records_of_other_users_are_removed_too(
+    run_live: RunLive, run_ahead: RunLive, tmp_path: Path
+) -> None:
+    """As far as this user may; whoever sees the mark of the death is the only one."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may remove the record of another user")
+    run_ahead()
+    (path,) = records(tmp_path / "cache")
+    run_live(DEADLY + START + PROGRAM, WAIT="99", check=False, **ON)
+    other = path.rename(path.with_name("0" * 16))
+    os.chown(other, 12345, 12345)
+    run_ahead()
+    assert not other.exists()
+
+
+#: Dies while JAX is given the module ``first``, which is ready.
+HANDED_OVER = """
+from jaxcache.live.load_seam import LoadSeam
+real = LoadSeam.describe_call
+def deadly(self, key, *rest):
+    if key.startswith("jit_first"):
+        os.kill(os.getpid(), 9)
+    return real(self, key, *rest)
+LoadSeam.describe_call = deadly
+"""
+
+
+def test_a_kill_while_an_executable_is_handed_over_costs_no_entry(
+    run_live: RunLive, run_ahead: RunLive, tmp_path: Path
+) -> None:
+    number = run_ahead()["written"]
+    program = START + HANDED_OVER + PROGRAM
+    died = run_live(program, WAIT=str(number), check=False, **ON)
+    assert died.code == -signal.SIGKILL
+    ran = run_ahead(wait=number)
+    assert (ran["preload_used"], ran["died_loading"], ran["misses"]) == (number, 0, 0)
+    assert not (tmp_path / "cache" / ".jaxcache" / "quarantine").exists()
+
+
+#: Dies while JAX itself loads the module ``first``, whose options differ from the record's.
+REFUSED = """
+import functools, os
+from jax._src.lib import xla_client
+load = xla_client.Client.deserialize_executable
+@functools.wraps(load)
+def deadly(*args, **kwargs):
+    import threading
+    if threading.current_thread() is threading.main_thread():
+        os.kill(os.getpid(), 9)
+    return load(*args, **kwargs)
+xla_client.Client.deserialize_executable = deadly
+"""
+
+
+def test_an_entry_that_kills_the_process_in_a_load_by_request_moves_to_quarantine(
+    run_live: RunLive, run_ahead: RunLive, tmp_path: Path
+) -> None:
+    number = run_ahead()["written"]
+    program = REFUSED + START + OTHER_OPTION + PROGRAM
+    died = run_live(program, WAIT=str(number), check=False, **ON)
+    assert died.code == -signal.SIGKILL
+    ran = run_ahead()
+    assert (ran["died_loading"], ran["misses"], ran["hits_local"]) == (1, 1, number - 1)
+
+
+def test_a_cap_set_after_the_backends_started_counts(run_ahead: RunLive, tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir()
+    cap = 'jax.config.update("jax_compilation_cache_max_size", 1)\n'
+    assert run_ahead(cap + PROGRAM)["written"] == 0
+    assert entries(tmp_path / "cache") == []
+
+
+def test_loading_ahead_is_no_use_of_an_entry(run_ahead: RunLive, tmp_path: Path) -> None:
+    number = run_ahead()["written"]
+    long_ago = 10**18
+    for path in entries(tmp_path / "cache"):
+        os.utime(path, ns=(long_ago, long_ago))
+    assert run_ahead("result = 0", wait=number)["preloaded"] == number
+    assert {p.stat().st_atime_ns for p in entries(tmp_path / "cache")} == {long_ago}
+
+
+@pytest.mark.parametrize("other", ["directory", "notebook"])
+def test_programs_without_a_script_have_a_record_each(
+    run_ahead: RunLive, tmp_path: Path, other: str
+) -> None:
+    number = run_ahead()["written"]
+    if other == "directory":
+        ran = run_ahead(before="import os\nos.chdir('/')\n")
+    else:
+        ran = run_ahead(JPY_SESSION_NAME="/home/other.ipynb")
+    assert (ran["preloaded"], ran["hits_local"]) == (0, number)
+    assert len(records(tmp_path / "cache")) == 2
 
 
 def test_run_counts_what_was_loaded_ahead_as_hits(
@@ -347,6 +469,18 @@ def test_an_entry_that_only_a_tier_has_is_fetched_and_loaded_ahead(
         entry.unlink()
     ran = run_ahead(wait=number, **tier)
     assert (ran["preload_used"], ran["hits_tier"], ran["misses"]) == (number, number, 0)
+    assert ran.result == first.result
+
+
+def test_a_damaged_entry_is_counted_although_a_tier_has_it(
+    run_ahead: RunLive, tmp_path: Path
+) -> None:
+    tier = {"JAXCACHE_LIVE_TIERS": str(tmp_path / "tier")}
+    first = run_ahead(**tier)
+    (path,) = entries(tmp_path / "cache", "first")
+    path.write_bytes(path.read_bytes()[:-1])
+    ran = run_ahead(wait=first["written"] - 1, **tier)
+    assert (ran["rotten"], ran["hits_tier"], ran["misses"]) == (1, 1, 0)
     assert ran.result == first.result
 
 
