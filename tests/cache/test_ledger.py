@@ -205,6 +205,21 @@ def test_compacting_drops_what_is_not_to_be_kept(
     assert list(load(tmp_path)) == []
 
 
+def test_compacting_while_the_clock_is_behind_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(str(tmp_path))
+    now_ns = time.time_ns()
+    append(store, [Event(KEY, COMPILE, now_ns, {"compile_seconds": 3})])
+    append(store, [Event(KEY, HIT, now_ns)])
+    monkeypatch.setattr(time, "time_ns", lambda: 0)
+    compact(store)
+    assert len(segments(tmp_path)) == 1 and KEY not in load(tmp_path)
+    monkeypatch.undo()
+    record = load(tmp_path).record(KEY)
+    assert record and (record.hits, record.compile_seconds) == (1, 3)
+
+
 def test_a_compaction_that_lost_a_part_counts_for_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,6 @@
 """``jaxcache prune``: what goes, what stays, and who is asked."""
 
+import errno
 import json
 import os
 import pty
@@ -17,6 +18,8 @@ from conftest import CORPUS, RunCli, clean_environment
 from jaxcache.cache.ledger.record import COMPILE, HIT, Event
 from jaxcache.cache.ledger.write import append
 from jaxcache.store import open_store
+from jaxcache.store.base import FetchedFile, StoreError
+from jaxcache.store.local import LocalStore
 
 OLD = "--grace=0s"
 
@@ -102,6 +105,25 @@ def test_keep_must_fit_something(run_cli: RunCli, cache: Path) -> None:
     done = run_cli("prune", "-C", cache, "--max-entries", "0", "--keep", "jit_typo", "-y", "--json")
     assert done.returncode == 1
     assert error_of(done) == "no-match"
+    assert len(list(cache.glob("*-cache"))) == 7
+
+
+@pytest.mark.parametrize("command", [("prune", "--max-entries", "1"), ("rm", "jit_*")])
+def test_nothing_is_removed_where_the_disk_may_hide_a_pin(
+    run_cli: RunCli, cache: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    entry, *_ = cache.glob("*-cache")
+    run_cli("pin", entry.name.removesuffix("-cache"), "-C", cache)
+    fetch = LocalStore.fetch
+
+    def fail(store: LocalStore, name: str, *, limit: int) -> FetchedFile:
+        if name.endswith(".jsonl"):
+            raise StoreError(name, os.strerror(errno.EIO), code="io-error")
+        return fetch(store, name, limit=limit)
+
+    monkeypatch.setattr(LocalStore, "fetch", fail)
+    done = run_cli(*command, "--yes", "--json", "-C", cache)
+    assert (done.returncode, error_of(done)) == (1, "pins-unread")
     assert len(list(cache.glob("*-cache"))) == 7
 
 

@@ -42,6 +42,7 @@ from jaxcache.core.ledger import (
 )
 from jaxcache.core.names import LEDGER_DIR
 from jaxcache.core.system import is_own_or_roots
+from jaxcache.errors import JaxcacheError
 from jaxcache.model import FileInfo
 from jaxcache.store.base import FetchedFile, Store, StoreError
 
@@ -71,6 +72,12 @@ class Ledger:
     """Whether all of it is one compaction."""
     totals: dict[str, float] = field(default_factory=dict)
     """Sums over the events that compactions have left out (:func:`sum_uses`)."""
+    events_ahead: list[Event] = field(default_factory=list)
+    """Events that count for nothing until the clock has come near their dates. The clock may be the
+    one that is wrong, so a compaction keeps them as they are."""
+
+    unread: list[StoreError] = field(default_factory=list)
+    """Failures of the disk to read a segment, which may hold pins."""
 
     @classmethod
     def load(cls, store: Store, *, to_compact: bool = False) -> "Ledger":
@@ -84,17 +91,19 @@ class Ledger:
             now_ns = time.time_ns()
             segments = [s for s in segments if not is_open(s.name, now_ns)]
         ledger = cls(damaged=sum(s.damaged for s in segments))
-        readable = [s for s in segments if s.readable]
+        ledger.unread = [s.failure for s in segments if s.failure]
+        readable = [s for s in segments if not s.failure]
         ledger.segments = tuple(s.name for s in readable)
         live, ledger.originals, chosen = choose_live(readable)
         ledger.is_compact = len(chosen) == 1 and len(chosen[0]) == len(readable)
         for segment in live:
             ledger.totals = add_totals(ledger.totals, segment.totals)
         latest_ns = time.time_ns() + MAX_AHEAD_NS
-        events = (e for s in live for e in s.events)
-        dated = (e for e in events if e.at_ns <= latest_ns or e.kind in PINNING)
-        for event in sorted(dated, key=lambda e: e.at_ns):
-            ledger._add(event)
+        for event in sorted((e for s in live for e in s.events), key=lambda e: e.at_ns):
+            if event.at_ns <= latest_ns or event.kind in PINNING:
+                ledger._add(event)
+            else:
+                ledger.events_ahead.append(event)
         return ledger
 
     @classmethod
@@ -124,6 +133,22 @@ class Ledger:
         """Everything known of one key, later facts over earlier ones; None if nothing is."""
         events = self._events.get(key)
         return fold(key, events.values()) if events else None
+
+    def check_pins(self) -> None:
+        """Refuse to go on where a failing disk may hide a pin.
+
+        A segment that another user does not let this one read hides none: nobody could prune then.
+
+        Raises:
+            JaxcacheError: ``pins-unread``.
+        """
+        for failure in self.unread:
+            if failure.code == "io-error" and not isinstance(failure.__cause__, PermissionError):
+                raise JaxcacheError(
+                    f"{failure.message}: it may hold pins, so nothing is removed",
+                    code="pins-unread",
+                    hint="check the disk, and run the command again",
+                )
 
     @property
     def jax_versions(self) -> tuple[str, ...]:
@@ -195,7 +220,7 @@ class _Segment:
     parts: frozenset[str] = frozenset()
     totals: dict[str, float] = field(default_factory=dict)
     damaged: int = 0
-    readable: bool = True
+    failure: StoreError | None = None
 
 
 def _read_segments(store: Store) -> list[_Segment]:
@@ -230,7 +255,7 @@ def _read_listed(store: Store, files: Sequence[FileInfo]) -> list[_Segment]:
         name = info.name.rpartition("/")[2]
         if isinstance(read, StoreError):
             if read.code != "missing":  # compacted away since the listing
-                segments.append(_Segment(name, damaged=1, readable=False))
+                segments.append(_Segment(name, damaged=1, failure=read))
             continue
         lines = read_lines(name, read.data)
         events = list(_read_events(lines))

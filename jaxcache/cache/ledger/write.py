@@ -108,12 +108,13 @@ def _compact(store: Store, ledger: Ledger, keep: Callable[[str], bool]) -> None:
     segment_names = frozenset(ledger.segments)
     history = sorted(ledger.originals - segment_names)[-MAX_REPLACED:]
     replaces = sorted(segment_names.union(history))
-    sketched = _newest_sketches(ledger)
-    kept = (e for e in ledger.events() if keep(e.key) and (e.kind != SKETCH or e.key in sketched))
+    events = [*ledger.events(), *ledger.events_ahead]
+    sketched = _newest_sketches(events)
+    kept = (e for e in events if keep(e.key) and (e.kind != SKETCH or e.key in sketched))
     batches = list(_batches(kept)) or [([], 0)]
     if ledger.is_compact and all(map(keep, ledger)):
         return
-    forgotten = (e.to_json() for e in ledger.events() if not keep(e.key))
+    forgotten = (e.to_json() for e in events if not keep(e.key))
     totals = add_totals(ledger.totals, sum_uses(forgotten))
     digest = hashlib.sha256("\n".join(replaces).encode())
     for lines, _ in batches:
@@ -138,10 +139,10 @@ def _compact(store: Store, ledger: Ledger, keep: Callable[[str], bool]) -> None:
         store.delete(f"{LEDGER_DIR}/{name}")
 
 
-def _newest_sketches(ledger: Ledger) -> set[str]:
+def _newest_sketches(events: Iterable[Event]) -> set[str]:
     """Return the keys whose sketches a compaction keeps: the newest few of each module."""
     modules: defaultdict[str, list[Event]] = defaultdict(list)
-    for event in ledger.events():
+    for event in events:
         if event.kind == SKETCH:
             modules[event.key.rpartition("-")[0]].append(event)
     newest = (
@@ -155,7 +156,8 @@ def _worth_keeping(store: Store, ledger: Ledger) -> Callable[[str], bool]:
         present = {key for i in store.list() if (key := split_name(i.name)[1])}
     except JaxcacheError:
         return bool
-    latest = {e.key: e.at_ns for e in sorted(ledger.events(), key=lambda e: e.at_ns)}
+    events = [*ledger.events(), *ledger.events_ahead]
+    latest = {e.key: e.at_ns for e in sorted(events, key=lambda e: e.at_ns)}
     present.update(key for key in latest if "/" in key and _is_file(store, key))
     pinned = (key for key in latest if (record := ledger.record(key)) and record.pinned)
     forgotten = choose_forgotten(latest, present, pinned)

@@ -90,7 +90,7 @@ class RemovableSet:
 
 
 def find_removable(
-    store: Store | None,  # noqa: ARG001 - what a scan told suffices
+    store: Store | None,
     scan_result: Scan,
     options: PruneOptions | None,
     *,
@@ -101,11 +101,17 @@ def find_removable(
     """Tell what a plan could remove from a cache of JAX.
 
     Args:
+        store: None for a forecast, which may overlook a pin.
         scan_result: a deep scan; with headers if an order asks for seconds.
         options: None where a person chooses among the entries.
         keep: keys that must stay.
         lookup: the ledger, if it is another than that of the scan.
+
+    Raises:
+        JaxcacheError: ``pins-unread``.
     """
+    if store is not None and scan_result.ledger is not None:
+        scan_result.ledger.check_pins()
     if lookup is None and scan_result.ledger:
         lookup = scan_result.ledger.record
     grace_seconds = options.grace_seconds if options else 0

@@ -119,7 +119,9 @@ def find_removable(
     entries = {e.file: e for e in scan_result.entries}
     others: list[RemovableItem] = []
     duplicates: set[str] = set()
-    pinned = frozenset(pinned_keys(Ledger.load(store)))
+    ledger = Ledger.load(store)
+    ledger.check_pins()
+    pinned = frozenset(pinned_keys(ledger))
     if tidy:
         kept = {e.file for e in scan_result.entries if e.key in keep or e.key in pinned}
         duplicate_names = _duplicates(scan_result) - kept
