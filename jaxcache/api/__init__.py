@@ -173,8 +173,8 @@ class Cache(ChangingMethods, MovingMethods, CompilingMethods):
     def show_all(self, key: str) -> "list[EntryDetails | GraphDetails]":
         """Everything inside each entry that a KEY means, as ``jaxcache show`` does.
 
-        >>> [details.entry.module for details in cache.show_all("jit_m*")]
-        ['jit_mlp']
+        >>> cache.show_all("jit_m*")[0].entry.module
+        'jit_mlp'
 
         Raises:
             JaxcacheError: ``no-match`` or ``ambiguous-key``.

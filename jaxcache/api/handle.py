@@ -177,7 +177,9 @@ class Handle:
         """The cache, or a bundle as one, for what only looks.
 
         Raises:
-            UsageError, NoCacheError, BundleError
+            NoCacheError: the directory does not exist or cannot be read.
+            UsageError: ``two-layouts`` where JAX and torch share a directory.
+            BundleError: the bundle is damaged.
         """
         if self.kind != "bundle":
             return self.store, self.layout

@@ -301,6 +301,9 @@ def test_no_room_for_temporary_files_is_an_error_with_a_name(
 def test_a_new_directory_is_dated_like_the_one_it_is_filled_from(
     cache: Path, tmp_path: Path
 ) -> None:
+    # A test that read the original would otherwise count as a last use.
+    for file in cache.iterdir():
+        os.utime(file, (0, 0))
     (tmp_path / "new").mkdir()
     source, target = LocalStore(cache), LocalStore(tmp_path / "new")
     execute(source, target, plan_sync(source, target, now_ns=LATER_NS), now_ns=LATER_NS)
