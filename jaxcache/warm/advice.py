@@ -1,10 +1,12 @@
 """Name the parts of a start that are worth shortening, from what a run has measured."""
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from jaxcache.cache.doctor.inputs import Finding
+from jaxcache.core.module_text import is_library
 from jaxcache.entry.releases import read_release
 from jaxcache.units import available_cores, format_count, format_duration, format_size
 from jaxcache.warm.report.report import Function, FunctionSeconds, Report
@@ -95,18 +97,33 @@ def _phases(
     for advice in parts:
         seconds = sum(report.phase_seconds.get(phase, 0.0) for phase in advice.phases)
         fact = f"{advice.activity} took {format_duration(seconds)} of {wall}"
-        for top in report.longest.get(advice.phases[0], ())[:1]:
-            if top.seconds < _LEAST_SHARE * seconds:
-                continue
+        if (top := _longest(report, advice.phases)) and top.seconds >= _LEAST_SHARE * seconds:
             size = _size(report, top, advice.trap)
             place = _name(top.function, top.file, top.line)
             fact += f", {place}{size} alone {format_duration(top.seconds)}"
         fix = advice.fix.format(ahead=_ahead(report))
         finding = _advice(advice.trap, fact, seconds, fix)
-        if advice.trap == "slow-compile" and report.count("written") * 2 > report.misses:
+        if advice.trap == "slow-compile" and _has_written_most(report):
             cost = f"up to {format_duration(seconds)} at this start: the next one finds the entries"
             finding = replace(finding, cost=cost, fix="before the first start: jaxcache warm")
         yield seconds, finding
+
+
+def _longest(report: Report, phases: Sequence[str]) -> FunctionSeconds | None:
+    """Return the function of the user's that took most of some phases, with its seconds in all."""
+    longest = [top for phase in phases for top in report.longest.get(phase, ())]
+    longest = [top for top in longest if not (top.file and is_library(top.file))]
+    sums: Counter[tuple[str, str | None, int | None]] = Counter()
+    for top in longest:
+        sums[top.function, top.file, top.line] += top.seconds  # type: ignore[assignment]
+    return next((FunctionSeconds(*place, seconds) for place, seconds in sums.most_common(1)), None)
+
+
+def _has_written_most(report: Report) -> bool:
+    """Whether most of the compile time went into entries that the next start finds."""
+    written = (m for m in report.modules if m.outcome == "written")
+    seconds = math.fsum((m.compile_seconds or 0.0) * m.occurrences for m in written)
+    return seconds * 2 > report.compile_seconds
 
 
 def _ahead(report: Report) -> str:

@@ -3,6 +3,7 @@
 
 import base64
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from jaxcache.cache.explain.sketches import compare_code
 from jaxcache.cache.ledger.record import COMPILE, SKETCH, Event
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.write import append, compact
-from jaxcache.core.sketch import Sketch, make_sketch, read_sketch
+from jaxcache.core.sketch import Sketch, SketchedLine, make_sketch, read_sketch
 from jaxcache.store import open_store
 
 #: ``relu(x @ w * 0.5)``, as JAX 0.10.2 prints it; ``relu`` was first traced by line 99.
@@ -118,6 +119,23 @@ def test_a_copy_of_a_script_is_compared_line_by_line() -> None:
     (difference,) = compare_code(sketch(), sketch(copied.replace("multiply", "add")))
     assert difference.meaning == "the code at copy.py:7 in `step`, or a value that it uses"
     assert (difference.left, difference.right) == ("multiply", "add")
+
+
+def test_a_line_that_computes_comes_before_lines_that_move_data() -> None:
+    """The gradient of another activation stores other values in the loop of another line."""
+    before = {
+        7: {"maximum f32[4]": 1, "broadcast_in_dim(0) f32[4]": 1},
+        10: {"dynamic_update_slice f32[3,4]": 4, "broadcast_in_dim f32[3,4]": 4},
+    }
+    after = {7: {"logistic f32[4]": 1}, 10: {"concatenate f32[3,4]": 9}}
+    old, new = (
+        replace(sketch(), lines=[SketchedLine("/u/a.py", n, "f", by) for n, by in side.items()])
+        for side in (before, after)
+    )
+    first, second = compare_code(old, new)
+    assert [str(place) for place in first.where] == ["a.py:7 in `f`"]
+    assert second.where == ()
+    assert second.meaning.startswith("a.py:10 in `f` also moves data")
 
 
 def test_a_function_that_was_traced_earlier_is_no_callback() -> None:

@@ -122,12 +122,20 @@ def step(x):
     if kind == "unrolled":
         for _ in range(20):
             x = layer(x)
+    if kind in ("slow-compile", "slow-load"):  # the second loads what the first has written
+        for _ in range(60):
+            x = jax.numpy.sin(x @ x)
     return x * 2
 
 def layer(x):
     time.sleep(0.1)
     return x @ x + 1
 
+if kind == "slow-compile":  # most modules are too quick for JAX to write them
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 1000)
+    for n in range(3):
+        jax.jit(lambda x: x + n)(np.ones(1, "float32"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 for size in (3, 4, 5, 6) if kind == "retraced" else (3,):
     step(np.ones((size, size), "float32"))
 """
@@ -148,7 +156,7 @@ def test_the_slow_part_is_named_first(
         assert ("entries ahead" in first.fix) == (kind == "slow-load")
         if kind not in ("slow-backend", "unrolled"):
             assert f"step ({path}:" in first.seen
-        assert {f.function for f in report.longest["trace"]} == {"step"}
+        assert "step" in {f.function for f in report.longest["trace"]}
     assert f"20 copies of the same lines, such as {path}:" in first.seen
 
 

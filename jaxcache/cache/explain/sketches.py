@@ -79,18 +79,21 @@ class _Change:
         """Whether it differs in operations alone that compute nothing.
 
         The edit of another line may need them: a loop stores what the gradient of its body uses.
+        A constant that is broadcast is a value of its own.
         """
         removed, added = self.operations
-        return {*_names(removed + added)} <= _MOVING
+        return {*_names(removed + added)} <= _MOVING and _constant_change(self) is None
 
     @property
-    def rank(self) -> tuple[bool, bool, bool, int]:
-        """Lines of the user's own first, then other operations before other types."""
+    def rank(self) -> tuple[bool, bool, bool, bool, int]:
+        """Lines of the user's own first, then what computes, moves data, has other types."""
         removed, added = self.operations
+        is_of_types = _without_types(removed) == _without_types(added)
         return (
             self.is_in_library,
             not self.is_placed,
-            _without_types(removed) == _without_types(added),
+            is_of_types,
+            self.moves_data and not is_of_types,
             -(removed + added).total(),
         )
 
@@ -253,7 +256,7 @@ def _describe(change: _Change, *, follows: bool = False) -> Difference:
         "computation",
         old_operations,
         new_operations if old_operations != new_operations else _PARAMETERS,
-        f"other moves of data at {place}, which the edit of another line can cause"
+        f"{place} also moves data in another way, which the edit of another line can cause"
         if follows
         else f"the code at {place}, or a value that it uses",
         _EDIT,

@@ -30,8 +30,9 @@ _REASONS = {
         "function, makes one at each call)"
     ),
     "unknown": (
-        "it was compiled for such arguments before: commitment to a device or a transformation "
-        "(grad, vmap) differs, or JAX's own caches were cleared or are full"
+        "JAX has traced it for such arguments before: commitment to a device or a transformation "
+        "(grad, vmap) differs, JAX's own caches were cleared or are full, or the guard came up "
+        "during this call"
     ),
     "eager-operation": (
         "an operation outside jax.jit; move it into a jitted function, use numpy, or allow it "
