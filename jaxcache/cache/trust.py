@@ -20,7 +20,6 @@ from jaxcache.cache.bundle.format import Bundle, Signature, pack_signature, sign
 from jaxcache.core.atomic import (
     claimed,
     make_private_directory,
-    move_to_new_name,
     new_file,
     open_directory,
     remove_all_abandoned,
@@ -126,8 +125,8 @@ def generate_key(path: Path) -> bytes:
         make_private_directory(str(path.parent))
         with open_directory(str(path.parent)) as directory:
             remove_all_abandoned(directory)
-            with new_file(directory, [line.encode()], mode=0o600) as (temp, _):
-                move_to_new_name(directory, temp, directory, path.name)
+            with new_file(directory, [line.encode()], mode=0o600) as file:
+                file.give_name(path.name, replace=False)
             sync_directory(directory)
     except FileExistsError as error:
         raise JaxcacheError(

@@ -46,11 +46,11 @@ def adopt_from_directory(fd: int, directory: int) -> None:
 
 def change_owner(fd: int, new: os.stat_result, like: os.stat_result) -> None:
     """Give a file the owner and the group of another one, as far as we may."""
-    with as_far_as_allowed():  # only root gives files away, and not on every mount
-        if new.st_uid != like.st_uid:
+    if new.st_uid != like.st_uid:
+        with as_far_as_allowed():  # only root gives files away, and not on every mount
             os.fchown(fd, like.st_uid, -1)
-    with as_far_as_allowed():
-        if new.st_gid != like.st_gid:
+    if new.st_gid != like.st_gid:
+        with as_far_as_allowed():
             os.fchown(fd, -1, like.st_gid)
 
 
@@ -64,6 +64,45 @@ class Dates(NamedTuple):
 _NOW = Dates()
 
 
+class TemporaryFile:
+    """A new file under a temporary name, locked; gone at the end of its context unless named.
+
+    Raises:
+        OSError
+    """
+
+    def __init__(self, directory: int, temp: str, mode: int) -> None:
+        self._directory = directory
+        self._temp = temp
+        self._has_name = False
+        self.fd = _create_locked(directory, temp, mode)
+
+    def give_name(self, name: str, *, replace: bool = True) -> None:
+        """Rename it in its directory.
+
+        Args:
+            replace: False refuses a name that is taken (FileExistsError).
+
+        Raises:
+            OSError
+        """
+        if replace:
+            directory = self._directory
+            os.replace(self._temp, name, src_dir_fd=directory, dst_dir_fd=directory)
+        else:
+            move_to_new_name(self._directory, self._temp, self._directory, name)
+        self._has_name = True
+
+    def __enter__(self) -> "TemporaryFile":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._has_name:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._temp, dir_fd=self._directory)
+        os.close(self.fd)
+
+
 @contextlib.contextmanager
 def new_file(
     directory: int,
@@ -73,7 +112,7 @@ def new_file(
     like: int | None = None,
     mode: int = 0o666,
     durable: bool = True,
-) -> Iterator[tuple[str, int]]:
+) -> Iterator[TemporaryFile]:
     """Write and sync a file under a temporary name, which is gone afterwards in any case.
 
     The file stays locked until then, so that others can tell it from one that a killed process
@@ -84,12 +123,10 @@ def new_file(
             own directory, whose owner, group and write permissions it gets. Otherwise it is ours.
         mode: its permissions, less what the umask takes, where ``like`` is no file.
         durable: False leaves out the sync, for what can be had again or is synced by the caller.
-
-    Returns:
-        The temporary name, and the descriptor.
     """
     temp = f"{TEMP_PREFIX}{os.getpid()}-{os.urandom(6).hex()}"
-    with _locked_file(directory, temp, mode) as fd:
+    with TemporaryFile(directory, temp, mode) as file:
+        fd = file.fd
         for chunk in chunks:
             view = memoryview(chunk)
             while view:
@@ -102,7 +139,7 @@ def new_file(
             os.utime(fd, ns=(dates.atime_ns, dates.mtime_ns))
         if durable:
             os.fsync(fd)
-        yield temp, fd
+        yield file
 
 
 def _copy_attributes(fd: int, like: int) -> None:
@@ -236,8 +273,8 @@ def replace_file(
         return
     with open_directory(os.path.dirname(path)) as directory:
         remove_all_abandoned(directory)
-        with new_file(directory, chunks, mode=mode, durable=durable) as (temp, _):
-            os.replace(temp, os.path.basename(path), src_dir_fd=directory, dst_dir_fd=directory)
+        with new_file(directory, chunks, mode=mode, durable=durable) as file:
+            file.give_name(os.path.basename(path))
         if durable:
             sync_directory(directory)
 
@@ -330,21 +367,9 @@ def locked_name(directory: int, temp: str) -> Iterator[None]:
     Raises:
         OSError
     """
-    with _locked_file(directory, temp, 0o666) as fd:
-        adopt_from_directory(fd, directory)
+    with TemporaryFile(directory, temp, 0o666) as file:
+        adopt_from_directory(file.fd, directory)
         yield
-
-
-@contextlib.contextmanager
-def _locked_file(directory: int, name: str, mode: int) -> Iterator[int]:
-    """A new file that stays locked, and is gone afterwards unless it was renamed."""
-    fd = _create_locked(directory, name, mode)
-    try:
-        yield fd
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=directory)
-        os.close(fd)
 
 
 def _create_locked(directory: int, name: str, mode: int) -> int:

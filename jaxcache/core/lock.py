@@ -72,13 +72,12 @@ def open_lock(directory: int, name: str) -> tuple[int, bool]:
     flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     while True:
         try:
-            fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | flags, 0o666, dir_fd=directory)
-        except FileExistsError:
-            try:
-                return os.open(name, os.O_RDWR | flags, dir_fd=directory), False
-            except FileNotFoundError:  # whoever made it has removed it since
-                continue
-            except PermissionError:  # another user's, which flock takes as well
-                return os.open(name, os.O_RDONLY | flags, dir_fd=directory), False
-        adopt_from_directory(fd, directory)
-        return fd, True
+            return os.open(name, os.O_RDWR | flags, dir_fd=directory), False
+        except PermissionError:  # another user's, which flock takes as well
+            return os.open(name, os.O_RDONLY | flags, dir_fd=directory), False
+        except FileNotFoundError:
+            with contextlib.suppress(FileExistsError):  # somebody else has made it since
+                made = os.O_RDWR | os.O_CREAT | os.O_EXCL | flags
+                fd = os.open(name, made, 0o666, dir_fd=directory)
+                adopt_from_directory(fd, directory)
+                return fd, True

@@ -8,9 +8,10 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..core.atomic import open_directory
 from ..core.names import ATIME_SUFFIX, CACHE_SUFFIX, LOCKFILE
 from .evictor import Evictor
-from .files import quarantine_entry, read_entry, read_file, write_entry_file, write_stamp
+from .files import quarantine_entry, read_entry, read_file, write_stamp, write_whole
 from .frame import DamagedEntryError, DecodedEntry, open_entry, same_payload
 from .last_run import forget_runs_with
 from .leases import Leases
@@ -189,7 +190,11 @@ class Directory:
         self._bad.add(key)
         self._counters.count("died_loading")
         self._layer.say(f"{key} is in quarantine: a process died while loading it")
-        with contextlib.suppress(OSError), self.evictor.lock():
+        with (
+            contextlib.suppress(OSError),
+            open_directory(self.root) as directory,
+            self.evictor.lock(directory),
+        ):
             quarantine_entry(self.root, key)
 
     def read_local(self, key: str) -> "bytes | None":
@@ -280,8 +285,8 @@ class Directory:
             path = self.path(key)
             os.utime(path, ns=(time.time_ns(), os.stat(path).st_mtime_ns))
         if self.evictor.stamped:
-            with contextlib.suppress(OSError):
-                write_stamp(self.root, key)
+            with contextlib.suppress(OSError), open_directory(self.root) as directory:
+                write_stamp(directory, key)
 
     # Writes -----------------------------------------------------------------------------------
 
@@ -346,10 +351,10 @@ class Directory:
         """
         # Between the two files of an entry nobody may evict it: JAX fails over one without a stamp.
         self._begin_change()
-        with self.evictor.lock():
+        with open_directory(self.root) as directory, self.evictor.lock(directory):
             if self.evictor.stamped:
-                write_stamp(self.root, key)
-            write_entry_file(self.root, key + CACHE_SUFFIX, value)
+                write_stamp(directory, key)
+            write_whole(directory, key + CACHE_SUFFIX, value)
         self._counters.add("written_bytes", len(value))
         if self.evictor.active and self.evictor.wrote(len(value)):
             self._layer.background.submit(self._sweep)

@@ -19,11 +19,11 @@ from typing import Any, TypeVar
 
 from ..core.atomic import open_directory, remove_if_abandoned
 from ..core.eviction import Candidate, choose_cheapest, estimate_hits, rank_by_value
-from ..core.lock import open_lock
+from ..core.lock import hold_lockfile, open_lock
 from ..core.names import ATIME_SUFFIX, CACHE_SUFFIX, TEMP_PREFIX, ends_key
 from ..core.system import try_lock_where_possible
 from ..core.use import FileDates, LastUses, find_reads, find_writes, mean_seconds, saved_seconds
-from .files import jax_lock, own_directory_of, read_start, remove_entry
+from .files import own_directory_of, read_start, remove_entry
 from .frame import HEAD_BYTES, DamagedEntryError, read_header
 from .uses import KnownUses, read_ledger
 
@@ -35,6 +35,8 @@ _CHUNK = 128
 _LOCK_SECONDS = 0.002
 _PAUSE_SECONDS = 0.002
 _ABANDONED_SECONDS = 600.0
+#: JAX waits this long for its lock (lock_timeout_secs in jax/_src/lru_cache.py).
+_JAX_LOCK_SECONDS = 10.0
 
 
 #: Key, size, and the times of writing, reading and the last change of a file. The garbage collector
@@ -87,9 +89,11 @@ class Evictor:
         """Whether anything is bounded."""
         return not (self.max_bytes is self._max_entries is self._unused_seconds is None)
 
-    def lock(self) -> "contextlib.AbstractContextManager[bool]":
+    def lock(self, directory: int) -> "contextlib.AbstractContextManager[bool]":
         """JAX's lock, where a capped JAX shares the directory; yields whether it was obtained."""
-        return jax_lock(self._root) if self.stamped else contextlib.nullcontext(True)
+        if not self.stamped:
+            return contextlib.nullcontext(True)
+        return hold_lockfile(directory, timeout_seconds=_JAX_LOCK_SECONDS, keep=True)
 
     def reset(self) -> None:
         """Begin anew in a forked child, which has no tiers."""
@@ -281,7 +285,7 @@ class Evictor:
         """Delete, with pauses in which writers get JAX's lock and the file system's."""
         remaining = iter(victims)
         while True:
-            with self.lock() as held:
+            with open_directory(self._root) as directory, self.lock(directory) as held:
                 until = time.monotonic() + _LOCK_SECONDS
                 while held and time.monotonic() < until:
                     file = next(remaining, None)

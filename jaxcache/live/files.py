@@ -9,13 +9,10 @@ import time
 from collections.abc import Callable, Iterator
 
 from ..core.atomic import new_file, open_below, open_directory
-from ..core.lock import hold_lockfile
 from ..core.names import ATIME_SUFFIX, CACHE_SUFFIX, OWN_DIR
 
 MAX_ENTRY_BYTES = 2 << 30
 _PART_BYTES = 16 << 20
-#: JAX waits this long for its lock (lock_timeout_secs in jax/_src/lru_cache.py).
-LOCK_SECONDS = 10.0
 
 
 def start_thread(name: str, call: "Callable[[], None]") -> "threading.Thread | None":
@@ -110,8 +107,8 @@ def write_whole(directory: int, name: str, data: bytes) -> None:
     view = memoryview(data)
     # In parts, so that the file looks young while it grows.
     parts = (view[start : start + _PART_BYTES] for start in range(0, len(view), _PART_BYTES))
-    with new_file(directory, parts, like=directory, durable=False) as (temp, _):
-        os.replace(temp, name, src_dir_fd=directory, dst_dir_fd=directory)
+    with new_file(directory, parts, like=directory, durable=False) as file:
+        file.give_name(name)
 
 
 @contextlib.contextmanager
@@ -133,19 +130,9 @@ def own_directory_of(root: str, *parts: str, make: bool = True) -> Iterator[int]
         yield inner
 
 
-def write_entry_file(root: str, name: str, data: bytes) -> None:
-    """Write a file directly in a cache directory.
-
-    Raises:
-        OSError
-    """
-    with open_directory(root) as directory:
-        write_whole(directory, name, data)
-
-
-def write_stamp(root: str, key: str) -> None:
+def write_stamp(directory: int, key: str) -> None:
     """Write the last use as JAX does under a size cap: 8 bytes, nanoseconds, little-endian."""
-    write_entry_file(root, key + ATIME_SUFFIX, time.time_ns().to_bytes(8, "little"))
+    write_whole(directory, key + ATIME_SUFFIX, time.time_ns().to_bytes(8, "little"))
 
 
 def remove_entry(root: str, key: str) -> None:
@@ -170,13 +157,3 @@ def quarantine_entry(root: str, key: str) -> bool:
                 os.replace(name, name, src_dir_fd=source, dst_dir_fd=target)
                 moved = moved or suffix == CACHE_SUFFIX
     return moved
-
-
-@contextlib.contextmanager
-def jax_lock(root: str) -> Iterator[bool]:
-    """Hold JAX's ``.lockfile`` as filelock does, with flock; yields whether it was obtained."""
-    with (
-        open_directory(root) as directory,
-        hold_lockfile(directory, timeout_seconds=LOCK_SECONDS, keep=True) as is_held,
-    ):
-        yield is_held

@@ -124,8 +124,8 @@ def write_last_run(root: str, program: str, run: LastRun) -> None:
         return
     data = hashlib.sha256(text).hexdigest().encode() + b"\n" + text
     with own_directory_of(root, *_DIRECTORY) as directory:
-        with new_file(directory, [data], mode=0o600, durable=False) as (temp, _):
-            os.replace(temp, program, src_dir_fd=directory, dst_dir_fd=directory)
+        with new_file(directory, [data], mode=0o600, durable=False) as file:
+            file.give_name(program)
         names = _records(directory)
         if len(names) > _MAX_PROGRAMS:
             oldest = min(names, key=lambda n: os.stat(n, dir_fd=directory).st_mtime_ns)

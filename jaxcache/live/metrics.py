@@ -15,8 +15,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from ..core.atomic import open_directory
 from .counters import COUNTERS, SUMS, Counters
-from .files import write_entry_file
+from .files import write_whole
 
 _FILE_SECONDS = 15.0
 _ADDRESS = re.compile(r"(?P<host>[^/:\s]*|\[[0-9a-f:]+\]):(?P<port>\d{1,5})")
@@ -71,8 +72,9 @@ class Metrics:
         """Write the file, if there is to be one."""
         if self._path:
             with contextlib.suppress(OSError):
-                directory, name = os.path.split(self._path)
-                write_entry_file(directory, name, text_format(self._counters))
+                root, name = os.path.split(self._path)
+                with open_directory(root) as directory:
+                    write_whole(directory, name, text_format(self._counters))
 
     def _observe(self) -> None:
         from opentelemetry import metrics

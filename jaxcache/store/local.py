@@ -11,6 +11,7 @@ from typing import BinaryIO, NamedTuple
 
 from jaxcache.core.atomic import (
     Dates,
+    TemporaryFile,
     locked_name,
     move_to_new_name,
     new_file,
@@ -49,9 +50,8 @@ class _Unnamed(NamedTuple):
     """A file of :meth:`LocalStore.write_many` that has no name yet."""
 
     file: NewFile
-    directory: int
-    temp: str
-    fd: int
+    new: TemporaryFile | FileInfo
+    """Its bytes, written; or the file that it is to replace where that one is unchanged."""
 
 
 class LocalStore:
@@ -205,12 +205,9 @@ class LocalStore:
     ) -> FileInfo:
         with name_errors(name), self._parent(name, make=True) as (directory, base):
             dates = Dates(mtime_ns, mtime_ns)
-            with new_file(directory, chunks, dates, like=directory) as (temp, fd):
-                if replace:
-                    os.replace(temp, base, src_dir_fd=directory, dst_dir_fd=directory)
-                else:
-                    move_to_new_name(directory, temp, directory, base)
-                info = file_info(name, os.fstat(fd))
+            with new_file(directory, chunks, dates, like=directory) as file:
+                file.give_name(base, replace=replace)
+                info = file_info(name, os.fstat(file.fd))
             sync_directory(directory)
         return info
 
@@ -230,7 +227,7 @@ class LocalStore:
     ) -> "_Unnamed":
         """Write a file of :meth:`write_many` under a temporary name."""
         if file.expected is not None:
-            return _Unnamed(file, -1, "", -1)
+            return _Unnamed(file, file.expected)
         path = check_name(file.name).rpartition("/")[0]
         with name_errors(file.name):
             if path not in directories:
@@ -239,21 +236,18 @@ class LocalStore:
             new = new_file(
                 directories[path], file.chunks, dates, like=directories[path], durable=False
             )
-            return _Unnamed(file, directories[path], *opened.enter_context(new))
+            return _Unnamed(file, opened.enter_context(new))
 
-    def _name(self, new: "_Unnamed | StoreError") -> FileInfo:
+    def _name(self, unnamed: "_Unnamed | StoreError") -> FileInfo:
         """Give a file of :meth:`write_many` its name."""
-        if isinstance(new, StoreError):
-            raise new
-        name, chunks, mtime_ns, replace, expected = new.file
-        if expected is not None:
-            return self.rewrite(name, chunks, expected=expected, mtime_ns=mtime_ns)
-        base = name.rpartition("/")[2]
+        if isinstance(unnamed, StoreError):
+            raise unnamed
+        name, chunks, mtime_ns, replace, _ = unnamed.file
+        new = unnamed.new
+        if isinstance(new, FileInfo):
+            return self.rewrite(name, chunks, expected=new, mtime_ns=mtime_ns)
         with name_errors(name):
-            if replace:
-                os.replace(new.temp, base, src_dir_fd=new.directory, dst_dir_fd=new.directory)
-            else:
-                move_to_new_name(new.directory, new.temp, new.directory, base)
+            new.give_name(name.rpartition("/")[2], replace=replace)
             return file_info(name, os.fstat(new.fd))
 
     def rewrite(
@@ -275,7 +269,7 @@ class LocalStore:
                 raise ChangedError(name) from error
             with (
                 old,
-                new_file(directory, chunks, dates, like=old.fileno()) as (temp, fd),
+                new_file(directory, chunks, dates, like=old.fileno()) as file,
                 guard or contextlib.nullcontext(),
             ):
                 like = file_info(name, os.fstat(old.fileno()))
@@ -285,8 +279,8 @@ class LocalStore:
                     unchanged = False
                 if not unchanged:
                     raise ChangedError(name)
-                os.replace(temp, base, src_dir_fd=directory, dst_dir_fd=directory)
-                info = file_info(name, os.fstat(fd))
+                file.give_name(base)
+                info = file_info(name, os.fstat(file.fd))
             sync_directory(directory)
         return info
 
@@ -371,10 +365,10 @@ class LocalStore:
             yield fd
 
 
-def _sync(new: _Unnamed | StoreError) -> _Unnamed:
-    if isinstance(new, StoreError):
-        raise new
-    if new.file.expected is None:
-        with name_errors(new.file.name):
-            os.fsync(new.fd)
-    return new
+def _sync(unnamed: _Unnamed | StoreError) -> _Unnamed:
+    if isinstance(unnamed, StoreError):
+        raise unnamed
+    if isinstance(unnamed.new, TemporaryFile):
+        with name_errors(unnamed.file.name):
+            os.fsync(unnamed.new.fd)
+    return unnamed

@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 from conftest import RunCli
 
-from jaxcache.live.files import jax_lock, quarantine_entry, write_entry_file, write_stamp
+from jaxcache.core.atomic import open_directory
+from jaxcache.core.lock import hold_lockfile
+from jaxcache.live.files import quarantine_entry, write_stamp, write_whole
 from jaxcache.store.local import LocalStore
 
 OWNER, MEMBER, GROUP = 65534, 65532, 65533
@@ -191,10 +193,11 @@ def leave_as_a_running_program_does(cache: Path) -> None:
     """What the live layer writes: entries with stamps, its locks, counts and quarantine."""
     from jaxcache.live.counters import Counters
 
-    write_entry_file(str(cache), "jit_f-" + "a" * 64 + "-cache", b"entry")
-    write_stamp(str(cache), "jit_f-" + "a" * 64)
-    with jax_lock(str(cache)) as held:
-        assert held
+    with open_directory(str(cache)) as directory:
+        write_whole(directory, "jit_f-" + "a" * 64 + "-cache", b"entry")
+        write_stamp(directory, "jit_f-" + "a" * 64)
+        with hold_lockfile(directory, timeout_seconds=10, keep=True) as held:
+            assert held
     counters = Counters()
     counters.add("hits_local", 1)
     counters.save_totals(str(cache))
