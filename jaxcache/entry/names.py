@@ -6,6 +6,7 @@ since 0.4.31 ``<key>-cache`` with ``<key>-atime`` beside it (always until 0.5.0,
 size cap). JAX before 0.4.30 wrote through ``_temp_<key>``. XLA keeps its own caches beside.
 """
 
+import re
 from enum import StrEnum
 
 from jaxcache.core.names import (
@@ -18,7 +19,6 @@ from jaxcache.core.names import (
     OWN_DIR,
     QUARANTINE_DIR,
     TEMP_PREFIX,
-    ends_key,
 )
 
 
@@ -45,20 +45,17 @@ def split_name(name: str) -> tuple[FileKind, str | None]:
 
     A name that no version of JAX or XLA would write is :attr:`FileKind.STRAY`.
     """
-    if name.endswith(CACHE_SUFFIX):
-        kind = FileKind.ENTRY
-        end = len(name) - len(CACHE_SUFFIX)
-    elif name.endswith(ATIME_SUFFIX):
-        kind = FileKind.ATIME
-        end = len(name) - len(ATIME_SUFFIX)
-    elif name.startswith(("_temp_", TEMP_PREFIX)):
-        return FileKind.TEMP, None
-    elif fixed := _FIXED.get(name.partition("/")[0]):
-        return fixed, None
-    else:
-        kind = FileKind.LEGACY_ENTRY
-        end = len(name)
-    return (kind, name[:end]) if ends_key(name, end) else (FileKind.STRAY, None)
+    match = _KEY_AND_SUFFIX.fullmatch(name)
+    if match and match[2]:
+        return _BY_SUFFIX[match[2]], match[1]
+    if not name.endswith(tuple(_BY_SUFFIX)):
+        if name.startswith(("_temp_", TEMP_PREFIX)):
+            return FileKind.TEMP, None
+        if fixed := _FIXED.get(name.partition("/")[0]):
+            return fixed, None
+        if match:
+            return FileKind.LEGACY_ENTRY, name
+    return FileKind.STRAY, None
 
 
 def key_of(name: str) -> str | None:
@@ -67,6 +64,9 @@ def key_of(name: str) -> str | None:
     return key if kind in (FileKind.ENTRY, FileKind.LEGACY_ENTRY) else None
 
 
+#: One pass, because a large cache has many names.
+_KEY_AND_SUFFIX = re.compile(rf"(?s)((?:.+-)?[0-9a-f]{{64}})({CACHE_SUFFIX}|{ATIME_SUFFIX}|)")
+_BY_SUFFIX = {CACHE_SUFFIX: FileKind.ENTRY, ATIME_SUFFIX: FileKind.ATIME}
 _FIXED = {
     LOCKFILE: FileKind.LOCKFILE,
     KERNEL_CACHE: FileKind.KERNEL_CACHE,
