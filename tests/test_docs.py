@@ -129,8 +129,7 @@ def test_links_lead_somewhere(path: Path) -> None:
         target = link
         if link.startswith(PUBLISHED):  # README is also read where there are no files beside it
             target = os.path.relpath(REPOSITORY / link.removeprefix(PUBLISHED), path.parent)
-        is_made_by_the_site = target == "commands.md"  # tools/site.py
-        if not re.match("[a-z]+:", target) and not is_made_by_the_site:
+        if not re.match("[a-z]+:", target):
             assert (path.parent / target).exists(), target
 
 

@@ -66,6 +66,8 @@ class Listing:
     """Everything that a bound on the size counts; None where it was not looked at."""
     ledger_bytes: int = 0
     """The ledger, which no bound counts."""
+    cache_entries: int = 0
+    """All entries of the cache, those that do not match too."""
 
     def __str__(self) -> str:
         return str(self.summary)
@@ -164,6 +166,7 @@ def list_cache(
         problems=problems,
         cache_size_bytes=sizes[0],
         ledger_bytes=sizes[1],
+        cache_entries=len(scan_result.entries),
     )
 
 

@@ -82,9 +82,8 @@ def copy_between(
 
 def nothing_to_pull(url: str) -> NoCacheError:
     """Return the error for a source without entries."""
-    return NoCacheError(
-        f"cache not found: {url}", hint="check the path in the URL; jaxcache push fills it"
-    )
+    path = "the path in the URL" if is_remote(url) else "the path"
+    return NoCacheError(f"cache not found: {url}", hint=f"check {path}; jaxcache push fills it")
 
 
 def _forecast(

@@ -86,7 +86,10 @@ def command(
     if placed.jax_cache_dir is None and place.layout in (None, "jax"):
         from jaxcache.cli.output import note
 
-        note("note: no cache directory is set; where the program sets none, nothing is cached")
+        note(
+            "note: this run fills nothing and exits with 1 unless the program sets a cache "
+            "directory; export JAX_COMPILATION_CACHE_DIR=DIR before it, or add -C DIR"
+        )
     report = runner.warm(chosen, placed, live_callbacks())
     check = options.check_contents
     return finish(report, wanted, form, runner, check=check, extent=extent, fills=True)

@@ -105,6 +105,7 @@ class Listener(ProcessObserver):
             request.raised = f"{type(error).__name__}: {error}"
             request.interrupted = isinstance(error, KeyboardInterrupt)
             request.refused = getattr(error, "jaxcache_refused", None)
+            request.place = getattr(error, "jaxcache_place", {})
             raise
         finally:
             self._local.request = outer
@@ -118,6 +119,7 @@ class Listener(ProcessObserver):
         now = time.time()
         request = CompileRequest(number=next(self._numbers), started=now, ended=now)
         request.refused = getattr(error, "jaxcache_refused", None) or type(error).__name__
+        request.place = getattr(error, "jaxcache_place", {})
 
         def end() -> None:
             request.module = self._jax.module_name(module)
@@ -365,6 +367,7 @@ class Listener(ProcessObserver):
                 "stubbed": request.stubbed,
                 **verdict,
                 **request.lowering,
+                **request.place,
                 "counters": self._counters,
                 **(self._flags.take(request.key) if self._flags else {}),
             }

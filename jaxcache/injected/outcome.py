@@ -69,6 +69,8 @@ class CompileRequest:
     """It was raised by Ctrl-C."""
     refused: str | None = None
     """Why ``jaxcache.guard()`` did not let it compile."""
+    place: dict[str, Any] = field(default_factory=dict)
+    """File and line that called a refused operation of JAX's own; else empty."""
     stubbed: bool = False
     """Answered with zeros, never compiled."""
 

@@ -58,8 +58,8 @@ class CacheDir(Options, panel="Cache"):
     cache_dir: str | None = option(
         "--cache-dir -C",
         TEXT,
-        "The cache (default: JAX_COMPILATION_CACHE_DIR, else the configuration, else ~/.cache/jax; "
-        "which run and warm do not use).",
+        "The cache (default: JAX_COMPILATION_CACHE_DIR, else the configuration, else ~/.cache/jax "
+        "(run and warm never fall back to it)).",
         metavar="PATH|URL",
     )
 

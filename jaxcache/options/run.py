@@ -190,8 +190,9 @@ class RunOptions(TargetOptions, panel=None):
     guard: str | None = option(
         "--guard",
         Kind(str | None, "ON:ACTION[:SECONDS]", _read_guard),
-        "Refuse compiles after the program's warm-up: SECONDS after it has imported jax, or from "
-        "its call of jaxcache.warmed_up(). ON: compile, load, trace; ACTION: raise, warn, count.",
+        "Refuse compiles after the program's warm-up: SECONDS after it has imported jax (choose "
+        "more than the warm-up takes), or exactly from its call of jaxcache.warmed_up(). ON: compile, "
+        "load, trace; ACTION: raise, warn, count.",
         panel="Assertions",
     )
     components: bool = option(

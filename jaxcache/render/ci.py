@@ -234,8 +234,8 @@ def save_lines(plan: SavePlan, saved: SaveResult) -> Iterator[str]:
         yield f"would save {len(plan.kept)} to {plan.target}"
     else:
         yield (
-            f"saved {format_count(saved.written, 'entry')}, {format_size(saved.size_bytes)}, to "
-            f"{plan.target}: {_WHY[plan.why]}"
+            f"saved {format_count(saved.written, 'entry')} to {plan.target} "
+            f"({format_size(saved.size_bytes)} compressed): {_WHY[plan.why]}"
         )
     if saved.pruned:
         yield f"removed there: {format_count(saved.pruned, 'entry')}"

@@ -41,7 +41,7 @@ SHAPES = {
     "callbacks=request.callbacks refusal doubts=request.doubts stubbed=request.stubbed "
     "function=request.function file=request.file line=request.line components=request.components",
     "Interpreter": "-flags -cpu_features",
-    "Listing": "-cache_size_bytes -ledger_bytes",
+    "Listing": "-cache_size_bytes -ledger_bytes -cache_entries",
     "Memory": "argument_bytes output_bytes temp_bytes alias_bytes constant_bytes code_bytes "
     "total_bytes",
     "DiffEntry": "key size_bytes payload_bytes payload_sha256 compile_seconds",

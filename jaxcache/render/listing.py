@@ -12,7 +12,6 @@ from jaxcache.render.columns import (
     entry_column,
     seconds_column,
     size_column,
-    text_column,
     used_column,
 )
 from jaxcache.render.document import fields_of
@@ -54,7 +53,10 @@ def listing_view(
         if more := len(groups) - len(rows) if group_by else 0:
             line += f" ({format_count(more, 'group')} not shown)"
         size_bytes = listing.cache_size_bytes
-        if size_bytes and size_bytes != listing.summary.size_bytes:
+        if listing.cache_entries and not listing.summary.entries:
+            line = f"no entry matches; the cache has {format_count(listing.cache_entries, 'entry')}"
+            line += f", {format_size(size_bytes)}" if size_bytes else ""
+        elif size_bytes and size_bytes != listing.summary.size_bytes:
             line += f"; cache size with other files {format_size(size_bytes)}"
         if listing.ledger_bytes:
             line += f", ledger {format_size(listing.ledger_bytes)}"
@@ -140,9 +142,10 @@ def _target(entry: Entry) -> str:
 
 
 def group_columns(by: str, now_ns: int) -> list[Column]:
-    """Return the columns of groups of entries."""
+    """Return the columns of groups of entries; of a function, people see its own name."""
+    prefix = "jit_" if by == "function" else ""
     return [
-        text_column(by.upper(), lambda g: g.name, elastic=True),
+        Column(by.upper(), lambda g: g.name, lambda g: g.name.removeprefix(prefix), elastic=True),
         count_column("ENTRIES", lambda g: g.summary.entries),
         size_column(lambda g: g.summary.size_bytes),
         compile_total_column(lambda g: g.summary),

@@ -162,7 +162,10 @@ def _compiled_lines(shown: EntryDetails, now_ns: int) -> Iterator[str]:
     record = shown.provenance
     seconds = entry.compile_seconds
     took = "unknown time" if seconds is None else "under 1 s" if not seconds else ""
-    line = f"{took or format_compile(seconds)}, {format_since(entry.created_ns, now_ns)}"
+    took = took or format_compile(seconds)
+    if seconds and not (record and record.compile_seconds is not None):
+        took += " (JAX stores whole seconds)"
+    line = f"{took}, {format_since(entry.created_ns, now_ns)}"
     if record and record.jax_version:
         line += f", by jax {record.jax_version}"
         line += f" and jaxlib {record.jaxlib_version}" if record.jaxlib_version else ""

@@ -136,10 +136,15 @@ def phases_line(report: Report) -> str:
     digits = 0 if wall >= 100 else 1 if wall >= 2 else 2 if wall >= 0.2 else 3
     seconds = {**report.phase_seconds, "running": report.phases.other_seconds}
     named = ((name, f"{seconds.get(name, 0.0):.{digits}f}") for name in (*PHASES, "running"))
-    parts = (f"{text} {name}" for name, text in named if float(text))
+    parts = (f"{text} {_phase_title(report, name)}" for name, text in named if float(text))
     hidden = f"{report.hidden_seconds:.{digits}f}"
     ahead = f"; {hidden} s of loads ahead of their requests" if float(hidden) else ""
     return f"{wall:.{digits}f} s = {' · '.join(parts)}{ahead}"
+
+
+def _phase_title(report: Report, phase: str) -> str:
+    """Return what a phase is called; more than the compile times of the table, if it wrote."""
+    return "compile and write" if phase == "compile" and report.written else phase
 
 
 def _longest_line(report: Report) -> Iterator[str]:
@@ -147,7 +152,7 @@ def _longest_line(report: Report) -> Iterator[str]:
     least_seconds = max(1.0, 0.1 * report.wall_seconds)
     tops = ((phase, report.longest.get(phase, ())[:1]) for phase in PHASES)
     long = [
-        f"{format_duration(top.seconds)} {phase} {top.function}"
+        f"{format_duration(top.seconds)} {_phase_title(report, phase)} {top.function}"
         for phase, (top, *_) in filter(itemgetter(1), tops)
         if top.seconds >= least_seconds
     ]
@@ -162,7 +167,8 @@ def _saved(report: Report) -> str:
         return f"{format_duration(max(0.0, report.saved_seconds))} saved"
     if None in seconds:
         return "saved time unknown"
-    return f"under 1 s saved{' per hit' if report.hits > 1 else ''}"
+    each = " per hit" if report.hits > 1 else ""
+    return f"saved less than 1 s{each} (JAX stores whole seconds)"
 
 
 def _fold(report: Report) -> tuple[list[Module], list[Module]]:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import zstandard
 from conftest import CORPUS, RunCli, clean_environment
+from terminal import run_all, without_style
 
 import jaxcache
 from jaxcache.cache.ledger.record import COMPILE, Event
@@ -402,3 +403,17 @@ def test_an_order_by_compile_times_that_jax_rounds_to_zero_is_said(
     assert quick > 1
     assert sentence in run_cli("ls", "-C", cache, "--sort", "compile").stderr
     assert "order" not in run_cli("ls", "-C", cache, "--sort", "size").stderr
+
+
+def test_people_see_the_size_of_the_cache_if_no_entry_matches(cache: Path, tmp_path: Path) -> None:
+    words = ["ls", "-C", cache, "--filter", "unused>9999d"]
+    ((_, screen),) = run_all([words], home=tmp_path, width=120)
+    assert "no entry matches; the cache has " in without_style(screen)
+    assert "0 entries" not in screen
+
+
+def test_people_see_functions_without_the_prefix_of_modules(cache: Path, tmp_path: Path) -> None:
+    words = ["ls", "-C", cache, "--group-by", "function"]
+    ((_, screen),) = run_all([words], home=tmp_path, width=120)
+    assert "\nmlp " in without_style(screen).replace("\r", "")
+    assert "jit_" not in screen

@@ -450,3 +450,9 @@ def test_an_answer_that_is_cut_off_and_says_nothing_of_it(
     assert [f["file"] for f in done["failed"]] == [victim]
     assert not (tmp_path / "here" / victim).exists()
     assert len(names(tmp_path / "here")) == ENTRIES - 1
+
+
+def test_the_hint_about_a_directory_names_no_url(run_cli: RunCli, tmp_path: Path) -> None:
+    done = run_cli("pull", tmp_path / "absent", "-C", tmp_path / "here")
+    assert done.returncode == 10
+    assert "hint: check the path; jaxcache push fills it" in done.stderr

@@ -201,6 +201,18 @@ def test_a_run_fails_whose_program_caught_what_the_guard_refused(
     assert "0 of 1 hits · 1 refused · " in done.stderr  # what was refused is no miss
 
 
+def test_a_refused_operation_has_the_line_that_calls_it(
+    run_cli: RunCli, inside_python: str, tmp_path: Path
+) -> None:
+    program = tmp_path / "server.py"
+    program.write_text("import jax.numpy as jnp, jaxcache\njaxcache.warmed_up()\njnp.ones(7)\n")
+    arguments = ("--guard", "compile:raise", "-C", tmp_path / "c", "--json", "--")
+    done = run_cli("run", *arguments, inside_python, program)
+    (refused,) = (m for m in json.loads(done.stdout)["modules"] if m["outcome"] == "refused")
+    assert (refused["file"], refused["line"]) == (str(program), 3)
+    assert f"{program}:3 would compile an operation outside jax.jit: " in done.stderr
+
+
 def test_a_run_names_what_a_guard_let_pass(
     run_cli: RunCli, inside_python: str, tmp_path: Path
 ) -> None:

@@ -73,6 +73,10 @@ def test_without_a_directory_the_program_gets_none(make_world: MakeWorld) -> Non
     done = world.run_jaxcache("warm", "--python", world.python, "program.py")
     assert done.returncode == 1
     assert "failed: nothing was cached, because JAX has no cache directory" in done.stderr
+    first = (
+        "note: this run fills nothing and exits with 1 unless the program sets a cache directory"
+    )
+    assert " ".join(done.stderr.split()).startswith(first)
     assert "export JAX_COMPILATION_CACHE_DIR=DIR" in " ".join(done.stderr.split())
     assert not world.entries()
 

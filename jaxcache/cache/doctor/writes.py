@@ -198,7 +198,11 @@ def find_threshold(facts: Facts) -> Iterator[Finding]:
     # Entries tell whole seconds, so a threshold below one leaves no trace in them.
     slow = (e.compile_seconds is not None and e.compile_seconds >= int(limit) for e in entries)
     if limit >= 1 and all(slow):
-        evidence = f"no entry of the {len(entries):,} here compiled in under {int(limit)} s"
+        each = " each" if len(entries) > 1 else ""
+        evidence = (
+            f"the {format_count(len(entries), 'entry')} here{each} took at least {int(limit)} s to "
+            "compile, so shorter compiles are probably not kept"
+        )
         yield Finding("threshold", "note", evidence, cost, fix, _THRESHOLD_REPORTS)
 
 

@@ -23,6 +23,9 @@ _VERBS = {"compile": "compile", "load": "compile or load", "trace": "trace"}
 _ACTIONS = ("raise", "warn", "count")
 _KEPT_REFUSALS = 100
 _SHOWN_CHANGES = 10
+_EAGER_FIX = (
+    'move it into a jitted function, use numpy, or allow it by jaxcache.guard(eager="allow")'
+)
 _REASONS = {
     "not-cached-before": "this process has not compiled or loaded this function before",
     "new-function": (
@@ -34,10 +37,7 @@ _REASONS = {
         "(grad, vmap) differs, JAX's own caches were cleared or are full, or the guard came up "
         "during this call"
     ),
-    "eager-operation": (
-        "an operation outside jax.jit; move it into a jitted function, use numpy, or allow it "
-        'by jaxcache.guard(eager="allow")'
-    ),
+    "eager-operation": f"an operation outside jax.jit; {_EAGER_FIX}",
 }
 
 
@@ -68,14 +68,17 @@ class UnexpectedCompile:
             self.line = call.caller_line
 
     def __str__(self) -> str:
+        if self.is_eager:
+            place = f"{self.file}:{self.line}" if self.file else "JAX"
+            operation = f"an operation outside jax.jit: {self.function}"
+            return f"{place} would {_VERBS[self.step]} {operation}\n  {_EAGER_FIX}"
         module = f" {self.module}," if self.module else ""
-        kind = " (eager operation)" if self.is_eager else ""
         called = ""
         if self.caller_file and (self.caller_file, self.caller_line) != (self.file, self.line):
             called = f", called at {self.caller_file}:{self.caller_line}"
         place = f" ({self.file}:{self.line})" if self.file else ""
         heading = f"JAX would {_VERBS[self.step]}{module} function {self.function}{place}{called}"
-        return "\n  ".join([heading + kind, *self._lines()])
+        return "\n  ".join([heading, *self._lines()])
 
     @property
     def why(self) -> str:
@@ -295,6 +298,9 @@ class _Watcher:
             with contextlib.suppress(Exception):
                 # The listener counts such a request as ``refused``, with this detail.
                 error.jaxcache_refused = refused.why  # type: ignore[attr-defined]
+                if refused.is_eager:  # the function itself is JAX's own
+                    place = {"file": refused.file, "line": refused.line}
+                    error.jaxcache_place = place  # type: ignore[attr-defined]
             if step == "load":
                 _report_refused(module, error)
             raise
