@@ -191,8 +191,8 @@ class RunOptions(TargetOptions, panel=None):
         "--guard",
         Kind(str | None, "ON:ACTION[:SECONDS]", _read_guard),
         "Refuse compiles after the program's warm-up: SECONDS after it has imported jax (choose "
-        "more than the warm-up takes), or exactly from its call of jaxcache.warmed_up(). ON: compile, "
-        "load, trace; ACTION: raise, warn, count.",
+        "more than the warm-up takes), or exactly from its call of jaxcache.warmed_up(). ON: "
+        "compile, load, trace; ACTION: raise, warn, count.",
         panel="Assertions",
     )
     components: bool = option(

@@ -167,8 +167,7 @@ def _saved(report: Report) -> str:
         return f"{format_duration(max(0.0, report.saved_seconds))} saved"
     if None in seconds:
         return "saved time unknown"
-    each = " per hit" if report.hits > 1 else ""
-    return f"saved less than 1 s{each} (JAX stores whole seconds)"
+    return f"saved less than 1 s{' per hit' if report.hits > 1 else ''} (JAX stores whole seconds)"
 
 
 def _fold(report: Report) -> tuple[list[Module], list[Module]]:

@@ -198,9 +198,8 @@ def find_threshold(facts: Facts) -> Iterator[Finding]:
     # Entries tell whole seconds, so a threshold below one leaves no trace in them.
     slow = (e.compile_seconds is not None and e.compile_seconds >= int(limit) for e in entries)
     if limit >= 1 and all(slow):
-        each = " each" if len(entries) > 1 else ""
         evidence = (
-            f"the {format_count(len(entries), 'entry')} here{each} took at least {int(limit)} s to "
+            f"the {format_count(len(entries), 'entry')} here took at least {int(limit)} s to "
             "compile, so shorter compiles are probably not kept"
         )
         yield Finding("threshold", "note", evidence, cost, fix, _THRESHOLD_REPORTS)
