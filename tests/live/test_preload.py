@@ -390,6 +390,8 @@ def deadly(*args, **kwargs):
     if threading.current_thread() is threading.main_thread():
         os.kill(os.getpid(), 9)
     return load(*args, **kwargs)
+if hasattr(load, "__nb_signature__"):  # loading ahead reads it
+    deadly.__nb_signature__ = load.__nb_signature__
 xla_client.Client.deserialize_executable = deadly
 """
 
