@@ -129,7 +129,7 @@ def test_a_restored_relative_directory_hits(make_world: MakeWorld) -> None:
 def test_doctor_names_a_spelling(value: str, make_world: MakeWorld) -> None:
     world = make_world(Spelling(value, value))
     if value == "link" and not (0, 5) <= jax_version(world.python) < (0, 11):
-        world.spelling = Spelling(value, str(world.directory / value))
+        pytest.skip("to this JAX a link is as good as any other path")
     (world.directory / "empty").mkdir()
     _, found = world.report("doctor", "-C", "empty", "--python", world.python)
     (finding,) = [f for f in found["findings"] if f["trap"] == "directory-spelling"]
