@@ -172,19 +172,27 @@ def test_an_entry_that_killed_a_process_is_in_quarantine_the_next_time(
     assert list((tmp_path / "cache" / ".jaxcache" / "live" / "loading").iterdir()) == []
 
 
-#: Forks children, before JAX has a backend, that write entries until each kills itself.
+#: Forks children, before JAX has a backend, that write entries until each kills itself; the first
+#: one not before an entry was uploaded.
 KILLED = """
-import os, random, sys, threading, time
+import glob, os, random, sys, threading, time
 import jax
 choice = random.Random(3)
+uploaded = os.environ["JAXCACHE_LIVE_TIERS"] + "/jit_k*-cache"
+
+def kill_after(delay):
+    deadline = time.monotonic() + 120
+    while not glob.glob(uploaded) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(delay)
+    os.kill(os.getpid(), 9)
 
 def work(delay):
     jax.devices()
     from jax._src import compilation_cache
     cache = compilation_cache.LRUCache(os.environ["JAX_COMPILATION_CACHE_DIR"], max_size=-1)
     value = compilation_cache.compress_executable(b"\\0\\0\\0\\1" + os.urandom(400_000))
-    kill = lambda: (time.sleep(delay), os.kill(os.getpid(), 9))
-    threading.Thread(target=kill, daemon=True).start()
+    threading.Thread(target=kill_after, args=(delay,), daemon=True).start()
     n = 0
     while True:
         n += 1
