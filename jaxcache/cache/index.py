@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
 from jaxcache.cache.entry_headers import HeaderFacts
-from jaxcache.core.atomic import make_private_directory, replace_file
+from jaxcache.core.atomic import replace_file
+from jaxcache.core.directories import make_private_directory
 from jaxcache.entry.codec import EntryHeader
 from jaxcache.entry.summary import EntrySummary
 from jaxcache.model import FileInfo

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 
-from jaxcache.core.atomic import open_directory
+from jaxcache.core.directories import open_directory
 from jaxcache.core.names import AUTOTUNE_DIR, OWN_DIR, TEMP_PREFIX
 from jaxcache.core.system import require_flock, wait_for_flock
 from jaxcache.errors import JaxcacheError

@@ -70,8 +70,8 @@ def command(
     uses: tuple[Use, ...] = ()
     report: Report | None = None
     if command_line:
-        given = {"JAX_COMPILATION_CACHE_DIR": path} if place.cache_dir else {}
-        uses, _, report = find_where(command_line, environment=given, stdout_to_stderr=True)
+        variables = {"JAX_COMPILATION_CACHE_DIR": path} if place.cache_dir else {}
+        uses, _, report = find_where(command_line, environment=variables, stdout_to_stderr=True)
     used = next((u for u in uses if u.opened), next(iter(uses), None))
     if used and used.opened and not place.cache_dir:
         cache = open_handle(used.opened, "jax")

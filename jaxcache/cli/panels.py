@@ -90,14 +90,14 @@ class OptionalValueCommand(PanelCommand):
             if not option.startswith("-"):
                 if not self.takes_options_after(option):
                     if not ctx.resilient_parsing:
-                        self._note_lost_options(ctx, option, args[position + 1 :])
+                        self._note_lost_options(option, args[position + 1 :])
                     break
                 ctx.allow_interspersed_args = True
                 position += 1
             elif option == "-m" and following:
                 args.insert(position + 2, "--")  # the rest is the module's own, as for python -m
                 if not ctx.resilient_parsing:
-                    self._note_lost_options(ctx, following, args[position + 3 :])
+                    self._note_lost_options(following, args[position + 3 :])
                 break
             elif option in ALONE and not re.fullmatch(LIMIT, following):
                 args[position] = f"{option}={ALONE[option]}"
@@ -106,11 +106,8 @@ class OptionalValueCommand(PanelCommand):
                 position += 2 if option in with_value else 1
         return super().parse_args(ctx, args)
 
-    def _note_lost_options(self, ctx: Any, program: str, arguments: list[str]) -> None:
-        """Say which options of ours the program gets, before it runs and after its output.
-
-        Only what is spelled the same counts.
-        """
+    def _note_lost_options(self, program: str, arguments: list[str]) -> None:
+        """Name the options of the program that are spelled as ours are, once."""
         ours = {name for p in self.params if p.param_type_name == "option" for name in p.opts}
         lost = [a for a in arguments if a.partition("=")[0] in ours - {"--help"}]
         if lost:
@@ -118,9 +115,7 @@ class OptionalValueCommand(PanelCommand):
 
             was = "was" if len(lost) == 1 else "were"
             names = ", ".join(dict.fromkeys(a.partition("=")[0] for a in lost))
-            text = f"note: {names} {was} passed to {program}; options for jaxcache go before it"
-            note(text)
-            ctx.call_on_close(lambda: note(text))
+            note(f"note: {names} {was} passed to {program}; options for jaxcache go before it")
 
     def takes_options_after(self, program: str) -> bool:  # noqa: ARG002
         """Whether what follows the program is ours, too."""

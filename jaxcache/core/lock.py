@@ -9,7 +9,8 @@ import os
 import time
 from collections.abc import Iterator
 
-from .atomic import adopt_from_directory, is_named
+from .atomic import is_named
+from .directories import adopt_from_directory
 from .names import LOCKFILE
 from .system import try_flock
 
@@ -77,7 +78,7 @@ def open_lock(directory: int, name: str) -> tuple[int, bool]:
             return os.open(name, os.O_RDONLY | flags, dir_fd=directory), False
         except FileNotFoundError:
             with contextlib.suppress(FileExistsError):  # somebody else has made it since
-                made = os.O_RDWR | os.O_CREAT | os.O_EXCL | flags
-                fd = os.open(name, made, 0o666, dir_fd=directory)
+                creation_flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | flags
+                fd = os.open(name, creation_flags, 0o666, dir_fd=directory)
                 adopt_from_directory(fd, directory)
                 return fd, True

@@ -17,7 +17,8 @@ import time
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
-from ..core.atomic import open_directory, remove_if_abandoned
+from ..core.atomic import remove_if_abandoned
+from ..core.directories import open_directory
 from ..core.eviction import Candidate, choose_cheapest, estimate_hits, rank_by_value
 from ..core.lock import hold_lockfile, open_lock
 from ..core.names import ATIME_SUFFIX, CACHE_SUFFIX, TEMP_PREFIX, ends_key

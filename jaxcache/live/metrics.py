@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ..core.atomic import open_directory
+from ..core.directories import open_directory
 from .counters import COUNTERS, SUMS, Counters
 from .files import write_whole
 

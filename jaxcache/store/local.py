@@ -15,10 +15,9 @@ from jaxcache.core.atomic import (
     locked_name,
     move_to_new_name,
     new_file,
-    open_below,
     remove_if_abandoned,
-    sync_directory,
 )
+from jaxcache.core.directories import open_below, sync_directory
 from jaxcache.core.lock import hold_lockfile
 from jaxcache.core.names import LOCKFILE
 from jaxcache.core.system import available_flags

@@ -1,7 +1,7 @@
 """Name the parts of a start that are worth shortening, from what a run has measured."""
 
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -111,12 +111,12 @@ def _phases(
 
 def _longest(report: Report, phases: Sequence[str]) -> FunctionSeconds | None:
     """Return the function of the user's that took most of some phases, with its seconds in all."""
-    longest = [top for phase in phases for top in report.longest.get(phase, ())]
-    longest = [top for top in longest if not (top.file and is_library(top.file))]
-    sums: Counter[tuple[str, str | None, int | None]] = Counter()
-    for top in longest:
-        sums[top.function, top.file, top.line] += top.seconds  # type: ignore[assignment]
-    return next((FunctionSeconds(*place, seconds) for place, seconds in sums.most_common(1)), None)
+    sums: defaultdict[tuple[str, str | None, int | None], float] = defaultdict(float)
+    for top in (top for phase in phases for top in report.longest.get(phase, ())):
+        if not (top.file and is_library(top.file)):
+            sums[top.function, top.file, top.line] += top.seconds
+    place = max(sums, key=sums.__getitem__, default=None)
+    return place and FunctionSeconds(*place, sums[place])
 
 
 def _has_written_most(report: Report) -> bool:
