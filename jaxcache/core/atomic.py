@@ -109,14 +109,19 @@ def new_file(
 
 
 def _copy_attributes(fd: int, like: int) -> None:
-    """Copy owner, permissions, access lists and extended attributes, as far as we may.
+    """Copy permissions, and owner, access lists and extended attributes as far as we may.
 
     Never setuid and setgid, which JAX does not set and which must not survive new bytes.
+
+    Raises:
+        OSError: the file would have other permissions.
     """
     status = os.fstat(like)
-    change_owner(fd, os.fstat(fd), status)
-    with as_far_as_allowed():
-        os.fchmod(fd, stat.S_IMODE(status.st_mode) & 0o777)
+    new = os.fstat(fd)
+    change_owner(fd, new, status)
+    mode = stat.S_IMODE(status.st_mode) & 0o777
+    if stat.S_IMODE(new.st_mode) != mode:  # equal on a file system without permissions
+        os.fchmod(fd, mode)
     if sys.platform == "linux":
         with as_far_as_allowed():
             for name in os.listxattr(like):

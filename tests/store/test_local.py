@@ -1,6 +1,7 @@
 """The local store: the conformance suite, and what only a file system can do."""
 
 import ctypes
+import errno
 import os
 import subprocess
 import sys
@@ -240,6 +241,41 @@ def test_a_rewrite_keeps_when_a_file_was_read_and_who_may(tmp_path: Path) -> Non
     store.rewrite("a", [b"new"], expected=store.info("a"))
     now = path.stat()
     assert (now.st_atime_ns, now.st_mtime_ns, now.st_mode & 0o777) == (5_000, 4_000, 0o640)
+
+
+def refuse_modes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ``fchmod`` fail, as where a mount or a security module does not allow it."""
+
+    def fchmod(_fd: int, _mode: int) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(os, "fchmod", fchmod)
+
+
+def test_a_rewrite_that_cannot_keep_the_mode_leaves_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"old")
+    path.chmod(0o646)  # which no umask in use gives a new file
+    store = LocalStore(tmp_path)
+    refuse_modes(monkeypatch)
+    with pytest.raises(StoreError, match="a: permission denied"):
+        store.rewrite("a", [b"new"], expected=store.info("a"))
+    assert path.read_bytes() == b"old"
+    assert path.stat().st_mode & 0o777 == 0o646
+    assert [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_rewrite_sets_no_mode_that_a_new_file_has_anyway(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a mount without permissions, all files have the same."""
+    store = LocalStore(tmp_path)
+    store.write("a", [b"old"])
+    refuse_modes(monkeypatch)
+    store.rewrite("a", [b"new"], expected=store.info("a"))
+    assert (tmp_path / "a").read_bytes() == b"new"
 
 
 def test_a_lock_held_elsewhere_is_an_error_with_a_name(tmp_path: Path) -> None:
