@@ -150,20 +150,28 @@ def forecast_items(
 
 
 def forecast_steps(store: Store, steps: Sequence[Step], cache_dir: str | None) -> Compatibility:
-    """Forecast which entries of a cache will hit elsewhere, by some that are read for it."""
+    """Forecast which entries of a cache will hit elsewhere, by some of them.
+
+    An entry whose origin a move has found out is not read again.
+    """
     steps = [step for step in steps if step.key is not None]
     ledger = Ledger.load(store)
     parts = []
     for step in steps[:: -(-len(steps) // _LOOKED_AT) or 1]:
         key = step.key or ""
-        try:
-            with store.open(step.name) as opened:
-                origin = make_origin(decode_origin(read_payload(opened, step.item.size_bytes)))
-        except (CodecError, StoreError):
-            origin = Origin()
+        facts = step.item.facts
+        origin = (facts and facts.origin) or _read_origin(store, step)
         record = ledger.record(key)
         parts.append(_Known(key, origin, jax_version=record.jax_version if record else None))
     return _forecast_all(parts, None, cache_dir, len(steps))
+
+
+def _read_origin(store: Store, step: Step) -> Origin:
+    try:
+        with store.open(step.name) as opened:
+            return make_origin(decode_origin(read_payload(opened, step.item.size_bytes)))
+    except (CodecError, StoreError):
+        return Origin()
 
 
 def _forecast_all(

@@ -97,7 +97,7 @@ def plan_sync(
         signed=signed,
         # Whoever takes an entry out of a bucket checks how far it inflates.
         allow_large=options.allow_large or (target is not None and target.remote),
-        origins=on_conflict is not None or fits is not None,
+        origins=on_conflict is not None or fits is not None or source.remote,
         fits=fits,
         inventory=theirs.inventory if theirs else None,
         progress=progress,
