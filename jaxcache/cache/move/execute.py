@@ -157,7 +157,7 @@ def move(
             and so it is after an interrupt.
     """
     writes = plan.writes
-    ends: dict[str, Step] = {}  # noted where it happens, so that an interrupt loses none
+    ends = _Ends()
     remote = source.remote or target.remote
 
     def check(batch: _Taken) -> list[Parcel | Step]:
@@ -170,7 +170,7 @@ def move(
 
     def take() -> Iterator[_Taken]:
         for batch in _in_batches(writes, 1 if remote else target.batch):
-            if not target.remote and any(map(is_unwritten, list(ends.values()))):
+            if not target.remote and ends.unwritten:
                 return
             yield [(step, source.take(step)) for step in batch]
 
@@ -202,11 +202,11 @@ def move(
                         progress(done, total)
     except BaseException:
         with suppress(JaxcacheError):
-            target.settle(_written(ends))
+            target.settle(ends.written())
         raise
-    target.settle(_written(ends))
+    target.settle(ends.written())
     end_untried = partial(replace, action=MoveAction.UNTRIED, detail=_UNTRIED)
-    last = ends | {step.name: end_untried(step) for step in writes if step.name not in ends}
+    last = {step.name: ends.steps.get(step.name) or end_untried(step) for step in writes}
     return Outcome(plan, tuple(last.get(s.name, s) for s in plan.steps))
 
 
@@ -215,8 +215,21 @@ def is_unwritten(step: Step) -> bool:
     return step.action is MoveAction.FAILED and step.item.facts is not None
 
 
-def _written(ends: dict[str, Step]) -> dict[str, Step]:
-    return {name: step for name, step in list(ends.items()) if step.action in WRITES}
+class _Ends:
+    """How steps ended, by name; noted where it happens, so that an interrupt loses none."""
+
+    def __init__(self) -> None:
+        self.steps: dict[str, Step] = {}
+        self.unwritten = False
+        """Whether a file was read, and could not be written."""
+
+    def note(self, step: Step) -> None:
+        self.steps[step.name] = step
+        if is_unwritten(step):
+            self.unwritten = True
+
+    def written(self) -> dict[str, Step]:
+        return {name: step for name, step in list(self.steps.items()) if step.action in WRITES}
 
 
 def _in_batches(steps: Iterable[Step], most: int) -> Iterator[list[Step]]:
@@ -253,13 +266,17 @@ def open_step(source: MoveSource, step: Step, taken: Any, now_ns: int) -> Parcel
         return replace(step, action=action, detail=error.reason)
 
 
-def _put(target: MoveTarget, checked: list[Parcel | Step], ends: dict[str, Step]) -> None:
+def _put(target: MoveTarget, checked: list[Parcel | Step], ends: _Ends) -> None:
     """Write the parcels of a batch, and note how each step ended."""
-    parcels = [one for one in checked if not isinstance(one, Step)]
-    ends |= {one.name: one for one in checked if isinstance(one, Step)}
+    parcels: list[Parcel] = []
+    for one in checked:
+        if isinstance(one, Step):
+            ends.note(one)
+        else:
+            parcels.append(one)
     try:
         for parcel, error in zip(parcels, target.put(parcels), strict=True):
-            ends[parcel.step.name] = _end(parcel, error)
+            ends.note(_end(parcel, error))
     finally:
         for parcel in parcels:
             parcel.close()
