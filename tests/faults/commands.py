@@ -19,6 +19,9 @@ class Row:
     another time or after a fault it may rightly be another entry."""
     may_miss: bool = False
     """Whether it ends with 0 where its source cannot be read."""
+    frees_less: bool = False
+    """Whether it removes more entries where a file cannot be read: it removes until a limit holds,
+    and what belongs to that file stays."""
     torch: bool = False
     """Whether its world is a cache of torch's compilers."""
 
@@ -104,6 +107,7 @@ ROWS: tuple[Row, ...] = (
         torch=True,
         timely=True,
         chooses=True,
+        frees_less=True,
     ),
     _row("torch rm", "rm -C cache aotautograd-atk --yes", torch=True, chooses=True),
     _row("torch export", "export out/new.jxb -C cache", torch=True),

@@ -114,7 +114,7 @@ def unreadable(lab: Lab, plan: Plan, numbers: Iterable[int]) -> Iterator[Failure
             now = look(root)
             if done.code:  # so a new bundle may lack what could not be read
                 now = replace(now, files=now.files | _bundles(plan.after))
-            broken = after_fault(plan, done, now)
+            broken = after_fault(plan, done, now, may_go=plan.row.frees_less)
             broken += afterwards(root, plan)
             yield judge(plan, f"EIO at read {number}", broken)
 
@@ -211,12 +211,18 @@ def _one(
         return judge(plan, fault, broken)
 
 
-def after_fault(plan: Plan, done: CompileFinished, now: State) -> list[str]:
-    """What must hold at once: nothing lost, nothing torn, and no success that is none."""
-    broken = [*_whole(plan, now), *_as_before_or(plan, now)]
+def after_fault(
+    plan: Plan, done: CompileFinished, now: State, *, may_go: bool = False
+) -> list[str]:
+    """What must hold at once: nothing lost, nothing torn, and no success that is none.
+
+    Args:
+        may_go: other files may be gone than planned.
+    """
+    broken = [*_whole(plan, now), *_as_before_or(plan, now, may_go=may_go)]
     if done.code >= 0:
         broken += _ended(done)
-        if done.code == plan.done.code == 0 and not plan.row.may_miss:
+        if done.code == plan.done.code == 0 and not (plan.row.may_miss or may_go):
             broken += _same("it exits 0 and", plan.after, now)
         broken += _counted(plan, done)
     return broken

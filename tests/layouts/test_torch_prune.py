@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 from conftest import RunCli, first_file
 
+import jaxcache
 from jaxcache.layouts.torch.names import digest_of
+from jaxcache.store.base import StoreError
+from jaxcache.store.local import LocalStore
 
 KINDS = ["aotautograd/", "fxgraph/", ".py", ".main."]
 
@@ -319,3 +322,69 @@ def test_a_pinned_graph_stays_with_all_that_it_needs(run_cli: RunCli, torch_cach
     assert refused.returncode == 1 and "is pinned" in refused.stderr
     assert run(run_cli, "pin", torch_cache, "--remove", key)["unpinned"] == [key]
     assert run_cli("rm", "-C", torch_cache, key, "-y").returncode == 0
+
+
+def two_tier_graph(run_cli: RunCli, cache: Path) -> Any:
+    """Return the entry of an AOT graph that refers to two FX graphs."""
+    entries = json.loads(run_cli("ls", "-C", cache, "--json").stdout)["entries"]
+    return next(e for e in entries if len(e["references"]) == 2)
+
+
+def refuse_to_read(monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
+    """Let a store fail to read files whose names end so."""
+    read = LocalStore.read
+
+    def refuse(self: LocalStore, name: str, *, limit: int) -> bytes:
+        if name.endswith(suffix):
+            raise StoreError(name, "input/output error", code="io-error")
+        return read(self, name, limit=limit)
+
+    monkeypatch.setattr(LocalStore, "read", refuse)
+
+
+@pytest.mark.parametrize("kind", ["aotautograd", "fxgraph"])
+def test_rm_of_a_graph_that_cannot_be_read_is_partial(
+    run_cli: RunCli, torch_cache: Path, kind: str
+) -> None:
+    loss = two_tier_graph(run_cli, torch_cache)
+    key = loss["hash"] if kind == "aotautograd" else loss["references"][0]
+    (graph,) = torch_cache.rglob(f"{key}/*")
+    os.truncate(graph, (64 << 20) + 1)  # too large to be read
+    name = str(graph.relative_to(torch_cache))
+    done = run_cli("rm", "-C", torch_cache, loss["hash"], "-y")
+    assert done.returncode == 3, done.stderr
+    assert f"{name} cannot be read (" in done.stderr
+    assert not graph.exists()
+
+
+@pytest.mark.parametrize("suffix", [".py", ".main.cpp"])
+def test_rm_beside_code_that_cannot_be_read_is_partial(
+    run_cli: RunCli, torch_cache: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    loss = two_tier_graph(run_cli, torch_cache)
+    refuse_to_read(monkeypatch, suffix)
+    plan = jaxcache.open(torch_cache).plan_removal(loss["hash"])
+    assert plan.unmet == ("requested",)
+    assert plan.unread
+    assert all(name.endswith(suffix) for name in plan.unread)
+
+
+def test_rm_is_whole_where_only_another_graph_cannot_be_read(
+    run_cli: RunCli, torch_cache: Path
+) -> None:
+    loss = two_tier_graph(run_cli, torch_cache)
+    other = next(
+        path for path in torch_cache.glob("aotautograd/*/*") if loss["hash"] not in path.parts
+    )
+    os.truncate(other, (64 << 20) + 1)
+    done = run(run_cli, "rm", torch_cache, loss["hash"], "-y")
+    assert done["unmet"] == []
+
+
+@pytest.mark.parametrize("suffix", [".py", ".main.cpp"])
+def test_prune_takes_no_code_for_an_orphan_beside_code_that_cannot_be_read(
+    torch_cache: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    refuse_to_read(monkeypatch, suffix)
+    plan = jaxcache.open(torch_cache).plan_prune(orphans=True)
+    assert {removal.reason for removal in plan.removals} == {"duplicate"}

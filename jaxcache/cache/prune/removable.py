@@ -1,8 +1,8 @@
 """The removable files of a cache, with the facts that rules need, and the choice among them."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
@@ -82,6 +82,8 @@ class RemovableSet:
     """Whether a use shows in an access time where nothing else records it."""
     rank: Callable[[str], int] | None = None
     """The place of a file in the order of removal; None where all are equal."""
+    unread: Mapping[str, str] = field(default_factory=dict)
+    """Files that could not be read, of which it is unknown what belongs to them → the reason."""
 
     @property
     def pinned_bytes(self) -> int:

@@ -72,11 +72,17 @@ def digest_of_kernel(text: bytes) -> bytes:
     return hashlib.sha256(text.strip()).digest()
 
 
-def read_code(store: Store, info: FileInfo) -> bytes:
-    """Read a file of code; empty where it cannot be read."""
+def read_code(store: Store, info: FileInfo, unread: dict[str, str] | None = None) -> bytes:
+    """Read a file of code; empty where it cannot be read.
+
+    Args:
+        unread: gets the reason, by the file's name, if the file is still there.
+    """
     try:
         return store.read(info.name, limit=_MAX_BYTES)
-    except StoreError:
+    except StoreError as error:
+        if unread is not None and error.code != "missing":
+            unread[info.name] = error.reason
         return b""
 
 
@@ -246,6 +252,8 @@ class Dependencies:
     """FX key → its files."""
     kernels_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Key of a generated ``.py`` → keys of its kernels."""
+    unread: Mapping[str, str] = field(default_factory=dict)
+    """Code that could not be read, whose kernels or ``.py`` are unknown → the reason."""
 
 
 def resolve_dependencies(
@@ -261,25 +269,24 @@ def resolve_dependencies(
         if graph.tier == "fxgraph":
             fx.setdefault(graph.key, []).append(graph)
     wanted = inventory.sources.keys() if sources is None else set(sources)
-    return Dependencies(
-        {key: tuple(files) for key, files in fx.items()},
-        _resolve_kernels(store, inventory, sorted(wanted)),
-    )
+    unread: dict[str, str] = {}
+    kernels = _resolve_kernels(store, inventory, sorted(wanted), unread)
+    return Dependencies({key: tuple(files) for key, files in fx.items()}, kernels, unread)
 
 
 def _resolve_kernels(
-    store: Store, inventory: TorchInventory, sources: Iterable[str]
+    store: Store, inventory: TorchInventory, sources: Iterable[str], unread: dict[str, str]
 ) -> dict[str, tuple[str, ...]]:
     by_text: dict[bytes, list[str]] = {}
     for key, info in inventory.kernel_sources.items():
-        parts = split_source(read_code(store, info))
+        parts = split_source(read_code(store, info, unread))
         if parts.bindings is not None:
             by_text.setdefault(parts.digest, []).append(key)
     linked: dict[str, tuple[str, ...]] = {}
     for key in sources:
         source = inventory.sources.get(key)
         if source is not None and by_text:
-            digests = map(digest_of_kernel, embedded_kernels(read_code(store, source)))
+            digests = map(digest_of_kernel, embedded_kernels(read_code(store, source, unread)))
             linked[key] = tuple(dict.fromkeys(k for d in digests for k in by_text.get(d, ())))
     return linked
 

@@ -133,10 +133,13 @@ def find_removable(
                 others.append(other_item(removal, reason="duplicate"))
     protected: dict[str, Hold] = {**dict.fromkeys(keep, "kept"), **dict.fromkeys(pinned, "pinned")}
     units = list(_units(scan_result, needs, entries, duplicates, now_ns, grace_ns, protected))
-    # Of a graph that cannot be opened it is not known what it needs, so that nothing is an orphan.
-    unread = any(
-        k == "unreadable" for facts in scan_result.facts.values() for k, _ in facts.problems
-    )
+    # The needs of a file that cannot be read are unknown, so that nothing is an orphan.
+    unread = {
+        name: detail
+        for name, facts in scan_result.facts.items()
+        for kind, detail in facts.problems
+        if kind == "unreadable"
+    } | dict(needs.unread)
     if tidy and not unread:
         needed = {part.file.name for unit in units for part in unit.parts}
         code = scan_result.inventory.code
@@ -151,7 +154,7 @@ def find_removable(
             if options.takes_quarantine and kind is TorchKind.QUARANTINE:
                 others.append(other_item(_removal(info, entries, "quarantine")))
     count = len(scan_result.entries)
-    return RemovableSet([*others, *units], count, size_bytes, rank=removal_rank)
+    return RemovableSet([*others, *units], count, size_bytes, rank=removal_rank, unread=unread)
 
 
 def _is_over(options: PruneOptions, size_bytes: int, entries: int) -> bool:
