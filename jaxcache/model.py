@@ -1,9 +1,9 @@
 """The words of the rest of the program: files, entries, problems. Frozen, stdlib only."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from enum import IntEnum
-from typing import Any, Literal, NamedTuple
+from enum import IntEnum, StrEnum
+from typing import Any, Literal, NamedTuple, Protocol
 
 from jaxcache.core.use import LastUsedFrom
 
@@ -29,6 +29,10 @@ ProblemKind = Literal[
 CUT_SHORT: frozenset[ProblemKind] = frozenset({"empty", "truncated"})
 #: An entry that is cut short and younger than this may still be being written.
 GRACE_NS = 60 * 10**9
+
+
+#: Called with (done, total) now and then.
+Progress = Callable[[int, int], None]
 
 
 class Depth(IntEnum):
@@ -151,3 +155,27 @@ class Entry:
         target = f"{self.platform} {self.target or ''}".rstrip()
         size = f"{self.size_bytes:,} bytes"
         return short_repr(type(self).__name__, self.key, self.hash, size, seconds, target)
+
+
+class Files(Protocol):
+    """Every file of a cache under what it is; nothing has been opened."""
+
+    def files(self) -> Iterator[tuple[StrEnum, FileInfo]]:
+        """Yield every file with its kind."""
+
+    def problems(self) -> Iterator[Problem]:
+        """Yield what the names alone show to be wrong."""
+
+    def trusted(self) -> Iterator[tuple[FileInfo, str | None]]:
+        """Yield the files that whoever can write them could have run, with their keys."""
+
+
+class ScanResult(Protocol):
+    """A cache as it was seen."""
+
+    @property
+    def entries(self) -> Sequence[Entry]: ...
+    @property
+    def inventory(self) -> Files: ...
+    @property
+    def problems(self) -> Sequence[Problem]: ...

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from jaxcache.cache.ledger.segments import Ledger
-    from jaxcache.cache.scan import Progress, ReadCache
-    from jaxcache.layouts.base import Layout
+    from jaxcache.layouts import Layout, ReadCache
+    from jaxcache.model import Progress
 
 PlaceKind = Literal["cache", "root", "bundle", "recipe"]
 
@@ -245,7 +245,7 @@ class Handle:
     @contextmanager
     def _reading(self, place: "tuple[Store, Layout]") -> "Iterator[ReadCache]":
         """Show the progress of what reads the entries, and give the cache to read."""
-        from jaxcache.cache.scan import ReadCache
+        from jaxcache.layouts import ReadCache
 
         with self.progress(f"reading {self.name or 'entries'}") as progress:
             yield ReadCache(*place, self.clock(), self.index_directory, self.workers, progress)

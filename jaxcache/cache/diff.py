@@ -9,9 +9,9 @@ from jaxcache.cache.bundle.format import Bundle
 from jaxcache.cache.bundle.manifest import JAX, BundleItem
 from jaxcache.cache.inventory import take_inventory
 from jaxcache.cache.ledger.record import LedgerRecord, fold
-from jaxcache.cache.scan import Progress, load_ledger
+from jaxcache.cache.scan import load_ledger
 from jaxcache.entry.codec import CodecError
-from jaxcache.model import Problem, result_repr
+from jaxcache.model import Problem, Progress, result_repr
 from jaxcache.store.base import MissingError, Store, StoreError
 
 

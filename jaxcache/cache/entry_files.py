@@ -15,8 +15,8 @@ from jaxcache.model import FileInfo
 from jaxcache.store.base import ExistsError, MissingError, NewFile, Store
 
 if TYPE_CHECKING:
-    from jaxcache.cache.scan import Progress
-    from jaxcache.layouts.base import FileLock
+    from jaxcache.model import Progress
+    from jaxcache.store.base import FileLock
 
 _Item = TypeVar("_Item")
 

@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from jaxcache.cache.inventory import count_bytes
-from jaxcache.cache.scan import ReadCache, Scan, decode
+from jaxcache.cache.scan import Scan, decode
 from jaxcache.errors import UsageError
 from jaxcache.model import Depth, Entry, Problem, result_repr
 from jaxcache.options import ListOptions
 from jaxcache.units import format_compiling, format_count, format_duration, format_size
 
 if TYPE_CHECKING:
-    from jaxcache.layouts.base import ScanResult
+    from jaxcache.layouts import ReadCache
+    from jaxcache.model import ScanResult
 
 
 #: Unread entries beyond a limit that are opened all the same, for the sums: 0.1 s of work.
@@ -90,7 +91,7 @@ def summarize(entries: Iterable[Entry]) -> Summary:
 
 
 def list_cache(
-    cache: ReadCache,
+    cache: "ReadCache",
     options: ListOptions,
     *,
     headers: bool,
@@ -235,10 +236,3 @@ def group_entries(entries: Iterable[Entry], by: str, sort: str = "size") -> list
         groups.sort(key=lambda g: g.name)
         groups.sort(key=value, reverse=order != "asc")
     return groups
-
-
-def differing_columns(rows: Sequence[Sequence[object]]) -> tuple[int, ...]:
-    """Return the places in which rows differ; nothing for rows of several lengths."""
-    if len({len(row) for row in rows}) != 1:
-        return ()
-    return tuple(n for n, column in enumerate(zip(*rows, strict=True)) if len(set(column)) > 1)

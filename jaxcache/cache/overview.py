@@ -7,7 +7,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxcache.cache.explain.churn import Churn
 from jaxcache.cache.inventory import counted_bytes
@@ -15,11 +15,14 @@ from jaxcache.cache.ledger.uses import Uses, count_uses
 from jaxcache.cache.prune.plan import plan_items
 from jaxcache.cache.prune.removable import find_removable, total_bytes, without_suffix
 from jaxcache.cache.prune.removal import Removal, count_entries, freed_bytes, lost_compile_seconds
-from jaxcache.cache.scan import ReadCache, Scan
+from jaxcache.cache.scan import Scan
 from jaxcache.core.eviction import POLICIES, choose_in_order, eviction_order
 from jaxcache.errors import JaxcacheError
 from jaxcache.model import Entry, Problem
 from jaxcache.options import PruneOptions
+
+if TYPE_CHECKING:
+    from jaxcache.layouts import ReadCache
 
 #: Modules whose churn is explained: finding a cause decodes several entries of each.
 _EXPLAINED_MODULES = 15
@@ -60,7 +63,7 @@ class Overview:
     uses: Uses
 
 
-def make_overview(cache: ReadCache) -> Overview:
+def make_overview(cache: "ReadCache") -> Overview:
     """Look at a cache for a report.
 
     Raises:
@@ -95,7 +98,7 @@ def make_overview(cache: ReadCache) -> Overview:
     )
 
 
-def _forecast_units(cache: ReadCache, scan_result: Any, policy: str) -> tuple[SizeForecast, ...]:
+def _forecast_units(cache: "ReadCache", scan_result: Any, policy: str) -> tuple[SizeForecast, ...]:
     """Plan as ``prune`` would at some sizes, where entries go together with what they share."""
     options = PruneOptions(max_size_bytes=1, policy=policy)
     removable = cache.layout.removals.find_removable(

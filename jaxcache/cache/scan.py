@@ -1,7 +1,7 @@
 """Read the cheap facts of every entry: sizes, codec, compile seconds, last use."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import tee
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,19 +18,13 @@ from jaxcache.core.names import ATIME_SUFFIX, HEADER_BYTES
 from jaxcache.core.use import FileDates, LastUse, LastUses, find_reads, find_writes, is_possible
 from jaxcache.entry.names import FileKind
 from jaxcache.entry.summary import EntrySummary
-from jaxcache.model import Entry, FileInfo, Problem
+from jaxcache.model import Entry, FileInfo, Problem, Progress
 from jaxcache.store.base import Store
 
 if TYPE_CHECKING:  # a plain listing uses neither
-    from pathlib import Path
-
     from jaxcache.cache.index import Index, KnownEntry
     from jaxcache.cache.ledger.record import LedgerRecord
     from jaxcache.cache.ledger.segments import Ledger
-    from jaxcache.layouts.base import Layout, ScanResult
-
-#: Called with (done, total) now and then.
-Progress = Callable[[int, int], None]
 
 _PROGRESS_EVERY = 512
 #: Undecoded entries that a command decodes by the way: 0.3 s of work.
@@ -54,39 +48,6 @@ class ScanAids(NamedTuple):
 
 #: Without an index, in this process, telling nobody.
 NO_AIDS = ScanAids()
-
-
-class ReadCache(NamedTuple):
-    """A cache that an operation reads, and how its entries are read."""
-
-    store: Store
-    layout: "Layout"
-    now_ns: int
-    index_directory: "Path | None" = None
-    """The directory of indexes; None: without one."""
-    workers: int = 1
-    """Processes to read with in a large directory."""
-    progress: Progress | None = None
-
-    def aids(self, *, indexed: bool = True) -> ScanAids:
-        """The aids of a scan, with the index of this cache where it has one."""
-        index = None
-        if indexed and self.index_directory is not None:
-            index = self.layout.load_index(self.index_directory, self.store.url, now_ns=self.now_ns)
-        return ScanAids(index, self.workers, self.progress)
-
-    def scan(self, *, headers: bool, details: bool, indexed: bool = True) -> "ScanResult":
-        """Scan the whole cache, with the files in its directories, and keep the index.
-
-        Raises:
-            NoCacheError: the directory cannot be listed.
-        """
-        aids = self.aids(indexed=indexed)
-        scan_result = self.layout.scans.scan(
-            self.store, aids, headers=headers, details=details, deep=True
-        )
-        aids.keep(scan_result.entries)
-        return scan_result
 
 
 class Scan(NamedTuple):

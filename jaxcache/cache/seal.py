@@ -20,7 +20,7 @@ from jaxcache.cache.ledger.record import SEALED, Event, LedgerRecord
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.write import append
 from jaxcache.cache.leftovers import remove_leftovers
-from jaxcache.cache.scan import Progress, Scan, ScanAids, scan
+from jaxcache.cache.scan import Scan, ScanAids, scan
 from jaxcache.cache.selection import Selection
 from jaxcache.cache.verify.check import (
     MAX_DECODED_BYTES,
@@ -31,7 +31,16 @@ from jaxcache.cache.verify.check import (
 from jaxcache.core.names import HEADER_BYTES
 from jaxcache.entry.codec import CodecError, check_content, decompress_whole
 from jaxcache.entry.frame import seal_frame
-from jaxcache.model import CUT_SHORT, GRACE_NS, Depth, Entry, Problem, plan_text, result_repr
+from jaxcache.model import (
+    CUT_SHORT,
+    GRACE_NS,
+    Depth,
+    Entry,
+    Problem,
+    Progress,
+    plan_text,
+    result_repr,
+)
 from jaxcache.options import SealOptions
 from jaxcache.store.base import ChangedError, MissingError, Store, StoreError, same_file
 from jaxcache.store.concurrency import ByteBudget

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from jaxcache.cache.inventory import EntryFile, Inventory, take_inventory
 from jaxcache.cache.ledger.record import LedgerRecord
 from jaxcache.cache.ledger.segments import Ledger
-from jaxcache.cache.listing import differing_columns
 from jaxcache.cache.scan import make_rule, read_entries, with_record
 from jaxcache.cache.selection import select_by_keys
 from jaxcache.core.names import KERNEL_CACHE, parse_key
@@ -222,3 +221,10 @@ def _as_entry(info: FileInfo) -> EntryFile:
     if key is None or kind not in (FileKind.ENTRY, FileKind.LEGACY_ENTRY):
         return EntryFile(info, info.name, FileKind.STRAY)
     return EntryFile(info, key, kind)
+
+
+def differing_columns(rows: Sequence[Sequence[object]]) -> tuple[int, ...]:
+    """Return the places in which rows differ; nothing for rows of several lengths."""
+    if len({len(row) for row in rows}) != 1:
+        return ()
+    return tuple(n for n, column in enumerate(zip(*rows, strict=True)) if len(set(column)) > 1)

@@ -23,7 +23,6 @@ from jaxcache.cache.index import read_checked, side_path, write_checked
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.uses import Uses, count_uses
 from jaxcache.cache.listing import Group, Summary, group_entries, summarize
-from jaxcache.cache.scan import ReadCache
 from jaxcache.cache.untrusted_json import Many, build
 from jaxcache.entry.names import FileKind
 from jaxcache.model import Entry, FileInfo, result_repr
@@ -31,7 +30,7 @@ from jaxcache.store.base import Store
 from jaxcache.units import NS_PER_SECOND, format_size
 
 if TYPE_CHECKING:
-    from jaxcache.layouts.base import Layout
+    from jaxcache.layouts import Layout, ReadCache
 
 _MAGIC = b"jaxcache-stats 7\n"
 _MASK = (1 << 64) - 1
@@ -103,7 +102,7 @@ class Stats:
         return sum(f.size_bytes for f in self.files if f.kind not in uncounted)
 
 
-def count_cache(cache: ReadCache, *, read: bool = True) -> Stats:
+def count_cache(cache: "ReadCache", *, read: bool = True) -> Stats:
     """Count everything in a cache directory.
 
     Platforms are told where the index knows them, or where few enough entries are left that

@@ -14,11 +14,11 @@ from jaxcache.cache.ledger.record import TOO_QUICK
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.uses import Uses, count_uses, live_totals
 from jaxcache.cache.listing import Summary, summarize
-from jaxcache.cache.scan import Progress, ScanAids, make_rule, read_entries, with_ledger
+from jaxcache.cache.scan import ScanAids, make_rule, read_entries, with_ledger
 from jaxcache.core.names import LEDGER_DIR
 from jaxcache.core.use import LastUses
 from jaxcache.entry.names import FileKind
-from jaxcache.model import Entry, FileInfo
+from jaxcache.model import Entry, FileInfo, Progress
 from jaxcache.store.base import Store, same_file
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from jaxcache.cache.diff import DiffSide
 from jaxcache.cache.move import import_bundle
 from jaxcache.cache.move.bundle_file import make_temporary_bundle
 from jaxcache.cache.move.export_plan import ExportPlan, empty_warning
-from jaxcache.cache.move.plan import MoveAction, Plan, Step
+from jaxcache.cache.move.items import MoveAction, Step
+from jaxcache.cache.move.plan import Plan
 from jaxcache.cache.move.signatures import required_signatures
 from jaxcache.cache.move.stores import make_source
 from jaxcache.cache.trust import Verdict, signing_keys

@@ -103,8 +103,8 @@ def _prune_root(root: Cache, options: PruneOptions, consent: ConfirmOptions, for
         remove_from_several,
     )
     from jaxcache.cache.prune.removal import Execution
-    from jaxcache.cache.scan import ReadCache
     from jaxcache.cli.output import emit
+    from jaxcache.layouts import ReadCache
     from jaxcache.render.root import prune_of_root_view
 
     now_ns = root.clock()

@@ -13,7 +13,7 @@ from jaxcache.options import CacheLocation, ListOptions
 from jaxcache.options.declare import FLAG, TEXT, option
 
 if TYPE_CHECKING:
-    from jaxcache.layouts.base import Layout
+    from jaxcache.layouts import Layout
     from jaxcache.store.base import Store
 
 EXAMPLE = "jaxcache show 'jit_train_step*'"

@@ -1,6 +1,6 @@
 """Caches of several compilers behind the same facts; :func:`choose_layout` picks one."""
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 from jaxcache.entry.names import split_name
 from jaxcache.errors import UsageError
@@ -8,7 +8,14 @@ from jaxcache.layouts.jax import BundleLayout, JaxLayout
 from jaxcache.store.base import MissingError, Store
 
 if TYPE_CHECKING:
-    from jaxcache.layouts.base import Layout
+    from pathlib import Path
+
+    from jaxcache.cache.scan import ScanAids
+    from jaxcache.layouts.torch import TorchLayout
+    from jaxcache.model import Progress, ScanResult
+
+#: The facts about one compiler's cache; both classes have the same members.
+Layout: TypeAlias = "JaxLayout | TorchLayout"
 
 JAX: "Layout" = JaxLayout()
 #: A bundle of JAX's entries, which can be looked at and no more.
@@ -23,12 +30,49 @@ __all__ = [
     "BUNDLE",
     "JAX",
     "NAMES",
+    "Layout",
+    "ReadCache",
     "check_layout",
     "check_not_torch",
     "choose_layout",
     "detect_layout",
     "load_layout",
 ]
+
+
+class ReadCache(NamedTuple):
+    """A cache that an operation reads, and how its entries are read."""
+
+    store: Store
+    layout: "Layout"
+    now_ns: int
+    index_directory: "Path | None" = None
+    """The directory of indexes; None: without one."""
+    workers: int = 1
+    """Processes to read with in a large directory."""
+    progress: "Progress | None" = None
+
+    def aids(self, *, indexed: bool = True) -> "ScanAids":
+        """The aids of a scan, with the index of this cache where it has one."""
+        from jaxcache.cache.scan import ScanAids
+
+        index = None
+        if indexed and self.index_directory is not None:
+            index = self.layout.load_index(self.index_directory, self.store.url, now_ns=self.now_ns)
+        return ScanAids(index, self.workers, self.progress)
+
+    def scan(self, *, headers: bool, details: bool, indexed: bool = True) -> "ScanResult":
+        """Scan the whole cache, with the files in its directories, and keep the index.
+
+        Raises:
+            NoCacheError: the directory cannot be listed.
+        """
+        aids = self.aids(indexed=indexed)
+        scan_result = self.layout.scans.scan(
+            self.store, aids, headers=headers, details=details, deep=True
+        )
+        aids.keep(scan_result.entries)
+        return scan_result
 
 
 def load_layout(name: str) -> "Layout":

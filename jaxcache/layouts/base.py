@@ -6,13 +6,10 @@ module that is imported when it is asked for; mypy holds the module to the group
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol
 
-from jaxcache.layouts.jax import JaxLayout
-from jaxcache.model import Entry, FileInfo, Problem
-from jaxcache.store.base import Store
+from jaxcache.model import Entry, FileInfo, Problem, ScanResult
+from jaxcache.store.base import FileLock, Store
 
 if TYPE_CHECKING:
     from jaxcache.cache.bundle.format import Bundle
@@ -22,30 +19,12 @@ if TYPE_CHECKING:
     from jaxcache.cache.move.export_plan import ExportPlan
     from jaxcache.cache.move.plan import Plan
     from jaxcache.cache.prune.removable import RemovableSet
-    from jaxcache.cache.scan import Progress, ScanAids
+    from jaxcache.cache.scan import ScanAids
     from jaxcache.cache.show import EntryDetails
     from jaxcache.cache.verify.check import EntryCheck
-    from jaxcache.layouts.torch import TorchLayout
     from jaxcache.layouts.torch.show import GraphDetails
+    from jaxcache.model import Progress
     from jaxcache.options import PruneOptions, VerifyOptions
-
-#: The facts about one compiler's cache; both classes have the same members.
-Layout: TypeAlias = "JaxLayout | TorchLayout"
-#: Holds the lock that goes with a file, without waiting: False where somebody else has it.
-FileLock = Callable[[Store, str], AbstractContextManager[bool]]
-
-
-class Files(Protocol):
-    """Every file of a cache under what it is; nothing has been opened."""
-
-    def files(self) -> Iterator[tuple[StrEnum, FileInfo]]:
-        """Yield every file with its kind."""
-
-    def problems(self) -> Iterator[Problem]:
-        """Yield what the names alone show to be wrong."""
-
-    def trusted(self) -> Iterator[tuple[FileInfo, str | None]]:
-        """Yield the files that whoever can write them could have run, with their keys."""
 
 
 class CheckableFile(Protocol):
@@ -53,17 +32,6 @@ class CheckableFile(Protocol):
 
     @property
     def info(self) -> FileInfo: ...
-
-
-class ScanResult(Protocol):
-    """A cache as it was seen."""
-
-    @property
-    def entries(self) -> Sequence[Entry]: ...
-    @property
-    def inventory(self) -> Files: ...
-    @property
-    def problems(self) -> Sequence[Problem]: ...
 
 
 class Scans(Protocol):

@@ -52,7 +52,7 @@ class JaxLayout:
 
 
 class BundleLayout:
-    """A bundle as a cache, as far as :class:`jaxcache.layouts.base.Layout` is asked to look."""
+    """A bundle as a cache, as far as :class:`jaxcache.layouts.Layout` is asked to look."""
 
     name = "bundle"
     words = JaxLayout.words

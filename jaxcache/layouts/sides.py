@@ -4,10 +4,9 @@ import os
 
 from jaxcache.cache.bundle.format import is_bundle, open_bundle
 from jaxcache.cache.diff import DiffSide
-from jaxcache.cache.scan import Progress
 from jaxcache.errors import UsageError
 from jaxcache.layouts import choose_layout, load_layout
-from jaxcache.model import FileInfo
+from jaxcache.model import FileInfo, Progress
 from jaxcache.store import is_remote, open_store
 
 

@@ -15,7 +15,8 @@ from jaxcache.cache.bundle.compat import (
     forecast,
 )
 from jaxcache.cache.move.bundle_file import WrittenBundle
-from jaxcache.cache.move.plan import WRITES, MoveAction, Outcome, Plan, Step
+from jaxcache.cache.move.items import WRITES, MoveAction, Step
+from jaxcache.cache.move.plan import Outcome, Plan
 from jaxcache.cache.trust import Verdict
 from jaxcache.model import Problem
 from jaxcache.render.columns import key_column, text_column

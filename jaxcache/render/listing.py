@@ -4,7 +4,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from jaxcache.cache.listing import Listing, differing_columns, group_entries
+from jaxcache.cache.listing import Listing, group_entries
+from jaxcache.cache.show import differing_columns
 from jaxcache.model import UNTUNED, Entry
 from jaxcache.render.columns import (
     compile_total_column,

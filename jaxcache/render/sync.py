@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from jaxcache.cache.bundle.compat import Compatibility
-from jaxcache.cache.move.plan import MoveAction, Outcome
+from jaxcache.cache.move.items import MoveAction
+from jaxcache.cache.move.plan import Outcome
 from jaxcache.cache.prune.removal import Removal, freed_bytes
 from jaxcache.model import Problem
 from jaxcache.render.bundle import forecast_document, left_out_lines, unmet_lines

@@ -266,6 +266,10 @@ class Store(Protocol):
         """
 
 
+#: Holds the lock that goes with a file, without waiting: False where somebody else has it.
+FileLock = Callable[[Store, str], AbstractContextManager[bool]]
+
+
 def or_error(work: Callable[[], _Result]) -> _Result | StoreError:
     """Return the result of some work, or its failure about one file."""
     try:

@@ -29,9 +29,9 @@ from jaxcache.warm.report.trace import trace_document
 from jaxcache.warm.report.unobserved import unreported_entries
 
 if TYPE_CHECKING:
+    from jaxcache.warm.callbacks import RunCallbacks
     from jaxcache.warm.crosshost.cross_target import TargetOutput
     from jaxcache.warm.report.recording import RecordingDirectory
-    from jaxcache.warm.run import RunCallbacks
 
 #: How often the ledger is told of hits while a program runs.
 _LEARN_SECONDS = 2.0

@@ -12,9 +12,10 @@ from jaxcache.cache.inventory import take_inventory
 from jaxcache.cache.ledger.record import COMPILE, PAYLOAD, Event, digest_facts
 from jaxcache.cache.ledger.write import append
 from jaxcache.cache.leftovers import remove_leftovers
+from jaxcache.cache.move.check import Check
 from jaxcache.cache.move.conflicts import has_atimes, is_truncated
-from jaxcache.cache.move.execute import Check
-from jaxcache.cache.move.plan import Item, MoveAction, Plan, Step
+from jaxcache.cache.move.items import Item, MoveAction, Step
+from jaxcache.cache.move.plan import Plan
 from jaxcache.cache.move.stores import StoreParcel, StoreTarget
 from jaxcache.entry.codec import CodecError
 from jaxcache.entry.names import key_of

@@ -14,10 +14,11 @@ from jaxcache.errors import NoJaxError
 from jaxcache.options.run import WarmOptions
 from jaxcache.store import open_store
 from jaxcache.warm.advice import advise
+from jaxcache.warm.callbacks import RunCallbacks
 from jaxcache.warm.programs import WarmProgram
 from jaxcache.warm.report.builder import ReportBuilder
 from jaxcache.warm.report.causes import as_compile, compare_with
-from jaxcache.warm.run import RunCallbacks, run_command, warm_programs
+from jaxcache.warm.run import run_command, warm_programs
 
 #: Keys of one module, the newest ones, that a miss is compared with.
 _MAX_CANDIDATES = 20

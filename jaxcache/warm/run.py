@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from jaxcache.errors import JaxcacheError
 from jaxcache.options.run import CompileOptions, RunOptions, WarmOptions
 from jaxcache.store import is_remote
 from jaxcache.units import format_count, format_duration
+from jaxcache.warm.callbacks import RunCallbacks
 from jaxcache.warm.child.child import free_port
 from jaxcache.warm.child.interpreter import find_python
 from jaxcache.warm.child.launch import Launch, RunResult, run_listening
@@ -26,21 +27,8 @@ if TYPE_CHECKING:
     from jaxcache.warm.account import Account
     from jaxcache.warm.compiling.plan import CompileReport
     from jaxcache.warm.crosshost.cross_target import CrossTarget, TargetOutput
-    from jaxcache.warm.report.events import RunEvent
     from jaxcache.warm.report.recording import RecordingDirectory
     from jaxcache.warm.report.report import Report
-
-
-@dataclass(frozen=True, slots=True)
-class RunCallbacks:
-    """Functions to call while it runs."""
-
-    on_start: Callable[[], None] | None = None
-    """Called once the first program has started, to import what the end of the run needs."""
-    on_event: "Callable[[RunEvent], None] | None" = None
-    on_tick: Callable[[], None] | None = None
-    on_known: Callable[[Mapping[str, float]], None] | None = None
-    """Told, from another thread, the compile seconds by key that earlier runs took."""
 
 
 def warm_programs(

@@ -11,8 +11,7 @@ import zstandard
 
 from jaxcache.cache.prune.plan import PrunePlan
 from jaxcache.cache.prune.plan_cache import plan_cache_prune
-from jaxcache.cache.scan import ReadCache
-from jaxcache.layouts import load_layout
+from jaxcache.layouts import ReadCache, load_layout
 from jaxcache.options import PruneOptions
 from jaxcache.store.local import LocalStore
 

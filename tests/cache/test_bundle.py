@@ -33,7 +33,7 @@ from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.write import append
 from jaxcache.cache.move.bundle_file import make_temporary_bundle, write_stream
 from jaxcache.cache.move.export_plan import plan_export
-from jaxcache.cache.move.plan import MoveAction
+from jaxcache.cache.move.items import MoveAction
 from jaxcache.core.names import AUTOTUNE_DIR, KERNEL_CACHE
 from jaxcache.entry.codec import CodecError
 from jaxcache.errors import JaxcacheError

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from jaxcache.cache.index import Index
 from jaxcache.cache.listing import Listing, list_cache
-from jaxcache.cache.scan import ReadCache
 from jaxcache.cache.stats import RememberedStats, count_cache
-from jaxcache.layouts import load_layout
+from jaxcache.layouts import ReadCache, load_layout
 from jaxcache.options import ListOptions
 from jaxcache.store.local import LocalStore
 

@@ -25,7 +25,8 @@ from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.write import append, pinned_keys
 from jaxcache.cache.move.export_plan import plan_export
 from jaxcache.cache.move.import_bundle import execute_import, plan_import, receive
-from jaxcache.cache.move.plan import MoveAction, MoveTarget, Outcome
+from jaxcache.cache.move.items import MoveAction
+from jaxcache.cache.move.plan import MoveTarget, Outcome
 from jaxcache.cache.move.stores import make_source
 from jaxcache.cache.move.sync import execute, plan_copy, plan_sync
 from jaxcache.core.names import AUTOTUNE_DIR, KERNEL_CACHE

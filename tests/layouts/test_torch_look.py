@@ -13,9 +13,8 @@ import pytest
 from conftest import RunCli, first_file
 
 from jaxcache.cache.index import read_checked, write_checked
-from jaxcache.cache.scan import ReadCache
 from jaxcache.cache.stats import RememberedStats, count_cache
-from jaxcache.layouts import load_layout
+from jaxcache.layouts import ReadCache, load_layout
 from jaxcache.layouts.torch.scan import GraphIndex
 from jaxcache.store.local import LocalStore
 

@@ -18,7 +18,7 @@ from jaxcache.cache.explain.churn import Churn
 from jaxcache.cache.explain.sides import Comparison, Difference
 from jaxcache.cache.ledger.uses import Uses
 from jaxcache.cache.listing import Group, Listing, Summary
-from jaxcache.cache.move.plan import Step
+from jaxcache.cache.move.items import Step
 from jaxcache.cache.prune.removal import Removal, SkippedRemoval
 from jaxcache.cache.recipe.format import RecipeRow
 from jaxcache.cache.recipe.model import Environment

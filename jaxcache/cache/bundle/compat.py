@@ -17,7 +17,7 @@ from jaxcache.cache.allow_lists import kept_flags
 from jaxcache.cache.bundle.manifest import Manifest, Origin
 from jaxcache.cache.ledger.record import Event
 from jaxcache.cache.ledger.segments import Ledger
-from jaxcache.cache.move.plan import Item, Step, bundle_items
+from jaxcache.cache.move.items import Item, Step, bundle_items
 from jaxcache.entry.codec import CodecError
 from jaxcache.entry.contents import Contents
 from jaxcache.entry.decode import decode_origin

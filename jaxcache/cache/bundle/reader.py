@@ -19,7 +19,7 @@ from jaxcache.cache.bundle.manifest import JAX, BundleError, BundleItem, Manifes
 from jaxcache.cache.inventory import Inventory, OtherFile
 from jaxcache.cache.ledger.record import SEALED
 from jaxcache.cache.ledger.segments import Ledger
-from jaxcache.cache.scan import Progress, Scan, with_ledger
+from jaxcache.cache.scan import Scan, with_ledger
 from jaxcache.cache.selection import select_by_keys
 from jaxcache.cache.show import EntryDetails, describe
 from jaxcache.core.names import max_payload_bytes, parse_key
@@ -28,7 +28,7 @@ from jaxcache.entry.decode import decode_payload, decode_program
 from jaxcache.entry.names import split_name
 from jaxcache.entry.summary import summarize_contents
 from jaxcache.errors import ExitCode, JaxcacheError, UsageError
-from jaxcache.model import Entry, FileInfo, Problem
+from jaxcache.model import Entry, FileInfo, Problem, Progress
 
 
 def verify_bundle(

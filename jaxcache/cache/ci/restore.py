@@ -10,11 +10,12 @@ from jaxcache.cache.bundle.compat import Compatibility, ForecastOutcome, Host, f
 from jaxcache.cache.bundle.format import Bundle
 from jaxcache.cache.ledger.record import fold
 from jaxcache.cache.move.import_bundle import execute_import, plan_import, receive
-from jaxcache.cache.move.plan import WRITES, Item, ItemFacts, MoveAction, Outcome, Step
+from jaxcache.cache.move.items import WRITES, Item, ItemFacts, MoveAction, Step
+from jaxcache.cache.move.plan import Outcome
 from jaxcache.cache.move.stores import make_source
 from jaxcache.cache.move.sync import plan_sync
-from jaxcache.cache.scan import Progress
 from jaxcache.errors import UntrustedError
+from jaxcache.model import Progress
 from jaxcache.options.move import RestoreOptions, SyncOptions
 from jaxcache.store.base import Store
 

@@ -16,16 +16,17 @@ from jaxcache.cache.ledger.write import append, compact
 from jaxcache.cache.move.bundle_file import is_bundle_name
 from jaxcache.cache.move.export_plan import ExportPlan, plan_export
 from jaxcache.cache.move.import_bundle import events_of
-from jaxcache.cache.move.plan import MoveAction, Outcome, Plan
+from jaxcache.cache.move.items import MoveAction
+from jaxcache.cache.move.plan import Outcome, Plan
 from jaxcache.cache.move.sync import execute, plan_copy
 from jaxcache.cache.prune.execute import remove
 from jaxcache.cache.prune.plan import plan_prune, weighs_seconds
 from jaxcache.cache.prune.removable import removable_entries, total_bytes
-from jaxcache.cache.scan import Progress, Scan, ScanAids, scan
+from jaxcache.cache.scan import Scan, ScanAids, scan
 from jaxcache.core.eviction import choose_for_room
 from jaxcache.core.ledger import COMPACT_ABOVE
 from jaxcache.errors import ExitCode, JaxcacheError, UsageError
-from jaxcache.model import Entry, Problem
+from jaxcache.model import Entry, Problem, Progress
 from jaxcache.options import PruneOptions
 from jaxcache.options.move import SaveIf, SaveOptions
 from jaxcache.store import is_remote

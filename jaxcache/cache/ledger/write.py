@@ -35,7 +35,7 @@ from jaxcache.errors import JaxcacheError
 from jaxcache.store.base import Store, StoreError
 
 if TYPE_CHECKING:
-    from jaxcache.layouts.base import Layout
+    from jaxcache.layouts import Layout
 
 
 #: Events are split over segments of about this size.

@@ -32,14 +32,15 @@ from jaxcache.cache.bundle.manifest import (
     SideFile,
     encode_manifest,
 )
-from jaxcache.cache.move.execute import Check, move
+from jaxcache.cache.move.check import Check
+from jaxcache.cache.move.execute import move
 from jaxcache.cache.move.export_plan import ExportPlan
-from jaxcache.cache.move.plan import Item, ItemFacts, MoveAction, MoveTarget, Outcome, Parcel, Plan
+from jaxcache.cache.move.items import Item, ItemFacts, MoveAction
+from jaxcache.cache.move.plan import MoveTarget, Outcome, Parcel, Plan
 from jaxcache.cache.move.stores import StoreSource
-from jaxcache.cache.scan import Progress
 from jaxcache.cache.trust import sign_header
 from jaxcache.errors import JaxcacheError, UsageError, system_errors_as
-from jaxcache.model import Problem
+from jaxcache.model import Problem, Progress
 from jaxcache.store import cannot_make, check_location, is_remote
 from jaxcache.store.base import Store, StoreError
 

@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from jaxcache.cache.admission import ImportPolicy, read_content
 from jaxcache.cache.archive import hash_chunks, read_chunks
 from jaxcache.cache.inventory import Inventory, take_inventory
-from jaxcache.cache.move.plan import Item, ItemFacts, MoveAction, Step
-from jaxcache.cache.scan import Progress
+from jaxcache.cache.move.items import Item, ItemFacts, MoveAction, Step
 from jaxcache.entry.codec import CodecError, check_frame
 from jaxcache.entry.names import FileKind
 from jaxcache.errors import JaxcacheError, UsageError
-from jaxcache.model import GRACE_NS, FileInfo
+from jaxcache.model import GRACE_NS, FileInfo, Progress
 from jaxcache.store.base import MissingError, Store, StoreError
 from jaxcache.store.concurrency import map_ordered
 

@@ -11,13 +11,14 @@ from jaxcache.cache.entry_files import ATIME_BYTES, parse_atime
 from jaxcache.cache.inventory import EntryFile, Inventory
 from jaxcache.cache.ledger.record import PAYLOAD, Event
 from jaxcache.cache.ledger.segments import Ledger
-from jaxcache.cache.move.plan import Item, MoveAction, Step, Steps
-from jaxcache.cache.scan import Progress, Scan, ScanAids, scan
+from jaxcache.cache.move.items import Item, MoveAction, Step
+from jaxcache.cache.move.plan import Steps
+from jaxcache.cache.scan import Scan, ScanAids, scan
 from jaxcache.cache.selection import Selection
 from jaxcache.core.ledger import PINNING
 from jaxcache.core.names import ATIME_SUFFIX, AUTOTUNE_DIR, KERNEL_CACHE
 from jaxcache.entry.names import FileKind
-from jaxcache.model import GRACE_NS, Entry, FileInfo
+from jaxcache.model import GRACE_NS, Entry, FileInfo, Progress
 from jaxcache.store.base import MissingError, Store, StoreError
 
 if TYPE_CHECKING:

@@ -28,25 +28,14 @@ from jaxcache.cache.leftovers import remove_leftovers, staging
 from jaxcache.cache.move.conflicts import compare_payloads, has_atimes, list_target
 from jaxcache.cache.move.execute import is_unwritten, move
 from jaxcache.cache.move.export_plan import refuse_side_file
-from jaxcache.cache.move.plan import (
-    WRITES,
-    Item,
-    ItemFacts,
-    MoveAction,
-    MoveSource,
-    MoveTarget,
-    Outcome,
-    Plan,
-    Step,
-    bundle_items,
-)
+from jaxcache.cache.move.items import WRITES, Item, ItemFacts, MoveAction, Step, bundle_items
+from jaxcache.cache.move.plan import MoveSource, MoveTarget, Outcome, Plan
 from jaxcache.cache.move.signatures import make_signer
 from jaxcache.cache.move.stores import StagedTarget, StoreTarget, arrivals
-from jaxcache.cache.scan import Progress
 from jaxcache.cache.seal import LEVEL_FACT
 from jaxcache.entry import zstd
 from jaxcache.entry.frame import MAX_LEVEL, compress_content
-from jaxcache.model import Codec, FileInfo
+from jaxcache.model import Codec, FileInfo, Progress
 from jaxcache.store.base import Store, StoreError
 
 #: What JAX uses, and what makes an entry small that :func:`jaxcache.cache.seal.execute_seal` or

@@ -11,7 +11,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxcache.cache.admission import Signed
-from jaxcache.cache.move.plan import MoveAction, MoveSource, Plan, Step
+from jaxcache.cache.move.items import MoveAction, Step
+from jaxcache.cache.move.plan import MoveSource, Plan
 from jaxcache.cache.trust import TrustedKey, load_ed25519, load_trusted
 from jaxcache.core.signing import MAX_SIGNATURES_BYTES, SIGNATURES_DIR, read_signed, sign_text
 from jaxcache.entry.codec import CodecError
@@ -21,7 +22,7 @@ from jaxcache.store.concurrency import map_ordered
 from jaxcache.store.location import config_is_set
 
 if TYPE_CHECKING:
-    from jaxcache.layouts.base import Layout
+    from jaxcache.layouts import Layout
 
 #: A line has 900 bytes at the most, escaped, so that this many stay well below the largest file.
 _ENTRIES_PER_FILE = 25_000

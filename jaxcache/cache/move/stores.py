@@ -26,8 +26,9 @@ from jaxcache.cache.ledger.segments import (
     read_segments,
 )
 from jaxcache.cache.ledger.write import append, compact
-from jaxcache.cache.move.execute import MAX_ENTRY_BYTES, Check, CheckedItem
-from jaxcache.cache.move.plan import Item, ItemFacts, MoveTarget, Parcel, Plan, Step
+from jaxcache.cache.move.check import MAX_ENTRY_BYTES, Check, CheckedItem
+from jaxcache.cache.move.items import Item, ItemFacts, Step
+from jaxcache.cache.move.plan import MoveTarget, Parcel, Plan
 from jaxcache.core.ledger import COMPACT_ABOVE, is_compacted
 from jaxcache.core.names import LEDGER_DIR
 from jaxcache.entry.codec import CodecError

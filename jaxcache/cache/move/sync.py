@@ -11,6 +11,7 @@ from jaxcache.cache.inventory import EntryFile, Inventory
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.write import append
 from jaxcache.cache.leftovers import remove_leftovers
+from jaxcache.cache.move.check import Check
 from jaxcache.cache.move.conflicts import (
     choose_all,
     compare_payloads,
@@ -18,18 +19,10 @@ from jaxcache.cache.move.conflicts import (
     list_target,
     look_at_frames,
 )
-from jaxcache.cache.move.execute import Check, move, open_step
+from jaxcache.cache.move.execute import move, open_step
 from jaxcache.cache.move.export_plan import ExportPlan, plan_export
-from jaxcache.cache.move.plan import (
-    WRITES,
-    Item,
-    ItemFacts,
-    MoveAction,
-    MoveTarget,
-    Outcome,
-    Plan,
-    Step,
-)
+from jaxcache.cache.move.items import WRITES, Item, ItemFacts, MoveAction, Step
+from jaxcache.cache.move.plan import MoveTarget, Outcome, Plan
 from jaxcache.cache.move.signatures import make_signer
 from jaxcache.cache.move.stores import (
     StoreSource,
@@ -41,8 +34,8 @@ from jaxcache.cache.move.stores import (
 )
 from jaxcache.cache.prune.execute import remove
 from jaxcache.cache.prune.plan import plan_prune
-from jaxcache.cache.scan import Progress, Scan, ScanAids, scan
-from jaxcache.model import Entry
+from jaxcache.cache.scan import Scan, ScanAids, scan
+from jaxcache.model import Entry, Progress
 from jaxcache.options import PruneOptions
 from jaxcache.options.move import SyncOptions
 from jaxcache.store.base import Store

@@ -21,16 +21,15 @@ from jaxcache.cache.ledger.record import REMOVED, Event
 from jaxcache.cache.ledger.write import append, compact
 from jaxcache.cache.leftovers import is_temporary, remove_leftover
 from jaxcache.cache.prune.removal import Execution, Removal, SkippedRemoval
-from jaxcache.cache.scan import Progress
 from jaxcache.core.ledger import COMPACT_ABOVE
 from jaxcache.core.names import LEDGER_DIR
 from jaxcache.errors import JaxcacheError
-from jaxcache.model import FileInfo
+from jaxcache.model import FileInfo, Progress
 from jaxcache.store.base import Store, StoreError, same_file
 from jaxcache.store.concurrency import map_ordered
 
 if TYPE_CHECKING:
-    from jaxcache.layouts.base import FileLock
+    from jaxcache.store.base import FileLock
 
 _USED = "used since the plan was made"
 

@@ -17,20 +17,20 @@ from jaxcache.cache.prune.execute import remove
 from jaxcache.cache.prune.plan import PrunePlan, plan_items, plan_removal, weighs_seconds
 from jaxcache.cache.prune.removable import RemovableItem, RemovableSet
 from jaxcache.cache.prune.removal import Execution, Removal, SkippedRemoval
-from jaxcache.cache.scan import ReadCache
 from jaxcache.cache.selection import REMOVAL_PREFIX, Selection, select_by_keys
 from jaxcache.core.names import LOCKFILE, OWN_DIR
 from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.options import PruneOptions
 
 if TYPE_CHECKING:
-    from jaxcache.layouts.base import ScanResult
+    from jaxcache.layouts import ReadCache
+    from jaxcache.model import ScanResult
 
 #: Entries that are opened to say what their removal costs, where nothing else asks for it.
 _PRICED_AT_ONCE = 1_000
 
 
-def plan_cache_prune(cache: ReadCache, options: PruneOptions) -> PrunePlan:
+def plan_cache_prune(cache: "ReadCache", options: PruneOptions) -> PrunePlan:
     """Scan a cache and plan its pruning, opening as few entries as the policy allows.
 
     Raises:
@@ -59,7 +59,7 @@ class Prunable(NamedTuple):
 
 
 def find_prunable(
-    cache: ReadCache, options: PruneOptions, *, with_seconds: bool = False
+    cache: "ReadCache", options: PruneOptions, *, with_seconds: bool = False
 ) -> Prunable:
     """Scan a cache as far as the options of a prune need it.
 
@@ -91,7 +91,7 @@ def find_prunable(
 
 
 def plan_cache_removal(
-    cache: ReadCache, keys: Sequence[str] = (), filters: Sequence[str] = ()
+    cache: "ReadCache", keys: Sequence[str] = (), filters: Sequence[str] = ()
 ) -> PrunePlan:
     """Plan to remove exactly the entries that KEY arguments and filters choose.
 
@@ -111,13 +111,13 @@ def plan_cache_removal(
     return _price(cache, plan_removal(removable, chosen, cache_dir=cache.store.url))
 
 
-def _scan(cache: ReadCache, *, headers: bool, details: bool) -> "ScanResult":
+def _scan(cache: "ReadCache", *, headers: bool, details: bool) -> "ScanResult":
     details |= not cache.layout.has_headers  # else nothing tells which files belong together
     indexed = headers or details or cache.store.remote
     return cache.scan(headers=headers, details=details, indexed=indexed)
 
 
-def _price(cache: ReadCache, plan: PrunePlan) -> PrunePlan:
+def _price(cache: "ReadCache", plan: PrunePlan) -> PrunePlan:
     """Fill in the compile seconds of removals that a scan without headers left unknown.
 
     Not where that takes a request for each, or longer than to remove them.
@@ -141,7 +141,7 @@ def _price(cache: ReadCache, plan: PrunePlan) -> PrunePlan:
 
 
 def plan_prune_of_several(
-    root: str, members: Mapping[str, ReadCache], options: PruneOptions, *, now_ns: int
+    root: str, members: "Mapping[str, ReadCache]", options: PruneOptions, *, now_ns: int
 ) -> PrunePlan:
     """Plan one prune over several caches.
 
@@ -205,7 +205,7 @@ def _rename(removal: Removal, rename: Callable[[str], str]) -> Removal:
     )
 
 
-def _rank_below(members: Mapping[str, ReadCache]) -> Callable[[str], int]:
+def _rank_below(members: "Mapping[str, ReadCache]") -> Callable[[str], int]:
     def rank(path: str) -> int:
         name = _cache_of(path, members)
         rank_in_cache = members[name].layout.removals.removal_rank
@@ -214,7 +214,7 @@ def _rank_below(members: Mapping[str, ReadCache]) -> Callable[[str], int]:
     return rank
 
 
-def _cache_of(path: str, members: Mapping[str, ReadCache]) -> str:
+def _cache_of(path: str, members: "Mapping[str, ReadCache]") -> str:
     """Return the cache that a file of a plan belongs to; no cache lies below another."""
     directory = os.path.dirname(path)
     while directory not in members:
@@ -222,7 +222,9 @@ def _cache_of(path: str, members: Mapping[str, ReadCache]) -> str:
     return directory
 
 
-def remove_from_several(members: Mapping[str, ReadCache], removals: Sequence[Removal]) -> Execution:
+def remove_from_several(
+    members: "Mapping[str, ReadCache]", removals: Sequence[Removal]
+) -> Execution:
     """Carry out the removals of a plan, one cache after another.
 
     Raises:
@@ -245,7 +247,9 @@ def remove_from_several(members: Mapping[str, ReadCache], removals: Sequence[Rem
     return Execution(tuple(removed), tuple(spared), longest_seconds)
 
 
-def remove_emptied(members: Mapping[str, ReadCache], removed: Sequence[Removal]) -> tuple[str, ...]:
+def remove_emptied(
+    members: "Mapping[str, ReadCache]", removed: Sequence[Removal]
+) -> tuple[str, ...]:
     """Remove the directories of caches whose last entry was removed; return their names.
 
     A directory with a file that is not jaxcache's or JAX's own stays, and so does a quarantine.

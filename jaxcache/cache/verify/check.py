@@ -56,7 +56,7 @@ class EntryCheck:
     missing: bool = False
     """The file was gone when it was opened."""
     facts: Any = None
-    """Facts that the layout keeps for :meth:`jaxcache.layouts.base.Layout.check_beside`."""
+    """Facts that the layout keeps for :meth:`jaxcache.layouts.Layout.check_beside`."""
 
 
 _BY_RECORD = frozenset({"changed-since-recorded", "digest-mismatch"})

@@ -26,20 +26,20 @@ from jaxcache.cache.ledger.record import REMOVED, Event
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.write import append
 from jaxcache.cache.leftovers import is_staged, remove_leftover
-from jaxcache.cache.scan import NO_AIDS, Progress
+from jaxcache.cache.scan import NO_AIDS
 from jaxcache.cache.selection import fits_key
 from jaxcache.cache.verify.run_checks import CORRUPT, INFORMATIONAL, Verification
 from jaxcache.core.names import ATIME_SUFFIX, CACHE_SUFFIX, QUARANTINE_DIR
 from jaxcache.entry.names import FileKind, split_name
 from jaxcache.errors import JaxcacheError
-from jaxcache.model import FileInfo, Problem, plan_text, result_repr
+from jaxcache.model import FileInfo, Problem, Progress, plan_text, result_repr
 from jaxcache.options import VerifyOptions
 from jaxcache.store import open_store
 from jaxcache.store.base import Store, StoreError, same_file
 from jaxcache.units import format_count, rfc3339
 
 if TYPE_CHECKING:
-    from jaxcache.layouts.base import Layout
+    from jaxcache.layouts import Layout
 
 
 @dataclass(frozen=True, slots=True)

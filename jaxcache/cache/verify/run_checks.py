@@ -15,17 +15,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from jaxcache.cache.inventory import foreign_directory
 from jaxcache.cache.leftovers import find_leftovers
-from jaxcache.cache.scan import NO_AIDS, Progress
+from jaxcache.cache.scan import NO_AIDS
 from jaxcache.cache.selection import Selection
 from jaxcache.cache.verify.check import EntryCheck
 from jaxcache.core.names import OWN_DIR
-from jaxcache.model import CUT_SHORT, Entry, FileInfo, Problem, ProblemKind, result_repr
+from jaxcache.model import CUT_SHORT, Entry, FileInfo, Problem, ProblemKind, Progress, result_repr
 from jaxcache.options import Level, VerifyOptions
 from jaxcache.store.base import MissingError, Store, StoreError, same_file
 from jaxcache.units import NS_PER_SECOND, format_count
 
 if TYPE_CHECKING:
-    from jaxcache.layouts.base import Layout, ScanResult
+    from jaxcache.layouts import Layout
+    from jaxcache.model import ScanResult
 
 #: What says something and accuses nothing.
 INFORMATIONAL: frozenset[ProblemKind] = frozenset(

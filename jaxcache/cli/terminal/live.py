@@ -8,8 +8,8 @@ from jaxcache.cli.terminal import can_redraw, draw_line
 from jaxcache.units import format_duration
 
 if TYPE_CHECKING:
+    from jaxcache.warm.callbacks import RunCallbacks
     from jaxcache.warm.report.events import CompileStarted, RunEvent
-    from jaxcache.warm.run import RunCallbacks
 
 #: Compiles that end sooner are not worth a line: it would only flicker.
 _PATIENCE_SECONDS = 1.0
@@ -17,7 +17,7 @@ _PATIENCE_SECONDS = 1.0
 
 def live_callbacks() -> "RunCallbacks":
     """Return the callbacks of a run; they draw nothing unless standard error is a live terminal."""
-    from jaxcache.warm.run import RunCallbacks
+    from jaxcache.warm.callbacks import RunCallbacks
 
     if not can_redraw():
         return RunCallbacks(_import_report)

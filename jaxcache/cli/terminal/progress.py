@@ -10,7 +10,7 @@ from jaxcache.cli.terminal import can_redraw, make_console
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
 
-    from jaxcache.cache.scan import Progress
+    from jaxcache.model import Progress
 
 #: Work that ends sooner than this shows no bar: it would only flicker.
 _PATIENCE_SECONDS = 0.4

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class TorchLayout:
-    """torch's cache: see :class:`jaxcache.layouts.base.Layout`."""
+    """torch's cache: see :class:`jaxcache.layouts.Layout`."""
 
     name = "torch"
     words = Words("torch", "jaxcache warm --layout torch SCRIPT", None)

@@ -29,8 +29,9 @@ from jaxcache.cache.leftovers import scratch_directory
 from jaxcache.cache.move.bundle_file import make_temporary_bundle
 from jaxcache.cache.move.conflicts import choose, counted, look_at_payloads, refuse_conflicts
 from jaxcache.cache.move.export_plan import ExportPlan
-from jaxcache.cache.move.plan import Item, MoveAction, Plan, Step, bundle_items
-from jaxcache.cache.scan import Progress, ScanAids
+from jaxcache.cache.move.items import Item, MoveAction, Step, bundle_items
+from jaxcache.cache.move.plan import Plan
+from jaxcache.cache.scan import ScanAids
 from jaxcache.cache.selection import Selection
 from jaxcache.cache.verify.run_checks import INFORMATIONAL
 from jaxcache.errors import system_errors_as
@@ -55,7 +56,7 @@ from jaxcache.layouts.torch.names import (
 )
 from jaxcache.layouts.torch.pickled import MAX_BYTES
 from jaxcache.layouts.torch.scan import TorchScan, scan
-from jaxcache.model import FileInfo, Problem
+from jaxcache.model import FileInfo, Problem, Progress
 from jaxcache.options import VerifyOptions
 from jaxcache.store.base import Store
 from jaxcache.units import join_some

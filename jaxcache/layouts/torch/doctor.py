@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 
 from jaxcache.cache.doctor.inputs import Finding, HostFacts, Setting
 from jaxcache.cache.doctor.run_checks import collect_host_facts
-from jaxcache.cache.scan import Progress, ScanAids
+from jaxcache.cache.scan import ScanAids
 from jaxcache.errors import NoCacheError
 from jaxcache.layouts.torch.names import AOT_DIR, FX_DIR, own_directory
 from jaxcache.layouts.torch.scan import TorchScan, scan
-from jaxcache.model import result_repr
+from jaxcache.model import Progress, result_repr
 from jaxcache.store import open_store
 from jaxcache.store.base import Store, StoreError
 from jaxcache.units import format_count, format_size

@@ -8,13 +8,13 @@ from collections.abc import Iterable
 
 from jaxcache.cache.bundle.format import Bundle, ContentReader
 from jaxcache.cache.diff import DiffEntry, DiffSide
-from jaxcache.cache.scan import Progress, ScanAids
+from jaxcache.cache.scan import ScanAids
 from jaxcache.layouts.torch.graph import GraphFacts, read_graph
 from jaxcache.layouts.torch.inventory import TorchInventory
 from jaxcache.layouts.torch.names import GraphFile, as_graph
 from jaxcache.layouts.torch.pickled import MAX_BYTES
 from jaxcache.layouts.torch.scan import TorchScan, make_scan, scan
-from jaxcache.model import FileInfo, Problem
+from jaxcache.model import FileInfo, Problem, Progress
 from jaxcache.store.base import Store
 
 #: Nothing says so of a file: "foreign-globals" alone leaves a graph usable.

@@ -3,12 +3,11 @@
 from collections.abc import Iterator, Sequence
 
 from jaxcache.cache.inventory import EntryFile
-from jaxcache.cache.scan import Progress
 from jaxcache.entry.codec import CodecError
 from jaxcache.entry.decode import decode_origin, decode_payload
 from jaxcache.entry.read import read_payload
 from jaxcache.errors import NoJaxError
-from jaxcache.model import Problem, ProblemKind
+from jaxcache.model import Problem, ProblemKind, Progress
 from jaxcache.store.base import Store, StoreError
 from jaxcache.units import no_jax_hint
 from jaxcache.warm.child.child import Child, DiedError

@@ -14,6 +14,7 @@ from jaxcache.layouts.torch.check import record_new_code
 from jaxcache.layouts.torch.names import TorchTier, directory_of
 from jaxcache.options.run import RunOptions, WarmOptions
 from jaxcache.store import open_store
+from jaxcache.warm.callbacks import RunCallbacks
 from jaxcache.warm.child.interpreter import find_python
 from jaxcache.warm.child.launch import Launch, RunResult, run_listening
 from jaxcache.warm.programs import WarmProgram, words_of
@@ -30,7 +31,6 @@ from jaxcache.warm.report.events import (
     TorchRecompile,
     TorchSaved,
 )
-from jaxcache.warm.run import RunCallbacks
 from jaxcache.warm.torch.report import (
     CompiledFrame,
     Lookup,
