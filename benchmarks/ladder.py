@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.ladder_programs import FRAME, PROGRAMS
 from benchmarks.measure import (
     Absent,
     Row,
@@ -33,104 +34,6 @@ from benchmarks.measure import (
 
 _TESTS = Path(__file__).parents[1] / "tests"
 _AWAY_SECONDS = 0.02
-#: Prints its phases as JSON; ``{BODY}`` leaves the first result in ``result``.
-_FRAME = """
-import json, sys, time
-began = time.time()
-import jax, jax.numpy as jnp
-{LIBRARY}
-imported = time.time()
-spans = {{"trace": 0.0, "lower": 0.0, "compile": 0.0, "load": 0.0}}
-_KINDS = {{
-    "/jax/core/compile/jaxpr_trace_duration": "trace",
-    "/jax/core/compile/jaxpr_to_mlir_module_duration": "lower",
-    "/jax/core/compile/backend_compile_duration": "compile",
-    "/jax/compilation_cache/cache_retrieval_time_sec": "load",
-}}
-
-def count(name, seconds, **_):
-    if name in _KINDS:
-        spans[_KINDS[name]] += seconds
-
-jax.monitoring.register_event_duration_secs_listener(count)
-{BODY}
-jax.block_until_ready(result)
-spans["compile"] -= spans["load"]
-print(json.dumps({{"import": imported - began, **spans, "program": time.time() - began}}))
-"""
-_MODEL = """
-LAYERS, WIDTH, ROWS = 24, 64, 48
-def init(key):
-    normal = lambda *shape: jax.random.normal(key, shape) * 0.02
-    d = WIDTH
-    block = lambda: dict(a=normal(d, 3 * d), o=normal(d, d), u=normal(d, 4 * d), d=normal(4 * d, d))
-    return [block() for _ in range(LAYERS)]
-
-def layer(x, b):
-    q, k, v = jnp.split(x @ b["a"], 3, -1)
-    x = x + jax.nn.softmax(q @ k.T / 8) @ v @ b["o"]
-    return x + jax.nn.gelu(x @ b["u"]) @ b["d"]
-
-def unrolled(p, x):
-    for b in p:
-        x = layer(x, b)
-    return x
-
-def scanned(p, x):
-    p = jax.tree.map(lambda *leaves: jnp.stack(leaves), *p)
-    return jax.lax.scan(lambda x, b: (layer(x, b), None), x, p)[0]
-
-parameters = jax.jit(init)(jax.random.key(0))
-inputs = jnp.ones((ROWS, WIDTH))
-"""
-_STEP = """
-def step(p, x):
-    value, gradients = jax.value_and_grad(lambda p: ({FORWARD}(p, x) ** 2).mean())(p)
-    return jax.tree.map(lambda p, g: p - 0.1 * g, p, gradients), value
-
-result = jax.jit(step)(parameters, inputs)
-"""
-_REQUEST = """
-import http.server, threading, urllib.request
-answer = jax.jit(lambda p, x: unrolled(p, x)[-1].argmax())
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        text = str(int(answer(parameters, inputs))).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
-
-    def log_message(self, *_):
-        pass
-
-server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
-threading.Thread(target=server.serve_forever, daemon=True).start()
-result = urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}").read()
-result = int(result)
-"""
-_LIBRARY = """
-from flax import linen
-class Model(linen.Module):
-    @linen.compact
-    def __call__(self, x):
-        for _ in range(12):
-            x = x + linen.Dense(128)(linen.gelu(linen.LayerNorm()(linen.Dense(128)(x))))
-        return x
-
-model, inputs = Model(), jnp.ones((32, 128))
-parameters = jax.jit(model.init)(jax.random.key(0), inputs)
-loss = lambda p, x: (model.apply(p, x) ** 2).mean()
-result = jax.jit(jax.value_and_grad(loss))(parameters, inputs)
-"""
-#: Of each program: what it imports beside jax, and its body.
-_PROGRAMS = {
-    "24 layers unrolled": ("", _MODEL + _STEP.replace("{FORWARD}", "unrolled")),
-    "24 layers scanned": ("", _MODEL + _STEP.replace("{FORWARD}", "scanned")),
-    "a server's first request": ("", _MODEL + _REQUEST),
-    "flax": ("import flax", _LIBRARY),
-}
 _FULL = "plain JAX on a full directory"
 
 
@@ -148,9 +51,9 @@ class _Ladder:
     def __init__(self, setting: Setting, name: str, buckets: "_Buckets | None") -> None:
         self._setting = setting
         self._directory = setting.scratch(name.replace(" ", "-").replace("'", ""))
-        library, body = _PROGRAMS[name]
+        library, body = PROGRAMS[name]
         self._script = self._directory / "program.py"
-        self._script.write_text(_FRAME.format(LIBRARY=library, BODY=body))
+        self._script.write_text(FRAME.format(LIBRARY=library, BODY=body))
         self._buckets = buckets
         self._number = 0
         self._full = self._directory / "full"
@@ -360,7 +263,7 @@ def measure(setting: Setting) -> Iterator[Row]:
     if not setting.has_jax:
         yield Absent("the ladder", "no jax: name an interpreter that has it with --python")
         return
-    names = [*_PROGRAMS][:1] if setting.quick else [*_PROGRAMS]
+    names = [*PROGRAMS][:1] if setting.quick else [*PROGRAMS]
     if missing("s5cmd"):
         yield Absent("`s5cmd sync` and plain JAX", "no s5cmd here")
     if not _can_mount():

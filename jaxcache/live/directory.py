@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..core.directories import open_directory
-from ..core.names import ATIME_SUFFIX, CACHE_SUFFIX, LOCKFILE
+from ..core.names import CACHE_SUFFIX
 from .evictor import Evictor
 from .files import quarantine_entry, read_entry, read_file, write_stamp, write_whole
 from .frame import DamagedEntryError, DecodedEntry, open_entry, same_payload
@@ -20,7 +20,6 @@ from .uses import LedgerDigest, UseLog, compact, read_digests
 
 if TYPE_CHECKING:
     from .layer import Layer
-
 
 _TOTALS_SECONDS = 10.0
 #: Processes that end at once wait for each other.
@@ -49,7 +48,6 @@ class Directory:
         self._counters = layer.counters
         settings = layer.settings
         self.evictor = Evictor(root, settings, None, layer.counters)
-        self.evictor.stamped = os.path.exists(os.path.join(root, LOCKFILE)) or has_stamps(root)
         self.set_cap(max_size)
         self.loading = Loading(root)
         dead = find_dead(root)
@@ -400,14 +398,3 @@ class Directory:
         self._leases = self._make_leases()
         if self.uses is not None:
             self.uses.reset()
-
-
-def has_stamps(root: str) -> bool:
-    """Whether a capped JAX has left its stamps in a directory; looks at the first names only."""
-    with contextlib.suppress(OSError), os.scandir(root) as entries:
-        for number, entry in enumerate(entries):
-            if entry.name.endswith(ATIME_SUFFIX):
-                return True
-            if number > 200:
-                break
-    return False

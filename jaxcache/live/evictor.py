@@ -21,7 +21,7 @@ from ..core.atomic import remove_if_abandoned
 from ..core.directories import open_directory
 from ..core.eviction import Candidate, choose_cheapest, estimate_hits, rank_by_value
 from ..core.lock import hold_lockfile, open_lock
-from ..core.names import ATIME_SUFFIX, CACHE_SUFFIX, TEMP_PREFIX, ends_key
+from ..core.names import ATIME_SUFFIX, CACHE_SUFFIX, LOCKFILE, TEMP_PREFIX, ends_key
 from ..core.system import try_lock_where_possible
 from ..core.use import FileDates, LastUses, find_reads, find_writes, mean_seconds, saved_seconds
 from .files import own_directory_of, read_start, remove_entry
@@ -76,7 +76,7 @@ class Evictor:
         self._counters = counters
         self.pending: Any = None
         """Returns the keys that wait for their upload; they go last."""
-        self.stamped = False
+        self.stamped = _is_stamped(root)
         """Whether a capped JAX shares the directory: stamps are kept, its lock is taken."""
         self._lock = threading.Lock()
         self._bytes = self._entries = self._since = 0
@@ -310,3 +310,16 @@ class Evictor:
         self._add(-size_bytes, -1)
         self._counters.count("evicted")
         self._counters.add("evicted_bytes", size_bytes)
+
+
+def _is_stamped(root: str) -> bool:
+    """Whether a capped JAX has left its lock or stamps in a directory; looks at the first names."""
+    if os.path.exists(os.path.join(root, LOCKFILE)):
+        return True
+    with contextlib.suppress(OSError), os.scandir(root) as entries:
+        for number, entry in enumerate(entries):
+            if entry.name.endswith(ATIME_SUFFIX):
+                return True
+            if number > 200:
+                break
+    return False
