@@ -34,10 +34,10 @@ _WHY: dict[Why, str] = {
     "empty": "not saved: the cache is empty",
 }
 _WITNESSES: dict[UseSource, str] = {
-    UseSource.JAX: ", as JAX's own dates of use show",
-    UseSource.FILE_SYSTEM: ", as the access times of their files show",
-    UseSource.LEDGER: ": the ledger records only runs under jaxcache",
-    UseSource.NONE: ": no record of uses",
+    UseSource.JAX: "by JAX's own dates of use",
+    UseSource.FILE_SYSTEM: "by file access times",
+    UseSource.LEDGER: "the ledger records only runs under jaxcache",
+    UseSource.NONE: "nothing recorded uses",
 }
 
 
@@ -146,7 +146,10 @@ def _save_document(plan: SavePlan, saved: SaveResult, key: str | None) -> Docume
         "unused": _keys(usage.unused),
         "unknown": _keys(usage.unknown),
         "witness": usage.witness.value,
-        "dropped": [{"key": e.key, "reason": r} for e, r in plan.dropped],
+        "dropped": [
+            *({"key": e.key, "reason": r} for e, r in plan.dropped),
+            *({"key": key, "reason": "cannot-hit"} for key in plan.unusable_keys),
+        ],
         "saved_seconds": usage.saved_seconds,
         "new_seconds": usage.new_seconds,
         "written": saved.written,
@@ -210,13 +213,15 @@ def save_lines(plan: SavePlan, saved: SaveResult) -> Iterator[str]:
     if usage.compared and not before:
         yield f"{new}; the cache was empty before the job"
     elif usage.compared:
-        saving = f"{format_duration(usage.saved_seconds)} saved"
-        if usage.used and not usage.saved_seconds:
-            saving = "the time that they saved was not recorded"
-        others = f", {unknown} unknown" if unknown else ""
+        saving = f" ({format_duration(usage.saved_seconds)} saved)"
+        if not usage.saved_seconds:
+            saving = " (the time that they saved was not recorded)"
         yield (
-            f"{format_count(before, 'entry')} from before the job: {len(usage.used)} used "
-            f"({saving}), {len(usage.unused)} not used{others}{_WITNESSES[usage.witness]}"
+            f"of {format_count(before, 'entry')} from before it, the job used {len(usage.used)}"
+            + (saving if usage.used else "")
+            + (f" and not {len(usage.unused)}" if usage.unused else "")
+            + (f"; the use of {unknown} is unknown" if unknown else "")
+            + f" ({_WITNESSES[usage.witness]})"
         )
         yield new
     else:
@@ -228,6 +233,13 @@ def save_lines(plan: SavePlan, saved: SaveResult) -> Iterator[str]:
     counts = Counter(reason for _, reason in plan.dropped)
     for reason, number in sorted(counts.items() if plan.saves else ()):
         yield f"left out: {format_count(number, 'entry')} ({reason})"
+    if plan.unusable_keys:
+        number = len(plan.unusable_keys)
+        yield (
+            f"{plan.target} also held {format_count(number, 'entry')} that cannot hit here; "
+            "they are not kept. If other jobs use them, give each environment its own bundle: "
+            "$(jaxcache ci key).jxb"
+        )
     if not plan.saves:
         yield f"{_WHY[plan.why]}; {plan.target} stays as it is"
     elif saved.dry_run:

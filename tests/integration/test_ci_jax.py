@@ -9,6 +9,10 @@ from typing import Any
 import pytest
 from conftest import RunCli, clean_environment
 
+from jaxcache.cache.ledger.record import HIT, Event
+from jaxcache.cache.ledger.write import append
+from jaxcache.store.local import LocalStore
+
 WORKLOAD = Path(__file__).with_name("bundle_workload.py")
 FLAG = {"XLA_FLAGS": "--xla_llvm_disable_expensive_passes=true"}
 NO_XLA_CACHES = {"JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"}
@@ -156,3 +160,42 @@ def test_only_what_fits_is_restored(
         pytest.skip("a JAX that does not say in its entries what wrote them")
     assert entries(cache) == mine
     assert sum(m["entries"] for m in told["misses"]) == foreign
+
+
+def test_a_save_replaces_entries_that_restore_left(
+    run_cli: RunCli, jax_python: str, corpus: Path, tmp_path: Path
+) -> None:
+    """After an upgrade, or in another directory, nothing of the bundle can hit."""
+    bundle, cache = tmp_path / "cache.jxb", tmp_path / "cache"
+    old = corpus / "0.4.38-cpu-zlib"
+    assert run_cli("export", bundle, "-C", old).returncode == 0
+    told = ci(run_cli, "restore", bundle, "-C", cache, "--python", jax_python)
+    assert (told["entries"], told["found"]) == (0, len(entries(old)))
+    compiled = run_jax(jax_python, cache, tmp_path)["cache_misses"]
+    dry = ci(run_cli, "save", bundle, "-C", cache, "--dry-run")
+    assert {d["reason"] for d in dry["dropped"]} == {"cannot-hit"}
+    done = run_cli("ci", "save", bundle, "-C", cache)
+    assert done.returncode == 0, done.stderr
+    number = len(entries(old))
+    assert f"also held {number} entries that cannot hit here; they are not kept" in done.stderr
+    shutil.rmtree(cache)
+    told = ci(run_cli, "restore", bundle, "-C", cache, "--python", jax_python)
+    assert (told["entries"], told["found"]) == (compiled, compiled)
+
+
+def test_uses_elsewhere_of_entries_that_import_brought_saved_nothing_here(
+    run_cli: RunCli, jax_python: str, corpus: Path, tmp_path: Path
+) -> None:
+    bundle, cache = tmp_path / "cache.jxb", tmp_path / "cache"
+    other = Path(shutil.copytree(corpus / "0.4.38-cpu-zlib", tmp_path / "other"))
+    (key, *_) = sorted(entries(other))
+    hit = Event(key.removesuffix("-cache"), HIT, 1, {"timed": 1, "saved_seconds": 6.2})
+    append(LocalStore(other), [hit])
+    assert run_cli("export", bundle, "-C", other).returncode == 0
+    ci(run_cli, "restore", bundle, "-C", cache, "--python", jax_python)
+    assert run_cli("import", bundle, "-C", cache).returncode == 0
+    done = run_cli("ci", "save", bundle, "-C", cache, "--dry-run")
+    number = len(entries(other))
+    told = f"of {number} entries from before it, the job used 0; the use of {number} is unknown"
+    assert told in done.stderr
+    assert ci(run_cli, "save", bundle, "-C", cache, "--dry-run")["saved_seconds"] == 0

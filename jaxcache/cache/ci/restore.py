@@ -88,6 +88,12 @@ class RestoreResult:
         return any(step.item.facts is not None for step in self.done.failed)
 
     @property
+    def unusable_keys(self) -> tuple[str, ...]:
+        """Keys of the entries that cannot hit here."""
+        missing = ForecastOutcome.MISS
+        return tuple(f.key for f in self.outlooks.forecasts if f.outlook is missing)
+
+    @property
     def stored_seconds(self) -> float:
         """The compile seconds of the entries that fit."""
         return math.fsum(map(item_seconds, self.fitting))

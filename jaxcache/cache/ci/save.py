@@ -37,7 +37,7 @@ from jaxcache.units import NS_PER_SECOND, format_command, format_count
 #: Why something is saved, or why not.
 Why = Literal["new", "always", "first", "nothing-new", "not-wanted", "empty"]
 #: Why an entry is left out.
-DropReason = Literal["unused", "max-size"]
+DropReason = Literal["unused", "max-size", "cannot-hit"]
 _SAVING: frozenset[Why] = frozenset({"new", "always", "first"})
 _DIGITS = 12
 THRESHOLD = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
@@ -64,6 +64,8 @@ class SavePlan:
     """Whether the job came to its end; what another one did not use, it may not have got to."""
     skips_quick: bool = False
     """Whether JAX seems to write only what compiles for longer than its own threshold of 1 s."""
+    unusable_keys: tuple[str, ...] = ()
+    """Keys that the bundle holds and that cannot hit here; the new bundle lacks them."""
 
     @property
     def saves(self) -> bool:
@@ -146,18 +148,22 @@ def plan_save(
     )
 
 
-def check_newer(plan: SavePlan, baseline: Baseline, held: Iterable[str]) -> None:
+def check_newer(plan: SavePlan, baseline: Baseline, held: Iterable[str]) -> SavePlan:
     """Check that a save drops nothing that the target has gained since the job was restored.
 
     Args:
         held: the keys of the entries that the target holds now.
 
+    Returns:
+        The plan with the keys that ``ci restore`` left there, because they cannot hit here.
+
     Raises:
         JaxcacheError: ``newer-target``.
     """
     expected = {e.key for e in plan.usage.entries} | baseline.entries.keys()
-    lost = sorted(key for key in held if key not in expected)
-    if lost:
+    absent = {key for key in held if key not in expected}
+    unusable = absent.intersection(baseline.unusable_keys)
+    if lost := sorted(absent - unusable):
         file = "COPY.jxb" if is_remote(plan.target) else shlex.quote(plan.target)
         command = format_command(f"import {file}", plan.cache_dir)
         raise JaxcacheError(
@@ -168,6 +174,7 @@ def check_newer(plan: SavePlan, baseline: Baseline, held: Iterable[str]) -> None
             "bucket, where parallel jobs add up",
             exit_code=ExitCode.PARTIAL,
         )
+    return replace(plan, unusable_keys=tuple(sorted(unusable)))
 
 
 def _why(save_if: SaveIf, usage: Usage, kept: Sequence[Entry], *, target_exists: bool) -> Why:

@@ -22,7 +22,8 @@ from jaxcache.cache.ledger.record import COMPILE, HIT
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.uses import count_uses
 from jaxcache.cache.scan import Scan
-from jaxcache.cache.untrusted_json import ManyNamed, Seconds, build, parse_json
+from jaxcache.cache.untrusted_json import Many, ManyNamed, Seconds, build, parse_json
+from jaxcache.core.ledger import sum_uses
 from jaxcache.core.names import OWN_DIR
 from jaxcache.entry.names import FileKind
 from jaxcache.model import Entry, FileInfo
@@ -63,10 +64,14 @@ class Baseline:
     """By key."""
     saved_seconds: Seconds = 0.0
     """What hits had saved by then, as the ledger counts it."""
+    unusable_keys: Many[str] = ()
+    """Keys that the source held and that cannot hit here, so ``ci restore`` left their entries."""
     format: Literal[1] = 1
 
 
-def take_baseline(store: Store, *, source: str, now_ns: int) -> Baseline:
+def take_baseline(
+    store: Store, *, source: str, unusable_keys: Sequence[str], now_ns: int
+) -> Baseline:
     """Look at a cache as it is now, and try whether reads will show."""
     inventory = take_inventory(store)
     entries = {}
@@ -76,7 +81,9 @@ def take_baseline(store: Store, *, source: str, now_ns: int) -> Baseline:
         stamp_ns = stamp.mtime_ns if stamp else None
         entries[file.key_text] = EntryBefore(info.mtime_ns, info.atime_ns, stamp_ns)
     saved_seconds = count_uses(Ledger.load(store)).saved_seconds or 0.0
-    return Baseline(now_ns, source, records_reads(store), entries, saved_seconds)
+    return Baseline(
+        now_ns, source, records_reads(store), entries, saved_seconds, tuple(unusable_keys)
+    )
 
 
 def dating_file(file: EntryFile, inventory: Inventory) -> FileInfo | None:
@@ -198,8 +205,11 @@ def classify_usage(scan_result: Scan, ledger: Ledger, baseline: Baseline | None)
     unrecorded = [e for e in lists["used"] if e.key not in recorded]
     saved_seconds = math.fsum(e.compile_seconds or 0.0 for e in unrecorded)
     if compared:
-        uses = count_uses(ledger)
-        saved_seconds += max(0.0, (uses.saved_seconds or 0.0) - baseline.saved_seconds)
+        # Uses that other caches recorded came with the entries that import brought meanwhile.
+        brought_keys = {e.key for e in lists["unknown"] if e.key not in baseline.entries}
+        brought = sum_uses(e.to_json() for e in ledger.events() if e.key in brought_keys)
+        here = (count_uses(ledger).saved_seconds or 0.0) - brought.get("saved_seconds", 0.0)
+        saved_seconds += max(0.0, here - baseline.saved_seconds)
     return Usage(
         **{name: tuple(entries) for name, entries in lists.items()},
         witness=witness if compared else UseSource.NONE,

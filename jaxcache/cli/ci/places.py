@@ -73,7 +73,10 @@ def restore(
         )
     if not options.lookup_only:
         store = make_store(target)
-        write_baseline(store, take_baseline(store, source=source, now_ns=time.time_ns()))
+        baseline = take_baseline(
+            store, source=source, unusable_keys=restored.unusable_keys, now_ns=time.time_ns()
+        )
+        write_baseline(store, baseline)
     return restored
 
 
@@ -176,7 +179,7 @@ def plan(cache_dir: str, target: str, options: SaveOptions) -> SavePlan:
             progress=progress,
         )
     if bundle and planned.saves and baseline is not None:
-        check_newer(planned, baseline, _held_keys(target))
+        return check_newer(planned, baseline, _held_keys(target))
     return planned
 
 
