@@ -1,6 +1,7 @@
 """Values as text: parse what people type, such as sizes, and format what they read."""
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -81,6 +82,16 @@ def _tool_command() -> str:
     return _TOOL_COMMANDS.get(next(marks, ""), "")
 
 
+def _tool_extras() -> list[str]:
+    """Return the extras that the installer of this tool was given; it would drop them."""
+    for mark in filter(os.path.isfile, (os.path.join(sys.prefix, m) for m in _TOOL_COMMANDS)):
+        with open(mark, encoding="utf-8") as file:
+            # name = "jaxcache", extras = ["gpu"] of uv, "jaxcache[gpu]" of pipx.
+            if match := re.search(r'"?jaxcache(?:\[|", extras = \[)([^\]]*)\]', file.read()):
+                return re.findall(r"[\w-]+", match[1])
+    return []
+
+
 def no_jax_hint() -> str:
     """Say how to point at the Python that has jax; nobody wants it in a tool's environment."""
     hint = "activate the environment that has jax, or name its Python with --python"
@@ -92,7 +103,8 @@ def format_install(extra: str) -> str:
     from importlib.util import find_spec
 
     if command := _tool_command():
-        return f"{command} 'jaxcache[{extra}]'"
+        extras = ",".join(sorted({extra, *_tool_extras()}))
+        return f"{command} 'jaxcache[{extras}]'"
     if find_spec("pip"):
         return f"{sys.executable} -m pip install 'jaxcache[{extra}]'"
     return f"uv pip install --python {sys.executable} 'jaxcache[{extra}]'"

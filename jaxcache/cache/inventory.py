@@ -194,23 +194,28 @@ def take_inventory(store: Store, *, deep: bool = False, start: str = "") -> Inve
     return inventory
 
 
+#: Files of jaxcache that a limit of the size does not count.
+RECORD_KINDS = (FileKind.LEDGER, FileKind.OWN)
+
+
 def counted_bytes(files: Iterable[tuple[StrEnum, FileInfo]]) -> int:
-    """Sum up what a bound on the size counts: all files but the ledger, which bounds itself."""
+    """Sum up what a limit of the size counts: all files but jaxcache's own records."""
     return count_bytes(files)[0]
 
 
 def count_bytes(files: Iterable[tuple[StrEnum, FileInfo]]) -> tuple[int, int]:
-    """Sum up what a bound on the size counts, and the ledger, which bounds itself.
+    """Sum up what a limit of the size counts, and jaxcache's own records, which are small.
 
-    What is in a directory of another program counts nowhere: nothing here removes it.
+    The ledger limits its size itself, and nothing removes the other records. What is in a directory
+    of another program counts nowhere: nothing here removes it.
     """
-    counted = ledger = 0
+    counted = records = 0
     for kind, info in files:
-        if kind == FileKind.LEDGER:
-            ledger += info.size_bytes
+        if kind in RECORD_KINDS:
+            records += info.size_bytes
         elif info.type == "file" and kind != FileKind.UNKNOWN:
             counted += info.size_bytes
-    return counted, ledger
+    return counted, records
 
 
 def _why_stray(info: FileInfo) -> str:

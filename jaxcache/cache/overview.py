@@ -155,7 +155,8 @@ def forecast_sizes(scan_result: Scan, policy: str, *, now_ns: int) -> tuple[Size
 
 
 def _forecast(bound_bytes: int, removals: Sequence[Removal]) -> SizeForecast:
-    costliest = sorted(removals, key=lambda r: (-(r.compile_seconds or 0.0), -r.size_bytes))
+    entries = (r for r in removals if r.kind == "entry")
+    costliest = sorted(entries, key=lambda r: (-(r.compile_seconds or 0.0), -r.size_bytes))
     return SizeForecast(
         max_size_bytes=bound_bytes,
         entries=count_entries(removals),

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxcache.cache.index import read_checked, side_path, write_checked
+from jaxcache.cache.inventory import RECORD_KINDS
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.uses import Uses, count_uses
 from jaxcache.cache.listing import Group, Summary, group_entries, summarize
@@ -98,7 +99,7 @@ class Stats:
     @property
     def size_bytes(self) -> int:
         """The size that a bound counts: of every file but the ledger's and other programs'."""
-        uncounted = (FileKind.LEDGER, FileKind.UNKNOWN)
+        uncounted = (*RECORD_KINDS, FileKind.UNKNOWN)
         return sum(f.size_bytes for f in self.files if f.kind not in uncounted)
 
 

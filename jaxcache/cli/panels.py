@@ -7,6 +7,7 @@ import inspect
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
 from typing import Annotated, Any
 
 import typer
@@ -15,6 +16,9 @@ from typer.core import TyperCommand
 from jaxcache.cli.declared import REQUIRED, Parameter, expand_options
 from jaxcache.cli.plain import ALONE, LIMIT
 from jaxcache.options.declare import PANELS, TEXTS
+
+#: How similar a misspelled option is, as :mod:`difflib` measures it.
+_NEAR = 0.85
 
 
 class PanelCommand(TyperCommand):
@@ -107,15 +111,23 @@ class OptionalValueCommand(PanelCommand):
         return super().parse_args(ctx, args)
 
     def _note_lost_options(self, program: str, arguments: list[str]) -> None:
-        """Name the options of the program that are spelled as ours are, once."""
-        ours = {name for p in self.params if p.param_type_name == "option" for name in p.opts}
-        lost = [a for a in arguments if a.partition("=")[0] in ours - {"--help"}]
+        """Name the options of the program that are spelled as ours are, once.
+
+        A near miss of an assertion counts, too: without it, a run that should fail passes.
+        """
+        options = [p for p in self.params if p.param_type_name == "option"]
+        ours = {name for p in options for name in p.opts} - {"--help"}
+        asserting = [
+            n for p in options if getattr(p, "rich_help_panel", "") == "Assertions" for n in p.opts
+        ]
+        names = [a.partition("=")[0] for a in arguments if a.startswith("-")]
+        lost = [n for n in names if n in ours or get_close_matches(n, asserting, 1, _NEAR)]
         if lost:
             from jaxcache.cli.output import note
 
             was = "was" if len(lost) == 1 else "were"
-            names = ", ".join(dict.fromkeys(a.partition("=")[0] for a in lost))
-            note(f"note: {names} {was} passed to {program}; options for jaxcache go before it")
+            text = ", ".join(dict.fromkeys(lost))
+            note(f"note: {text} {was} passed to {program}; options for jaxcache go before it")
 
     def takes_options_after(self, program: str) -> bool:  # noqa: ARG002
         """Whether what follows the program is ours, too."""

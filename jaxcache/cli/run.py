@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from jaxcache.cli.options import Output
-from jaxcache.options import CacheLocation
+from jaxcache.options import RunLocation
 from jaxcache.options.declare import TEXTS, option
 from jaxcache.options.run import Assertions, ReportOptions, RunOptions
 
@@ -30,7 +30,7 @@ def command(
     command_line: Annotated[
         list[str], option("command_line", TEXTS, "The command, after --.", metavar="CMD...")
     ],
-    place: CacheLocation,
+    place: RunLocation,
     wanted: Assertions,
     options: RunOptions,
     extent: ReportOptions,

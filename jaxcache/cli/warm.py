@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from jaxcache.cli.options import Output
-from jaxcache.options import CacheLocation
+from jaxcache.options import RunLocation
 from jaxcache.options.declare import TEXT, TEXTS, option
 from jaxcache.options.run import Assertions, CallOptions, ReportOptions, WarmOptions
 
@@ -59,7 +59,7 @@ def command(
         option("--file", TEXT, "Run the scripts that this TOML file lists.", metavar="LIST"),
     ] = None,
     *,
-    place: CacheLocation,
+    place: RunLocation,
     wanted: Assertions,
     options: WarmOptions,
     call: CallOptions,

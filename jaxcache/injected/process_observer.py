@@ -81,8 +81,8 @@ _COUNTED = {
     "/jax/compilation_cache/tasks_using_cache": "tasks_using_cache",
     "/jax/compilation_cache/task_disabled_cache": "tasks_disabled_cache",
 }
-#: The counters of ``live/preload.py`` begin so; they are sent where there is anything to count.
-_LOADED_AHEAD = "/jaxcache/live/preload"
+#: The live layer's counters that begin so are sent where there is anything to count.
+_LIVE = ("/jaxcache/live/preload", "/jaxcache/live/hits_tier", "/jaxcache/live/uploaded")
 _TRACED = "/jax/core/compile/jaxpr_trace_duration"
 _RETRIEVED = "/jax/compilation_cache/cache_retrieval_time_sec"
 _SAVED = "/jax/compilation_cache/compile_time_saved_sec"
@@ -153,9 +153,9 @@ class ProcessObserver:
     # JAX's own counters -----------------------------------------------------------------------
 
     def on_event(self, name: str, **_: Any) -> None:
-        """Count what JAX counts, and what the live layer loads ahead."""
-        if name.startswith(_LOADED_AHEAD):
-            self._count_ahead(name, 1)
+        """Count what JAX counts, and what the live layer counts below :data:`_LIVE`."""
+        if name.startswith(_LIVE):
+            self._count_live(name, 1)
         if counter := _COUNTED.get(name):
             self._counters[counter] += 1
             if (request := self._request) is not None:
@@ -171,10 +171,10 @@ class ProcessObserver:
             self._phases.add("trace", now - seconds, now)
         elif name == _SAVED:
             self._counters["saved_seconds"] += seconds
-        elif name.startswith(_LOADED_AHEAD):
-            self._count_ahead(name, seconds)
+        elif name.startswith(_LIVE):
+            self._count_live(name, seconds)
 
-    def _count_ahead(self, event: str, amount: float) -> None:
+    def _count_live(self, event: str, amount: float) -> None:
         name = event.rpartition("/")[2]
         self._counters[name] = self._counters.get(name, 0) + amount
 

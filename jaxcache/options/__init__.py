@@ -58,8 +58,8 @@ class CacheDir(Options, panel="Cache"):
     cache_dir: str | None = option(
         "--cache-dir -C",
         TEXT,
-        "The cache (default: JAX_COMPILATION_CACHE_DIR, else the configuration, else ~/.cache/jax "
-        "(run and warm never fall back to it)).",
+        "The cache (default: JAX_COMPILATION_CACHE_DIR, else the configuration, else "
+        "~/.cache/jax).",
         metavar="PATH|URL",
     )
 
@@ -74,6 +74,17 @@ class CacheLocation(CacheDir, panel="Cache"):
     """The place of the cache, and its layout."""
 
     layout: str | None = LAYOUT
+
+
+class RunLocation(CacheLocation, panel="Cache"):
+    """The place of the cache of a program that is run."""
+
+    cache_dir: str | None = option(
+        "--cache-dir -C",
+        TEXT,
+        "The cache (default: JAX_COMPILATION_CACHE_DIR, else the configuration).",
+        metavar="PATH|URL",
+    )
 
 
 class DryRun(Options):

@@ -185,8 +185,8 @@ class SaveOptions(Options):
     unused_for_seconds: float | None = option(
         "--unused-for",
         DURATION,
-        "Also keep entries that other jobs used within this time (default: a bundle holds only "
-        "what this job used, a shared directory everything).",
+        "Keep entries that any job used within this time. Default: a bundle keeps only those that "
+        "this job used, a shared directory keeps all.",
     )
     job_status: str = option(
         "--job-status",

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from jaxcache.cache.bundle.compat import (
     NO_DIRECTORY,
-    PORTABLE_ONLY,
+    PORTABLE_FIX,
     WHERE_PORTABLE,
     XLA_CACHES,
     Compatibility,
@@ -274,7 +274,7 @@ def forecast_line(outlooks: Compatibility) -> str:
         return f"{every} should hit{with_what}"
     misses = [f for f in outlooks.forecasts if f.outlook is ForecastOutcome.MISS]
     portable = sum(f.portable for f in outlooks.forecasts)
-    only = f"{format_count(portable, 'portable entry')} {PORTABLE_ONLY}"
+    only = f"{format_count(portable, 'portable entry')}: {PORTABLE_FIX}"
     if not misses and host is None and portable:
         return only
     if not misses and host is None:

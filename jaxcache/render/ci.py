@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from jaxcache.cache.bundle.compat import PORTABLE_ONLY
+from jaxcache.cache.bundle.compat import PORTABLE_FIX
 from jaxcache.cache.ci.key import CiKey
 from jaxcache.cache.ci.restore import RestoreResult, miss_reasons
 from jaxcache.cache.ci.save import THRESHOLD, SavePlan, SaveResult, Why
@@ -185,7 +185,7 @@ def restore_lines(restored: RestoreResult) -> Iterator[str]:
     for reason, number in miss_reasons(outlooks)[:_SHOWN_REASONS]:
         yield f"left: {format_count(number, 'entry')}, {reason}"
     if portable := sum(f.portable for f in outlooks.forecasts):
-        yield f"{format_count(portable, 'portable entry')} {PORTABLE_ONLY}"
+        yield f"{format_count(portable, 'portable entry')}: {PORTABLE_FIX}"
     for action, what in (
         (MoveAction.PRESENT, "{} more are here already"),
         (MoveAction.UNTRUSTED, "left: {}, not signed by a trusted key"),

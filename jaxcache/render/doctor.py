@@ -94,8 +94,10 @@ def count_findings(findings: Sequence[Finding]) -> str:
 
 def _page(diagnosis: Diagnosis, verbose: bool, run: Report | None) -> Iterator[Block]:
     """Yield findings, problems before notes; then the settings that somebody has changed."""
-    without_cache = "" if diagnosis.facts.cache.exists else " in the settings"
-    yield count_findings(diagnosis.findings) + without_cache
+    exists = diagnosis.facts.cache.exists
+    if exists or any(f.severity == "problem" for f in diagnosis.findings):
+        without_cache = "" if exists else " in the settings"
+        yield count_findings(diagnosis.findings) + without_cache
     yield from _heading(diagnosis)
     if run and run.phase_seconds:
         yield Line(phases_line(run), "  start   ")

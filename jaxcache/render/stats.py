@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 
+from jaxcache.cache.inventory import RECORD_KINDS
 from jaxcache.cache.ledger.uses import LiveStats, Uses
 from jaxcache.cache.listing import Summary
 from jaxcache.cache.stats import Stats
@@ -102,8 +103,8 @@ def _page(
         yield Line(f"{size}, {seconds}{sealed}", "Entries      ")
     if others:
         size = f"{format_size(stats.size_bytes)}, as --max-size counts it"
-        if ledger := sum(f.size_bytes for f in stats.files if f.kind == "ledger"):
-            size += f"; {format_size(ledger)} of ledger not counted"
+        if records := sum(f.size_bytes for f in stats.files if f.kind in RECORD_KINDS):
+            size += f"; {format_size(records)} of jaxcache's own records not counted"
         yield Line(size, "Cache size   ")
     if stats.problems:
         problems = ", ".join(f"{n:,} {kind}" for kind, n in stats.problems)
@@ -135,9 +136,9 @@ _KINDS = {
     "ledger": "ledger (uses recorded by jaxcache; not in the cache size)",
     "legacy-entry": "entry of JAX up to 0.4.30",
     "lockfile": "lockfile (of JAX)",
-    "own": "other files of jaxcache",
+    "own": "other records of jaxcache (not in the cache size)",
     "quarantine": "quarantine (of jaxcache verify --fix)",
-    "stray": "unknown",
+    "stray": "stray-file (of unknown origin)",
     "unknown-directory": "directories of other programs (not in the cache size)",
     "temp": "temp (of an interrupted write)",
 }
@@ -179,7 +180,8 @@ def stats_prometheus(stats: Stats, live: Live = None) -> Iterator[str]:
         ("compile_seconds", "Compile seconds stored.", "platform", seconds),
         ("files", "Files in the directory.", "kind", [(str(f.kind), f.files) for f in stats.files]),
         ("file_bytes", "Bytes in the directory.", "kind", file_bytes),
-        ("problems", "Problems seen.", "kind", list(stats.problems)),
+        # Always a sample, so that no problem differs from no scrape.
+        ("problems", "Problems seen.", "kind", [*stats.problems, ("none", 0)]),
         ("uses", "Recorded uses.", "counter", used),
         ("live", "Counts of the live layer.", "counter", counted),
     ):

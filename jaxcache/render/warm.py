@@ -124,10 +124,20 @@ def headline(report: Report) -> str:
         return f"{counts} of {report.compile_requests} compiles · {compiling} compiling"
     refused = f"{report.refused} refused · " if report.refused else ""
     return (
-        f"{report.hits} of {report.compile_requests - report.refused} hits · {refused}"
+        f"{report.hits} of {report.compile_requests - report.refused} hits{_from_tiers(report)} · "
+        f"{refused}"
         f"{format_duration(report.compile_seconds)} compiling · "
         f"{_saved(report)}"
     )
+
+
+def _from_tiers(report: Report) -> str:
+    """Return how many entries came from the tiers of the live layer, and how many went to them."""
+    parts = []
+    for name, text in (("hits_tier", "from a tier"), ("uploaded", "sent to a tier")):
+        if count := int(sum(p.counters.get(name, 0) for p in report.processes)):
+            parts.append(f", {count} {text}")
+    return "".join(parts)
 
 
 def phases_line(report: Report) -> str:

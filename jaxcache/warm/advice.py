@@ -134,10 +134,10 @@ def _ahead(report: Report) -> str:
     if any(read_release(version) < _PRELOADS for version in versions):
         return "JAX 0.8 or later can load entries ahead; "
     if available_cores() < 2:
-        return "with two cores, JAXCACHE_LIVE_PRELOAD=1 loads entries ahead; "
+        return "with two cores, the live layer can load entries ahead; "
     return (
-        "on CPU, JAXCACHE_LIVE=1 JAXCACHE_LIVE_PRELOAD=1 loads entries ahead, from the second "
-        "start on; "
+        "on CPU, JAXCACHE_LIVE_PRELOAD=1 jaxcache run --live -- CMD loads entries ahead, from the "
+        "second start on; "
     )
 
 

@@ -70,7 +70,10 @@ def test_without_terminal_it_wants_yes(run_cli: RunCli, cache: Path) -> None:
     key = next(cache.glob("*-cache")).name.removesuffix("-cache")
     append(open_store(str(cache)), [Event(key, HIT, time.time_ns())])
     done = run_cli("prune", "--max-size", "1GB", "-C", cache)
-    assert re.search(r", cache size .*B, plus \d+ B of ledger, which is not counted", done.stderr)
+    assert re.search(
+        r", cache size .*B, plus \d+ B of jaxcache's own records, which are not counted",
+        done.stderr,
+    )
 
 
 @pytest.mark.parametrize(
@@ -135,6 +138,17 @@ def test_kept_and_pinned_entries_make_a_bound_unmet(run_cli: RunCli, cache: Path
     assert document["unmet"] == ["max-entries"]
     assert document["kept"] == document["protected"] == 2
     assert {p.name.partition("-")[0] for p in cache.glob("*-cache")} == {"jit_mlp", "jit_dtypes"}
+
+
+def test_the_records_of_jaxcache_do_not_count_against_the_limit(
+    run_cli: RunCli, cache: Path
+) -> None:
+    (cache / ".jaxcache").mkdir(exist_ok=True)
+    (cache / ".jaxcache" / "ci.json").write_text("x" * 5000)
+    done = run_cli("prune", "-C", cache, "--max-size", "2kB", "--grace", "0s", "-y", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["size_bytes_after"] <= 2000
+    assert (cache / ".jaxcache" / "ci.json").exists()
 
 
 @pytest.mark.parametrize("way", ["-n", "-y"])

@@ -139,6 +139,7 @@ def test_the_slider_says_what_prune_does(tmp_path: Path, corpus: Path) -> None:
             assert step.lost_compile_seconds == lost_compile_seconds(plan.removals)
             assert step.freed_bytes == plan.size_bytes_before - plan.size_bytes_after
             assert {r.key for r in step.costliest} <= {r.key for r in plan.removals}
+            assert {r.kind for r in step.costliest} <= {"entry"}
 
 
 def test_no_name_leaves_its_place(report: Callable[..., Path], cache: Path) -> None:

@@ -75,6 +75,13 @@ def test_prometheus_text_parses(run_cli: RunCli, cache: Path) -> None:
     assert len(typed) == len(set(typed)) == 6
 
 
+def test_a_scrape_without_problems_has_a_sample_of_problems(run_cli: RunCli, corpus: Path) -> None:
+    text = run_cli("stats", "--prometheus", "-C", corpus / "0.12.0.1-cpu-zstd").stdout
+    samples = [x for x in text.splitlines() if x.startswith("jaxcache_problems")]
+    assert all(x.endswith(" 0") for x in samples if 'kind="none"' in x)
+    assert any('kind="none"' in x for x in samples)
+
+
 def test_tsv_and_lines(run_cli: RunCli, cache: Path) -> None:
     rows = [x.split("\t") for x in run_cli("stats", "-C", cache).stdout.splitlines()]
     assert all(len(row) == 5 for row in rows)
@@ -116,7 +123,8 @@ def test_one_size_of_a_cache_on_every_screen(run_cli: RunCli, cache: Path, tmp_p
     ledger_bytes = sum(p.stat().st_size for p in cache.rglob("ledger/*") if p.is_file())
     ledger = f"{ledger_bytes / 1000:.1f} kB"
     assert f"; cache size with other files {size}, ledger {ledger}" in ls
-    assert f"Cache size   {size}, as --max-size counts it; {ledger} of ledger not counted" in stats
+    uncounted = f"; {ledger} of jaxcache's own records not counted"
+    assert f"Cache size   {size}, as --max-size counts it{uncounted}" in stats
     assert f"cache size {size}" in prune
     assert "12 ms" in ls
     assert "12 ms" in stats

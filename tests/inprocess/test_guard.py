@@ -213,6 +213,23 @@ def test_a_refused_operation_has_the_line_that_calls_it(
     assert f"{program}:3 would compile an operation outside jax.jit: " in done.stderr
 
 
+def test_the_advice_about_an_operation_can_be_followed_where_it_is_given(
+    run_cli: RunCli, inside_python: str, tmp_path: Path
+) -> None:
+    """``run --guard`` has no word for ``eager``; an own guard has."""
+    body = "import jax.numpy as jnp, jaxcache\nx = jnp.ones((2, 2))\n"
+    for_process = tmp_path / "server.py"
+    for_process.write_text(f"{body}jaxcache.warmed_up()\nfloat(x[0, 0])\n")
+    args = ("-C", tmp_path / "c", "--")
+    done = run_cli("run", "--guard", "compile:raise", *args, inside_python, for_process)
+    assert "use numpy (np.asarray(x)[0] for x[0]), or move it into a jitted" in done.stderr
+    assert "eager=" not in done.stderr
+    own = tmp_path / "own.py"
+    own.write_text(f"{body}with jaxcache.guard():\n    float(x[0, 0])\n")
+    done = run_cli("run", *args, inside_python, own)
+    assert 'or allow it by jaxcache.guard(eager="allow")' in done.stderr
+
+
 def test_a_run_names_what_a_guard_let_pass(
     run_cli: RunCli, inside_python: str, tmp_path: Path
 ) -> None:

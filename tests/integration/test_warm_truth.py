@@ -219,6 +219,8 @@ def test_options_behind_the_script_get_a_note(run_cli: RunCli, cache: Path, scri
     done = run_cli("warm", *bare, "-C", cache, path, "--fail-on-miss", "-C", "x", "--steps", "1")
     note = f"note: --fail-on-miss, -C were passed to {path}; options for jaxcache go before it"
     assert done.stderr.splitlines().count(note) == 1
+    done = run_cli("warm", *bare, "-C", cache, path, "--fail-on-mis", "--shape", "1")
+    assert f"note: --fail-on-mis was passed to {path}; options for jaxcache" in done.stderr
     done = run_cli("warm", *bare, "-C", cache, path, "--steps", "1")
     assert "go before it" not in done.stderr
     done = run_cli("run", "-C", cache, "--", "echo", "--fail-on-miss")

@@ -1,6 +1,7 @@
 """``run --live``: the layer also in a Python that has no jaxcache."""
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -40,6 +41,11 @@ def test_run_live_needs_no_jaxcache_beside_jax(
     assert all("keys of this JAX contain the path" in line for line in said)
     written = json.loads(first.stdout)["summary"]["written"]
     assert written == len(list(shared.glob("*-cache"))) > 0
+    shutil.rmtree(cache)
+    fetched = run_cli(
+        *("run", "--tier", shared, "-C", cache, "--"), jax_python, tmp_path / "program.py", env=env
+    )
+    assert f"{written} of {written} hits, {written} from a tier · " in fetched.stderr
     again = run("--tier", shared)
     assert json.loads(again.stdout)["summary"]["hits"] == written
     totals = json.loads(run_cli("stats", "-C", cache, "--json").stdout)["live"]

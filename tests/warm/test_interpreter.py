@@ -146,15 +146,22 @@ def test_the_active_environment_runs_the_program(
 
 
 @pytest.mark.parametrize(
-    ("mark", "command"),
-    [("uv-receipt.toml", "uv tool install"), ("pipx_metadata.json", "pipx install --force")],
+    ("mark", "command", "text"),
+    [
+        ("uv-receipt.toml", "uv tool install", '[{ name = "jaxcache", extras = ["gpu"] }]'),
+        ("pipx_metadata.json", "pipx install --force", '{"package_or_url": "jaxcache[gpu]"}'),
+    ],
 )
 def test_a_hint_to_install_reaches_the_environment_of_a_tool(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: str, command: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: str, command: str, text: str
 ) -> None:
     assert f"{sys.executable} -m pip install 'jaxcache[jax]'" in no_jax_hint()
     (tmp_path / mark).touch()
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    assert format_install("remote") == f"{command} 'jaxcache[remote]'"
+    (tmp_path / mark).write_text(text)
+    assert format_install("remote") == f"{command} 'jaxcache[gpu,remote]'"
+    (tmp_path / mark).write_text(text.replace("gpu", "remote"))
     assert format_install("remote") == f"{command} 'jaxcache[remote]'"
     assert no_jax_hint() == (
         "activate the environment that has jax, or name its Python with --python"

@@ -1,7 +1,8 @@
 """Run the steps of GitLab and Buildkite files, as far as the examples need it.
 
 GitLab: ``before_script`` and ``script`` in one bash, ``cache`` with ``fallback_keys``, which a
-successful job writes anew, and the report of dotenv. Buildkite: ``commands`` in one bash.
+successful job writes anew, and the report of dotenv. Buildkite: ``commands`` in one bash, after
+``pipeline upload`` has replaced ``$NAME`` and ``${NAME}``, and ``$$`` by ``$``.
 """
 
 import re
@@ -45,7 +46,8 @@ def run_buildkite(file: Path, checkout: Path, env: dict[str, str]) -> Run:
     env = env | {k: str(v) for k, v in document.get("env", {}).items()}
     run = Run()
     for step in document["steps"]:
-        text = "\n".join(["set -e", *step["commands"]])
+        commands = (_interpolate(command, env) for command in step["commands"])
+        text = "\n".join(["set -e", *commands])
         run.steps.append(_script(step["label"], text, checkout, env))
     return run
 
@@ -62,6 +64,15 @@ def _script(name: str, text: str, directory: Path, env: dict[str, str]) -> Step:
         check=False,
     )
     return Step(name, done.returncode, done.stdout)
+
+
+def _interpolate(text: str, env: Mapping[str, str]) -> str:
+    """Replace variables as ``buildkite-agent pipeline upload`` does, before the job's shell."""
+
+    def replaced(match: re.Match[str]) -> str:
+        return "$" if match[0] == "$$" else env.get(match[1] or match[2], "")
+
+    return re.sub(r"\$\$|\$([A-Za-z]\w*)|\$\{(\w+)\}", replaced, text)
 
 
 def _expand(text: str, env: Mapping[str, str]) -> str:

@@ -34,6 +34,7 @@ def read_variable(text: str) -> "tuple[CompileGuard, float | None]":
     try:
         after = float(seconds) if seconds else None
         requested = guard(on, action or "raise", threads="all")
+        requested.is_of_process = True
     except ValueError as error:
         raise ValueError(f"{VARIABLE} must be {_FORM} (got {text!r}): {error}") from None
     return requested, after

@@ -23,9 +23,7 @@ _VERBS = {"compile": "compile", "load": "compile or load", "trace": "trace"}
 _ACTIONS = ("raise", "warn", "count")
 _KEPT_REFUSALS = 100
 _SHOWN_CHANGES = 10
-_EAGER_FIX = (
-    'move it into a jitted function, use numpy, or allow it by jaxcache.guard(eager="allow")'
-)
+_EAGER_FIX = "use numpy (np.asarray(x)[0] for x[0]), or move it into a jitted function"
 _REASONS = {
     "not-cached-before": "this process has not compiled or loaded this function before",
     "new-function": (
@@ -58,6 +56,8 @@ class UnexpectedCompile:
         self.caller_file = call.caller_file
         self.caller_line = call.caller_line
         self.is_eager = call.is_eager
+        self.allow = ""
+        """How to allow it, where the code put the guard up itself."""
         reason, changed = call.compare(history)
         self.reason: str = reason
         """As ``jaxcache explain`` names causes: ``argument-shape``, ``static-argument``, …"""
@@ -71,7 +71,7 @@ class UnexpectedCompile:
         if self.is_eager:
             place = f"{self.file}:{self.line}" if self.file else "JAX"
             operation = f"an operation outside jax.jit: {self.function}"
-            return f"{place} would {_VERBS[self.step]} {operation}\n  {_EAGER_FIX}"
+            return f"{place} would {_VERBS[self.step]} {operation}\n  {_EAGER_FIX}{self.allow}"
         module = f" {self.module}," if self.module else ""
         called = ""
         if self.caller_file and (self.caller_file, self.caller_line) != (self.file, self.line):
@@ -122,6 +122,9 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 class CompileGuard(contextlib.ContextDecorator):
     """A guard that is up in a ``with`` block or while a function runs; see :func:`guard`."""
+
+    #: Whether a variable of the environment put it up, which has no word for ``eager``.
+    is_of_process = False
 
     def __init__(self, on: str, action: "str | Action", threads: str, eager: str) -> None:
         _check_choice("on", on, _REFUSED)
@@ -205,6 +208,8 @@ class CompileGuard(contextlib.ContextDecorator):
         """
         if refused.is_eager and self.eager == "allow":
             return
+        if not self.is_of_process:
+            refused.allow = ', or allow it by jaxcache.guard(eager="allow")'
         self.counts[refused.step] += 1
         self.seen.append(refused)
         if self.action == "raise":

@@ -11,7 +11,7 @@ from jaxcache.model import Problem, ProblemKind, Progress
 from jaxcache.store.base import Store, StoreError
 from jaxcache.units import no_jax_hint
 from jaxcache.warm.child.child import Child, DiedError
-from jaxcache.warm.child.interpreter import find_python
+from jaxcache.warm.child.interpreter import describe_no_jax, find_python
 
 _START_SECONDS = 300.0
 #: Loading takes milliseconds; a child that takes this long hangs.
@@ -94,7 +94,7 @@ class _Loading(Child):
             ready = {"error": self.last_stderr_line or str(error)}
         if problem := ready.get("error"):
             self.stop()
-            raise NoJaxError(f"jax does not start in {python}: {problem}", hint=no_jax_hint())
+            raise NoJaxError(describe_no_jax(python, problem), hint=no_jax_hint())
         if ready.get("event") == "unknown-jax":
             self.stop()
             raise NoJaxError(

@@ -128,7 +128,8 @@ class Process:
     cache_dir: str | None
     settings: Mapping[str, Any]
     counters: Mapping[str, float]
-    """JAX's own counts, from its monitoring events, and what the live layer loaded ahead."""
+    """JAX's own counts, from its monitoring events, and those of the live layer about loads ahead
+    and tiers."""
 
 
 @dataclass(frozen=True, slots=True)
