@@ -14,6 +14,8 @@ from jaxcache.cli.commands import COMMANDS, READING, load_function
 from jaxcache.cli.declared import REQUIRED, Parameter, expand_options
 from jaxcache.errors import refuse_on_windows
 
+#: So begin the assertions, and what misspells them.
+_ASSERTING = ("--fai", "--str", "--che")
 #: What these options mean alone. A number or a duration may follow; what else does is the next
 #: argument. A recipe is best collected with modules of 40 to 60 operations running for real.
 ALONE = {"--fail-on-miss": "0", "--collect-only": "50"}
@@ -86,7 +88,8 @@ class _Reader:
                     continue
                 if ":" in word:  # perhaps a function, whose options are ours
                     raise _NotPlainError
-            if any(w.partition("=")[0] in (*self._options, *_SHARED) for w in words):
+            names = (*self._options, *_SHARED)
+            if any(w.partition("=")[0] in names or w.startswith(_ASSERTING) for w in words):
                 raise _NotPlainError  # the parser notes whose they are
             arguments += words
             break

@@ -41,11 +41,6 @@ def test_run_live_needs_no_jaxcache_beside_jax(
     assert all("keys of this JAX contain the path" in line for line in said)
     written = json.loads(first.stdout)["summary"]["written"]
     assert written == len(list(shared.glob("*-cache"))) > 0
-    shutil.rmtree(cache)
-    fetched = run_cli(
-        *("run", "--tier", shared, "-C", cache, "--"), jax_python, tmp_path / "program.py", env=env
-    )
-    assert f"{written} of {written} hits, {written} from a tier · " in fetched.stderr
     again = run("--tier", shared)
     assert json.loads(again.stdout)["summary"]["hits"] == written
     totals = json.loads(run_cli("stats", "-C", cache, "--json").stdout)["live"]
@@ -59,6 +54,11 @@ def test_run_live_needs_no_jaxcache_beside_jax(
     plain = run()
     assert "layer: []" in plain.stderr
     assert json.loads(plain.stdout)["summary"]["hits"] == written
+    shutil.rmtree(cache)
+    fetched = run_cli(
+        *("run", "--tier", shared, "-C", cache, "--"), jax_python, tmp_path / "program.py", env=env
+    )
+    assert f"{written} of {written} hits, {written} from a tier · " in fetched.stderr
 
 
 def test_doctor_shows_the_live_settings_of_a_python_and_who_set_them(
