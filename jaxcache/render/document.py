@@ -25,7 +25,7 @@ SHAPES = {
     "Comparison": "module=right.module left_key=left.key right_key=right.key "
     "outcome=right.outcome source=right.source compared_with differences",
     "Diff": "cache_dir=left.location left right equal same only_left only_right differing",
-    "Difference": "-title",
+    "Difference": "-title -brief",
     "ChurnCause": "-title",
     "Entry": "-jaxlib",
     "Finding": "trap severity seen cost fix mendable files upstream",

@@ -1,6 +1,5 @@
 """``explain`` as a view."""
 
-import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
@@ -9,7 +8,6 @@ from jaxcache.cache.explain.sides import Comparison, Compile, Difference, Explan
 from jaxcache.render.columns import count_column, seconds_column, size_column, text_column
 from jaxcache.render.doctor import finding_lines
 from jaxcache.render.document import fields_of
-from jaxcache.render.typeset import SHOWN_HASH_DIGITS
 from jaxcache.render.view import Block, Column, Line, Table, View
 from jaxcache.units import format_count, join_some
 from jaxcache.warm.report.causes import FIRST_TIME, describe_comparison
@@ -52,27 +50,30 @@ def explain_view(explanation: Explanation, cache_dir: str, *, unfolded: bool = F
     page = [] if past and not comparisons else [*_page(explanation, unfolded=unfolded)]
     hit = f"{explanation.hits:,} of {explanation.hits + len(comparisons):,} hit now"
     note = f"no difference in {format_count(explanation.same, 'module')}"
+    headline = ""
     if has_causes:
         note = f"{hit}; the rows show why they were compiled when they were written"
         if comparisons and not unfolded and all(c.right.is_helper for c in past):
             page += ["", f"{hit}, all of them helpers of JAX (--all lists them)"]
+        elif comparisons:
+            page += ["", note, *_past_table(past, unfolded=unfolded)]
         else:
-            if comparisons:
-                page += ["", f"{hit}; why they were compiled when they were written:"]
-            page += _past_table(past, cache_dir, unfolded=unfolded)
+            headline = note
+            page += _past_table(past, unfolded=unfolded)
     elif explanation.hits and explanation.hits == explanation.same:
         note = f"{hit}; the cache has no earlier entry of their modules to compare them with"
     for finding in explanation.advice:
         page += ["", *finding_lines(finding, name_files=False)]
-    notes = [] if comparisons else [note]
-    return View(document, rows, records=comparisons or hits, page=page, notes=notes)
+    notes = [] if comparisons or headline else [note]
+    records = comparisons or hits
+    return View(document, rows, records=records, page=page, notes=notes, headline=headline)
 
 
 def _past_cause(comparison: Comparison) -> str:
     return describe_comparison(comparison) if comparison.differences else FIRST_TIME
 
 
-def _past_table(past: Sequence[Comparison], cache_dir: str, *, unfolded: bool) -> Iterator[Block]:
+def _past_table(past: Sequence[Comparison], *, unfolded: bool) -> Iterator[Block]:
     """Yield why each entry that is hit was compiled; JAX's own operations in one line."""
     own = [c for c in past if not c.right.is_helper]
     shown = past if unfolded or not own else own
@@ -89,9 +90,7 @@ def _past_table(past: Sequence[Comparison], cache_dir: str, *, unfolded: bool) -
     if folded := past[len(shown) :]:
         some = format_count(len(folded), "helper")
         yield f"and {some} of JAX, such as {folded[0].right.module} (--all lists them)"
-    if first := next((c.right for c in shown if c.differences), None):
-        key = shlex.quote((first.key or "")[: len(first.module) + 1 + SHOWN_HASH_DIGITS])
-        yield Line(f"jaxcache explain -C {shlex.quote(cache_dir)} {key}", "in full: ", whole=True)
+    yield from _listed_differences(shown, unfolded=unfolded)
 
 
 def _summed(comparisons: Sequence[Comparison]) -> list[tuple[Difference, list[Compile]]]:
@@ -113,13 +112,7 @@ def _page(explanation: Explanation, *, unfolded: bool) -> Iterator[Block]:
         yield f"{len(differing):,} of {format_count(total, 'module')} {verb}"
     yield Line(explanation.left, "left   ")
     yield Line(explanation.right, "right  ")
-    differences = _summed(shown)
-    listed = differences if unfolded else differences[:_SHOWN_DIFFERENCES]
-    for difference, compiles in listed:
-        yield from _difference_lines(difference, compiles)
-    if more := len(differences) - len(listed):
-        yield ""
-        yield f"and {format_count(more, 'other difference')} (--all lists them)"
+    yield from _listed_differences(shown, unfolded=unfolded)
     if any(c.compared_with == "nearest" for c in shown):
         yield ""
         yield (
@@ -131,6 +124,17 @@ def _page(explanation: Explanation, *, unfolded: bool) -> Iterator[Block]:
         verb = "differs" if len(folded) == 1 else "differ"
         yield ""
         yield f"and {some} of JAX, such as {folded[0].right.module}, {verb} (--all lists them)"
+
+
+def _listed_differences(comparisons: Sequence[Comparison], *, unfolded: bool) -> Iterator[Block]:
+    """Yield the first few differences in full."""
+    differences = _summed(comparisons)
+    listed = differences if unfolded else differences[:_SHOWN_DIFFERENCES]
+    for difference, compiles in listed:
+        yield from _difference_lines(difference, compiles)
+    if more := len(differences) - len(listed):
+        yield ""
+        yield f"and {format_count(more, 'other difference')} (--all lists them)"
 
 
 def _difference_lines(d: Difference, compiles: Sequence[Compile]) -> Iterator[Block]:

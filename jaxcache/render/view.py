@@ -74,6 +74,7 @@ class View(NamedTuple):
         records: what ``--jsonl`` prints, one line each; default: the rows.
         page: what a terminal shows; default: a table of the rows.
         notes: what goes to standard error, for people.
+        headline: what a terminal shows before the page; beside rows in a pipe it is a note.
     """
 
     document: Any
@@ -83,3 +84,4 @@ class View(NamedTuple):
     records: Iterable[Any] | None = None
     page: Iterable[Block] | None = None
     notes: Iterable[Block] = ()
+    headline: str = ""

@@ -16,6 +16,7 @@ from jaxcache.render.columns import duration_column, size_column, text_column
 from jaxcache.render.typeset import SHOWN_HASH_DIGITS
 from jaxcache.render.view import Block, Column, Line, Table, View
 from jaxcache.units import format_command, format_count, format_duration
+from jaxcache.warm.report.causes import FIRST_TIME, LOST
 from jaxcache.warm.report.report import Module, Report
 
 if TYPE_CHECKING:
@@ -104,12 +105,14 @@ def _page(report: Report, unfolded: bool, more: str) -> Iterator[Block]:
 
 
 def _explain_line(modules: Sequence[Module], cache_dir: str | None) -> Iterator[Block]:
-    """Yield the command that names in full why a function of the user's was compiled."""
-    kept = (m for m in modules if m.outcome == "written" and not m.is_helper)
-    if abridged := next((m for m in kept if len(m.cause or "") > _WHY_CHARACTERS), None):
-        key = abridged.key or abridged.module
+    """Yield the command that says in full why the most expensive function was compiled."""
+    own = (m for m in modules if m.outcome == "written" and not m.is_helper)
+    told = [m for m in own if m.cause not in (None, FIRST_TIME, LOST)]
+    if any(len(m.cause or "") > _WHY_CHARACTERS for m in told):
+        longest = max(told, key=lambda m: m.compile_seconds or 0.0)
+        key = longest.key or longest.module
         place = f" -C {shlex.quote(cache_dir)}" if cache_dir else ""
-        start = shlex.quote(key[: len(abridged.module) + 1 + SHOWN_HASH_DIGITS])
+        start = shlex.quote(key[: len(longest.module) + 1 + SHOWN_HASH_DIGITS])
         yield Line(f"jaxcache explain{place} {start}", "in full: ", whole=True)
 
 

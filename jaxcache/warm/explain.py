@@ -72,7 +72,7 @@ def explain_script(
     explanation = explain(left, Side(script or shlex.join(command), missed))
     served = [c for c in compiles if c.outcome == "hit"]
     earlier = (_compare_with_earlier(cache, c) for c in served)
-    past = tuple(sorted(earlier, key=lambda c: (c.right.is_helper, not c.differences)))
+    past = tuple(sorted(earlier, key=_rank))
     same = explanation.same + len(served)
     # Why a module was compiled is what the comparisons say.
     advice = tuple(f for f in advise(report) if f.trap != "slow-compile")
@@ -84,6 +84,13 @@ def _compare_with_earlier(cache: CachedFacts, hit: Compile) -> Comparison:
     """Compare an entry that is hit with those that its module had when it was written."""
     keys = cache.keys_of(hit.module, before=hit.key)
     return compare_with(cache, keys, hit) if keys else Comparison(None, hit, ())
+
+
+def _rank(comparison: Comparison) -> tuple[bool, bool, float]:
+    """The program's own functions first; of these what has a cause, and took longest to compile."""
+    right = comparison.right
+    seconds = right.record.compile_seconds if right.record else None
+    return right.is_helper, not comparison.differences, -(seconds or 0.0)
 
 
 def _first_looks(recorder: ReportBuilder) -> list[Compile]:

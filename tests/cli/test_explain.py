@@ -466,15 +466,19 @@ def test_hits_are_compared_with_what_their_module_had_before() -> None:
         "MODULE    SOURCE      WHY",
         "jit_step  train.py:7  XLA flags: none → --xla_a=1",
         "and 1 helper of JAX, such as jit_sin (--all lists them)",
-        "in full: jaxcache explain -C cache jit_step-bbbbbbbbbbbb",
+        "",
+        "jit_step (train.py:7): XLA flags: the XLA flags",
+        "  left   none",
+        "  right  --xla_a=1",
     ]
     said = "2 of 2 hit now; the rows show why they were compiled when they were written"
-    assert explain_view(found, "cache").notes == [said]
+    view = explain_view(found, "cache")
+    assert (view.headline, view.notes) == (said, [])
 
     anew = replace(helper, key="jit_sin-" + "d" * 64)
     both = replace(found, past=(*past, Comparison(helper, anew, (flag,))))
-    *_, last, _ = set_blocks(explain_view(both, "cache").page or (), width=200, color=False)
-    assert last == "and 2 helpers of JAX, such as jit_sin (--all lists them)"
+    lines = [*set_blocks(explain_view(both, "cache").page or (), width=200, color=False)]
+    assert "and 2 helpers of JAX, such as jit_sin (--all lists them)" in lines
 
     first = replace(found, past=(Comparison(None, own, ()),), same=1, hits=1)
     view = explain_view(first, "cache")

@@ -180,4 +180,4 @@ def test_the_cells_of_the_page(tmp_path: Path, inside_environment: dict[str, str
     predicted = shown(cells[6], "text/plain")
     assert "jit_step would be compiled" in predicted
     assert "(line 1 of a cell)" in predicted, "no name of a temporary file"
-    assert "code at line 3 of a cell in `step`: sine → cosine" in shown(cells[7], "text/plain")
+    assert "sine → cosine at line 3 of a cell in `step`" in shown(cells[7], "text/plain")

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import run_in_process
 from conftest import RunCli, clean_environment
 
 from jaxcache.entry.releases import CACHE_PATH
+from jaxcache.warm.report import causes
 
 WORKLOAD = Path(__file__).with_name("explain_workload.py")
 LOG = {
@@ -471,7 +473,84 @@ def test_an_edit_in_another_checkout_is_compared_with_the_same_shapes(
     assert run_cli("warm", *options, scripts[0]).returncode == 0
     done = run_cli("warm", *options, "--json", scripts[1])
     causes = [m["cause"] for m in json.loads(done.stdout)["modules"] if m["module"] == "jit_step"]
-    assert causes == ["code at train.py:3 in `step`: sine → cosine"] * 2
+    assert causes == ["sine → cosine at train.py:3 in `step`"] * 2
+
+
+MODEL = "import jax\ndef activation(x):\n    return jax.nn.{}(x)\n"
+FIT = """import jax, numpy as np
+from model import activation
+def loss(w, x): return (activation(x @ w) @ w).sum()
+@jax.jit
+def evaluate(w, x): return loss(w, x)
+@jax.jit
+def train_step(w, x):
+    for _ in range(4): w = w - jax.grad(loss)(w, x)
+    return w
+x = np.ones((8, 8), np.float32)
+evaluate(x, x), train_step(x, x)
+"""
+
+
+@pytest.mark.core
+def test_an_edit_is_named_by_its_operations_before_and_after_the_run(
+    jax_python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even where a run has no time to decode entries; the most expensive module is the example."""
+    env = clean_environment(tmp_path) | {"COLUMNS": "160"}
+    (tmp_path / "fit.py").write_text(FIT)
+    options = ("-C", tmp_path / "cache", "--python", jax_python)
+    (tmp_path / "model.py").write_text(MODEL.format("gelu"))
+    first = run_in_process(["warm", *options, "fit.py"], env=env, cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    (tmp_path / "model.py").write_text(MODEL.format("silu"))
+    words = ["explain", *options, "--json", "fit.py"]
+    before = json.loads(run_in_process(words, env=env, cwd=tmp_path).stdout)
+    monkeypatch.setattr(causes, "_BUDGET_SECONDS", 0.0)
+    done = run_in_process(["warm", *options, "fit.py"], env=env, cwd=tmp_path)
+    lines = done.stderr.splitlines()
+    rows = [line for line in lines if line.startswith(("jit_evaluate", "jit_train_step"))]
+    assert len(rows) == 2
+    for row in rows:
+        assert "silu at model.py:3 in `activation`" in row, row
+        assert " → " in row.partition("written")[2]
+    (example,) = [line for line in lines if line.startswith("in full: ")]
+    assert "jit_train_step-" in example
+    after = json.loads(run_in_process(words, env=env, cwd=tmp_path).stdout)
+    for module in ("jit_evaluate", "jit_train_step"):
+        (told,) = [c for c in before["comparisons"] if c["module"] == module]
+        (hit,) = [c for c in after["hits"] if c["module"] == module]
+        assert hit["differences"] == told["differences"]
+        assert "silu at model.py:3" in hit["cause"]
+
+
+SHAPES = """import jax, jax.numpy as jnp
+f = jax.jit(lambda x: (x * 2).sum())
+for n in (3, 4, 5):
+    f(jnp.zeros((n, 2)))
+    f(jnp.arange(n))
+"""
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("module", ["jit_broadcast_in_dim", "jit_iota"])
+def test_a_size_that_creates_an_array_is_no_edit(
+    run_cli: RunCli, jax_python: str, tmp_path: Path, module: str
+) -> None:
+    script = tmp_path / "shapes.py"
+    script.write_text(SHAPES)
+    options = ("-C", tmp_path / "cache")
+    assert run_cli("warm", *options, "--python", jax_python, script).returncode == 0
+    churn = json.loads(run_cli("explain", *options, "--churn", "--json").stdout)
+    (churned,) = [m for m in churn["modules"] if m["module"] == module]
+    assert [c["meaning"].partition(";")[0] for c in churned["causes"]] == [
+        "the shape or dtype of the result"
+    ]
+    key = next(k for k in run_cli("ls", *options, "-q").stdout.split() if k.startswith(module))
+    done = run_cli("explain", *options, "--json", key)
+    (difference,) = json.loads(done.stdout)["differences"]
+    assert (difference["cause"], difference["fix"]) == ("unknown", None)
+    assert difference["left"] != difference["right"]
+    assert difference["left"].startswith(("float32[", "int32["))
 
 
 ADDING = "import jax, numpy as np; jax.jit(lambda x: x + {})(np.ones(3, np.float32))"

@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 
-from jaxcache.cache.explain.sides import Compile, Side
+from jaxcache.cache.explain.sides import Compile, Side, is_helper
 from jaxcache.cache.inventory import take_inventory
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.scan import read_entries
@@ -28,7 +28,7 @@ class CachedFacts:
         inventory = take_inventory(store)
         self._files = {f.key_text: f for f in inventory.entries}
         self._ledger = Ledger.load(store)
-        self._complete: dict[str, Compile] = {}
+        self._complete: dict[tuple[str, float], Compile] = {}
 
     def keys_of(self, module: str, *, before: str | None = None) -> list[str]:
         """The keys of a module, those written last first; only those written before one of them."""
@@ -77,9 +77,10 @@ class CachedFacts:
         key = compile_.key
         if key is None:
             return compile_
-        if key not in self._complete:
-            self._complete[key] = self._read(key, max_bytes)
-        facts = self._complete[key]
+        place = key, max_bytes
+        if place not in self._complete:
+            self._complete[place] = self._read(key, max_bytes)
+        facts = self._complete[place]
         record = compile_.record or facts.record
         components = compile_.components or (record and record.components) or None
         flags = compile_.xla_flags
@@ -98,6 +99,8 @@ class CachedFacts:
             jaxlib_version=compile_.jaxlib_version or (record.jaxlib_version if record else None),
             sketch=compile_.sketch or (read_sketch(record.sketch) if record else None),
             script=compile_.script or (record.script if record else None),
+            is_helper=compile_.is_helper
+            or bool(record and record.file and is_helper(record.function, record.file)),
         )
 
     def _read(self, key: str, max_bytes: float) -> Compile:

@@ -157,7 +157,7 @@ def _callbacks(left: Compile | None, right: Compile) -> Difference:
 # What explains a miss alone ------------------------------------------------------------------
 
 
-def _differing(left: Compile, right: Compile) -> list[str] | None:
+def differing_components(left: Compile, right: Compile) -> list[str] | None:
     """Return the components whose hashes differ; None where they are not known on both sides."""
     if not left.components or not right.components:
         return None
@@ -168,7 +168,7 @@ def _differing(left: Compile, right: Compile) -> list[str] | None:
 
 
 def _by_version(left: Compile, right: Compile) -> Difference | None:
-    names = _differing(left, right)
+    names = differing_components(left, right)
     of_jax = left.jax_version, right.jax_version
     if all(of_jax) and of_jax[0] != of_jax[1] and names != []:
         component = _JAXLIB if names is None or _JAXLIB in names else "computation"
@@ -213,7 +213,7 @@ def _flags(compile_: Compile) -> frozenset[str]:
 
 
 def _by_device(left: Compile, right: Compile) -> Difference | None:
-    names = _differing(left, right)
+    names = differing_components(left, right)
     if names is not None and "backend version" in names and "accelerator_config" not in names:
         return _by_hash("backend version", left, right)
     old = left.contents
@@ -235,7 +235,7 @@ def _by_device(left: Compile, right: Compile) -> Difference | None:
 
 
 def _by_flags(left: Compile, right: Compile) -> Difference | None:
-    names = _differing(left, right)
+    names = differing_components(left, right)
     if names is not None and "XLA flags" in names:
         return compare_flags(left, right)
     if names is None or "compile_options" in names:
@@ -244,7 +244,7 @@ def _by_flags(left: Compile, right: Compile) -> Difference | None:
 
 
 def _by_config(left: Compile, right: Compile) -> Difference | None:
-    names = _differing(left, right)
+    names = differing_components(left, right)
     if names is not None and not {"computation", "compile_options"} & set(names):
         return None
     if left.sketch is None or right.sketch is None:
@@ -268,7 +268,7 @@ def _by_config(left: Compile, right: Compile) -> Difference | None:
 
 
 def _by_codec(left: Compile, right: Compile) -> Difference | None:
-    names = _differing(left, right)
+    names = differing_components(left, right)
     if names is not None:
         return _by_hash("compression", left, right) if "compression" in names else None
     if left.codec and right.codec and left.codec != right.codec:
@@ -277,7 +277,7 @@ def _by_codec(left: Compile, right: Compile) -> Difference | None:
 
 
 def _by_hook(left: Compile, right: Compile) -> Difference | None:
-    names = _differing(left, right) or ()
+    names = differing_components(left, right) or ()
     return _by_hash("custom_hook", left, right) if "custom_hook" in names else None
 
 
@@ -289,7 +289,7 @@ _ALONE: tuple[_Rule, ...] = (_by_version, _by_device, _by_flags, _by_config, _by
 
 
 def _together(left: Compile, right: Compile) -> Iterator[Difference]:
-    names = _differing(left, right)
+    names = differing_components(left, right)
     if (names is None or "compile_options" in names) and (path := compare_paths(left, right)):
         yield path
     if names is not None:

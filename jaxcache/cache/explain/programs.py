@@ -27,6 +27,7 @@ _X64 = {
     ("uint32", "uint64"),
     ("complex64", "complex128"),
 }
+_UNTOLD = "another program; what changed is unknown"
 _NOT_SKETCHED = (
     "another program; what changed is unknown, because only runs under jaxcache are recorded"
 )
@@ -67,12 +68,25 @@ def _of_other_file(left: Compile, right: Compile) -> Difference | None:
 
 
 def _unknown(left: Compile, right: Compile) -> Difference:
-    meaning = _NOT_SKETCHED
+    meaning = _UNTOLD if left.sketch and right.sketch else _NOT_SKETCHED
     if left.outline is not None and left.outline == right.outline:
         meaning = _SAME_OPTIMIZED
-    elif left.sketch and right.sketch:
+    elif (old := _results(left)) and (new := _results(right)) and old != new:
+        sides = _show_all(old), _show_all(new)
+        meaning = "the shape or dtype of the result; the line that sets it is not recorded"
+        brief = f"result {' → '.join(sides)}" if len(old) == len(new) == 1 else ""
+        return _of_program(*sides, meaning, None, title="result", brief=brief)
+    elif left.sketch and right.sketch and not right.is_helper:
         meaning = _ALIKE
     return _of_program(None, None, meaning, None, title="another program")
+
+
+def _results(compile_: Compile) -> tuple[ArrayType, ...]:
+    """Return the types of the results, from the sketch or the entry; empty where unknown."""
+    if compile_.sketch:
+        return tuple(map(_array, compile_.sketch.results))
+    program = compile_.contents and compile_.contents.program
+    return program.results if program else ()
 
 
 # The name ------------------------------------------------------------------------------------

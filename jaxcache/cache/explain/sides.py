@@ -192,6 +192,8 @@ class Difference:
     where: tuple[SourceLocation, ...] = ()
     title: str = ""
     """The meaning in a few words, without places and values."""
+    brief: str = ""
+    """What differs in one short line with values: ``multiply, … → silu at model.py:12``."""
 
 
 @dataclass(frozen=True, slots=True)

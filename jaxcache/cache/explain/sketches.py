@@ -16,7 +16,7 @@ _CONSTANTS = re.compile(r"^([^( ]+(?: [^( ]+)?)\(([^)]*)\)")
 _TYPES = re.compile(r" \S*\[[^ ]*\].*$")
 _SHOWN = 6
 _SHOWN_CHARACTERS = 160
-_EDIT = "nothing: an edit makes a new program, which the next run caches"
+_EDIT = "nothing to do if you edited this line: the next run saves the new program"
 _PARAMETERS = "the same operations, with other parameters"
 #: Settings under which a key contains the lines of the source.
 _LINES_IN_KEY = "jax_compilation_cache_include_metadata_in_key"
@@ -263,6 +263,7 @@ def _describe(change: _Change, *, follows: bool = False) -> Difference:
         Cause.CODE,
         () if follows else (place,),
         f"code at {place}",
+        f"{operations} at {place}" if (operations := _brief_operations(change)) else "",
     )
 
 
@@ -279,6 +280,7 @@ def _unplaced(change: _Change) -> Difference:
         cause=Cause.UNKNOWN,
         where=(),
         title=title,
+        brief=f"{operations} in {title}" if (operations := _brief_operations(change)) else "",
     )
 
 
@@ -309,6 +311,24 @@ def _listed(counts: Counter[str]) -> str:
         name = _DIGEST.sub("", text).removeprefix("call ")
         shown.append((f"{count} × " if count > 1 else "") + name)
     return join_some(shown, _SHOWN)[:_SHOWN_CHARACTERS] or "nothing"
+
+
+def _brief_operations(change: _Change) -> str:
+    """Return one operation of each side, ``multiply, … → silu``; empty where that tells nothing."""
+    for is_counted in (False, True):
+        old, new = (_first_operation(counts, is_counted) for counts in change.operations)
+        if old != new:
+            return f"{old} → {new}"
+    return ""
+
+
+def _first_operation(counts: Counter[str], is_counted: bool) -> str:
+    """Return the operation that tells most, a call or else one that computes; ``…`` for others."""
+    if not counts:
+        return "nothing"
+    first = min(counts, key=lambda x: (not x.startswith("call "), _names([x])[0] in _MOVING))
+    name = _listed(Counter({first: counts[first] if is_counted else 1}))
+    return f"{name}, …" if len(counts) > 1 else name
 
 
 def _short(function: str) -> str:

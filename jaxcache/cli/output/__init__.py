@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any, TextIO
 
 from jaxcache.cli.options import Format
@@ -82,7 +83,10 @@ def emit(form: Format, view: View) -> None:
         print_lines(set_rows(view.rows, view.columns))
     else:
         table = [Table(view.columns, rows)] if (rows := [*view.rows]) else []
-        print_blocks(table if view.page is None else view.page)
+        headline = [view.headline] if view.headline else []
+        print_blocks(chain(headline, table if view.page is None else view.page))
+    if form is Format.TSV and view.headline:
+        note(view.headline)
     if form in (Format.TSV, Format.TABLE):
         for block in view.notes:
             note(block)

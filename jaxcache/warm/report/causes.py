@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from jaxcache.cache.bundle.compat import make_origin
 from jaxcache.cache.explain.cached_facts import CachedFacts
-from jaxcache.cache.explain.compare import explain
+from jaxcache.cache.explain.compare import differing_components, explain
 from jaxcache.cache.explain.programs import first_change
 from jaxcache.cache.explain.sides import Cause, Comparison, Compile, Difference, Side, is_helper
 from jaxcache.cache.verify.repair import list_quarantine
@@ -25,9 +25,11 @@ from jaxcache.store import open_store
 from jaxcache.store.base import StoreError
 from jaxcache.warm.report.builder import COMPILED_AHEAD, ProcessFacts, ReportBuilder
 from jaxcache.warm.report.events import CompileFinished
+from jaxcache.warm.report.rows import span_seconds
 
 FIRST_TIME = "first time"
 LOST = "its entry was removed or quarantined"
+NOT_COMPARED = "not compared, because that would take this run too long"
 #: How a difference in the path of the cache is told.
 CACHE_PATH = "cache path: "
 #: Bounds of what a run spends on it: entries looked at per compile, their size, and the time.
@@ -153,21 +155,37 @@ def _find_in(
 ) -> None:
     order = {key: number for number, key in enumerate(written)}
     hits = {d.key for d in recorder.modules if d.outcome == "hit"}
-    own_first = sorted(written.items(), key=lambda item: is_helper(item[1].function, item[1].file))
-    for key, done in own_first:
+
+    def rank(item: tuple[str, CompileFinished]) -> tuple[bool, float]:
+        """The program's own functions first, of these what took longest to compile."""
+        done = item[1]
+        return is_helper(done.function, done.file), -(span_seconds(done.compile) or 0.0)
+
+    for key, done in sorted(written.items(), key=rank):
         # Known when it was compiled: what an earlier run wrote, or this one before.
         others = [k for k in cache.keys_by_use(done.module) if order.get(k, -1) < order[key]]
         others = [k for k in others if k not in hits] or others
         if not others:
             causes[key] = FIRST_TIME
             continue
-        if time.monotonic() > deadline:
-            causes[key] = f"differs from {_short(others[0])}; see jaxcache explain {_short(key)}"
-            continue
-        compared = compare_with(
-            cache, others, as_compile(done, recorder), max_bytes=_MAX_ENTRY_BYTES
-        )
+        new = as_compile(done, recorder)
+        compared = compare_with(cache, others, new, max_bytes=0)
+        if not _is_told_by_sketches(compared):
+            if time.monotonic() > deadline:
+                causes[key] = NOT_COMPARED
+                continue
+            compared = compare_with(cache, others, new, max_bytes=_MAX_ENTRY_BYTES)
         causes[key] = describe_comparison(compared)
+
+
+def _is_told_by_sketches(comparison: Comparison) -> bool:
+    """Whether what the ledger knows suffices, so that no entry need be decoded."""
+    left = comparison.left
+    right = comparison.right
+    if not (left and left.sketch and right.sketch and left.sketch.passed == right.sketch.passed):
+        return False
+    is_known = comparison.differences[0].cause is not Cause.UNKNOWN
+    return is_known and differing_components(left, right) == ["computation"]
 
 
 def compare_with(
@@ -184,12 +202,6 @@ def compare_with(
     return explain(Side("", left, is_run=False), Side("", right)).comparisons[0]
 
 
-def _short(key: str) -> str:
-    """The key of an entry with the start of its hash, by which it is found."""
-    module, _, digest = key.rpartition("-")
-    return f"{module}-{digest[:12]}"
-
-
 def describe_comparison(comparison: Comparison) -> str:
     """Return one line: the first difference itself, and the other parts of the key that differ."""
     first, *others = comparison.differences
@@ -198,7 +210,7 @@ def describe_comparison(comparison: Comparison) -> str:
     right = comparison.right
     if first.cause is Cause.NOT_CACHED_BEFORE:
         return FIRST_TIME
-    if first.cause is Cause.UNKNOWN and left and left.key and right.key:
+    if first.cause is Cause.UNKNOWN and not first.brief and left and left.key and right.key:
         return "a new program of this name; what changed is unknown"
     what = first.title
     values = [v for v in (first.left, first.right) if v]
@@ -206,6 +218,8 @@ def describe_comparison(comparison: Comparison) -> str:
         what = change
     elif first.cause is Cause.PATH:
         what = _of_path(first)
+    elif first.brief:
+        what = first.brief
     elif len(values) == 2 and all(_is_shown(v) for v in values):
         what = f"{what}: {values[0]} → {values[1]}"
     more = [_of_path(d) if d.cause is Cause.PATH else d.title for d in others[:1]]
