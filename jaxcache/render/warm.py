@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from jaxcache.cache.explain.sides import RUN_OUTCOMES, file_name
 from jaxcache.core.timeline import PHASES
 from jaxcache.options.run import EXCEPTED, Assertions
-from jaxcache.render.columns import duration_column, size_column, text_column
+from jaxcache.render.columns import size_column, text_column
 from jaxcache.render.typeset import SHOWN_HASH_DIGITS
 from jaxcache.render.view import Block, Column, Line, Table, View
-from jaxcache.units import format_command, format_count, format_duration
+from jaxcache.units import format_command, format_compile, format_count, format_duration
 from jaxcache.warm.report.causes import FIRST_TIME, LOST
 from jaxcache.warm.report.report import Module, Report
 
@@ -27,6 +27,7 @@ _STYLES = {
     "hit": "green",
     "skipped": "yellow",
     "uncacheable": "yellow",
+    "no-directory": "yellow",
     "refused": "red",
     "error": "red",
 }
@@ -38,6 +39,8 @@ _WHY_CHARACTERS = 40
 
 #: Reasons of compiles that ``--check`` compared with their entries.
 _COMPARED = ("verified", "same-hlo", "not-deterministic")
+#: Reasons that a table shows as the outcome, which says less.
+_OWN_NAMES = ("interrupted", "no-directory", *_COMPARED)
 #: Signals that machine code which is damaged can end in.
 _CRASHES = (signal.SIGSEGV, signal.SIGILL, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE)
 #: WHY of a compile whose cause nothing has recorded.
@@ -93,7 +96,7 @@ def _page(report: Report, unfolded: bool, more: str) -> Iterator[Block]:
     if folded:
         yield _folded_line(folded, more)
     yield from _explain_line(shown, report.cache_dir)
-    yield from _faults(shown, report.cache_dir)
+    yield from _faults(report.modules, report.cache_dir)
     written = [m for m in report.modules if m.outcome == "written"]
     if saving := math.fsum((m.compile_seconds or 0.0) * m.occurrences for m in written):
         count = format_count(sum(m.occurrences for m in written), "entry")
@@ -188,13 +191,17 @@ def _fold(report: Report) -> tuple[list[Module], list[Module]]:
 
     Where functions of the program missed, its own rows suffice.
     """
-    folded = ["hit"]
-    if any(m.outcome != "hit" and not m.is_helper for m in report.modules):
-        folded += ["written", "skipped"]
-        if all(m.reason == "no-directory" for m in report.modules):
-            folded.append("uncacheable")
-    shown = [m for m in report.modules if not (m.is_helper and m.outcome in folded)]
-    return shown, [m for m in report.modules if m.is_helper and m.outcome in folded]
+    has_missed = any(m.outcome != "hit" and not m.is_helper for m in report.modules)
+    is_off = all(m.reason == "no-directory" for m in report.modules)
+
+    def is_folded(m: Module) -> bool:
+        if not has_missed:
+            return m.is_helper and m.outcome == "hit"
+        is_usual = m.outcome in ("hit", "written", "skipped") or m.reason in _FAULTS
+        return m.is_helper and (is_usual or is_off)
+
+    shown = [m for m in report.modules if not is_folded(m)]
+    return shown, [m for m in report.modules if is_folded(m)]
 
 
 def _folded_line(modules: Sequence[Module], more: str) -> str:
@@ -202,12 +209,18 @@ def _folded_line(modules: Sequence[Module], more: str) -> str:
     for m in modules:
         counts[_outcome(m)] += m.occurrences
     each = ", ".join(
-        format_count(counts[o], o) if o == "hit" else f"{counts[o]} {o}"
-        for o in (*RUN_OUTCOMES, *_COMPARED)
+        format_count(counts[o], o) if o in ("hit", "error") else f"{counts[o]} {o}"
+        for o in (*RUN_OUTCOMES, *_OWN_NAMES)
         if counts[o]
     )
-    some = format_count(counts.total(), "helper")
-    return f"and {some} of JAX, such as {modules[0].module}: {each}{more}"
+    seconds = ""
+    compiled = [m for m in modules if m.outcome != "hit" and m.compile_seconds]
+    if compiled:
+        total = math.fsum((m.compile_seconds or 0.0) * m.occurrences for m in compiled)
+        longest = max(compiled, key=lambda m: m.compile_seconds or 0.0)
+        longest_seconds = format_duration(longest.compile_seconds or 0.0)
+        seconds = f" in {format_duration(total)}, the longest {longest.module} {longest_seconds}"
+    return f"and {format_count(counts.total(), 'helper')} of JAX: {each}{seconds}{more}"
 
 
 def _columns(report: Report) -> list[Column]:
@@ -223,14 +236,24 @@ def _columns(report: Report) -> list[Column]:
             _outcome,
             styles=_STYLES,
         ),
-        duration_column(lambda m: m.compile_seconds),
+        text_column("COMPILE", _compile, right=True),
         size_column(lambda m: m.size_bytes),
         text_column("WHY", _why, elastic=True, cut="end"),
     ]
 
 
 def _outcome(module: Module) -> str:
-    return module.reason if module.reason in ("interrupted", *_COMPARED) else module.outcome
+    return module.reason if module.reason in _OWN_NAMES else module.outcome
+
+
+def _compile(module: Module) -> str:
+    """Return the compile time; without digits that JAX did not store."""
+    seconds = module.compile_seconds
+    if seconds is None:
+        return ""
+    if module.has_whole_seconds and 1 <= seconds < 60:
+        return f"{seconds:.0f} s"
+    return format_compile(seconds)
 
 
 def _name(module: Module) -> str:
@@ -292,12 +315,15 @@ def end_notes(report: "Report | TorchReport") -> Iterator[str]:
         yield f"note: {note}"
     if report.timed_out:
         yield "note: stopped because the time was up"
+    crashed = -report.script_exit_code in _CRASHES
+    if report.interrupted and crashed:
+        yield f"note: {_interrupted_crash(report)}"
+        return
     if report.interrupted:
         ending = "" if report.script_exit_code else "; the program went on, and exited with 0"
         yield f"note: interrupted{ending}"
     if report.script_exit_code < 0:
         yield f"note: the program was ended by signal {-report.script_exit_code}"
-        crashed = -report.script_exit_code in _CRASHES and not report.interrupted
         if crashed and any(m.outcome == "hit" for m in report.modules):
             yield (
                 "note: if it runs with JAX_ENABLE_COMPILATION_CACHE=0, an entry that it loaded may "
@@ -305,6 +331,15 @@ def end_notes(report: "Report | TorchReport") -> Iterator[str]:
             )
     elif report.script_exit_code:
         yield f"note: the program ended with exit code {report.script_exit_code}"
+
+
+def _interrupted_crash(report: "Report | TorchReport") -> str:
+    """Say that a program crashed after an interrupt, and whether it was compiling then."""
+    crash = f"interrupted; the program then crashed with signal {-report.script_exit_code}"
+    if any(m.reason == "interrupted" for m in report.modules):
+        crash += ": the interrupt came while JAX compiled or loaded, where it may crash without "
+        crash += "jaxcache, too"
+    return crash
 
 
 def failed_assertions(
@@ -354,15 +389,13 @@ def failed_assertions(
     seconds = math.fsum((m.compile_seconds or 0.0) * m.occurrences for m in misses)
     if isinstance(limit, int) and missed > limit:
         quick = sum(m.occurrences for m in misses if m.reason == "compile-time")
-        yield f"{format_count(missed, report.unit)} not served by the cache" + (
+        yield f"{format_count(missed, report.unit)} missed" + (
             f"; {quick} are under JAX's threshold for writing (--except skipped allows them)"
             if quick
             else _written_now(misses)
         )
     if isinstance(limit, float) and seconds > limit:
-        yield f"{format_duration(seconds)} of compiling was not served by the cache" + _written_now(
-            misses
-        )
+        yield f"compiles of {format_duration(seconds)} missed" + _written_now(misses)
     if wanted.strict and (count := report.uncacheable):
         yield f"{format_count(count, report.unit)} cannot be cached"
     reasons = [m.reason for m in report.modules for _ in range(m.occurrences)]
@@ -398,5 +431,5 @@ def _written_now(misses: "Sequence[Module | Lookup]") -> str:
     if not written:
         return ""
     is_all = written == sum(m.occurrences for m in misses)
-    which = "the next run hits them" if is_all else f"the next run hits {written} of them"
-    return f", and cached now: {which} (--no-write caches none)"
+    cached = "They are cached now, so" if is_all else f"{written} of them are cached now, which"
+    return f". {cached} the next run hits; with --no-write it would fail again."

@@ -82,10 +82,12 @@ def advise(report: Report) -> tuple[Finding, ...]:
     least_seconds = max(_LEAST_SECONDS, _LEAST_SHARE * report.wall_seconds)
     causes = [*_retraced(report), *_unrolled(report)]
     causes = [pair for pair in causes if pair[0] >= least_seconds]
-    # What is repeated is part of these phases, and is the note that says more.
-    repeated_seconds = dict.fromkeys(_REPEATED, math.fsum(seconds for seconds, _ in causes))
-    pairs = [*causes, *(pair for pair in _phases(report) if pair[0] >= least_seconds)]
-    pairs.sort(key=lambda pair: repeated_seconds.get(pair[1].trap, 0.0) - pair[0])
+    causes.sort(key=lambda pair: -pair[0])
+    phases = [pair for pair in _phases(report) if pair[0] >= least_seconds]
+    # What is repeated is part of these phases, and comes before them, because it says more.
+    whole = max((seconds for seconds, f in phases if f.trap in _REPEATED), default=0.0)
+    pairs = [*((max(seconds, whole), finding) for seconds, finding in causes), *phases]
+    pairs.sort(key=lambda pair: -pair[0])
     pairs += [p for p in _phases(report, (_IMPORTS,)) if p[0] >= 2 * least_seconds]
     return tuple(finding for _, finding in pairs)
 

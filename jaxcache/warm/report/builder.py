@@ -334,7 +334,10 @@ class ReportBuilder:
                 f"this run did and {_UNREACHED}"
             )
         if not (any(processes) or trouble or ended.unobserved or ended.interrupted):
-            yield f"no use of jax was observed: the program does not import it, or {_UNREACHED}"
+            yield (
+                "no use of jax was seen. Does the program's Python have jax? If it runs with -E, "
+                "-I or env -i, install jaxcache beside its jax."
+            )
 
 
 _UNREACHED = (

@@ -56,9 +56,9 @@ def path_note(modules: Iterable[CompileFinished], jax_version: str | None) -> It
             if hashed and (path := origin.written_in_cache_dir):
                 release = ".".join((jax_version or "").split(".")[:2])
                 yield (
-                    "these entries hit only with "
-                    f"JAX_COMPILATION_CACHE_DIR={shlex.quote(path)}, spelled exactly so (keys of "
-                    f"jax {release} contain it); fill with --portable if the cache will be moved"
+                    f"with jax {release} this cache hits only as "
+                    f"JAX_COMPILATION_CACHE_DIR={shlex.quote(path)}; to move it, fill it with "
+                    "--portable"
                 )
 
 

@@ -53,6 +53,8 @@ class Module:
     size_bytes: int | None
     process: int
     counted: str | None = None
+    has_whole_seconds: bool = False
+    """Whether ``compile_seconds`` are those that JAX stored in the entry, which are whole."""
     """The count of JAX's own monitoring: ``hit``, ``miss`` (JAX meant to write), ``request``
     (neither), or None (JAX made no key)."""
     cache_dir: str | None = None

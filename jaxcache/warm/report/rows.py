@@ -37,6 +37,7 @@ def fold_modules(
             lower_seconds=_mean(e.lower for e in same),
             counted=_counted(first),
             cache_dir=first.directory,
+            has_whole_seconds=first.outcome == "hit" and first.key not in recorded_seconds,
         )
 
 

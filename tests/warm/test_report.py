@@ -1,0 +1,103 @@
+"""The report of a run as people see it, made from the events of a listener."""
+
+import json
+import signal
+from types import SimpleNamespace
+from typing import Any, cast
+
+from jaxcache.render.typeset import set_blocks
+from jaxcache.render.warm import report_view
+from jaxcache.warm.advice import advise
+from jaxcache.warm.child.launch import RunResult
+from jaxcache.warm.report.builder import ReportBuilder
+from jaxcache.warm.report.events import parse_event
+from jaxcache.warm.report.report import Report
+
+USER = {"function": "f", "file": "/u/train.py", "line": 3}
+HELPER = {"function": "_normal", "file": "/v/jax/_src/random.py", "line": 1}
+
+
+def event(number: int, place: dict[str, Any], kind: str = "module", **facts: Any) -> dict[str, Any]:
+    module = f"jit_{place['function']}"
+    key = f"{module}-{number:064x}"
+    return {"event": kind, "id": number, "at": 1.0, "module": module, "key": key, **place, **facts}
+
+
+def screen(*events: dict[str, Any], code: int = 0, interrupted: bool = False) -> list[str]:
+    recorder = ReportBuilder("/cache")
+    for sent in events:
+        parsed = parse_event(json.dumps(sent).encode(), 0)
+        assert parsed is not None
+        recorder.add(parsed)
+    ended = RunResult(code, timed_out=False, interrupted=interrupted, wall_seconds=9.0)
+    view = report_view(recorder.report(ended, {}))
+    return [*set_blocks(view.page or (), width=100, color=False)]
+
+
+def written(number: int, place: dict[str, Any], seconds: float) -> dict[str, Any]:
+    return event(number, place, outcome="written", reason="not-in-cache", compile=[1.0, seconds])
+
+
+def test_the_line_of_the_helpers_says_what_they_cost() -> None:
+    other = {**HELPER, "function": "iota"}
+    lines = screen(written(1, USER, 2.0), written(2, other, 1.5), written(3, HELPER, 4.0))
+    told = "and 2 helpers of JAX: 2 written in 5.5 s, the longest jit__normal 4.0 s"
+    assert f"{told} (--all lists them)" in lines
+
+
+def test_helpers_that_cannot_be_written_share_a_line() -> None:
+    failed: dict[str, Any] = {
+        "outcome": "error",
+        "reason": "write-error",
+        "detail": "Permission denied",
+    }
+    events = [event(n, HELPER, **failed, compile=[1.0, 0.5]) for n in (2, 3)]
+    lines = screen(event(1, USER, **failed, compile=[1.0, 2.0]), *events)
+    assert sum("write-error" in line for line in lines) == 2, lines  # the row, and its cause
+    assert "and 2 helpers of JAX: 2 errors in 1.0 s, the longest jit__normal 0.5 s" in "".join(
+        lines
+    )
+    assert "write-error (3 compiles): Permission denied" in lines
+
+
+def test_a_program_without_a_cache_directory_is_not_called_uncacheable() -> None:
+    off: dict[str, Any] = {"outcome": "uncacheable", "reason": "no-directory"}
+    off |= {"compile": [1.0, 2.0]}
+    lines = screen(event(1, USER, **off), event(2, HELPER, **off))
+    assert "no-directory" in next(line for line in lines if line.startswith("jit_f"))
+    assert not any("uncacheable" in line for line in lines), lines
+
+
+def test_seconds_of_a_hit_have_no_digits_that_jax_did_not_store() -> None:
+    hit: dict[str, Any] = {"outcome": "hit", "reason": "hit", "retrieve": [1.0, 0.1]}
+    lines = screen(event(1, USER, **hit, stored_seconds=6.0))
+    assert lines[2].split()[3:5] == ["6", "s"]
+
+
+def test_a_crash_after_an_interrupt_is_told_as_what_is_known() -> None:
+    code = -signal.SIGSEGV
+    told = "note: interrupted; the program then crashed with signal 11"
+    assert screen(written(1, USER, 2.0), code=code, interrupted=True)[-1] == told
+    begun = event(2, USER, kind="begin")
+    lines = screen(written(1, USER, 2.0), begun, code=code, interrupted=True)
+    assert "while JAX compiled" in " ".join(lines[-2:])
+
+
+def test_notes_about_a_start_come_with_the_longest_first() -> None:
+    """A trace that contains what is traced again stays before a shorter phase."""
+    retraced = SimpleNamespace(
+        **{**USER, "traces": 3, "varies": (), "retrace_reasons": ("other types",)},
+        repeated_seconds=3.0,
+    )
+    report = SimpleNamespace(
+        wall_seconds=20.0,
+        phase_seconds={"trace": 4.0, "lower": 2.1, "load": 5.8},
+        functions=[retraced],
+        modules=[],
+        longest={},
+        processes=[],
+        hidden_seconds=0.0,
+        compile_seconds=0.0,
+    )
+    traps = [finding.trap for finding in advise(cast(Report, report))]
+    assert traps == ["retraced", "slow-trace", "slow-load"]
