@@ -62,7 +62,10 @@ def install() -> None:
 
 
 def _leave_out_our_frames() -> None:
-    """Have Python print an uncaught exception as without us: JAX filters no Ctrl-C."""
+    """Have Python print an uncaught exception as without us: JAX filters no Ctrl-C.
+
+    An import that ends the program because there is no jax is reported.
+    """
     print_error = sys.excepthook
     ours = (HERE, os.path.join(os.path.dirname(HERE), "live"))
 
@@ -74,6 +77,13 @@ def _leave_out_our_frames() -> None:
         for position, frame in enumerate(kept[:-1]):
             frame.tb_next = kept[position + 1]
         trace = kept[0] or trace
+        if isinstance(error, ModuleNotFoundError) and error.name == "jax":
+            report(
+                {
+                    "event": "unobserved",
+                    "detail": f"the program's Python, {sys.executable}, has no jax",
+                }
+            )
         print_error(kind, error.with_traceback(trace), trace)
 
     sys.excepthook = print_without_ours

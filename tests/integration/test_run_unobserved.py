@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,14 @@ def test_a_program_without_jax_proves_nothing(run_cli: RunCli, cache: Path) -> N
     done = run_cli("run", "-C", cache, "--fail-on-miss", "--", "true")
     assert (done.returncode, "no use of jax was seen" in done.stderr) == (1, True)
     assert run_cli("run", "-C", cache, "--", "true").returncode == 0
+
+
+def test_a_python_without_jax_is_named(run_cli: RunCli, cache: Path) -> None:
+    program = "import sys; sys.modules['jax'] = None; import jax"
+    done = run_cli("run", "-C", cache, "--", sys.executable, "-c", program)
+    notes = [line for line in done.stderr.splitlines() if line.startswith("note: ")]
+    assert f"note: the program's Python, {sys.executable}, has no jax" in notes
+    assert not any("no use of jax" in note for note in notes)
 
 
 def test_a_fork_that_compiles_nothing_is_no_stranger(
