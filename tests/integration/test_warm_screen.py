@@ -224,11 +224,11 @@ def test_a_path_in_the_key_is_named_with_the_way_to_avoid_it(
     if portable.split()[2] == "hit":
         pytest.skip("keys of this JAX do not contain the path")
     assert re.search(r"cache path: \S*first → none \(--portable\)$", portable), portable
-    assert "fill with --portable" not in said
+    assert "fill it with --portable" not in said
     shutil.copytree(tmp_path / "first", tmp_path / "second")
     moved, said = why("second")
     assert re.search(r"cache path: \S.* → \S*second$", moved), moved
     assert "sha256" not in said
     told = re.search(r"hits only as JAX_COMPILATION_CACHE_DIR=(\S+);", said)
     assert told and told[1] == str(tmp_path / "second")
-    assert "fill with --portable if the cache will be moved" in said
+    assert "to move it, fill it with --portable" in said
