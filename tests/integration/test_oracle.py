@@ -104,7 +104,7 @@ def test_the_option_names_the_spelling_that_hits(make_world: MakeWorld) -> None:
         pytest.skip("this JAX keeps the path out of its keys")
     done = world.run_jaxcache("warm", "-C", "jc", "--python", world.python, "program.py")
     (note,) = [line for line in done.stderr.splitlines() if "hits only as" in line]
-    (setting,) = [w for w in shlex.split(note.replace(",", "")) if w.startswith("JAX_")]
+    (setting,) = [w for w in shlex.split(note.replace(";", "")) if w.startswith("JAX_")]
     name, _, value = setting.partition("=")
     assert value == os.path.realpath(world.directory / "jc")
     world.extra[name] = value
