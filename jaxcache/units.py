@@ -186,11 +186,6 @@ def join_some(texts: Sequence[str], most: int, separator: str = ", ") -> str:
     return separator.join(texts[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
-def available_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def printable(name: str) -> str:
     """A name as it may be shown: control characters and odd bytes become ``\\xNN`` escapes."""
     if name.isprintable():

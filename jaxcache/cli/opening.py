@@ -5,11 +5,11 @@ import os
 from jaxcache.api import Cache
 from jaxcache.api.handle import locate
 from jaxcache.cli.terminal.progress import progress_bar
+from jaxcache.core.system import available_cores
 from jaxcache.errors import UsageError
 from jaxcache.layouts import check_layout, load_layout
 from jaxcache.options import CacheDir, CacheLocation
 from jaxcache.store.location import Location, index_directory
-from jaxcache.units import available_cores
 
 
 def open_handle(place: "CacheDir | str | None", layout: str | None = None) -> Cache:

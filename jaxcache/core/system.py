@@ -1,6 +1,7 @@
 """What not every operating system or file system has: locks, descriptors of directories, owners."""
 
 import contextlib
+import math
 import os
 
 try:
@@ -72,6 +73,40 @@ def try_lock_where_possible(fd: int) -> bool:
         return try_lock(fd)
     except OSError:
         return True
+
+
+def available_cores() -> int:
+    """Return how many cores this process may use: by its affinity, and by whole ones of a quota."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, int(min(cores or 1, processor_quota())))
+
+
+def processor_quota(root: str = "/") -> float:
+    """Return how many processors the control groups of this process allow; inf without a limit.
+
+    Inside a container, the path of a group may be that of the host: the container's own group is
+    then at the top of what is mounted.
+    """
+    quota = math.inf
+    with contextlib.suppress(OSError), open(f"{root}proc/self/cgroup") as groups:
+        for line in groups:
+            controllers, path = line.rstrip("\n").split(":", 2)[1:]
+            if not {"", "cpu"} & set(controllers.split(",")):
+                continue
+            directory = f"{root}sys/fs/cgroup/{controllers and 'cpu'}"  # none: version 2
+            names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
+            for part in ("", *path.split("/")):
+                directory += f"/{part}"
+                with contextlib.suppress(OSError, ValueError):  # the word "max": no limit
+                    words = [word for name in names for word in _read_words(f"{directory}/{name}")]
+                    limit, period = map(int, words)
+                    quota = min(quota, limit / period) if limit > 0 else quota
+    return quota
+
+
+def _read_words(path: str) -> "list[str]":
+    with open(path) as file:
+        return file.read().split()
 
 
 def resident_bytes(*pids: int) -> int:

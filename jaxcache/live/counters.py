@@ -44,7 +44,7 @@ SUMS = {
     "retrieval_seconds": "time in look-ups that were hits",
     "miss_seconds": "time in look-ups that were misses",
     "compile_seconds": "time in XLA's compiler",
-    "preload_hidden_seconds": "time of loads that the program did not wait for",
+    "preload_hidden_seconds": "elapsed time of loads that the program did not wait for",
     "wait_seconds": "time waiting for another process's compile",
     "read_bytes": "bytes of entries served",
     "written_bytes": "bytes of entries written",

@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from ..core.system import available_cores
 from .files import start_thread
 from .last_run import MAX_LOADS, LastRun, Load, program_name, read_last_run, write_last_run
 from .load_seam import LoadCall, LoadSeam, UnknownLoadError, describe_devices
@@ -100,7 +101,7 @@ class Preload:
             return False
         if not self._is_decided:
             self._is_decided = True
-            if _cores() > 1:  # with one, loading takes from tracing
+            if available_cores() > 1:  # with one, loading takes from tracing
                 self._seam = self._find_seam()
         return self._seam is not None
 
@@ -326,11 +327,3 @@ class Preload:
         if self._thread is not None:
             self._thread.join(_LAST_LOAD_SECONDS)
         self.save()
-
-
-def _cores() -> int:
-    """The processor cores that this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # macOS
-        return os.cpu_count() or 1

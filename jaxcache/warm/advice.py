@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 from jaxcache.cache.doctor.inputs import Finding
 from jaxcache.core.module_text import is_library
+from jaxcache.core.system import available_cores
 from jaxcache.entry.releases import read_release
-from jaxcache.units import available_cores, format_count, format_duration, format_size
+from jaxcache.units import format_count, format_duration, format_size
 from jaxcache.warm.report.report import Function, FunctionSeconds, Report
 
 #: A part of the start that takes less is not worth a change of the program.

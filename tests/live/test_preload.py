@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from conftest import RunCli
 
+from jaxcache.core.system import available_cores
 from jaxcache.live.frame import DamagedEntryError, decode
 from jaxcache.render.stats import live_line
 from live.conftest import PROGRAM, Ran, RunLive, entries
@@ -38,7 +39,7 @@ def run_ahead(run_live: RunLive, jax_python: str) -> RunLive:
     done = subprocess.run([jax_python, "-c", script], capture_output=True, text=True, check=True)
     if done.stdout.strip() == "False":
         pytest.skip("nothing is loaded ahead before JAX 0.8")
-    if len(os.sched_getaffinity(0)) < 2:
+    if available_cores() < 2:
         pytest.skip("nothing is loaded ahead on one core")
 
     def run(
@@ -183,6 +184,14 @@ def test_an_argument_that_is_not_known_switches_it_off(run_ahead: RunLive) -> No
     assert (ran["preloaded"], ran["hits_local"]) == (0, number)
     assert "nothing is loaded ahead" in ran.err
     assert "memory" in ran.err
+
+
+def test_on_one_core_nothing_is_loaded_ahead(run_ahead: RunLive) -> None:
+    number = run_ahead()["written"]
+    ran = run_ahead(
+        before="import os\nos.sched_setaffinity(0, list(os.sched_getaffinity(0))[:1])\n"
+    )
+    assert (ran["preloaded"], ran["hits_local"]) == (0, number)
 
 
 #: Counts what was loaded ahead before and after, and asks for everything again.

@@ -17,13 +17,13 @@ from jaxcache.cli.options import Format
 from jaxcache.cli.output import emit, note
 from jaxcache.cli.terminal import make_console, terminal_width, wants_color
 from jaxcache.cli.terminal.progress import progress_bar
+from jaxcache.core.system import available_cores
 from jaxcache.errors import NoCacheError
 from jaxcache.render import top as render
 from jaxcache.render.typeset import set_blocks
 from jaxcache.render.view import Block
 from jaxcache.store.base import Store
 from jaxcache.store.location import index_directory
-from jaxcache.units import available_cores
 
 #: Entries that a single look shows.
 _NEWEST = 20

@@ -7,12 +7,12 @@ from contextlib import AbstractContextManager, nullcontext
 from jaxcache.cache.allow_lists import MOST_DEVICES, MOST_PROCESSES
 from jaxcache.cache.leftovers import scratch_directory
 from jaxcache.cache.recipe.format import RecipeFile, open_recipe
+from jaxcache.core.system import available_cores
 from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.layouts import check_not_torch
 from jaxcache.options.run import CompileOptions
 from jaxcache.store import make_store
 from jaxcache.store.location import absolute_location
-from jaxcache.units import available_cores
 from jaxcache.warm.child.interpreter import find_python
 from jaxcache.warm.compiling.plan import (
     CompilePlan,
