@@ -585,7 +585,10 @@ def test_no_damaged_entry_is_loaded_ahead(run_ahead: RunLive, tmp_path: Path, nu
     ran = run_ahead(MANY, wait=total - damaged, NUMBER=str(number))
     assert (ran["preloaded"], ran["rotten"], ran["replaced"]) == (total - damaged, damaged, damaged)
     assert (ran.result, ran["troubles"]) == (first.result, 0)
-    assert run_ahead(MANY, wait=total, NUMBER=str(number))["preload_used"] == total
+    at_once = min(total, 64)  # more only as JAX asks for them
+    again = run_ahead(MANY, wait=at_once, NUMBER=str(number))
+    assert again["preload_used"] >= at_once
+    assert (again["rotten"], again["misses"], again.result) == (0, 0, first.result)
 
 
 #: Dies so many seconds after the third load ahead has begun.
