@@ -48,6 +48,7 @@ def test_forged_files_of_the_layer_change_no_result(run_live: RunLive, tmp_path:
     """Each file of ``.jaxcache/live`` holds rubbish, then is a link to a file of the user's."""
     settings = {
         "JAXCACHE_LIVE_MAX_SIZE": "1GB",
+        "JAXCACHE_LIVE_PRELOAD": "1",
         "JAXCACHE_LIVE_SINGLE_FLIGHT": "2s",
         "JAXCACHE_LIVE_TIERS": str(tmp_path / "tier"),
     }
@@ -68,6 +69,7 @@ def test_forged_files_of_the_layer_change_no_result(run_live: RunLive, tmp_path:
         f"spool/x/{keys[0]}",
         "runs/x",
         "loading/x",
+        "starts/x",
     )
     for forge in (lambda p: p.write_bytes(b"\xff[" * 50_000), lambda p: p.symlink_to(precious)):
         shutil.rmtree(live, ignore_errors=True)
