@@ -14,7 +14,7 @@ def run_python(*args: str) -> "subprocess.CompletedProcess[str]":
     """In a process of its own, because trials fork."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join((str(TESTS.parent), str(TESTS)))}
     done = subprocess.run(
-        [sys.executable, *args], env=env, capture_output=True, text=True, timeout=500, check=False
+        [sys.executable, *args], env=env, capture_output=True, text=True, timeout=1_800, check=False
     )
     if done.returncode == 77:
         pytest.skip(done.stdout.strip())
