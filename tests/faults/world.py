@@ -68,6 +68,9 @@ def build(root: Path) -> None:
     os.truncate(bad, 100)
     _age(bad, 20)
     _cli(root, "verify", "-C", cache, "--fix")  # fills the quarantine
+    (quarantined,) = cache.glob(f".jaxcache/quarantine/*/{bad.name}")
+    shutil.copy(_file(CORPUS / _OLDER, _OLDER, "jit_dtypes"), quarantined)  # so that it is restored
+    _age(quarantined, 20)
     _spoil(cache)
 
 
