@@ -53,8 +53,6 @@ class Module:
     size_bytes: int | None
     process: int
     counted: str | None = None
-    has_whole_seconds: bool = False
-    """Whether ``compile_seconds`` are those that JAX stored in the entry, which are whole."""
     """The count of JAX's own monitoring: ``hit``, ``miss`` (JAX meant to write), ``request``
     (neither), or None (JAX made no key)."""
     cache_dir: str | None = None
@@ -63,6 +61,8 @@ class Module:
     """``tuned`` or ``untuned``, for an entry that was compiled without its GPU."""
     cause: str | None = None
     """The cause of a miss: ``first time``, or the difference from the nearest known entry."""
+    has_whole_seconds: bool = False
+    """Whether ``compile_seconds`` are those that JAX stored in the entry, which are whole."""
     constant_bytes: int = 0
     """Bytes of the arrays that the function closes over, which are part of the module."""
     copies: Copies | None = None
