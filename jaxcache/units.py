@@ -198,3 +198,10 @@ def _escape(character: str) -> str:
     if 0xDC80 <= code <= 0xDCFF:  # a byte that was no UTF-8 (PEP 383)
         return f"\\x{code - 0xDC00:02x}"
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def differing_columns(rows: Sequence[Sequence[object]]) -> tuple[int, ...]:
+    """Return the places in which rows differ; nothing for rows of several lengths."""
+    if len({len(row) for row in rows}) != 1:
+        return ()
+    return tuple(n for n, column in enumerate(zip(*rows, strict=True)) if len(set(column)) > 1)

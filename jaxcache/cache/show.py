@@ -22,6 +22,7 @@ from jaxcache.entry.wire import WireError
 from jaxcache.errors import JaxcacheError
 from jaxcache.model import Entry, FileInfo, Problem, result_repr
 from jaxcache.store.base import Store, StoreError
+from jaxcache.units import differing_columns
 
 #: Larger kernel caches are not read: the file has no bound of its own.
 MAX_KERNEL_CACHE_BYTES = 1 << 30
@@ -221,10 +222,3 @@ def _as_entry(info: FileInfo) -> EntryFile:
     if key is None or kind not in (FileKind.ENTRY, FileKind.LEGACY_ENTRY):
         return EntryFile(info, info.name, FileKind.STRAY)
     return EntryFile(info, key, kind)
-
-
-def differing_columns(rows: Sequence[Sequence[object]]) -> tuple[int, ...]:
-    """Return the places in which rows differ; nothing for rows of several lengths."""
-    if len({len(row) for row in rows}) != 1:
-        return ()
-    return tuple(n for n, column in enumerate(zip(*rows, strict=True)) if len(set(column)) > 1)

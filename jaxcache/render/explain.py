@@ -10,7 +10,8 @@ from jaxcache.render.doctor import finding_lines
 from jaxcache.render.document import fields_of
 from jaxcache.render.view import Block, Column, Line, Table, View
 from jaxcache.units import format_count, join_some
-from jaxcache.warm.report.causes import FIRST_TIME, describe_comparison
+from jaxcache.warm.report.causes import describe_comparison
+from jaxcache.warm.report.report import FIRST_TIME
 
 _SHOWN_MODULES = 4
 _SHOWN_DIFFERENCES = 3

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from jaxcache.cache.listing import Listing, group_entries
-from jaxcache.cache.show import differing_columns
 from jaxcache.model import UNTUNED, Entry
 from jaxcache.render.columns import (
     compile_total_column,
@@ -18,7 +17,7 @@ from jaxcache.render.columns import (
 from jaxcache.render.document import fields_of
 from jaxcache.render.view import Block, Column, Table, View
 from jaxcache.store import is_remote
-from jaxcache.units import format_command, format_count, format_size
+from jaxcache.units import differing_columns, format_command, format_count, format_size
 
 
 def listing_view(

@@ -16,8 +16,7 @@ from jaxcache.render.columns import size_column, text_column
 from jaxcache.render.typeset import SHOWN_HASH_DIGITS
 from jaxcache.render.view import Block, Column, Line, Table, View
 from jaxcache.units import format_command, format_compile, format_count, format_duration
-from jaxcache.warm.report.causes import FIRST_TIME, LOST
-from jaxcache.warm.report.report import Module, Report
+from jaxcache.warm.report.report import FIRST_TIME, LOST, Module, Report
 
 if TYPE_CHECKING:
     from jaxcache.warm.torch.report import Lookup, TorchReport

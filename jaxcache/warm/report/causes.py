@@ -25,10 +25,9 @@ from jaxcache.store import open_store
 from jaxcache.store.base import StoreError
 from jaxcache.warm.report.builder import COMPILED_AHEAD, ProcessFacts, ReportBuilder
 from jaxcache.warm.report.events import CompileFinished
+from jaxcache.warm.report.report import FIRST_TIME, LOST
 from jaxcache.warm.report.rows import span_seconds
 
-FIRST_TIME = "first time"
-LOST = "its entry was removed or quarantined"
 NOT_COMPARED = "not compared, because that would take this run too long"
 #: How a difference in the path of the cache is told.
 CACHE_PATH = "cache path: "

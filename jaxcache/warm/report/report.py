@@ -10,6 +10,10 @@ from jaxcache.cache.ledger.uses import hit_rate, is_miss
 from jaxcache.core.timeline import PHASES
 from jaxcache.model import result_repr
 
+#: Causes of a miss that no other entry explains.
+FIRST_TIME = "first time"
+LOST = "its entry was removed or quarantined"
+
 
 @dataclass(frozen=True, slots=True)
 class Argument:
