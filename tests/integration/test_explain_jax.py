@@ -365,7 +365,7 @@ elif what == "partners":
 @pytest.mark.parametrize(
     ("what", "values", "sides", "cause"),
     [
-        ("creation", (8, 9), {(None, None)}, "unknown"),
+        ("creation", (8, 9), {("float32[8]", "float32[9]")}, "unknown"),
         ("x64", (0, 1), {("jax_enable_x64=off", "jax_enable_x64=True")}, "config"),
         ("width", (16, 32), None, "code"),
         ("static", (2, 3), {("n=2", "n=3")}, "static-argument"),
