@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from jaxcache.core.names import ATIME_SUFFIX, CACHE_SUFFIX
 from jaxcache.model import FileInfo
-from jaxcache.store.base import ExistsError, MissingError, NewFile, Store
+from jaxcache.store.base import ExistsError, FileLock, MissingError, NewFile, Store
 
 if TYPE_CHECKING:
     from jaxcache.model import Progress
-    from jaxcache.store.base import FileLock
 
 _Item = TypeVar("_Item")
 

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from jaxcache.cache.inventory import count_bytes
 from jaxcache.cache.scan import Scan, decode
 from jaxcache.errors import UsageError
-from jaxcache.model import Depth, Entry, Problem, result_repr
+from jaxcache.model import Depth, Entry, Problem, ScanResult, result_repr
 from jaxcache.options import ListOptions
 from jaxcache.units import format_compiling, format_count, format_duration, format_size
 
 if TYPE_CHECKING:
     from jaxcache.layouts import ReadCache
-    from jaxcache.model import ScanResult
 
 
 #: Unread entries beyond a limit that are opened all the same, for the sums: 0.1 s of work.

@@ -117,11 +117,11 @@ class OptionalValueCommand(PanelCommand):
         """
         options = [p for p in self.params if p.param_type_name == "option"]
         ours = {name for p in options for name in p.opts} - {"--help"}
-        asserting = [
+        assertions = [
             n for p in options if getattr(p, "rich_help_panel", "") == "Assertions" for n in p.opts
         ]
         names = [a.partition("=")[0] for a in arguments if a.startswith("-")]
-        lost = [n for n in names if n in ours or get_close_matches(n, asserting, 1, _NEAR)]
+        lost = [n for n in names if n in ours or get_close_matches(n, assertions, 1, _NEAR)]
         if lost:
             from jaxcache.cli.output import note
 

@@ -14,7 +14,7 @@ from jaxcache.cli.commands import COMMANDS, READING, load_function
 from jaxcache.cli.declared import REQUIRED, Parameter, expand_options
 from jaxcache.errors import refuse_on_windows
 
-#: So begin the assertions, and what misspells them.
+#: How the options that make a run fail begin, also where they are misspelled further on.
 _ASSERTING = ("--fai", "--str", "--che")
 #: What these options mean alone. A number or a duration may follow; what else does is the next
 #: argument. A recipe is best collected with modules of 40 to 60 operations running for real.

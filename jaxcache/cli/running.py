@@ -137,7 +137,7 @@ def finish(
         UsageError: the trace cannot be written.
     """
     from jaxcache.cli.output import emit, note, print_blocks, write_text
-    from jaxcache.render.warm import failed_assertions
+    from jaxcache.render.run_end import failed_assertions
 
     view = runner.report_view(report, unfolded=extent.all)
     with _whatever_reads():

@@ -6,7 +6,7 @@ reference are built from the command line.
 """
 
 import sys
-from typing import Literal
+from typing import Any, Literal
 
 from jaxcache.core.eviction import POLICIES
 from jaxcache.errors import UsageError
@@ -52,16 +52,16 @@ JOBS = option("--jobs -j", COUNT, "Number of workers (default: one per core).", 
 PLATFORM = option("--platform", TEXT, "Sets JAX_PLATFORMS, such as cpu or cuda.", metavar="NAME")
 
 
+def _cache_dir(fallback: str = "") -> Any:
+    """Declare ``-C``, with the end of its default."""
+    text = f"The cache (default: JAX_COMPILATION_CACHE_DIR, else the configuration{fallback})."
+    return option("--cache-dir -C", TEXT, text, metavar="PATH|URL")
+
+
 class CacheDir(Options, panel="Cache"):
     """The place of the cache."""
 
-    cache_dir: str | None = option(
-        "--cache-dir -C",
-        TEXT,
-        "The cache (default: JAX_COMPILATION_CACHE_DIR, else the configuration, else "
-        "~/.cache/jax).",
-        metavar="PATH|URL",
-    )
+    cache_dir: str | None = _cache_dir(", else ~/.cache/jax")
 
 
 class LayoutChoice(Options, panel="Cache"):
@@ -79,12 +79,7 @@ class CacheLocation(CacheDir, panel="Cache"):
 class RunLocation(CacheLocation, panel="Cache"):
     """The place of the cache of a program that is run."""
 
-    cache_dir: str | None = option(
-        "--cache-dir -C",
-        TEXT,
-        "The cache (default: JAX_COMPILATION_CACHE_DIR, else the configuration).",
-        metavar="PATH|URL",
-    )
+    cache_dir: str | None = _cache_dir()
 
 
 class DryRun(Options):

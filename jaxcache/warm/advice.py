@@ -138,7 +138,10 @@ def _ahead(report: Report) -> str:
         return "JAX 0.8 or later can load entries ahead; "
     if available_cores() < 2:
         return "with two cores, the live layer can load entries ahead; "
-    return "on CPU, jaxcache run --live -- CMD loads entries ahead, from the second start on; "
+    return (
+        "on CPU, JAXCACHE_LIVE_PRELOAD=1 jaxcache run --live -- CMD loads entries ahead, from the "
+        "second start on; "
+    )
 
 
 def _size(report: Report, top: FunctionSeconds, trap: str) -> str:

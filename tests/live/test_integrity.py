@@ -160,9 +160,7 @@ def test_an_entry_that_killed_a_process_is_in_quarantine_the_next_time(
     run_live: RunLive, run_cli: RunCli, tmp_path: Path
 ) -> None:
     good = run_live().result
-    # With loading ahead, a load is marked only when JAX has decoded the entry.
-    died = run_live(DEADLY + PROGRAM, check=False, JAXCACHE_LIVE_PRELOAD="0")
-    assert died.code == -signal.SIGKILL
+    assert run_live(DEADLY + PROGRAM, check=False).code == -signal.SIGKILL
     ran = run_live()
     assert (ran["died_loading"], ran.result) == (1, good)
     assert "in quarantine" in ran.err

@@ -206,10 +206,11 @@ def classify_usage(scan_result: Scan, ledger: Ledger, baseline: Baseline | None)
     saved_seconds = math.fsum(e.compile_seconds or 0.0 for e in unrecorded)
     if compared:
         # Uses that other caches recorded came with the entries that import brought meanwhile.
-        brought_keys = {e.key for e in lists["unknown"] if e.key not in baseline.entries}
-        brought = sum_uses(e.to_json() for e in ledger.events() if e.key in brought_keys)
-        here = (count_uses(ledger).saved_seconds or 0.0) - brought.get("saved_seconds", 0.0)
-        saved_seconds += max(0.0, here - baseline.saved_seconds)
+        imported_keys = {e.key for e in lists["unknown"] if e.key not in baseline.entries}
+        elsewhere = sum_uses(e.to_json() for e in ledger.events() if e.key in imported_keys)
+        all_seconds = count_uses(ledger).saved_seconds or 0.0
+        job_seconds = all_seconds - elsewhere.get("saved_seconds", 0.0) - baseline.saved_seconds
+        saved_seconds += max(0.0, job_seconds)
     return Usage(
         **{name: tuple(entries) for name, entries in lists.items()},
         witness=witness if compared else UseSource.NONE,

@@ -8,7 +8,6 @@ long enough for a process that polls it to get it.
 import contextlib
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from jaxcache.cache.entry_files import (
     atime_name,
@@ -25,11 +24,8 @@ from jaxcache.core.ledger import COMPACT_ABOVE
 from jaxcache.core.names import LEDGER_DIR
 from jaxcache.errors import JaxcacheError
 from jaxcache.model import FileInfo, Progress
-from jaxcache.store.base import Store, StoreError, same_file
+from jaxcache.store.base import FileLock, Store, StoreError, same_file
 from jaxcache.store.concurrency import map_ordered
-
-if TYPE_CHECKING:
-    from jaxcache.store.base import FileLock
 
 _USED = "used since the plan was made"
 

@@ -20,11 +20,11 @@ from jaxcache.cache.prune.removal import Execution, Removal, SkippedRemoval
 from jaxcache.cache.selection import REMOVAL_PREFIX, Selection, select_by_keys
 from jaxcache.core.names import LOCKFILE, OWN_DIR
 from jaxcache.errors import JaxcacheError, UsageError
+from jaxcache.model import ScanResult
 from jaxcache.options import PruneOptions
 
 if TYPE_CHECKING:
     from jaxcache.layouts import ReadCache
-    from jaxcache.model import ScanResult
 
 #: Entries that are opened to say what their removal costs, where nothing else asks for it.
 _PRICED_AT_ONCE = 1_000

@@ -19,14 +19,22 @@ from jaxcache.cache.scan import NO_AIDS
 from jaxcache.cache.selection import Selection
 from jaxcache.cache.verify.check import EntryCheck
 from jaxcache.core.names import OWN_DIR
-from jaxcache.model import CUT_SHORT, Entry, FileInfo, Problem, ProblemKind, Progress, result_repr
+from jaxcache.model import (
+    CUT_SHORT,
+    Entry,
+    FileInfo,
+    Problem,
+    ProblemKind,
+    Progress,
+    ScanResult,
+    result_repr,
+)
 from jaxcache.options import Level, VerifyOptions
 from jaxcache.store.base import MissingError, Store, StoreError, same_file
 from jaxcache.units import NS_PER_SECOND, format_count
 
 if TYPE_CHECKING:
     from jaxcache.layouts import Layout
-    from jaxcache.model import ScanResult
 
 #: What says something and accuses nothing.
 INFORMATIONAL: frozenset[ProblemKind] = frozenset(
