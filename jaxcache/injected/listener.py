@@ -232,7 +232,8 @@ class Listener(ProcessObserver):
         request.stored_seconds = seconds
         # Now, not at the end: compiling may change the module.
         safely(self.send, lambda: self._hash_components(request))
-        if not request.hit and request.computation is not None:
+        is_wanted = not request.hit or self._hashes_all
+        if is_wanted and request.computation is not None:
             safely(self.send, lambda: self._sketch_request(request))
         return executable, seconds
 

@@ -127,7 +127,7 @@ class Directory:
         self._counters.add("read_bytes", len(value))
         self._use(key, took)
         if self._layer.now.loading:
-            if self._layer.preload.is_on:  # it decides who loads
+            if self._layer.preload.is_ahead(key):  # nothing may be left to load
                 self._layer.now.unmarked = self
             else:
                 self.mark_load(key)

@@ -164,12 +164,16 @@ class Preload:
             if before.is_plain if before is not None else len(self._loads) < MAX_LOADS:
                 self._loads[key] = load
 
+    def is_ahead(self, key: str) -> bool:
+        """Whether an executable is loaded ahead of its request, or is being loaded."""
+        return self.is_on and key in self._ahead
+
     def _answer(self, backend: Any, args: "tuple[Any, ...]", kwargs: "dict[str, Any]") -> Any:
         """Answer a load with what was loaded ahead; None where JAX is to load."""
         now = self._layer.now
         executable = None
         try:
-            if self.is_on and now.key in self._ahead:
+            if self.is_ahead(now.key):
                 call = self._seam.describe_call(now.key, backend, args, kwargs)
                 executable = self._take(backend, call, now.key)
         except Exception as error:

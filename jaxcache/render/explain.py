@@ -42,10 +42,11 @@ def explain_view(explanation: Explanation, cache_dir: str, *, unfolded: bool = F
     if explanation.advice:
         document["advice"] = explanation.advice
     has_causes = any(c.differences for c in past)
-    own = [c for c in comparisons if not c.right.is_helper]
+    shown = comparisons or (past if has_causes else ())
+    own = [c for c in shown if not c.right.is_helper]
     rows: list[tuple[object, ...]] = [
         (c.right.module, d.component, d.left, d.right, d.meaning, d.fix)
-        for c in own or comparisons or (past if has_causes else ())
+        for c in own or shown
         for d in c.differences or (Difference("", None, None, FIRST_TIME, None),)
     ]
     page = [] if past and not comparisons else [*_page(explanation, unfolded=unfolded)]

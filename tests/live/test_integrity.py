@@ -156,11 +156,13 @@ compilation_cache.decompress_executable = deadly
 """
 
 
+@pytest.mark.parametrize("preload", ["0", "1"])
 def test_an_entry_that_killed_a_process_is_in_quarantine_the_next_time(
-    run_live: RunLive, run_cli: RunCli, tmp_path: Path
+    run_live: RunLive, run_cli: RunCli, tmp_path: Path, preload: str
 ) -> None:
-    good = run_live().result
-    assert run_live(DEADLY + PROGRAM, check=False).code == -signal.SIGKILL
+    good = run_live(JAXCACHE_LIVE_PRELOAD="0").result  # without a record nothing is loaded ahead
+    died = run_live(DEADLY + PROGRAM, check=False, JAXCACHE_LIVE_PRELOAD=preload)
+    assert died.code == -signal.SIGKILL
     ran = run_live()
     assert (ran["died_loading"], ran.result) == (1, good)
     assert "in quarantine" in ran.err

@@ -43,9 +43,14 @@ def run_ahead(run_live: RunLive, jax_python: str) -> RunLive:
         pytest.skip("nothing is loaded ahead on one core")
 
     def run(
-        program: str = PROGRAM, *, before: str = "", wait: int = 0, **settings: str | None
+        program: str = PROGRAM,
+        *,
+        before: str = "",
+        wait: int = 0,
+        check: bool = True,
+        **settings: str | None,
     ) -> Ran:
-        return run_live(before + START + program, WAIT=str(wait), **ON | settings)
+        return run_live(before + START + program, check=check, WAIT=str(wait), **ON | settings)
 
     return run
 
@@ -414,6 +419,32 @@ def test_an_entry_that_kills_the_process_in_a_load_by_request_moves_to_quarantin
     assert died.code == -signal.SIGKILL
     ran = run_ahead()
     assert (ran["died_loading"], ran["misses"], ran["hits_local"]) == (1, 1, number - 1)
+
+
+#: Dies in each load of the module ``first``, as over a damaged executable.
+ALWAYS_DEADLY = """
+import os
+from jax._src.lib import xla_client
+load = xla_client.Client.deserialize_executable
+def deadly(client, serialized, *args, **kwargs):
+    if b"jit_first" in serialized:
+        os.kill(os.getpid(), 9)
+    return load(client, serialized, *args, **kwargs)
+if hasattr(load, "__nb_signature__"):  # loading ahead reads it
+    deadly.__nb_signature__ = load.__nb_signature__
+xla_client.Client.deserialize_executable = deadly
+"""
+
+
+def test_an_entry_that_kills_every_process_is_in_quarantine_after_the_second(
+    run_ahead: RunLive, tmp_path: Path
+) -> None:
+    first = run_ahead()
+    for _ in range(2):  # ahead, and by request
+        died = run_ahead(before=ALWAYS_DEADLY, wait=0, check=False)
+        assert died.code == -signal.SIGKILL
+    ran = run_ahead(before=ALWAYS_DEADLY)
+    assert (ran["died_loading"], ran["misses"], ran.result) == (1, 1, first.result)
 
 
 def test_a_cap_set_after_the_backends_started_counts(run_ahead: RunLive, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The reason why computations differ: the name, the arguments, a static value, or the code."""
 
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -69,6 +70,7 @@ def _of_other_file(left: Compile, right: Compile) -> Difference | None:
 
 def _unknown(left: Compile, right: Compile) -> Difference:
     meaning = _UNTOLD if left.sketch and right.sketch else _NOT_SKETCHED
+    fix = None
     if left.outline is not None and left.outline == right.outline:
         meaning = _SAME_OPTIMIZED
     elif (old := _results(left)) and (new := _results(right)) and old != new:
@@ -78,7 +80,9 @@ def _unknown(left: Compile, right: Compile) -> Difference:
         return _of_program(*sides, meaning, None, title="result", brief=brief)
     elif left.sketch and right.sketch and not right.is_helper:
         meaning = _ALIKE
-    return _of_program(None, None, meaning, None, title="another program")
+    elif left.sketch and left.script:
+        fix = f"jaxcache explain {shlex.quote(left.script)} compares what the program compiles now"
+    return _of_program(None, None, meaning, fix, title="another program")
 
 
 def _results(compile_: Compile) -> tuple[ArrayType, ...]:
