@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 from conftest import REPOSITORY, clean_environment
 
+from jaxcache.core.system import available_cores
+from live.loading_ahead import ON, START
+
 #: Prints a result and what the layer counted; the modules have names of their own.
 PROGRAM = """
 import json, sys
@@ -144,3 +147,26 @@ def run_live(jax_python: str, tmp_path: Path) -> RunLive:
 def entries(cache_dir: Path, module: str = "") -> list[Path]:
     """The entries of a cache, those of one module."""
     return sorted(cache_dir.glob(f"jit_{module}*-cache"))
+
+
+@pytest.fixture
+def run_ahead(run_live: RunLive, jax_python: str) -> RunLive:
+    """Run a program that waits until so many entries are loaded ahead."""
+    script = "from jax._src import util; print(hasattr(util, 'register_cache'))"
+    done = subprocess.run([jax_python, "-c", script], capture_output=True, text=True, check=True)
+    if done.stdout.strip() == "False":
+        pytest.skip("nothing is loaded ahead before JAX 0.8")
+    if available_cores() < 2:
+        pytest.skip("nothing is loaded ahead on one core")
+
+    def run(
+        program: str = PROGRAM,
+        *,
+        before: str = "",
+        wait: int = 0,
+        check: bool = True,
+        **settings: str | None,
+    ) -> Ran:
+        return run_live(before + START + program, check=check, WAIT=str(wait), **ON | settings)
+
+    return run

@@ -1,0 +1,256 @@
+"""Damaged entries and records, deaths and kills, where entries are loaded ahead."""
+
+import contextlib
+import os
+import random
+import signal
+from pathlib import Path
+
+import pytest
+
+from jaxcache.live.frame import DamagedEntryError, decode
+from live.conftest import PROGRAM, RunLive, entries
+from live.loading_ahead import MANY, ON, OTHER_OPTION, START, records, write_record
+
+pytestmark = pytest.mark.jax
+
+
+def test_damaged_entries_are_compiled_again_and_replaced(
+    run_ahead: RunLive, tmp_path: Path
+) -> None:
+    first = run_ahead()
+    flipped, torn, gone = entries(tmp_path / "cache")[:3]
+    data = bytearray(flipped.read_bytes())
+    data[len(data) // 2] ^= 1
+    flipped.write_bytes(data)
+    torn.write_bytes(torn.read_bytes()[:-9])
+    gone.unlink()
+    ran = run_ahead()
+    assert (ran["rotten"], ran["replaced"], ran["written"]) == (2, 2, 1)
+    assert (ran.result, ran["misses"], ran["troubles"]) == (first.result, 3, 0)
+    assert run_ahead(wait=first["written"])["preload_used"] == first["written"]
+
+
+@pytest.mark.parametrize(
+    "fault", ["writable", "damaged", "of another script", "of another version"]
+)
+def test_a_record_counts_only_if_this_user_alone_wrote_it(
+    run_ahead: RunLive, tmp_path: Path, fault: str
+) -> None:
+    run_ahead()
+    (path,) = records(tmp_path / "cache")
+    if fault == "writable":
+        path.chmod(0o666)
+    elif fault == "damaged":
+        path.write_bytes(path.read_bytes()[:-1])
+    elif fault == "of another version":
+        write_record(path, b'{"loads": []}')
+    else:
+        path.rename(path.with_name("0" * 16))
+    ran = run_ahead()
+    assert (ran["preloaded"], ran["misses"], ran["troubles"]) == (0, 0, 0)
+    assert run_ahead(wait=1)["preloaded"] > 0  # that run has written a good one
+
+
+#: Dies while the module ``first`` is loaded ahead.
+DEADLY = """
+import jax, os, signal
+from jaxcache.live.load_seam import LoadSeam
+real = LoadSeam.load
+def deadly(self, backend, load, serialized):
+    if load.key.startswith("jit_first"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(self, backend, load, serialized)
+LoadSeam.load = deadly
+"""
+
+
+def test_after_a_death_while_loading_ahead_the_entry_stays_and_is_loaded_by_request(
+    run_live: RunLive, run_ahead: RunLive, tmp_path: Path
+) -> None:
+    first = run_ahead()
+    number = first["written"]
+    died = run_live(DEADLY + START + PROGRAM, WAIT="99", check=False, **ON)
+    assert died.code == -signal.SIGKILL
+    ran = run_ahead()
+    assert (ran["preloaded"], ran["died_loading"], ran["hits_local"]) == (0, 0, number)
+    assert ran.result == first.result
+    assert not (tmp_path / "cache" / ".jaxcache" / "quarantine").exists()
+    assert run_ahead(wait=number)["preload_used"] == number
+
+
+def test_after_a_death_the_records_of_other_users_are_removed_too(
+    run_live: RunLive, run_ahead: RunLive, tmp_path: Path
+) -> None:
+    """As far as this user may; whoever sees the mark of the death is the only one."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may remove the record of another user")
+    run_ahead()
+    (path,) = records(tmp_path / "cache")
+    run_live(DEADLY + START + PROGRAM, WAIT="99", check=False, **ON)
+    other = path.rename(path.with_name("0" * 16))
+    os.chown(other, 12345, 12345)
+    run_ahead()
+    assert not other.exists()
+
+
+#: Dies while JAX is given the module ``first``, which is ready.
+HANDED_OVER = """
+from jaxcache.live.load_seam import LoadSeam
+real = LoadSeam.describe_call
+def deadly(self, key, *rest):
+    if key.startswith("jit_first"):
+        os.kill(os.getpid(), 9)
+    return real(self, key, *rest)
+LoadSeam.describe_call = deadly
+"""
+
+
+def test_a_kill_while_an_executable_is_handed_over_costs_no_entry(
+    run_live: RunLive, run_ahead: RunLive, tmp_path: Path
+) -> None:
+    number = run_ahead()["written"]
+    program = START + HANDED_OVER + PROGRAM
+    died = run_live(program, WAIT=str(number), check=False, **ON)
+    assert died.code == -signal.SIGKILL
+    ran = run_ahead(wait=number)
+    assert (ran["preload_used"], ran["died_loading"], ran["misses"]) == (number, 0, 0)
+    assert not (tmp_path / "cache" / ".jaxcache" / "quarantine").exists()
+
+
+#: Dies while JAX itself loads the module ``first``, whose options differ from the record's.
+REFUSED = """
+import functools, os
+from jax._src.lib import xla_client
+load = xla_client.Client.deserialize_executable
+@functools.wraps(load)
+def deadly(*args, **kwargs):
+    import threading
+    if threading.current_thread() is threading.main_thread():
+        os.kill(os.getpid(), 9)
+    return load(*args, **kwargs)
+if hasattr(load, "__nb_signature__"):  # loading ahead reads it
+    deadly.__nb_signature__ = load.__nb_signature__
+xla_client.Client.deserialize_executable = deadly
+"""
+
+
+def test_an_entry_that_kills_the_process_in_a_load_by_request_moves_to_quarantine(
+    run_live: RunLive, run_ahead: RunLive, tmp_path: Path
+) -> None:
+    number = run_ahead()["written"]
+    program = REFUSED + START + OTHER_OPTION + PROGRAM
+    died = run_live(program, WAIT=str(number), check=False, **ON)
+    assert died.code == -signal.SIGKILL
+    ran = run_ahead()
+    assert (ran["died_loading"], ran["misses"], ran["hits_local"]) == (1, 1, number - 1)
+
+
+#: Dies in each load of the module ``first``, as over a damaged executable.
+ALWAYS_DEADLY = """
+import os
+from jax._src.lib import xla_client
+load = xla_client.Client.deserialize_executable
+def deadly(client, serialized, *args, **kwargs):
+    if b"jit_first" in serialized:
+        os.kill(os.getpid(), 9)
+    return load(client, serialized, *args, **kwargs)
+if hasattr(load, "__nb_signature__"):  # loading ahead reads it
+    deadly.__nb_signature__ = load.__nb_signature__
+xla_client.Client.deserialize_executable = deadly
+"""
+
+
+def test_an_entry_that_kills_every_process_is_in_quarantine_after_the_second(
+    run_ahead: RunLive, tmp_path: Path
+) -> None:
+    first = run_ahead()
+    for _ in range(2):  # ahead, and by request
+        died = run_ahead(before=ALWAYS_DEADLY, wait=0, check=False)
+        assert died.code == -signal.SIGKILL
+    ran = run_ahead(before=ALWAYS_DEADLY)
+    assert (ran["died_loading"], ran["misses"], ran.result) == (1, 1, first.result)
+
+
+_SWEEPS = pytest.mark.slow
+
+
+@pytest.mark.parametrize("number", [12, pytest.param(120, marks=_SWEEPS)], ids=["sample", "sweep"])
+def test_no_damaged_entry_is_loaded_ahead(run_ahead: RunLive, tmp_path: Path, number: int) -> None:
+    first = run_ahead(MANY, NUMBER=str(number))
+    damaged = 0
+    choice = random.Random(5)
+    for trial, path in enumerate(entries(tmp_path / "cache")):
+        whole = path.read_bytes()
+        bad = bytearray(whole)
+        if trial % 4 == 3:
+            bad = bad[: choice.randrange(len(whole))]
+        else:
+            bit = choice.randrange(len(whole) * 8)
+            bad[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(bad)
+        with contextlib.suppress(DamagedEntryError):
+            damaged -= decode(bytes(bad)).content == decode(whole).content
+        damaged += 1
+    total = len(entries(tmp_path / "cache"))
+    assert damaged > 0.9 * total
+    ran = run_ahead(MANY, wait=total - damaged, NUMBER=str(number))
+    assert (ran["preloaded"], ran["rotten"], ran["replaced"]) == (total - damaged, damaged, damaged)
+    assert (ran.result, ran["troubles"]) == (first.result, 0)
+    at_once = min(total, 64)  # more only as JAX asks for them
+    again = run_ahead(MANY, wait=at_once, NUMBER=str(number))
+    assert again["preload_used"] >= at_once
+    assert (again["rotten"], again["misses"], again.result) == (0, 0, first.result)
+
+
+#: Dies so many seconds after the third load ahead has begun.
+MORTAL = """
+import jax, os, signal, threading
+from jaxcache.live.load_seam import LoadSeam
+real = LoadSeam.load
+begun = []
+def mortal(self, *args):
+    begun.append(None)
+    if len(begun) == 3:
+        seconds = float(os.environ["SECONDS"])
+        threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
+    return real(self, *args)
+LoadSeam.load = mortal
+"""
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(100, marks=_SWEEPS)], ids=["sample", "sweep"])
+def test_a_kill_while_loading_ahead_costs_no_entry(
+    run_live: RunLive, run_ahead: RunLive, tmp_path: Path, kills: int
+) -> None:
+    env = {"NUMBER": "12", "JAXCACHE_LIVE_PRELOAD": "1"}
+    first = run_ahead(MANY, **env)
+    total = len(entries(tmp_path / "cache"))
+    choice = random.Random(7)
+    for _ in range(kills):
+        seconds = str(choice.random() * 0.02)
+        died = run_live(MORTAL + START + MANY, check=False, SECONDS=seconds, WAIT="99", **env)
+        assert died.code == -signal.SIGKILL
+        ran = run_ahead(MANY, **env)
+        assert (ran["died_loading"], ran["hits_local"], ran.result) == (0, total, first.result)
+    assert not (tmp_path / "cache" / ".jaxcache" / "quarantine").exists()
+
+
+#: Spoils an entry that the thread has read, and loaded ahead.
+SPOILED = """
+import glob
+(path,) = glob.glob(os.environ["JAX_COMPILATION_CACHE_DIR"] + "/jit_first-*-cache")
+with open(path, "r+b") as file:
+    last = file.seek(-1, os.SEEK_END)
+    byte = file.read()[0]
+    file.seek(last)
+    file.write(bytes([byte ^ 1]))
+"""
+
+
+def test_an_entry_that_changes_after_it_was_read_is_read_again(run_ahead: RunLive) -> None:
+    first = run_ahead()
+    number = first["written"]
+    ran = run_ahead(SPOILED + PROGRAM, wait=number)
+    assert (ran["rotten"], ran["replaced"], ran["preload_used"]) == (1, 1, number - 1)
+    assert ran.result == first.result
