@@ -1,6 +1,6 @@
 """JSON Schemas of the documents of ``--json``, from the classes that the documents are made of.
 
-``documents.py`` names the type of each document. A schema admits fields and values that it does not
+``documents/`` names the type of each document. A schema admits fields and values that it does not
 name, because later releases add some (docs/promise.md).
 """
 
@@ -27,7 +27,8 @@ from typing import (
 import jaxcache
 from jaxcache.cli.metering import REMOTE_COMMANDS
 from jaxcache.render.document import SCHEMA_VERSION, SHAPES
-from tools.generate.documents import DOCUMENTS, ERROR, Metered, Time
+from tools.generate.documents import DOCUMENTS, ERROR
+from tools.generate.documents.shared import Metered, Time
 
 Schema = dict[str, Any]
 BASE = "https://raw.githubusercontent.com/jaxcache/jaxcache/main/docs/schemas/"
