@@ -19,7 +19,6 @@ from conformance import StoreConformance
 from jaxcache.errors import JaxcacheError, NoCacheError, UsageError
 from jaxcache.store import make_store, open_store
 from jaxcache.store.base import ExistsError, MissingError, Store, StoreError
-from jaxcache.store.concurrency import map_ordered
 from jaxcache.store.object.connect import open_object_store
 from jaxcache.store.object.retry import TRAFFIC
 from jaxcache.units import format_install
@@ -252,33 +251,6 @@ def test_an_object_that_no_path_can_name_is_told(bucket: str, s3_server: S3Serve
         list(open_store(bucket).list())
     assert caught.value.code == "bad-name"
     assert caught.value.hint
-
-
-def test_no_more_is_under_way_than_the_budget_takes() -> None:
-    lock, held, most = threading.Lock(), 0, 0
-
-    def work(cost: int) -> int:
-        nonlocal held, most
-        with lock:
-            held += cost
-            most = max(most, held)
-        time.sleep(0.001)
-        with lock:
-            held -= cost
-        return cost
-
-    costs = [1 + n % 3 for n in range(200)] + [50] + [1] * 20
-    found = list(map_ordered(work, costs, workers=8, cost=lambda c: c, budget=6, wait=True))
-    assert found == costs
-    assert most == 50  # alone
-
-
-@pytest.mark.parametrize("workers", [1, 2, 32])
-def test_requests_ahead_keep_the_order(workers: int) -> None:
-    asked = iter(range(50))
-    assert list(map_ordered(str, asked, workers=workers)) == [str(n) for n in range(50)]
-    assert list(map_ordered(str, (), workers=workers)) == []
-    assert list(map_ordered(str, (1,), workers=workers)) == ["1"]
 
 
 def test_a_long_listing_is_paged_and_a_page_that_fails_is_asked_again(

@@ -2,7 +2,8 @@
 
 A document that is a class of results is described by the class. Where a renderer joins several, the
 fields are declared here; the tests hold every output to them. ``Annotated[A, B]`` has the fields of
-both, and ``A | B`` is either. A module here has the commands of one heading of ``--help``.
+both, and ``A | B`` is either. A module here has the commands of one heading of ``--help``; those
+of ``ci`` and ``trust`` have their own.
 """
 
 from typing import Annotated, Any
