@@ -3,12 +3,12 @@
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from conftest import CORPUS, RunCli
 from terminal import run_all, without_style
+from ways import MOVES, WAYS
 
 NAME = "levanter_kernel_autotune"
 OLD_NS = 10**18
@@ -59,16 +59,7 @@ def test_on_a_terminal_its_bytes_are_not_taken_for_the_ledger(cache: Path, tmp_p
     assert "of ledger" not in without_style(screen)
 
 
-WAYS: dict[str, Callable[[Path, Path], tuple[object, ...]]] = {
-    "copy": lambda cache, other: ("copy", cache, other),
-    "push": lambda cache, other: ("push", other, "-C", cache),
-    "pull": lambda cache, other: ("pull", cache, "-C", other),
-    "restore": lambda cache, other: ("ci", "restore", cache, "-C", other, "--everything"),
-    "save": lambda cache, other: ("ci", "save", other, "-C", cache),
-}
-
-
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [*MOVES, "restore", "save"])
 def test_it_is_not_carried(run_cli: RunCli, cache: Path, tmp_path: Path, way: str) -> None:
     done = run_cli(*WAYS[way](cache, tmp_path / "other"))
     assert done.returncode == 0, done.stderr

@@ -1,13 +1,9 @@
 """Requests ahead of their use: in order, and no more at once than the budget takes."""
 
-import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 from jaxcache.store.concurrency import map_ordered
 

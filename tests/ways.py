@@ -1,0 +1,42 @@
+"""Every way in which entries move."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bundling import SMALL
+from conftest import RunCli
+
+OLD_NS = 10**18
+#: Every command that brings entries of one directory into another, or into a bundle.
+WAYS: dict[str, Callable[[Path, Path], tuple[object, ...]]] = {
+    "copy": lambda there, here: ("copy", there, here),
+    "pull": lambda there, here: ("pull", there, "-C", here),
+    "push": lambda there, here: ("push", here, "-C", there),
+    "restore": lambda there, here: ("ci", "restore", there, "-C", here, "--everything"),
+    "save": lambda there, here: ("ci", "save", here, "-C", there),
+    "export": lambda there, here: ("export", f"{here}.jxb", "-C", there),
+    "save-bundle": lambda there, here: ("ci", "save", f"{here}.jxb", "-C", there),
+}
+MOVES = ["push", "pull", "copy"]
+
+
+def old_copy(target: Path) -> Path:
+    """A real cache none of whose files is young."""
+    shutil.copytree(SMALL, target, copy_function=shutil.copyfile)
+    for file in target.iterdir():
+        os.utime(file, ns=(OLD_NS, OLD_NS))
+    return target
+
+
+def names(cache: Path) -> set[str]:
+    return {p.name for p in cache.glob("*-cache")}
+
+
+def told(run_cli: RunCli, *words: object, code: int = 0) -> Any:
+    done = run_cli(*words, "--json")
+    assert done.returncode == code, done.stderr
+    return json.loads(done.stdout)
