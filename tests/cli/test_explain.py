@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from conftest import CORPUS, RunCli, clean_environment
-from terminal import run_all
 
 from jaxcache.cache.explain.cached_facts import CachedFacts
 from jaxcache.cache.explain.compare import compare
@@ -34,7 +33,6 @@ from jaxcache.render.typeset import set_blocks
 from jaxcache.store import open_store
 
 KEY = "ab" * 32
-OTHER = "cd" * 32
 
 
 def document(run_cli: RunCli, *args: str | Path) -> dict[str, Any]:
@@ -75,34 +73,6 @@ def test_a_cache_and_itself(run_cli: RunCli, corpus: Path) -> None:
     cache = corpus / "0.12.0.1-cpu-zstd"
     found = document(run_cli, cache, cache)
     assert (found["differences"], found["same"]) == ([], 7)
-
-
-def run_file(path: Path, *rows: dict[str, Any]) -> Path:
-    path.write_text(json.dumps({"schema_version": 1, "modules": rows}))
-    return path
-
-
-def row(key: str, outcome: str = "written", **facts: Any) -> dict[str, Any]:
-    return {"module": "jit_f", "key": f"jit_f-{key}", "outcome": outcome, **facts}
-
-
-def test_saved_runs_tell_what_they_know(run_cli: RunCli, tmp_path: Path) -> None:
-    left = run_file(tmp_path / "left.json", row(KEY, components={"compression": "aa", "x": "1"}))
-    right = run_file(
-        tmp_path / "right.json", row(OTHER, components={"compression": "bb", "x": "1"})
-    )
-    found = document(run_cli, left, right)
-    assert components(found) == {"compression"}
-    assert found["comparisons"][0]["left_key"] == f"jit_f-{KEY}"
-
-
-def test_what_a_saved_run_says_does_nothing_to_a_terminal(tmp_path: Path) -> None:
-    hostile = "\x1b[2Jcomponent"
-    run_file(tmp_path / "left.json", row(KEY, components={hostile: "aa"}))
-    run_file(tmp_path / "right.json", row(OTHER, components={hostile: "bb"}))
-    words = ["explain", "left.json", "right.json", "--color", "never"]
-    ((code, screen),) = run_all([words], home=tmp_path, width=80)
-    assert (code, "\\x1b[2Jcomponent" in screen, "\x1b" in screen) == (0, True, False)
 
 
 @pytest.mark.parametrize(
@@ -186,73 +156,6 @@ def test_ctrl_c_ends_explain_with_one_line(tmp_path: Path, is_command: bool) -> 
     assert errors.splitlines() == ["jaxcache: interrupted [interrupted]"]
 
 
-def test_cannot_tell_is_said(run_cli: RunCli, tmp_path: Path) -> None:
-    """Two keys and nothing else: no guess."""
-    left, right = run_file(tmp_path / "l.json", row(KEY)), run_file(tmp_path / "r.json", row(OTHER))
-    (found,) = document(run_cli, left, right)["differences"]
-    assert found["component"] == "unknown"
-    assert found["meaning"].startswith("cause unknown")
-
-
-@pytest.mark.parametrize("hashed", [True, False])
-def test_arguments_of_saved_runs(run_cli: RunCli, tmp_path: Path, hashed: bool) -> None:
-    def file(name: str, key: str, dtype: str, shape: list[int]) -> Path:
-        arguments = [{"name": "x", "dtype": dtype, "shape": shape}]
-        hashes = {"computation": key} if hashed else None
-        return run_file(tmp_path / name, row(key, arguments=arguments, components=hashes))
-
-    base = file("a", KEY, "float32", [8])
-    (shape,) = document(run_cli, base, file("b", OTHER, "float32", [9]))["differences"]
-    assert (shape["left"], shape["right"]) == ("float32[8]", "float32[9]")
-    (wide,) = document(run_cli, base, file("b", OTHER, "float64", [8]))["differences"]
-    assert "x64" in wide["meaning"]
-
-
-@pytest.mark.parametrize(
-    ("reason", "detail", "component"),
-    [
-        ("compile-time", "took 0.2 s, under 1.0 s", "jax_persistent_cache_min_compile_time_secs"),
-        ("size", "smaller than 4096 bytes", "jax_persistent_cache_min_entry_size_bytes"),
-    ],
-)
-def test_one_key_that_was_not_written(
-    run_cli: RunCli, tmp_path: Path, reason: str, detail: str, component: str
-) -> None:
-    rows = [row(KEY, "skipped", reason=reason, detail=detail)]
-    left, right = run_file(tmp_path / "l", *rows), run_file(tmp_path / "r", *rows)
-    assert components(document(run_cli, left, right)) == {component}
-
-
-@pytest.mark.parametrize(
-    "facts",
-    [
-        {"outcome": ["hit"]},
-        {"outcome": 1},
-        {"compile_seconds": 10**400},
-        {"compile_seconds": True},
-        {"arguments": [{"dtype": "float32", "shape": 5}]},
-        {"arguments": 7},
-        {"components": []},
-        {"xla_flags": "x"},
-        {"line": "x", "file": 1},
-    ],
-)
-def test_a_saved_run_of_odd_types_is_read_as_far_as_it_goes(
-    run_cli: RunCli, tmp_path: Path, facts: dict[str, Any]
-) -> None:
-    good = run_file(tmp_path / "good.json", row(KEY))
-    odd = tmp_path / "odd.json"
-    odd.write_text(json.dumps({"modules": [row(OTHER) | facts, 7, {"module": 7}]}))
-    assert len(document(run_cli, good, odd)["comparisons"]) == 1
-
-
-def test_a_saved_run_that_is_nested_too_deep_is_none(run_cli: RunCli, tmp_path: Path) -> None:
-    deep = tmp_path / "deep.json"
-    deep.write_text('{"modules":' + "[" * 100_000)
-    done = run_cli("explain", deep, deep)
-    assert (done.returncode, "[bad-run]" in done.stderr) == (2, True)
-
-
 def test_a_key_beside_the_others_of_its_module(run_cli: RunCli, corpus: Path) -> None:
     cache = corpus / "0.12.0.1-cpu-zstd"
     modules: dict[str, list[str]] = {}
@@ -286,14 +189,6 @@ def test_an_option_that_is_not_ours_is_the_scripts(run_cli: RunCli, tmp_path: Pa
     for words in (("--jsn", script), ("a.json", "b.json", "--jsn")):
         done = run_cli("explain", *words)
         assert (done.returncode, "No such option: --jsn" in done.stderr) == (2, True)
-
-
-def test_a_name_without_jit_is_near_one(run_cli: RunCli, corpus: Path) -> None:
-    cache = corpus / "0.12.0.1-cpu-zstd"
-    for text in ("mlp", "jit_mpl"):
-        done = run_cli("show", text, "-C", cache)
-        assert "hint: did you mean 'jit_mlp'?" in done.stderr
-    assert "ls -q prints every key" in run_cli("show", "zzz", "-C", cache).stderr
 
 
 def test_a_module_stands_for_its_newest_entry(
@@ -342,10 +237,9 @@ def test_what_is_known_of_one_side_only_is_no_difference(
     append(open_store(str(keys_of_f)), [Event(keys[recorded], COMPILE, 1, facts)])
     found = document(run_cli, *keys, "-C", keys_of_f)
     assert components(found) == {"computation"}
-    logged = run_file(
-        keys_of_f.parent / "run.json",
-        {"module": "jit_f", "key": f"jit_f-{KEY}", "components": hashes, "outcome": "written"},
-    )
+    row = {"module": "jit_f", "key": f"jit_f-{KEY}", "components": hashes, "outcome": "written"}
+    logged = keys_of_f.parent / "run.json"
+    logged.write_text(json.dumps({"schema_version": 1, "modules": [row]}))
     assert components(document(run_cli, keys[1 - recorded], logged, "-C", keys_of_f)) == {"unknown"}
 
 
@@ -355,99 +249,6 @@ def test_what_makes_no_sense_is_refused(run_cli: RunCli, corpus: Path, tmp_path:
     for args in ([], ["--churn", "x"], ["a", "b", "c"], [tmp_path / "empty.log", cache]):
         assert run_cli("explain", "-C", cache, *args).returncode == 2
     assert run_cli("explain", "--churn", "-C", tmp_path / "absent").returncode == 10
-
-
-def test_churn(run_cli: RunCli, corpus: Path, tmp_path: Path) -> None:
-    cache = shutil.copytree(corpus / "0.12.0.1-cpu-zstd", tmp_path / "cache")
-    entry = next(cache.glob("jit_mlp*-cache"))
-    for number in range(3):
-        shutil.copy(entry, cache / f"jit_same-{number:064x}-cache")
-        address = f"0x7f{number:010x}"
-        shutil.copy(entry, cache / f"jit_at_{address}-{number:064x}-cache")
-    rows = {r["module"]: r for r in document(run_cli, "--churn", "-C", cache)["modules"]}
-    assert [m for m in rows if m in ("jit_same", "jit_at_0x…")] == ["jit_at_0x…", "jit_same"]
-    size = entry.stat().st_size
-    assert all(
-        r["keys"] == 3 and r["size_bytes"] == 3 * size
-        for r in map(rows.get, ("jit_same", "jit_at_0x…"))
-        if r
-    )
-    assert "address" in rows["jit_at_0x…"]["causes"][0]["meaning"]
-    assert rows["jit_same"]["causes"][0]["cause"] == "unknown"
-    table = run_cli("explain", "--churn", "-C", cache).stdout.splitlines()
-    assert len(table) == len(rows)
-    assert all(len(line.split("\t")) == 6 for line in table)
-
-
-def test_churn_at_80_columns_cuts_no_cause_and_shows_pairs(corpus: Path, tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    cache.mkdir()
-    names = ("jit_mlp", "jit_dtypes", "jit_loss")
-    found = [next((corpus / "0.12.0.1-cpu-zstd").glob(f"{n}*-cache")) for n in names]
-    for number, entry in enumerate(found):
-        shutil.copy(entry, cache / f"jit_train_step_of_a_model-{number:064x}-cache")
-    for number, entry in enumerate(found[:2]):
-        shutil.copy(entry, cache / f"jit_a_module_with_two_keys-{number:064x}-cache")
-    words = ["explain", "--churn", "-C", str(cache), "--color", "never"]
-    ((code, screen),) = run_all([words], home=tmp_path, width=80)
-    lines = screen.splitlines()
-    assert code == 0
-    assert not any(line.endswith("…") for line in lines), screen
-    assert any(line.split()[:2] == ["jit_a_module_with_two_keys", "2"] for line in lines), screen
-
-
-HELPER = {
-    "module": "jit_broadcast_in_dim",
-    "function": "broadcast_in_dim",
-    "file": "/v/jax/_src/dispatch.py",
-    "line": 101,
-}
-
-
-def test_functions_of_the_user_come_first_and_changed_arguments_are_named(
-    run_cli: RunCli, tmp_path: Path
-) -> None:
-    def file(name: str, width: int) -> Path:
-        shapes = {"w": [8, 8], "x": [4, width], "lr": []}
-        rows = []
-        for number, place in enumerate((HELPER, {"function": "f", "file": "/u/t.py", "line": 5})):
-            arguments = [{"name": n, "dtype": "float32", "shape": s} for n, s in shapes.items()]
-            key = f"{number}{width}" * 32
-            rows.append(row(key[:64], arguments=arguments, components={"computation": key}) | place)
-        return run_file(tmp_path / name, *rows)
-
-    left, right = file("left", 3), file("right", 5)
-    found = document(run_cli, left, right)
-    assert [c["module"] for c in found["comparisons"]] == ["jit_f", "jit_broadcast_in_dim"]
-    difference = found["differences"][0]
-    assert difference["meaning"] == "the shape of argument x"
-    assert (difference["left"], difference["right"]) == ("float32[4,3]", "float32[4,5]")
-    words = ["explain", "left", "right", "--color", "never"]
-    (_, folded), (_, listed) = run_all([words, [*words, "--all"]], home=tmp_path, width=80)
-    assert folded.splitlines() == [
-        "2 of 2 modules differ",
-        "left   left",
-        "right  right",
-        "",
-        "jit_f (t.py:5): the shape of argument x",
-        "  left   float32[4,3]",
-        "  right  float32[4,5]",
-        "  fix    pad to a few fixed shapes: each shape is a program of its own",
-        "",
-        "and 1 helper of JAX, such as jit_broadcast_in_dim, differs (--all lists them)",
-    ]
-    assert "  in     jit_f (t.py:5), jit_broadcast_in_dim" in listed.splitlines()
-
-
-def test_churn_of_shapes(run_cli: RunCli, corpus: Path, tmp_path: Path) -> None:
-    """Entries of programs over other shapes under one name."""
-    cache = tmp_path / "cache"
-    cache.mkdir()
-    for number, name in enumerate(("jit_mlp", "jit_dtypes", "jit_matmul", "jit_loss")):
-        for path in (corpus / "0.12.0.1-cpu-zstd").glob(f"{name}*-cache"):
-            shutil.copy(path, cache / f"jit_f-{number:064x}-cache")
-    (found,) = document(run_cli, "--churn", "-C", cache)["modules"]
-    assert {c["component"] for c in found["causes"]} == {"computation"}
 
 
 def test_hits_are_compared_with_what_their_module_had_before() -> None:

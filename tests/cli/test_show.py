@@ -328,3 +328,11 @@ def test_what_the_ledger_knows_is_shown(run_cli: RunCli, corpus: Path, tmp_path:
     text = page(tmp_path, "-C", cache, key)
     assert "jax 0.12.0.1" in text
     assert "ab" * 32 not in text
+
+
+def test_a_name_without_jit_is_near_one(run_cli: RunCli, corpus: Path) -> None:
+    cache = corpus / "0.12.0.1-cpu-zstd"
+    for text in ("mlp", "jit_mpl"):
+        done = run_cli("show", text, "-C", cache)
+        assert "hint: did you mean 'jit_mlp'?" in done.stderr
+    assert "ls -q prints every key" in run_cli("show", "zzz", "-C", cache).stderr
