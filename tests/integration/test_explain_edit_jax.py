@@ -1,0 +1,232 @@
+"""Two versions of a program, run by ``warm``: explain names the edit and its operations."""
+
+import json
+from pathlib import Path
+
+import pytest
+from command_line import run_in_process
+from conftest import RunCli, clean_environment
+
+from jaxcache.warm.report import causes
+
+pytestmark = pytest.mark.jax
+
+PROGRAM = """
+import sys
+from functools import partial
+import jax, jax.numpy as jnp, numpy as np
+what, value = sys.argv[1], int(sys.argv[2])
+x = np.ones(4, np.float32)
+if what == "creation":
+    jnp.ones(value)
+elif what == "x64":
+    jax.config.update("jax_enable_x64", bool(value))
+    jnp.arange(5)
+elif what == "width":
+    layer = lambda x: (x @ jax.random.normal(jax.random.PRNGKey(0), (4, value))).sum()
+    jax.jit(layer)(x)
+elif what == "static":
+    @partial(jax.jit, static_argnums=1)
+    def f(x, n):
+        for _ in range(n):
+            x = jnp.sin(x)
+        return x
+    f(x, value)
+elif what == "partners":
+    f = jax.jit(lambda x: x * 2 + 1)
+    for n in ((4, 100, 8), (9, 4, 104))[value]:
+        f(np.ones(n, np.float32))
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "values", "sides", "cause"),
+    [
+        ("creation", (8, 9), {("float32[8]", "float32[9]")}, "unknown"),
+        ("x64", (0, 1), {("jax_enable_x64=off", "jax_enable_x64=True")}, "config"),
+        ("width", (16, 32), None, "code"),
+        ("static", (2, 3), {("n=2", "n=3")}, "static-argument"),
+        (
+            "partners",
+            (0, 1),
+            {("float32[8]", "float32[9]"), ("float32[100]", "float32[104]")},
+            "argument-shape",
+        ),
+    ],
+)
+def test_two_runs_of_warm_are_compared_by_their_sketches(
+    run_cli: RunCli,
+    jax_python: str,
+    tmp_path: Path,
+    what: str,
+    values: tuple[int, int],
+    sides: set[tuple[str | None, str | None]] | None,
+    cause: str,
+) -> None:
+    """The documents alone are given: their cache is named in them."""
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM)
+    for name, value in zip(("left", "right"), values, strict=True):
+        args = ("warm", "--json", "-C", tmp_path / "cache", "--python", jax_python)
+        done = run_cli(*args, script, what, str(value), env={"PYTHONWARNINGS": ""})
+        assert done.returncode == 0, done.stderr
+        (tmp_path / name).write_text(done.stdout)
+    done = run_cli("explain", "left", "right", "--json", cwd=tmp_path)
+    differences = json.loads(done.stdout)["differences"]
+    own = [d for d in differences if d["cause"] != "unknown"] or differences
+    assert {d["cause"] for d in own} == {cause}, differences
+    if sides is not None:
+        assert {(d["left"], d["right"]) for d in own} == sides
+
+
+def test_an_edit_that_adds_operations_is_not_a_flag(
+    run_cli: RunCli, each_jax_python: str, tmp_path: Path
+) -> None:
+    """JAX sets an XLA flag for programs of more than ten operations, which nobody asked for."""
+    script = tmp_path / "program.py"
+    text = "import jax, jax.numpy as jnp\n@jax.jit\ndef step(x):\n    return jax.nn.{}(x @ x)\n"
+    call = "step(jnp.ones((8, 8)))\n"
+    options = ("-C", tmp_path / "cache", "--python", each_jax_python)
+    script.write_text(text.format("relu") + call)
+    assert run_cli("warm", *options, script).returncode == 0
+    script.write_text(text.format("gelu") + call)
+    done = run_cli("explain", *options, script, "--json")
+    (difference,) = json.loads(done.stdout)["differences"]
+    assert (difference["cause"], difference["left"]) == ("code", "relu")
+    assert [(w["line"], w["function"]) for w in difference["where"]] == [(4, "step")]
+
+
+SCANNED = """
+import jax, jax.numpy as jnp
+def loss(w, x):
+    def body(c, wi):
+        return jnp.tanh(c @ wi), None
+    y, _ = jax.lax.scan(body, x, w)
+    return (y ** 2).mean()
+jax.jit(jax.grad(loss))(jnp.ones((4, 8, 8)), jnp.ones((2, 8)))
+"""
+
+
+def test_what_a_gradient_stores_for_an_edited_loop_is_not_taken_for_an_edit(
+    run_cli: RunCli, jax_python: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "program.py"
+    options = ("-C", tmp_path / "cache", "--python", jax_python)
+    script.write_text(SCANNED)
+    assert run_cli("warm", *options, script).returncode == 0
+    script.write_text(SCANNED.replace("tanh", "sin"))
+    done = run_cli("explain", *options, script, "--json")
+    first, *others = json.loads(done.stdout)["differences"]
+    assert first["meaning"].startswith("the code at program.py:5 in `loss.body`")
+    # JAX 0.12 stores it in the loop itself, and has no other.
+    assert all("which the edit of another line can cause" in d["meaning"] for d in others)
+
+
+def test_functions_of_two_scripts_share_a_name_alone(
+    run_cli: RunCli, jax_python: str, tmp_path: Path
+) -> None:
+    text = "import jax, numpy as np\n@jax.jit\ndef step(x): return x + 1\nstep(np.ones({}))\n"
+    options = ("-C", tmp_path / "cache", "--python", jax_python)
+    for name, size in (("one.py", 3), ("other.py", 4)):
+        (tmp_path / name).write_text(text.format(size))
+    assert run_cli("warm", *options, tmp_path / "one.py").returncode == 0
+    done = run_cli("explain", *options, tmp_path / "other.py", "--json")
+    (difference,) = json.loads(done.stdout)["differences"]
+    assert (difference["left"], difference["right"]) == ("one.py", "other.py")
+    assert "another function of the same name" in difference["meaning"]
+
+
+def test_an_edit_in_another_checkout_is_compared_with_the_same_shapes(
+    run_cli: RunCli, jax_python: str, tmp_path: Path
+) -> None:
+    """The cache was filled by the same script in another directory."""
+    text = "import jax, numpy as np\n@jax.jit\ndef step(x): return jax.numpy.{}(x)\n"
+    calls = "step(np.ones(4, np.float32)); step(np.ones(8, np.float32))\n"
+    options = ("-C", tmp_path / "cache", "--python", jax_python, "--portable")
+    scripts = [tmp_path / name / "train.py" for name in ("one", "other")]
+    for script, function in zip(scripts, ("sin", "cos"), strict=True):
+        script.parent.mkdir()
+        script.write_text(text.format(function) + calls)
+    assert run_cli("warm", *options, scripts[0]).returncode == 0
+    done = run_cli("warm", *options, "--json", scripts[1])
+    causes = [m["cause"] for m in json.loads(done.stdout)["modules"] if m["module"] == "jit_step"]
+    assert causes == ["sine → cosine at train.py:3 in `step`"] * 2
+
+
+MODEL = "import jax\ndef activation(x):\n    return jax.nn.{}(x)\n"
+
+
+FIT = """import jax, numpy as np
+from model import activation
+def loss(w, x): return (activation(x @ w) @ w).sum()
+@jax.jit
+def evaluate(w, x): return loss(w, x)
+@jax.jit
+def train_step(w, x):
+    for _ in range(4): w = w - jax.grad(loss)(w, x)
+    return w
+x = np.ones((8, 8), np.float32)
+evaluate(x, x), train_step(x, x)
+"""
+
+
+@pytest.mark.core
+def test_an_edit_is_named_by_its_operations_before_and_after_the_run(
+    jax_python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even where a run has no time to decode entries; the most expensive module is the example."""
+    env = clean_environment(tmp_path) | {"COLUMNS": "160"}
+    (tmp_path / "fit.py").write_text(FIT)
+    options = ("-C", tmp_path / "cache", "--python", jax_python)
+    (tmp_path / "model.py").write_text(MODEL.format("gelu"))
+    first = run_in_process(["warm", *options, "fit.py"], env=env, cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    (tmp_path / "model.py").write_text(MODEL.format("silu"))
+    words = ["explain", *options, "--json", "fit.py"]
+    before = json.loads(run_in_process(words, env=env, cwd=tmp_path).stdout)
+    monkeypatch.setattr(causes, "_BUDGET_SECONDS", 0.0)
+    done = run_in_process(["warm", *options, "fit.py"], env=env, cwd=tmp_path)
+    lines = done.stderr.splitlines()
+    rows = [line for line in lines if line.startswith(("jit_evaluate", "jit_train_step"))]
+    assert len(rows) == 2
+    for row in rows:
+        assert "silu at model.py:3 in `activation`" in row, row
+        assert " → " in row.partition("written")[2]
+    (example,) = [line for line in lines if line.startswith("in full: ")]
+    assert "jit_train_step-" in example
+    after = json.loads(run_in_process(words, env=env, cwd=tmp_path).stdout)
+    for module in ("jit_evaluate", "jit_train_step"):
+        (told,) = [c for c in before["comparisons"] if c["module"] == module]
+        (hit,) = [c for c in after["hits"] if c["module"] == module]
+        assert hit["differences"] == told["differences"]
+        assert "silu at model.py:3" in hit["cause"]
+
+
+SHAPES = """import jax, jax.numpy as jnp
+f = jax.jit(lambda x: (x * 2).sum())
+for n in (3, 4, 5):
+    f(jnp.zeros((n, 2)))
+    f(jnp.arange(n))
+"""
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("module", ["jit_broadcast_in_dim", "jit_iota"])
+def test_a_size_that_creates_an_array_is_no_edit(
+    run_cli: RunCli, jax_python: str, tmp_path: Path, module: str
+) -> None:
+    script = tmp_path / "shapes.py"
+    script.write_text(SHAPES)
+    options = ("-C", tmp_path / "cache")
+    assert run_cli("warm", *options, "--python", jax_python, script).returncode == 0
+    churn = json.loads(run_cli("explain", *options, "--churn", "--json").stdout)
+    (churned,) = [m for m in churn["modules"] if m["module"] == module]
+    assert [c["meaning"].partition(";")[0] for c in churned["causes"]] == [
+        "the shape or dtype of the result"
+    ]
+    key = next(k for k in run_cli("ls", *options, "-q").stdout.split() if k.startswith(module))
+    done = run_cli("explain", *options, "--json", key)
+    (difference,) = json.loads(done.stdout)["differences"]
+    assert (difference["cause"], difference["fix"]) == ("unknown", None)
+    assert difference["left"] != difference["right"]
+    assert difference["left"].startswith(("float32[", "int32["))
