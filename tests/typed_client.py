@@ -1,4 +1,4 @@
-"""A program that calls every public function; only mypy reads it, in ``test_api.py``."""
+"""A program that calls every public function; only mypy reads it, in ``test_api_docs.py``."""
 
 import datetime
 import pathlib

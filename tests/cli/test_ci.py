@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from conftest import RunCli
+from ways import names
 
 from jaxcache.cache.ci.save import parse_job_status
 from jaxcache.cache.ledger.record import Event
@@ -60,10 +61,6 @@ def compile_new(job: Path, corpus: Path, module: str = "jit_mlp-*-cache") -> Pat
     """Let an entry of another cache appear, as if JAX had just written it."""
     (source,) = (corpus / SECOND).glob(module)
     return Path(shutil.copyfile(source, job / source.name))
-
-
-def names(cache: Path) -> set[str]:
-    return {p.name for p in cache.glob("*-cache")}
 
 
 def in_bundle(run_cli: RunCli, bundle: Path, tmp_path: Path) -> set[str]:
@@ -297,52 +294,6 @@ def test_a_bound_keeps_the_costliest(
     assert {d["reason"] for d in told["dropped"]} == {"max-size"}
 
 
-def test_a_missing_or_damaged_source_is_a_miss(
-    run_cli: RunCli, step: Step, bundle: Path, tmp_path: Path
-) -> None:
-    damaged, empty = tmp_path / "damaged.jxb", tmp_path / "empty.jxb"
-    data = bytearray(bundle.read_bytes())
-    data[-20] ^= 1
-    damaged.write_bytes(data)
-    empty.write_bytes(b"")
-    for source in (tmp_path / "none.jxb", damaged, empty, tmp_path / "no" / "directory"):
-        told = step("restore", source)
-        assert (told["cache_hit"], told["entries"], bool(told["trouble"])) == (False, 0, True)
-        assert names(tmp_path / "job") == set()
-        failed = run_cli("ci", "restore", source, "-C", tmp_path / "job", "--fail-on-cache-miss")
-        assert (failed.returncode, "[cache-miss]" in failed.stderr) == (1, True)
-        assert "cache-hit\tfalse" in failed.stdout
-        (said,) = (s for s in failed.stderr.splitlines() if s.startswith("nothing restored"))
-        assert said.count(str(source)) == 1
-        missing = not source.exists()
-        assert ("jaxcache ci key --json shows what" in failed.stderr) == missing
-
-
-def test_what_was_restored_before_is_told(run_cli: RunCli, bundle: Path, tmp_path: Path) -> None:
-    words = ("ci", "restore", bundle, "-C", tmp_path / "job", "--everything")
-    assert "already present" not in run_cli(*words).stderr
-    assert "7 of 7 entries restored" in (again := run_cli(*words).stderr)
-    assert "under 1 s of compiling per entry (7 were already present)" in again
-
-
-def test_a_bundle_that_is_there_may_have_any_name(step: Step, bundle: Path, tmp_path: Path) -> None:
-    assert step("restore", bundle.rename(tmp_path / "saved"))["written"] == 7
-
-
-def test_lookup_only(step: Step, bundle: Path, tmp_path: Path) -> None:
-    told = step("restore", bundle, "--lookup-only", "--fail-on-cache-miss")
-    assert (told["cache_hit"], told["written"], told["lookup_only"]) == (True, 0, True)
-    assert not (tmp_path / "job").exists()
-
-
-def test_damaged_entries_of_a_directory_stay_there(step: Step, cache: Path, tmp_path: Path) -> None:
-    victim = min(cache.glob("*-cache"))
-    victim.write_bytes(victim.read_bytes()[:-8])
-    told = step("restore", cache)
-    assert (told["entries"], told["left_out"]) == (6, 1)
-    assert victim.name not in names(tmp_path / "job")
-
-
 def forget_arrivals(cache: Path) -> None:
     """Let the entries of a cache have arrived long ago."""
     for path in (cache / ".jaxcache" / "ledger").iterdir():
@@ -419,45 +370,3 @@ def test_a_baseline_of_absurdly_many_values_is_none(
     document = json.loads(path.read_text())
     path.write_text(json.dumps({**document, "more": [[]] * (5 << 20)}))
     assert len(step("save", bundle)["new"]) == 7
-
-
-def test_signed_bundles_and_nothing_else(
-    run_cli: RunCli, step: Step, cache: Path, corpus: Path, tmp_path: Path
-) -> None:
-    pytest.importorskip("cryptography")
-    public = run_cli("trust", "keygen", "ci").stdout.strip().partition("\t")[2]
-    config = tmp_path / ".config" / "jaxcache" / "config.toml"
-    config.write_text("require-signed = true\n")
-    signed, unsigned = tmp_path / "signed.jxb", tmp_path / "unsigned.jxb"
-    assert run_cli("ci", "save", signed, "-C", cache, "--sign", "ci").returncode == 0
-    assert run_cli("ci", "save", unsigned, "-C", cache).returncode == 0
-    assert run_cli("ci", "save", tmp_path / "dir", "-C", cache, "--sign", "ci").returncode == 0
-    for source in (signed, unsigned, tmp_path / "dir", cache):
-        refused = run_cli("ci", "restore", source, "-C", tmp_path / "job", "--everything")
-        assert refused.returncode == 12
-        assert not (tmp_path / "job").exists()
-    assert run_cli("trust", "add", "builders", public).returncode == 0
-    assert step("restore", signed)["entries"] == 7
-    assert run_cli("ci", "restore", unsigned, "-C", tmp_path / "job").returncode == 12
-    shutil.rmtree(tmp_path / "job")
-    stranger = compile_new(tmp_path / "dir", corpus)
-    told = step("restore", tmp_path / "dir")
-    assert (told["written"], told["untrusted"]) == (7, 1)
-    assert stranger.name not in names(tmp_path / "job")
-
-
-def test_a_cache_that_cannot_be_written_is_said(
-    run_cli: RunCli, corpus: Path, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    source = corpus / "0.12.0.1-cpu-zstd"
-    # Once as the user who can read every module that it imports.
-    assert run_cli("ci", "restore", source, "-C", tmp_path / "new", "--everything").returncode == 0
-    directory = request.getfixturevalue("unprivileged")
-    cache = shutil.copytree(source, directory / "cache", copy_function=shutil.copyfile)
-    shutil.copytree(cache, directory / "source")
-    cache.chmod(0o555)
-    line = ("ci", "restore", directory / "source", "-C", cache, "--everything")
-    done = run_cli(*line, cwd=directory)
-    assert done.returncode == 1, done.stderr
-    assert f"{cache} cannot be written [read-only]" in done.stderr
-    assert run_cli(*line, "--lookup-only", cwd=directory).returncode == 0

@@ -5,14 +5,12 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import RunCli, clean_environment
+from conftest import RunCli
 from terminal import run_all
 
 from jaxcache.cache.ledger.record import HIT, Event
@@ -77,35 +75,6 @@ def capped(tmp_path: Path, corpus: Path) -> Path:
     for path in (target, *target.iterdir()):
         path.chmod(0o755 if path.is_dir() else 0o644)
     return target
-
-
-def mounted(tmp_path: Path, options: str, source: Path, *args: str) -> dict[str, Any]:
-    """Run ``doctor`` over a copy of ``source`` on a file system of its own."""
-    point = tmp_path / "mount"
-    point.mkdir()
-    readonly = "ro" in options.split(",")
-    script = (
-        'mount -t tmpfs -o "$1" none "$2" || exit 99; mkdir "$2/c" && chmod 755 "$2/c" && '
-        'cp -p "$3"/* "$2/c" && { [ -z "$4" ] || mount -o remount,ro "$2"; } || exit 99; '
-        'cd /; python=$5; point=$2; shift 5; exec "$python" -m jaxcache doctor --json '
-        '-C "$point/c" "$@"'
-    )
-    plain = ",".join(o for o in options.split(",") if o != "ro") or "rw"
-    command = ["sh", "-c", script, "sh", plain, str(point), str(source)]
-    command += ["yes" if readonly else "", sys.executable, "--python", "/nonexistent", *args]
-    if not shutil.which("unshare"):
-        pytest.skip("no unshare")
-    done = subprocess.run(
-        ["unshare", "--user", "--map-root-user", "--mount", *command],
-        capture_output=True,
-        text=True,
-        env=clean_environment(tmp_path) | LOW,
-        check=False,
-    )
-    if done.returncode not in (0, 1) or not done.stdout:
-        pytest.skip(f"no mounts of one's own here: {done.stderr.strip()[-80:]}")
-    document: dict[str, Any] = json.loads(done.stdout)
-    return document
 
 
 def traps(document: dict[str, Any]) -> set[str]:
@@ -218,31 +187,6 @@ def test_not_writable(doctor: Doctor, cache: Path, tmp_path: Path) -> None:
     file.write_text("")
     doctor.finds("not-writable", file)
     assert "is not a directory" in doctor.finds("not-writable", file / "cache")["seen"]
-    found = {f["trap"]: f for f in mounted(tmp_path, "ro", cache)["findings"]}
-    assert "read-only" in found["not-writable"]["seen"]
-
-
-def test_disk_nearly_full(cache: Path, tmp_path: Path) -> None:
-    pages = sum(-(-p.stat().st_size // 4096) for p in cache.iterdir())
-    size = (pages + 3) * 4096
-    assert "disk-nearly-full" in traps(mounted(tmp_path, f"size={size}", cache))
-
-
-def test_disk_with_room(cache: Path, tmp_path: Path) -> None:
-    assert "disk-nearly-full" not in traps(mounted(tmp_path, "size=50m", cache))
-
-
-def test_noatime(cache: Path, tmp_path: Path) -> None:
-    document = mounted(tmp_path, "noatime", cache)
-    assert "noatime" in traps(document)
-
-
-def test_relatime(cache: Path, tmp_path: Path) -> None:
-    assert "noatime" not in traps(mounted(tmp_path, "relatime", cache))
-
-
-def test_noatime_matters_not_beside_atime_files(capped: Path, tmp_path: Path) -> None:
-    assert "noatime" not in traps(mounted(tmp_path, "noatime", capped))
 
 
 def test_unsafe_permissions(doctor: Doctor, cache: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from conftest import CORPUS, RunCli
+from conftest import CORPUS
 
 from jaxcache.cache.ledger.record import PAYLOAD, Event, digest_facts
 from jaxcache.cache.ledger.write import append
@@ -391,15 +391,3 @@ def test_unusable_combinations(run_cli, cache: Path) -> None:
         assert run_cli("verify", "-C", cache, *args).returncode == 2
     done = run_cli("verify", "-C", cache, "--level", "load", "--python", "/bin/false")
     assert done.returncode == 13
-
-
-@pytest.mark.parametrize("options", [(), ("--fix",), ("--level", "quick", "--dry-run")])
-def test_a_directory_without_a_cache_has_no_problems(
-    run_cli: RunCli, tmp_path: Path, options: tuple[str, ...]
-) -> None:
-    (tmp_path / "src").mkdir()
-    (tmp_path / "README.md").write_text("a project")
-    done = run_cli("verify", "-C", tmp_path, *options)
-    assert (done.returncode, done.stdout) == (10, "")
-    assert f"{tmp_path} is not a cache" in done.stderr
-    assert "--fix" not in done.stderr

@@ -2,7 +2,6 @@
 
 import json
 import platform
-import re
 import shlex
 import shutil
 import subprocess
@@ -13,7 +12,6 @@ from typing import Any
 import filelock
 import pytest
 from conftest import RunCli, clean_environment
-from terminal import run_all, without_style
 
 from jaxcache.cache.ledger.record import COMPILE, Event
 from jaxcache.cache.ledger.write import append
@@ -347,60 +345,6 @@ def test_a_setting_made_by_code(
     settings = doctor(cache, python_with(jax_python, sitecustomize=text))["settings"]
     chosen = next(s for s in settings if s["name"] == "jax_compilation_cache_max_size")
     assert (chosen["value"], chosen["origin"]) == (12345, "script")
-
-
-def test_a_command_is_run_and_examined(
-    run_cli: RunCli, each_jax_python: str, tmp_path: Path
-) -> None:
-    """Its own directory, settings and Python; and what it compiled that JAX cannot cache."""
-    cache = tmp_path / "cache"
-    cache.mkdir(mode=0o755)
-    script = tmp_path / "script.py"
-
-    def examine(text: str) -> dict[str, Any]:
-        script.write_text(WORKLOAD.read_text() + text)
-        command = (each_jax_python, str(script), str(cache))
-        done = run_cli("doctor", "--json", "--", *command, env={"PYTHONWARNINGS": ""})
-        assert done.returncode in (0, 1), done.stderr
-        document: dict[str, Any] = json.loads(done.stdout)
-        return document
-
-    document = examine("")
-    assert not {"name-too-long", "host-callbacks"} & traps(document).keys()
-    assert document["cache_dir"] == str(cache)
-    assert document["interpreter"]["executable"] == each_jax_python
-    settings = {s["name"]: s for s in document["settings"]}
-    low = settings["jax_persistent_cache_min_compile_time_secs"]
-    assert (low["value"], low["origin"]) == (0.0, "script")
-    assert settings["jax_compilation_cache_dir"]["origin"] == "script"
-    assert settings["jax_compilation_cache_max_size"]["origin"] == "default"
-
-    found = traps(examine(LONG_NAME + CALLBACK))
-    assert "255 bytes" in found["name-too-long"]["seen"]
-    assert ("host-callbacks" in found) is (release(document) < (0, 11))
-
-
-def test_a_command_is_given_the_directory_of_the_option(
-    each_jax_python: str, tmp_path: Path
-) -> None:
-    cache = tmp_path / "cache"
-    step = "import jax; jax.jit(lambda x: x * 2)(1.0)"
-    words = ("doctor", "-C", cache, "--", each_jax_python, "-c", step)
-    ((code, text),) = run_all([words], home=tmp_path, width=120, env=LOW)
-    assert code == 0, text
-    assert list(cache.glob("*-cache"))
-    assert re.search(r"^  start   [\d.]+ s = [\d.]+ import · ", without_style(text), re.MULTILINE)
-
-
-LONG_NAME = """
-scale.__name__ = "scale_" + "x" * 300
-jax.jit(scale)(jnp.ones(4))
-"""
-CALLBACK = """
-jax.jit(lambda x: jax.pure_callback(lambda v: v, jax.ShapeDtypeStruct((3,), x.dtype), x))(
-    jnp.ones(3)
-)
-"""
 
 
 def test_two_kinds_of_cpu_in_one_directory_and_the_command_that_parts_them(

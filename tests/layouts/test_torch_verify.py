@@ -14,7 +14,6 @@ from conftest import RunCli, first_file
 
 import jaxcache
 from jaxcache.layouts.torch.check import record_new_code
-from jaxcache.layouts.torch.inventory import check_shared_object
 from jaxcache.layouts.torch.names import digest_of, digest_of_text, paired_file
 from jaxcache.store import open_store
 from jaxcache.store.base import StoreError
@@ -317,22 +316,6 @@ def test_every_name_proves_its_bytes(golden: Path) -> None:
         assert digest_of(path.read_bytes()) == path.name
     for path in golden.glob("*/*.py"):
         assert digest_of_text(path.read_bytes()) == path.stem[1:]
-
-
-def test_a_header_of_any_bytes_is_judged() -> None:
-    good = bytearray(64)
-    good[:6] = b"\x7fELF\x02\x01"
-    good[40:48] = (4096).to_bytes(8, "little")
-    good[58:62] = (64).to_bytes(2, "little") + (10).to_bytes(2, "little")
-    assert check_shared_object(bytes(good), 4736) is None
-    assert check_shared_object(bytes(good), 4735) == (
-        "truncated",
-        "4,735 bytes, and its sections end at 4,736",
-    )
-    for bad in (b"", b"\x7fELF", b"MZ" * 32, bytes(good[:6]) + b"\0" * 58):
-        found = check_shared_object(bad, 10_000)
-        assert found and found[0] in ("empty", "bad-header")
-    assert check_shared_object(b"\xcf\xfa\xed\xfe" + b"\0" * 60, 100) is None
 
 
 @pytest.mark.parametrize("pattern", ["*/*.main.so", f"*/c{'?' * 51}.so", f"*/c{'?' * 51}.cpp"])

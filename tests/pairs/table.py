@@ -237,7 +237,7 @@ ROWS: dict[Feature, dict[Feature, Cell]] = {
     F.SIGNATURES: {
         F.SEAL: held(SIGNED_AND_CHANGED),
         F.PRUNE: held(SIGNED_AND_CHANGED),
-        F.CI: held("cli/test_ci.py::test_signed_bundles_and_nothing_else"),
+        F.CI: held("cli/test_ci_restore.py::test_signed_bundles_and_nothing_else"),
         F.PORTABLE: held(SIGNED_AND_CHANGED),
         F.TORCH: held(
             f"{KEEP}test_a_signed_bundle_of_torch_is_taken_where_signatures_are_required"
@@ -252,7 +252,7 @@ ROWS: dict[Feature, dict[Feature, Cell]] = {
             "cache/test_foreign_records.py"
             "::test_an_entry_that_was_compiled_again_is_not_held_to_an_older_record"
         ),
-        F.CI: held("cli/test_ci.py::test_damaged_entries_of_a_directory_stay_there"),
+        F.CI: held("cli/test_ci_restore.py::test_damaged_entries_of_a_directory_stay_there"),
         F.PORTABLE: held(f"{KEEP}test_a_capped_cache_is_pruned_and_sealed"),
         F.TORCH: held(OTHER_LAYOUT, BESIDE_TORCH),
         F.CAP: held(f"{KEEP}test_a_capped_cache_is_pruned_and_sealed"),
@@ -283,7 +283,7 @@ ROWS: dict[Feature, dict[Feature, Cell]] = {
         F.CAP: held(f"{KEEP}test_a_capped_cache_goes_through_a_job_of_ci"),
         F.VERSIONS: held(f"{KEEP}test_ci_restores_the_version_that_runs_and_keeps_the_other"),
         F.USERS: held(FILLED_BY_ROOT),
-        F.NAMES: held("cli/test_ci.py::test_a_bundle_that_is_there_may_have_any_name"),
+        F.NAMES: held("cli/test_ci_restore.py::test_a_bundle_that_is_there_may_have_any_name"),
     },
     F.PORTABLE: {
         F.TORCH: held(REFUSED_BY_TORCH),

@@ -1,0 +1,75 @@
+"""``jaxcache doctor`` on the file system of a cache: read-only, nearly full, or ``noatime``."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import CORPUS, clean_environment
+
+SOURCE = CORPUS / "0.12.0.1-cpu-zstd"
+CAPPED = CORPUS / "0.12.0.1-cpu-zstd-maxsize"
+
+
+def mounted(tmp_path: Path, options: str, source: Path, *args: str) -> dict[str, Any]:
+    """Run ``doctor`` over a copy of ``source`` on a file system of its own."""
+    point = tmp_path / "mount"
+    point.mkdir()
+    readonly = "ro" in options.split(",")
+    script = (
+        'mount -t tmpfs -o "$1" none "$2" || exit 99; mkdir "$2/c" && chmod 755 "$2/c" && '
+        'cp -p "$3"/* "$2/c" && { [ -z "$4" ] || mount -o remount,ro "$2"; } || exit 99; '
+        'cd /; python=$5; point=$2; shift 5; exec "$python" -m jaxcache doctor --json '
+        '-C "$point/c" "$@"'
+    )
+    plain = ",".join(o for o in options.split(",") if o != "ro") or "rw"
+    command = ["sh", "-c", script, "sh", plain, str(point), str(source)]
+    command += ["yes" if readonly else "", sys.executable, "--python", "/nonexistent", *args]
+    if not shutil.which("unshare"):
+        pytest.skip("no unshare")
+    done = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "--mount", *command],
+        capture_output=True,
+        text=True,
+        env=clean_environment(tmp_path),
+        check=False,
+    )
+    if done.returncode not in (0, 1) or not done.stdout:
+        pytest.skip(f"no mounts of one's own here: {done.stderr.strip()[-80:]}")
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+def traps(document: dict[str, Any]) -> set[str]:
+    return {f["trap"] for f in document["findings"]}
+
+
+def test_read_only(tmp_path: Path) -> None:
+    findings = {f["trap"]: f for f in mounted(tmp_path, "ro", SOURCE)["findings"]}
+    assert "read-only" in findings["not-writable"]["seen"]
+
+
+def test_disk_nearly_full(tmp_path: Path) -> None:
+    pages = sum(-(-p.stat().st_size // 4096) for p in SOURCE.iterdir())
+    size = (pages + 3) * 4096
+    assert "disk-nearly-full" in traps(mounted(tmp_path, f"size={size}", SOURCE))
+
+
+def test_disk_with_room(tmp_path: Path) -> None:
+    assert "disk-nearly-full" not in traps(mounted(tmp_path, "size=50m", SOURCE))
+
+
+def test_noatime(tmp_path: Path) -> None:
+    document = mounted(tmp_path, "noatime", SOURCE)
+    assert "noatime" in traps(document)
+
+
+def test_relatime(tmp_path: Path) -> None:
+    assert "noatime" not in traps(mounted(tmp_path, "relatime", SOURCE))
+
+
+def test_noatime_matters_not_beside_atime_files(tmp_path: Path) -> None:
+    assert "noatime" not in traps(mounted(tmp_path, "noatime", CAPPED))
