@@ -17,6 +17,7 @@ from typing import TypeVar
 from faults import places, process, trials, world
 from faults.commands import ROWS, Row
 from faults.intercept import why_not
+from faults.promises import Failure, Plan
 
 KINDS = (
     *("kill", "interrupt", "signal", "eio", "eacces", "full", "read", "disk"),
@@ -99,9 +100,7 @@ def _run(asked: argparse.Namespace) -> tuple[int, int]:
     return tried, failed
 
 
-def _outcomes(
-    labs: dict[bool, trials.Lab], asked: argparse.Namespace
-) -> Iterator[trials.Failure | None]:
+def _outcomes(labs: dict[bool, trials.Lab], asked: argparse.Namespace) -> Iterator[Failure | None]:
     """Try each command in its world, whether that is one of torch or of JAX."""
     plan_of = functools.cache(lambda row: trials.plan(labs[row.torch], row))
     rows = [r for r in ROWS if not asked.only or any(o in r.name for o in asked.only)]
@@ -126,10 +125,10 @@ def _try(
     lab: trials.Lab,
     row: Row,
     kind: str,
-    plan_of: Callable[[Row], trials.Plan],
+    plan_of: Callable[[Row], Plan],
     sample: int | None,
     number: int,
-) -> Iterator[trials.Failure | None]:
+) -> Iterator[Failure | None]:
     """Every trial of one kind with one command, or ``sample`` of them, others for each command."""
     plan = plan_of(row)
     calls = range(1, len(plan.done.calls) + 1)

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from faults.process import run_cli
-from faults.trials import Failure, Lab, Plan, after_fault, afterwards, judge
+from faults.promises import Failure, Plan, after_fault, afterwards, judge
+from faults.trials import Lab
 from faults.world import look
 
 #: Room on the disk beyond what the world takes, in blocks.
