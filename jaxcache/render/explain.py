@@ -4,7 +4,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from jaxcache.cache.explain.churn import Churn
-from jaxcache.cache.explain.sides import Comparison, Compile, Difference, Explanation, file_name
+from jaxcache.cache.explain.sides import (
+    Cause,
+    Comparison,
+    Compile,
+    Difference,
+    Explanation,
+    file_name,
+)
 from jaxcache.render.columns import count_column, seconds_column, size_column, text_column
 from jaxcache.render.doctor import finding_lines
 from jaxcache.render.document import fields_of
@@ -117,10 +124,7 @@ def _page(explanation: Explanation, *, unfolded: bool) -> Iterator[Block]:
     yield from _listed_differences(shown, unfolded=unfolded)
     if any(c.compared_with == "nearest" for c in shown):
         yield ""
-        yield (
-            "compared with the most similar entry, because no earlier compile of the same call is "
-            "recorded"
-        )
+        yield "compared with the most similar entry of the same module"
     if folded := differing[len(shown) :]:
         some = format_count(len(folded), "helper")
         verb = "differs" if len(folded) == 1 else "differ"
@@ -141,7 +145,8 @@ def _listed_differences(comparisons: Sequence[Comparison], *, unfolded: bool) ->
 
 def _difference_lines(d: Difference, compiles: Sequence[Compile]) -> Iterator[Block]:
     places = list(dict.fromkeys(map(_place, compiles)))
-    text = d.meaning if d.component == "computation" else f"{d.component}: {d.meaning}"
+    is_named = d.component in ("computation", Cause.UNKNOWN)
+    text = d.meaning if is_named else f"{d.component}: {d.meaning}"
     several = join_some(places, _SHOWN_MODULES)
     yield ""
     if len(places) == 1:

@@ -138,6 +138,7 @@ except KeyboardInterrupt:
 def test_ctrl_c_ends_explain_with_one_line(tmp_path: Path, is_command: bool) -> None:
     script = tmp_path / "sleeping.py"
     script.write_text(SLEEPING)
+    (tmp_path / "cache").mkdir()
     run = ["--", sys.executable, script] if is_command else ["--python", sys.executable, script]
     child = subprocess.Popen(
         [sys.executable, "-m", "jaxcache", "explain", "-C", tmp_path / "cache", *run],

@@ -1,11 +1,12 @@
 """What explain says of a script or a command that it runs beside a cache."""
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import RunCli
+from conftest import RunCli, clean_environment
 
 WORKLOAD = Path(__file__).with_name("explain_workload.py")
 LOW = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
@@ -29,8 +30,11 @@ def test_a_script_is_explained_against_the_cache(
         steps = [row for row in rows if row["module"].startswith("jit_step")]
         return [difference for row in steps for difference in row["differences"]]
 
-    missing = run_cli("explain", "-C", cache, "--python", jax_python, *args, "{}", "--json")
+    unrun = tmp_path / "unrun.py"
+    unrun.write_text("print('it ran')")
+    missing = run_cli("explain", "-C", cache, "--python", jax_python, unrun, "--json")
     assert (missing.returncode, json.loads(missing.stderr)["error"]["code"]) == (10, "no-cache")
+    assert "it ran" not in missing.stdout
     assert not cache.exists(), "explain has made the cache that it explains"
     cache.mkdir()
     assert [d["cause"] for d in explain({})] == ["not-cached-before"]
@@ -46,6 +50,33 @@ def test_a_script_is_explained_against_the_cache(
     assert found["component"] == "custom_hook"
     after = {p: p.read_bytes() for p in cache.rglob("*") if p.is_file()}
     assert before == after, "explain has changed the cache that it explains"
+
+
+def test_a_damaged_entry_is_named(run_cli: RunCli, jax_python: str, tmp_path: Path) -> None:
+    """As the cause of a miss, and where it is the only one to compare with."""
+    cache = tmp_path / "cache"
+    script = tmp_path / "train.py"
+    script.write_text(ADDING.format(2))
+    plain = clean_environment(tmp_path) | LOW | {"JAX_COMPILATION_CACHE_DIR": str(cache)}
+    subprocess.run([jax_python, script], env=plain, check=True)
+    for entry in cache.glob("*-cache"):
+        entry.write_bytes(entry.read_bytes()[:-9])
+
+    def explain() -> dict[str, Any]:
+        done = run_cli("explain", "-C", cache, "--python", jax_python, "--json", script)
+        (difference,) = json.loads(done.stdout)["differences"]
+        assert difference["fix"].startswith("jaxcache verify --fix")
+        return difference
+
+    assert (explain()["component"], explain()["meaning"]) == (
+        "entry",
+        "the same key: the entry is damaged",
+    )
+    script.write_text(ADDING.format(3))
+    assert (explain()["component"], explain()["meaning"]) == (
+        "unknown",
+        "cause unknown: the nearest entry of its module is damaged",
+    )
 
 
 def test_explain_takes_a_command(run_cli: RunCli, cache: Path, jax_python: str) -> None:

@@ -89,6 +89,7 @@ class CachedFacts:
         return replace(
             compile_,
             contents=facts.contents,
+            is_damaged=facts.is_damaged,
             outline=facts.outline,
             names=compile_.names or facts.names,
             codec=facts.codec,
@@ -114,7 +115,9 @@ class CachedFacts:
                 codec = detect_codec(stream.read(HEADER_BYTES))
                 payload = read_payload(stream, file.info.size_bytes)
             decoded = replace(blank, contents=decode_payload(payload, check=False), codec=codec)
-        except (StoreError, CodecError, MissingPackageError):
+        except CodecError:
+            return replace(blank, is_damaged=True)
+        except (StoreError, MissingPackageError):
             return blank
         try:
             module = find_hlo_module(payload)

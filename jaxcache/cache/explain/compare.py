@@ -36,6 +36,7 @@ from jaxcache.entry.options import default_flags, nearest_version, same_generati
 _SAME_KEY = "entry"
 _JAXLIB = "jax_lib version"
 _CODECS = {"zstandard": "zstd", "zlib": "zlib"}
+_REPAIR = "jaxcache verify --fix moves it to quarantine; the next run writes it anew"
 _CALLBACKS_FIX = "remove debug.print and pure_callback from the compiled function, or use jax 0.11"
 
 
@@ -89,15 +90,17 @@ def compare(left: Compile | None, right: Compile, side: Side) -> Iterator[Differ
         yield from differences
     elif right.sketch and (moved := find_moved_lines(user_lines(left), right.sketch)):
         yield moved
+    elif left.is_damaged:
+        yield _unknown(left, right, "the nearest entry of its module is damaged", _REPAIR)
     elif left.key is None or right.key is None:
         yield _unknown(left, right, "no key was made on one side: the cache was off there")
     else:
         yield _unknown(left, right, "the keys differ, and nothing else that is recorded does")
 
 
-def _unknown(left: Compile, right: Compile, why: str) -> Difference:
+def _unknown(left: Compile, right: Compile, why: str, fix: str | None = None) -> Difference:
     meaning = f"cause unknown: {why}"
-    return Difference(Cause.UNKNOWN, left.key, right.key, meaning, None, title="another key")
+    return Difference(Cause.UNKNOWN, left.key, right.key, meaning, fix, title="another key")
 
 
 def _same_key(left: Compile, right: Compile) -> Iterator[Difference]:
@@ -105,15 +108,17 @@ def _same_key(left: Compile, right: Compile) -> Iterator[Difference]:
     if right.outcome in (None, "hit"):
         return
     if left.outcome not in ("skipped", "uncacheable"):
-        if right.outcome == "error" or left.outcome in ("hit", "written"):
+        place = "damaged" if left.is_damaged else "gone, damaged, or in another directory"
+        search = "jaxcache verify; and jaxcache where -- CMD prints the directory in use"
+        if left.is_damaged or right.outcome == "error" or left.outcome in ("hit", "written"):
             yield Difference(
                 _SAME_KEY,
                 left.outcome,
                 right.outcome,
-                "the same key: the entry is gone, damaged, or in another directory",
-                "jaxcache verify; and jaxcache where -- CMD prints the directory in use",
+                f"the same key: the entry is {place}",
+                _REPAIR if left.is_damaged else search,
                 Cause.LOST,
-                title="the entry is gone or damaged",
+                title=f"the entry is {'' if left.is_damaged else 'gone or '}damaged",
             )
         return
     unwritten = left if left.reason else right
@@ -356,19 +361,15 @@ def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+_MIN = "jax_persistent_cache_min_"
 _THRESHOLDS: dict[str | None, tuple[str, str, str, str]] = {
     WriteRule.COMPILE_TIME: (
-        "jax_persistent_cache_min_compile_time_secs",
+        f"{_MIN}compile_time_secs",
         "it",
         "compiled too fast to be written",
         "0",
     ),
-    WriteRule.SIZE: (
-        "jax_persistent_cache_min_entry_size_bytes",
-        "the entry was",
-        "too small to be written",
-        "-1",
-    ),
+    WriteRule.SIZE: (f"{_MIN}entry_size_bytes", "the entry was", "too small to be written", "-1"),
 }
 """By rule: its setting, the subject, what happened to it, and a value that ends the rule."""
 _MEANINGS: dict[str, tuple[str, str | None, Cause, str]] = {

@@ -133,6 +133,8 @@ class Compile:
     compile_seconds: Seconds | None = None
     contents: Contents | None = None
     """The contents of its entry, if the cache has it."""
+    is_damaged: bool = False
+    """Whether its entry is there, and cannot be decompressed."""
     outline: tuple[str, ...] | None = None
     """The optimized program of its entry, one line per instruction."""
     record: LedgerRecord | None = None
