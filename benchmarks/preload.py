@@ -32,6 +32,7 @@ _TESTS = Path(__file__).parents[1] / "tests"
 _LOADS_SHARE = 0.15
 _SHORTER = 0.85
 _NO_LONGER = 1.02
+_AWAY_SECONDS = 0.02
 
 
 class _Runs:
@@ -39,6 +40,7 @@ class _Runs:
 
     def __init__(self, setting: Setting, number: int, text: str, args: tuple[str, ...]) -> None:
         self.directory = setting.scratch(f"preload-{number}")
+        self.cache = self.directory / "cache"
         self._script = self.directory / "program.py"
         self._script.write_text(BEGIN + text + END)
         self._python = setting.python
@@ -55,7 +57,7 @@ class _Runs:
                 "JAXCACHE_LIVE": "1" if live else "0",
                 "JAXCACHE_LIVE_PRELOAD": "1",
                 "JAX_PLATFORMS": "cpu",
-                "JAX_COMPILATION_CACHE_DIR": str(self.directory / "cache"),
+                "JAX_COMPILATION_CACHE_DIR": str(self.cache),
                 "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
                 "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
                 "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none",
@@ -117,6 +119,8 @@ def measure(setting: Setting) -> Iterator[Row]:
             runs = _Runs(setting, number, text, args)
             runs.fill()
             yield from _measure_one(setting, claim, runs)
+    sys.path.insert(0, str(_TESTS))
+    yield _on_mount(setting)
     yield _from_bucket(setting)
 
 
@@ -137,11 +141,29 @@ def _measure_one(setting: Setting, claim: str, runs: _Runs) -> Iterator[Row]:
     yield relate(f"{claim}, one core", one, at_most=_NO_LONGER)
 
 
+def _on_mount(setting: Setting) -> Row:
+    """Both on a directory whose requests take 20 ms, as those of a mounted bucket do."""
+    name, text, args, _ = PROGRAMS[1]
+    claim = f"preload / plain JAX: {name}, on a mount 20 ms away"
+    from mount_without_links import can_mount, mounted_without_links
+
+    if not can_mount():
+        return Absent(claim, "only root may mount, where there is FUSE")
+    runs = _Runs(setting, len(PROGRAMS) + 1, text, args)
+    runs.fill()
+    mountpoint = runs.directory / "mount"
+    mountpoint.mkdir()
+    with mounted_without_links(runs.directory / "cache", mountpoint, str(_AWAY_SECONDS)):
+        runs.cache = mountpoint
+        runs.fill()
+        pairs = runs.pairs(setting.pairs)
+    return relate(claim, pairs, at_most=_NO_LONGER)
+
+
 def _from_bucket(setting: Setting) -> Row:
     """An empty machine with a bucket 20 ms away, beside plain JAX on its full directory."""
     name, text, args, _ = PROGRAMS[1]
     claim = f"tier, from an empty directory / plain JAX on a full one: {name}, bucket 20 ms away"
-    sys.path.insert(0, str(_TESTS))
     try:
         from object_server import CREDENTIALS, make_bucket, run_proxy, run_s3_server
     except ImportError as error:
@@ -163,7 +185,7 @@ def _from_bucket(setting: Setting) -> Row:
             return seconds_of(runs.command(), env)
 
         run("first")  # compiles, and fills the bucket
-        proxy.fault = lambda _: time.sleep(0.02)
+        proxy.fault = lambda _: time.sleep(_AWAY_SECONDS)
         plain = runs.env(live=False)
         numbers = range(setting.pairs)
         pairs = [(run(f"new-{n}"), seconds_of(runs.command(), plain)) for n in numbers]
