@@ -1,5 +1,6 @@
 """Find what a Python loop over equal layers leaves in a program: copies of one source location."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -8,6 +9,7 @@ _FEWEST_COPIES = 8
 #: A count that fewer of the equations have is not the program's number of layers.
 _LEAST_SHARE = 0.1
 _MOST_EQUATIONS = 200_000
+_INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
 
 
 def find_copies(jaxpr: Any) -> "dict[str, Any] | None":
@@ -27,8 +29,11 @@ def find_copies(jaxpr: Any) -> "dict[str, Any] | None":
         return None
     count = min(counts)
     covered = sum(weight for n, weight in weights.items() if n >= count)
-    first = next(e for e in equations if locations[e.source_info.traceback] == count)
-    file, line = _user_line(first.source_info)
+    copied = (e.source_info for e in equations if locations[e.source_info.traceback] == count)
+    places = [_user_line(info) for info in {info.traceback: info for info in copied}.values()]
+    # A line of the user's own says more than one of a library that it calls.
+    own = (place for place in places if place[0] and not _INSTALLED.search(place[0]))
+    file, line = next(own, places[0])
     return {"count": count, "share": covered / len(equations), "file": file, "line": line}
 
 

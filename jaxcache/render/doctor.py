@@ -83,13 +83,13 @@ def _torch_page(diagnosis: TorchDiagnosis) -> Iterator[Block]:
         yield from (Line(f"{s.name} = {s.value}  ({s.origin})", "  ") for s in set_ones)
 
 
-def count_findings(findings: Sequence[Finding]) -> str:
-    """Say how many problems and notes there are."""
+def count_findings(findings: Sequence[Finding], no_jax: str | None = None) -> str:
+    """Return how many problems and notes there are, and whether jax was missing for some checks."""
     problems = sum(f.severity == "problem" for f in findings)
     notes = len(findings) - problems
     count = format_count(problems, "problem") if problems else "no problem"
     count += f", {format_count(notes, 'note')}" if notes else ""
-    return f"{count} found"
+    return f"{'checked without jax: ' if no_jax else ''}{count} found"
 
 
 def _page(diagnosis: Diagnosis, verbose: bool, run: Report | None) -> Iterator[Block]:
@@ -97,7 +97,7 @@ def _page(diagnosis: Diagnosis, verbose: bool, run: Report | None) -> Iterator[B
     exists = diagnosis.facts.cache.exists
     if exists or any(f.severity == "problem" for f in diagnosis.findings):
         without_cache = "" if exists else " in the settings"
-        yield count_findings(diagnosis.findings) + without_cache
+        yield count_findings(diagnosis.findings, diagnosis.no_jax) + without_cache
     yield from _heading(diagnosis)
     if run and run.phase_seconds:
         yield Line(phases_line(run), "  start   ")

@@ -197,16 +197,16 @@ def diagnosis_of_root_view(
         document,
         [(f.severity, name, f.trap, f.seen, f.cost, f.fix) for name, f in named],
         records=findings,
-        page=_diagnosis_page(root, own, diagnoses),
+        page=_diagnosis_page(root, own, diagnoses, no_jax),
         notes=[f"{no_jax}; checks that need jax were skipped"] if no_jax else (),
     )
 
 
 def _diagnosis_page(
-    root: str, own: Sequence[Finding], diagnoses: Mapping[str, Diagnosis]
+    root: str, own: Sequence[Finding], diagnoses: Mapping[str, Diagnosis], no_jax: str | None
 ) -> Iterator[Block]:
     everything = [*own, *(finding for one in diagnoses.values() for finding in one.findings)]
-    yield count_findings(everything)
+    yield count_findings(everything, no_jax)
     yield Line(f"{root}: {format_count(len(diagnoses), 'cache')}", "  root    ")
     for finding in own:
         yield ""

@@ -165,9 +165,9 @@ def _compiled_lines(shown: EntryDetails, now_ns: int) -> Iterator[str]:
     took = took or format_compile(seconds)
     if seconds and not (record and record.compile_seconds is not None):
         took += " (JAX stores whole seconds)"
-    line = f"{took}, {format_since(entry.created_ns, now_ns)}"
+    line = f"in {took}, written {format_since(entry.created_ns, now_ns)}"
     if record and record.jax_version:
-        line += f", by jax {record.jax_version}"
+        line += f" by jax {record.jax_version}"
         line += f" and jaxlib {record.jaxlib_version}" if record.jaxlib_version else ""
     if record and record.device_kind:
         line += f" on {record.device_kind}"
@@ -334,7 +334,7 @@ def graph_sections(shown: "GraphDetails", now_ns: int, verbose: bool) -> Section
         yield "Differs", [lead, *cut(differing, verbose)]
     yield "Size", [format_size(entry.size_bytes)]
     written = format_since(entry.created_ns, now_ns)
-    yield "Compiled", [f"{_seconds(shown)}{written}, by torch {entry.torch_version or '?'}"]
+    yield "Compiled", [f"{_seconds(shown)}written {written} by torch {entry.torch_version or '?'}"]
     used = format_since(entry.last_used_ns, now_ns)
     yield "Used", [USED_FROM[entry.last_used_from].format(used)]
     yield "Target", [", ".join(entry.devices) or "unknown"]
@@ -367,4 +367,4 @@ def _seconds(shown: "GraphDetails") -> str:
         parts = [("forward", graph.forward_seconds), ("backward", graph.backward_seconds)]
         shares = [f"{n} {format_duration(s)}" for n, s in parts if s]
         text += f" ({', '.join(shares)}), Inductor's part included" if shares else ""
-    return f"{text}, "
+    return f"in {text}, "

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from jaxcache.cache.doctor.inputs import Finding
-from jaxcache.core.module_text import is_library
 from jaxcache.core.system import available_cores
 from jaxcache.entry.releases import read_release
 from jaxcache.units import format_count, format_duration, format_size
@@ -17,6 +16,7 @@ _LEAST_SECONDS = 1.0
 _LEAST_SHARE = 0.1
 #: JAX from this release on loads entries ahead (``live/load_seam.py``).
 _PRELOADS = (0, 8, 0)
+_SMALLER = "write equal layers as jax.lax.scan, and call with fewer shapes"
 #: The parts that functions which are traced again, and unrolled loops, are in.
 _REPEATED = ("slow-trace", "slow-compile")
 
@@ -29,6 +29,7 @@ class _PhaseAdvice:
     activity: str
     phases: tuple[str, ...]
     fix: str
+    """Empty where it depends on the run."""
 
 
 _ADVICE = (
@@ -36,14 +37,13 @@ _ADVICE = (
         "slow-trace",
         "tracing and lowering",
         ("trace", "lower"),
-        "trace fewer and smaller programs; no cache of compiles shortens this part",
+        f"{_SMALLER}; no cache of compiles shortens this part",
     ),
     _PhaseAdvice(
         "slow-load",
         "looking up and loading entries",
         ("load",),
-        "{ahead}make fewer and smaller programs, with equal layers as jax.lax.scan; if the cache "
-        "is on a network file system, copy it to a local disk before the start",
+        "",
     ),
     _PhaseAdvice(
         "slow-key",
@@ -65,14 +65,6 @@ _ADVICE = (
         "fill the cache with jaxcache warm; jaxcache explain names why an entry missed",
     ),
 )
-#: Last of all, because no cache of compiles shortens it.
-_IMPORTS = _PhaseAdvice(
-    "slow-import",
-    "importing",
-    ("import",),
-    "import less, or later: python -X importtime lists the seconds of each module; no cache of "
-    "compiles shortens this part",
-)
 
 
 def advise(report: Report) -> tuple[Finding, ...]:
@@ -89,22 +81,19 @@ def advise(report: Report) -> tuple[Finding, ...]:
     whole = max((seconds for seconds, f in phases if f.trap in _REPEATED), default=0.0)
     pairs = [*((max(seconds, whole), finding) for seconds, finding in causes), *phases]
     pairs.sort(key=lambda pair: -pair[0])
-    pairs += [p for p in _phases(report, (_IMPORTS,)) if p[0] >= 2 * least_seconds]
     return tuple(finding for _, finding in pairs)
 
 
-def _phases(
-    report: Report, parts: Sequence[_PhaseAdvice] = _ADVICE
-) -> Iterator[tuple[float, Finding]]:
+def _phases(report: Report) -> Iterator[tuple[float, Finding]]:
     wall = format_duration(report.wall_seconds)
-    for advice in parts:
+    for advice in _ADVICE:
         seconds = sum(report.phase_seconds.get(phase, 0.0) for phase in advice.phases)
         fact = f"{advice.activity} took {format_duration(seconds)} of {wall}"
         if (top := _longest(report, advice.phases)) and top.seconds >= _LEAST_SHARE * seconds:
             size = _size(report, top, advice.trap)
             place = _name(top.function, top.file, top.line)
             fact += f", {place}{size} alone {format_duration(top.seconds)}"
-        fix = advice.fix.format(ahead=_ahead(report))
+        fix = advice.fix or _load_faster(report)
         finding = _advice(advice.trap, fact, seconds, fix)
         if advice.trap == "slow-compile" and _has_written_most(report):
             cost = f"up to {format_duration(seconds)} at this start: the next one finds the entries"
@@ -113,11 +102,10 @@ def _phases(
 
 
 def _longest(report: Report, phases: Sequence[str]) -> FunctionSeconds | None:
-    """Return the function of the user's that took most of some phases, with its seconds in all."""
+    """Return the function that took most of some phases, with its seconds in all."""
     sums: defaultdict[tuple[str, str | None, int | None], float] = defaultdict(float)
     for top in (top for phase in phases for top in report.longest.get(phase, ())):
-        if not (top.file and is_library(top.file)):
-            sums[top.function, top.file, top.line] += top.seconds
+        sums[top.function, top.file, top.line] += top.seconds
     place = max(sums, key=sums.__getitem__, default=None)
     return place and FunctionSeconds(*place, sums[place])
 
@@ -129,18 +117,18 @@ def _has_written_most(report: Report) -> bool:
     return seconds * 2 > report.compile_seconds
 
 
-def _ahead(report: Report) -> str:
-    """Say how entries are loaded while the program traces, or what that takes."""
+def _load_faster(report: Report) -> str:
+    """Return how to load entries ahead while the program traces, or what that takes."""
     versions = [p.jax for p in report.processes if p.jax]
     if report.hidden_seconds:
-        return ""
+        return _SMALLER
     if any(read_release(version) < _PRELOADS for version in versions):
-        return "JAX 0.8 or later can load entries ahead; "
+        return f"{_SMALLER}; JAX 0.8 or later can load entries ahead"
     if available_cores() < 2:
-        return "with two cores, the live layer can load entries ahead; "
+        return f"{_SMALLER}; with two cores, the live layer can load entries ahead"
     return (
-        "on CPU, JAXCACHE_LIVE_PRELOAD=1 jaxcache run --live -- CMD loads entries ahead, from the "
-        "second start on; "
+        "on CPU, JAXCACHE_LIVE_PRELOAD=1 jaxcache run --live -- CMD loads entries ahead from the "
+        f"second start on; elsewhere, {_SMALLER}"
     )
 
 

@@ -336,6 +336,7 @@ def test_the_page_leads_with_the_findings(cache: Path, tmp_path: Path) -> None:
         [base, [*base, "--verbose"]], home=tmp_path, width=100, env=env
     )
     for page in (short, whole):
+        assert page.startswith("checked without jax: 1 problem, 1 note found")
         assert 0 < page.index("unsafe-permissions") < page.index("min_compile_time_secs")
     assert "jax_enable_pgle" in whole
     assert "jax_enable_pgle" not in short

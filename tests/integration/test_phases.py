@@ -91,9 +91,12 @@ def test_phases_add_up_and_name_what_is_slow(warm: Warm, script: Any, tmp_path: 
 
 #: One part of its start takes two seconds more.
 ONE_SLOW = """
-import sys, time
+import os, sys, time
 import jax, numpy as np
 from jax._src import cache_key, compilation_cache, xla_bridge
+
+sys.path.append(os.path.join(os.path.dirname(__file__), "site-packages"))
+from norm import normalize
 
 kind = sys.argv[1]
 jax.config.update("jax_compilation_cache_dir", sys.argv[2])
@@ -129,7 +132,7 @@ def step(x):
 
 def layer(x):
     time.sleep(0.1)
-    return x @ x + 1
+    return normalize(x) @ x + 1
 
 if kind == "slow-compile":  # most modules are too quick for JAX to write them
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 1000)
@@ -141,11 +144,20 @@ for size in (3, 4, 5, 6) if kind == "retraced" else (3,):
 """
 
 
+def script_with_library(script: Any) -> Path:
+    """Write the script, and the installed library whose operations each of its layers begins with."""
+    path = Path(script(ONE_SLOW))
+    library = path.parent / "site-packages" / "norm.py"
+    library.parent.mkdir()
+    library.write_text("def normalize(x):\n    return x / 2\n")
+    return path
+
+
 def test_the_slow_part_is_named_first(
     script: Any, cache: Path, each_jax_python: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    path = script(ONE_SLOW)
+    path = script_with_library(script)
     parts = ("slow-compile", "slow-load", "slow-key", "slow-backend", "slow-trace", "retraced")
     for kind in (*parts, "unrolled"):
         _, _, report = find_where([each_jax_python, str(path), kind, str(cache)])
@@ -182,7 +194,7 @@ def test_a_compile_in_which_the_program_is_killed_counts(warm: Warm, script: Any
 def test_doctor_names_what_is_traced_again(
     run_cli: RunCli, script: Any, cache: Path, each_jax_python: str
 ) -> None:
-    path = script(ONE_SLOW)
+    path = script_with_library(script)
     done = run_cli("doctor", "--json", "--", each_jax_python, path, "retraced", cache)
     findings = json.loads(done.stdout)["findings"]
     again, *_ = (f for f in findings if f["trap"] in ("retraced", "slow-trace", "slow-compile"))

@@ -11,7 +11,7 @@ from jaxcache.warm.advice import advise
 from jaxcache.warm.child.launch import RunResult
 from jaxcache.warm.report.builder import ReportBuilder
 from jaxcache.warm.report.events import parse_event
-from jaxcache.warm.report.report import Report
+from jaxcache.warm.report.report import FunctionSeconds, Report
 
 USER = {"function": "f", "file": "/u/train.py", "line": 3}
 HELPER = {"function": "_normal", "file": "/v/jax/_src/random.py", "line": 1}
@@ -84,20 +84,27 @@ def test_a_crash_after_an_interrupt_is_told_as_what_is_known() -> None:
 
 
 def test_notes_about_a_start_come_with_the_longest_first() -> None:
-    """A trace that contains what is traced again stays before a shorter phase."""
+    """A trace that contains what is traced again stays before a shorter phase.
+
+    A function of a library is named, too; importing jax, which nobody can shorten, is not.
+    """
+    library = "/v/lib/python3.12/site-packages/flax/core/scope.py"
     retraced = SimpleNamespace(
         **{**USER, "traces": 3, "varies": (), "retrace_reasons": ("other types",)},
         repeated_seconds=3.0,
     )
     report = SimpleNamespace(
         wall_seconds=20.0,
-        phase_seconds={"trace": 4.0, "lower": 2.1, "load": 5.8},
+        phase_seconds={"import": 8.0, "trace": 4.0, "lower": 2.1, "load": 5.8},
         functions=[retraced],
         modules=[],
-        longest={},
+        longest={
+            "load": (FunctionSeconds("init", library, 5, 4.0), FunctionSeconds("f", "/u", 1, 0.8))
+        },
         processes=[],
         hidden_seconds=0.0,
         compile_seconds=0.0,
     )
-    traps = [finding.trap for finding in advise(cast(Report, report))]
-    assert traps == ["retraced", "slow-trace", "slow-load"]
+    findings = advise(cast(Report, report))
+    assert [finding.trap for finding in findings] == ["retraced", "slow-trace", "slow-load"]
+    assert findings[-1].seen.endswith(f"init ({library}:5) alone 4.0 s")
