@@ -145,7 +145,7 @@ for size in (3, 4, 5, 6) if kind == "retraced" else (3,):
 
 
 def script_with_library(script: Any) -> Path:
-    """Write the script, and the installed library whose operations each of its layers begins with."""
+    """Write the script, and the installed library with which each of its layers begins."""
     path = Path(script(ONE_SLOW))
     library = path.parent / "site-packages" / "norm.py"
     library.parent.mkdir()
