@@ -106,8 +106,15 @@ def run_cell(shell: Any, cell: str) -> Any:
     """Run a cell as if it had no magic, and show what it compiled; an error of it is raised."""
     from IPython.display import display
 
-    tree = shell.transform_ast(shell.compile.ast_parse(shell.transform_cell(cell)))
-    name = shell.compile.cache(cell, shell.execution_count, raw_code=cell)
+    running = shell.displayhook.exec_result
+    # IPython 9 raises execution_count before the cell runs; IPython 8 does so after it, and there
+    # the result has a number only where the cell is kept in the history.
+    number = getattr(running, "execution_count", None) or shell.execution_count
+    # Lines are those of the whole cell, with the line of the magic.
+    raw_cell = running.info.raw_cell if running else f"\n{cell}"
+    above = "\n" * (raw_cell.rstrip().count("\n") - cell.rstrip().count("\n"))
+    tree = shell.transform_ast(shell.compile.ast_parse(above + shell.transform_cell(cell)))
+    name = shell.compile.cache(above + cell, number)
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     value = None
     observation = watch.Observation().start()

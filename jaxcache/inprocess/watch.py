@@ -85,17 +85,19 @@ class Observation(Printable):
             self._listener.remove(self.take)
 
     def record(self) -> None:
-        """Write what was compiled into the ledger, unless a parent does so.
+        """Wait for the sketches, and write what was compiled into the ledger.
 
-        The live layer records each compile itself, but not its sketch. Whatever fails here only
-        costs the next miss its explanation.
+        A parent writes it itself. The live layer records each compile itself, but not its sketch.
+        Whatever fails here only costs a miss its explanation.
         """
-        if self._listener is None or "JAXCACHE_EVENTS" in os.environ:
+        if self._listener is None:
             return
         with contextlib.suppress(Exception), self._lock:
+            self._listener.finish_sketches()
+            if "JAXCACHE_EVENTS" in os.environ:
+                return
             from jaxcache.warm.report.ledger_updates import record_in_ledger, record_sketches
 
-            self._listener.finish_sketches()
             recorded = self._fold()
             configured = recorded.processes[0].configured
             live = configured.live if configured else None

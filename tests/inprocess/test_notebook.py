@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ CELLS = [
     "x = jnp.ones((8, 8))",
     "%load_ext jaxcache",
     "@jax.jit\ndef step(x):\n    return jnp.sin(x) @ x",
-    "%%jaxcache\nlater = step(x)\nlater.shape",
+    "%%jaxcache\nlater = step(x)\n@jax.jit\ndef own(x):\n    return jnp.cos(x)\nown(x)\nlater.shape",
     "%jaxcache",
     "with jaxcache.watch() as report:\n    jax.jit(lambda x: x * 2)(x)\nreport",
     "jaxcache.last_misses()",
@@ -30,6 +31,7 @@ CELLS = [
     "jax.clear_caches()",
     "%%jaxcache\nstep(x);",
 ]
+WarmNotebook = Callable[..., "subprocess.CompletedProcess[str]"]
 #: The cell that fails, as it should.
 FAILS = 8
 
@@ -83,11 +85,12 @@ def test_a_notebook_ends_with_a_cell_of_hits(
     cold, cold_text = shown(cells[3], "text/html"), shown(cells[3], "text/plain")
     assert "<svg" in cold and "compile" in cold and "jit_step" in cold
     assert "In[3]:1" in cold_text, "the function's own cell and line"
-    assert cold_text.startswith("0 of 1 hits")
+    assert "In[4]:3" in cold_text, "a function of this cell, whose first line is the magic"
+    assert cold_text.startswith("0 of 2 hits")
     assert "(8, 8)" in cold_text, "the value of the cell"
     status = shown(cells[4], "text/plain")
     assert str(tmp_path / "cache") in status and "live    on" in status
-    assert "0 of 1 hits" in status.partition("kernel")[2]
+    assert "0 of 2 hits" in status.partition("kernel")[2]
     assert "<table>" in shown(cells[5], "text/html")
     assert "jit__lambda" in shown(cells[6], "text/html")
     page = shown(cells[7], "text/html")
@@ -96,33 +99,60 @@ def test_a_notebook_ends_with_a_cell_of_hits(
     assert streams == [], "IPython warns of a bare frame"
     errors = [o for o in cells[FAILS]["outputs"] if o["output_type"] == "error"]
     assert [o["ename"] for o in errors] == ["KeyError"]
+    traceback = re.sub(r"\x1b\[[\d;]*m", "", "\n".join(errors[0]["traceback"]))
+    assert "Cell In[9], line 2\n" in traceback
     assert "no compiles" in shown(cells[FAILS], "text/plain")
     assert shown(cells[-1], "text/plain").startswith("1 of 1 hits")
     assert "Array" not in shown(cells[-1], "text/plain"), "the semicolon hides the value"
 
     summary = json.loads(done.stdout)["summary"]
-    before = summary["compile_requests"] - 3  # what the first cell compiled: jnp.ones
+    before = summary["compile_requests"] - 4  # what the first cell compiled: jnp.ones
     assert summary["hits"] == 1
-    assert summary["written"] == before + 2 == len(list((tmp_path / "cache").glob("*-cache")))
+    assert summary["written"] == before + 3 == len(list((tmp_path / "cache").glob("*-cache")))
+
+
+@pytest.fixture
+def warm_notebook(tmp_path: Path, inside_environment: dict[str, str]) -> WarmNotebook:
+    """Warm a notebook of these cells."""
+    pytest.importorskip("IPython")
+    del inside_environment["JAX_COMPILATION_CACHE_DIR"]
+
+    def warm(*cells: str) -> "subprocess.CompletedProcess[str]":
+        write_notebook(tmp_path / "in.ipynb", [*cells])
+        return subprocess.run(
+            [sys.executable, "-m", "jaxcache", "warm", "-C", tmp_path / "cache", "in.ipynb"],
+            env=inside_environment,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return warm
 
 
 @pytest.mark.jax
-def test_warm_numbers_a_watched_cell_like_the_others(
-    tmp_path: Path, inside_environment: dict[str, str]
-) -> None:
-    pytest.importorskip("IPython")
-    del inside_environment["JAX_COMPILATION_CACHE_DIR"]
-    cells = ["%load_ext jaxcache\nimport jax", "%%jaxcache\njax.jit(lambda x: x + 1)(1)"]
-    write_notebook(tmp_path / "in.ipynb", cells)
-    done = subprocess.run(
-        [sys.executable, "-m", "jaxcache", "warm", "-C", tmp_path / "cache", "in.ipynb"],
-        env=inside_environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
+def test_warm_numbers_a_watched_cell_like_the_others(warm_notebook: WarmNotebook) -> None:
+    done = warm_notebook(
+        "%load_ext jaxcache\nimport jax", "%%jaxcache\njax.jit(lambda x: x + 1)(1)"
     )
-    assert "In[2]:1" in done.stderr, done.stderr
+    assert "In[2]:2" in done.stderr, done.stderr
+
+
+@pytest.mark.jax
+def test_a_cell_that_warm_runs_knows_what_changed(warm_notebook: WarmNotebook) -> None:
+    step = "%%jaxcache\n@jax.jit\ndef step(x):\n    return jnp.{}(x) @ x\nstep(jnp.ones((8, 8)))"
+    done = warm_notebook(
+        "%load_ext jaxcache\n"
+        "import sys, time, jax, jaxcache, jax.numpy as jnp\n"
+        "sketching = sys.modules['_jaxcache.core.sketching']\n"
+        "sketch = sketching.make_sketch\n"
+        "sketching.make_sketch = lambda *args: time.sleep(0.5) or sketch(*args)\n",
+        step.format("sin"),
+        step.format("cos"),
+        "print(*(module.cause for module in jaxcache.last_misses()))",
+    )
+    assert "sine → cosine" in done.stdout, done.stdout + done.stderr
 
 
 def test_the_plot_divides_all_of_the_time() -> None:
@@ -179,5 +209,5 @@ def test_the_cells_of_the_page(tmp_path: Path, inside_environment: dict[str, str
     assert "3 of 3 hits" in shown(cells[5], "text/plain")
     predicted = shown(cells[6], "text/plain")
     assert "jit_step would be compiled" in predicted
-    assert "(line 1 of a cell)" in predicted, "no name of a temporary file"
-    assert "sine → cosine at line 3 of a cell in `step`" in shown(cells[7], "text/plain")
+    assert "(line 2 of a cell)" in predicted, "no name of a temporary file"
+    assert "sine → cosine at line 4 of a cell in `step`" in shown(cells[7], "text/plain")
