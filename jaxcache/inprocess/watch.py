@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _last: "Observation | None" = None
 #: Numbers of the requests that the ledger has: blocks may nest.
 _remembered: "set[int]" = set()
+#: What this process has written, by key, under a parent, which writes the ledger every few seconds.
+_written: "dict[str | None, Compile]" = {}
 
 
 class Printable:
@@ -95,6 +97,7 @@ class Observation(Printable):
         with contextlib.suppress(Exception), self._lock:
             self._listener.finish_sketches()
             if "JAXCACHE_EVENTS" in os.environ:
+                _written.update((c.key, c) for c in self.compared() if c.outcome == "written")
                 return
             from jaxcache.warm.report.ledger_updates import record_in_ledger, record_sketches
 
@@ -175,7 +178,7 @@ class Observation(Printable):
         with self._lock:
             modules = self.report.modules
             if self._recorder is not None and self._causes[0] != self._read:
-                self._causes = self._read, find_causes(self._recorder, ())
+                self._causes = self._read, find_causes(self._recorder, (), earlier=_written)
             causes = self._causes[1]
         return tuple(
             replace(m, cause=causes.get(m.key or "")) if m.outcome == "written" else m

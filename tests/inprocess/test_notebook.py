@@ -31,6 +31,13 @@ CELLS = [
     "jax.clear_caches()",
     "%%jaxcache\nstep(x);",
 ]
+#: The ledger learns at the end alone.
+WARM = """
+from jaxcache.cli.main import main
+from jaxcache.warm import account
+account._LEARN_SECONDS = 1e6
+main()
+"""
 WarmNotebook = Callable[..., "subprocess.CompletedProcess[str]"]
 #: The cell that fails, as it should.
 FAILS = 8
@@ -120,7 +127,7 @@ def warm_notebook(tmp_path: Path, inside_environment: dict[str, str]) -> WarmNot
     def warm(*cells: str) -> "subprocess.CompletedProcess[str]":
         write_notebook(tmp_path / "in.ipynb", [*cells])
         return subprocess.run(
-            [sys.executable, "-m", "jaxcache", "warm", "-C", tmp_path / "cache", "in.ipynb"],
+            [sys.executable, "-c", WARM, "warm", "-C", tmp_path / "cache", "in.ipynb"],
             env=inside_environment,
             cwd=tmp_path,
             capture_output=True,
@@ -152,7 +159,7 @@ def test_a_cell_that_warm_runs_knows_what_changed(warm_notebook: WarmNotebook) -
         step.format("cos"),
         "print(*(module.cause for module in jaxcache.last_misses()))",
     )
-    assert "sine → cosine" in done.stdout, done.stdout + done.stderr
+    assert "sine → cosine at In[3]:4 in `step`\n" in done.stdout, done.stdout + done.stderr
 
 
 def test_the_plot_divides_all_of_the_time() -> None:

@@ -5,7 +5,8 @@ import math
 import shlex
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from jaxcache.cache.bundle.compat import make_origin
 from jaxcache.cache.explain.cached_facts import CachedFacts
@@ -110,7 +111,11 @@ def is_new(outcome: str, reason: str) -> bool:
 
 
 def find_causes(
-    recorder: ReportBuilder, before: Collection[str], *, cache_dir: str | None = None
+    recorder: ReportBuilder,
+    before: Collection[str],
+    *,
+    cache_dir: str | None = None,
+    earlier: Mapping[str | None, Compile] = MappingProxyType({}),
 ) -> dict[str, str]:
     """Say why each key that was written was not in the cache, or that this is unknown.
 
@@ -119,6 +124,7 @@ def find_causes(
     Args:
         before: keys that the cache or its ledger knew when the run began.
         cache_dir: where all of the entries go, if JAX wrote them elsewhere.
+        earlier: compiles by key that the ledger may not have yet.
     """
     written: defaultdict[str, dict[str, CompileFinished]] = defaultdict(dict)
     for done in recorder.modules:
@@ -134,7 +140,7 @@ def find_causes(
         try:
             store = open_store(directory)
             quarantined |= {entry.key for entry in list_quarantine(store, key_of)}
-            _find_in(CachedFacts(store), compiles, causes, deadline, recorder)
+            _find_in(CachedFacts(store), compiles, causes, deadline, recorder, earlier)
         except Exception as error:
             causes |= {k: f"unknown ({error})" for k in compiles if k not in causes}
     return causes | {
@@ -151,6 +157,7 @@ def _find_in(
     causes: dict[str, str],
     deadline: float,
     recorder: ReportBuilder,
+    earlier: Mapping[str | None, Compile],
 ) -> None:
     order = {key: number for number, key in enumerate(written)}
     hits = {d.key for d in recorder.modules if d.outcome == "hit"}
@@ -168,12 +175,14 @@ def _find_in(
             causes[key] = FIRST_TIME
             continue
         new = as_compile(done, recorder)
-        compared = compare_with(cache, others, new, max_bytes=0)
+        compared = compare_with(cache, others, new, max_bytes=0, earlier=earlier)
         if not _is_told_by_sketches(compared):
             if time.monotonic() > deadline:
                 causes[key] = NOT_COMPARED
                 continue
-            compared = compare_with(cache, others, new, max_bytes=_MAX_ENTRY_BYTES)
+            compared = compare_with(
+                cache, others, new, max_bytes=_MAX_ENTRY_BYTES, earlier=earlier
+            )
         causes[key] = describe_comparison(compared)
 
 
@@ -188,14 +197,20 @@ def _is_told_by_sketches(comparison: Comparison) -> bool:
 
 
 def compare_with(
-    cache: CachedFacts, keys: Sequence[str], new: Compile, *, max_bytes: float = math.inf
+    cache: CachedFacts,
+    keys: Sequence[str],
+    new: Compile,
+    *,
+    max_bytes: float = math.inf,
+    earlier: Mapping[str | None, Compile] = MappingProxyType({}),
 ) -> Comparison:
     """Compare a compile with the first few of the entries that its module has.
 
     Args:
         max_bytes: larger entries are not opened.
+        earlier: what is known of some keys beside the cache.
     """
-    candidates = (Compile(new.module, key) for key in keys[:MOST_CANDIDATES])
+    candidates = (earlier.get(key, Compile(new.module, key)) for key in keys[:MOST_CANDIDATES])
     left = tuple(cache.complete(c, max_bytes=max_bytes) for c in candidates)
     right = (cache.complete(new, max_bytes=max_bytes),)
     return explain(Side("", left, is_run=False), Side("", right)).comparisons[0]
