@@ -86,7 +86,7 @@ def failed_assertions(
     if guard := getattr(report, "guard", None):
         refused = sum(m.occurrences for m in report.modules if m.outcome == "refused")
         if not getattr(report, "is_guarded", False):
-            yield f"the guard was never up: {_why_unarmed(guard, report.wall_seconds)}"
+            yield f"--guard {guard} had no effect: it {_why_unarmed(guard, report.wall_seconds)}"
         elif refused:
             yield f"the guard refused {format_count(refused, 'compile')}"
     if report.recorded == 0:
@@ -128,11 +128,11 @@ def _why_unarmed(guard: str, wall_seconds: float) -> str:
     action, _, seconds = words.partition(":")
     if seconds:
         return (
-            f"--guard {guard} waits {seconds} s after the import of jax, and the program ended "
+            f"waits {seconds} s after the import of jax, and the program ended "
             f"{format_duration(wall_seconds)} after its start"
         )
     return (
-        f"--guard {guard} waits for the program to call jaxcache.warmed_up(), which needs jaxcache "
+        f"waits for the program to call jaxcache.warmed_up(), which needs jaxcache "
         f"in the Python that has jax; --guard {on}:{action or 'raise'}:SECONDS needs no call"
     )
 

@@ -135,7 +135,8 @@ def test_a_guard_that_was_never_up_says_so(inside_python: str, tmp_path: Path, i
         text=True,
         check=True,
     )
-    assert done.stderr.count("no guard was up: the program did not call") == (not is_up)
+    no_effect = "JAXCACHE_GUARD had no effect: the program did not call jaxcache.warmed_up()\n"
+    assert done.stderr.count(no_effect) == (not is_up)
 
 
 @pytest.mark.parametrize(
@@ -154,9 +155,10 @@ def test_a_run_whose_guard_was_never_up_fails(
     done = run_cli("run", *args, inside_python, "-c", program)
     is_up = why is None
     assert done.returncode == (not is_up), done.stderr
-    heading = f"failed: the guard was never up: --guard compile:count{seconds} "
+    heading = f"failed: --guard compile:count{seconds} had no effect: it "
     assert (f"{heading}{why}" in done.stderr) == (not is_up)
     assert ("the guard counted after the warm-up: " in done.stderr) == is_up
+    assert ("note: the guard was up from " in done.stderr) == is_up
 
 
 def test_run_guard_needs_no_jaxcache_beside_jax(
@@ -247,6 +249,7 @@ def test_a_run_names_what_a_guard_let_pass(
     args = ("--guard", "compile:count", "-C", tmp_path / "cache", "--", inside_python, program)
     done = run_cli("run", *args)
     assert "note: the guard let 2 compiles pass: double (served.py:2) ×2\n" in done.stderr
+    assert " after the start; 1 compile started before it\n" in done.stderr
 
 
 def test_a_guard_of_another_form_is_a_usage_error(run_cli: RunCli) -> None:

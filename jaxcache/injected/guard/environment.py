@@ -71,7 +71,8 @@ def _say_never_up(after: "float | None") -> None:
         ended = f" and ended within {after:g} s" if after is not None else ""
         with contextlib.suppress(Exception):  # standard error is closed
             sys.stderr.write(
-                f"jaxcache: no guard was up: the program did not call jaxcache.warmed_up(){ended}\n"
+                f"jaxcache: {VARIABLE} had no effect: the program did not call "
+                f"jaxcache.warmed_up(){ended}\n"
             )
 
 

@@ -309,7 +309,9 @@ class ReportBuilder:
         yield from per_process_key_notes(self.modules)
         yield from below_threshold_notes(self.modules)
         yield from target_notes(self.modules)
-        yield from guard_notes(self.passed)
+        guarded = {notice.process: notice.at for notice in self.heard("guarded")}
+        began_at = ended.ended_at - ended.wall_seconds
+        yield from guard_notes(self.passed, guarded, began_at, self.modules)
         yield from (notice.detail for notice in self.heard("jax-failed", "remark"))
         yield from self._unobserved(processes, ended)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from jaxcache.cache.doctor.keys import METADATA, METADATA_COST
 from jaxcache.cache.explain.sides import file_name, is_helper
-from jaxcache.units import format_command, format_count
+from jaxcache.units import format_command, format_count, format_duration
 from jaxcache.warm.environment import DIRECTORY, ENABLED
 from jaxcache.warm.report.events import CompileFinished, GuardPassed
 from jaxcache.warm.report.report import Function, Process
@@ -155,8 +155,25 @@ def target_notes(modules: Iterable[CompileFinished]) -> Iterable[str]:
 _SHOWN_PLACES = 5
 
 
-def guard_notes(passed: Iterable[GuardPassed]) -> Iterable[str]:
-    """Say which steps a guard met, and only warned of or counted."""
+def guard_notes(
+    passed: Iterable[GuardPassed],
+    guarded: Mapping[int, float],
+    began_at: float,
+    modules: Iterable[CompileFinished],
+) -> Iterable[str]:
+    """Say when the guard of a run was up, and which steps it only warned of or counted.
+
+    Args:
+        guarded: when the guard was up, by process; seconds since the epoch, as ``began_at``.
+    """
+    if guarded:
+        before = sum(
+            e.outcome not in ("hit", "refused") and e.at < guarded.get(e.process, 0.0)
+            for e in modules
+        )
+        compiles = format_count(before, "compile") if before else "no compile"
+        after = format_duration(min(guarded.values()) - began_at)
+        yield f"the guard was up from {after} after the start; {compiles} started before it"
     places: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for e in passed:
         place = f" ({file_name(e.file)}:{e.line})" if e.file else ""
