@@ -39,6 +39,8 @@ class SizeForecast:
 
     max_size_bytes: int
     entries: int
+    others: int
+    """The removed files that are no entries."""
     freed_bytes: int
     lost_compile_seconds: float
     costliest: tuple[Removal, ...]
@@ -155,11 +157,15 @@ def forecast_sizes(scan_result: Scan, policy: str, *, now_ns: int) -> tuple[Size
 
 
 def _forecast(bound_bytes: int, removals: Sequence[Removal]) -> SizeForecast:
-    entries = (r for r in removals if r.kind == "entry")
-    costliest = sorted(entries, key=lambda r: (-(r.compile_seconds or 0.0), -r.size_bytes))
+    entries = count_entries(removals)
+    costliest = sorted(
+        (r for r in removals if r.kind == "entry"),
+        key=lambda r: (-(r.compile_seconds or 0.0), -r.size_bytes),
+    )
     return SizeForecast(
         max_size_bytes=bound_bytes,
-        entries=count_entries(removals),
+        entries=entries,
+        others=len(removals) - entries,
         freed_bytes=freed_bytes(removals),
         lost_compile_seconds=lost_compile_seconds(removals),
         costliest=tuple(costliest[:_NAMED]),

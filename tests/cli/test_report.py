@@ -136,6 +136,7 @@ def test_the_slider_says_what_prune_does(tmp_path: Path, corpus: Path) -> None:
             options = PruneOptions(max_size_bytes=step.max_size_bytes, policy=policy)
             plan = plan_prune(seen, options, cache_dir="", now_ns=now_ns)
             assert step.entries == count_entries(plan.removals)
+            assert step.others == len(plan.removals) - step.entries
             assert step.lost_compile_seconds == lost_compile_seconds(plan.removals)
             assert step.freed_bytes == plan.size_bytes_before - plan.size_bytes_after
             assert {r.key for r in step.costliest} <= {r.key for r in plan.removals}
@@ -192,6 +193,10 @@ def test_a_real_browser_draws_it_without_a_word(
 def test_the_slider_moves_and_the_boxes_change(
     report: Callable[..., Path], browser: Browser, cache: Path
 ) -> None:
+    gone = cache / ".jaxcache" / "quarantine" / "20260101T000000Z"
+    gone.mkdir(parents=True)
+    shutil.copy2(next(cache.glob("*-cache")), gone)
+    append(open_store(str(cache)), [Event(next(cache.glob("jit_*-cache")).name[:-6], HIT, 1)])
     browser.open(report(cache).as_uri())
     move = (
         "(to) => { const s = document.getElementById('bound'); s.value = to; "
@@ -199,7 +204,8 @@ def test_the_slider_moves_and_the_boxes_change(
     )
     assert browser.evaluate(f"({move})(50)") == "Nothing would be removed."
     lowest = browser.evaluate(f"({move})(0)")
-    assert lowest.startswith(f"{len(HOSTILE) + 12} entries of {len(HOSTILE) + 12} would be removed")
+    count = len(HOSTILE) + 12
+    assert lowest.startswith(f"{count} entries of {count} and 1 other file would be removed: ")
     ticks = browser.evaluate(
         "[...document.querySelectorAll('#curve .xtick text, #curve .ytick text')]"
         ".map((t) => t.textContent)"
@@ -207,7 +213,9 @@ def test_the_slider_moves_and_the_boxes_change(
     assert len(ticks) >= 6
     round_ticks = re.compile(r"0|[1-9]0*|[1-9]0* k?B|0 B|[12]\d0? k?B|[12]\d")
     assert all(round_ticks.fullmatch(tick) for tick in ticks), ticks
-    assert "under 1 s each" in browser.evaluate("document.getElementById('totals').textContent")
+    totals = browser.evaluate("document.getElementById('totals').textContent")
+    assert "under 1 s each" in totals
+    assert "1 of 1 recorded request" in totals
     browser.evaluate("document.querySelector('[data-value=seconds]').click()")
     assert "less than a second" in browser.evaluate("document.getElementById('treemap').innerText")
     browser.evaluate("document.querySelector('[data-value=lru]').click()")

@@ -142,7 +142,6 @@ def page_data(overview: Overview, *, version: str) -> dict[str, Any]:
             "platform": [platforms.number(e.platform) for e in drawn],
             "size": [e.size_bytes for e in drawn],
             "seconds": [_seconds(e) for e in drawn],
-            "exact": [n for n, e in enumerate(drawn) if e.key in overview.exact],
             "created": [e.created_ns // NS_PER_SECOND for e in drawn],
             "used": [e.last_used_ns // NS_PER_SECOND for e in drawn],
         },
@@ -166,6 +165,7 @@ def _forecasts(steps: Sequence[SizeForecast]) -> list[dict[str, Any]]:
         {
             "bound": s.max_size_bytes,
             "entries": s.entries,
+            "others": s.others,
             "freed": s.freed_bytes,
             "lost": round(s.lost_compile_seconds, 3),
             "costliest": [_removal(r) for r in s.costliest],

@@ -121,7 +121,7 @@ const heading = () => {
     ["sealed", t.entries ? `${Math.round((100 * t.sealed) / t.entries)} %` : "–"],
     ["problems", number(t.problems)],
     ["hits", t.hits === null ? "not recorded"
-      : `${number(t.hits)} of ${number(t.hits + t.misses)} compiles`],
+      : `${number(t.hits)} of ${plural(t.hits + t.misses, "recorded request", "recorded requests")}`],
     ["saved by hits", duration(t.saved)]];
   element("totals").replaceChildren(...facts.map(([name, value]) => {
     const box = make("div");
@@ -178,9 +178,8 @@ const treemap = (measure) => {
       : "Every entry took less than a second to compile.");
     return;
   }
-  if (!element("treemap").classList.contains("js-plotly-plot")) {
-    element("treemap").replaceChildren();
-  }
+  const chart = element("treemap");
+  if (!chart.classList.contains("js-plotly-plot")) chart.replaceChildren();
   const shownValue = (v) => (measure === "size" ? bytes(v) : duration(v));
   if (!charts) {
     const modules = nodes.filter(([, n]) => /^p[0-9]+$/.test(n.parent))
@@ -214,16 +213,22 @@ const treemap = (measure) => {
   }], { margin: { l: 0, r: 0, t: 0, b: 0 } }, { ...config, modeBarButtons: [["toImage"]] });
 };
 
-// Entries that would be drawn in one place, as one list each: thousands of dots take seconds.
+// A trace of dots for each platform. Entries that would be drawn in one place are one larger dot,
+// because thousands of dots take seconds.
 const MOST_DOTS = 1500;
-const together = (mine, place) => {
-  const spots = new Map();
-  mine.forEach((i) => {
-    const at = place(i);
-    if (spots.has(at)) spots.get(at).push(i); else spots.set(at, [i]);
-  });
-  return [...spots.values()];
-};
+const dots = (entries, place, { x, y, text, hover, sizes: [least, most], opacity }) =>
+  data.platforms.map((platform, p) => {
+    const groups = new Map();
+    entries.filter((i) => all.platform[i] === p).forEach((i) => {
+      const at = count <= MOST_DOTS ? i : place(i);
+      if (groups.has(at)) groups.get(at).push(i); else groups.set(at, [i]);
+    });
+    const spots = [...groups.values()];
+    return { type: "scatter", mode: "markers", name: plain(platform), x: spots.map(([i]) => x(i)),
+      y: spots.map(([i]) => y(i)), text: spots.map(text), hovertemplate: `${hover}<extra></extra>`,
+      marker: { size: spots.map((spot) => Math.min(most, least + 2 * Math.log2(spot.length))),
+        opacity, line: { width: 0 }, color: COLORS[platform] || COLORS.unknown } };
+  }).filter((trace) => trace.x.length);
 
 const scatter = () => {
   if (!count) { nothing("scatter", "The cache is empty."); return; }
@@ -238,22 +243,16 @@ const scatter = () => {
   const many = (mine) => `${entriesText(mine.length)}<br>about ${bytes(all.size[mine[0]])}, `
     + `compiled in ${took(mine[0])} or so<br>${plain([...new Set(mine.slice(0, 99).map((i) =>
       data.modules[all.module[i]]))].slice(0, 4).join(", "))}`;
-  const traces = data.platforms.map((platform, p) => {
-    const mine = known.filter((i) => all.platform[i] === p);
-    const spots = together(mine, (i) => (count <= MOST_DOTS ? i
-      : `${Math.round(Math.log10(all.size[i]) * 60)}/${Math.round(Math.log10(height(i)) * 30)}`));
-    return { type: "scatter", mode: "markers", name: plain(platform),
-      x: spots.map(([i]) => all.size[i]), y: spots.map(([i]) => height(i)),
-      text: spots.map((spot) => (spot.length === 1 ? one(spot[0]) : many(spot))),
-      hovertemplate: "%{text}<extra></extra>",
-      marker: { size: spots.map((spot) => Math.min(24, 6 + 2 * Math.log2(spot.length))),
-        opacity: 0.6, line: { width: 0 }, color: COLORS[platform] || COLORS.unknown } };
-  }).filter((trace) => trace.x.length);
+  const traces = dots(known,
+    (i) => `${Math.round(Math.log10(all.size[i]) * 60)}/${Math.round(Math.log10(height(i)) * 30)}`,
+    { x: (i) => all.size[i], y: height, hover: "%{text}", sizes: [6, 24], opacity: 0.6,
+      text: (spot) => (spot.length === 1 ? one(spot[0]) : many(spot)) });
   const longest = Math.max(1, ...known.map((i) => all.seconds[i]));
   const lowest = Math.min(floor, ...known.map((i) => all.seconds[i]).filter((s) => s > 0));
   const sizes = known.map((i) => all.size[i]);
   const marks = [0.01, 0.1, 1, 10, 60, 600, 3600, 36000].filter((v) => v >= lowest / 2
-    && v <= longest * 3);
+    && v <= longest * 3 && !(unsure && v <= floor));
+  if (unsure) marks.unshift(floor);
   const low = sizes.reduce((a, b) => Math.min(a, b), 1e15);
   const high = sizes.reduce((a, b) => Math.max(a, b), 1);
   draw("scatter", traces, {
@@ -262,9 +261,7 @@ const scatter = () => {
       ...ticks(powers(low, high), bytes) },
     yaxis: { ...axis, type: "log", title: { text: "compile time" },
       range: [Math.log10(lowest / 1.6), Math.log10(longest * 2)],
-      tickvals: unsure ? [floor, ...marks.filter((v) => v > floor)] : marks,
-      ticktext: (unsure ? [floor, ...marks.filter((v) => v > floor)] : marks)
-        .map((v) => (unsure && v === floor ? "< 1 s" : seconds(v))) } });
+      ...ticks(marks, (v) => (unsure && v === floor ? "< 1 s" : seconds(v))) } });
 };
 
 const ages = () => {
@@ -321,11 +318,13 @@ const prune = () => {
   // Largest bound to the right, as on the axis below.
   const step = steps[steps.length - 1 - Number(slider.value)];
   element("size").textContent = bytes(step.bound);
-  element("verdict").textContent = step.entries === 0 ? "Nothing would be removed."
-    : `${entriesText(step.entries)} of ${number(data.totals.entries)} would be removed: `
-      + `${bytes(step.freed)} freed, ${step.lost ? duration(step.lost) : "under a second each"} of `
-      + `compile time lost` + (data.totals.seconds && step.lost
-        ? ` (${((100 * step.lost) / data.totals.seconds).toFixed(1)} % of all).` : ".");
+  const removed = [step.entries && `${entriesText(step.entries)} of ${number(data.totals.entries)}`,
+    step.others && plural(step.others, "other file", "other files")].filter(Boolean).join(" and ");
+  const share = data.totals.seconds && step.lost
+    ? ` (${((100 * step.lost) / data.totals.seconds).toFixed(1)} % of all)` : "";
+  const lost = `, ${step.lost ? duration(step.lost) : "under a second each"} of compile time lost${share}`;
+  element("verdict").textContent = removed ? `${removed} would be removed: ${bytes(step.freed)} freed`
+    + `${step.entries ? lost : ""}.` : "Nothing would be removed.";
   const caption = element("dropped").caption;
   const table = [row([["entry"], ["size", "number"], ["compile", "number"], ["used", "number"]],
     "th"), ...step.costliest.map(([name, size, seconds, used]) => row([[name, "name"],
@@ -364,21 +363,13 @@ const churn = () => {
   const short = (text) => (text.length > 34 ? `${text.slice(0, 33)}…` : text);
   const times = all.created.reduce(([a, b], t) => [Math.min(a, t), Math.max(b, t)], [1e12, 0]);
   const span = Math.max((times[1] - times[0]) / 120, 1);
-  const traces = data.platforms.map((platform, p) => {
-    const mine = [...Array(count).keys()].filter((i) => all.platform[i] === p
-      && places.has(data.modules[all.module[i]]));
-    const spots = together(mine, (i) => (count <= MOST_DOTS ? i
-      : `${all.module[i]}/${Math.round(all.created[i] / span)}`));
-    return { type: "scatter", mode: "markers", name: plain(platform),
-      x: spots.map(([i]) => new Date(all.created[i] * 1000).toISOString()),
-      y: spots.map(([i]) => places.get(data.modules[all.module[i]])),
-      text: spots.map((spot) => (spot.length > 1
+  const place = (i) => places.get(data.modules[all.module[i]]);
+  const traces = dots([...Array(count).keys()].filter((i) => place(i) !== undefined),
+    (i) => `${all.module[i]}/${Math.round(all.created[i] / span)}`,
+    { x: (i) => new Date(all.created[i] * 1000).toISOString(), y: place,
+      hover: "%{x}<br>%{text}", sizes: [7, 18], opacity: 0.5, text: (spot) => (spot.length > 1
         ? `${entriesText(spot.length)}, ${bytes(sum(spot.map((i) => all.size[i])))}`
-        : `${hash(spot[0])}, ${bytes(all.size[spot[0]])}, ${took(spot[0])}`)),
-      hovertemplate: "%{x}<br>%{text}<extra></extra>",
-      marker: { size: spots.map((spot) => Math.min(18, 7 + 2 * Math.log2(spot.length))),
-        opacity: 0.5, line: { width: 0 }, color: COLORS[platform] || COLORS.unknown } };
-  }).filter((trace) => trace.x.length);
+        : `${hash(spot[0])}, ${bytes(all.size[spot[0]])}, ${took(spot[0])}`) });
   draw("churn", traces, { showlegend: traces.length > 1, margin: { l: 240, r: 40, t: 34, b: 40 },
     height: Math.max(160, 70 + 26 * shown.length),
     xaxis: { ...axis, type: "date" },
