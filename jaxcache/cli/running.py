@@ -41,6 +41,8 @@ def place_run(
         NoCacheError: the directory cannot be made or read.
         JaxcacheError: ``read-only``: it is empty, and ``warm`` could not fill it.
     """
+    from jaxcache.cli.output import note
+
     unobserved.owns_process = True
     options.check()
     runner = runner_of(place.layout)
@@ -56,6 +58,11 @@ def place_run(
         fillable = is_remote(path) or cache.existing is None or os.listdir(path)
         if isinstance(options, WarmOptions) and not fillable:
             cache.require_writable()
+    if options.tiers and not (cache.spelling or options.force_cache_dir):
+        note(
+            "note: no cache directory is named; unless the program sets one, JAX has none, and --tier "
+            "has no effect: add -C DIR"
+        )
     placed = options.replace(
         cache_dir=path,
         jax_cache_dir=cache.spelling,

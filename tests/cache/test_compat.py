@@ -192,6 +192,17 @@ def test_a_key_without_a_directory_is_portable_where_jax_hashes_it(
     assert (result.outlook, result.portable) == (expected, is_portable)
 
 
+def test_without_a_jax_the_variable_tells_whether_keys_are_portable_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    old = replace(CPU, like_jaxlib="0.10.2")
+    assert told(old, None).portable
+    monkeypatch.setenv("JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES", "none")
+    assert not told(old, None).portable
+    moved = told(replace(old, written_in_cache_dir="/here"), None)
+    assert (moved.outlook, moved.restore_to) == (ForecastOutcome.MISS, None)
+
+
 def test_versions() -> None:
     assert [
         CACHE_PATH.holds(v) for v in ("0.4.35", "0.4.36", "0.10.9", "0.11.0", "0.11.0rc1", "?")

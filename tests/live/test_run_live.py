@@ -80,3 +80,19 @@ def test_doctor_shows_the_live_settings_of_a_python_and_who_set_them(
     assert wrong.returncode == 1
     assert "live-off" in wrong.stdout
     assert "write 500MB, 10GiB, or bare bytes" in wrong.stdout
+
+
+@pytest.mark.parametrize("origin", ["nothing", "option", "variable", "configuration"])
+def test_a_tier_without_a_cache_directory_is_noted_before_the_program_runs(
+    run_cli: RunCli, tmp_path: Path, origin: str
+) -> None:
+    cache = str(tmp_path / "cache")
+    env = {"JAX_COMPILATION_CACHE_DIR": cache} if origin == "variable" else {}
+    if origin == "configuration":
+        (tmp_path / "pyproject.toml").write_text(f'[tool.jaxcache]\ncache-dir = "{cache}"\n')
+        assert run_cli("trust", "here", "--yes").returncode == 0
+    place = ["-C", cache] if origin == "option" else []
+    command = ["sh", "-c", "echo the program starts >&2"]
+    done = run_cli("run", "--tier", tmp_path / "shared", *place, "--", *command, env=env)
+    before = done.stderr.partition("the program starts")[0]
+    assert ("note: no cache directory is named" in " ".join(before.split())) == (origin == "nothing")

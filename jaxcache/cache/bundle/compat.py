@@ -192,7 +192,9 @@ def _forecast(item: _Known, host: Host | None, spellings: set[str]) -> Forecast:
     moved = recorded is not None and recorded not in spellings and bound
     hashed = version is not None and CACHE_PATH.holds(version)
     portable = hashed and origin.is_portable
-    asked_portable = hashed and host is not None and host.origin.is_portable
+    # Where no jax was asked, and the entry is to be used here.
+    is_set_here = bool(spellings) and os.environ.get(XLA_CACHES) == "none"
+    asked_portable = hashed and (host.origin.is_portable if host else is_set_here)
     if host is not None:
         reason = _other_build(item, host) or _other_device(origin, host.origin)
         if not reason and item.codec != host.codec:
