@@ -29,7 +29,9 @@ _SHARDING = re.compile(r'(?:mhlo|sdy)\.sharding = ("[^"]*"|#sdy\.sharding<[^>]*>
 _NUMBERED = re.compile(r"_\d+$")
 _TYPE = re.compile(r"tensor<((?:\d+x|\?x)*)([^<>x,]+(?:<[^<>]*>)?)[^<>]*>")
 #: Files of libraries, among the frames of a location; a cell of IPython is the user's own.
-_LIBRARY = re.compile(r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python3[^/\\]*[/\\]|^<(?!ipython-input-)")
+_LIBRARY = re.compile(
+    r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python3[^/\\]*[/\\]|^<(?!ipython-input-)"
+)
 #: Private functions that hold code of the user's, whatever they are called.
 _BODIES = frozenset({"closed_call", "checkpoint", "core_call", "remat", "None", "shmap_body"})
 _RETURNS = frozenset({"stablehlo.return", "func.return", "sdy.return"})

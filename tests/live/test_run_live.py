@@ -95,4 +95,6 @@ def test_a_tier_without_a_cache_directory_is_noted_before_the_program_runs(
     command = ["sh", "-c", "echo the program starts >&2"]
     done = run_cli("run", "--tier", tmp_path / "shared", *place, "--", *command, env=env)
     before = done.stderr.partition("the program starts")[0]
-    assert ("note: no cache directory is named" in " ".join(before.split())) == (origin == "nothing")
+    assert ("note: no cache directory is named" in " ".join(before.split())) == (
+        origin == "nothing"
+    )

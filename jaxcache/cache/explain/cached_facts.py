@@ -1,6 +1,7 @@
 """Add what a cache and its ledger know of a compile."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 from jaxcache.cache.explain.sides import Compile, Side, is_helper
@@ -21,10 +22,15 @@ from jaxcache.store.base import Store, StoreError
 
 
 class CachedFacts:
-    """The entries and the ledger of one cache, opened one by one as they are asked for."""
+    """The entries and the ledger of one cache, opened one by one as they are asked for.
 
-    def __init__(self, store: Store) -> None:
+    Args:
+        earlier: compiles by key that the ledger may not have yet.
+    """
+
+    def __init__(self, store: Store, earlier: Mapping[str | None, Compile] | None = None) -> None:
         self._store = store
+        self._earlier = earlier or {}
         inventory = take_inventory(store)
         self._files = {f.key_text: f for f in inventory.entries}
         self._ledger = Ledger.load(store)
@@ -77,6 +83,7 @@ class CachedFacts:
         key = compile_.key
         if key is None:
             return compile_
+        compile_ = self._earlier.get(key, compile_)
         place = key, max_bytes
         if place not in self._complete:
             self._complete[place] = self._read(key, max_bytes)

@@ -6,7 +6,6 @@ import shlex
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 
 from jaxcache.cache.bundle.compat import make_origin
 from jaxcache.cache.explain.cached_facts import CachedFacts
@@ -115,7 +114,7 @@ def find_causes(
     before: Collection[str],
     *,
     cache_dir: str | None = None,
-    earlier: Mapping[str | None, Compile] = MappingProxyType({}),
+    earlier: Mapping[str | None, Compile] | None = None,
 ) -> dict[str, str]:
     """Say why each key that was written was not in the cache, or that this is unknown.
 
@@ -140,7 +139,7 @@ def find_causes(
         try:
             store = open_store(directory)
             quarantined |= {entry.key for entry in list_quarantine(store, key_of)}
-            _find_in(CachedFacts(store), compiles, causes, deadline, recorder, earlier)
+            _find_in(CachedFacts(store, earlier), compiles, causes, deadline, recorder)
         except Exception as error:
             causes |= {k: f"unknown ({error})" for k in compiles if k not in causes}
     return causes | {
@@ -157,7 +156,6 @@ def _find_in(
     causes: dict[str, str],
     deadline: float,
     recorder: ReportBuilder,
-    earlier: Mapping[str | None, Compile],
 ) -> None:
     order = {key: number for number, key in enumerate(written)}
     hits = {d.key for d in recorder.modules if d.outcome == "hit"}
@@ -175,14 +173,12 @@ def _find_in(
             causes[key] = FIRST_TIME
             continue
         new = as_compile(done, recorder)
-        compared = compare_with(cache, others, new, max_bytes=0, earlier=earlier)
+        compared = compare_with(cache, others, new, max_bytes=0)
         if not _is_told_by_sketches(compared):
             if time.monotonic() > deadline:
                 causes[key] = NOT_COMPARED
                 continue
-            compared = compare_with(
-                cache, others, new, max_bytes=_MAX_ENTRY_BYTES, earlier=earlier
-            )
+            compared = compare_with(cache, others, new, max_bytes=_MAX_ENTRY_BYTES)
         causes[key] = describe_comparison(compared)
 
 
@@ -197,20 +193,14 @@ def _is_told_by_sketches(comparison: Comparison) -> bool:
 
 
 def compare_with(
-    cache: CachedFacts,
-    keys: Sequence[str],
-    new: Compile,
-    *,
-    max_bytes: float = math.inf,
-    earlier: Mapping[str | None, Compile] = MappingProxyType({}),
+    cache: CachedFacts, keys: Sequence[str], new: Compile, *, max_bytes: float = math.inf
 ) -> Comparison:
     """Compare a compile with the first few of the entries that its module has.
 
     Args:
         max_bytes: larger entries are not opened.
-        earlier: what is known of some keys beside the cache.
     """
-    candidates = (earlier.get(key, Compile(new.module, key)) for key in keys[:MOST_CANDIDATES])
+    candidates = (Compile(new.module, key) for key in keys[:MOST_CANDIDATES])
     left = tuple(cache.complete(c, max_bytes=max_bytes) for c in candidates)
     right = (cache.complete(new, max_bytes=max_bytes),)
     return explain(Side("", left, is_run=False), Side("", right)).comparisons[0]
