@@ -60,8 +60,8 @@ def place_run(
             cache.require_writable()
     if options.tiers and not (cache.spelling or options.force_cache_dir):
         note(
-            "note: no cache directory is named; unless the program sets one, JAX has none, and --tier "
-            "has no effect: add -C DIR"
+            "note: no cache directory is named; unless the program sets one, JAX has none, and "
+            "--tier has no effect: add -C DIR"
         )
     placed = options.replace(
         cache_dir=path,

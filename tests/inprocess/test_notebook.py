@@ -22,7 +22,7 @@ CELLS = [
     "x = jnp.ones((8, 8))",
     "%load_ext jaxcache",
     "@jax.jit\ndef step(x):\n    return jnp.sin(x) @ x",
-    "%%jaxcache\nlater = step(x)\n@jax.jit\ndef own(x):\n    return jnp.cos(x)\nown(x)\nlater.shape",
+    "%%jaxcache\nlater = step(x)\n@jax.jit\ndef own(x):\n    return x + 1\nown(x)\nlater.shape",
     "%jaxcache",
     "with jaxcache.watch() as report:\n    jax.jit(lambda x: x * 2)(x)\nreport",
     "jaxcache.last_misses()",
