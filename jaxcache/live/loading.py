@@ -1,5 +1,8 @@
 """Remember which entry is being loaded, so that an entry that kills the process does it once.
 
+Where it was loaded ahead it does it twice: the first death may be that of a process that was
+killed, so that the next run loads the entry on request.
+
 A damaged executable can crash the process in the loader, where no Python code runs any more. So
 the key is written to a file of this process before the load and taken out after it. The file is
 held by a record lock: a file with a key in it and nobody's lock belongs to a process that died.

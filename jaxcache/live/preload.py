@@ -109,7 +109,8 @@ class Preload:
         try:
             seam = LoadSeam()
         except UnknownLoadError as error:
-            self._layer.say(f"live: nothing is loaded ahead: {error}")
+            if self._layer.settings.origins["preload"] != "default":
+                self._layer.say(f"live: nothing is loaded ahead: {error}")
             return None
         seam.call_when_cleared(self.drop)
         seam.replace_load(self._answer)

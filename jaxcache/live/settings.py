@@ -108,7 +108,7 @@ SETTINGS: "dict[str, tuple[Callable[[Any], Any], Any]]" = {
     "flush": (_seconds, 5.0),
     "queue": (_count, 256),
     "prefetch": (_switch, True),
-    "preload": (_switch, False),
+    "preload": (_switch, True),
     "require-signed": (_switch, False),
     "signing-key": (_text, None),
     "single-flight": (_seconds, 0.0),

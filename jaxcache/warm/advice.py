@@ -127,7 +127,7 @@ def _load_faster(report: Report) -> str:
     if available_cores() < 2:
         return f"{_SMALLER}; with two cores, the live layer can load entries ahead"
     return (
-        "on CPU, JAXCACHE_LIVE_PRELOAD=1 jaxcache run --live -- CMD loads entries ahead from the "
+        "on CPU, jaxcache run --live -- CMD loads entries ahead from the "
         f"second start on; elsewhere, {_SMALLER}"
     )
 

@@ -29,7 +29,8 @@ from jax._src.lib import xla_client
 real = xla_client.Client.deserialize_executable
 def newer(*args, memory=0, **kwargs):
     return real(*args, **kwargs)
-newer.__nb_signature__ = (*real.__nb_signature__, ("def deserialize_executable(memory: int)",))
+known = getattr(real, "__nb_signature__", ())  # JAX before 0.8 has none
+newer.__nb_signature__ = (*known, ("def deserialize_executable(memory: int)",))
 xla_client.Client.deserialize_executable = newer
 """
 
@@ -40,6 +41,20 @@ def test_an_argument_that_is_not_known_switches_it_off(run_ahead: RunLive) -> No
     assert (ran["preloaded"], ran["hits_local"]) == (0, number)
     assert "nothing is loaded ahead" in ran.err
     assert "memory" in ran.err
+
+
+def test_a_jax_that_loads_nothing_ahead_is_not_reported_where_nobody_sets_it(
+    run_live: RunLive,
+) -> None:
+    first = run_live(NEWER + PROGRAM)
+    ran = run_live(NEWER + PROGRAM)
+    assert (ran["preloaded"], ran["hits_local"], ran["troubles"]) == (0, first["written"], 0)
+    assert "ahead" not in first.err + ran.err
+
+
+def test_it_is_on_where_nobody_sets_it(run_ahead: RunLive) -> None:
+    number = run_ahead(JAXCACHE_LIVE_PRELOAD=None)["written"]
+    assert run_ahead(wait=number, JAXCACHE_LIVE_PRELOAD=None)["preload_used"] == number
 
 
 def test_on_one_core_nothing_is_loaded_ahead(run_ahead: RunLive) -> None:
