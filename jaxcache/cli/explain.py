@@ -97,7 +97,7 @@ def command(
         return
     path = cache.location.path
     if command_line or (words and words[0].endswith(_PROGRAMS)):
-        if place.cache_dir is not None:
+        if place.cache_dir is not None and place.layout != "torch":
             _ = cache.store  # no cache there: the program need not run
         from jaxcache.api.compiling import runner_of
         from jaxcache.options.run import WarmOptions

@@ -19,7 +19,12 @@ def main() -> "NoReturn":
         _run_next_on_path()
     # A scan makes millions of small objects and no cycles; collecting them costs a third of it.
     gc.disable()
-    sys.exit(run(sys.argv[1:]))
+    try:
+        code = run(sys.argv[1:])
+    except KeyboardInterrupt:  # before the command began; then it ends with a message of its own
+        sys.stderr.write("jaxcache: interrupted [interrupted]\n")
+        code = 130
+    sys.exit(code)
 
 
 def _run_next_on_path() -> None:
@@ -32,7 +37,10 @@ def _run_next_on_path() -> None:
     if own in directories:
         for directory in directories[directories.index(own) + 1 :]:
             if directory != own and os.access(path := os.path.join(directory, name), os.X_OK):
-                os.execv(path, [path, *sys.argv[1:]])  # noqa: S606
+                try:
+                    os.execv(path, [path, *sys.argv[1:]])  # noqa: S606
+                except OSError:  # its interpreter is not for this user
+                    continue
 
 
 def _read(argv: list[str]) -> "Callable[[], Any]":

@@ -127,6 +127,24 @@ def test_ctrl_c_is_said_and_has_a_code(tmp_path: Path) -> None:
         assert said in done.stderr
 
 
+def test_ctrl_c_before_the_command_has_begun_is_said(tmp_path: Path) -> None:
+    stopped = (
+        "import os, signal, sys\n"
+        "from jaxcache.cli import main\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "main._read = lambda _: os.kill(os.getpid(), signal.SIGINT)\n"
+        "main.main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", stopped, "ls"],
+        capture_output=True,
+        text=True,
+        env=clean_environment(tmp_path),
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (130, "jaxcache: interrupted [interrupted]\n")
+
+
 def test_options_of_a_program_that_is_run_are_not_ours(run_cli: RunCli, tmp_path: Path) -> None:
     done = run_cli("run", "-C", tmp_path, "--", tmp_path / "no-such-program", "--json")
     assert done.returncode != 0

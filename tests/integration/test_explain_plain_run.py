@@ -1,4 +1,4 @@
-"""``explain`` of what plain Python compiled after an edit."""
+"""``explain`` of an edit, where others than jaxcache on this machine used the cache since."""
 
 import json
 import shlex
@@ -47,3 +47,23 @@ def test_an_edit_that_plain_python_compiled_is_explained_by_a_run_of_the_script(
     (change,) = hit["differences"]
     assert ("tanh" in change["left"], "sin" in change["right"]) == (True, True)
     assert "train.py:5 in `activation`" in change["meaning"]
+
+
+def test_an_edit_is_no_other_machine_where_another_kind_of_cpu_used_the_cache_last(
+    run_cli: RunCli, jax_python: str, tmp_path: Path
+) -> None:
+    """A flag hides features of the CPU, so that the runs with it are those of another machine."""
+    script = tmp_path / "train.py"
+    options = ("-C", tmp_path / "cache", "--python", jax_python)
+    script.write_text(PROGRAM.format(name="tanh"))
+    for flags in ("", "--xla_cpu_max_isa=SSE4_2"):
+        warm = run_cli("warm", *options, script, env={"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"})
+        assert warm.returncode == 0, warm.stderr
+    script.write_text(PROGRAM.format(name="sin"))
+    env = {"JAX_PLATFORMS": "cpu"}
+    document = json.loads(run_cli("explain", *options, "--json", script, env=env).stdout)
+    (step,) = (c for c in document["comparisons"] if c["module"] == "jit_step")
+    assert [d["cause"] for d in step["differences"]] == ["code"]
+    warm = run_cli("warm", *options, script, env=env)
+    (row,) = (line for line in warm.stderr.splitlines() if line.startswith("jit_step"))
+    assert row.endswith("→ sine at train.py:5 in `activation`"), row

@@ -381,7 +381,7 @@ _MEANINGS: dict[str, tuple[str, str | None, Cause, str]] = {
     ),
     "accelerator_config": (
         "other devices: their kind, their number or topology, or the features of the CPU",
-        "compile on the kind of machine that will run it; each kind has its own keys",
+        "compile on the kind of machine that will run it (and with its --xla_cpu_max_isa, if any)",
         Cause.DEVICE,
         "devices",
     ),

@@ -5,14 +5,17 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
+from jaxcache.cache.explain.options import device_facts
 from jaxcache.cache.explain.sides import Compile
 from jaxcache.cache.explain.sketches import count_differing_lines as unlike_lines
 from jaxcache.entry.contents import ArrayType
 
-#: Shapes, static values, callers and the script's name that differ; the script's directory;
-#: age of the last use, in uses; lines of the sketches; components; name; parts of the entry; ratio
-#: of sizes.
-Distance = tuple[int, bool, int, int, int, bool, int, float]
+#: The machine; shapes, static values, callers and the script's name that differ; the script's
+#: directory; age of the last use, in uses; lines of the sketches; components; name; parts of the
+#: entry; ratio of sizes.
+Distance = tuple[bool, int, bool, int, int, int, bool, int, float]
+#: The components of a key that one machine with one jaxlib has alike in all its keys.
+_OF_MACHINE = ("jax_lib version", "backend version", "accelerator_config")
 _ARGUMENT = re.compile(r"([^\s,\[]+)\[([^\]]*)\]")
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{6,}|(?<=[_.])[0-9a-f]{12}(?=[_.]|$)")
@@ -55,10 +58,10 @@ def match_compiles(
 ) -> Iterator[tuple[Compile | None, Compile]]:
     """Yield (left, right): the same key, else the nearest of the same module, else None.
 
-    Nearest is the one with the same shapes and the same caller. Where the ledger recorded uses, the
-    one that was used last comes first; else that of which most components are the same. Each left
-    one is the partner of one right one, as long as there are enough; one that the right side has,
-    too, comes last.
+    Nearest is the one of the same jaxlib and devices, with the same shapes and the same caller.
+    Where the ledger recorded uses, the one that was used last comes first; else that of which most
+    components are the same. Each left one is the partner of one right one, as long as there are
+    enough; one that the right side has, too, comes last.
     """
     by_key = {c.key: c for c in left if c.key}
     shared = {c.key for c in right if c.key in by_key}
@@ -114,6 +117,7 @@ def _distance(left: Compile, right: Compile, ages: Mapping[str | None, int]) -> 
     elsewhere = bool(left.script and right.script and left.script != right.script)
     other_script = elsewhere and _file_name(left.script) != _file_name(right.script)
     return (
+        is_of_other_machine(left, right),
         count_differing_lines + moved + static + other_script,
         elsewhere,
         ages.get(left.key, 0),
@@ -123,6 +127,16 @@ def _distance(left: Compile, right: Compile, ages: Mapping[str | None, int]) -> 
         _inner_distance(left, right),
         apart,
     )
+
+
+def is_of_other_machine(left: Compile, right: Compile) -> bool:
+    """Whether an entry is known to be of another jaxlib or of other devices."""
+    if left.components and right.components:
+        return any(left.components.get(n) != right.components.get(n) for n in _OF_MACHINE)
+    if left.contents is None or right.contents is None:
+        return False
+    pairs = zip(device_facts(left.contents), device_facts(right.contents), strict=True)
+    return any(old and new and old != new for old, new in pairs)
 
 
 def _callers(compile_: Compile) -> set[str]:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from jaxcache.cache.bundle.compat import make_origin
 from jaxcache.cache.explain.cached_facts import CachedFacts
 from jaxcache.cache.explain.compare import differing_components, explain
+from jaxcache.cache.explain.matching import is_of_other_machine
 from jaxcache.cache.explain.programs import first_change
 from jaxcache.cache.explain.sides import Cause, Comparison, Compile, Difference, Side, is_helper
 from jaxcache.cache.verify.repair import list_quarantine
@@ -33,6 +34,8 @@ NOT_COMPARED = "not compared, because that would take this run too long"
 CACHE_PATH = "cache path: "
 #: Bounds of what a run spends on it: entries looked at per compile, their size, and the time.
 MOST_CANDIDATES = 4
+#: Of so many the ledger is asked whether they are of this machine: others may share the cache.
+_MOST_RANKED = 20
 _MAX_ENTRY_BYTES = 16 << 20
 _BUDGET_SECONDS = 3.0
 _SHOWN_CHARACTERS = 40
@@ -200,7 +203,9 @@ def compare_with(
     Args:
         max_bytes: larger entries are not opened.
     """
-    candidates = (Compile(new.module, key) for key in keys[:MOST_CANDIDATES])
+    recorded = [cache.complete(Compile(new.module, k), max_bytes=0) for k in keys[:_MOST_RANKED]]
+    recorded.sort(key=lambda candidate: is_of_other_machine(candidate, new))
+    candidates = (Compile(new.module, c.key) for c in recorded[:MOST_CANDIDATES])
     left = tuple(cache.complete(c, max_bytes=max_bytes) for c in candidates)
     right = (cache.complete(new, max_bytes=max_bytes),)
     return explain(Side("", left, is_run=False), Side("", right)).comparisons[0]
