@@ -40,7 +40,7 @@ class SizeForecast:
     max_size_bytes: int
     entries: int
     others: int
-    """The removed files that are no entries."""
+    """How many files are removed that do not belong to an entry."""
     freed_bytes: int
     lost_compile_seconds: float
     costliest: tuple[Removal, ...]

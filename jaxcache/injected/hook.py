@@ -64,7 +64,7 @@ def install() -> None:
 def _leave_out_our_frames() -> None:
     """Have Python print an uncaught exception as without us: JAX filters no Ctrl-C.
 
-    Where the program ends because it cannot import jax, jaxcache is told so first.
+    If the program ends because it cannot import jax, jaxcache gets an event before that.
     """
     print_error = sys.excepthook
     ours = (HERE, os.path.join(os.path.dirname(HERE), "live"))

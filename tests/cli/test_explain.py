@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from conftest import CORPUS, RunCli, clean_environment
+from explaining import KEY, components, document
 
 from jaxcache.cache.explain.cached_facts import CachedFacts
 from jaxcache.cache.explain.compare import compare
@@ -31,19 +32,6 @@ from jaxcache.cache.ledger.write import append
 from jaxcache.render.explain import explain_view
 from jaxcache.render.typeset import set_blocks
 from jaxcache.store import open_store
-
-KEY = "ab" * 32
-
-
-def document(run_cli: RunCli, *args: str | Path) -> dict[str, Any]:
-    done = run_cli("explain", "--json", *args)
-    assert done.returncode == 0, done.stderr
-    loaded: dict[str, Any] = json.loads(done.stdout)
-    return loaded
-
-
-def components(found: dict[str, Any]) -> set[str]:
-    return {d["component"] for d in found["differences"]}
 
 
 @pytest.mark.parametrize(

@@ -6,23 +6,10 @@ from typing import Any
 
 import pytest
 from conftest import RunCli
+from explaining import KEY, components, document
 from terminal import run_all
 
-KEY = "ab" * 32
-
-
 OTHER = "cd" * 32
-
-
-def document(run_cli: RunCli, *args: str | Path) -> dict[str, Any]:
-    done = run_cli("explain", "--json", *args)
-    assert done.returncode == 0, done.stderr
-    loaded: dict[str, Any] = json.loads(done.stdout)
-    return loaded
-
-
-def components(found: dict[str, Any]) -> set[str]:
-    return {d["component"] for d in found["differences"]}
 
 
 def run_file(path: Path, *rows: dict[str, Any]) -> Path:

@@ -36,7 +36,7 @@ from jaxcache.entry.options import default_flags, nearest_version, same_generati
 _SAME_KEY = "entry"
 _JAXLIB = "jax_lib version"
 _CODECS = {"zstandard": "zstd", "zlib": "zlib"}
-_REPAIR = "jaxcache verify --fix moves it to quarantine; the next run writes it anew"
+_REPAIR = "jaxcache verify --fix moves it to quarantine; the next run compiles it again"
 _CALLBACKS_FIX = "remove debug.print and pure_callback from the compiled function, or use jax 0.11"
 
 
