@@ -152,6 +152,7 @@ def test_what_must_listen_says_that_it_cannot(
     run_cli: RunCli, each_jax_python: str, cache: Path, script: Any
 ) -> None:
     path = script("import jax\n")
+    cache.mkdir()
     for command in (
         ("explain", "-C", cache, "--json", "--python", each_jax_python, path),
         ("where", "--json", "--", each_jax_python, path),
