@@ -255,6 +255,11 @@ def run_alone(description: str, measure: Callable[[Setting], Iterator[Row]]) -> 
         print_rows(measure(Setting(Path(directory), args.python, args.pairs, args.quick)))
 
 
+def check_bytes(directory: str | Path) -> str:
+    """Return the shell command of one pass of zstd and SHA-256 over the entries of a cache."""
+    return f"find {directory} -name '*-cache' -exec zstd -q -d -c {{}} + | sha256sum"
+
+
 def missing(name: str) -> bool:
     """Whether a command is not on this machine."""
     return shutil.which(name) is None

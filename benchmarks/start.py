@@ -49,7 +49,14 @@ def measure(setting: Setting) -> Iterator[Row]:
         command(ls),
         command(typer),
         pairs=pairs,
-        at_most=1.4,
+        at_most=1.5,
+    )
+    yield compare(
+        "`ls --help` / `python -c 'import typer'`",
+        command(jaxcache("ls", "--help")),
+        command(typer),
+        pairs=pairs,
+        at_most=1.3,
     )
     many, crowded = setting.count(_COMPLETED), setting.scratch("tab")
     make_cache(crowded, many, atimes=False)

@@ -44,14 +44,14 @@ def measure(setting: Setting) -> Iterator[Row]:
         lambda: run_with_cache(ours, hot),
         lambda: run_with_cache(bare, hot),
         pairs=setting.pairs,
-        at_most_more=0.2,
+        at_most_more=0.1,
     )
     yield compare(
         claims[1],
         lambda: run_cold(ours),
         lambda: run_cold(bare),
         pairs=setting.long_pairs,
-        at_most=1.03,
+        at_most=1.01,
         warm_up=False,
     )
 
