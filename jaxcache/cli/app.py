@@ -1,6 +1,7 @@
 """The Typer application: commands are imported when they run, so that starting stays cheap."""
 
 import sys
+from functools import partial
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -214,6 +215,24 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def find_help(words: list[str]) -> "partial[None] | None":
+    """Return the call that prints the help of a command; None where the words mean anything else.
+
+    The parser would first convert the values of the options before the command, which takes
+    twice as long as the help.
+    """
+    if words[-1:] not in (["--help"], ["-h"]):
+        return None
+    command: Any = typer.main.get_command(app)
+    context = typer.Context(command, info_name="jaxcache", **command.context_settings)
+    for name in words[:-1]:
+        command = command.get_command(context, name) if isinstance(command, LazyGroup) else None
+        if command is None:
+            return None
+        context = typer.Context(command, info_name=name, parent=context)
+    return partial(print, context.get_help())
 
 
 def _print_version(context: typer.Context, wanted: bool) -> None:

@@ -58,7 +58,10 @@ def _read(argv: list[str]) -> "Callable[[], Any]":
 
         if (command := read_plain(argv)) is not None:
             return command
-        from jaxcache.cli.app import app
+        from jaxcache.cli.app import app, find_help
+
+        if (help_call := find_help(argv)) is not None:
+            return help_call
     except ModuleNotFoundError as error:
         from jaxcache.errors import MissingPackageError
 

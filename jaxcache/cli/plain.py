@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from jaxcache import __version__
 from jaxcache.cli.commands import COMMANDS, READING, load_function
 from jaxcache.cli.declared import REQUIRED, Parameter, expand_options
 from jaxcache.errors import refuse_on_windows
@@ -34,6 +35,8 @@ class _NotPlainError(Exception):
 
 def read_plain(words: Sequence[str]) -> "partial[Any] | None":
     """Return the call that a command line means; None where the parser has to read it."""
+    if words == ["--version"]:
+        return partial(print, f"jaxcache {__version__}")
     name = next((n for n in (" ".join(words[:2]), *words[:1]) if n in COMMANDS), None)
     if name is None:
         return None

@@ -120,7 +120,6 @@ def test_the_parser_reads_the_same_in_any_line_that_is_plain(line: tuple[str, li
     [
         "",
         "nothing",
-        "--version",
         "-C . ls",
         "ls --help",
         "ls -lq",

@@ -54,6 +54,30 @@ def test_a_listing_imports_nothing_heavy(corpus: Path, tmp_path: Path) -> None:
     assert len(done.stdout.splitlines()) == 7
 
 
+@pytest.mark.parametrize(
+    ("line", "first"),
+    [
+        ("--version", "jaxcache "),
+        ("-h", "Usage: jaxcache "),
+        ("ci save --help", "Usage: jaxcache ci save "),
+    ],
+)
+def test_help_and_version_load_no_pydantic(line: str, first: str, tmp_path: Path) -> None:
+    script = (
+        "import sys; from jaxcache.cli.main import run\n"
+        f"print(run({line.split()}), 'pydantic' in sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        env=clean_environment(tmp_path),
+        check=False,
+    )
+    assert done.stderr == "0 False\n"
+    assert done.stdout.startswith(first)
+
+
 def test_run_starts_the_program_before_it_imports_what_reports_on_it(tmp_path: Path) -> None:
     script = (
         "import sys; from jaxcache.cli.main import run\n"
