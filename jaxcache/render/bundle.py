@@ -5,9 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from jaxcache.cache.bundle.compat import (
-    NO_DIRECTORY,
     PORTABLE_FIX,
-    WHERE_PORTABLE,
     XLA_CACHES,
     Compatibility,
     Forecast,
@@ -137,7 +135,6 @@ def import_view(
             for row in rows
             if row.action in WRITES
         }
-    shared = len({f.reason for f in outlooks.forecasts}) == 1 < len(outlooks.forecasts)
     columns = [
         text_column("ACTION", lambda row: actions.get(row[0].name, row[0].action.value)),
         text_column("FORECAST", lambda row: _outlook(row[1])),
@@ -145,7 +142,7 @@ def import_view(
         Column(
             "WHY",
             lambda row: _reason(*row),
-            lambda row: _short_reason(row[0], row[1], shared),
+            lambda row: _short_reason(*row),
             elastic=True,
             cut="end",
         ),
@@ -199,23 +196,21 @@ _DONE = {MoveAction.WRITE: "written", MoveAction.HEAL: "healed", MoveAction.REPL
 def _outlook(forecast: Forecast | None) -> str:
     if forecast is None:
         return "-"
-    return "if portable" if forecast.portable else _FORECASTS.get(forecast.outlook, "-")
+    return "miss" if forecast.portable else _FORECASTS.get(forecast.outlook, "-")
 
 
 def _reason(step: Step, forecast: Forecast | None) -> str:
-    """Return what speaks against an entry; the forecast's line says where portable ones hit."""
-    if step.detail or forecast is None:
-        return step.detail
-    return NO_DIRECTORY if forecast.portable else forecast.reason or ""
+    """Return what speaks against an entry."""
+    return step.detail or (forecast and forecast.reason) or ""
 
 
-def _short_reason(step: Step, forecast: Forecast | None, shared: bool) -> str:
-    """Return the same for a terminal, without what the forecast's line says of all entries."""
-    if forecast and forecast.outlook is ForecastOutcome.MISS and not step.detail:
+def _short_reason(step: Step, forecast: Forecast | None) -> str:
+    """Return the same for a terminal, where the forecast's line has named the setting or path."""
+    if forecast and not step.detail:
+        if forecast.portable:
+            return "needs the setting above"
         if forecast.restore_to:
-            return "the cache's path"
-        if shared:
-            return ""
+            return "key has another path"
     return _reason(step, forecast)
 
 
@@ -274,10 +269,7 @@ def forecast_line(outlooks: Compatibility) -> str:
         return f"{every} should hit{with_what}"
     misses = [f for f in outlooks.forecasts if f.outlook is ForecastOutcome.MISS]
     portable = sum(f.portable for f in outlooks.forecasts)
-    only = f"{format_count(portable, 'portable entry')}: {PORTABLE_FIX}"
-    if not misses and host is None and portable:
-        return only
-    if not misses and host is None:
+    if not misses and host is None and not portable:
         return (
             f"whether {format_count(total, 'entry')} will hit here was not checked: "
             "no jax was found to check it (--python)"
@@ -286,19 +278,18 @@ def forecast_line(outlooks: Compatibility) -> str:
     unknown = counts.get(ForecastOutcome.UNKNOWN, 0) - portable
     hits = counts.get(ForecastOutcome.HIT, 0)
     read = f" entries looked at (of {outlooks.entries:,})" if outlooks.entries > total else ""
-    text = f"{hits} of {total:,}{read} will hit {where}{with_what}"
-    if (unknown or portable) and host is None:
-        text = f"{len(misses)} of {total:,}{read} will miss {where}"
-        unknown = 0
-    elif portable:  # nothing else speaks against them
-        only = ""
-        if hits:
-            text += f", {portable} more {WHERE_PORTABLE}"
-        else:
-            text = f"{portable} of {total:,}{read} will hit {where}{with_what} {WHERE_PORTABLE}"
-        if misses:
-            text += f"; {len(misses)} will miss"
-    text += f", {unknown} unknown" if unknown else ""
+    of_all = f"of {total:,}{read}"
+    text = f"{hits} {of_all} will hit {where}{with_what}"
+    if portable:  # the setting comes first; with it, the keys that hold a directory miss
+        now = f"only the other {hits}" if hits else "none"
+        text = f"{PORTABLE_FIX}: then {portable} {of_all} will hit {where}{with_what}; "
+        text += f"as things are set now, {now} will hit"
+        if host is None:
+            text = f"{PORTABLE_FIX}: without it {portable} {of_all} will miss {where}"
+        text += f". {len(misses)} will miss either way" if misses else ""
+    elif unknown and host is None:
+        text = f"{len(misses)} {of_all} will miss {where}"
+    text += f", {unknown} unknown" if unknown and host else ""
     moved = [f for f in misses if f.restore_to]
     reasons = list(dict.fromkeys(f.reason for f in misses if f.reason and not f.restore_to))
     if moved:
@@ -312,7 +303,7 @@ def forecast_line(outlooks: Compatibility) -> str:
         f"Use that path, or fill the cache again without the path in its keys: jaxcache warm "
         f"--portable -C {place} SCRIPT (where plain JAX uses it, set {XLA_CACHES}=none)"
     )
-    return ". ".join([line, *([cure] if moved else []), *([only] if portable and only else [])])
+    return f"{line}. {cure}" if moved else line
 
 
 def _release(version: str | None) -> str:

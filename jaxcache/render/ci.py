@@ -185,7 +185,7 @@ def restore_lines(restored: RestoreResult) -> Iterator[str]:
     for reason, number in miss_reasons(outlooks)[:_SHOWN_REASONS]:
         yield f"left: {format_count(number, 'entry')}, {reason}"
     if portable := sum(f.portable for f in outlooks.forecasts):
-        yield f"{format_count(portable, 'portable entry')}: {PORTABLE_FIX}"
+        yield f"{PORTABLE_FIX}: without it {portable} of {forecast_count:,} will miss"
     for action, what in (
         (MoveAction.PRESENT, "{} more are here already"),
         (MoveAction.UNTRUSTED, "left: {}, not signed by a trusted key"),

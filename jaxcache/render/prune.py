@@ -10,13 +10,20 @@ from jaxcache.cache.prune.removal import (
     freed_bytes,
     lost_compile_seconds,
 )
-from jaxcache.render.columns import removal_name, size_column, text_column, used_column
-from jaxcache.render.view import Column, Table, View
+from jaxcache.render.columns import removal_name, size_column, used_column
+from jaxcache.render.view import Block, Column, Table, View
 from jaxcache.units import NS_PER_SECOND, format_compile
 
 #: Rows of a plan that a terminal shows.
 _SHOWN_ROWS = 40
 _LIVE_SECONDS = 60
+#: What a terminal shows of a reason that names an option; JSON and pipes get the reason itself.
+_WHY = {
+    "max-size": "over --max-size",
+    "max-entries": "over --max-entries",
+    "keep-last": "beyond --keep-last",
+    **{rule: f"by --{rule}" for rule in ("unused-for", "older-than", "used-since")},
+}
 
 
 def prune_view(
@@ -53,12 +60,16 @@ def prune_view(
         "spared": done.spared if done else (),
         "longest_lock_seconds": done.longest_hold_seconds if done else None,
     }
+    page: list[Block] = [removals_table(removed, now_ns)] if removed and listed else []
+    if done is None and plan.later:
+        page += ["too young now; when they are old enough, this command will remove:"]
+        page += [removals_table(plan.later, now_ns)._replace(more="")]
     return View(
         document,
         removed,
         _columns(now_ns),
         keys=(r.key for r in removed),
-        page=[removals_table(removed, now_ns)] if removed and listed else (),
+        page=page,
         notes=[*_notes(plan, done, removed), *(keep_bound_note(plan) if lasting else ())],
     )
 
@@ -69,7 +80,7 @@ def _columns(now_ns: int) -> Sequence[Column]:
         size_column(lambda r: r.size_bytes),
         Column("COMPILE", lambda r: r.compile_seconds, _compile, right=True),
         used_column(now_ns),
-        text_column("WHY", lambda r: r.reason),
+        Column("WHY", lambda r: r.reason, lambda r: _WHY.get(r.reason, r.reason)),
     ]
 
 

@@ -20,9 +20,9 @@ from jaxcache.render.columns import (
 )
 from jaxcache.render.doctor import count_findings, finding_lines
 from jaxcache.render.document import fields_of
-from jaxcache.render.prune import prune_view, removals_table
+from jaxcache.render.prune import prune_view
 from jaxcache.render.verify import verification_view
-from jaxcache.render.view import Block, Column, Line, View
+from jaxcache.render.view import Block, Column, Line, Table, View
 from jaxcache.units import format_count, format_size, rfc3339
 
 _JAX_SHOWN = 3
@@ -153,7 +153,7 @@ def prune_of_root_view(
     return view._replace(
         document=view.document | {"removed_caches": gone},
         columns=columns,
-        page=[removals_table([*view.rows], now_ns)._replace(columns=columns)] if view.page else (),
+        page=[b._replace(columns=columns) if isinstance(b, Table) else b for b in view.page or ()],
         notes=notes,
     )
 

@@ -68,6 +68,7 @@ def test_young_entries_of_the_choice_stay_and_nothing_goes_in_their_place(tmp_pa
     assert (made.unmet, dict(made.held)) == (("max-size",), {"young": 4})
     later = plan(tmp_path, max_size_bytes=size // 2, grace_seconds=0)
     assert set(gone(later)) == {key(n) for n in range(4, 8)}
+    assert {(r.key, r.reason) for r in made.later} == {(r.key, r.reason) for r in later.removals}
     assert later.unmet == ()
 
 

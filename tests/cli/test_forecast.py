@@ -1,11 +1,13 @@
 """What moves entries says first which of them will not hit where they go, and the cure."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
-from conftest import CORPUS, RunCli
+from command_line import run_in_process
+from conftest import CORPUS, RunCli, clean_environment
 
 BOUND, FREE = CORPUS / "0.10.2-cpu-zstd", CORPUS / "0.12.0.1-cpu-zstd"
 REASON = "keys of jax 0.10 contain the cache's path, /tmp/fmt/corpus/0.10.2-cpu-zstd. "
@@ -70,6 +72,16 @@ def test_nothing_is_said_of_keys_without_a_path(run_cli: RunCli, tmp_path: Path,
     done = run_cli(*words(line, FREE, tmp_path))
     assert done.returncode == 0
     assert "will" not in done.stderr
+
+
+@pytest.mark.usefixtures("bundles")
+def test_on_a_terminal_too_each_row_that_misses_says_why(tmp_path: Path) -> None:
+    line = words("import in.jxb -C elsewhere --dry-run", BOUND, tmp_path)
+    env = clean_environment(tmp_path) | {"COLUMNS": "120", "NO_COLOR": "1"}
+    done = run_in_process(line, env=env, cwd=tmp_path, one_stream=True)
+    rows = [row for row in done.stdout.splitlines() if row.startswith("write   miss  ")]
+    assert len(rows) == 7, done.stdout
+    assert all(len(re.split(" {2,}", row)) == 4 for row in rows), done.stdout
 
 
 def test_the_same_path_is_no_move(run_cli: RunCli, tmp_path: Path) -> None:

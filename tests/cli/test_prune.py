@@ -174,6 +174,7 @@ def test_a_bound_out_of_reach_says_why_and_ends_alike_dry_and_real(
         assert "cannot reach 10.0 kB: " in done.stderr
         assert reason in done.stderr
         assert "1 entry is pinned" in done.stderr
+        assert "when they are old enough, this command will remove 4 entries (" in done.stderr
     done = run_cli("prune", "-C", cache, "--max-entries", "2", "--keep", "jit_l*", "-n", "--json")
     assert done.returncode == 3
     assert json.loads(done.stdout)["held"] == {"young": 4, "pinned": 1, "kept": 1}

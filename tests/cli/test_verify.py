@@ -105,7 +105,7 @@ def test_damage_is_named_and_put_away_and_stays_away(run_cli, cache: Path, kind:
     assert kinds(verify(run_cli, cache, "--level", level, code=1)) == {path.name: kind}
     if level == "full" and kind != "bad-header":
         assert not kinds(verify(run_cli, cache, "--level", "quick"))
-    dry = verify(run_cli, cache, "--fix", "--dry-run")
+    dry = verify(run_cli, cache, "--fix", "--dry-run", code=1)
     assert dry["dry_run"] is True
     assert [p["action"] for p in dry["problems"] if p["kind"] == kind] == ["quarantine"]
     assert path.exists()

@@ -129,7 +129,7 @@ def test_a_portable_cache_is_restored_into_another_directory(pair: Pair) -> None
     done = pair.start("ci", "restore", *pair.python, "x.jxb")
     if jax_version(pair.world.python) < (0, 11):
         # Without the setting, this JAX has the path in its keys.
-        assert "to hit, run with --portable" in done.stderr
+        assert "or start it with jaxcache run --portable: without it " in done.stderr
     assert pair.plain(**portable) == ALL_HITS
 
 

@@ -27,10 +27,11 @@ from jaxcache.store.base import Store, StoreError
 from jaxcache.units import join_some, printable
 
 XLA_CACHES = "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES"
-WHERE_PORTABLE = f"where the program runs with --portable, or with {XLA_CACHES}=none"
 #: Of entries that --portable filled, or plain JAX under that setting; nothing tells which.
-NO_DIRECTORY = "its key leaves the cache directory out"
-PORTABLE_FIX = f"to hit, run with --portable (plain Python: export {XLA_CACHES}=none)"
+PORTABLE_REASON = f"needs {XLA_CACHES}=none"
+PORTABLE_FIX = (
+    f"set {XLA_CACHES}=none before the program starts, or start it with jaxcache run --portable"
+)
 #: Entries that a forecast reads of a cache: each takes milliseconds.
 _LOOKED_AT = 32
 _SHOWN_FEATURES = 4
@@ -210,10 +211,8 @@ def _forecast(item: _Known, host: Host | None, spellings: set[str]) -> Forecast:
         reason = f"its key holds the directory it was written in, {recorded}"
         return Forecast(item.key, ForecastOutcome.MISS, reason, recorded, version)
     if portable and not asked_portable:
-        reason = f"{NO_DIRECTORY}; {PORTABLE_FIX}"
-        return Forecast(
-            item.key, ForecastOutcome.UNKNOWN, reason, jax_version=version, portable=True
-        )
+        outlook = ForecastOutcome.UNKNOWN
+        return Forecast(item.key, outlook, PORTABLE_REASON, jax_version=version, portable=True)
     if host is None:
         return Forecast(item.key, ForecastOutcome.UNKNOWN, "not checked with jax")
     if origin.platform == "unknown":
