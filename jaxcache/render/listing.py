@@ -19,6 +19,11 @@ from jaxcache.render.view import Block, Column, Table, View
 from jaxcache.store import is_remote
 from jaxcache.units import differing_columns, format_command, format_count, format_size
 
+_SEVERAL_SHAPES = (
+    "a function can have several entries, such as one for each shape of its arguments; "
+    "--group-by function adds them up"
+)
+
 
 def listing_view(
     listing: Listing,
@@ -62,7 +67,11 @@ def listing_view(
             line += f", ledger {format_size(listing.ledger_bytes)}"
         yield line
 
-    return View(document, rows, columns, keys, page=page(), notes=_notes(listing, sort, long=long))
+    notes = [*_notes(listing, sort, long=long)]
+    if not group_by and sort.partition(":")[0] == "compile":
+        if len({e.module for e in listing.entries}) < len(listing.entries):
+            notes.append(_SEVERAL_SHAPES)
+    return View(document, rows, columns, keys, page=page(), notes=notes)
 
 
 def differing_arguments(entries: Iterable[Entry]) -> dict[str, str]:

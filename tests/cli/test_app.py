@@ -21,6 +21,8 @@ from jaxcache.cli.plain import ALONE
     [
         (("lst",), "did you mean ls?"),
         (("ls", "--limt", "3"), "did you mean --limit?"),
+        (("ls", "--unused-for", "7d"), "write --filter 'unused>7d'"),
+        (("pin", "--unused-for", "7d"), "see jaxcache pin --help"),
         (("prnue", "--max-size", "1"), "did you mean prune?"),
         (("ci", "rstore"), "did you mean restore?"),
         (("xyzzy",), "jaxcache --help lists them"),

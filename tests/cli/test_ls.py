@@ -354,6 +354,19 @@ def test_an_order_by_compile_times_that_jax_rounds_to_zero_is_said(
     assert "order" not in run_cli("ls", "-C", cache, "--sort", "size").stderr
 
 
+def test_an_order_by_compile_times_leads_to_the_sums_of_functions(
+    run_cli: RunCli, cache: Path
+) -> None:
+    hint = "--group-by function adds them up"
+    assert hint not in run_cli("ls", "-C", cache, "--sort", "compile").stderr
+    (entry,) = cache.glob("jit_mlp-*-cache")
+    shutil.copy(entry, cache / f"jit_mlp-{'0' * 64}-cache")
+    assert hint in run_cli("ls", "-C", cache, "--sort", "compile").stderr
+    grouped = run_cli("ls", "-C", cache, "--sort", "compile", "--group-by", "function")
+    assert hint not in grouped.stderr
+    assert "jit_mlp\t2\t" in grouped.stdout
+
+
 def test_people_see_the_size_of_the_cache_if_no_entry_matches(cache: Path, tmp_path: Path) -> None:
     words = ["ls", "-C", cache, "--filter", "unused>9999d"]
     ((_, screen),) = run_all([words], home=tmp_path, width=120)
