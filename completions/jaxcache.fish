@@ -250,7 +250,7 @@ complete -c jaxcache -n '__fish_seen_subcommand_from bug-report' -l jsonl -d 'Pr
 complete -c jaxcache -n '__fish_seen_subcommand_from bug-report' -l color -x -a 'auto always never' -d 'When to use colour (default: on a terminal, unless NO_COLOR is set).'
 complete -c jaxcache -n '__fish_seen_subcommand_from bug-report' -l debug -d 'Show a traceback when something fails.'
 complete -c jaxcache -n '__fish_seen_subcommand_from bug-report' -s h -l help -d 'Show this message and exit.'
-complete -c jaxcache -n __fish_use_subcommand -a verify -d 'Find damaged entries and misplaced files; --fix repairs them.'
+complete -c jaxcache -n __fish_use_subcommand -a verify -d 'Find damaged entries and misplaced files; --fix repairs them. The exit code is 1 while something damaged remains: also after --fix --dry-run, which only shows the plan.'
 complete -c jaxcache -n '__fish_seen_subcommand_from verify' -l filter -r -d 'Only entries that match, such as \'size>1MB\', \'unused>7d\', \'platform=gpu\'; repeatable.'
 complete -c jaxcache -n '__fish_seen_subcommand_from verify' -l level -x -a 'quick full load' -d 'quick: check names, dates and frames. full: also all contents. load: also load each entry with JAX, in child processes.'
 complete -c jaxcache -n '__fish_seen_subcommand_from verify' -l payload -l no-payload -d 'With --level full: also decode the executables.'

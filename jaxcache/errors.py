@@ -27,7 +27,7 @@ EXIT_MEANINGS = {
     1: "problems found",
     2: "usage",
     3: "partly done",
-    10: "cache not found",
+    10: "cache not found, or no permission to use it",
     11: "could not acquire the lock",
     12: "untrusted",
     13: "jax missing or unusable",
@@ -72,7 +72,7 @@ class UsageError(JaxcacheError):
 
 
 class NoCacheError(JaxcacheError):
-    """There is no cache where one was looked for."""
+    """There is no cache where one was looked for, or this user may not read or write it."""
 
     def __init__(self, message: str, *, code: str = "no-cache", hint: str | None = None) -> None:
         super().__init__(message, code=code, hint=hint, exit_code=ExitCode.NO_CACHE)

@@ -110,9 +110,12 @@ def _usage_error(error: Exception) -> JaxcacheError:
         option = error.option_name  # type: ignore[attr-defined]
         message = f"No such option: {option}"
         hint = f"did you mean {get_close_matches(option, similar, 1, cutoff=0)[0]}?"
-    elif context and getattr(error, "option_name", None) == "--unused-for":
-        if any("--filter" in p.opts for p in context.command.params):
-            hint = "write --filter 'unused>7d' for what was not used for 7 days"
+    elif (
+        context
+        and getattr(error, "option_name", None) == "--unused-for"
+        and any("--filter" in p.opts for p in context.command.params)
+    ):
+        hint = "write --filter 'unused>7d' for what was not used for 7 days"
     return JaxcacheError(
         message.rstrip("."),
         code="usage",

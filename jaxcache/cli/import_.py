@@ -11,7 +11,7 @@ from jaxcache.options.declare import TEXT, option
 from jaxcache.options.move import CompatibilityOptions, ImportOptions
 
 EXAMPLE = "jaxcache import cache.jxb --require-compatible"
-EXIT_CODES = (0, 1, 2, 3, 12, 13)
+EXIT_CODES = (0, 1, 2, 3, 10, 12, 13)
 
 
 def command(

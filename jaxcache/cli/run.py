@@ -8,7 +8,7 @@ from jaxcache.options.declare import TEXTS, option
 from jaxcache.options.run import Assertions, ReportOptions, RunOptions
 
 EXAMPLE = "jaxcache run --fail-on-miss -- ./train.sh"
-EXIT_CODES = (0, 1, 2, 13, 130)
+EXIT_CODES = (0, 1, 2, 10, 13, 130)
 MOST_USED = {
     "run": (
         "--cache-dir",

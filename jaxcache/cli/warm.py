@@ -8,7 +8,7 @@ from jaxcache.options.declare import TEXT, TEXTS, option
 from jaxcache.options.run import Assertions, CallOptions, ReportOptions, WarmOptions
 
 EXAMPLE = "jaxcache warm train.py --steps 1"
-EXIT_CODES = (0, 1, 2, 13, 130)
+EXIT_CODES = (0, 1, 2, 10, 13, 130)
 MOST_USED = {
     "warm": (
         "--cache-dir",

@@ -68,9 +68,9 @@ def listing_view(
         yield line
 
     notes = [*_notes(listing, sort, long=long)]
-    if not group_by and sort.partition(":")[0] == "compile":
-        if len({e.module for e in listing.entries}) < len(listing.entries):
-            notes.append(_SEVERAL_SHAPES)
+    repeated = len({e.module for e in listing.entries}) < len(listing.entries)
+    if repeated and not group_by and sort.partition(":")[0] == "compile":
+        notes.append(_SEVERAL_SHAPES)
     return View(document, rows, columns, keys, page=page(), notes=notes)
 
 

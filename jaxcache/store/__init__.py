@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from jaxcache.core.remote import SERVICES
 from jaxcache.core.system import has_directory_descriptors
-from jaxcache.errors import JaxcacheError, NoCacheError, UsageError, system_errors_as
+from jaxcache.errors import NoCacheError, UsageError, system_errors_as
 
 if TYPE_CHECKING:  # a completion needs names alone
     from jaxcache.store.base import Store
@@ -114,10 +114,10 @@ def require_writable(store: "Store") -> None:
     """Refuse to change a cache that cannot be changed, before any work.
 
     Raises:
-        JaxcacheError: ``read-only``.
+        NoCacheError: ``read-only``.
     """
     if not store.writable:
-        raise JaxcacheError(
+        raise NoCacheError(
             f"{store.url} cannot be written",
             code="read-only",
             hint="an http:// URL is only read; name the bucket by its own URL, such as s3://BUCKET/PREFIX"

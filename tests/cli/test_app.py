@@ -132,6 +132,10 @@ _ARGUMENTS = {
 }
 
 
+#: What makes the directory that is missing, or needs none.
+_MAKES_IT = ("where", "pull", "compile", "target check", "import", "ci restore", "run", "warm")
+
+
 def test_a_missing_directory_ends_every_command_that_needs_one_with_10(
     run_cli: RunCli, tmp_path: Path
 ) -> None:
@@ -142,7 +146,7 @@ def test_a_missing_directory_ends_every_command_that_needs_one_with_10(
         if (
             10 in codes
             and "cache_dir" in names
-            and name not in (*("where", "pull", "compile", "target check"),)
+            and name not in _MAKES_IT
         ):
             done = run_cli(
                 *name.split(), *_ARGUMENTS.get(name, "").split(), "-C", tmp_path / "none"

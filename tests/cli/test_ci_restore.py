@@ -93,7 +93,7 @@ def test_a_cache_that_cannot_be_written_is_said(
     cache.chmod(0o555)
     line = ("ci", "restore", directory / "source", "-C", cache, "--everything")
     done = run_cli(*line, cwd=directory)
-    assert done.returncode == 1, done.stderr
+    assert done.returncode == 10, done.stderr
     assert f"{cache} cannot be written [read-only]" in done.stderr
     assert run_cli(*line, "--lookup-only", cwd=directory).returncode == 0
 

@@ -305,13 +305,14 @@ def test_used_since_a_marker_file(run_cli: RunCli, cache: Path, tmp_path: Path) 
     assert [p.name.partition("-")[0] for p in cache.glob("*-cache")] == ["jit_loss"]
 
 
-@pytest.mark.parametrize("line", ["prune --max-entries 0", "rm *", "seal"])
+@pytest.mark.parametrize("line", ["prune --max-entries 0", "rm *", "seal", "pin *"])
 def test_a_read_only_cache_is_left_alone(run_cli: RunCli, unprivileged: Path, line: str) -> None:
     cache = Path(shutil.copytree(CORPUS / "0.12.0.1-cpu-zstd-maxsize", unprivileged / "cache"))
     cache.chmod(0o555)
-    for more in ("--json" if line == "seal" else "--yes", "--dry-run"):
+    options = {"seal": ("--json", "--dry-run"), "pin *": ("--json",)}
+    for more in options.get(line, ("--yes", "--dry-run")):
         done = run_cli(*line.split(), "-C", cache, more, "--json", cwd=unprivileged)
-        assert (done.returncode, error_of(done)) == (1, "read-only")
+        assert (done.returncode, error_of(done)) == (10, "read-only")
 
 
 def on_terminal(cache: Path, tmp_path: Path, answer: str, *args: str) -> tuple[int, str]:

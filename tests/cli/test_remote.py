@@ -68,7 +68,7 @@ def test_above_several_caches_of_a_bucket_ls_names_them(
 
 def test_a_web_server_cannot_be_written(run_cli: RunCli, local: Path) -> None:
     done = run_cli("push", "http://127.0.0.1:9/x", "-C", local)
-    assert done.returncode == 1
+    assert done.returncode == 10
     assert "an http:// URL is only read" in done.stderr
 
 
@@ -208,8 +208,8 @@ def test_errors_are_sentences_and_have_codes(
     s3.fault = times(99, 403, "list")
     assert code("ls", "-C", remote) == (10, "permission-denied")
     s3.fault = times(99, 403, "put")
-    assert code("push", f"{remote}-new", "-C", local) == (1, "read-only")
-    assert code("push", "https://127.0.0.1:9/x", "-C", local) == (1, "read-only")
+    assert code("push", f"{remote}-new", "-C", local) == (10, "read-only")
+    assert code("push", "https://127.0.0.1:9/x", "-C", local) == (10, "read-only")
 
 
 def test_throttling_is_told(spawn_cli: RunCli, remote: str, s3: Proxy) -> None:

@@ -31,7 +31,7 @@ from jaxcache.core.ledger import (
 )
 from jaxcache.core.names import LEDGER_DIR, TEMP_PREFIX
 from jaxcache.entry.names import split_name
-from jaxcache.errors import JaxcacheError
+from jaxcache.errors import JaxcacheError, NoCacheError
 from jaxcache.store.base import Store, StoreError
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ def _record(store: Store, keys: Sequence[str], kind: str, now_ns: int) -> None:
     last_ns = {e.key: e.at_ns for e in Ledger.load(store).events() if e.kind in PINNING}
     at_ns = {key: max(now_ns, last_ns.get(key, -1) + 1) for key in keys}
     if not append(store, [Event(key, kind, at_ns[key]) for key in keys]):
-        raise JaxcacheError(
+        raise NoCacheError(
             f"the ledger of {store.url} cannot be written",
             code="read-only",
             hint="name keys to be kept with prune --keep instead",

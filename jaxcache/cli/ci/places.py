@@ -66,6 +66,8 @@ def restore(
             done, outlooks = _restore(source, target, options, host)
         restored = RestoreResult(cache_dir, source, done, outlooks)
     except (BundleError, NoCacheError, StoreError) as error:
+        if error.code == "read-only":  # this is the target
+            raise
         is_missing = error.code in ("no-cache", "missing")
         nothing = Outcome(Plan(source, target, ()), (), dry_run=options.lookup_only)
         restored = RestoreResult(

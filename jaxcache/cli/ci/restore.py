@@ -22,7 +22,7 @@ from jaxcache.store import is_remote
 from jaxcache.store.location import expand_location, locate_cache
 
 EXAMPLE = "jaxcache ci restore cache.jxb --python .venv/bin/python"
-EXIT_CODES = (0, 1, 2, 3, 12, 13)
+EXIT_CODES = (0, 1, 2, 3, 10, 12, 13)
 
 
 def command(

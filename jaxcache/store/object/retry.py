@@ -209,7 +209,7 @@ def _denied(url: str, verb: str) -> JaxcacheError:
             code="permission-denied",
             hint="docs/remote.md lists the permissions that reading needs",
         )
-    return JaxcacheError(
+    return NoCacheError(
         f"{url} cannot be written",
         code="read-only",
         hint="docs/remote.md lists the permissions that writing needs",
