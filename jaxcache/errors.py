@@ -122,7 +122,8 @@ class MissingPackageError(JaxcacheError):
             f"this needs {package}, which is not installed in {sys.executable}; the live layer, "
             "watch, guard, the pytest plugin, %jaxcache and %%jaxcache work without it",
             code="missing-package",
-            hint="uv tool install jaxcache, or pip install jaxcache without --no-deps",
+            hint=f"{sys.executable} -m pip install jaxcache, without --no-deps, installs what it "
+            "requires; or use the command of a jaxcache that you install as a tool (see README)",
         )
 
 

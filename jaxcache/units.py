@@ -92,6 +92,16 @@ def _tool_extras() -> list[str]:
     return []
 
 
+def _install_address() -> str:
+    """Return the address that jaxcache was installed from (PEP 610); empty for an index."""
+    import json
+    from importlib.metadata import distribution
+
+    record = json.loads(distribution("jaxcache").read_text("direct_url.json") or "{}")
+    scheme = f"{record['vcs_info']['vcs']}+" if "vcs_info" in record else ""
+    return f" @ {scheme}{record['url']}" if record else ""
+
+
 def no_jax_hint() -> str:
     """Say how to point at the Python that has jax; nobody wants it in a tool's environment."""
     hint = "activate the environment that has jax, or name its Python with --python"
@@ -104,7 +114,7 @@ def format_install(extra: str) -> str:
 
     if command := _tool_command():
         extras = ",".join(sorted({extra, *_tool_extras()}))
-        return f"{command} 'jaxcache[{extras}]'"
+        return f"{command} 'jaxcache[{extras}]{_install_address()}'"
     if find_spec("pip"):
         return f"{sys.executable} -m pip install 'jaxcache[{extra}]'"
     return f"uv pip install --python {sys.executable} 'jaxcache[{extra}]'"

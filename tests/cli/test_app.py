@@ -143,11 +143,7 @@ def test_a_missing_directory_ends_every_command_that_needs_one_with_10(
     for name in COMMANDS:
         codes = load_function(name)[3]
         names = [p.name for p in load_command(name).params]
-        if (
-            10 in codes
-            and "cache_dir" in names
-            and name not in _MAKES_IT
-        ):
+        if 10 in codes and "cache_dir" in names and name not in _MAKES_IT:
             done = run_cli(
                 *name.split(), *_ARGUMENTS.get(name, "").split(), "-C", tmp_path / "none"
             )

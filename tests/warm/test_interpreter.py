@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from importlib.metadata import PathDistribution
 from pathlib import Path
 
 import pytest
@@ -156,6 +157,11 @@ def test_a_hint_to_install_reaches_the_environment_of_a_tool(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: str, command: str, text: str
 ) -> None:
     assert f"{sys.executable} -m pip install 'jaxcache[jax]'" in no_jax_hint()
+    record = tmp_path / "direct_url.json"
+    record.write_text("")
+    monkeypatch.setattr(
+        PathDistribution, "read_text", lambda _, name: (tmp_path / name).read_text()
+    )
     (tmp_path / mark).touch()
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     assert format_install("remote") == f"{command} 'jaxcache[remote]'"
@@ -163,6 +169,12 @@ def test_a_hint_to_install_reaches_the_environment_of_a_tool(
     assert format_install("remote") == f"{command} 'jaxcache[gpu,remote]'"
     (tmp_path / mark).write_text(text.replace("gpu", "remote"))
     assert format_install("remote") == f"{command} 'jaxcache[remote]'"
+    # What was installed from a repository or a file comes from there again.
+    record.write_text('{"url": "https://host/jaxcache", "vcs_info": {"vcs": "git"}}')
+    address = "git+https://host/jaxcache"
+    assert format_install("remote") == f"{command} 'jaxcache[remote] @ {address}'"
+    record.write_text('{"url": "file:///jaxcache.whl", "archive_info": {}}')
+    assert format_install("remote") == f"{command} 'jaxcache[remote] @ file:///jaxcache.whl'"
     assert no_jax_hint() == (
         "activate the environment that has jax, or name its Python with --python"
     )
