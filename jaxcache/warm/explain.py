@@ -10,7 +10,6 @@ from jaxcache.cache.explain.cached_facts import CachedFacts, open_cached_facts
 from jaxcache.cache.explain.compare import explain
 from jaxcache.cache.explain.sides import Comparison, Compile, Explanation, Side
 from jaxcache.cache.leftovers import scratch_directory
-from jaxcache.errors import NoJaxError
 from jaxcache.options.run import WarmOptions
 from jaxcache.store import open_store
 from jaxcache.warm.advice import advise
@@ -18,6 +17,7 @@ from jaxcache.warm.callbacks import RunCallbacks
 from jaxcache.warm.programs import WarmProgram
 from jaxcache.warm.report.builder import ReportBuilder
 from jaxcache.warm.report.causes import as_compile, compare_with
+from jaxcache.warm.report.unobserved import require_observed
 from jaxcache.warm.run import run_command, warm_programs
 
 #: Keys of one module, the newest ones, that a miss is compared with.
@@ -38,6 +38,7 @@ def explain_script(
     Raises:
         UsageError, NoJaxError: see :func:`jaxcache.warm.run.warm_programs`.
         NoJaxError: ``unknown-jax`` where nobody here can listen to it.
+        JaxcacheError: ``program-failed`` where it failed before that.
         NoCacheError: neither the cache nor the one that the program names is there.
     """
     cache = open_cached_facts(options.cache_dir)
@@ -54,8 +55,7 @@ def explain_script(
                 os.rmdir(options.cache_dir)
         if report.interrupted:
             raise KeyboardInterrupt
-        if report.unobserved and not report.modules:
-            raise NoJaxError(report.unobserved[0], code="unknown-jax")
+        require_observed(report, "jax")
         compiles = _first_looks(recorder)
         new = CachedFacts(open_store(scratch))
         missed = tuple(new.complete(c) for c in compiles if c.outcome != "hit")

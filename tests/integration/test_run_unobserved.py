@@ -149,6 +149,20 @@ def test_a_program_without_jax_proves_nothing(run_cli: RunCli, cache: Path) -> N
     assert run_cli("run", "-C", cache, "--", "true").returncode == 0
 
 
+def test_a_program_that_fails_before_it_uses_jax_is_said_to_fail(
+    run_cli: RunCli, cache: Path, script: Any, jax_python: str
+) -> None:
+    path = script("import jax\ndef step(:\n")
+    cache.mkdir(exist_ok=True)
+    for command in ("warm", "explain"):
+        done = run_cli(command, "-C", cache, "--python", jax_python, path)
+        assert done.returncode == 1, done.stderr
+        assert "the program failed before any use of jax was seen" in done.stderr
+        assert "exit code 1" in done.stderr
+        assert "no use of jax was seen" not in done.stderr
+    assert "[program-failed]" in done.stderr
+
+
 def test_a_python_without_jax_is_named(run_cli: RunCli, cache: Path) -> None:
     program = "import sys; sys.modules['jax'] = None; import jax"
     done = run_cli("run", "-C", cache, "--", sys.executable, "-c", program)

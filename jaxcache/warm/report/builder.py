@@ -39,6 +39,7 @@ from jaxcache.warm.report.notes import (
 )
 from jaxcache.warm.report.report import Process, Report
 from jaxcache.warm.report.rows import find_longest, fold_functions, fold_modules, span_seconds
+from jaxcache.warm.report.unobserved import describe_failure
 
 #: Names this process among those that compile in themselves.
 _STARTED = time.time()
@@ -335,7 +336,11 @@ class ReportBuilder:
                 f"reported, such as {self.unreported[0]}: another program wrote them, or one of "
                 f"this run did and {_UNREACHED}"
             )
-        if not (any(processes) or trouble or ended.unobserved or ended.interrupted):
+        if any(processes) or trouble or ended.unobserved or ended.interrupted:
+            return
+        if ended.exit_code and not ended.timed_out:
+            yield describe_failure("jax")
+        else:
             yield (
                 "no use of jax was seen. Does the program's Python have jax? If it runs with -E, "
                 "-I or env -i, install jaxcache beside its jax."

@@ -8,8 +8,14 @@ import struct
 import sys
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jaxcache.entry.names import key_of
+from jaxcache.errors import JaxcacheError, NoJaxError
+
+if TYPE_CHECKING:
+    from jaxcache.warm.report.report import Report
+    from jaxcache.warm.torch.report import TorchReport
 
 #: What ``injected/hook.py`` adds to the address of the events.
 _SUFFIX = ".alive"
@@ -26,6 +32,27 @@ _SET_REAPER = 36
 _GET_REAPER = 37
 #: Whether this process is jaxcache's own, whose children are all jaxcache's; the command line says.
 owns_process = False
+
+
+def describe_failure(library: str) -> str:
+    """Say of a program that failed why nothing was observed."""
+    return f"the program failed before any use of {library} was seen; its own output says why"
+
+
+def require_observed(report: "Report | TorchReport", library: str) -> None:
+    """Refuse to explain a run of which nothing was observed.
+
+    Raises:
+        JaxcacheError: ``program-failed``.
+        NoJaxError: ``unknown-jax`` or ``unknown-torch``.
+    """
+    if report.modules or not report.unobserved:
+        return
+    why = report.unobserved[0]
+    if code := report.script_exit_code:
+        how = f"exit code {code}" if code > 0 else f"signal {-code}"
+        raise JaxcacheError(f"{how}: {why}", code="program-failed")
+    raise NoJaxError(why, code=f"unknown-{library}")
 
 
 class HookConnections:

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 from jaxcache.cache.explain.sides import Comparison, Compile, Difference, Explanation
 from jaxcache.cache.leftovers import scratch_directory
-from jaxcache.errors import NoJaxError
 from jaxcache.layouts.torch.explain import compare_with_nearest
 from jaxcache.layouts.torch.scan import scan
 from jaxcache.options.run import WarmOptions
 from jaxcache.store import open_store
 from jaxcache.warm.programs import WarmProgram
+from jaxcache.warm.report.unobserved import require_observed
 from jaxcache.warm.torch.report import Lookup
 from jaxcache.warm.torch.run import warm_programs
 
@@ -32,6 +32,7 @@ def explain_script(
     Raises:
         UsageError, NoJaxError: see :func:`jaxcache.warm.torch.run.warm_programs`.
         NoJaxError: ``unknown-torch`` where nobody here can listen to it.
+        JaxcacheError: ``program-failed`` where it failed before that.
     """
     with scratch_directory("explain") as scratch:
         copy = os.path.join(scratch, "cache")
@@ -44,8 +45,7 @@ def explain_script(
         report = warm_programs([WarmProgram(script, tuple(arguments))], run_options)
         if report.interrupted:
             raise KeyboardInterrupt
-        if report.unobserved and not report.modules:
-            raise NoJaxError(report.unobserved[0], code="unknown-torch")
+        require_observed(report, "torch")
         scan_result = scan(store, details=False)
         old = [g for g in scan_result.inventory.graphs if g.info.name in before]
         new = {g.name: g for g in scan_result.inventory.graphs if g.info.name not in before}
