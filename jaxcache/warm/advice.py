@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from jaxcache.cache.doctor.inputs import Finding
+from jaxcache.cache.explain.sides import is_helper
 from jaxcache.core.system import available_cores
 from jaxcache.entry.releases import read_release
 from jaxcache.units import format_count, format_duration, format_size
@@ -16,7 +17,8 @@ _LEAST_SECONDS = 1.0
 _LEAST_SHARE = 0.1
 #: JAX from this release on loads entries ahead (``live/load_seam.py``).
 _PRELOADS = (0, 8, 0)
-_SMALLER = "write equal layers as jax.lax.scan, and call with fewer shapes"
+_NO_CACHE = "no cache of compiles shortens this part: JAX calls your functions to make the programs"
+_LOCAL = "a directory on a local disk loads faster than a network mount"
 #: The parts that functions which are traced again, and unrolled loops, are in.
 _REPEATED = ("slow-trace", "slow-compile")
 
@@ -29,7 +31,7 @@ class _PhaseAdvice:
     activity: str
     phases: tuple[str, ...]
     fix: str
-    """Empty where it depends on the run."""
+    """What to do in every run; empty where that depends on the run."""
 
 
 _ADVICE = (
@@ -37,7 +39,7 @@ _ADVICE = (
         "slow-trace",
         "tracing and lowering",
         ("trace", "lower"),
-        f"{_SMALLER}; no cache of compiles shortens this part",
+        _NO_CACHE,
     ),
     _PhaseAdvice(
         "slow-load",
@@ -94,6 +96,8 @@ def _phases(report: Report) -> Iterator[tuple[float, Finding]]:
             place = _name(top.function, top.file, top.line)
             fact += f", {place}{size} alone {format_duration(top.seconds)}"
         fix = advice.fix or _load_faster(report)
+        if advice.trap in ("slow-trace", "slow-load"):
+            fix = "; ".join(filter(None, (fix, *_smaller(report)))) or _LOCAL
         finding = _advice(advice.trap, fact, seconds, fix)
         if advice.trap == "slow-compile" and _has_written_most(report):
             cost = f"up to {format_duration(seconds)} at this start: the next one finds the entries"
@@ -118,18 +122,23 @@ def _has_written_most(report: Report) -> bool:
 
 
 def _load_faster(report: Report) -> str:
-    """Return how to load entries ahead while the program traces, or what that takes."""
+    """Return how to load entries ahead while the program traces, or what that takes; else ""."""
     versions = [p.jax for p in report.processes if p.jax]
     if report.hidden_seconds:
-        return _SMALLER
+        return ""
     if any(read_release(version) < _PRELOADS for version in versions):
-        return f"{_SMALLER}; JAX 0.8 or later can load entries ahead"
+        return "JAX 0.8 or later can load entries ahead"
     if available_cores() < 2:
-        return f"{_SMALLER}; with two cores, the live layer can load entries ahead"
-    return (
-        "on CPU, jaxcache run --live -- CMD loads entries ahead from the "
-        f"second start on; elsewhere, {_SMALLER}"
-    )
+        return "with two cores, the live layer can load entries ahead"
+    return "on CPU, jaxcache run --live -- CMD loads entries ahead from the second start on"
+
+
+def _smaller(report: Report) -> Iterator[str]:
+    """Say how the program makes less to trace and load, where it repeats something."""
+    if any(m.copies for m in report.modules):
+        yield "write equal layers as jax.lax.scan"
+    if any(f.varies and not is_helper(f.function, f.file) for f in report.functions):
+        yield "call with fewer shapes"
 
 
 def _size(report: Report, top: FunctionSeconds, trap: str) -> str:
@@ -146,6 +155,8 @@ def _size(report: Report, top: FunctionSeconds, trap: str) -> str:
 
 def _retraced(report: Report) -> Iterator[tuple[float, Finding]]:
     for function in report.functions:
+        if is_helper(function.function, function.file):
+            continue  # JAX's own, such as `_normal`
         place = _name(function.function, function.file, function.line)
         times = format_count(function.traces, "time")
         fact = f"{place} was traced {times}, {_reason(function)}"

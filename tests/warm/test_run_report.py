@@ -11,7 +11,7 @@ from jaxcache.warm.advice import advise
 from jaxcache.warm.child.launch import RunResult
 from jaxcache.warm.report.builder import ReportBuilder
 from jaxcache.warm.report.events import parse_event
-from jaxcache.warm.report.report import FunctionSeconds, Report
+from jaxcache.warm.report.report import Copies, FunctionSeconds, Report
 
 USER = {"function": "f", "file": "/u/train.py", "line": 3}
 HELPER = {"function": "_normal", "file": "/v/jax/_src/random.py", "line": 1}
@@ -86,7 +86,8 @@ def test_a_crash_after_an_interrupt_is_told_as_what_is_known() -> None:
 def test_notes_about_a_start_come_with_the_longest_first() -> None:
     """A trace that contains what is traced again stays before a shorter phase.
 
-    A function of a library is named, too; importing jax, which nobody can shorten, is not.
+    A function of a library is named, too; importing jax, which nobody can shorten, and JAX's own
+    functions that are traced again are not. Scans and shapes are advised where something repeats.
     """
     library = "/v/lib/python3.12/site-packages/flax/core/scope.py"
     retraced = SimpleNamespace(
@@ -96,7 +97,7 @@ def test_notes_about_a_start_come_with_the_longest_first() -> None:
     report = SimpleNamespace(
         wall_seconds=20.0,
         phase_seconds={"import": 8.0, "trace": 4.0, "lower": 2.1, "load": 5.8},
-        functions=[retraced],
+        functions=[retraced, SimpleNamespace(**{**vars(retraced), **HELPER})],
         modules=[],
         longest={
             "load": (FunctionSeconds("init", library, 5, 4.0), FunctionSeconds("f", "/u", 1, 0.8))
@@ -108,3 +109,11 @@ def test_notes_about_a_start_come_with_the_longest_first() -> None:
     findings = advise(cast(Report, report))
     assert [finding.trap for finding in findings] == ["retraced", "slow-trace", "slow-load"]
     assert findings[-1].seen.endswith(f"init ({library}:5) alone 4.0 s")
+    assert not any("scan" in f.fix or "shapes" in f.fix for f in findings[1:])
+    unrolled = {"copies": Copies(8, 0.5), "occurrences": 1, "module": "jit_f", "outcome": "hit"}
+    times = {"trace_seconds": 2.0, "lower_seconds": 0.0, "size_bytes": 1}
+    report.modules = [SimpleNamespace(**{**USER, **unrolled, **times})]
+    retraced.varies = ("axis 0",)
+    retraced.signatures = 2
+    _, trace, load = (f for f in advise(cast(Report, report)))
+    assert all("jax.lax.scan; call with fewer shapes" in f.fix for f in (trace, load))
