@@ -155,11 +155,13 @@ def _phase_title(report: Report, phase: str) -> str:
 
 
 def _longest_line(report: Report) -> Iterator[str]:
-    """Yield the functions that took most of the long phases: ``longest: 3.1 s compile step``."""
+    """Yield what took most of the long phases: ``longest: 2 compiles of step took 3.1 s``."""
     least_seconds = max(1.0, 0.1 * report.wall_seconds)
     tops = ((phase, report.longest.get(phase, ())[:1]) for phase in PHASES)
     long = [
-        f"{format_duration(top.seconds)} {_phase_title(report, phase)} {top.function}"
+        f"{format_count(top.count, 'lowering' if phase == 'lower' else phase)} of {top.function}"
+        f"{', with writing,' if phase == 'compile' and report.written else ''}"
+        f" took {format_duration(top.seconds)}"
         for phase, (top, *_) in filter(itemgetter(1), tops)
         if top.seconds >= least_seconds
     ]

@@ -68,6 +68,12 @@ def test_a_program_without_a_cache_directory_is_not_called_uncacheable() -> None
     assert not any("uncacheable" in line for line in lines), lines
 
 
+def test_the_longest_line_says_how_often_a_function_compiled() -> None:
+    written_twice = [written(n, HELPER, 2.0) for n in (1, 2)]
+    lines = screen(*written_twice, {"event": "phases", "at": 9.0, "spans": [[1.0, 4.0, "compile"]]})
+    assert "longest: 2 compiles of _normal, with writing, took 4.0 s" in lines
+
+
 def test_seconds_of_a_hit_have_no_digits_that_jax_did_not_store() -> None:
     hit: dict[str, Any] = {"outcome": "hit", "reason": "hit", "retrieve": [1.0, 0.1]}
     lines = screen(event(1, USER, **hit, stored_seconds=6.0))

@@ -118,6 +118,9 @@ class FunctionSeconds:
     file: str | None
     line: int | None
     seconds: float
+    """Of all its times in the phase together."""
+    count: int = 1
+    """How often it was in the phase."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,12 +82,19 @@ def fold_functions(events: Iterable[ColocatedCompiled]) -> Iterable[Function]:
 def find_longest(events: Iterable[CompileFinished]) -> dict[str, tuple[FunctionSeconds, ...]]:
     """Return the functions that took most of each phase."""
     sums: defaultdict[str, Counter[tuple[str, str | None, int | None]]] = defaultdict(Counter)
+    counts = Counter[tuple[str, str, str | None, int | None]]()
     for e in events:
+        place = e.function or e.module, e.file, e.line
         for phase, names in _SPANS.items():
-            for span in filter(None, (getattr(e, name) for name in names)):
-                sums[phase][e.function or e.module, e.file, e.line] += span[1]
+            spans = [span[1] for span in (getattr(e, name) for name in names) if span]
+            if spans:
+                sums[phase][place] += math.fsum(spans)
+                counts[phase, *place] += 1
     return {
-        phase: tuple(FunctionSeconds(*place, seconds) for place, seconds in by.most_common(3))
+        phase: tuple(
+            FunctionSeconds(*place, seconds, counts[phase, *place])
+            for place, seconds in by.most_common(3)
+        )
         for phase, by in sums.items()
     }
 
