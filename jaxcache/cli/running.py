@@ -14,7 +14,7 @@ from jaxcache.cli.terminal import silence
 from jaxcache.errors import ExitCode, UsageError
 from jaxcache.options import CacheLocation
 from jaxcache.options.run import Assertions, CallOptions, ReportOptions, RunOptions, WarmOptions
-from jaxcache.store import is_remote
+from jaxcache.store import check_made, is_remote
 from jaxcache.store.location import absolute_location
 from jaxcache.warm.programs import WarmProgram, names_function, read_call, read_programs
 from jaxcache.warm.report import unobserved
@@ -55,9 +55,12 @@ def place_run(
     if place.cache_dir is not None:  # what the variable names is up to the program
         cache.refuse_root()
         note_foreign(path)
-        fillable = is_remote(path) or cache.existing is None or os.listdir(path)
-        if isinstance(options, WarmOptions) and not fillable:
-            cache.require_writable()
+        if cache.existing is None:
+            check_made(path)
+        elif not (is_remote(path) or options.no_write or cache.existing.writable):
+            if isinstance(options, WarmOptions) and not os.listdir(path):
+                cache.require_writable()
+            note(f"note: {path} cannot be written: what it lacks is compiled, and not kept")
     if options.tiers and not (cache.spelling or options.force_cache_dir):
         note(
             "note: no cache directory is named; unless the program sets one, JAX has none, and "

@@ -75,6 +75,23 @@ def cannot_make(path: str) -> str | None:
     return None if os.access(above, os.W_OK | os.X_OK) else f"{above} cannot be written"
 
 
+def check_made(path: str) -> None:
+    """Refuse a directory that cannot be made, which permissions alone do not show, as in ``/proc``.
+
+    Raises:
+        NoCacheError: ``io-error``.
+    """
+    import tempfile
+
+    from jaxcache.core.names import TEMP_PREFIX
+
+    above = os.path.dirname(os.path.abspath(path))
+    while not os.path.isdir(above):
+        above = os.path.dirname(above)
+    with system_errors_as(NoCacheError, f"cannot make {path}", code="io-error"):
+        os.rmdir(tempfile.mkdtemp(prefix=TEMP_PREFIX, dir=above))
+
+
 def make_store(location: str) -> "Store":
     """Open the store at a path or URL, making the directory where there is none.
 

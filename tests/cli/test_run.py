@@ -197,6 +197,32 @@ def test_a_cache_that_cannot_be_made_is_refused_before_the_program_starts(
     assert "is not a directory [io-error]" in done.stderr
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="no /proc")
+@pytest.mark.parametrize("command", ["warm", "run"])
+def test_a_file_system_that_makes_no_directories_is_noticed_before_the_program_starts(
+    run_cli: RunCli, tmp_path: Path, command: str
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("print('started')\n")
+    words = ["--", sys.executable, program] if command == "run" else [program]
+    done = run_cli(command, "-C", "/proc/jaxcache/cache", *words)
+    assert (done.returncode, done.stdout) == (10, "")
+    assert "cannot make /proc/jaxcache/cache: " in done.stderr
+    assert "[io-error]" in done.stderr
+
+
+def test_a_directory_that_takes_no_files_is_named(
+    run_cli: RunCli, unprivileged: Path
+) -> None:
+    cache = unprivileged / "cache"
+    cache.mkdir()
+    cache.chmod(0o555)
+    told = f"note: {cache} cannot be written: what it lacks is compiled, and not kept"
+    words = ("-C", cache, "--", "true")
+    assert told in run_cli("run", *words, cwd=unprivileged).stderr
+    assert told not in run_cli("run", "--no-write", *words, cwd=unprivileged).stderr
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_warm_refuses_an_empty_cache_that_it_cannot_fill(run_cli: RunCli, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
