@@ -138,6 +138,21 @@ def test_a_line_that_computes_comes_before_lines_that_move_data() -> None:
     assert second.meaning.startswith("a.py:10 in `f` also moves data")
 
 
+def test_an_operation_that_was_added_or_removed_is_said_to_be() -> None:
+    """A renamed function with the same operations has none of either."""
+    lines = [SketchedLine("/u/a.py", 7, "f", {}), SketchedLine("/u/a.py", 7, "f", {"tanh": 1})]
+    none, tanh = (replace(sketch(), lines=[line]) for line in lines)
+    (difference,) = compare_code(tanh, none)
+    assert difference.brief == "tanh was removed at a.py:7 in `f`"
+    assert (difference.left, difference.right) == ("tanh", "removed")
+    (difference,) = compare_code(none, tanh)
+    assert difference.brief == "tanh was added at a.py:7 in `f`"
+    assert (difference.left, difference.right) == ("not there", "tanh")
+    renamed = replace(tanh, lines=[replace(lines[1], function="g")])
+    (difference,) = compare_code(tanh, renamed)
+    assert (difference.left, difference.brief) == (None, "")
+
+
 def test_a_function_that_was_traced_earlier_is_no_callback() -> None:
     nested = CALLS_BACK.replace('"model"(#loc20)', '"step"(#loc20)')
     assert not any(line.is_callback_site for line in sketch(nested).lines)

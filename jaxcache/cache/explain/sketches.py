@@ -251,11 +251,16 @@ def _describe(change: _Change, *, follows: bool = False) -> Difference:
             (place,),
             f"constant at {place}",
         )
-    old_operations, new_operations = map(_listed, change.operations)
+    left, right = map(_listed, change.operations)
+    if left == right:
+        right = _PARAMETERS
+    else:
+        left = left or "not there"
+        right = right or "removed"
     return Difference(
         "computation",
-        old_operations,
-        new_operations if old_operations != new_operations else _PARAMETERS,
+        left or None,
+        right,
         f"{place} also moves data in another way, which the edit of another line can cause"
         if follows
         else f"the code at {place}, or a value that it uses",
@@ -310,13 +315,24 @@ def _listed(counts: Counter[str]) -> str:
     for text, count in counts.items():
         name = _DIGEST.sub("", text).removeprefix("call ")
         shown.append((f"{count} × " if count > 1 else "") + name)
-    return join_some(shown, _SHOWN)[:_SHOWN_CHARACTERS] or "nothing"
+    return join_some(shown, _SHOWN)[:_SHOWN_CHARACTERS]
 
 
 def _brief_operations(change: _Change) -> str:
-    """Return one operation of each side, ``multiply, … → silu``; empty where that tells nothing."""
+    """Return one operation of each side, ``multiply, … → silu``, or what became of that of one.
+
+    Empty where that tells nothing.
+    """
+    removed, added = change.operations
+    if not (removed and added):
+        counts = removed or added
+        if not counts:
+            return ""
+        verb = "was" if len(counts) == 1 else "were"
+        word = "removed" if removed else "added"
+        return f"{_first_operation(counts, is_counted=False)} {verb} {word}"
     for is_counted in (False, True):
-        old, new = (_first_operation(counts, is_counted) for counts in change.operations)
+        old, new = (_first_operation(counts, is_counted) for counts in (removed, added))
         if old != new:
             return f"{old} → {new}"
     return ""
@@ -324,8 +340,6 @@ def _brief_operations(change: _Change) -> str:
 
 def _first_operation(counts: Counter[str], is_counted: bool) -> str:
     """Return the operation that tells most, a call or else one that computes; ``…`` for others."""
-    if not counts:
-        return "nothing"
     first = min(counts, key=lambda x: (not x.startswith("call "), _names([x])[0] in _MOVING))
     name = _listed(Counter({first: counts[first] if is_counted else 1}))
     return f"{name}, …" if len(counts) > 1 else name
