@@ -40,8 +40,8 @@ def command(
 
     JAX's thresholds stay in effect: JAX does not write compiles shorter than 1 s (jaxcache warm
     does). With --processes the command runs N times; in each, the first Python that imports jax
-    is one of the N processes. The exit code is the command's own,
-    or 1 where an assertion such as --fail-on-miss fails.
+    is one of the N processes. The exit code is the command's own (128 + N if signal N ended
+    it), or 1 where an assertion such as --fail-on-miss fails.
     """
     from jaxcache.cli.running import finish, place_run
     from jaxcache.cli.terminal.live import live_callbacks

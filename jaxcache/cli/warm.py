@@ -70,9 +70,12 @@ def command(
 
     SCRIPT may also be a notebook, or a directory with a __main__.py.
 
-    The script runs unchanged in its own Python, with its own input, output and exit code. JAX's
+    The script runs unchanged in its own Python, with its own input and output. JAX's
     thresholds are off, so that short compiles are cached, too. The report goes to standard error;
     with --json it goes to standard output, and the script's output to standard error.
+
+    Where the script fails, warm ends with the script's exit code, or with 128 + N if signal N
+    ended it: 139 is a crash, which Ctrl-C during a compile can cause.
 
     MODULE:FUNCTION (or FILE.py:FUNCTION) is compiled for the shapes of --arg, and not run.
     """

@@ -58,7 +58,8 @@ def explain_view(explanation: Explanation, cache_dir: str, *, unfolded: bool = F
     ]
     page = [] if past and not comparisons else [*_page(explanation, unfolded=unfolded)]
     hit = f"{explanation.hits:,} of {explanation.hits + len(comparisons):,} hit now"
-    note = f"no difference in {format_count(explanation.same, 'module')}"
+    alike = f"no difference in {format_count(explanation.same, 'module')}"
+    note = f"{alike} between {explanation.left} and {explanation.right}"
     headline = ""
     if has_causes:
         note = f"{hit}; the rows show why they were compiled when they were written"
@@ -99,6 +100,9 @@ def _past_table(past: Sequence[Comparison], *, unfolded: bool) -> Iterator[Block
     if folded := past[len(shown) :]:
         some = format_count(len(folded), "helper")
         yield f"and {some} of JAX, such as {folded[0].right.module} (--all lists them)"
+    if any(c.differences for c in shown):
+        yield ""
+        yield "left: an earlier entry of the module; right: the entry that hits now"
     yield from _listed_differences(shown, unfolded=unfolded)
 
 

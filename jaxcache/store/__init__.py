@@ -85,7 +85,7 @@ def check_made(path: str) -> None:
 
     from jaxcache.core.names import TEMP_PREFIX
 
-    above = os.path.dirname(os.path.abspath(path))
+    above = os.path.abspath(path)
     while not os.path.isdir(above):
         above = os.path.dirname(above)
     with system_errors_as(NoCacheError, f"cannot make {path}", code="io-error"):

@@ -35,18 +35,8 @@ class _PhaseAdvice:
 
 
 _ADVICE = (
-    _PhaseAdvice(
-        "slow-trace",
-        "tracing and lowering",
-        ("trace", "lower"),
-        _NO_CACHE,
-    ),
-    _PhaseAdvice(
-        "slow-load",
-        "looking up and loading entries",
-        ("load",),
-        "",
-    ),
+    _PhaseAdvice("slow-trace", "tracing and lowering", ("trace", "lower"), _NO_CACHE),
+    _PhaseAdvice("slow-load", "looking up and loading entries", ("load",), ""),
     _PhaseAdvice(
         "slow-key",
         "making keys",

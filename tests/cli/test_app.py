@@ -230,6 +230,9 @@ def test_the_help_says_that_the_path_is_part_of_keys(run_cli: RunCli, line: str)
 
 
 def test_the_help_names_what_a_command_needs(run_cli: RunCli) -> None:
+    for line in ("warm", "run"):
+        told = " ".join(run_cli(line, "--help").stdout.split())
+        assert "128 + N if signal N ended it" in told
     told = " ".join(run_cli("report", "--help").stdout.split())
     assert "Its interactive charts need plotly (pip install 'jaxcache[report]')" in told
     told = " ".join(run_cli("verify", "--help").stdout.split())

@@ -257,6 +257,8 @@ def test_hits_are_compared_with_what_their_module_had_before() -> None:
         "jit_step  train.py:7  XLA flags: none → --xla_a=1",
         "and 1 helper of JAX, such as jit_sin (--all lists them)",
         "",
+        "left: an earlier entry of the module; right: the entry that hits now",
+        "",
         "jit_step (train.py:7): XLA flags: the XLA flags",
         "  left   none",
         "  right  --xla_a=1",

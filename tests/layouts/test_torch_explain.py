@@ -43,7 +43,8 @@ def test_an_aot_graph_stands_for_its_fx_graphs(run_cli: RunCli, golden: Path) ->
     found = explain(run_cli, golden, loss["hash"], loss["references"][0])
     assert found["same"] == 1
     plain = run_cli("explain", "-C", golden, loss["hash"], loss["references"][0])
-    assert (plain.returncode, plain.stdout, plain.stderr) == (0, "", "no difference in 1 module\n")
+    said = f"no difference in 1 module between {loss['hash']} and {loss['references'][0]}\n"
+    assert (plain.returncode, plain.stdout, plain.stderr) == (0, "", said)
     # one alone is compared with the nearest of those that another stands for
     backward = explain(run_cli, golden, loss["hash"], loss["references"][1])
     assert backward["same"] == 1
