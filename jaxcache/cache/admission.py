@@ -53,7 +53,7 @@ class CheckedContent:
         """Yield the payload, from ``file`` where it is not buffered.
 
         Raises:
-            JaxcacheError: ``changed`` where the file is another one by now.
+            JaxcacheError: ``changed`` if the file has been replaced.
         """
         if self.payload_bytes <= BUFFERED_BYTES:
             yield self.buffered
@@ -79,7 +79,7 @@ def read_content(
 
     Args:
         file: seekable, the whole entry.
-        name: of its file, which says what its module is called; None: do not decode it.
+        name: the name of its file, which contains the module's name; None: do not decode it.
         allow_large: see :class:`ImportPolicy`.
         sound: SHA-256 of a payload that need not be decoded again.
 
@@ -180,7 +180,7 @@ def check_file_name(name: str) -> str | None:
 
 
 def normalize_name(name: str) -> str:
-    """Return a form that is equal for names that some file system does not tell apart."""
+    """Return a form that is equal for names that some file systems treat as one."""
     return unicodedata.normalize("NFC", name).casefold()
 
 

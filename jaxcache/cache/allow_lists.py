@@ -17,7 +17,7 @@ MOST_DEVICES = 512
 MOST_PROCESSES = 8
 
 #: Flags that JAX leaves out of keys (``xla_flags_to_exclude_from_cache_key`` in
-#: jax/_src/cache_key.py): they do not reach a worker, so what they say does not matter.
+#: jax/_src/cache_key.py): they do not reach a worker, so their values do not matter.
 LEFT_OUT = re.compile(
     r"-*(xla_dump_\w+|xla_gpu_cuda_data_dir|xla_force_host_platform_device_count)"
 )
@@ -28,7 +28,7 @@ xla_dump_hlo_as_long_text xla_dump_hlo_as_proto xla_dump_hlo_as_dot xla_dump_hlo
 xla_dump_hlo_as_html xla_dump_fusion_visualization xla_dump_hlo_snapshots xla_dump_max_hlo_modules
 xla_dump_module_metadata xla_dump_compress_protos xla_dump_disable_metadata
 """
-#: Options that a worker sets anew (``compile_requests.py`` in injected), as JAX does for keys.
+#: Options that a worker resets (``compile_requests.py`` in injected), as JAX does for keys.
 _REPLACED = frozenset(_PATHS_AND_DUMPS.split())
 #: Options by whose names XLA reads or writes files, or starts other programs.
 _RISKY = re.compile(
@@ -186,7 +186,7 @@ def _refused_debug(
 
 
 def _text(value: str) -> str:
-    """A value as :func:`flag_values` gives it; bytes that are no text are nothing plain."""
+    """Return a value of :func:`flag_values` as text; empty if it is not a byte string."""
     return bytes.fromhex(value[1:]).decode("latin-1") if value.startswith("x") else ""
 
 

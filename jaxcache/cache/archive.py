@@ -36,7 +36,7 @@ class ArchiveKind(NamedTuple):
     error: type["ArchiveError"]
 
     def read_header(self, file: BinaryIO) -> tuple[Any, ...]:
-        """Read the fields of the header behind the version.
+        """Read the header's fields after the version.
 
         Raises:
             ArchiveError: it is of another kind or version, or cut off.
@@ -67,7 +67,7 @@ class ArchiveKind(NamedTuple):
 
 
 class ArchiveError(JaxcacheError):
-    """The file is no container of its kind, or a damaged or hostile one."""
+    """The file is not a container of its kind, or is damaged or hostile."""
 
     def __init__(self, message: str, *, hint: str | None = None, code: str = "bad-file") -> None:
         super().__init__(message, code=code, hint=hint)
@@ -124,7 +124,7 @@ class Packer:
 
     @property
     def digest(self) -> bytes:
-        """SHA-256 of the frame as it lies in the file."""
+        """SHA-256 of the frame as stored in the file."""
         return self._hash.digest()
 
     def _write(self, data: bytes) -> None:
@@ -186,7 +186,7 @@ def write_file(path: str, chunks: Iterable[bytes]) -> None:
     """Write a file atomically.
 
     Raises:
-        JaxcacheError: ``io-error``; nothing is left behind.
+        JaxcacheError: ``io-error``; no temporary file remains.
     """
     with system_errors_as(JaxcacheError, f"cannot write {path}", code="io-error"):
         replace_file(path, chunks)

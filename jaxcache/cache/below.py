@@ -9,7 +9,7 @@ from jaxcache.store import is_remote
 
 #: Levels of directories below a root that are searched.
 _MAX_DEPTH = 3
-#: Names that are looked at on the way; what lies deeper in a larger tree is not found.
+#: The most names to look at; caches deeper in a larger tree are not found.
 _MAX_NAMES = 200_000
 #: Directories of torch's compilers, which JAX does not make.
 _TORCH_DIRECTORIES = frozenset({"aotautograd", "fxgraph"})

@@ -39,10 +39,10 @@ class DiffSide:
     reference: str = ""
     """SHA-256 of a bundle's manifest; empty for a directory."""
     files: frozenset[str] = frozenset()
-    """Names that say what their bytes are, in layouts that have such."""
+    """Names that determine the bytes of their files, in layouts that have such names."""
     layout: str = JAX
     times_count: bool = True
-    """Whether two compiles of one program that took another time are two contents."""
+    """Whether two entries that differ only in compile time have different contents."""
 
 
 class ContentMismatch(NamedTuple):

@@ -70,7 +70,7 @@ def run_under_lock(
 def hold_file_lock(
     store: Store, name: str, file_lock: "FileLock | None"
 ) -> AbstractContextManager[bool]:
-    """Hold the lock of one file, where there is one; False where somebody else has it."""
+    """Hold the lock of one file, if it has one; False if another process holds it."""
     return file_lock(store, name) if file_lock else nullcontext(True)
 
 
@@ -121,7 +121,7 @@ def write_atime(store: Store, file: str, used_ns: int, *, replace: bool = False)
 
 
 def remove_entry(store: Store, entry: FileInfo) -> bool:
-    """Delete an entry and then its date; False if it is another one by now, or gone.
+    """Delete an entry and then its date; False if it has been replaced or is gone.
 
     Raises:
         StoreError
@@ -150,9 +150,9 @@ def move_entry_in(
     """Move the date of an entry into the cache, and then the entry.
 
     Args:
-        source: where the entry lies.
+        source: the current path of the entry.
         atime: its date there.
-        used_ns: the date it gets where there is none; None for none.
+        used_ns: the date to write if it has none; None writes no date.
 
     Raises:
         ExistsError: the cache has such an entry.

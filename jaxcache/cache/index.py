@@ -44,10 +44,10 @@ def side_path(directory: Path, url: str, suffix: str) -> Path:
 
 
 def read_checked(path: Path, magic: bytes) -> memoryview:
-    """The bytes between magic and checksum of a file that is whole.
+    """Return the bytes between the magic number and the checksum of an intact file.
 
     Raises:
-        OSError, ValueError: there is none, or it is damaged or of another version.
+        OSError, ValueError: it does not exist, is damaged, or is of another version.
     """
     with open(path, "rb") as file:
         if os.fstat(file.fileno()).st_size > _MAX_BYTES:
@@ -70,7 +70,7 @@ def write_checked(path: Path, magic: bytes, parts: Iterable[bytes]) -> None:
 
 
 def _remove_files_of_gone_caches(directory: Path) -> None:
-    """Remove the files of local caches that exist no more; a hashed name does not tell."""
+    """Remove the files of local caches that no longer exist; hashed names cannot be checked."""
     for name in os.listdir(directory):
         cache = name.rpartition(".")[0].replace("%2F", "/").replace("%25", "%")
         if cache.startswith("/") and not os.path.lexists(cache):
@@ -79,7 +79,7 @@ def _remove_files_of_gone_caches(directory: Path) -> None:
 
 
 def _with_checksum(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the parts as they are made, and their checksum behind them."""
+    """Yield the parts as they are made, then their checksum."""
     checksum = 0
     for part in parts:
         checksum = zlib.crc32(part, checksum)
@@ -95,8 +95,8 @@ _WIDTH = 8
 class FactIndex:
     """The index of one cache; :meth:`load` opens it, :meth:`save` writes what was learnt.
 
-    A layout's index says which facts it keeps, as columns of 64-bit integers behind the identity
-    of a file; -1 is None.
+    The class of each layout lists the facts that it keeps. They are columns of 64-bit integers
+    after the identity of a file; -1 is None.
     """
 
     magic: ClassVar[bytes]
@@ -115,7 +115,7 @@ class FactIndex:
 
     @classmethod
     def load(cls, directory: Path, url: str, *, now_ns: int) -> Self:
-        """Open the index of the cache at ``url``; an empty one where there is none to trust.
+        """Open the index of the cache at ``url``; an empty one if none can be trusted.
 
         Args:
             now_ns: the time before anything is read; what is younger is not remembered.
@@ -129,9 +129,9 @@ class FactIndex:
         return len(self._rows)
 
     def save(self, present: Iterable[str]) -> None:
-        """Write the index, without the files that are gone; does nothing where little was learnt.
+        """Write the index, without the files that are gone; do nothing if little was learnt.
 
-        A directory that cannot be written is no error: the next scan reads the entries again.
+        A directory that cannot be written is not an error: the next scan reads the entries again.
         """
         if not self._learnt or self._learnt * 100 < len(self._rows):
             return
@@ -139,7 +139,7 @@ class FactIndex:
         write_checked(self.path, self.magic, self._serialize(rows))
 
     def _row(self, info: FileInfo) -> int | None:
-        """The row of a file; None where there is none, or the file has changed since."""
+        """Return the row of a file; None if it has none, or the file has changed since."""
         row = self._rows.get(info.name)
         if row is None:
             return None

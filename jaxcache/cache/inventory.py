@@ -48,12 +48,12 @@ def foreign_directory(url: str) -> NoCacheError:
 
 
 class EntryFile(NamedTuple):
-    """A file whose name says that it is an entry."""
+    """A file that has the name of an entry."""
 
     info: FileInfo
     key_text: str
     kind: FileKind
-    """:attr:`FileKind.ENTRY` or :attr:`FileKind.LEGACY_ENTRY`; STRAY where a person says so."""
+    """:attr:`FileKind.ENTRY` or :attr:`FileKind.LEGACY_ENTRY`; STRAY if a person named the file."""
 
     @property
     def key(self) -> Key:
@@ -158,11 +158,11 @@ class Inventory:
 
 
 def take_inventory(store: Store, *, deep: bool = False, start: str = "") -> Inventory:
-    """List a cache directory and tell its files apart.
+    """List a cache directory and sort its files by kind.
 
     Args:
         deep: also walk XLA's autotune directory and our own, whose files count towards the size
-            of the cache but are no entries.
+            of the cache but are not entries.
         start: look only at names that begin like this.
 
     Raises:

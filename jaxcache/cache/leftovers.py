@@ -1,8 +1,8 @@
 """Temporary files that killed commands left in a cache, or among those of the system.
 
-A ``.jaxcache-tmp-*`` file is abandoned when nobody holds its lock; only the store can tell. Where a
-command needs many files until all of them are there, it keeps them as
-``.jaxcache/incoming/<name>-<number>`` beside one such file, which lives as long as it does.
+A ``.jaxcache-tmp-*`` file is abandoned when no process holds its lock; only the store can check
+that. A command that needs many files until all of them are there keeps them as
+``.jaxcache/incoming/<name>-<number>`` next to one such file, which it keeps until it ends.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ def staging(store: Store) -> Iterator[str]:
 def scratch_directory(purpose: str) -> Iterator[str]:
     """A directory among the system's temporary files, for as long as the context lasts.
 
-    What killed commands left there is removed first: a directory that nobody holds a lock on.
+    Directories that killed commands left, whose lock no process holds, are removed first.
 
     Raises:
         JaxcacheError: ``io-error``: it cannot be made.
@@ -112,7 +112,7 @@ def remove_leftover(store: Store, name: str) -> bool:
 
 def remove_leftovers(store: Store) -> None:
     """Remove all abandoned temporary files."""
-    if store.remote:  # where nothing is ever left behind
+    if store.remote:  # an object store keeps no temporary files
         return
     with contextlib.suppress(StoreError):
         names = [i.name for i in store.list() if i.name.startswith(TEMP_PREFIX)]

@@ -21,7 +21,7 @@ _READ_AT_ONCE = 2_000
 
 
 class Summary(NamedTuple):
-    """Sums over entries; ``payload_bytes`` and ``compile_seconds`` over those that tell them."""
+    """Sums over entries; ``payload_bytes`` and ``compile_seconds`` over those that record them."""
 
     entries: int
     size_bytes: int
@@ -101,13 +101,13 @@ def list_cache(
     """List a cache: the entries that fit every KEY and filter, sorted, at most ``limit``.
 
     Args:
-        headers: whether the output shows what needs entries to be opened; if not, they are opened
-            only where a filter or the order asks for it.
-        details: whether it shows what needs them to be decoded; only those shown are, unless a
-            filter or the order asks for all.
+        headers: whether the output shows facts for which entries must be opened; if not, entries
+            are opened only if a filter or the order needs it.
+        details: whether it shows facts for which they must be decoded; only those shown are decoded
+            unless a filter or the order needs all.
         deep: whether to measure the whole cache, too.
-        sums: whether the summary must tell what only opening every entry tells; if not, a limit
-            in a large cache opens those that it shows.
+        sums: whether the summary must include facts for which every entry must be opened; if not,
+            a limit in a large cache opens only those that it shows.
 
     Raises:
         UsageError, NoCacheError

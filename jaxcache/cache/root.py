@@ -103,7 +103,7 @@ def sum_uses(caches: Iterable[CacheSums]) -> Uses:
 def find_unused(
     root: str, last_used_ns: Mapping[str, int | None], *, now_ns: int
 ) -> "Iterator[Finding]":
-    """Find the caches that nobody has used for long, beside others that are in use."""
+    """Find the caches that have long been unused while others of the root are in use."""
     from jaxcache.cache.doctor.inputs import Finding  # which a listing does without
 
     limit_ns = now_ns - UNUSED_DAYS * _DAY_NS
@@ -120,7 +120,7 @@ def find_unused(
 
 
 def find_used_as_cache(root: str, setting: object) -> "Iterator[Finding]":
-    """Find that JAX is told to use the root itself."""
+    """Find that JAX is set to use the root itself."""
     from jaxcache.cache.doctor.inputs import Finding
 
     if isinstance(setting, str) and os.path.realpath(setting) == os.path.realpath(root):

@@ -46,7 +46,7 @@ class ScanAids(NamedTuple):
             self.index.save(entry.file for entry in entries)
 
 
-#: Without an index, in this process, telling nobody.
+#: No index, one process, no progress.
 NO_AIDS = ScanAids()
 
 
@@ -78,7 +78,7 @@ def scan(
     Args:
         headers: read the start of each entry, for codec, payload size, seal and seconds. Without
             it those are unknown, and the scan opens no entry.
-        dates: read the ``-atime`` files; without them, the last use is what the file system tells.
+        dates: read the ``-atime`` files; without them, the last use comes from the file system.
         deep: also take inventory of side caches (see :func:`take_inventory`).
         details: also decode each entry, for platform, target, signature and source.
 
@@ -216,7 +216,7 @@ def read_entries(
     unread = [
         f for f, recalled_facts in zip(files, recalled, strict=True) if recalled_facts is None
     ]
-    # Of objects, a request for each date would only tell what the listing does: see _entry.
+    # For objects, a request for each date would only repeat the listing: see _entry.
     stamps = {} if store.remote or not dates else atimes
     dated = ((f.info, _atime_of(f, stamps)) for f in unread)
     requests = [
@@ -271,7 +271,7 @@ def _read_and_decode(
     if not store.remote:
         summaries = read_summaries(store, wanted, workers=workers)
         return read_facts(store, requests, workers=workers), summaries
-    # One request tells both.
+    # One request returns both.
     both, again = tee(zip(undecoded, read_facts_and_summaries(store, wanted), strict=True))
     facts = (
         entry_facts for (_, recalled_facts), (entry_facts, _) in both if recalled_facts is None
@@ -336,6 +336,6 @@ def _entry(
 
 
 def _stamp_ns(stamp: bytes | None) -> int | None:
-    """Return the date in an ``-atime`` file; None where there is none."""
+    """Return the date in an ``-atime`` file; None if it has none."""
     whole = stamp is not None and len(stamp) == ATIME_BYTES
     return int.from_bytes(stamp, "little") if stamp and whole else None

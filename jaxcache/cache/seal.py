@@ -1,7 +1,7 @@
 """``seal``: rewrite entries so that JAX itself, unmodified, detects corruption in them.
 
-The payload stays the same byte for byte, so an entry that a killed ``seal`` leaves behind is the
-old one or the new one and equally good; running it again goes on where it stopped.
+The payload stays the same byte for byte. A killed ``seal`` leaves each entry old or new, both of
+them valid; the next ``seal`` continues where it stopped.
 """
 
 import contextlib
@@ -155,7 +155,7 @@ def plan_seal(
 
 
 def _wants_level(entry: Entry, record: LedgerRecord | None, level: int | None) -> bool:
-    """Whether a sealed entry is to be compressed anew."""
+    """Return whether a sealed entry is to be compressed again."""
     if level is None or record is None or record.file_mtime_ns != entry.created_ns:
         return level is not None
     used_level = record.extra.get(LEVEL_FACT)
@@ -219,7 +219,7 @@ class _Worker:
         self.stopped = False
 
     def seal(self, entry: Entry) -> _Outcome:
-        """Seal one entry, or say why not."""
+        """Seal one entry, or return why not."""
         if self.stopped:
             return []
         # The content, a copy where it is decoded, the old frame and the new.
@@ -279,7 +279,7 @@ class _Worker:
             yield
 
     def _report(self, entry: Entry, *problems: Problem) -> _Outcome:
-        """Tell what is wrong with an entry, unless it is another one by now than was planned."""
+        """Return what is wrong with an entry, unless it was replaced after the plan was made."""
         with contextlib.suppress(StoreError):
             now = find(self._store, entry.file)
             if now is None or not same_file(now, self._files[entry.file].info):

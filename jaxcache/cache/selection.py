@@ -281,7 +281,7 @@ class Selection(NamedTuple):
 
     def scan_options(self, *, has_headers: bool) -> dict[str, bool]:
         """Return ``headers`` and ``details`` of the scan that this selection needs."""
-        # A key may be the name of a function, which only the graphs tell.
+        # A key may be the name of a function, which only the graphs contain.
         headers = self.depth >= Depth.OPENED or bool(self.keys and not has_headers)
         return {
             "headers": headers,

@@ -92,7 +92,7 @@ def _newest_of_module(file: EntryFile, inventory: Inventory) -> Sequence[EntryFi
 
 
 def show_file(store: Store, name: str) -> Iterator[EntryDetails]:
-    """Decode one file, whatever its name.
+    """Decode one file of any name.
 
     Raises:
         MissingError, StoreError
@@ -194,7 +194,7 @@ def describe(
     record: LedgerRecord | None,
     rule: LastUses,
 ) -> EntryDetails:
-    """Add to an entry what its contents and the ledger tell."""
+    """Add to an entry the facts from its contents and the ledger."""
     files = [
         *problems,
         *(

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _MAGIC = b"jaxcache-stats 7\n"
 _MASK = (1 << 64) - 1
 _SETTLED_NS = 2_000_000_000
-#: An -atime file can say more than a column holds: it is eight bytes of anything.
+#: An -atime file can contain a larger number than a column holds: it is any eight bytes.
 _MAX_NS = (1 << 63) - 1
 #: Fewer entries are counted again each time, which is fast enough.
 _WORTH_KEEPING = 2_000
@@ -106,13 +106,13 @@ class Stats:
 def count_cache(cache: "ReadCache", *, read: bool = True) -> Stats:
     """Count everything in a cache directory.
 
-    Platforms are told where the index knows them, or where few enough entries are left that
-    decoding them takes no time to speak of; the others count as unknown.
+    Platforms come from the index, or from decoding if the remaining entries are few enough to be
+    decoded at once; the others count as unknown.
 
     Args:
         cache: its index and the remembered result spare reading what has not changed; without
             them everything is counted.
-        read: whether entries may be opened; if not, what only they tell is what the index knows.
+        read: whether entries may be opened; if not, facts inside them come from the index alone.
 
     Raises:
         NoCacheError: the directory cannot be listed.

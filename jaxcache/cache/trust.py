@@ -156,7 +156,7 @@ def read_private_key(path: Path) -> Any:
 
 
 def sign_header(header: bytes, private_keys: Sequence[Any]) -> bytes:
-    """Sign a header that says how many signatures follow; return it with them."""
+    """Sign a header, which contains the number of signatures; return it with them."""
     message = signed_bytes(header)
     return header + b"".join(
         pack_signature(Signature(k.public_key().public_bytes_raw(), k.sign(message)))
@@ -165,7 +165,7 @@ def sign_header(header: bytes, private_keys: Sequence[Any]) -> bytes:
 
 
 def load_trusted(directory: str | os.PathLike[str] | None = None) -> list[TrustedKey]:
-    """The trusted keys; none where there is no list.
+    """Return the trusted keys; none if the list does not exist.
 
     Args:
         directory: of the list; by default the user's.
@@ -244,7 +244,7 @@ def remove_trusted(directory: Path, name: str) -> TrustedKey:
 
 @contextlib.contextmanager
 def _changing(directory: Path) -> Iterator[list[TrustedKey]]:
-    """The list, to be changed in place and then written anew; one process at a time."""
+    """Yield the list, to be changed in place, then rewrite it; one process at a time."""
     with changing_alone(directory / TRUSTED_KEYS) as replace:
         keys = load_trusted(directory)
         yield keys

@@ -1,6 +1,6 @@
 """The list of projects whose settings this user trusts, in ``trusted-projects``.
 
-``core/configuration.py`` reads the list and says what trust means; this module changes it.
+``core/configuration.py`` reads the list and defines what trust means; this module changes it.
 """
 
 import os

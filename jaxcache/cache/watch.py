@@ -58,7 +58,7 @@ class CacheSnapshot:
     uses: Uses | None = None
     """What the ledger has recorded since the first look; None while it records nothing."""
     timed: tuple[Entry, ...] = ()
-    """Entries whose compile seconds the ledger says otherwise than the last look."""
+    """Entries whose compile seconds in the ledger have changed since the last look."""
     too_quick: int = 0
     """Compiles since the first look that JAX's threshold of seconds kept from being written, by the
     ledger."""
@@ -103,7 +103,7 @@ class Watcher:
         workers: int = 1,
         progress: Progress | None = None,
     ) -> CacheSnapshot:
-        """Look at the cache, and tell what happened since the last time.
+        """Look at the cache, and return what happened since the last look.
 
         Args:
             index: spares opening entries at the first look (:func:`jaxcache.cache.scan.scan`).
@@ -176,7 +176,7 @@ class Watcher:
         return hits
 
     def _read_ledger(self, inventory: Inventory) -> bool:
-        """Read the ledger anew if it has changed since the last look."""
+        """Read the ledger again if it has changed since the last look."""
         if FileKind.OWN not in inventory.directories:
             return False
         segments = sorted(self._store.list(LEDGER_DIR))

@@ -34,7 +34,7 @@ HEADER_BYTES = _HEADER.size
 KIND = ArchiveKind("bundle", MAGIC, VERSION, _HEADER, BundleError)
 _SIGNATURE = struct.Struct("<32s64s")
 MAX_SIGNATURES = 16
-#: What a manifest may take, as it lies in the bundle and decompressed.
+#: The limits of a manifest's size, as stored in the bundle and decompressed.
 MAX_MANIFEST_BYTES = 64 << 20
 MAX_MANIFEST_RAW_BYTES = 128 << 20
 _SIGNED_PREFIX = b"jaxcache bundle v1\0"
@@ -84,8 +84,8 @@ def stream_parameters(level: int, source_bytes: int) -> dict[int, int]:
 
     Long-distance matching takes the first long match that it finds, where the usual search finds
     better ones nearby: of its default of 64 bytes bundles of small caches become 16 to 18 % larger.
-    So it is for large ones alone, whose repetitions lie out of the search's reach, and for matches
-    that are long.
+    So it is for large ones alone, whose repetitions are out of the search's reach, and for long
+    matches.
 
     zstd's own settings from level 16 on search each position so often that a stream that mostly
     repeats itself takes minutes per 100 MB; fewer looks are six times faster here, and the optimal
@@ -132,12 +132,12 @@ def pack_header(packed_manifest: bytes, stream_bytes: int, signatures: int) -> b
 
 
 def signed_bytes(header: bytes) -> bytes:
-    """Return the bytes to sign: the header without the magic number, behind a prefix."""
+    """Return the bytes to sign: a prefix, then the header without the magic number."""
     return _SIGNED_PREFIX + header[len(MAGIC) : HEADER_BYTES]
 
 
 def pack_signature(signature: Signature) -> bytes:
-    """One signature as it lies in the bundle."""
+    """Return a signature as it is stored in the bundle."""
     return _SIGNATURE.pack(*signature)
 
 
@@ -213,7 +213,7 @@ def _unpack_manifest(packed: bytes) -> bytearray:
 
 
 def check_stream(bundle: Bundle) -> None:
-    """Compare the stream, as it lies there, with the digest in the manifest.
+    """Compare the stream, as stored in the file, with the digest in the manifest.
 
     Raises:
         BundleError

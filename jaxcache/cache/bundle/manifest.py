@@ -37,7 +37,7 @@ def _read_events(value: object) -> tuple[Event, ...]:
 
 
 class BundleError(ArchiveError):
-    """The file is no bundle, or a damaged or hostile one. Nothing was written."""
+    """The file is not a bundle, or is damaged or hostile. Nothing was written."""
 
     def __init__(self, message: str, *, hint: str | None = _HINT, code: str = "bad-bundle") -> None:
         super().__init__(message, code=code, hint=hint)
@@ -124,10 +124,10 @@ class Manifest:
     items: Many[BundleItem]
     """In the order of their payloads in the stream."""
     files: Many[SideFile]
-    """Behind the payloads."""
+    """In the stream, they follow the payloads."""
     origins: Many[Origin]
     stream_sha256: Digest
-    """Over the compressed stream as it lies in the bundle."""
+    """Digest of the compressed stream as stored in the bundle."""
     content_bytes: Size
     since: Text | None = None
     """SHA-256 of the manifest that this bundle is an increment to; empty for a directory."""

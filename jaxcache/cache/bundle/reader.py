@@ -42,10 +42,10 @@ def verify_bundle(
 
     Args:
         allow_large: the policy of the target, see :class:`jaxcache.cache.admission.ImportPolicy`.
-        atomic: refuse all of it for one entry that must not come in.
+        atomic: refuse the whole bundle if one entry must not come in.
 
     Returns:
-        The bundle, which now says what of it must not come in.
+        The bundle, which now lists the entries that must not come in.
 
     Raises:
         BundleError

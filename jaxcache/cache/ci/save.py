@@ -111,10 +111,10 @@ def plan_save(
     """Decide what to keep and whether to save it.
 
     Args:
-        baseline: the cache before the job; None where nobody looked.
+        baseline: the cache before the job; None if it was not recorded.
         target_exists: whether there is anything to be replaced.
-        options: a bundle keeps the entries that fit into its size, as they lie in the cache, and
-            what the job did not use stays if it was used within the time, or if the job failed.
+        options: a bundle keeps the entries that fit into its size, as stored in the cache. Entries
+            that the job did not use stay if they were used within the time, or if the job failed.
         environment: of the job.
     """
     finished = parse_job_status(options.job_status)
@@ -123,7 +123,7 @@ def plan_save(
     usage = classify_usage(scan_result, ledger, baseline)
     max_size_bytes = options.max_size_bytes if is_bundle_name(target) else None
     dropped: dict[str, DropReason] = {}
-    # A job that neither used nor compiled anything ran no JAX: it says nothing about use.
+    # A job that neither used nor compiled anything ran no JAX: it shows nothing about use.
     for entry in usage.unused if finished and (usage.used or usage.new) else ():
         if (now_ns - entry.last_used_ns) / NS_PER_SECOND > (options.unused_for_seconds or 0.0):
             dropped[entry.file] = "unused"

@@ -96,7 +96,7 @@ def dating_file(file: EntryFile, inventory: Inventory) -> FileInfo | None:
 def records_reads(store: Store) -> bool:
     """Try whether reading a file there changes its access time.
 
-    Mount options do not tell: containers and network file systems have their own mind.
+    Mount options do not show it: containers and network file systems may behave otherwise.
     """
     directory = getattr(store, "path", None)
     if directory is None or not store.writable:
@@ -175,7 +175,7 @@ def classify_usage(scan_result: Scan, ledger: Ledger, baseline: Baseline | None)
 
     Args:
         scan_result: a scan with headers.
-        baseline: None where nobody looked: then everything is new.
+        baseline: None if the cache was not recorded: then everything is new.
     """
     compared = baseline is not None
     baseline = baseline or Baseline(0, "", records_reads=False)

@@ -1,4 +1,4 @@
-"""The facts that a bug report needs, without paths, names, keys or texts that somebody chose."""
+"""The facts that a bug report needs, without paths, names, keys or text that users chose."""
 
 import platform
 import re

@@ -54,7 +54,7 @@ def find_cpu_features(facts: Facts) -> Iterator[Finding]:
 
 def find_mixed_cpus(facts: Facts) -> Iterator[Finding]:
     """Hosts of several kinds fill one directory."""
-    # Each LLVM has a list of its own: only what all of them list tells one CPU from another.
+    # Each LLVM has its own list: only features that all of them list distinguish CPUs.
     listed = [
         {name[1:] for name in contents.device.cpu_features}
         for _, contents in facts.decoded("cpu")
@@ -317,7 +317,7 @@ def _what(files: list[FileInfo], facts: Facts) -> str:
 
 
 def find_network_filesystem(facts: Facts) -> Iterator[Finding]:
-    """The cache lies on another machine."""
+    """The cache is on another machine."""
     kind = facts.host.filesystem
     if kind in NETWORK_FILESYSTEMS:
         yield Finding(

@@ -37,7 +37,7 @@ class Interpreter:
     jax_version: str
     jaxlib_version: str
     jaxlib_digest: str | None = None
-    """SHA-256 over what jaxlib's own list of files says of its binaries; None without a list."""
+    """SHA-256 of the lines for binaries in jaxlib's own list of files; None without a list."""
     key_codec: str = "zstandard"
     """The codec's name in the key: ``zstandard`` or ``zlib``."""
     written_codec: str = "zstd"
@@ -53,7 +53,7 @@ class Interpreter:
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """The machine and the file system that the cache lies on; None is unknown."""
+    """The machine, and the file system of the cache; None means unknown."""
 
     user: int = -1
     system: str = "linux"
@@ -75,7 +75,7 @@ class CacheFacts:
     path: str
     exists: bool = True
     remote: bool = False
-    """It is in an object store, where there is no file system and no lock."""
+    """It is in an object store, which has no file system and no lock."""
     writable: bool = True
     why_not_writable: str = ""
     keeps_atime: bool = True
@@ -120,7 +120,7 @@ class Facts:
 
     @property
     def bucket(self) -> str | None:
-        """The URL that JAX itself is told to use as its cache; None where it is a directory."""
+        """The URL that JAX itself is set to use as its cache; None if it is set to a directory."""
         chosen = self.setting("jax_compilation_cache_dir")
         if not isinstance(chosen, str) or "://" not in chosen or chosen.startswith("file://"):
             return None
@@ -203,7 +203,7 @@ _FALSE = frozenset({"n", "no", "f", "false", "off", "0"})
 def settings_of_jax(values: Mapping[str, Any], environment: Mapping[str, str]) -> list[Setting]:
     """The settings that a jax reports, with their origins.
 
-    A jax older than a setting does not tell it, and it is left out.
+    A setting that is newer than this jax is left out.
     """
     return [_origin(n, values[n], environment) for n in JAX_DEFAULTS if n in values]
 

@@ -142,7 +142,7 @@ def find_codec_missing(facts: Facts) -> Iterator[Finding]:
     """Entries of a Python that compressed otherwise: the codec's name is part of the key."""
     mine = facts.interpreter
     if mine is None or mine.written_codec != _CODEC_OF_KEY.get(mine.key_codec):
-        return  # the codec clash says more
+        return  # find_codec_clash explains more
     others = [e for e in facts.cache.entries if e.codec not in (mine.written_codec, "unknown")]
     if not others:
         return
@@ -162,7 +162,7 @@ def find_codec_missing(facts: Facts) -> Iterator[Finding]:
 
 
 def find_codec_clash(facts: Facts) -> Iterator[Finding]:
-    """Python 3.14: JAX compresses with the standard library's zstd, and the key says zlib."""
+    """Python 3.14: JAX compresses with the standard library's zstd, but the key contains zlib."""
     mine = facts.interpreter
     if mine is None or mine.written_codec == _CODEC_OF_KEY.get(mine.key_codec):
         return
@@ -201,7 +201,7 @@ def find_pmap_churn(facts: Facts) -> Iterator[Finding]:
 
 
 def find_mixed_builds(facts: Facts) -> Iterator[Finding]:
-    """Entries of another build of jaxlib under the same version: the key cannot tell them apart."""
+    """Entries of another build of jaxlib with the same version: their keys do not differ."""
     mine = facts.interpreter
     builds: dict[str, dict[str, list[str]]] = {}
     for key, record in facts.cache.records.items():

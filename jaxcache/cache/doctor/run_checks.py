@@ -151,7 +151,7 @@ def _text(path: str) -> str:
 
 
 def filesystem_of(path: str, mountinfo: str) -> str | None:
-    """The type of the mount that a real path lies on, from Linux's ``/proc/self/mountinfo``."""
+    """Return the type of the mount of a real path, from Linux's ``/proc/self/mountinfo``."""
     best: tuple[int, str] | None = None
     for line in mountinfo.splitlines():
         fields, _, mount = line.partition(" - ")
@@ -250,11 +250,11 @@ def diagnose(
 
     Args:
         settings, interpreter: see :mod:`jaxcache.warm.child.query`.
-        no_jax: why there is no interpreter.
+        no_jax: why no interpreter was found.
         uncacheable: modules of a run that JAX could not cache, by the reason.
         max_decoded: how many entries to decode, the newest first; all if None.
         fix: make the repairs that lose nothing, then look again.
-        dry_run: with ``fix``, only tell what would be done.
+        dry_run: with ``fix``, only report what would be done.
 
     Raises:
         LockedError: a repair needs JAX's lock, and another process holds it.
@@ -294,7 +294,7 @@ class Fix:
 
 
 def apply_fixes(store: Store, facts: Facts, repairs: Sequence[Fix]) -> tuple[str, ...]:
-    """Make repairs; a file that cannot be mended is left, and the next examination says so.
+    """Make repairs; a file that cannot be repaired is left, and the next examination reports it.
 
     Returns:
         What was done, one sentence each.

@@ -41,7 +41,7 @@ def find_live_off(facts: Facts) -> Iterator[Finding]:
 
 
 def find_cache_off(facts: Facts) -> Iterator[Finding]:
-    """JAX is told not to cache, or not told where."""
+    """JAX is set not to cache, or no directory is set."""
     enabled = facts.setting("jax_enable_compilation_cache")
     if enabled is False:
         yield Finding(
@@ -195,7 +195,7 @@ def find_threshold(facts: Facts) -> Iterator[Finding]:
         evidence = f"the cache is empty, and the threshold is {limit:g} s"
         yield Finding("threshold", "problem", evidence, cost, fix, _THRESHOLD_REPORTS)
         return
-    # Entries tell whole seconds, so a threshold below one leaves no trace in them.
+    # Entries record whole seconds, so a threshold below one leaves no trace in them.
     slow = (e.compile_seconds is not None and e.compile_seconds >= int(limit) for e in entries)
     if limit >= 1 and all(slow):
         evidence = (

@@ -3,8 +3,8 @@
 A log is made by ``JAX_LOGGING_LEVEL=DEBUG python script.py 2> run.log`` (0.4.30 also takes
 ``JAX_DEBUG_LOG_MODULES``). Its messages are those of jax/_src/{cache_key,compiler,
 compilation_cache}.py and jax/_src/interpreters/pxla.py, 0.4.30 to 0.12. Several threads that
-compile at once mix their lines; what such a log then says of arguments may be of a neighbour,
-but a key and its components belong together: the last hash is the key's own.
+compile at once mix their lines; the arguments in such a log may be those of another compile, but a
+key and its components belong together: the last hash is the key's own.
 """
 
 import os
@@ -341,7 +341,7 @@ def read_document(document: Mapping[str, Any]) -> tuple[Compile, ...]:
             compile_ = replace(_compile(row), jax_version=jax, jaxlib_version=jaxlib)
             name = compile_.key or f"{compile_.module} {len(compiles)}"
             if name in compiles and compile_.outcome == "hit":
-                continue  # the first look-up is the one that says something
+                continue  # only the first look-up shows whether the cache had it
             compiles[name] = compile_
     return tuple(compiles.values())
 

@@ -1,4 +1,4 @@
-"""Add what a cache and its ledger know of a compile."""
+"""Add to a compile what a cache and its ledger record of it."""
 
 import math
 from collections.abc import Mapping
@@ -134,10 +134,10 @@ class CachedFacts:
 
 
 def open_cached_facts(path: str, *, explicit: bool = False) -> CachedFacts | None:
-    """Open a cache; None where there is none.
+    """Open a cache; None if it does not exist.
 
     Raises:
-        NoCacheError: there is none, and it was named.
+        NoCacheError: it does not exist, and the user named it.
     """
     try:
         return CachedFacts(open_store(path))

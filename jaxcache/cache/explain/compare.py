@@ -2,7 +2,7 @@
 
 A version, a device, a flag, a setting, the codec or a hook explains a miss alone: where one of them
 differs, nothing else is claimed. After them come the path of the cache, the arguments, static
-values and donations, and the code. What is not known of both sides is no cause.
+values and donations, and the code. A fact that is known of one side only is not a cause.
 """
 
 import hashlib
@@ -60,7 +60,7 @@ def explain(left: Side, right: Side) -> Explanation:
 
 
 def compare(left: Compile | None, right: Compile, side: Side) -> Iterator[Difference]:
-    """Yield the differences of one compile, the cause first; none if it is no trouble."""
+    """Yield the differences of one compile, the cause first; none if nothing is wrong with it."""
     if right.outcome == "uncacheable" and right.rule == WriteRule.HOST_CALLBACKS:
         yield (_by_version(left, right) if left else None) or _callbacks(left, right)
         return

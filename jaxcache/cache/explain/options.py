@@ -96,7 +96,7 @@ def compare_placements(left: Compile, right: Compile) -> Difference | None:
 
 
 def device_counts(left: Compile, right: Compile) -> tuple[object, object]:
-    """Return how many devices each CPU was told to show; None where an entry does not say."""
+    """Return how many devices each CPU was set to show; None if an entry does not record it."""
     lefts = _entry_flags(left) or {}
     rights = _entry_flags(right) or {}
     return lefts.get(_DEVICE_COUNT), rights.get(_DEVICE_COUNT)
@@ -148,7 +148,7 @@ _PLACEMENT = ("num_replicas", "num_partitions", "device_assignment", "profile_gu
 
 
 def _placements(left: Compile, right: Compile) -> tuple[Values, Values]:
-    """Replicas, partitions and devices that both sides tell: their entries, else their logs."""
+    """Replicas, partitions and devices that both sides record: in entries, else in logs."""
     values: list[Values] = []
     for compile_ in (left, right):
         options = compile_.contents.compile_options if compile_.contents else None

@@ -163,9 +163,9 @@ class Side:
     name: str
     compiles: tuple[Compile, ...]
     is_run: bool = True
-    """A run made every compile that it has; a cache or a key does not say what was not asked."""
+    """A run lists all its compiles; a cache or a key does not show what was not requested."""
     cache_dir: str | None = None
-    """The cache that a run used, as its document says."""
+    """The cache that a run used, according to its document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,12 +219,12 @@ class Explanation:
     left: str
     right: str
     same: int
-    """Compiles of the right side whose key the left side has too, and which are no trouble."""
+    """Compiles of the right side whose key the left side has too, with nothing wrong."""
     comparisons: tuple[Comparison, ...]
     hits: int = 0
     """Those of ``same`` that a script retrieved from the cache."""
     advice: tuple[Finding, ...] = ()
     """The parts of the script's start that are worth shortening."""
     past: tuple[Comparison, ...] = ()
-    """Each hit beside the nearest entry of its module that was written before; without
-    differences where there is none."""
+    """Each hit compared with the nearest entry of its module that was written before; no
+    differences if there was no such entry."""

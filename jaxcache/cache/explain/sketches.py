@@ -99,7 +99,7 @@ class _Change:
 
 
 def compare_code(old: Sketch, new: Sketch) -> list[Difference]:
-    """Return the lines that compute something else; those that say most come first."""
+    """Return the lines that compute something else, the most informative first."""
     changes = sorted(_changed_lines(old.lines, new.lines), key=lambda c: c.rank)
     if changes and not changes[0].is_placed:
         return [_unplaced(changes[0])]

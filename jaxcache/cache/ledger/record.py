@@ -16,7 +16,7 @@ from jaxcache.model import FileInfo
 #: * ``compile``: count, compile_seconds, versions, components, script, function
 #: * ``sketch``: sketch, of the program before optimization (``jaxcache/core/sketch.py``)
 #: * ``hit``: count (1 if absent) more uses of the entry; saved_seconds, what a run found that
-#:   ``timed`` of them saved; retrieval_seconds, of those that nobody has timed otherwise
+#:   ``timed`` of them saved; retrieval_seconds, of those that no run has timed otherwise
 #: * ``miss``: count compiles that the cache did not serve and that were not written
 #: * ``too-quick``: count compiles that JAX's threshold of seconds kept from being written
 #: * ``sealed``: the entry was sealed then
@@ -39,7 +39,7 @@ MISS = "miss"
 DIGEST_FACTS = ("payload_sha256", "file_mtime_ns", "file_size_bytes", "file_inode")
 #: The fact of an event that another cache recorded.
 IMPORTED = "imported"
-#: Years 1970 to 2262: what nanoseconds in 63 bits can say.
+#: Years 1970 to 2262: the range of nanoseconds in 63 bits.
 _MAX_NS = 2**63
 
 
@@ -79,7 +79,7 @@ class Event:
         """Return the event as another cache may bring it, marked; None where it may not.
 
         Only what this machine observed accuses an entry or ends its record. Pins belong to one
-        cache. A date in the future says nothing.
+        cache. A date in the future proves nothing.
         """
         if self.kind in PINNING or self.kind == REMOVED or self.at_ns > now_ns + MAX_AHEAD_NS:
             return None
@@ -137,7 +137,7 @@ class LedgerRecord:
     nothing had to be measured or a real host's measurements were at hand; None for all others."""
     tuning_mtime_ns: int | None = None
     tuning_size_bytes: int | None = None
-    """Time and size of the file that ``tuning`` is about: it says nothing of one written anew."""
+    """Time and size of the file that ``tuning`` describes; it does not apply to a rewritten one."""
     hits: int = 0
     last_hit_ns: int | None = None
     arrived_ns: int | None = None
@@ -176,8 +176,9 @@ class LedgerRecord:
     def tuning_of(self, mtime_ns: int, size_bytes: int) -> str | None:
         """Return :attr:`tuning`, if the entry's file is still the one that was written then.
 
-        When the real host makes the entry anew, JAX says nothing to the ledger, but the file is
-        another. A copy may have another time and a sealed file another size, but neither has both.
+        When the real host writes the entry again, JAX does not record it in the ledger, but the
+        file's time and size change. A copy may have another time and a sealed file another size,
+        but neither has both.
         """
         same = mtime_ns == self.tuning_mtime_ns or size_bytes == self.tuning_size_bytes
         return self.tuning if same else None

@@ -81,10 +81,10 @@ class Ledger:
 
     @classmethod
     def load(cls, store: Store, *, to_compact: bool = False) -> "Ledger":
-        """Read the ledger of a cache; an empty one where there is none, or none readable.
+        """Read the ledger of a cache; an empty one if it has none, or none is readable.
 
         Args:
-            to_compact: without the segments that a client may still write anew.
+            to_compact: without the segments that a client may still rewrite.
         """
         segments = _read_segments(store)
         if to_compact:
@@ -108,7 +108,7 @@ class Ledger:
 
     @classmethod
     def of(cls, events: Iterable[Event]) -> "Ledger":
-        """Make one of events that are in no cache: nobody here has observed what they tell."""
+        """Make a ledger of events from outside a cache; they count as imported, not as observed."""
         ledger = cls()
         now_ns = time.time_ns()
         brought = (imported for event in events if (imported := event.imported(now_ns)))
@@ -137,7 +137,7 @@ class Ledger:
     def check_pins(self) -> None:
         """Refuse to go on where a failing disk may hide a pin.
 
-        A segment that another user does not let this one read hides none: nobody could prune then.
+        A segment that this user may not read does not count: it would block every prune.
 
         Raises:
             JaxcacheError: ``pins-unread``.
@@ -157,7 +157,7 @@ class Ledger:
         return tuple(sorted({record.jax_version for record in records if record.jax_version}))
 
     def events(self) -> Iterator[Event]:
-        """Yield the fewest events that say the same: one per key and kind, each fact once."""
+        """Yield the fewest events with the same meaning: one per key and kind, each fact once."""
         for kinds in self._events.values():
             latest: dict[str, Any] = {}
             new: dict[str, Event] = {}
@@ -283,7 +283,7 @@ def read_segments(store: Store, files: Sequence[FileInfo]) -> Iterator[FetchedFi
 
 
 def is_own(store: Store, info: FileInfo) -> bool:
-    """Whether this user, or root, wrote a segment; of a bucket nobody can tell."""
+    """Return whether this user or root wrote a segment; False for a bucket, which has no owners."""
     return not store.remote and is_own_or_roots(info.owner)
 
 

@@ -88,8 +88,8 @@ def compact(store: Store) -> None:
     """Merge the segments of a ledger into few, and delete those that were merged.
 
     It keeps the keys with an entry, pinned ones, and as many of the others as there are entries,
-    the latest first; of the rest, the sums. The new segments name the ones they stand for, so that
-    a copy of those which comes back in a merge is not counted twice. Safe to interrupt; while
+    the latest first; of the rest, the sums. The new segments name those that they replace, so that
+    a copy of one that comes back in a merge is not counted twice. Safe to interrupt; while
     another process compacts a local ledger, it is left to that one.
     """
     if not store.writable or not list_segments(store):
@@ -234,7 +234,7 @@ def _match(pinned: Sequence[str], text: str) -> list[str]:
 
 
 def _record(store: Store, keys: Sequence[str], kind: str, now_ns: int) -> None:
-    """Write it down as later than what was said before, whatever the clock has done since."""
+    """Record a pin or unpin as later than those before it, even if the clock was set back."""
     last_ns = {e.key: e.at_ns for e in Ledger.load(store).events() if e.kind in PINNING}
     at_ns = {key: max(now_ns, last_ns.get(key, -1) + 1) for key in keys}
     if not append(store, [Event(key, kind, at_ns[key]) for key in keys]):

@@ -1,6 +1,6 @@
 """A bundle as the target of a move: one solid stream, its manifest, and the file in its place.
 
-The same cache gives the same bytes: nothing in the bundle says when or where it was made.
+The same cache gives the same bytes: the bundle does not record when or where it was made.
 """
 
 import contextlib
@@ -150,13 +150,13 @@ def write_stream(
 ) -> ExportResult:
     """Compress what a plan names into a nameless temporary file, and describe it.
 
-    Damaged entries are left out and reported. Memory stays bounded whatever the cache holds.
+    Damaged entries are left out and reported. Memory is bounded for any cache.
 
     Args:
         level: of zstd; by default :data:`DEFAULT_LEVEL`, or :data:`SMALL_LEVEL` where that makes a
             bundle larger than the files, as it does of sealed ones.
         allow_large: see :class:`jaxcache.cache.admission.ImportPolicy`.
-        directory: where the temporary file lies; the system's directory for those by default.
+        directory: for the temporary file; by default the system's directory for those.
 
     Raises:
         JaxcacheError: ``changed`` where a large entry changed while it was read; ``io-error``
@@ -296,7 +296,7 @@ def make_temporary_bundle(store: Store, plan: ExportPlan) -> tuple[Bundle, Expor
     """
     exported = write_stream(store, plan, level=_FAST_LEVEL, allow_large=False)
     with exported.stream:
-        # Its entries were checked as they were read, and nobody else can write to it.
+        # Its entries were checked as they were read, and no other process can write to it.
         return replace(_keep(bundle_bytes(exported), store.url), refused={}), exported
 
 

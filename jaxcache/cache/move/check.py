@@ -1,4 +1,4 @@
-"""The one check that every entry passes, whatever it comes from and wherever it goes."""
+"""The one check that every entry passes, from any source to any target."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

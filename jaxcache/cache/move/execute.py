@@ -31,17 +31,17 @@ def move(
     jobs: int | None = None,
     progress: Progress | None = None,
 ) -> Outcome:
-    """Carry out a plan, and say how each step ended.
+    """Carry out a plan, and return how each step ended.
 
-    A file that a directory does not take ends the move: most likely it has no room for the next
-    one either. A bucket refuses objects one by one.
+    A file that a directory refuses ends the move: most likely it has no space for the next one
+    either. A bucket refuses objects one by one.
 
     Args:
         jobs: threads that read, check and write; by default what suits source and target.
 
     Raises:
-        NoCacheError: a place is out of reach. What was written until then is whole and settled,
-            and so it is after an interrupt.
+        NoCacheError: source or target cannot be reached. Entries written until then are whole and
+            recorded, also after an interrupt.
     """
     writes = plan.writes
     ends = _Ends()

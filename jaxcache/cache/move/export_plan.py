@@ -86,7 +86,7 @@ class ExportPlan(Steps):
 
     cache_dir: str
     steps: tuple[Step, ...]
-    """Entries, then side files; those that do not travel say why."""
+    """Entries, then side files; those that are left out contain the reason."""
     ledger: Ledger
     now_ns: int
     """When it was made: a truncated entry that is young may still be being written."""
@@ -104,7 +104,7 @@ class ExportPlan(Steps):
 
 
 def with_ledger(plan: ExportPlan, ledger: Ledger) -> ExportPlan:
-    """Return a plan with what a ledger records by now."""
+    """Return a plan with the current records of a ledger."""
     events = travelling_events(ledger)
     steps = (
         replace(s, item=replace(s.item, events=events.get(s.key, ()))) if s.key else s
@@ -134,7 +134,7 @@ def plan_export(
         since: leave out entries that this side has with the same payload.
         only: of those chosen, the entries for which this is true.
         side_caches: whether XLA's autotuning results go too; by default if nothing was selected.
-        headers: read the compile seconds of every entry, whatever the selection needs.
+        headers: read the compile seconds of every entry even if the selection does not need them.
         by_use: date entries by their last use, not by their ``-atime`` files.
         records: whether the events of the ledger go with their entries.
         scan_result: the cache, where the caller has read all of it already.

@@ -2,8 +2,8 @@
 
 Nothing is written before every byte of the bundle has been compared with the digests in its
 manifest. Entries are written as sealed frames, each atomically and its ``-atime`` before it, so
-that whatever interrupts an import leaves whole entries, and a second run does the rest. No lock is
-taken: JAX looks at a new entry only under its final name, and never at ours before.
+that an interrupted import leaves whole entries, and a second run completes it. No lock is taken:
+JAX reads an entry only under its final name, which ours get last.
 """
 
 import contextlib
@@ -110,7 +110,7 @@ def execute_import(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> Outcome:
-    """Write what a plan says. The bundle must have been verified.
+    """Carry out a plan. The bundle must have been verified.
 
     What was written before a failure stays, each entry whole; with ``atomic`` nothing stays.
 
@@ -138,7 +138,7 @@ def receive(
     signers: Sequence[Any] = (),
     progress: Progress | None = None,
 ) -> Outcome:
-    """Move what a plan says into a cache that is also told what is recorded of the entries.
+    """Carry out a plan, and add the records of the entries to the target's ledger.
 
     Args:
         store: None for a dry run.

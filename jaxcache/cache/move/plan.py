@@ -41,7 +41,7 @@ class Parcel(Protocol):
         """Yield the bytes of its file, sealed.
 
         Raises:
-            ChangedError: the file in the source is another one by now.
+            ChangedError: the file in the source has been replaced.
         """
 
     def payload(self) -> Iterator[Any]:
@@ -134,7 +134,7 @@ class Plan(Steps):
     removals: "tuple[Removal, ...]" = ()
     """Entries to remove from the target to make room."""
     unmet: bool = False
-    """The target holds more than its limit, whatever is done."""
+    """The target exceeds its limit even after the removals."""
     segments: tuple[FileInfo, ...] = ()
     """Segments of the ledger to copy."""
     records: bool = True

@@ -74,8 +74,8 @@ def _unsigned_digests(
 ) -> dict[str, str]:
     """Return the digests of entries that the target has already and that some key has not signed.
 
-    They may come from a run that was interrupted. A digest is that of the source's own entry,
-    whatever the target holds under its name; what the source has damaged stays unsigned.
+    They may come from a run that was interrupted. Each digest is that of the source's entry, even
+    if the target's entry of that name differs; damaged entries of the source stay unsigned.
     """
     signed = [load_signed(target, [_public(key)]) for key in private_keys]
     steps = plan.of(MoveAction.PRESENT, MoveAction.SAME)
@@ -117,9 +117,9 @@ def write_signatures(
 
 
 def load_signed(store: Store, trusted: Sequence[TrustedKey]) -> dict[str, Collection[str]]:
-    """Digests, by file, that somebody vouches for whom this user trusts.
+    """Return the digests, by file, that keys which this user trusts have signed.
 
-    What is damaged, or signed by others, counts for nothing.
+    Signatures that are damaged or made with other keys do not count.
 
     Raises:
         NoCacheError

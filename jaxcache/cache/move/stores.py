@@ -122,7 +122,7 @@ def carry_segments(
 
 @dataclass(frozen=True, slots=True)
 class StoreParcel:
-    """An entry or a side file as it lies in a store."""
+    """An entry or a side file as stored."""
 
     step: Step
     info: FileInfo
@@ -212,7 +212,7 @@ class StoreSource:
 
 
 def make_source(store: Store, plan: Plan) -> StoreSource:
-    """Return the source of a plan, which checks each entry as the plan says."""
+    """Return the source of a plan, which checks each entry as the plan requires."""
     return StoreSource(store, plan.check or Check(ImportPolicy(), Ledger.load(store)))
 
 

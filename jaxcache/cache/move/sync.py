@@ -63,7 +63,7 @@ def plan_sync(
     else there is read. A limit opens entries of the target for their compile seconds.
 
     Args:
-        target: None where its directory does not exist yet; then ``target_url`` says its name.
+        target: None if its directory does not exist yet; then ``target_url`` names it.
         signed: the policy of the target, see :class:`jaxcache.cache.admission.ImportPolicy`.
         index: of the target, to spare opening its entries then.
         fits: see :class:`jaxcache.cache.move.execute.Check`.
@@ -150,7 +150,7 @@ def plan_copy(
             read on both sides. None compares names alone, and the sizes of truncated entries.
         signed, allow_large: see :class:`jaxcache.cache.admission.ImportPolicy`, of the target.
         origins, fits: see :class:`jaxcache.cache.move.execute.Check`.
-        inventory: of the target, where somebody has listed it.
+        inventory: of the target, if the caller has listed it.
 
     Raises:
         UsageError, JaxcacheError: see :func:`jaxcache.cache.move.import_bundle.plan_import`.
@@ -251,9 +251,9 @@ def execute(
 
 
 def make_room(plan: Plan, ours: Scan, theirs: Scan, options: SyncOptions, now_ns: int) -> Plan:
-    """Leave behind, or remove from the target, what is worth least until all fits.
+    """Leave out, or remove from the target, the entries that are worth least until all fit.
 
-    The planner of ``prune`` chooses, over the target as it would be with all that comes.
+    The planner of ``prune`` chooses from the target as it would be with all new entries.
     """
     names = {step.name for step in plan.writes if step.key is not None}
     coming: list[EntryFile] = [f for f in ours.inventory.entries if f.info.name in names]

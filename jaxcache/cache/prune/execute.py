@@ -39,9 +39,9 @@ def remove(
 ) -> Execution:
     """Remove files in the order of the plan, each looked at again before.
 
-    An entry that changed or was used since the plan was made stays. What another process removed
-    first is no error. Directories stay, even empty ones: a compiler makes one and writes into it
-    in two steps.
+    An entry that changed or was used since the plan was made stays. A file that another process
+    removed first is not an error. Directories stay, even empty ones: a compiler makes one and
+    writes into it in two steps.
 
     Args:
         file_lock: the layout's locks of single files; by default JAX's lock is held, at most 50 ms
@@ -85,10 +85,10 @@ def _compact_remote(store: Store) -> None:
 def _remove_remote(
     store: Store, removals: Sequence[Removal], progress: Progress | None
 ) -> Execution:
-    """Remove many objects with few requests; there is no lock, and no order among them.
+    """Remove many objects with few requests, without a lock and in no fixed order.
 
-    Entries go before their ``-atime``. They are sorted by name, so that those that are looked at
-    together lie together.
+    Entries are removed before their ``-atime``. They are sorted by name, so that those that are
+    checked together are next to each other.
     """
     ordered = sorted(removals, key=lambda r: r.file.name)
     dated = [(r.file.name, r.atime) for r in ordered if r.atime is not None]
@@ -123,7 +123,7 @@ def _remove_remote(
 def _remove_one(
     store: Store, removal: Removal, file_lock: "FileLock | None"
 ) -> SkippedRemoval | None:
-    """Remove one thing, ``-cache`` before ``-atime``; say why if it was not."""
+    """Remove one thing, ``-cache`` before ``-atime``; return why if it was not removed."""
     name = removal.file.name
     try:
         with hold_file_lock(store, name, file_lock) as held:
@@ -150,6 +150,6 @@ def _remove_one(
 
 def _same(now: FileInfo | None, then: FileInfo | None) -> bool:
     if now is None or then is None:
-        # Another prune may be between the two files of an entry; a missing date is no use.
+        # Another prune may be between the two files of an entry; a missing date is not a use.
         return now is None
     return same_file(now, then)

@@ -26,7 +26,7 @@ from jaxcache.options import PruneOptions
 if TYPE_CHECKING:
     from jaxcache.layouts import ReadCache
 
-#: Entries that are opened to say what their removal costs, where nothing else asks for it.
+#: The most entries to open only to report the cost of their removal.
 _PRICED_AT_ONCE = 1_000
 
 
@@ -215,7 +215,7 @@ def _rank_below(members: "Mapping[str, ReadCache]") -> Callable[[str], int]:
 
 
 def _cache_of(path: str, members: "Mapping[str, ReadCache]") -> str:
-    """Return the cache that a file of a plan belongs to; no cache lies below another."""
+    """Return the cache that a file of a plan belongs to; no cache is inside another."""
     directory = os.path.dirname(path)
     while directory not in members:
         directory = os.path.dirname(directory)

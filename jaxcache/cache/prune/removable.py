@@ -26,10 +26,10 @@ from jaxcache.options import PruneOptions
 from jaxcache.store.base import Store
 from jaxcache.units import NS_PER_SECOND
 
-#: Looks up what the ledger knows of a key; None where it knows nothing.
+#: Looks up the ledger's record of a key; None if it has none.
 FindRecord = Callable[[str], LedgerRecord | None]
 
-#: Problems that do not keep JAX from using an entry; any other makes it worth nothing.
+#: Problems that do not keep JAX from using an entry; any other makes it worthless.
 _HARMLESS: frozenset[ProblemKind] = frozenset(
     {"legacy-name", "bad-atime", "missing-atime", "unsealed", "unreadable"}
 )
@@ -197,7 +197,7 @@ def removable_entries(
 def _removable_others(
     scan_result: Scan, wanted: Collection[RemovalKind], *, now_ns: int, grace_seconds: float
 ) -> Iterator[RemovableItem]:
-    """Yield the files of the ``wanted`` kinds that are no entries."""
+    """Yield the files of the ``wanted`` kinds that are not entries."""
     grace_ns = int(grace_seconds * NS_PER_SECOND)
     for kind, info in _other_files(scan_result):
         if kind in wanted:
@@ -209,7 +209,7 @@ def _removable_others(
 def other_item(
     removal: Removal, *, held_by: Hold | None = None, reason: RemovalReason | None = None
 ) -> RemovableItem:
-    """A file that is no entry of its own."""
+    """Return the item of a file that is not an entry."""
     file = removal.file
     used_ns = removal.last_used_ns
     candidate = Candidate(file.name, file.size_bytes, used_ns, saved_seconds(None, None, {}))

@@ -55,10 +55,10 @@ ReadBlob = Callable[[str], bytes]
 
 
 def encode_recipe(recipe: Recipe, read_blob: ReadBlob) -> Iterator[bytes]:
-    """The bytes of a recipe; equal recipes are equal bytes, in whatever order they were recorded.
+    """Yield the bytes of a recipe; equal recipes give equal bytes, in any order of recording.
 
     Args:
-        read_blob: gives the bytes of a blob by the SHA-256 that requests name it by.
+        read_blob: returns the bytes of a blob by the SHA-256 that requests refer to.
     """
     recipe = sort_recipe(recipe)
     order = dict.fromkeys([r.bytecode for r in recipe.requests])
@@ -221,7 +221,7 @@ class RecipeRow:
 
     @property
     def key(self) -> str:
-        """The key, or the module's name where there is none."""
+        """The key, or the module's name if it has no key."""
         return self.request.name
 
     @property
@@ -231,7 +231,7 @@ class RecipeRow:
 
     @property
     def hash(self) -> str:
-        """The hexadecimal part of the key; empty where there is none."""
+        """The hexadecimal part of the key; empty if it has no key."""
         return self.request.hash or ""
 
 

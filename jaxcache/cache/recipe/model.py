@@ -38,7 +38,7 @@ KEY_SETTINGS: Mapping[str, type] = {
 
 
 class RecipeError(ArchiveError):
-    """The file is no recipe, or a damaged or hostile one."""
+    """The file is not a recipe, or is damaged or hostile."""
 
     def __init__(self, message: str, *, hint: str | None = _HINT, code: str = "bad-recipe") -> None:
         super().__init__(message, code=code, hint=hint)
@@ -110,7 +110,7 @@ class Request:
 
     @property
     def name(self) -> str:
-        """The key, or the module's name where there is none."""
+        """The key, or the module's name if it has no key."""
         return self.key or self.module
 
     @property

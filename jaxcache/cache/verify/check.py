@@ -110,7 +110,7 @@ class RecordedDigest(NamedTuple):
 
     sha256: str
     binding: bool
-    """Whether other bytes are damage; else JAX may have written the entry anew."""
+    """Whether other bytes are damage; otherwise JAX may have rewritten the entry."""
 
 
 def check_entry(
@@ -312,7 +312,7 @@ def check_beside(
     checks: Mapping[str, EntryCheck],
     options: VerifyOptions,
 ) -> Iterator[Problem]:
-    """Yield what is to be said of entries beside their content."""
+    """Yield the problems of entries other than those of their content."""
     atimes = scan_result.inventory.atimes
     wanted = options.atimes or bool(atimes)
     for file in files:

@@ -244,9 +244,9 @@ _DATES = frozenset({"missing-atime", "bad-atime"})
 def plan_repair(verification: Verification, *, now_ns: int, delete: bool = False) -> RepairPlan:
     """Plan what to do about the problems that were found.
 
-    Bad entries go to quarantine, or away for good; orphans and abandoned temporary files go away;
-    missing and unreadable ``-atime`` files are written anew. Files that no version of JAX or XLA
-    makes are left alone, and so are owners and permissions.
+    Damaged entries are moved to quarantine, or deleted; orphans and abandoned temporary files are
+    deleted; missing and unreadable ``-atime`` files are rewritten. Files that no version of JAX or
+    XLA makes are left alone, and so are owners and permissions.
     """
     steps: dict[str, RepairStep] = {}
     for problem in verification.problems:
@@ -254,7 +254,7 @@ def plan_repair(verification: Verification, *, now_ns: int, delete: bool = False
         action = _choose_action(problem, delete)
         if info is None or action is None:
             continue
-        # Whether a temporary file is abandoned, the store itself can tell.
+        # The store itself checks whether a temporary file is abandoned.
         if problem.file in verification.young and problem.kind not in ("temp-file", *_DATES):
             action = "leave-young"
         before = steps.get(problem.file)
@@ -314,8 +314,8 @@ def execute_repair(
 
     steps = plan.steps
     if rank := layout.removals.removal_rank:
-        # Of a kernel and its source the source goes first: torch writes it anew where it is
-        # missing, and only beside a damaged kernel does the next run suspect it.
+        # Remove the source of a kernel first: torch writes a missing source again, and the next run
+        # suspects a source only if its kernel is damaged.
         first: dict[str, int] = {}
         for step in steps:
             own = rank(step.file)

@@ -1,4 +1,4 @@
-"""``verify``: look at every file of a cache and say what is wrong, changing nothing.
+"""``verify``: check every file of a cache and report what is wrong, changing nothing.
 
 Three levels. ``quick`` opens each entry's first bytes and walks its frame. ``full`` decompresses
 everything and decodes the payloads. ``load`` also has the user's own JAX deserialize each entry,
@@ -36,7 +36,7 @@ from jaxcache.units import NS_PER_SECOND, format_count
 if TYPE_CHECKING:
     from jaxcache.layouts import Layout
 
-#: What says something and accuses nothing.
+#: Problems that are only notes: they do not mean damage.
 INFORMATIONAL: frozenset[ProblemKind] = frozenset(
     {
         "unsealed",
@@ -228,7 +228,7 @@ def _refuse_foreign(store: Store, scan_result: "ScanResult") -> None:
 
 
 def _look_again(store: Store, file: Any) -> Any:
-    """The file as it is now, or as it was where that cannot be told; None if it is gone."""
+    """Return the file as it is now, or as it was if it cannot be read; None if it is gone."""
     try:
         return file._replace(info=store.info(file.info.name))
     except MissingError:
@@ -238,7 +238,7 @@ def _look_again(store: Store, file: Any) -> Any:
 
 
 def _about_directory(store: Store, scan_result: "ScanResult") -> Iterator[Problem]:
-    """Yield what is wrong with the files that are no entries, and with who may write."""
+    """Yield the problems of files that are not entries, and of write permissions."""
     problems = list(scan_result.inventory.problems())
     yield from problems
     named_files = {p.file for p in problems}
