@@ -219,8 +219,8 @@ def check_small(data: bytes) -> bool | None:
     """Decompress a whole small zstd entry in one piece: quick, but silent about what is wrong.
 
     Returns:
-        Whether its frame carries a checksum, if it is sound. None says nothing: the entry is
-        damaged, or large, or of another codec, and :func:`check_content` tells which.
+        Whether its frame carries a checksum, if it is sound. None if the entry is damaged, large or
+        of another codec; :func:`check_content` determines which.
     """
     try:
         frame = _zstd_frame(data, len(data))
@@ -252,7 +252,7 @@ def decompress_whole(data: bytes, *, limit: int) -> bytes | None:
         if content_bytes is not None and content_bytes > limit:
             return None
         if content_bytes is not None:
-            # In one piece; where that fails, the stream below says what is wrong.
+            # In one piece; if that fails, the stream below finds what is wrong.
             with contextlib.suppress(zstd.library.ZstdError, MemoryError):
                 if (content := _decompress_frame(data, content_bytes)) is not None:
                     check_header(content[:HEADER_BYTES])

@@ -1,6 +1,6 @@
 """The contents of an entry, as data: the fields of the ``show`` JSON contract, in NumPy's terms.
 
-What an entry of that generation does not tell is None, never a guess.
+Facts that an entry of that generation does not contain are None, never a guess.
 """
 
 import re
@@ -119,7 +119,7 @@ class EntryFormat:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Everything that an entry's payload tells."""
+    """Everything that is read from an entry's payload."""
 
     program: Program | None = None
     source: tuple[SourceLine, ...] = ()
@@ -130,7 +130,7 @@ class Contents:
     written_in_cache_dir: str | None = None
     """The cache directory at the time of writing, where the options hold it (0.4.36 and later)."""
     flags: dict[str, str | int | float | bool | None] | None = None
-    """Every XLA flag that the options tell, by name: 63 of them in 0.4.30, 269 in 0.12."""
+    """Every XLA flag that the options contain, by name: 63 of them in 0.4.30, 269 in 0.12."""
     like_jaxlib: str | None = None
     """The known jaxlib whose default flags are nearest to these."""
     problems: tuple[tuple[ProblemKind, str], ...] = ()

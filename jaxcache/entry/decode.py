@@ -16,7 +16,7 @@ from jaxcache.entry.schema import WHOLE_BYTES, parse
 from jaxcache.entry.wire import Budget, WireError
 from jaxcache.model import ProblemKind
 
-#: ``FeatureExtension`` of xla/stream_executor/cuda: the letter behind the capability.
+#: ``FeatureExtension`` of xla/stream_executor/cuda: the letter after the capability.
 _EXTENSIONS = {2: "a", 3: "f"}
 _GPU_ABI = b"xla::GpuXlaExecutableAbiVersion"
 _TPU_ABI = b"xla::TpuXlaExecutableAbiVersion"
@@ -32,7 +32,7 @@ _TPU_KINDS = {
 _PTX_TARGET = re.compile(rb"^\.target\s+sm_(\d+)(\d)([af]?)\b", re.MULTILINE)
 _PTX_HEAD_BYTES = 4096
 _ELF_MAGIC = b"\x7fELF"
-#: Where a kernel's cubin lies in the thunks of a GPU executable (0.10.2 and later).
+#: The path of a kernel's cubin in the thunks of a GPU executable (0.10.2 and later).
 _CUBIN_PATH = (36, 3, 2, 2, 1)
 
 
@@ -106,7 +106,7 @@ def _gpu(envelope: Envelope, budget: Budget) -> tuple[Device, int]:
 
 
 def _tpu(envelope: Envelope) -> Device:
-    """The generation, which the ABI in the metadata in front tells (0.12 and later)."""
+    """Return the generation, from the ABI in the metadata in front (0.12 and later)."""
     executable = parse("IfrtMeta", envelope.ifrt or b"").abi.executable
     if executable.type_name != _TPU_ABI:
         return Device("tpu")
@@ -343,7 +343,7 @@ class _Decoder:
 def sum_buffers(allocations: Iterable[Any], code_bytes: int | None) -> Memory:
     """Sum the ``BufferAllocation`` messages of a program, as XLA does for ``memory_analysis()``.
 
-    An argument that is also an output is aliased: 0.6.2 and later say so, before it follows.
+    An argument that is also an output is aliased: 0.6.2 and later record it, before it follows.
     Source: ``CompiledMemoryStats`` in xla/pjrt/pjrt_executable.cc.
 
     Raises:

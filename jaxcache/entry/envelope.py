@@ -1,6 +1,6 @@
 """From a payload to the compiler's result: IFRT's prefix, Riegeli, ExecutableAndOptionsProto.
 
-The generations, and what tells them apart, are in docs/entry-format.md.
+docs/entry-format.md describes the generations and how they differ.
 """
 
 from collections.abc import Iterable, Iterator
@@ -38,7 +38,7 @@ class Envelope:
 
 
 def open_envelope(payload: memoryview, budget: Budget, *, check: bool = True) -> Envelope:
-    """Open a payload as far as the compiler's own result, and tell its platform.
+    """Open a payload as far as the compiler's own result, and determine its platform.
 
     Args:
         check: also check the hashes of Riegeli chunks.

@@ -36,11 +36,11 @@ def compress_content(content: bytes, codec: Codec, level: int) -> bytes:
 
 
 def seal_entry(frame: bytes) -> bytes:
-    """Seal a whole entry without compressing it anew; memory does not depend on its content.
+    """Seal a whole entry without compressing it again; memory does not depend on its content.
 
     Args:
         frame: the bytes of the file. A zlib stream and a sealed frame are returned as they are,
-            without a look at their content.
+            without reading their content.
 
     Returns:
         A sealed entry with the same compressed blocks, at most four bytes longer.
@@ -54,14 +54,14 @@ def seal_entry(frame: bytes) -> bytes:
 
 
 def add_checksum(frame: bytes, *contents: bytes | bytearray) -> Sequence[bytes | memoryview]:
-    """Seal a zstd frame without compressing it anew, where its content is at hand.
+    """Seal a zstd frame whose content is known, without compressing it again.
 
     Args:
         frame: one whole zstd frame.
         contents: what it decompresses to, in pieces.
 
     Returns:
-        The frame in pieces, of which none is a copy; four bytes longer if it had no checksum.
+        The frame in pieces, none of them a copy; four bytes longer if it had no checksum.
     """
     if _has_checksum(frame):
         return (frame,)
@@ -92,12 +92,12 @@ def _append_checksum(
 
 
 def seal_frame(frame: bytes, content: bytes, level: int | None) -> bytes:
-    """Seal an entry: its own blocks with a checksum, or compressed anew where that is smaller.
+    """Seal an entry: its own blocks with a checksum, or compressed again if that is smaller.
 
     Args:
         frame: the entry as it is, whole and sound.
         content: what it decompresses to.
-        level: what to compress anew at; None keeps the blocks.
+        level: at which to compress again; None keeps the blocks.
 
     Returns:
         Never more than four bytes longer than ``frame``.

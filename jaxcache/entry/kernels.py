@@ -20,7 +20,7 @@ class Kernel:
     fingerprint: str
     """The kernel's source and launch, by which XLA finds it; its first line, shortened."""
     blocks: int | None
-    """In the launch grid; None where the file does not tell."""
+    """In the launch grid; None if the file does not contain it."""
     threads: int | None
     """Per block."""
     shared_memory_bytes: int
@@ -39,7 +39,7 @@ class KernelCache:
 
 
 def read_kernel_cache(data: bytes | memoryview) -> KernelCache:
-    """Read a kernel cache; damage ends the list and is told, not raised."""
+    """Read a kernel cache; damage ends the list and is reported in it, not raised."""
     budget = Budget()
     kernels: list[Kernel] = []
     version = problem = None

@@ -17,7 +17,7 @@ from jaxcache.entry.wire import Budget, WireError
 #: ``xla_gpu_kernel_cache_file`` and ``xla_gpu_per_fusion_autotune_cache_dir``: JAX 0.4.36 and
 #: later sets them to paths inside the cache directory.
 PATHS_IN_CACHE = (306, 310)
-#: Options that JAX or PJRT set by themselves, whatever the user asked for (jax/_src/compiler.py
+#: Options that JAX or PJRT always set by themselves (jax/_src/compiler.py
 #: of 0.10.2): xla_gpu_cuda_data_dir, xla_detailed_logging, LLVM parallelism (with a kernel
 #: cache), xla_gpu_experimental_autotune_cache_mode, xla_pjrt_allow_auto_layout_in_hlo.
 _SET_BY_JAX = frozenset({61, 252, 268, 324, 344, *PATHS_IN_CACHE})
@@ -30,7 +30,7 @@ _MAX_CHANGES = 12
 
 #: Flags by which two compiles of one XLA may differ in what they write at all.
 _LOOSE_FLAGS = 4
-#: Larger messages are read anew each time; those of 0.12 have 4 kB.
+#: Larger messages are parsed each time; those of 0.12 have 4 kB.
 _MAX_REMEMBERED_BYTES = 64 << 10
 
 _Values = dict[int, tuple[str, ...]]
@@ -86,7 +86,7 @@ def read_options(
 
 
 class _RequestedOptions(NamedTuple):
-    """What CompileOptionsProto says."""
+    """The contents of CompileOptionsProto."""
 
     debug: memoryview | None = None
     replicas: int | None = None
@@ -166,7 +166,7 @@ def flag_values(debug: memoryview, budget: Budget | None = None) -> _Values:
     """DebugOptions: number to values, each as ``i7``, ``f1.5``, ``d1.5`` or ``x`` and hexadecimals.
 
     Raises:
-        WireError: it is no message.
+        WireError: it is not a message.
     """
     budget = budget or Budget()
     values: dict[int, list[str]] = {}
@@ -251,8 +251,8 @@ def flag_names() -> dict[int, str]:
 def same_generation(left: Iterable[str], right: Iterable[str]) -> bool:
     """Whether one XLA may have written both sets of flags.
 
-    XLA writes nearly every flag that it has, so the names alone tell its version; a few appear
-    only when somebody sets them. The releases that are known here differ by seven names or more.
+    XLA writes nearly every flag that it has, so the names alone identify its version; a few appear
+    only if they are set. The releases that are known here differ by seven names or more.
     """
     return len(set(left) ^ set(right)) <= _LOOSE_FLAGS
 
@@ -273,7 +273,7 @@ def default_flags(version: str | None) -> frozenset[str]:
 
 @cache
 def known_defaults() -> dict[str, _Values]:
-    """The debug options that each known jaxlib writes when nobody changes any."""
+    """Return the debug options that each known jaxlib writes by default."""
     return {
         version: {int(n): tuple(v) if isinstance(v, list) else (v,) for n, v in values.items()}
         for version, values in _load("xla_defaults.json").items()

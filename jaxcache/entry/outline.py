@@ -29,7 +29,7 @@ _PARAMETER = 9
 _OP_NAME = 2
 _ENTRY_ID = 6
 _COMPUTATION_ID = 5
-#: Fields that say nothing of what is computed, or are shown by themselves.
+#: Fields that do not affect what is computed, or are shown by themselves.
 _LEFT_OUT = frozenset({
     _NAME, _OPCODE, _SHAPE, _METADATA, _LITERAL, _ID, _OPERANDS, _PREDECESSORS, _CALLED,
     _BACKEND, _PRECISION,

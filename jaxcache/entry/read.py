@@ -12,10 +12,10 @@ from jaxcache.entry.decode import decode_payload
 
 
 class OpenPayload:
-    """The payload of an entry: what its header says, then its bytes, checked as they come.
+    """The payload of an entry: the facts in its header, then its bytes, checked as they come.
 
     Args:
-        file: seekable, the whole entry; nobody else moves in it meanwhile.
+        file: seekable, the whole entry; no other code seeks in it meanwhile.
         size_bytes: its size, which bounds what it may announce.
         limit: refuse a payload of more bytes.
         hashed: take its SHA-256 on the way.

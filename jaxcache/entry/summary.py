@@ -12,7 +12,7 @@ _MAX_SIGNATURE = 400
 
 
 class EntrySummary(NamedTuple):
-    """The facts of an entry's contents that ``ls`` shows; None where it does not tell.
+    """The facts of an entry's contents that ``ls`` shows; None if the entry does not contain them.
 
     All but ``problem`` are texts, and fields of :class:`jaxcache.model.Entry`.
     """

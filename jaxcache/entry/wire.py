@@ -54,7 +54,7 @@ class Budget:
 
 
 def read_varint(data: memoryview, at: int) -> tuple[int, int]:
-    """Read a varint at ``at``; return it and the position behind it.
+    """Read a varint at ``at``; return it and the position after it.
 
     Raises:
         WireError: it ends too early or is longer than 64 bits allow.
@@ -114,7 +114,7 @@ def walk(data: memoryview, budget: Budget) -> Iterator[Field]:
 
 
 def first_bytes(data: memoryview, number: int, budget: Budget) -> memoryview | None:
-    """The bytes of the first field of that number; None if there is none."""
+    """Return the bytes of the first field of that number; None if no field has it."""
     for field in walk(data, budget):
         if field.number == number and isinstance(field.value, memoryview):
             return field.value

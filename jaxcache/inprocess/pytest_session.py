@@ -19,7 +19,7 @@ from jaxcache.store.location import expand_location, locate_cache
 from jaxcache.units import format_count, format_duration
 from jaxcache.warm.report.report import Module, Report
 
-#: What is told of each test; as JUnit properties ``jaxcache_NAME``.
+#: The facts reported of each test; as JUnit properties ``jaxcache_NAME``.
 NAMES = (
     "compile_requests",
     "hits",

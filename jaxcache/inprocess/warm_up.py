@@ -46,7 +46,7 @@ class Prediction(watch.Printable):
 
 
 def explain_miss(function: Any, *args: Any, **kwargs: Any) -> Prediction:
-    """Say why the call ``function(*args, **kwargs)`` would compile, or that it would not.
+    """Explain why the call ``function(*args, **kwargs)`` would compile, or why not.
 
     >>> jaxcache.explain_miss(step, x).outcome
     'miss'
@@ -59,7 +59,7 @@ def explain_miss(function: Any, *args: Any, **kwargs: Any) -> Prediction:
 
     Raises:
         UsageError: ``not-jitted``
-        NoJaxError: ``unknown-jax`` where nobody here knows this jax.
+        NoJaxError: ``unknown-jax`` if no adapter supports this jax.
     """
     from jaxcache.cache.explain.cached_facts import open_cached_facts
     from jaxcache.errors import NoJaxError
@@ -217,7 +217,7 @@ def warm_up(function: Any, *args: Any, execute: "str | None" = None, **kwargs: A
 
 
 def _kind(leaf: Any) -> "str | None":
-    """Return whether an array is committed to devices; None for what is no array."""
+    """Return whether an array is committed to devices; None if it is not an array."""
     if not hasattr(leaf, "dtype"):
         return None
     if hasattr(leaf, "committed"):

@@ -69,7 +69,7 @@ class Observation(Printable):
         self._report: Report | None = None
         self._causes: tuple[int, dict[str, str]] = 0, {}
 
-    # What the listener tells ------------------------------------------------------------------
+    # Events of the listener -------------------------------------------------------------------
 
     def start(self) -> "Observation":
         """Start watching as soon as jax is imported."""
@@ -113,7 +113,7 @@ class Observation(Printable):
                 record_sketches(fresh, recorded)
 
     def take(self, event: "dict[str, Any]") -> None:
-        """Take one event of the listener; whatever fails here is told and never raised."""
+        """Take one event of the listener; failures here are reported as events, never raised."""
         try:
             line = json.dumps({"at": time.time(), **event}, default=str)
         except Exception as error:
@@ -270,7 +270,7 @@ def find_listener(jax: Any, sink: Any) -> "Listener":
     Under ``jaxcache run`` there is one already, loaded by its path.
 
     Raises:
-        UnknownJaxError: nobody here knows this jax.
+        UnknownJaxError: no adapter supports this jax.
     """
     loaded = sys.modules.get("_jaxcache.injected.attach")
     if loaded is not None and getattr(loaded, "LISTENER", None) is not None:

@@ -89,7 +89,7 @@ class Adapter:
         return getattr(self._cache.LRUCache, "jaxcache_live", None)
 
     def reset(self) -> None:
-        """Let JAX open its cache anew at the next compile."""
+        """Let JAX reopen its cache at the next compile."""
         self._cache.reset_cache()
 
     def install(self, layer: "Layer") -> None:

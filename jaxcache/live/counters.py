@@ -7,7 +7,7 @@ import threading
 import time
 from typing import Any
 
-#: More was never counted; a file that says so is damaged.
+#: No real count is larger; a file with a larger one is damaged.
 _MAX_TOTAL = 1e18
 EVENT_PREFIX = "/jaxcache/live/"
 
@@ -57,7 +57,7 @@ class Counters:
     """The counts of this process; cheap, and safe between threads.
 
     Args:
-        monitoring: ``jax.monitoring``, which is told too.
+        monitoring: ``jax.monitoring``, which receives the counts too.
     """
 
     def __init__(self, monitoring: Any = None) -> None:
@@ -65,11 +65,11 @@ class Counters:
         self.tell(monitoring)
 
     def tell(self, monitoring: Any) -> None:
-        """Send what is counted from now on to ``jax.monitoring``."""
+        """Send later counts to ``jax.monitoring``, too."""
         self._monitoring = monitoring
 
     def reset(self) -> None:
-        """Begin anew in a forked child."""
+        """Start from zero in a forked child."""
         self._lock = threading.Lock()
         self._values: dict[str, float] = {}
         self._kept: dict[str, float] = {}

@@ -292,7 +292,7 @@ class Directory:
         """Write a new entry, or replace one that JAX could not use.
 
         Raises:
-            OSError: it could not be written; JAX says so in its own words.
+            OSError: it could not be written; JAX reports it in its own words.
         """
         if self.evictor.max_bytes is not None and len(value) > self.evictor.max_bytes:
             warnings.warn(
@@ -347,7 +347,7 @@ class Directory:
         Raises:
             OSError
         """
-        # Between the two files of an entry nobody may evict it: JAX fails over one without a stamp.
+        # No process may evict an entry between its two files: JAX fails on one without a stamp.
         self._begin_change()
         with open_directory(self.root) as directory, self.evictor.lock(directory):
             if self.evictor.stamped:
@@ -388,7 +388,7 @@ class Directory:
         self.loading.close(is_unswept=self._is_unswept)
 
     def reset(self) -> None:
-        """Begin anew in a forked child: the local directory only."""
+        """Reset in a forked child, which uses the local directory only."""
         if self.tiers is not None:
             self.tiers.abandon()
         self.tiers = None

@@ -26,7 +26,7 @@ class UnimportedJax:
         self.versions = {"jax_version": version("jax"), "jaxlib_version": version("jaxlib")}
 
     def hashes_path(self) -> bool:
-        """Whether keys contain the path of the cache; nobody can tell yet."""
+        """Return False: whether keys contain the path of the cache is not known yet."""
         return False
 
 

@@ -53,9 +53,9 @@ def enable(
     """Switch JAX's persistent cache on, before or after the first compile; safe to call twice.
 
     What the user has set stays: JAX's own variables and configuration, ``JAXCACHE_LIVE*``, and
-    the tables in pyproject.toml and config.toml. What a call does not name stays as an earlier
-    call has made it. The result says what was changed and what was kept; one warning names the
-    arguments that lose against the user's own settings. Machines of several types may share a
+    the tables in pyproject.toml and config.toml. Arguments that a call omits stay as an earlier
+    call has set them. The result lists what was changed and what was kept; one warning names the
+    arguments that the user's own settings override. Machines of several types may share a
     directory: the CPU's or GPU's type is part of each key.
 
     Args:
@@ -112,7 +112,7 @@ def enable(
 
 
 def set_default_directory(settings: ResolvedSettings) -> None:
-    """Set JAX's directory where a file switches the layer on, and nobody has set one.
+    """Set JAX's directory if a file switches the layer on and none is set.
 
     Raises:
         ConfigError: the file's own ``cache-dir`` cannot be made.
@@ -173,7 +173,7 @@ def _apply(config: Any, wanted: "dict[str, Any]") -> "tuple[dict[str, Any], dict
 
 
 def _reset_where_needed(changed: "dict[str, Any]") -> None:
-    """Let JAX open its cache anew where it has opened another one, or has found none."""
+    """Let JAX reopen its cache if it has opened another one, or has found none."""
     from jax._src import compilation_cache
 
     cache = getattr(compilation_cache, "_cache", None)

@@ -1,10 +1,9 @@
 """Keep a directory below its bounds, in the background and in bulk.
 
-A write only adds to a running total. A sweep looks at the directory again when the total says that
-a bound is exceeded, after many writes (other processes write, too), or after a minute, and takes
-the directory to 90 % of its bound, so that the next sweep is far away. One process sweeps at a
-time. The order of ``cost`` is that of
-``jaxcache prune`` (docs/eviction.md).
+A write only adds to a running total. A sweep lists the directory again when the total exceeds a
+limit, after many writes (other processes write, too), or after a minute. It reduces the directory
+to 90 % of its limit, so that the next sweep is far away. One process sweeps at a time. The order of
+``cost`` is that of ``jaxcache prune`` (docs/eviction.md).
 """
 
 import contextlib
@@ -97,7 +96,7 @@ class Evictor:
         return hold_lockfile(directory, timeout_seconds=_JAX_LOCK_SECONDS, keep=True)
 
     def reset(self) -> None:
-        """Begin anew in a forked child, which has no tiers."""
+        """Reset in a forked child, which has no tiers."""
         self._lock = threading.Lock()
         self.pending = None
 

@@ -29,7 +29,7 @@ def start_thread(name: str, call: "Callable[[], None]") -> "threading.Thread | N
 def read_file(
     path: str, limit: int = MAX_ENTRY_BYTES, *, directory: "int | None" = None
 ) -> "bytes | None":
-    """The bytes of a regular file; None where there is none.
+    """Return the bytes of a regular file; None if it does not exist.
 
     Args:
         directory: a descriptor of the file's directory; a link is not followed then.
@@ -50,13 +50,13 @@ def read_entry(
     directory: "int | None" = None,
     is_use: bool = True,
 ) -> "tuple[bytes, os.stat_result]":
-    """The bytes of a regular file, and what the system says of the same file.
+    """Return the bytes of a regular file, and the system's status of the same file.
 
     Args:
         is_use: whether the access time may change, which counts as a use of an entry.
 
     Raises:
-        OSError: as :func:`read_file`; FileNotFoundError where there is none.
+        OSError: as :func:`read_file`; FileNotFoundError if it does not exist.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
     if directory is not None:

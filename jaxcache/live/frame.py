@@ -38,7 +38,7 @@ _NAMES = re.compile(rb"\n([\x01-\x7f])([^\x00-\x1f]{1,127})\x12.main", re.DOTALL
 
 
 class DamagedEntryError(ValueError):
-    """The bytes are no whole entry; the text says why."""
+    """The bytes are not a whole entry; the text gives the reason."""
 
 
 class DecodedEntry(NamedTuple):
@@ -177,7 +177,7 @@ def _first_of_zstd(start: bytes) -> bytes:
 
 
 def same_payload(left: bytes, right: bytes) -> bool:
-    """Whether two entries hold the same executable, whatever their compile times say."""
+    """Return whether two entries hold the same executable; their compile times may differ."""
     try:
         return decode(left).content[HEADER_BYTES:] == decode(right).content[HEADER_BYTES:]
     except DamagedEntryError:

@@ -88,7 +88,7 @@ def _serve(connection: socket.socket, store: Any) -> None:
             answer["errno"], answer["error"] = None, f"{type(error).__name__}: {error}"
         try:
             send(connection, answer, result)
-        except OSError:  # nobody waits for it any more
+        except OSError:  # the client no longer waits for it
             return
 
 

@@ -1,4 +1,4 @@
-"""A directory tier behind a process of its own (:mod:`.helper`), with a time limit per request."""
+"""A directory tier in a separate process (:mod:`.helper`), with a time limit per request."""
 
 import os
 import socket
@@ -44,7 +44,7 @@ class DirectoryClient:
         """Send a request and wait for its answer.
 
         Raises:
-            TimeoutError: none came in time; its connection is left behind.
+            TimeoutError: none came in time; its connection is abandoned.
             OSError: the request failed, or the process is gone.
         """
         deadline = time.monotonic() + seconds
@@ -125,7 +125,7 @@ class DirectoryRequests:
         self._ask("write", name, data, replace=replace)
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write an object if there is none; whether there was none."""
+        """Write an object if it does not exist; return whether it was written."""
         return bool(self._ask("create", name, data)[0]["value"])
 
     def delete(self, name: str) -> None:

@@ -3,7 +3,7 @@
 The record decides what the next run loads ahead (``preload.py``). It is a file of the local cache
 directory, ``.jaxcache/live/starts/<program>``: the SHA-256 of what follows, a line feed and a JSON
 object. It never comes from a tier or a bundle. Compile options are parsed by XLA and decide what a
-load does, so only a file counts that belongs to this user and that nobody else may write.
+load does, so the file must belong to this user, and no other user may write it.
 """
 
 import base64
@@ -78,7 +78,7 @@ def _cpu() -> str:
 
 
 def read_last_run(root: str, program: str) -> "LastRun | None":
-    """Read a program's record; None where there is none that counts.
+    """Read a program's record; None if none can be trusted.
 
     Raises:
         OSError: the directory cannot be read.

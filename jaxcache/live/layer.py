@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 class Background:
-    """One background thread for what nobody waits for: sweeps, ledger segments, resumed uploads.
+    """One background thread for work without a waiting caller: sweeps, segments, resumed uploads.
 
-    A call that already waits is not added again.
+    A call that is already queued is not added again.
     """
 
     def __init__(self, report: "Callable[[BaseException], None]") -> None:
@@ -34,7 +34,7 @@ class Background:
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew: in a forked child there is no thread."""
+        """Reset: a forked child has no thread."""
         self._lock = threading.Lock()
         self._queue: Any = None
         self._waiting: set[Any] = set()
@@ -139,7 +139,7 @@ class Layer:
                 self.say(f"live: no metrics: {error}")
 
     def change(self, settings: ResolvedSettings) -> None:
-        """Use other settings from now on; JAX opens its directory anew."""
+        """Use other settings from now on; JAX reopens its directory."""
         if settings.values == self.settings.values:
             return
         deadline = time.monotonic() + self.settings["flush"]
@@ -167,7 +167,7 @@ class Layer:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def open(self, path: str, max_size: int, bucket: str = "") -> "Directory":
-        """The directory at a path; one object per path, whatever resets JAX's cache."""
+        """Return the directory at a path; one object per path, also after JAX resets its cache."""
         from .directory import Directory  # not before JAX opens its cache
 
         root = os.path.abspath(path)
@@ -193,7 +193,7 @@ class Layer:
         return path, ""
 
     def open_tiers(self, directory: "Directory", bucket: str = "") -> Any:
-        """The tiers behind a directory; None without any, and in a forked child."""
+        """Return the tiers of a directory; None without any, and in a forked child."""
         addresses = (*((bucket,) if bucket else ()), *self.settings["tiers"])
         if not addresses or self.forked:
             return None
@@ -222,7 +222,7 @@ class Layer:
                 say(text)
 
     def trouble(self, error: BaseException) -> None:
-        """Count a failure of the layer, and say each kind once."""
+        """Count a failure of the layer, and print each kind once."""
         self.counters.count("troubles")
         self.say(f"live: {type(error).__name__}: {error}")
 

@@ -2,9 +2,9 @@
 
 On one machine a lease is a record lock on one byte of ``.jaxcache/live/leases``, at an offset that
 the key gives: the system frees it when its owner ends, however it ends. Between machines it is an
-object in the last writable tier, created only if there is none, with the time until which it
-counts. Anybody who may write there can make leases, so a process waits in vain for no longer than
-the limit in all.
+object in the last writable tier, created only if it does not exist, with the time until which it
+counts. Any user who may write there can make leases, so the waiting time of a process is limited in
+total.
 """
 
 import contextlib
@@ -118,7 +118,7 @@ class Leases:
         text = json.dumps({"owner": f"{socket.gethostname()}:{os.getpid()}", "until": until})
         while True:
             created = tier.attempt(lambda store: store.create(_name(key), text.encode()))
-            if created is None:  # no answer: nobody waits for a tier that is down
+            if created is None:  # no answer: do not wait for a tier that is down
                 return None, waited
             if created:
                 self._remote.add(key)

@@ -5,7 +5,7 @@ killed, so that the next run loads the entry on request.
 
 A damaged executable can crash the process in the loader, where no Python code runs any more. So
 the key is written to a file of this process before the load and taken out after it. The file is
-held by a record lock: a file with a key in it and nobody's lock belongs to a process that died.
+held by a record lock: a file that contains a key and is not locked belongs to a process that died.
 
 An entry is under suspicion until its executable was executed once. Nothing waits for that: the
 calling thread goes on, and a thread of its own looks whether the results are there, holding none
@@ -173,7 +173,7 @@ class FirstRuns:
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew: in a forked child there is no thread."""
+        """Reset: a forked child has no thread."""
         self._lock = threading.Lock()
         self._waiting: dict[int, Callable[[], None]] = {}
         self._running: list[tuple[list[weakref.ref[Any]], Callable[[], None]]] = []

@@ -91,7 +91,7 @@ class Metrics:
             )
 
 
-#: Connections at a time; one more ends the oldest, so that slow ones keep nobody out.
+#: Connections at a time; one more ends the oldest, so that slow clients do not block others.
 _MAX_CONNECTIONS = 8
 _TIMEOUT_SECONDS = 5
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .directory import Directory
     from .layer import Layer
 
-#: What is dropped if nobody asked for it so long after the last load.
+#: Executables that JAX has not requested so long after the last load are dropped.
 _UNUSED_SECONDS = 60.0
 #: How long to wait for a backend that is being created; later the first request starts the thread.
 _BACKEND_SECONDS = 30.0

@@ -19,7 +19,7 @@ PREFIX = "JAXCACHE_LIVE"
 
 
 class ConfigError(ValueError):
-    """A configuration file or a setting that cannot be used; the text says why."""
+    """A configuration file or a setting that cannot be used; the text gives the reason."""
 
 
 def _size(value: Any) -> int:
@@ -90,7 +90,7 @@ def _choice(*words: str) -> "Callable[[Any], str]":
     return parse
 
 
-#: How each setting is read, and what holds where nobody sets it; docs/live.md says what each does.
+#: How each setting is read, and its default; docs/live.md describes what each does.
 SETTINGS: "dict[str, tuple[Callable[[Any], Any], Any]]" = {
     "enabled": (_switch, False),
     "require-seal": (_choice("tiers", "always", "never"), "tiers"),
@@ -142,10 +142,10 @@ def resolve(overrides: "Mapping[str, Any] | None" = None) -> ResolvedSettings:
     """Resolve every setting.
 
     Args:
-        overrides: arguments by name, with ``_`` or ``-``; None stands for "not given".
+        overrides: arguments by name, with ``_`` or ``-``; None means "not given".
 
     Raises:
-        ConfigError: a value that cannot be read, or a name that is no setting.
+        ConfigError: a value that cannot be read, or a name that is not a setting.
     """
     values = {name: default for name, (_, default) in SETTINGS.items()}
     origins = dict.fromkeys(SETTINGS, "default")
@@ -202,7 +202,7 @@ def _read_tables() -> "list[tuple[str, dict[str, Any]]]":
     """Each file with its live settings that count, the nearest project's first.
 
     Raises:
-        ConfigError: a trusted file is no TOML.
+        ConfigError: a trusted file is not TOML.
     """
     tables = []
     for path, settings in _read_files("live", "require-signed"):
@@ -216,9 +216,9 @@ def _read_tables() -> "list[tuple[str, dict[str, Any]]]":
 
 
 def _read_files(*wanted: str) -> "Iterator[tuple[str, dict[str, Any]]]":
-    """Return the settings of each file that count; report once where a wanted one is ignored.
+    """Return the settings of each file that count; report once if a wanted one is ignored.
 
-    A file that is not trusted never stops the layer, whatever is in it.
+    A file that is not trusted never stops the layer, with any content.
 
     Raises:
         ConfigError: a trusted file cannot be read.

@@ -100,7 +100,7 @@ class Signatures:
 
 
 def _trusted_keys() -> "frozenset[bytes]":
-    """The keys of ``jaxcache trust add``; a list that others may write says nothing."""
+    """Return the keys of ``jaxcache trust add``; raise PermissionError if others may write them."""
     path = os.path.join(config_directory(), TRUSTED_KEYS)
     try:
         with open(path, "rb") as file:

@@ -52,7 +52,7 @@ class DirectoryStore:
                 write_whole(directory, base, data)
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write an object if there is none; whether there was none."""
+        """Write an object if it does not exist; return whether it was written."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         with self._directory(name, make=True) as (directory, base):
             try:
@@ -140,7 +140,7 @@ class BucketStore:
             self.create(name, data)
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write an object if there is none; whether there was none."""
+        """Write an object if it does not exist; return whether it was written."""
         try:
             with self._errors():
                 self._obstore.put(self._store, name, data, mode="create", use_multipart=False)

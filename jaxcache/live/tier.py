@@ -1,9 +1,9 @@
-"""One tier behind the local directory: a directory or a bucket, and when to stop asking it.
+"""One tier after the local directory: a directory or a bucket, and when to stop using it.
 
 Every request has a time limit, directories too, whose requests another process carries out: a
 network file system that hangs must not hang the program, nor keep it from ending. A tier that fails
-is given up for a while, and so is one whose misses and failures have taken long, whatever hits came
-in between.
+is given up for a while, and so is one whose misses and failures have taken long, even with hits in
+between.
 """
 
 import sys
@@ -100,7 +100,7 @@ class Refusals:
 _FAILURES = 3
 _PAUSE_SECONDS = 30.0
 _MAX_PAUSE_SECONDS = 900.0
-#: A listing says what is not there for so long.
+#: For so long a listing proves that a name does not exist.
 _LISTING_SECONDS = 120.0
 
 
@@ -131,7 +131,7 @@ class CircuitBreaker:
             self._pause = _PAUSE_SECONDS
 
     def missed(self, seconds: float) -> None:
-        """The tier has said, after so long, that it has nothing."""
+        """Record that the tier answered, after so long, that it has nothing."""
         with self._lock:
             self._row = 0
             self._lose(seconds)
@@ -150,7 +150,7 @@ class CircuitBreaker:
             return True
 
     def _lose(self, seconds: float) -> bool:
-        """Add to the time lost, whatever came in between; whether the budget is spent now."""
+        """Add to the time lost, which hits do not reset; return whether the budget is spent now."""
         self._lost += seconds
         if self._lost <= self._budget:
             return False
@@ -210,15 +210,15 @@ class Tier:
                     future.set_result(do(self._open()))
                 except Exception as error:
                     future.set_exception(error)
-                except BaseException as error:  # obstore panics over an endpoint that is no URL
+                except BaseException as error:  # obstore panics if an endpoint is not a URL
                     future.set_exception(DeniedError(str(error)))
             with self._counting:
                 self._idle += 1
 
     def _call(self, do: "Callable[[Any], Any]", seconds: "float | None" = None) -> Any:
-        """Run a request with the time limit; its thread is left behind where it hangs.
+        """Run a request with the time limit; its thread is abandoned if it hangs.
 
-        A directory's requests go to a process of its own, which is left behind as a whole.
+        A directory's requests go to a separate process, which is abandoned as a whole.
         """
         if not self._is_bucket:
             return do(self._open().within(seconds or self._seconds))
@@ -252,7 +252,7 @@ class Tier:
         """An object's bytes; None where the tier has none, or no answer, or more than ``limit``.
 
         Args:
-            fresh: ask, whatever the last listing says.
+            fresh: send a request even if the last listing lacks the name.
         """
         if not self.reading.allows():
             self._counters.count("tier_skipped")

@@ -1,4 +1,4 @@
-"""The tiers behind one local directory: look-ups and prefetch.
+"""The tiers of one local directory: look-ups and prefetch.
 
 The keys of a program's last run are in ``.jaxcache/live/runs/``, here and in the writable tiers,
 and are fetched at the start of the next.
@@ -156,12 +156,12 @@ class Tiers:
                 self._local[key] = None
 
     def hit(self, key: str) -> None:
-        """Note a hit, which the tiers are told of at the end."""
+        """Note a hit; at the end it is reported to the tiers."""
         if self._shared is not None:
             self._shared.hit(key)
 
     def compiled(self, key: str, seconds: "float | None") -> None:
-        """Note the compile of a new entry, which the tiers are told of at the end."""
+        """Note the compile of a new entry; at the end it is reported to the tiers."""
         if self._shared is not None and seconds is not None:
             self._shared.compiled(key, seconds)
 

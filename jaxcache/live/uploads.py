@@ -1,4 +1,4 @@
-"""Uploads to the tiers behind one local directory, in the background.
+"""Uploads to the tiers of one local directory, in the background.
 
 An entry that a tier lacks has an empty marker in ``.jaxcache/live/spool/<tier>/``, written before
 the entry and removed after the upload, so that no end of the process loses an upload: the next
@@ -163,7 +163,7 @@ class Uploads:
         return keys
 
     def _resume(self) -> None:
-        """Offer what other processes left behind; one process of a directory does so."""
+        """Offer the uploads that other processes left; one process of a directory does so."""
         if self._closed:
             return
         if self._resumer < 0:

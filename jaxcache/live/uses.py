@@ -3,11 +3,10 @@
 The ledger is a directory of segments, ``.jaxcache/ledger/<time_ns>-<16 hex>.jsonl``, each written
 once and whole; each line is one event with ``key``, ``kind`` and ``at_ns`` (docs/ledger.md).
 
-The tiers are told what this client uses, so that ``prune`` of a tier keeps it. Per client and day
-one segment of the tier's ledger, ``.jaxcache/ledger/<midnight>-<client>.jsonl``, which each process
-of the client writes anew with what its own directory has noted of that day. It is bounded, and a
-``prune`` of the tier reads one object per client and day, however many entries and programs there
-are.
+The tiers also record what this client uses, so that ``prune`` of a tier keeps it. Each client has
+one segment a day in the tier's ledger, ``.jaxcache/ledger/<midnight>-<client>.jsonl``. Each process
+of the client rewrites it with what its own directory has noted of that day. It is bounded, and a
+``prune`` of the tier reads one object per client and day for any number of entries and programs.
 """
 
 import contextlib
@@ -73,7 +72,7 @@ class UseLog:
         self._due = time.monotonic() + _FLUSH_SECONDS
 
     def reset(self) -> None:
-        """Begin anew in a forked child: the parent writes its own events."""
+        """Reset in a forked child: the parent writes its own events."""
         self._lock = threading.Lock()
         self._hits: dict[str, tuple[int, int, float]] = {}
         self._misses: dict[str, tuple[int, int]] = {}
@@ -304,7 +303,7 @@ def _segments(root: str, missed: "list[str]") -> "Iterator[tuple[bytes, int]]":
         missed += (n for n in now if "-c" in n and n not in names)
 
 
-#: The latest uses of a day that a client tells.
+#: The most uses of a day that a client reports, the latest first.
 _MAX_LINES = 8_192
 _MAX_BYTES = 4 << 20
 _DIRECTORY = "shared"

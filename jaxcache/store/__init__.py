@@ -10,7 +10,7 @@ from jaxcache.errors import NoCacheError, UsageError, system_errors_as
 if TYPE_CHECKING:  # a completion needs names alone
     from jaxcache.store.base import Store
 
-#: Names that people give to files. ``.old`` and ``.d``, say, are as good for a directory.
+#: Suffixes of file names. ``.old`` or ``.d``, for example, may also be a directory.
 _FILE_ENDS = (".jxb", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".zst", ".zip", ".7z", ".txt", ".json")
 
 
@@ -93,7 +93,7 @@ def check_made(path: str) -> None:
 
 
 def make_store(location: str) -> "Store":
-    """Open the store at a path or URL, making the directory where there is none.
+    """Open the store at a path or URL, making the directory if it does not exist.
 
     Raises:
         NoCacheError: it cannot be made.

@@ -21,18 +21,17 @@ The contract, which ``tests/store/conformance.py`` holds every store to:
 
 Object stores (:attr:`Store.remote`) keep the same promises by other means:
 
-* A version of an object is told by its ETag, which stands in :attr:`FileInfo.etag`; there is no
-  inode, owner, mode or access time.
+* The ETag, in :attr:`FileInfo.etag`, identifies a version of an object; objects have no inode,
+  owner, mode or access time.
 * ``replace=False`` and ``rewrite(expected=…)`` are conditional requests (``If-None-Match: *``,
   ``If-Match``), so the server itself decides races. No store offers conditional deletes through
-  the library used here: :meth:`Store.delete` looks again right before it deletes, and what comes
-  in between is lost. Nobody replaces an entry but ``seal``, ``verify --fix`` and a conflicting
-  import, so what can be lost is a compile, never the soundness of an entry.
-* There is no rename: it is a conditional write and a delete, and between them both names exist.
-* There is no lock, and JAX takes none there either (``jax/_src/lru_cache.py`` makes a
+  the library used here: :meth:`Store.delete` looks again right before it deletes, and a write in
+  between is lost. Only ``seal``, ``verify --fix`` and a conflicting import replace an entry, so
+  that a compile can be lost, but never the soundness of an entry.
+* A rename is a conditional write and a delete, and between them both names exist.
+* Object stores have no lock, and JAX takes none there either (``jax/_src/lru_cache.py`` makes a
   ``SoftFileLock`` of a local path even for a bucket): :meth:`Store.lock` holds nothing.
-* An object appears whole or not at all, so nothing is ever left behind and no temporary name is
-  made.
+* An object appears whole or not at all, so that no temporary name is needed or left.
 * Listings date an object by when it was put; :meth:`Store.info`, :meth:`Store.fetch` and
   :meth:`Store.rewrite` know the time that it was given.
 """
@@ -78,7 +77,7 @@ class ExistsError(StoreError):
 
 
 class ChangedError(StoreError):
-    """The file is no longer the one that was looked at."""
+    """The file has changed since it was looked at."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, "changed meanwhile", code="changed")
@@ -141,9 +140,9 @@ class Store(Protocol):
         """The place itself, for its owner and permissions; None where a store has neither."""
 
     def list(self, prefix: str = "", *, start: str = "") -> Iterator[FileInfo]:
-        """Yield what lies directly in the root, or in the directory ``prefix``, unsorted.
+        """Yield the files directly in the root, or in the directory ``prefix``, unsorted.
 
-        Yields nothing where the directory does not exist.
+        Yields nothing if the directory does not exist.
 
         Args:
             start: only names (inside the directory) that begin like this. A remote store that lists
@@ -188,8 +187,8 @@ class Store(Protocol):
 
         Raises:
             ChangedError: it was written to meanwhile.
-            MissingError, StoreError: ``too-large`` where it holds more; ``checksum-mismatch``
-                where the store was told a digest that does not fit.
+            MissingError, StoreError: ``too-large`` if it holds more; ``checksum-mismatch`` if the
+                store has recorded another digest.
         """
 
     def write(
@@ -230,7 +229,7 @@ class Store(Protocol):
             guard: entered when the new bytes are durable, around the last look and the swap.
 
         Raises:
-            ChangedError: the file is another one by now, or gone; it is left as it is.
+            ChangedError: the file has been replaced or is gone; it is left as it is.
         """
 
     def rename(self, name: str, new_name: str, *, replace: bool = False) -> None:
@@ -241,18 +240,18 @@ class Store(Protocol):
         """
 
     def delete(self, name: str, *, expected: FileInfo | None = None) -> bool:
-        """Remove a file; False if it was gone, or is no longer the one ``expected``."""
+        """Remove a file; False if it was gone, or differs from the one ``expected``."""
 
     def delete_many(self, files: Sequence[FileInfo]) -> Iterator[StoreError | bool]:
-        """Delete what is still as it was seen; for each what :meth:`delete` says, or an error."""
+        """Delete the unchanged files; yield for each the result of :meth:`delete`, or an error."""
 
     def delete_abandoned(self, name: str) -> bool:
-        """Remove a temporary file whose writer is gone; False if it lives, or none can tell."""
+        """Remove a temporary file whose writer is gone; False if it lives, or that is unknown."""
 
     def hold(self, name: str) -> AbstractContextManager[None]:
         """Keep an empty file of a temporary name that is not abandoned while the context lasts.
 
-        An object store keeps none: there no name could tell whether its writer lives.
+        An object store keeps none: it cannot show whether the writer of a name lives.
 
         Raises:
             StoreError
@@ -266,7 +265,7 @@ class Store(Protocol):
         """
 
 
-#: Holds the lock that goes with a file, without waiting: False where somebody else has it.
+#: Holds the lock of a file, without waiting: False if another process has it.
 FileLock = Callable[[Store, str], AbstractContextManager[bool]]
 
 

@@ -37,8 +37,8 @@ def map_ordered(
     Args:
         cost: the share of ``budget`` that an item takes until its result is yielded. One that
             costs more than the budget is worked on alone.
-        wait: let no work go on in the background when this ends, whatever ends it, and do none in
-            the thread that calls, which an interrupt could stop half way.
+        wait: leave no work running in the background at any end of this, also by an exception, and
+            do none in the calling thread, which an interrupt could stop half way.
     """
     source = iter(items)
     first = list(islice(source, 2))

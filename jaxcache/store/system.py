@@ -1,4 +1,4 @@
-"""From what the operating system says of a file to what a store says."""
+"""Convert the operating system's facts and errors about files to those of a store."""
 
 import contextlib
 import errno

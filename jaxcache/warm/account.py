@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from jaxcache.warm.crosshost.cross_target import TargetOutput
     from jaxcache.warm.report.recording import RecordingDirectory
 
-#: How often the ledger is told of hits while a program runs.
+#: How often hits are written to the ledger while a program runs.
 _LEARN_SECONDS = 2.0
 
 

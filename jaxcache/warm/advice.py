@@ -69,7 +69,7 @@ def advise(report: Report) -> tuple[Finding, ...]:
     causes = [pair for pair in causes if pair[0] >= least_seconds]
     causes.sort(key=lambda pair: -pair[0])
     phases = [pair for pair in _phases(report) if pair[0] >= least_seconds]
-    # What is repeated is part of these phases, and comes before them, because it says more.
+    # Repeated work is part of these phases, and comes before them, because it is more specific.
     whole = max((seconds for seconds, f in phases if f.trap in _REPEATED), default=0.0)
     pairs = [*((max(seconds, whole), finding) for seconds, finding in causes), *phases]
     pairs.sort(key=lambda pair: -pair[0])

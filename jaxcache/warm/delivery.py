@@ -79,10 +79,10 @@ class Delivery:
             payload_sha256: what the ledger learns of its payload.
 
         Returns:
-            Its file; None where somebody else has written that entry meanwhile.
+            Its file; None if another process has written that entry meanwhile.
 
         Raises:
-            JaxcacheError: it cannot be written, is damaged, or is not what the child said.
+            JaxcacheError: it cannot be written, is damaged, or is not what the child reported.
         """
         if key_of(name) != key:
             raise JaxcacheError(f"{name} is not the entry of {key}", code="bad-name")

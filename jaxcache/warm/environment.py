@@ -1,6 +1,6 @@
 """The environment of a program that is run: its cache, JAX's thresholds, and what to observe.
 
-JAX does not write a compile of less than a second, or a small entry, unless a setting says so.
+JAX does not write a compile of less than a second, or a small entry, unless settings demand it.
 ``warm`` fills a cache, so it lifts these thresholds; ``run`` shows what the program does by itself,
 so it leaves them as the user has them, unless the run writes nothing that stays.
 """

@@ -27,7 +27,7 @@ _MAX_CANDIDATES = 20
 def explain_script(
     script: str, arguments: Sequence[str], options: WarmOptions, *, command: Sequence[str] = ()
 ) -> tuple[Explanation, int]:
-    """Run a script that reads the cache but does not fill it, and say why each compile missed.
+    """Run a script that reads the cache but does not fill it, and explain each miss.
 
     Args:
         command: any command line, to be run instead of a script.
@@ -74,7 +74,7 @@ def explain_script(
     earlier = (_compare_with_earlier(cache, c) for c in served)
     past = tuple(sorted(earlier, key=_rank))
     same = explanation.same + len(served)
-    # Why a module was compiled is what the comparisons say.
+    # The comparisons already explain why a module was compiled.
     advice = tuple(f for f in advise(report) if f.trap != "slow-compile")
     explanation = replace(explanation, same=same, hits=len(served), past=past, advice=advice)
     return explanation, report.script_exit_code
@@ -94,7 +94,7 @@ def _rank(comparison: Comparison) -> tuple[bool, bool, float]:
 
 
 def _first_looks(recorder: ReportBuilder) -> list[Compile]:
-    """One compile for each key: the first look-up is the one that says something."""
+    """Return one compile for each key: only the first look-up shows whether the cache had it."""
     compiles: dict[str, Compile] = {}
     for event in recorder.modules:
         name = event.key or f"{event.module} {len(compiles)}"

@@ -91,7 +91,7 @@ def read_programs(path: str) -> list[WarmProgram]:
     """Read a warm list; scripts and functions run in the directory of the list.
 
     Raises:
-        UsageError: ``bad-list`` where the file cannot be read or says something else.
+        UsageError: ``bad-list`` if the file cannot be read or has other content.
     """
     document = _read_toml(path)
     directory = os.path.dirname(os.path.abspath(path))
@@ -170,7 +170,7 @@ def names_function(text: str) -> bool:
 
 
 def read_call(function: str, options: CallOptions) -> Call:
-    """Make a call of what the command line says.
+    """Make a call from the options of the command line.
 
     Raises:
         UsageError: ``bad-argument`` or ``bad-list``.

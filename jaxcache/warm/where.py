@@ -31,7 +31,7 @@ class Use:
     uncacheable: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Modules that JAX could not cache, by the reason."""
     live: Mapping[str, LiveSetting] | None = None
-    """Settings of the live layer that somebody made: value and origin; None where it is off."""
+    """Settings of the live layer that are not defaults: value and origin; None if it is off."""
 
 
 def find_where(

@@ -19,7 +19,7 @@ _MTIME = "mtime"
 _SHA256 = "sha256"
 _HEX_DIGITS = 64
 _NS = 1_000_000_000
-#: Years 1970 to 2262: other times are nobody's, and no file system takes all of them.
+#: Years 1970 to 2262: no real file has other times, and no file system takes all of them.
 _MAX_NS = 1 << 63
 
 
@@ -37,7 +37,7 @@ def digest_in(attributes: Any) -> str | None:
 
 
 def info_of(meta: Any, attributes: Any = None) -> FileInfo:
-    """An object as a file: dated as it was told to be, else when it was put."""
+    """Return an object as a file, with its recorded date, or else the date of its upload."""
     mtime_ns = min(max(int(meta["last_modified"].timestamp() * _NS), 0), _MAX_NS - 1)
     modified = (attributes or {}).get(_MTIME)
     if modified is not None:
@@ -58,7 +58,7 @@ def file_info(name: str, size_bytes: int, mtime_ns: int, meta: Any) -> FileInfo:
 
 #: Behind every name that begins with the directory before it.
 _LAST = "\U0010ffff"
-#: A server that has not given one name in this time, whatever it answers, gives none.
+#: A server whose answers have contained no name in this time is given up.
 PAGE_SECONDS = 60.0
 #: A page of 1,000 names takes less than a megabyte; a server may answer with more than was asked.
 MAX_PAGE_MEMORY_BYTES = 256 << 20
@@ -73,7 +73,7 @@ _LOOK_SECONDS = 0.05
 
 
 class ListPager:
-    """Lists what lies below a directory, anew for each call of :meth:`objects`.
+    """Lists the objects below a directory, again for each call of :meth:`objects`.
 
     Args:
         can_skip: the service lists in order of names, and can begin anywhere.
@@ -98,7 +98,7 @@ class ListPager:
 
         Args:
             lead: empty, or a directory with its slash.
-            after: begin behind this name.
+            after: begin after this name.
             past_directories: of a directory that fills a whole page, do not read the rest.
         """
         pages = self._ahead.pop(lead, None) or _Pages(self, lead)
@@ -204,7 +204,7 @@ class _Pages:
         return page
 
     def _check(self, page: Sequence[Any]) -> None:
-        """Refuse a listing that begins anew, or never ends."""
+        """Refuse a listing that begins again, or never ends."""
         start = page[0]["path"]
         again = start == self._first or (
             self._lister.can_skip and self._first is not None and start <= (self._after or "")

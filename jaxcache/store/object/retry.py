@@ -1,6 +1,6 @@
 """Count requests, and ask again when it makes sense: backoff that all requests of a store share.
 
-obstore could retry by itself, but it would neither tell nor let the requests be counted.
+obstore could retry by itself, but it would neither report retries nor let them be counted.
 
 obstore gives few kinds of exceptions and puts the rest into their text (its ``exceptions`` module,
 0.11 and 0.12), so the text is read here and nowhere else.
@@ -64,7 +64,7 @@ TRAFFIC = RequestStats()
 
 
 class OutOfRangeError(StoreError):
-    """A ranged read began behind the last byte."""
+    """A ranged read began after the last byte."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, "ends before that", code="out-of-range")
@@ -94,7 +94,7 @@ _STATUS = re.compile(r"status code: (\d{3})")
 _NO_BUCKET = re.compile(
     r"<Code>(NoSuchBucket|ContainerNotFound)</|specified (bucket|container) does not exist"
 )
-#: Where clients look for credentials when nobody gave them any.
+#: In errors of clients without valid credentials; without any, they look in the cloud's network.
 _NO_CREDENTIALS = re.compile(
     r"169\.254\.\d+\.\d+|metadata\.google\.internal|Missing\w*(AccessKey|SecretAccessKey|Account)"
     r"|Missing (AccessKeyId|SecretAccessKey)|Account must be specified|token request"
@@ -217,7 +217,7 @@ def _denied(url: str, verb: str) -> JaxcacheError:
 
 
 _Result = TypeVar("_Result")
-#: Without a handler, Python itself prints what is said here on standard error.
+#: Without a handler, Python itself prints these messages on standard error.
 _log = logging.getLogger("jaxcache.store")
 
 
@@ -339,7 +339,7 @@ class Requests:
             pause(seconds)
 
     def _hold_back(self, attempt: int, *, throttled: bool) -> None:
-        """Wait longer each time; after throttling nobody sends anything until then."""
+        """Wait longer each time; after throttling, all requests of the store wait until then."""
         most = min(_LONGEST_WAIT_SECONDS, _FIRST_WAIT_SECONDS * 2 ** (attempt - 1))
         seconds = random.uniform(most / 2, most)  # noqa: S311 - to spread requests, not to hide
         if not throttled:

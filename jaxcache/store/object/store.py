@@ -66,7 +66,7 @@ class ObjectStore:
             self._lister.request_ahead(_lead(prefix))
 
     def list(self, prefix: str = "", *, start: str = "") -> Iterator[FileInfo]:
-        """Yield what lies directly in a directory; directories are told by what lies in them."""
+        """Yield the files in a directory; its directories are inferred from objects below them."""
         lead = _lead(prefix)
         directories: set[str] = set()
         first = lead + start[:-1] if start else None
@@ -328,12 +328,12 @@ class ObjectStore:
         return False
 
     def hold(self, name: str) -> AbstractContextManager[None]:
-        """Hold nothing: no other process could tell a writer that lives from one that is gone."""
+        """Hold nothing: no other process could check whether the writer still lives."""
         check_name(name)
         return nullcontext()
 
     def lock(self, *, timeout_seconds: float) -> AbstractContextManager[None]:  # noqa: ARG002
-        """Hold nothing: nobody would respect it; see :mod:`jaxcache.store.base`."""
+        """Hold nothing: no other process would respect it; see :mod:`jaxcache.store.base`."""
         return nullcontext()
 
 

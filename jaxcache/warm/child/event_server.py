@@ -20,10 +20,10 @@ _MAX_TEMP_PATH_BYTES = 70
 def socket_directory() -> "tempfile.TemporaryDirectory[str]":
     """Make a private directory whose path leaves room for a socket's name (107 bytes on Linux).
 
-    A socket needs no room for contents, so a full disk is no reason not to start the program.
+    A socket needs no space for contents, so a full disk does not keep the program from starting.
 
     Raises:
-        OSError: no directory for temporary files takes one.
+        OSError: it cannot be made in any directory for temporary files.
     """
     tops = ["/tmp", "/dev/shm"]  # noqa: S108
     with contextlib.suppress(OSError):  # where it cannot write a file
@@ -72,7 +72,7 @@ class EventServer:
         from jaxcache.warm.report.events import Message
 
         marked = False
-        # Connections are accepted in order: behind ours there are only those made later.
+        # Connections are accepted in order: those after ours were made later.
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as last:
             try:
                 last.connect(self.address)

@@ -67,12 +67,12 @@ def find_python(python: str | None, *, script: str = "", package: str = "jax") -
 
 
 def describe_no_jax(python: str, reason: str = "") -> str:
-    """Say that a Python has no jax, or none that works.
+    """Describe that a Python has no jax, or none that works.
 
-    Where it is jaxcache's own, the others that were tried are named as well.
+    If it is jaxcache's own, the others that were tried are named as well.
 
     Args:
-        reason: what its jax said, if it has one.
+        reason: the error of its jax, if it has one.
     """
     tried = [c.path for c in _candidates("") if os.access(c.path, os.X_OK)]
     if len(tried) < 2 or not _is_own(python) or (reason and has_package(python, "jax")):
@@ -89,7 +89,7 @@ def choose_python(script: str = "", package: str = "jax") -> ChosenPython | None
     for candidate in _candidates(script):
         if _is_own(candidate.path):
             spec = importlib.util.find_spec(package)
-            # A directory that has the name is no package; python -m searches the current one, too.
+            # A directory of that name is not a package; python -m searches the current one, too.
             if spec is not None and spec.origin is not None:
                 return candidate
         elif has_package(candidate.path, package):
@@ -152,7 +152,7 @@ def _prefix(python: str) -> Path:
         return here
     if not _is_script(python):
         return Path(os.path.realpath(python)).parent.parent
-    # A shim, such as pyenv's, leads to another one: only running it tells to which.
+    # A shim, such as pyenv's, starts another Python: only running it shows which.
     command = [python, "-c", "import sys; print(sys.prefix)"]
     try:
         done = subprocess.run(

@@ -111,8 +111,8 @@ def run_listening(
 ) -> RunResult:
     """Run commands to their end, calling ``on_event`` in this thread for what they report.
 
-    Signals are passed on to the commands, and we wait for them to end, so that the report says
-    what is known.
+    Signals are passed on to the commands. We wait for the commands to end, so that the report is
+    complete.
 
     Args:
         on_start: called once, when the first commands have started.
@@ -320,8 +320,8 @@ while :; do got=; read line || [ "$got" ] || exit; done"""
 class _Signals:
     """Takes the signals that this process gets, and passes on those that the commands have not.
 
-    A terminal or a scheduler signals a whole process group, and the commands must get nothing
-    twice. So a shell that does nothing else stands in our group and says what it gets.
+    A terminal or a scheduler signals a whole process group, and the commands must not get a signal
+    twice. So a shell that does nothing else runs in our group and prints the signals that it gets.
     """
 
     def __init__(self, inbox: EventServer) -> None:
@@ -373,9 +373,9 @@ class _Signals:
                 crew.signal(number)
 
     def _is_witnessed(self, line: bytes, at: float) -> bool:
-        """Whether the witness said so shortly before that time, or does soon after.
+        """Return whether the witness printed the line shortly before that time, or does soon after.
 
-        One line may stand for several: the system, too, makes one of signals that come at once.
+        One line may mean several signals: the system, too, merges signals that arrive at once.
         """
         while self._witness is not None and self._witness.stdout is not None:
             if self._witnessed.get(line, 0.0) > at - _WITNESS_SECONDS:

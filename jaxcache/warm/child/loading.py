@@ -39,7 +39,7 @@ class SubprocessLoader:
         """Yield a problem per entry that does not load, and per entry that cannot be judged here.
 
         Raises:
-            NoJaxError: there is no usable jax.
+            NoJaxError: no usable jax was found.
         """
         child: _Loading | None = None
         try:

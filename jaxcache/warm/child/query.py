@@ -33,7 +33,7 @@ _PRINT_SECONDS = 600
 def query_settings(
     python: str | None, environment: Mapping[str, str]
 ) -> "tuple[Interpreter | None, list[Setting], str | None]":
-    """Ask a Python; without jax there, read the settings off the environment, and say why."""
+    """Query a Python; if it has no jax, return the settings of the environment, and the reason."""
     from jaxcache.cache.doctor.inputs import settings_of_environment
 
     try:
@@ -109,8 +109,8 @@ def probing(
         features: also ask what the CPU can do, which takes a second compile.
 
     Returns:
-        A function that waits for the entry and reads it. It raises NoJaxError where there is no jax
-        or one that writes no entry.
+        A function that waits for the entry and reads it. It raises NoJaxError if the Python has no
+        jax, or its jax writes no entry.
 
     Raises:
         NoJaxError: no such Python.
@@ -185,7 +185,7 @@ def hlo_text(module: bytes, *, python: str | None = None) -> str:
         python: an interpreter that has jaxlib; our own by default.
 
     Raises:
-        NoJaxError: it has none, or is no Python.
+        NoJaxError: it has none, or is not a Python.
         JaxcacheError: ``hlo-failed`` where jaxlib refuses the module or dies over it.
     """
     python = find_python(python)

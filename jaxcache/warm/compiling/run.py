@@ -1,4 +1,4 @@
-"""``compile``: fill a cache from a recipe, or say what it would be filled with."""
+"""``compile``: fill a cache from a recipe, or report which entries would be added."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -43,7 +43,7 @@ def compile_recipe(
 
     Raises:
         RecipeError: the recipe cannot be read.
-        NoJaxError: there is no usable jax.
+        NoJaxError: no usable jax was found.
         UsageError: ``too-few-devices``, ``no-dask``, ``other-platform``, ``several-processes``,
             ``other-layout``.
         JaxcacheError: ``no-platform``, where that holds for the whole recipe; ``no-cluster``.

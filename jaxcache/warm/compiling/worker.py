@@ -75,7 +75,7 @@ class JobFailure:
 
 
 class FailedError(Exception):
-    """JAX could not compile the module, or must not compile it here; the text says why."""
+    """JAX could not compile the module, or must not compile it here; the text gives the reason."""
 
     def __init__(self, detail: str, reason: str = "compile-failed") -> None:
         super().__init__(detail)
@@ -101,7 +101,7 @@ class Processes:
         target: the path that :meth:`.cross_target.CrossTarget.write_request` returned.
 
     Raises:
-        NoJaxError: there is no usable jax.
+        NoJaxError: no usable jax was found.
         JaxcacheError: ``no-platform``.
     """
 

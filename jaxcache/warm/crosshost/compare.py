@@ -21,8 +21,8 @@ def capture_profile(python: str | None = None, *, now_ns: int, pod: bool = False
 
     Raises:
         NoJaxError: it has none, cannot run, or finds no device.
-        ProfileError: ``several-processes`` where hosts work together and it is no ``pod``;
-            ``no-pod`` where nothing says who they are.
+        ProfileError: ``several-processes`` if hosts work together and ``pod`` is not set;
+            ``no-pod`` if the other hosts cannot be determined.
     """
     python = find_python(python)
     facts = query_once(python, "capture", *(["pod"] if pod else []), seconds=_TIMEOUT_SECONDS)
@@ -179,7 +179,7 @@ def check_target(
     keys: Iterable[str],
     records: Iterable[LedgerRecord],
 ) -> TargetCheck:
-    """Count the entries that this host would look up, by what the ledger knows of them.
+    """Count the entries that this host would look up, from their records in the ledger.
 
     Args:
         targets: one profile, or one for each process of a pod.

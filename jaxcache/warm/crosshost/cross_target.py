@@ -42,7 +42,7 @@ WITHOUT_HARDWARE = {
     "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
     "TPU_SKIP_MDS_QUERY": "1",
 }
-#: Settings of JAX that only say what is printed.
+#: Settings of JAX that only affect what it prints.
 _HARMLESS = ("JAX_LOG", "JAX_DEBUG", "JAX_TRACEBACK", "JAX_DUMP")
 
 
@@ -99,7 +99,7 @@ class CrossTarget:
             **WITHOUT_HARDWARE,
         }
         if profile.platform == "gpu":
-            # XLA says of every kernel that it cannot measure it; the report does so once.
+            # XLA warns for every kernel that it cannot measure it; the report does so once.
             env["TF_CPP_MIN_LOG_LEVEL"] = "3"
         caches = str(profile.settings.get("jax_persistent_cache_enable_xla_caches"))
         hashes_path = caches == "all" or "xla_gpu_kernel_cache_file" in caches
@@ -118,7 +118,7 @@ def read_cross(options: TargetOptions) -> CrossTarget | None:
     """Read the target that the options name, if any.
 
     Raises:
-        UsageError: options do not go together, or there is no such profile.
+        UsageError: options exclude each other, or the profile does not exist.
     """
     options.check()
     return None if options.target is None else CrossTarget(read_profiles(options.target), options)
@@ -132,7 +132,7 @@ class FramedEntry(NamedTuple):
 
 
 def frame_payload(file: Path, seconds: float, codec: Codec) -> FramedEntry:
-    """Put an executable behind the header of JAX and into a sealed frame.
+    """Put JAX's header in front of an executable, and both into a sealed frame.
 
     Args:
         seconds: what compiling took; the header holds whole ones.
@@ -159,7 +159,7 @@ class TargetOutput:
     directory: str
     """The directory for executables."""
     request: str
-    """The file that tells the children what to do."""
+    """The file with the request to the children."""
 
     def take(self, event: RunEvent) -> RunEvent:
         """The event, once what it announces is done: as it was, or with what came of it."""

@@ -1,4 +1,4 @@
-"""A target profile: one file that says what the keys of a host depend on. See docs/target.md."""
+"""A target profile: one file with everything that a host's keys depend on. See docs/target.md."""
 
 import base64
 import json

@@ -61,17 +61,17 @@ class ProcessFacts:
 
     @property
     def pid(self) -> int:
-        """Its process id; 0 where it did not say."""
+        """Its process id; 0 if it was not reported."""
         return self.started.pid if self.started else 0
 
     @property
     def executable(self) -> str:
-        """Its Python; empty where it did not say."""
+        """Its Python; empty if it was not reported."""
         return self.started.executable if self.started else ""
 
     @property
     def settings(self) -> Mapping[str, Scalar]:
-        """The settings of its cache; empty where it did not say."""
+        """The settings of its cache; empty if they were not reported."""
         return self.configured.settings if self.configured else {}
 
     @property
@@ -97,10 +97,10 @@ class ProcessFacts:
 
 @dataclass(slots=True)
 class ReportBuilder:
-    """The fold of a run's events; report, recipe and ledger are made of whatever has arrived."""
+    """The fold of a run's events; report, recipe and ledger are made from those that arrived."""
 
     cache_dir: str = ""
-    """The cache that the run is expected to use; empty where nothing outside the program says."""
+    """The cache that the run is expected to use; empty if only the program can set it."""
     asked: Mapping[str, float] = field(default_factory=dict)
     """Thresholds that the environment of the program asks for, by JAX's name of the setting."""
     modules: list[CompileFinished] = field(default_factory=list)

@@ -30,11 +30,11 @@ from jaxcache.warm.report.report import FIRST_TIME, LOST
 from jaxcache.warm.report.rows import span_seconds
 
 NOT_COMPARED = "not compared, because that would take this run too long"
-#: How a difference in the path of the cache is told.
+#: What a difference in the path of the cache begins with.
 CACHE_PATH = "cache path: "
 #: Bounds of what a run spends on it: entries looked at per compile, their size, and the time.
 MOST_CANDIDATES = 4
-#: Of so many the ledger is asked whether they are of this machine: others may share the cache.
+#: The ledger is queried for this many, to prefer those of this machine in a shared cache.
 _MOST_RANKED = 20
 _MAX_ENTRY_BYTES = 16 << 20
 _BUDGET_SECONDS = 3.0
@@ -243,7 +243,7 @@ def _of_path(difference: Difference) -> str:
     parts = [v.split("/") for v in values]
     shared = 0
     if len(parts) > 1 and all(v.startswith("/") for v in values):
-        # Not the last directory: what lies in the other path shows as ``jax → jax/new``.
+        # Keep the last directory: a path inside the other shows as ``jax → jax/new``.
         most = min(map(len, parts)) - 1
         shared = next((n for n in range(most) if len({p[n] for p in parts}) > 1), most)
     paths = (_cut("/".join(p[shared:])) for p in parts)

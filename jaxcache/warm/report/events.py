@@ -51,7 +51,7 @@ class JaxLoaded(RunEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveSetting:
-    """A setting of the live layer that somebody made."""
+    """A setting of the live layer that is not the default."""
 
     value: Scalar = None
     origin: str
@@ -208,7 +208,7 @@ class PhasesMeasured(RunEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryFetched(RunEvent):
-    """The live layer is about to write an entry of a tier, which nobody may have asked for yet."""
+    """The live layer is about to write an entry of a tier, perhaps before JAX requests it."""
 
     key: str
 
@@ -357,7 +357,7 @@ _KINDS: dict[str, type] = {
 
 
 def parse_event(line: bytes, process: int) -> RunEvent | None:
-    """Read one line of the listener; None for what is no event, or of a kind not known."""
+    """Read one line of the listener; None if it is not an event, or of an unknown kind."""
     try:
         wire = json.loads(line)
     except (ValueError, RecursionError):

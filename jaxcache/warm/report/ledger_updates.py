@@ -55,7 +55,7 @@ def record_in_ledger(modules: Collection[CompileFinished], recorder: ReportBuild
 
 
 def record_sketches(modules: Iterable[CompileFinished], recorder: ReportBuilder) -> None:
-    """Write the sketches alone into the ledgers, of entries whose compile somebody else records."""
+    """Write only the sketches into the ledgers, for entries whose compile is recorded elsewhere."""
     facts: defaultdict[str, list[Event]] = defaultdict(list)
     for event in modules:
         _add_sketch(event, recorder, facts)

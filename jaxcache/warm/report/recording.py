@@ -50,7 +50,7 @@ class RecordingDirectory:
             ended: how the run ended, for the notes.
 
         Returns:
-            How many modules there are in it, and what to say of it.
+            The number of modules in it, and the notes about it.
 
         Raises:
             JaxcacheError: ``io-error``.
@@ -149,7 +149,7 @@ _COMPILED = (
 
 
 def _identity(request: Request) -> tuple[object, ...]:
-    """The key, or what stands for it: two requests that are equal in this are one compile."""
+    """Return the key or its substitute: requests for which this is equal are one compile."""
     if request.key:
         return request.environment, request.key, request.callbacks
     return request.environment, *(getattr(request, name) for name in _COMPILED)

@@ -61,7 +61,7 @@ def fold_functions(events: Iterable[ColocatedCompiled]) -> Iterable[Function]:
         by_process: defaultdict[int, list[ColocatedCompiled]] = defaultdict(list)
         for e in same:
             by_process[e.process].append(e)
-        # What processes do at the same time is no repetition.
+        # Work that processes do at the same time is not a repetition.
         repeated = max(by_process.values(), key=_repeated_seconds)
         reasons = (e.retrace for e in same if isinstance(e, CompileFinished) and e.retrace)
         yield Function(

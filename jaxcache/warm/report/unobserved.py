@@ -30,7 +30,7 @@ _SHOWN_CHARACTERS = 60
 #: ``PR_SET_CHILD_SUBREAPER`` and ``PR_GET_CHILD_SUBREAPER`` of ``linux/prctl.h``.
 _SET_REAPER = 36
 _GET_REAPER = 37
-#: Whether this process is jaxcache's own, whose children are all jaxcache's; the command line says.
+#: Whether this process is jaxcache's own, as are all its children; the command line sets it.
 owns_process = False
 
 

@@ -21,7 +21,7 @@ from jaxcache.warm.torch.run import warm_programs
 def explain_script(
     script: str, arguments: Sequence[str], options: WarmOptions
 ) -> tuple[Explanation, int]:
-    """Run a script on a copy of torch's cache, and say why each graph was no hit.
+    """Run a script on a copy of torch's cache, and explain why each graph missed.
 
     An FX graph is compared with the nearest that the cache has; torch keeps no parts of an AOT key,
     so that an AOT graph has a row only where it missed or was bypassed alone.
@@ -70,7 +70,7 @@ def explain_script(
     return explanation, report.script_exit_code
 
 
-#: Why a look had no success that no parts of a key tell: its meaning, and the step to take.
+#: Why a look-up failed, where no part of a key shows it: its meaning, and the step to take.
 _UNMATCHED = {
     "bypassed": ("torch bypassed its cache", "jaxcache doctor --layout torch -- CMD names cures"),
     "off": ("the cache is off", "jaxcache doctor --layout torch names the setting"),

@@ -249,7 +249,7 @@ class TorchReportBuilder:
                     )
 
     def _off(self, process: int) -> dict[TorchTier, str]:
-        """Caches that a process does not use, with the setting that says so."""
+        """Return the caches that a process does not use, with the setting that disables each."""
         loaded = self.loaded.get(process)
         settings = loaded.settings if loaded else {}
         if settings.get("force_disable_caches"):
