@@ -21,7 +21,7 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
-#: What each exit code says in help and manual.
+#: What each exit code means, for help and manual.
 EXIT_MEANINGS = {
     0: "done",
     1: "problems found",
@@ -39,7 +39,7 @@ class JaxcacheError(Exception):
     """A failure with a kebab-case code, a message, a hint at the next step, and an exit code.
 
     Args:
-        message: one sentence that says what is wrong, naming the thing.
+        message: one sentence that describes what is wrong and names the thing.
         hint: what to do next, or None.
         code: kebab-case name that scripts may match on.
         exit_code: what the process returns.
@@ -86,7 +86,7 @@ class LockedError(JaxcacheError):
 
 
 class UntrustedError(JaxcacheError):
-    """A signature or a permission says that this must not be used."""
+    """A signature or a permission forbids the use of this."""
 
     def __init__(self, message: str, *, code: str = "untrusted", hint: str | None = None) -> None:
         super().__init__(message, code=code, hint=hint, exit_code=ExitCode.UNTRUSTED)

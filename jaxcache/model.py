@@ -36,7 +36,7 @@ Progress = Callable[[int, int], None]
 
 
 class Depth(IntEnum):
-    """How much of an entry must be read to tell a fact of it; each includes those before."""
+    """How much of an entry must be read to know a fact; each includes those before."""
 
     LISTED = 0
     """Its name, size and times, as the directory lists them."""
@@ -127,7 +127,7 @@ class Entry:
     file: str
     size_bytes: int
     payload_bytes: int | None
-    """Decompressed executable without the 4-byte header; from the frame header where it says."""
+    """Decompressed executable without the 4-byte header; from the frame header if that has it."""
     codec: Codec
     sealed: bool
     """The codec itself detects corruption: a zstd content checksum, or zlib's Adler-32."""

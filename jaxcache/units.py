@@ -103,7 +103,7 @@ def _install_address() -> str:
 
 
 def no_jax_hint() -> str:
-    """Say how to point at the Python that has jax; nobody wants it in a tool's environment."""
+    """Explain how to name the Python that has jax; a tool's own environment should not have it."""
     hint = "activate the environment that has jax, or name its Python with --python"
     return hint if _tool_command() else f"{hint}; or install it here: {format_install('jax')}"
 
@@ -121,7 +121,7 @@ def format_install(extra: str) -> str:
 
 
 def format_compile(seconds: float | None) -> str:
-    """Print compile time as an entry's header tells it: whole seconds, 0 for all below one."""
+    """Print compile time as in an entry's header: whole seconds, 0 for all below one."""
     if seconds is None:
         return "?"
     return "<1 s" if seconds == 0 else format_duration(seconds)
@@ -191,7 +191,7 @@ _LAST_SECOND = 253_402_300_799  # 9999-12-31T23:59:59Z, the last that datetime h
 
 
 def join_some(texts: Sequence[str], most: int, separator: str = ", ") -> str:
-    """Join the first few of some texts, and say how many more there are."""
+    """Join the first few of some texts, and add the number of the others."""
     more = len(texts) - most
     return separator.join(texts[:most]) + (f" and {more:,} more" if more > 0 else "")
 

@@ -43,7 +43,7 @@ __all__ = ["Cache", "Detail", "open"]
 
 
 class Detail(IntEnum):
-    """How much of a cache a listing tells, and so how much of it is read."""
+    """How much of a cache a listing shows, and so how much of it is read."""
 
     KEYS = 0
     ROWS = 1
@@ -53,7 +53,7 @@ class Detail(IntEnum):
     SCREEN = 3
     """The size of the directory, too."""
     DOCUMENT = 4
-    """As records, and sums that tell the compile seconds of entries beyond a limit."""
+    """As records, and sums that include the compile seconds of entries beyond a limit."""
 
 
 class Cache(ChangingMethods, MovingMethods, CompilingMethods):
@@ -93,7 +93,7 @@ class Cache(ChangingMethods, MovingMethods, CompilingMethods):
         Args:
             keys: full keys, unique prefixes, or module globs; none for all.
             group_by: read what groups by this field need; the limit is then theirs.
-            detail: how much to read; by default what ``details`` says.
+            detail: how much to read; by default ``details`` decides.
             keywords: those of :class:`jaxcache.options.ListOptions`: ``filters=["size>1MB"]``,
                 ``sort="used:desc"``, ``limit=10``; ``details=False`` decodes no entry, which is
                 faster and leaves platform, target, signature and source unknown (the default in a
@@ -209,7 +209,7 @@ class Cache(ChangingMethods, MovingMethods, CompilingMethods):
             )
 
     def explain(self, *sides: str) -> "Explanation":
-        """Say why two runs, two keys or two caches differ, or one key and the others of its module.
+        """Explain why two runs, keys or caches differ, or one key from the others of its module.
 
         >>> cache.explain("jit_mlp*", "jit_loss*").same
         0
@@ -218,7 +218,7 @@ class Cache(ChangingMethods, MovingMethods, CompilingMethods):
             sides: files of saved runs, KEY arguments, or cache directories.
 
         Raises:
-            UsageError: there is no such run, and nothing else that it could be.
+            UsageError: an argument is not a saved run, nor anything else that it could be.
             JaxcacheError: ``no-match``, ``ambiguous-key``
         """
         return self.layout.explains.explain_keys(sides, self.store.url)
@@ -291,7 +291,7 @@ def open(  # noqa: A001
             configuration files, else ``~/.cache/jax`` (``$XDG_CACHE_HOME/jax``); with ``layout``
             the compiler's own directory.
         create: make a local directory that is not there.
-        layout: ``"jax"`` or ``"torch"``; by default what its directories say.
+        layout: ``"jax"`` or ``"torch"``; by default that of its directories.
         progress: makes of the title of a piece of work a context manager, whose value is called
             with (done, total) now and then.
         workers: processes to read with in a large directory.

@@ -35,13 +35,13 @@ class Runner(NamedTuple):
     warm: Callable[..., Any]
     """Runs programs in the same way, with all of the cache on."""
     explain_script: Callable[..., Any]
-    """Runs a script (name, arguments, options) and says why each of its compiles missed."""
+    """Runs a script (name, arguments, options) and explains why each of its compiles missed."""
     report_view: Callable[..., Any]
     """Makes the view of the report of ``run`` and ``warm``."""
 
 
 def runner_of(layout: str | None) -> Runner:
-    """Return what runs programs of a layout; JAX's by default: none says what a program will use.
+    """Return the runner of a layout; JAX's by default: a program's compiler is not known before.
 
     Raises:
         UsageError: ``bad-layout``.
@@ -175,11 +175,11 @@ class CompilingMethods(Handle):
 
         Args:
             keywords: those of :class:`jaxcache.options.run.CompileOptions`: ``jobs=8``,
-                ``shard="1/4"``, ``check=True`` to compile nothing and say what would hit, …
+                ``shard="1/4"``, ``check=True`` to compile nothing and report what would hit, …
 
         Raises:
             RecipeError: the recipe cannot be read, or was changed.
-            NoJaxError: there is no Python with jax.
+            NoJaxError: no Python with jax was found.
             UsageError: options that do not go together.
         """
         from jaxcache.options.run import CompileOptions
@@ -193,7 +193,7 @@ class CompilingMethods(Handle):
     def explain_script(
         self, script: str | os.PathLike[str], *arguments: str, **keywords: "Unpack[WarmKeywords]"
     ) -> "Explanation":
-        """Run a script with this cache on, and say why each compile missed.
+        """Run a script with this cache on, and explain why each compile missed.
 
         >>> len(cache.explain_script("train.py").comparisons) > 0
         True

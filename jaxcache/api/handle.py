@@ -54,12 +54,12 @@ class Handle:
 
     Args:
         location: a path or URL, and the setting that it comes from.
-        layout: ``"jax"`` or ``"torch"``; None for what its directories say.
+        layout: ``"jax"`` or ``"torch"``; None for that of its directories.
         creates: make a local directory that is not there.
         progress: makes what shows the progress of a piece of work.
         workers: processes to read with in a large directory.
         index_directory: where indexes are kept; None: without one.
-        clock: tells the time in nanoseconds since 1970.
+        clock: returns the time in nanoseconds since 1970.
         name: of a cache of a root, its directory below it.
     """
 
@@ -150,7 +150,7 @@ class Handle:
         return find_store(self.location.path)
 
     def make(self) -> "Store":
-        """Return the store of a target, making the directory where there is none.
+        """Return the store of a target, making the directory if it does not exist.
 
         >>> jaxcache.open("other").make().writable
         True

@@ -61,7 +61,7 @@ class MovingMethods(Handle):
         *keys: str,
         **keywords: "Unpack[ExportKeywords]",
     ) -> "Manifest":
-        """Write entries into a bundle, and return what it says of them.
+        """Write entries into a bundle, and return its manifest.
 
         >>> len(cache.export("cache.jxb", "jit_mlp*").items)
         1
@@ -159,14 +159,14 @@ class MovingMethods(Handle):
         Args:
             trusted: a directory with ``trusted-keys``; only what one of them has signed. By default
                 the user's own keys, and only where ``require-signed`` is configured.
-            accept: shown the plan; where it says no, nothing is written and None comes back.
+            accept: receives the plan; if it returns False, nothing is written and None is returned.
             keywords: those of :class:`jaxcache.options.move.ImportOptions`:
                 ``on_conflict``, ``atomic``, ``side_caches``, ``level``, ``jobs``, ``allow_large``,
                 ``require_signed``.
 
         Raises:
             UsageError: ``other-layout``: the bundle holds another compiler's cache.
-            UntrustedError: nobody who is trusted has signed it, or a signature does not hold.
+            UntrustedError: no trusted key has signed it, or a signature is invalid.
             JaxcacheError: ``bad-bundle``, with ``atomic`` for one damaged entry, too; ``conflict``
                 where ``on_conflict`` is ``"fail"``.
         """
@@ -259,7 +259,7 @@ class MovingMethods(Handle):
 
         Args:
             trusted: as of :meth:`import_`; for what goes into a directory.
-            accept: shown the plan; where it says no, nothing happens and None comes back.
+            accept: receives the plan; if it returns False, nothing happens and None is returned.
             keywords: those of :class:`jaxcache.options.move.PushOptions`: ``include``, ``exclude``,
                 ``filters``, ``max_size``, ``make_room``, ``side_caches``, ``ledger``, ``jobs``,
                 ``sign``, ``require_signed``, ``allow_large``.

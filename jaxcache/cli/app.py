@@ -69,7 +69,7 @@ class LazyGroup(TyperGroup):
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command, and suggest the nearest one where there is none of that name.
+        """Find the command, and suggest the nearest one if none has that name.
 
         Raises:
             UsageError
@@ -133,7 +133,7 @@ def load_command(name: str) -> Any:
     A command module has a function ``command``, an ``EXAMPLE`` line and the ``EXIT_CODES`` that
     it can return; the last two end its ``--help``. It may have ``CONTEXT_SETTINGS`` and a
     ``COMMAND_CLASS`` of its own, as ``FILE:NAME``. A module of several commands has a function
-    for each, which ``COMMANDS`` names behind a colon, and ``EXAMPLES`` and ``EXIT_CODES`` by
+    for each, which ``COMMANDS`` names after a colon, and ``EXAMPLES`` and ``EXIT_CODES`` by
     function.
     """
     module, function, example, ends = load_function(name)

@@ -56,7 +56,7 @@ def deliver(
     level: int | None,
     sign: Sequence[str],
 ) -> ExitCode:
-    """Write the bundle and say so; return the exit code."""
+    """Write the bundle and report it; return the exit code."""
     note_warnings(plan)
     written = cache.write_bundle(plan, file, level=level, sign=sign)
     note(*left_out_lines(written.left))
@@ -70,7 +70,7 @@ def note_warnings(plan: ExportPlan) -> None:
 
 
 def rewrite(bundle: Bundle, file: str, form: Format) -> None:
-    """Write an opened bundle to another file, its signatures included, and say so.
+    """Write an opened bundle to another file, with its signatures, and report it.
 
     Raises:
         BundleError: it is damaged; nothing is written.
@@ -96,7 +96,7 @@ def open_input(file: str) -> Bundle:
 
 @contextmanager
 def open_import(file: str) -> Iterator[tuple[Bundle, tuple[Problem, ...]]]:
-    """Open what is to be imported, a bundle or artifacts of torch, and say what is left out."""
+    """Open a file to import, a bundle or artifacts of torch, and report what is left out."""
     if file != "-" and os.path.isfile(file) and not is_bundle(file):
         from jaxcache.layouts.torch.bundle import as_bundle, is_artifacts
 
@@ -160,14 +160,14 @@ def receive(
     dry_run: bool = False,
     expect: bool = False,
 ) -> int:
-    """Check a bundle, plan, write, say what to expect and what was done; return the exit code.
+    """Check a bundle, plan, write, and report forecast and result; return the exit code.
 
     Args:
         cache: where the entries go; its directory need not exist.
         host: waits for the Python that is to use the cache, beside which everything else is done.
         needed: what must be known of that Python before anything is written.
         export: how a temporary bundle was made; it counts the files that are not in the bundle.
-        expect: say what will hit there, even where nothing is known to miss.
+        expect: report what will hit there, even if nothing is known to miss.
 
     Raises:
         JaxcacheError: ``incompatible``, ``conflict``, ``bad-bundle``.

@@ -56,7 +56,7 @@ def command(
 
 @contextlib.contextmanager
 def show_progress(plan: "CompilePlan", workers: int) -> Iterator["CompileLine | None"]:
-    """Give a line that says how far it is; None where there is no live terminal."""
+    """Yield a line that shows the progress; None without a terminal that can redraw it."""
     if not can_redraw():
         yield None
         return

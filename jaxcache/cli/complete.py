@@ -16,7 +16,7 @@ _HEXADECIMAL = "0123456789abcdef"
 
 
 def complete(words: Sequence[str]) -> list[str]:
-    """Return the candidates for the last word; nothing where that cannot be told.
+    """Return the candidates for the last word; none if they cannot be determined.
 
     Args:
         words: what is wanted (``keys``), its beginning, and maybe ``-C`` and a directory.
@@ -34,7 +34,7 @@ def complete(words: Sequence[str]) -> list[str]:
 
 
 def _located(option: str | None) -> str:
-    """Resolve whatever is no absolute path; empty for a network, which a key cannot wait for."""
+    """Resolve all but an absolute path; empty for a URL: completion cannot wait for a network."""
     from contextlib import redirect_stderr
     from io import StringIO
 

@@ -26,7 +26,7 @@ class Parameter(NamedTuple):
 
     @property
     def is_argument(self) -> bool:
-        """Whether it is told by its position."""
+        """Whether it is an argument, which its position identifies."""
         return self.declared is not None and not self.declared.names[0].startswith("-")
 
 

@@ -28,7 +28,7 @@ _COMMAND = "jaxcache.explain.command"
 
 
 class ExplainCommand(PanelCommand):
-    """``explain``: behind a script, an option that is not one of ours is the script's."""
+    """``explain``: options after a script that are not ours belong to the script."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Leave options that are unknown to the script, if there is one."""
@@ -67,7 +67,7 @@ def command(
     """Explain why a script would compile, or why two runs, keys or caches differ.
 
     With SCRIPT and its options, or a command: which modules the cache lacks, and what differs from
-    the nearest entry. Runs it without writing to the cache. If everything hits now, it says why
+    the nearest entry. Runs it without writing to the cache. If everything hits now, it shows why
     each entry was compiled when it was written.
     """
     from jaxcache.cli.output import emit, note

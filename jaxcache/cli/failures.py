@@ -83,14 +83,14 @@ def _fail(error: JaxcacheError, as_json: bool) -> int:
 
 
 def _system_error(error: Exception) -> JaxcacheError:
-    """Say what the system refused where no caller had more to say: a full disk, an I/O error."""
+    """Describe an error of the system that no caller described, such as a full disk."""
     reason = (getattr(error, "strerror", None) or str(error)).lower()
     name = getattr(error, "filename", None)
     return JaxcacheError(f"{name}: {reason}" if name else reason, code="io-error")
 
 
 def _internal_error(error: Exception) -> JaxcacheError:
-    """Say of a mistake of ours what a report of it needs."""
+    """Describe a mistake of ours, with what a report of it needs."""
     return JaxcacheError(
         f"{type(error).__name__}: {error}",
         code="internal-error",

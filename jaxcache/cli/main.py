@@ -91,7 +91,7 @@ def run(argv: list[str]) -> int:
         sys.stdout.flush()
     except (BrokenPipeError, SystemExit):
         # The reader has gone (| head): the parser makes a SystemExit of that, and of nothing
-        # else. Nothing more can be said to it.
+        # else. Nothing more can be printed.
         silence(sys.stdout)
     except Exception as error:
         from jaxcache.cli.failures import report

@@ -19,7 +19,7 @@ def want(value: bool) -> None:
 
 
 def document() -> dict[str, Any] | None:
-    """The ``remote`` object of ``--json``; None where nobody asked."""
+    """Return the ``remote`` object of ``--json``; None if it was not requested."""
     if not _wanted:
         return None
     from jaxcache.store.object.retry import TRAFFIC
@@ -35,7 +35,7 @@ def document() -> dict[str, Any] | None:
 
 
 def report() -> None:
-    """Say it on standard error, whatever the output is."""
+    """Report the requests on standard error, with any form of output."""
     traffic = document()
     if traffic is None:
         return

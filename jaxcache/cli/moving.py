@@ -35,7 +35,7 @@ from jaxcache.render.sync import sync_view
 from jaxcache.store import is_remote
 from jaxcache.store.base import Store
 
-#: What is said of signatures where no bundle comes from elsewhere.
+#: The verdict on signatures if no bundle comes from elsewhere.
 _OURS = Verdict(("this machine",), ())
 
 
@@ -51,7 +51,7 @@ def copy_between(
     """Plan, ask where something would be removed, carry over, print; return the exit code.
 
     Args:
-        options: a configuration file can ask for signatures too, of whatever comes into a
+        options: a configuration file, too, can require signatures, of all that comes into a
             directory.
         pulls: the target is where the entries are to be used, and a source without entries is
             none at all.

@@ -48,7 +48,7 @@ def open_target(cache_dir: str | None, layout: str | None, compiler: str) -> Cac
     Its directory need not exist.
 
     Raises:
-        UsageError: ``other-layout`` where ``--layout`` or what is there says otherwise;
+        UsageError: ``other-layout`` if ``--layout`` or the existing cache is of another compiler;
             ``root-of-caches``.
     """
 

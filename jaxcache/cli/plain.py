@@ -1,7 +1,7 @@
 """Read a plain command line without the parser, whose import takes longer than most commands.
 
-Words are plain where there is no doubt what they mean: a command, its options as they are declared,
-each with its value, and its arguments. Help, mistakes, short options joined together and options
+Words are plain if their meaning is certain: a command, its options as they are declared, each with
+its value, and its arguments. Help, mistakes, short options joined together and options
 before the command are left to the parser, which reads all the others in the same way.
 """
 

@@ -125,7 +125,7 @@ def _show_recipe(path: str, keys: list[str], form: Format) -> None:
 
 
 def _show_bundle(cache: Cache, form: Format) -> None:
-    """List a bundle as a whole, and say how large it is."""
+    """List a bundle as a whole, with its size."""
     from jaxcache.cache.bundle.format import open_bundle
     from jaxcache.cache.move.bundle_file import written_bundle
     from jaxcache.cli.output import emit

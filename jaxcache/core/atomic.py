@@ -81,13 +81,12 @@ def new_file(
 ) -> Iterator[TemporaryFile]:
     """Write and sync a file under a temporary name, which is gone afterwards in any case.
 
-    The file stays locked until then, so that others can tell it from one that a killed process
-    left behind.
+    The file stays locked until then, which distinguishes it from one that a killed process left.
 
     Args:
         like: a descriptor whose owner, permissions and extended attributes the file gets; of its
             own directory, whose owner, group and write permissions it gets. Otherwise it is ours.
-        mode: its permissions, less what the umask takes, where ``like`` is no file.
+        mode: its permissions, minus the umask, if ``like`` is not a file.
         durable: False leaves out the sync, for what can be had again or is synced by the caller.
     """
     temp = f"{TEMP_PREFIX}{os.getpid()}-{os.urandom(6).hex()}"
@@ -136,8 +135,8 @@ def move_to_new_name(
     """Rename a file, atomically and never over another one.
 
     With ``renameat2`` where the file system knows it (Linux), else with a hard link (macOS, NFS).
-    Where there are no links either, as on many FUSE mounts, only other processes that rename like
-    this are kept from coming in between. JAX is not, whose entry of the same name is as good.
+    Many FUSE mounts have no links either. There only other processes that rename like this are
+    kept from interfering. JAX is not, but its entry of the same name is as good.
 
     Raises:
         FileExistsError: the name is taken.
@@ -191,7 +190,7 @@ def _rename_without_replacing(
     raise OSError(number, os.strerror(number), source, None, target)
 
 
-#: Where ``flock`` cannot tell whether the process that made a claim still lives.
+#: How long a claim counts if ``flock`` cannot show whether the process that made it still lives.
 _CLAIM_SECONDS = 10.0
 
 
@@ -287,10 +286,10 @@ def _create_locked(directory: int, name: str, mode: int) -> int:
 
 
 def remove_if_abandoned(directory: int, temp: str) -> bool:
-    """Remove a temporary file whose writer is gone; False if it lives, or none can tell.
+    """Remove a temporary file whose writer is gone; False if it lives, or that is unknown.
 
-    A writer holds flock on its file, which the system lets go when the writer dies; a file
-    system without flock cannot tell.
+    A writer holds flock on its file, which the system releases when the writer dies; on a file
+    system without flock it is unknown.
 
     Raises:
         OSError: it cannot be opened or removed.

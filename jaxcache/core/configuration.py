@@ -1,10 +1,10 @@
 """The configuration files, and which of their settings count.
 
 The files are every ``pyproject.toml`` from the working directory upwards, then the user's
-``config.toml``. A project often comes from somebody else: a clone, an archive, a shared directory.
+``config.toml``. A project often comes from another person: a clone, an archive, a shared directory.
 So its settings that decide which machine code runs, where files are written or what listens count
-only where the user trusted the file with ``jaxcache trust here``, which records its path and the
-SHA-256 of its content. Settings that only restrict count from every file that nobody else could
+only if the user trusted the file with ``jaxcache trust here``, which records its path and the
+SHA-256 of its content. Settings that only restrict count from every file that no other user could
 have written. The command line and the live layer both read settings here and nowhere else.
 """
 
@@ -57,7 +57,7 @@ class ConfigFile:  # a dataclass takes 2 ms to make, in every process that has j
         self.path = path
         self.text = text
         self.unsafe = unsafe
-        """Why somebody else may have written the file; empty where nobody else could."""
+        """Why another user may have written the file; empty if none could."""
         self.is_project = os.path.basename(path) == PROJECT
         self._is_trusted: bool | None = None
 
@@ -75,7 +75,7 @@ class ConfigFile:  # a dataclass takes 2 ms to make, in every process that has j
     def names_jaxcache(self) -> bool:
         """Whether a project's file may have settings of jaxcache, judged without parsing it.
 
-        A file that somebody else may have written is not parsed before it is trusted.
+        A file that another user may have written is not parsed before it is trusted.
         """
         return (b"tool.jaxcache" if self.unsafe else b"jaxcache") in self.text
 
@@ -148,7 +148,7 @@ def _restricts_live(name: str, value: Any) -> bool:
 
 
 def digest_of(text: bytes) -> str:
-    """Return the digest that stands for the content of a trusted file."""
+    """Return the digest by which the content of a trusted file is recorded."""
     import hashlib
 
     return _DIGEST + hashlib.sha256(text).hexdigest()
@@ -192,7 +192,7 @@ def read_counting(
 
 
 def read_config_file(path: str) -> "ConfigFile | None":
-    """Read one file with the status of the descriptor that is read; None where it is no file."""
+    """Read one file with the status of the same descriptor; None if it is not a file."""
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     except OSError:
@@ -215,17 +215,17 @@ def read_config_file(path: str) -> "ConfigFile | None":
 
 
 def find_writer_of_directory(path: str) -> str:
-    """Return why somebody else may have put another of the user's files in the place of one."""
+    """Return why another user may have replaced a file with a different one of the user's."""
     return find_other_writer(os.stat(os.path.dirname(path)), "its directory")
 
 
 def find_other_writer(status: os.stat_result, what: str = "it") -> str:
-    """Return why somebody else may have written a file; empty where only the user or root could.
+    """Return why another user may have written a file; empty if only the user or root could.
 
     A group whose number is that of the owner is the owner's private group, which the usual
     ``umask`` of many systems lets write.
     """
-    if not hasattr(os, "getuid"):  # Windows, where the mode says nothing about others
+    if not hasattr(os, "getuid"):  # Windows, where the mode does not describe other users
         return ""
     if status.st_uid not in (os.getuid(), 0):
         return f"{what} belongs to another user"

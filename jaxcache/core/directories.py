@@ -64,9 +64,9 @@ def open_directory(path: str, *, follow: bool = True) -> Iterator[int]:
 
 
 def make_private_directory(path: str) -> None:
-    """Make a directory of the user's own, and its parents, which nobody else may write.
+    """Make a directory that only the user may write, and its parents.
 
-    The umask does not matter: 000 would let everybody exchange files in it.
+    The umask does not matter: 000 would let every user replace files in it.
 
     Raises:
         OSError

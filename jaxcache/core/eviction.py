@@ -13,9 +13,9 @@ Caching", USENIX ATC 2017), on the cache's own time scale::
 
     value = compile_seconds / size_bytes * sqrt(1 + hits) / (age + median age + 5 minutes)
 
-What was unused for two weeks is removed first, then what was unused for two days, whatever its
-value: what a team used yesterday, or uses every week, must not give way to an entry that was dear
-once.
+Entries that were unused for two weeks are removed first, then those unused for two days, of any
+value: an entry that a team used yesterday, or uses every week, must not give way to one that was
+once expensive.
 
 The root, because old popularity fades where code is edited; the median, because a cache that is
 swept through in a week and one that turns over in an hour need the same answer. Without a count
@@ -32,7 +32,7 @@ _T = TypeVar("_T")
 
 #: Uses closer together than this are one run of a program and no sign of the next.
 _ONE_RUN_SECONDS = 300.0
-#: What an entry counts as that was read some time after it was written, where nobody counted.
+#: The hits assumed for an entry that was read some time after it was written, if none were counted.
 UNCOUNTED_HITS = 3
 #: ``cost`` removes entries that are unused for longer than these before all others.
 _IDLE_SECONDS = (2 * 86_400.0, 14 * 86_400.0)

@@ -22,11 +22,11 @@ MIN_ABSENT = 1_000
 #: Lines longer than this are damaged: nothing here writes such.
 MAX_LINE_BYTES = 256 << 10
 DAY_NS = 86_400 * 10**9
-#: A client writes its segment of a day anew until the day is over, by any clock and time limit.
+#: A client rewrites its segment of a day until the day is over, by any clock and time limit.
 _OPEN_NS = DAY_NS + DAY_NS // 2
 #: Kinds whose counts add up.
 COUNTED = ("hit", "compile", "too-quick", "miss")
-#: Kinds of which the later one of a key counts, whatever the clock says.
+#: Kinds of which only the latest one of a key counts, even one dated in the future.
 PINNING = ("pin", "unpin")
 #: Facts of hits that add up: the seconds that ``timed`` of them saved as a run found it, and the
 #: seconds that fetching the others took.
@@ -68,7 +68,7 @@ def day_segment(day: int, client: str) -> str:
 
 
 def is_open(name: str, now_ns: int) -> bool:
-    """Whether a client may still write a segment anew, so that no compaction may replace it."""
+    """Return whether a client may still rewrite a segment, so that no compaction may replace it."""
     time_ns = name.partition("-")[0]
     if is_compacted(name) or not time_ns.isdecimal() or int(time_ns) % DAY_NS:
         return False
@@ -78,7 +78,7 @@ def is_open(name: str, now_ns: int) -> bool:
 def choose_live(
     segments: "Sequence[_S]",
 ) -> "tuple[list[_S], frozenset[str], list[frozenset[str]]]":
-    """Return the segments that count, the names of all that they stand for, and the compactions.
+    """Return the segments that count, the names of all that they replace, and the compactions.
 
     A compaction counts when all its parts are present; then nothing that it replaces does, nor
     does another compaction of no more than the same segments.
@@ -118,7 +118,7 @@ def choose_forgotten(
 
 
 def read_totals(value: object) -> "dict[str, float]":
-    """Return the sums in the header of a compaction; what is no sum is left out."""
+    """Return the sums in the header of a compaction, without values that are not sums."""
     if not isinstance(value, dict):
         return {}
     return {

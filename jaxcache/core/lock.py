@@ -22,11 +22,11 @@ _POLL_SECONDS = 0.01
 def hold_lockfile(directory: int, *, timeout_seconds: float, keep: bool = False) -> Iterator[bool]:
     """Hold the lock; yield False where another process held it all that time.
 
-    Where the file system has no ``flock``, nobody can hold the lock, and nothing is held.
+    On a file system without ``flock``, no process can hold the lock, and nothing is held.
 
     Args:
         keep: leave a file that was not there; by default it is removed again, because JAX cannot
-            open one that another user left behind.
+            open one that another user left.
 
     Raises:
         OSError
@@ -43,7 +43,7 @@ def hold_lockfile(directory: int, *, timeout_seconds: float, keep: bool = False)
     try:
         yield True
     finally:
-        if is_new and not keep:  # while it is held, so that nobody takes a file that is removed
+        if is_new and not keep:  # while it is held, so that no process locks a removed file
             with contextlib.suppress(OSError):
                 os.unlink(LOCKFILE, dir_fd=directory)
         os.close(fd)

@@ -32,7 +32,7 @@ _TYPE = re.compile(r"tensor<((?:\d+x|\?x)*)([^<>x,]+(?:<[^<>]*>)?)[^<>]*>")
 _LIBRARY = re.compile(
     r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python3[^/\\]*[/\\]|^<(?!ipython-input-)"
 )
-#: Private functions that hold code of the user's, whatever they are called.
+#: Names of private functions that always hold code of the user's.
 _BODIES = frozenset({"closed_call", "checkpoint", "core_call", "remat", "None", "shmap_body"})
 _RETURNS = frozenset({"stablehlo.return", "func.return", "sdy.return"})
 
@@ -207,8 +207,8 @@ class ModuleText:
         """Return the summary of a stack whose outer frames called the inner ones."""
         functions = inner.own_functions + outer.own_functions
         if inner.is_own and outer.is_own:
-            # What JAX traced once and calls again has the stack of its first call inside of the
-            # stack of this one: a function that occurs in both is no callback.
+            # A function that JAX traced once and calls again has the stack of its first call inside
+            # the stack of this one: a function that occurs in both is not a callback.
             is_callback = inner.own_functions[-1] not in outer.own_functions
             if is_callback and (inner.is_library_outside or outer.is_library_inside):
                 self._callback_sites.add(outer.place)
@@ -225,7 +225,7 @@ class ModuleText:
     # The table --------------------------------------------------------------------------------
 
     def _is_part_of_its_calls(self, name: str) -> bool:
-        """Return whether a private function is one of JAX's own, whose lines say nothing."""
+        """Return whether a private function is JAX's own, whose lines mean nothing to users."""
         base = _NUMBERED.sub("", name)
         if base in _BODIES or name not in self._functions:
             return False

@@ -1,6 +1,6 @@
 """The names in a cache directory that several parts of jaxcache use, and the frame of an entry.
 
-``jaxcache.entry.names`` says what each name means, over every generation of JAX.
+``jaxcache.entry.names`` defines what each name means, over every generation of JAX.
 
 JAX compresses an entry with zstd (RFC 8878) or zlib; the content is 4 bytes of compile seconds and
 the payload (``jax/_src/compilation_cache.py``).

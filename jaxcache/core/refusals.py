@@ -1,8 +1,8 @@
 """Entries that the live layer refused from a tier: how many, why, and how to mend the tier.
 
 The record, ``.jaxcache/live/refused`` of the local directory, is a JSON object: by the address of a
-tier, ``at_ns`` and the number of entries by reason. It says what the last program saw that took
-entries of that tier, or was refused some.
+tier, ``at_ns`` and the number of entries by reason. It describes the last program that took entries
+of that tier, or refused some.
 """
 
 import json

@@ -3,7 +3,7 @@
 A sketch is made of the text of a StableHLO module, in MLIR's generic form with locations. It is a
 table of a few kilobytes: for each line of the user's Python the operations that came from it, with
 the types of their results and small constants. It contains no source text and no large constant.
-Two sketches of one function tell which lines compute something else.
+Two sketches of one function show which lines compute something else.
 """
 
 import base64

@@ -9,7 +9,7 @@ try:
 except ImportError:  # Windows, where jaxcache only reads
     fcntl = None  # type: ignore[assignment]
 
-#: What the system says of a lock that another process holds: EACCES and EAGAIN.
+#: The system's errors for a lock that another process holds: EACCES and EAGAIN.
 HELD_ELSEWHERE = (PermissionError, BlockingIOError)
 
 
@@ -27,7 +27,7 @@ def available_flags(*names: str) -> int:
 
 
 def is_own_or_roots(owner: int) -> bool:
-    """Whether a file of that owner is the user's or root's; on Windows nobody can tell."""
+    """Return whether a file of that owner is the user's or root's; False on Windows."""
     return hasattr(os, "geteuid") and owner in (os.geteuid(), 0)
 
 

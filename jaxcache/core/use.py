@@ -4,11 +4,11 @@ Four sources record a use: the ledger, JAX's ``-atime`` file, the file system's 
 because a write is a use as well, the modification time. The latest date counts. Dates within a
 minute of it belong to the same use, and of these the best source in the order above is named.
 
-Some dates say nothing:
+Some dates do not show a use:
 
 * A date more than a day ahead of the clock was written by a wrong clock.
-* A program that reads every file of a directory, such as a backup, leaves access times that lie
-  closer together than any JAX program loads entries (:func:`find_reads`).
+* A program that reads every file of a directory, such as a backup, leaves access times that are
+  closer together than those of any JAX program (:func:`find_reads`).
 * A program that writes every file of a directory, such as ``cp -r``, leaves modification times of
   this kind. They count only where no better source has a date.
 
@@ -121,7 +121,7 @@ def find_writes(dates: "Iterable[int]") -> Sweeps:
 
 
 def _find_dense(dates: "list[int]") -> "list[tuple[int, int]]":
-    """Return the periods in which ascending dates lie closer together than uses do."""
+    """Return the periods in which ascending dates are closer together than uses."""
     periods: list[tuple[int, int]] = []
     start = 0
     for index, at_ns in enumerate(dates):

@@ -238,7 +238,7 @@ class Jax:
         return int(self._distributed.global_state.process_id or 0)
 
     def force_directory(self, path: str) -> None:
-        """Make JAX use ``path``, whatever the script has set, as long as no cache is open."""
+        """Make JAX use ``path`` in place of the script's directory, as long as no cache is open."""
         config = self.jax.config
         if config.jax_compilation_cache_dir != path:
             config.update("jax_compilation_cache_dir", path)
@@ -246,7 +246,7 @@ class Jax:
             config.update("jax_enable_compilation_cache", True)
 
     def describe(self) -> dict[str, Any]:
-        """Versions of jax and jaxlib, and a digest that tells two builds of one version apart."""
+        """Return the versions of jax and jaxlib, and a digest that differs between builds."""
         import jaxlib
 
         from .settings import jaxlib_digest
@@ -260,7 +260,7 @@ class Jax:
 
     @staticmethod
     def describe_backend(backend: Any, devices: Any) -> dict[str, Any]:
-        """Describe the hardware as the key knows it: the first device stands for all."""
+        """Describe the hardware as it enters the key: by the first device."""
         device = devices.flat[0]
         return {
             "platform": str(backend.platform),
@@ -315,7 +315,7 @@ def hash_component(component: Callable[[Any], None]) -> str:
 
 
 def _find_mapped(function: str | None, file: str | None) -> dict[str, Any]:
-    """Function, file, line and kind of the user's function behind a ``pmap``; or nothing.
+    """Return function, file, line and kind of the user's function under a ``pmap``; or nothing.
 
     From 0.8 on ``jax.pmap`` is ``jit`` of ``shard_map`` over a wrapper of its own (``_fun`` in
     jax/_src/pmap.py, ``call_wrapped`` in jax/_src/linear_util.py), and the module is named after
@@ -373,7 +373,7 @@ def _xla_flags() -> str:
 
 
 def live_settings() -> "dict[str, Any] | None":
-    """The settings of the live layer that somebody made, with who did; None where it is off."""
+    """Return the changed settings of the live layer, with their origins; None if it is off."""
     for name, module in list(sys.modules.items()):
         layer = getattr(module, "LAYER", None) if name.endswith("live.layer") else None
         if layer is not None:

@@ -86,7 +86,7 @@ def listen(module: Any, sink: Sink, *, seal: bool = False) -> Listener:
         seal: add a checksum to each entry that JAX writes from now on.
 
     Raises:
-        UnknownJaxError: nobody here knows this jax.
+        UnknownJaxError: no adapter supports this jax.
     """
     global LISTENER
     with _lock:

@@ -2,7 +2,7 @@
 
 Started by path as a script in the user's Python, with the listener in it: what the compile does
 to the cache is reported as for any script. ``argv[1]`` is the call as JSON; see
-``warm/programs.py`` for its form. A mistake in the call is told to the parent as ``no-function``.
+``warm/programs.py`` for its form. The parent gets a mistake in the call as ``no-function``.
 """
 
 import importlib
@@ -16,11 +16,11 @@ _CANNOT = 2
 
 
 class CallError(Exception):
-    """The call cannot be made; the text says why."""
+    """The call cannot be made; the text gives the reason."""
 
 
 def find_function(name: str) -> Any:
-    """The object behind ``MODULE:NAME`` or ``FILE.py:NAME``; names may have dots."""
+    """Return the object that ``MODULE:NAME`` or ``FILE.py:NAME`` names; names may have dots."""
     module_name, _, path = name.rpartition(":")
     try:
         if module_name.endswith(".py"):
@@ -76,7 +76,7 @@ class Arguments:
 
     def _array(self, value: "tuple[str, list[int]]") -> Any:
         name, shape = value
-        # As a call would: without jax_enable_x64 there are no 64 bits.
+        # As a call would: without jax_enable_x64, types have 32 bits.
         dtype = self._jax.dtypes.canonicalize_dtype(name)
         return self._jax.ShapeDtypeStruct(tuple(shape), dtype, **self._more)
 

@@ -29,7 +29,7 @@ _FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 def topology_facts(devices: "list[Any]") -> "dict[str, Any]":
     """The topology of some devices: serialized if this jaxlib can, its fingerprint, its config.
 
-    Before 0.10 there is no fingerprint; on 0.10 it is there, and nothing to serialize.
+    Versions before 0.10 have no fingerprint; 0.10 has it, but cannot serialize the topology.
     """
     try:
         from jax._src.lib import xla_client
@@ -49,7 +49,7 @@ def topology_facts(devices: "list[Any]") -> "dict[str, Any]":
 
 
 def _try(read: "Callable[[], str | None]") -> "str | None":
-    """Read something that some versions lack, whatever they raise then."""
+    """Read something that some versions lack; None if they raise anything."""
     try:
         return read()
     except Exception:

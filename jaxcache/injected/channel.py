@@ -1,8 +1,8 @@
 """The way back to the parent: JSON lines over a socket of our own.
 
 Not an inherited pipe: a pipe is closed in a grandchild (``subprocess`` closes descriptors) and
-mixes the lines of several writers. Each process has its own connection, made when it first has
-something to say, so processes are told apart and one that dies leaves whole lines behind.
+mixes the lines of several writers. Each process has its own connection, made for its first event.
+So the parent can distinguish processes, and one that dies leaves whole lines.
 """
 
 import json
@@ -36,7 +36,7 @@ class Channel:
         self._broken = self._address is None
 
     def send(self, event: dict[str, Any]) -> None:
-        """Send one event, stamped with the time; a parent that has gone is no error."""
+        """Send one event, stamped with the time; a parent that has ended is not an error."""
         line = self._line(event)
         with self._lock:
             if self._broken:
@@ -99,7 +99,7 @@ def _working_directory() -> str:
         return ""
 
 
-#: A name that says that its value is secret; "tokenizer" and "max_tokens" are none.
+#: Names of secret values; "tokenizer" and "max_tokens" do not match.
 _SECRET = re.compile(
     r"(^|[-_.])(token|secret|passw(or)?d|passphrase|credentials?|auth(orization)?|bearer|"
     r"(api|access|private|secret|signing|encryption|account|license)[-_]?key|apikey)($|[-_.])",

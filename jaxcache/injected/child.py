@@ -3,8 +3,8 @@
 Arguments: the program, the descriptor for its answers, a directory to remove if jaxcache dies first
 (or nothing), then the program's own. Answers are lines of JSON on a descriptor of their own,
 because the user's ``sitecustomize``, plugins and modules print to the standard streams. Standard
-input brings requests, and its end says that jaxcache is gone: the process ends with it, even in the
-middle of a compile.
+input brings requests, and its end means that jaxcache has ended: the process then ends, too, even
+in the middle of a compile.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ class Parent:
         os._exit(0)
 
     def answer(self, **event: Any) -> None:
-        """Send one line; a parent that is gone is no error."""
+        """Send one line; a parent that has ended is not an error."""
         with contextlib.suppress(BrokenPipeError):
             self._answers.write(json.dumps(event, default=str) + "\n")
 

@@ -20,7 +20,7 @@ from typing import Any
 _COLLECT = "JAXCACHE_COLLECT"
 #: Methods by which a value steers the program; printing a number goes through none of them.
 _STEERING = ("__bool__", "__index__", "__int__")
-#: Instructions that leave a value behind when the function has returned.
+#: Instructions that store a value which outlives the call of the function.
 _STORES = ("STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF", "STORE_SUBSCR", "STORE_SLICE")
 _MOST_REMARKS = 10
 
@@ -34,7 +34,7 @@ class Collector:
 
     Args:
         most: modules with no more operations than this run for real.
-        send: tells the parent.
+        send: sends an event to the parent.
     """
 
     def __init__(self, most: int, send: Any) -> None:
@@ -275,7 +275,7 @@ def _decided_by(frame: Any) -> "tuple[Any, int, int]":
 def _branch(code: Any, position: int) -> "tuple[int, int] | None":
     """Offsets of the branch on the value that is read at ``position``.
 
-    None where there is no such branch, or where it leaves something behind.
+    None if it does not exist, or stores something that outlives the call.
     """
     instructions = list(dis.get_instructions(code))
     index = next(n for n, i in enumerate(instructions) if i.offset >= position)

@@ -1,10 +1,10 @@
 """Compile the requests of a recipe, through JAX's own path into a cache directory.
 
-``JAXCACHE_WORKER`` holds a JSON object that says for which platform, how many devices, and, in a
-program of several processes, which of them this one is. A request is a line of JSON, then the
-module's bytes, then those of the compile options. It is answered by ``key`` with the key that JAX
-makes here; the next line of requests says whether to go on; then comes ``done``, ``skipped`` or
-``failed``. The parent expects this process to die of some modules.
+``JAXCACHE_WORKER`` holds a JSON object with the platform, the number of devices, and, in a program
+of several processes, the number of this one. A request is a line of JSON, then the module's bytes,
+then those of the compile options. It is answered by ``key`` with the key that JAX makes here; the
+next line of requests decides whether to go on; then comes ``done``, ``skipped`` or ``failed``. The
+parent expects this process to die of some modules.
 
 JAX writes into a directory of this process's own: it writes in place, and a process that is killed
 must leave nothing in the cache. The parent moves what is whole.
@@ -115,7 +115,7 @@ class Compiler:
         return is_used is None or bool(is_used(self.backend))
 
     def compile(self, request: "dict[str, Any]", bytecode: bytes, options: bytes, ask: Any) -> Any:
-        """Compile one request if ``ask`` says so, having been told the key and its parts.
+        """Compile one request if ``ask``, called with the key and its parts, returns True.
 
         Returns:
             The file that JAX wrote, the seconds that compiling took and how it was tuned; None
@@ -294,7 +294,7 @@ def prepare(task: "dict[str, Any]") -> None:
 
 
 def main(parent: Any) -> None:
-    """Answer requests until there are no more."""
+    """Answer requests until they end."""
     task = json.loads(os.environ.pop("JAXCACHE_WORKER"))
     prepare(task)
 
@@ -322,7 +322,7 @@ def main(parent: Any) -> None:
 
 
 def _serve(compiler: Compiler, requests: Any, answer: Any, ask: Any) -> None:
-    """Answer until there are no more requests, or nobody who listens."""
+    """Answer requests until they end, or the parent has ended."""
     while line := requests.readline():
         request = json.loads(line)
         bytecode = requests.read(request["bytecode_bytes"])

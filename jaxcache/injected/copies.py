@@ -31,7 +31,7 @@ def find_copies(jaxpr: Any) -> "dict[str, Any] | None":
     covered = sum(weight for n, weight in weights.items() if n >= count)
     copied = (e.source_info for e in equations if locations[e.source_info.traceback] == count)
     places = [_user_line(info) for info in {info.traceback: info for info in copied}.values()]
-    # A line of the user's own says more than one of a library that it calls.
+    # A line of the user's own is more helpful than one of a library that it calls.
     own = (place for place in places if place[0] and not _INSTALLED.search(place[0]))
     file, line = next(own, places[0])
     return {"count": count, "share": covered / len(equations), "file": file, "line": line}

@@ -19,7 +19,7 @@ def _hlo_module_class() -> Any:
 
 
 def main(parent: Any) -> None:
-    """Read an ``HloModuleProto`` of as many bytes as the argument says; answer with its text."""
+    """Read an ``HloModuleProto``, whose size is the argument; answer with its text."""
     try:
         module = _hlo_module_class()
     except ImportError as error:

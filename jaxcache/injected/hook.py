@@ -189,7 +189,7 @@ def _listen(module: Any) -> None:
 
 
 def _ignore(module: Any) -> None:
-    """Leave the jax just imported alone: nobody listens."""
+    """Leave the jax just imported alone: no listener is wanted."""
 
 
 def _begin_early() -> None:
@@ -203,7 +203,7 @@ def _begin_early() -> None:
 
         early.begin()
     except Exception:
-        return  # the layer says what is wrong with its settings
+        return  # the layer itself reports what is wrong with its settings
 
 
 def report(event: dict[str, Any]) -> None:

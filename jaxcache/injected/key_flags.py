@@ -16,7 +16,7 @@ _FLAG = re.compile(r"^(Including|Not including) XLA flag in cache key: (.*)$")
 _LISTS = {"Including": "xla_flags", "Not including": "ignored_flags"}
 #: The hash after the last component is the key's own.
 _KEY = re.compile(r"get_cache_key hash after serializing custom_hook: ([0-9a-f]{64})$")
-#: Keys that nobody has asked for are forgotten beyond this number.
+#: The most keys to keep that were not requested; the oldest are dropped.
 _MAX_KEPT = 4096
 
 

@@ -388,5 +388,5 @@ class Listener(ProcessObserver):
 
 
 def _without_call(lowering: "dict[str, Any]") -> "dict[str, Any]":
-    """Return what events tell of a lowering: the values of the call are in the sketch alone."""
+    """Return the facts of a lowering for events; only the sketch has the values of the call."""
     return {name: value for name, value in lowering.items() if name != "call"}

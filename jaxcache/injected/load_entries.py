@@ -17,7 +17,7 @@ from .channel import first_line
 
 
 def main(parent: Any) -> None:
-    """Answer requests until there are no more."""
+    """Answer requests until they end."""
     flags = os.environ.get("XLA_FLAGS", "")
     if "xla_force_host_platform_device_count" not in flags:
         count = f"--xla_force_host_platform_device_count={sys.argv[1]}"
@@ -66,7 +66,7 @@ def _choose_way(backend: Any) -> "Callable[[bytes, list[list[int]]], Any]":
     ``compiler.get_compile_options``, ``xla_client.DeviceList``, ``client.deserialize_executable``.
 
     Raises:
-        Exception: in no way that is known here. That must not be said of each entry.
+        Exception: no known call fits. That must not be reported of each entry.
     """
     from jax._src import compiler
     from jax._src.lib import xla_client

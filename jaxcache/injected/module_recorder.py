@@ -1,7 +1,7 @@
 """Keeps each module, with all it takes to compile it again, where ``--record`` asks for it.
 
 The bytes go into a directory of the parent's, named by their SHA-256, so that a process that dies
-leaves whole files behind; the events speak of them by name.
+leaves whole files; events refer to them by name.
 """
 
 import hashlib

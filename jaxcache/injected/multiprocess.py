@@ -1,8 +1,8 @@
 """Makes one process of a program of several, where ``--processes`` asks for it.
 
 A script for several hosts calls ``jax.distributed.initialize()``, which finds its peers through
-a cluster manager; another has never thought of it. Here both are told the same: who they are and
-where process 0 listens. The script's own call then has nothing left to do.
+a cluster manager; other scripts do not call it. Here both get the same: their number and the
+address of process 0. The script's own call then has nothing left to do.
 """
 
 import functools

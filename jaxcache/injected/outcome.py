@@ -57,13 +57,13 @@ class CompileRequest:
     differs: str | None = None
     """The message of JAX's verification where an entry differs from the new executable."""
     compile_seconds: float | None = None
-    """JAX's own measure; None where it has not compiled, or not got as far as to say so."""
+    """JAX's own measure; None if it has not compiled, or did not get as far as to report it."""
     process_id: int = 0
     is_writing: bool = False
     write: Span | None = None
     write_error: str | None = None
     errno: int | None = None
-    """The system's number of a failure to read or write the entry."""
+    """The system's error number of a failure to read or write the entry."""
     raised: str | None = None
     interrupted: bool = False
     """It was raised by Ctrl-C."""
@@ -204,7 +204,7 @@ def _classify_without_key(request: CompileRequest) -> tuple[str, str, str | None
 
 
 def identity(file: "os.stat_result | None") -> "tuple[int, ...] | None":
-    """What tells a file from the one that takes its place."""
+    """Return what distinguishes a file from one that replaces it."""
     return None if file is None else (file.st_ino, file.st_size, file.st_mtime_ns)
 
 

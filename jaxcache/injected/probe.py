@@ -2,7 +2,7 @@
 
 The parent names a fresh cache directory in the environment and reads the entry that appears there.
 
-What the CPU can do, jaxlib says: ``/proc/cpuinfo`` does not list every feature that LLVM uses.
+jaxlib reports the CPU's features: ``/proc/cpuinfo`` does not list every feature that LLVM uses.
 Private names of JAX for that, tried on 0.4.30 to 0.12: ``xla_client.get_topology_for_devices`` and
 ``serialize`` of its result (all but 0.10), and those of :func:`sample`.
 """
@@ -19,8 +19,8 @@ _FEATURE = re.compile(rb"(?<![\w-])[+-][a-z0-9][a-z0-9.-]*")
 def features() -> "list[str] | None":
     """Return LLVM's features of this CPU, such as ``+avx2`` and ``-xop``; None if not known.
 
-    Switches JAX's cache off in this process, because it may compile. An instruction set that
-    ``XLA_FLAGS`` limits says nothing about the CPU.
+    Switches JAX's cache off in this process, because it may compile. If ``XLA_FLAGS`` limits the
+    instruction set, the features of the CPU are unknown.
     """
     if "xla_cpu_max_isa" in os.environ.get("XLA_FLAGS", ""):
         return None

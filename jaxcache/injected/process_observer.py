@@ -179,7 +179,7 @@ class ProcessObserver:
         self._counters[name] = self._counters.get(name, 0) + amount
 
     def describe_backend(self, backend: Any, devices: Any) -> int:
-        """Tell of a backend and kind of device once; its number stands for it from then on."""
+        """Report a backend and kind of device once; return its number, which events refer to."""
         place = (id(backend), str(devices.flat[0].device_kind), devices.size)
         number = self._backends.get(place)
         if number is None:

@@ -112,7 +112,7 @@ class Retraces:
     def _explain(
         self, compare: Callable[..., "str | None"], function: Any, debug: Any, data: Any
     ) -> None:
-        """Keep the reason of the trace that has ended, whatever fails meanwhile."""
+        """Keep the reason of the trace that has ended; a failure here never reaches the program."""
         if self._seconds > _MAX_SECONDS or not self._is_of_user(debug.func_filename or ""):
             return
         started = time.monotonic()

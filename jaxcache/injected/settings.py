@@ -14,7 +14,7 @@ from . import probe
 
 
 def jaxlib_digest() -> "str | None":
-    """SHA-256 of what jaxlib's own list of files says of its binaries; None without a list."""
+    """Return the SHA-256 of the lines for binaries in jaxlib's list of files; None without one."""
     from importlib.metadata import PackageNotFoundError, distribution
 
     try:

@@ -2,7 +2,7 @@
 
 Torch writes what happens to its structured trace, which ``tlparse`` reads from ``TORCH_TRACE``; a
 handler on that logger gets the same records. The few other private names are here too. Tried with
-torch 2.9, 2.11, 2.12 and 2.13. Whatever goes wrong is told as ``trouble``; the script goes on.
+torch 2.9, 2.11, 2.12 and 2.13. A failure is reported as ``trouble``; the script goes on.
 """
 
 import atexit
@@ -26,7 +26,7 @@ _CACHES = {
     "fxgraph": ("torch._inductor.codecache", "FxGraphCache"),
 }
 _WRITE = "_write_to_local_cache"
-#: What starts the names of the artifacts that tell of one look.
+#: The beginnings of the names of artifacts that report one look-up.
 _LOOKS = {"aotautograd_cache_": "aotautograd", "fx_graph_cache_": "fxgraph"}
 _STATES = ("hit", "miss", "bypass")
 _METRICS = {"compilation_metrics": "forward", "bwd_compilation_metrics": "backward"}
@@ -267,5 +267,5 @@ def _rank() -> "int | None":
 
 
 def _cut(text: Any) -> "str | None":
-    """A text of torch's as one line; None where there is none."""
+    """Return a text of torch's as one line; None if it is empty."""
     return " ".join(str(text).split())[:_TEXT_CHARACTERS] if text else None

@@ -1,4 +1,4 @@
-"""Caches of several compilers behind the same facts; :func:`choose_layout` picks one."""
+"""The caches of several compilers, with one interface; :func:`choose_layout` picks one."""
 
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
@@ -23,7 +23,7 @@ BUNDLE = cast("Layout", BundleLayout())
 NAMES = ("jax", "torch")
 #: Directories that torch's compilers make in their cache, and JAX never.
 _TORCH_DIRECTORIES = ("aotautograd", "fxgraph")
-#: The directory of its locks, which is all that tells a cache of kernels alone.
+#: The directory of its locks, the only sign of a cache that holds kernels alone.
 _LOCKS = "locks"
 
 __all__ = [
@@ -102,9 +102,10 @@ def choose_layout(store: Store, name: str | None = None) -> "Layout":
 
 
 def detect_layout(store: Store) -> str:
-    """Tell what wrote a cache by its directories; an empty one counts as JAX's. Opens no file.
+    """Determine by its directories what wrote a cache; an empty one counts as JAX's.
 
-    An object store has none to look at for free: there it is JAX's unless one says otherwise.
+    Opens no file, and sends no request: in an object store, it is JAX's unless the caller names
+    another.
 
     Raises:
         UsageError: ``two-layouts``.

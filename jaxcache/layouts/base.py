@@ -43,8 +43,8 @@ class Scans(Protocol):
         """Scan a cache.
 
         Args:
-            headers, details: whether to tell also what the start of each entry holds, or all of it;
-                else only its name and what the index knows.
+            headers, details: whether to read the start of each entry, or all of it; otherwise the
+                facts come from its name and the index.
             deep: whether files in directories count.
 
         Raises:
@@ -118,10 +118,10 @@ class Removals(Protocol):
         now_ns: int,
         keep: Collection[str],
     ) -> "RemovableSet":
-        """Tell what a plan could remove: which files form one unit, and what protects them.
+        """Return what a plan could remove: which files form one unit, and what protects them.
 
         Args:
-            scan_result: a deep scan of this layout; with details where there are no headers.
+            scan_result: a deep scan of this layout; with details if entries have no headers.
             options: of ``prune``; None where a person chooses among the entries.
             keep: keys that must stay, with all that they need.
         """
@@ -165,13 +165,13 @@ class Imports(Protocol):
 
 
 class Sides(Protocol):
-    """Reads what every entry stands for, to be compared."""
+    """Reads the content of every entry, for a comparison."""
 
     def read_side(self, store: Store, progress: "Progress | None") -> "DiffSide":
-        """Read it of a cache."""
+        """Read that of a cache."""
 
     def read_bundle(self, bundle: "Bundle") -> "DiffSide":
-        """Read it of a bundle.
+        """Read that of a bundle.
 
         Raises:
             BundleError

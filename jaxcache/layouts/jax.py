@@ -21,8 +21,8 @@ class JaxLayout:
     words = Words("JAX", "jaxcache warm SCRIPT, or jaxcache run -- CMD", "jaxcache run -- CMD")
     #: Whether each entry is one file, which can be loaded, forecast, signed and sent singly.
     single_file_entries = True
-    #: Whether an entry begins with its codec and seconds, so that no more need be read. Where not,
-    #: what can be told of an entry takes reading all of it, and it has no codec.
+    #: Whether an entry begins with its codec and seconds, so that no more need be read. Otherwise
+    #: the facts of an entry require all of it, and it has no codec.
     has_headers = True
     #: Whether facts of its entries are worth remembering.
     keeps_index = True

@@ -7,7 +7,7 @@ T = TypeVar("T")
 
 
 class Words(NamedTuple):
-    """What screens that all layouts share say of one compiler."""
+    """The words for one compiler on screens that all layouts share."""
 
     compiler: str
     fill: str

@@ -28,7 +28,7 @@ def open_side(
 
 
 def names_there(location: str) -> frozenset[str]:
-    """The names of all regular files at a path or URL; none where there is no such directory yet.
+    """Return the names of all regular files at a path or URL; none if it does not exist yet.
 
     Raises:
         NoCacheError: it cannot be listed.

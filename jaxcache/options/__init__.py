@@ -94,7 +94,7 @@ class ConfirmOptions(DryRun):
     yes: bool = option("--yes -y", FLAG, "Do not ask for confirmation.")
 
     def check(self) -> None:
-        """Refuse where nobody can be asked.
+        """Refuse to ask without a terminal.
 
         Raises:
             UsageError: ``needs-yes``.
@@ -190,7 +190,7 @@ class VerifyOptions(EntryChoice):
 
 
 class SealOptions(EntryChoice):
-    """The entries to seal, and whether to compress them anew."""
+    """The entries to seal, and whether to compress them again."""
 
     recompress: int | None = option(
         "--recompress",

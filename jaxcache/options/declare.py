@@ -36,7 +36,7 @@ class Kind(NamedTuple):
 
 
 def read_time_ns(value: str | datetime) -> int:
-    """Read a time: a duration before now, RFC 3339 (UTC unless it says otherwise), or a file.
+    """Read a time: a duration before now, RFC 3339 (UTC unless it has an offset), or a file.
 
     Raises:
         UsageError: ``bad-time``.
@@ -140,7 +140,7 @@ def option(
 
     Args:
         names: ``--cache-dir -C``; a name without dashes is an argument.
-        text: what the help says.
+        text: the text of the help.
         default: as a person would write it; of a flag, False.
         panel: the heading in the help; default: that of the class.
         settings: further settings of Typer, such as ``min``.
@@ -216,7 +216,7 @@ class Options:
         """Make options from the keywords of the Python interface: ``max_size="10GB"``.
 
         Raises:
-            TypeError: there is no option of that name.
+            TypeError: no option has that name.
             UsageError: a value that cannot be read.
         """
         fields = {o.keyword: (name, o) for name, o in cls.DECLARED.items()}

@@ -135,7 +135,7 @@ class ArrivalOptions(Options):
 
 
 def arrival_of(options: SyncOptions) -> ArrivalOptions:
-    """Return what options to push, pull or copy say of arrivals."""
+    """Return those options to push, pull or copy that concern arrivals."""
     names = ArrivalOptions().__dict__
     return ArrivalOptions(**{n: v for n, v in vars(options).items() if n in names})
 

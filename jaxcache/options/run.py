@@ -72,7 +72,7 @@ def _read_new_file(path: str) -> str:
     return path
 
 
-#: A file that is written when the program has ended; that it cannot be is said before it runs.
+#: A file that is written when the program has ended; if that is impossible, it is not started.
 _NEW_FILE = Kind(str | None, "FILE", _read_new_file)
 
 

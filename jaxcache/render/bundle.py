@@ -55,13 +55,13 @@ def export_view(written: WrittenBundle) -> View:
 
 
 def unmet_lines(plan: Plan) -> Iterator[str]:
-    """Yield a line where the target exceeds its limit whatever is done."""
+    """Yield a line if the target exceeds its limit even after the removals."""
     if plan.unmet:
         yield "--max-size cannot be met: the target already exceeds it"
 
 
 def left_out_lines(problems: Iterable[Problem]) -> Iterator[str]:
-    """Yield a line for each file that does not go over, with why."""
+    """Yield a line for each file that is left out, with the reason."""
     for problem in problems:
         yield f"left out {problem.file}: {problem.detail}"
 
@@ -188,7 +188,7 @@ _ACTIONS = (
     MoveAction.UNTRUSTED,
     MoveAction.NO_ROOM,
 )
-#: What is known; of the others, WHY says what keeps it from being known.
+#: Known forecasts; for the others, the column WHY shows why they are unknown.
 _FORECASTS = {ForecastOutcome.HIT: "hit", ForecastOutcome.MISS: "miss"}
 _DONE = {MoveAction.WRITE: "written", MoveAction.HEAL: "healed", MoveAction.REPLACE: "replaced"}
 

@@ -310,7 +310,7 @@ def github_outputs(outputs: Outputs, delimiter: str) -> str:
     """Outputs as a step writes them to ``$GITHUB_OUTPUT``.
 
     Args:
-        delimiter: a line that is in none of the values; nobody must be able to guess it.
+        delimiter: a line that is in none of the values and cannot be guessed.
     """
     return "".join(f"{n}<<{delimiter}\n{v}\n{delimiter}\n" for n, v in outputs.items())
 

@@ -84,7 +84,7 @@ def compile_total_column(get: Get) -> Column:
 
 
 def used_column(now_ns: int) -> Column:
-    """Return the column of a last use, empty where there is none."""
+    """Return the column of a last use, empty if it is not known."""
     return Column(
         "USED",
         lambda row: None if row.last_used_ns is None else rfc3339(row.last_used_ns),

@@ -93,7 +93,7 @@ def count_findings(findings: Sequence[Finding], no_jax: str | None = None) -> st
 
 
 def _page(diagnosis: Diagnosis, verbose: bool, run: Report | None) -> Iterator[Block]:
-    """Yield findings, problems before notes; then the settings that somebody has changed."""
+    """Yield findings, problems before notes; then the settings that are not defaults."""
     exists = diagnosis.facts.cache.exists
     if exists or any(f.severity == "problem" for f in diagnosis.findings):
         without_cache = "" if exists else " in the settings"

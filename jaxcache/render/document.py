@@ -2,7 +2,7 @@
 
 A document follows from its class, a dataclass or NamedTuple: the fields in their order, times
 (``*_ns``) as RFC 3339 under ``*_at``, durations as floats, missing and infinite values null. Text
-that is no valid Unicode, or would act on a terminal, is escaped as ``\\xNN``. :data:`SHAPES` holds
+that is not valid Unicode, or would act on a terminal, is escaped as ``\\xNN``. :data:`SHAPES` holds
 the exceptions.
 """
 

@@ -1,4 +1,4 @@
-"""Blocks as HTML, for a notebook; whatever is shown is escaped here."""
+"""Blocks as HTML, for a notebook; all text is escaped here."""
 
 from collections.abc import Iterable
 from html import escape

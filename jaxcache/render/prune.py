@@ -38,8 +38,8 @@ def prune_view(
 
     Args:
         done: what became of the plan; None for a dry run.
-        lasting: say how a bound of the size is kept from now on.
-        listed: list on a terminal what goes; not where the question has listed it.
+        lasting: explain how to keep a limit of the size from now on.
+        listed: list the removals on a terminal; not if the confirmation has listed them.
     """
     removed = plan.removals if done is None else done.removed
     freed = freed_bytes(removed)

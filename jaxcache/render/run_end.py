@@ -13,7 +13,7 @@ from jaxcache.warm.report.report import Module, Report
 if TYPE_CHECKING:
     from jaxcache.warm.torch.report import Lookup, TorchReport
 
-#: Reasons whose cause lies in the cache: told in full below the table, not in each row.
+#: Reasons whose cause is in the cache: explained in full below the table, not in each row.
 FAULTS = ("cache-not-opened", "read-error", "write-error")
 #: Reasons of compiles that ``--check`` compared with their entries.
 COMPARED = ("verified", "same-hlo", "not-deterministic")

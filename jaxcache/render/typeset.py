@@ -1,4 +1,4 @@
-"""Blocks as lines of a terminal; whatever is shown is escaped here."""
+"""Blocks as lines of a terminal; all text is escaped here."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal

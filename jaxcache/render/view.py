@@ -13,7 +13,7 @@ class Column(NamedTuple):
         text: what a terminal shows of a row; None where the column is for pipes only.
         elastic: gives way, with an ellipsis, where the width does not suffice.
         least: what it keeps in any case, while others can give way.
-        cut: where the ellipsis goes; in the middle of a key both module and hash can be told.
+        cut: where the ellipsis goes; in the middle of a key it leaves both module and hash.
         style: of every cell.
         styles: of the cells with these texts: what is good, what is wrong.
     """
@@ -34,8 +34,8 @@ class Table(NamedTuple):
 
     Attributes:
         below: lines under each row.
-        limit: rows that are shown; a line says how many more there are.
-        more: how to see those.
+        limit: the most rows to show; a line contains the number of the others.
+        more: how to see the others.
     """
 
     columns: Sequence[Column]

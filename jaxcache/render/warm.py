@@ -19,7 +19,7 @@ from jaxcache.warm.report.report import FIRST_TIME, LOST, Module, Report
 if TYPE_CHECKING:
     from jaxcache.warm.torch.report import TorchReport
 
-#: What an outcome's colour says: served, as hoped for; lost, and why matters.
+#: An outcome's colour: green if the cache served; others if time was lost, and why matters.
 _STYLES = {
     "hit": "green",
     "skipped": "yellow",
@@ -32,7 +32,7 @@ _STYLES = {
 #: Longer reasons are cut on most screens.
 _WHY_CHARACTERS = 40
 
-#: Reasons that a table shows as the outcome, which says less.
+#: Reasons that a table shows in place of the outcome, because they are more specific.
 _OWN_NAMES = ("interrupted", "no-directory", *COMPARED)
 #: WHY of a compile whose cause nothing has recorded.
 _UNKNOWN_CAUSES = {"compiled-ahead": "compiled by --jobs just before"}
@@ -99,7 +99,7 @@ def _page(report: Report, unfolded: bool, more: str) -> Iterator[Block]:
 
 
 def _explain_line(modules: Sequence[Module], cache_dir: str | None) -> Iterator[Block]:
-    """Yield the command that says in full why the most expensive function was compiled."""
+    """Yield the command that explains in full why the most expensive function was compiled."""
     own = (m for m in modules if m.outcome == "written" and not m.is_helper)
     explained = [m for m in own if m.cause not in (None, FIRST_TIME, LOST)]
     if any(len(m.cause or "") > _WHY_CHARACTERS for m in explained):

@@ -143,9 +143,8 @@ def encode_manifest(recipe: Recipe, blobs: Sequence[tuple[str, int]]) -> bytes:
     """The manifest in one order, without spaces: equal recipes are equal bytes.
 
     Args:
-        blobs: SHA-256 and size of each, in the order in which they lie in the file. Requests name
-            them by their position; the digests themselves are not written, they follow from the
-            bytes.
+        blobs: SHA-256 and size of each, in their order in the file. Requests refer to them by
+            position; the digests themselves are not written, because they follow from the bytes.
     """
     position = {digest: number for number, (digest, _) in enumerate(blobs)}
     requests = []

@@ -1,4 +1,4 @@
-"""Restore from, and save to, whatever the command line names."""
+"""Restore from, and save to, the bundle, directory or URL that the command line names."""
 
 import contextlib
 import os

@@ -40,7 +40,7 @@ def _keys() -> Iterator[Callable[[float], bool]]:
                 pressed = os.read(sys.stdin.fileno(), 1)
                 if pressed in (b"q", b"Q"):
                     return True
-                if not pressed:  # nobody will press anything any more
+                if not pressed:  # end of input: no more keys will come
                     time.sleep(left_seconds)
         return False
 
@@ -62,13 +62,13 @@ def _keys() -> Iterator[Callable[[float], bool]]:
 
 
 def wait_for_cache(find: Callable[[], Store], interval_seconds: float) -> tuple[Store, bool] | None:
-    """Wait until there is a cache directory; None where ``q`` was pressed first.
+    """Wait until the cache directory exists; None if ``q`` was pressed first.
 
     Returns:
         The cache, and whether it was waited for.
 
     Raises:
-        NoCacheError: what is there is none, or cannot be read.
+        NoCacheError: the place is not a cache, or cannot be read.
     """
     waiting = False
     with _keys() as wait:

@@ -33,13 +33,13 @@ debugging = False
 
 
 def choose_debug(wanted: bool) -> None:
-    """Take what ``--debug`` says."""
+    """Take the value of ``--debug``."""
     global debugging
     debugging = debugging or wanted
 
 
 def choose_color(wanted: Color | None) -> None:
-    """Take what ``--color`` says, where it is given."""
+    """Take the value of ``--color``, if it is given."""
     global _wanted
     _wanted = wanted or _wanted
 
@@ -53,7 +53,7 @@ def wants_color(stream: TextIO | None = None) -> bool:
 
 
 def is_dumb() -> bool:
-    """Whether the terminal says that it cannot move its cursor."""
+    """Return whether the terminal is one that cannot move its cursor."""
     return os.environ.get("TERM") == "dumb"
 
 
@@ -78,7 +78,7 @@ def make_console(*, stderr: bool = False) -> "Console":
 
 
 def terminal_width() -> int:
-    """Columns: ``COLUMNS``, or those of the terminal behind any of our streams, or 80."""
+    """Return ``COLUMNS``, or the width of the terminal of any of our streams, or 80."""
     if (columns := os.environ.get("COLUMNS", "")).isdigit() and int(columns) > 0:
         return int(columns)
     for stream in (sys.stdout, sys.stderr, sys.stdin):
@@ -135,9 +135,9 @@ def silence(stream: TextIO) -> None:
 def prepare_streams() -> None:
     """Make standard output and error take any text, which goes nowhere if they are closed.
 
-    A terminal that shows no more than ASCII gets what stands for a character in one cell, or
-    ``?``, which a KEY argument reads as any character. A pipe gets its own encoding, and escapes
-    for what that cannot say.
+    A terminal that shows only ASCII gets a substitute for each character in one cell, or ``?``,
+    which a KEY argument reads as any character. A pipe gets its own encoding, and escapes for
+    characters that it lacks.
     """
     codecs.register_error(_HANDLER, _to_ascii)
     if sys.stdout is None or sys.stderr is None:  # which Python makes of a closed descriptor

@@ -26,7 +26,7 @@ def live_callbacks() -> "RunCallbacks":
 
 
 def _import_report() -> None:
-    """Import what prints the report, while the program runs: nobody waits for it then."""
+    """Import what prints the report while the program runs, so that it takes no time afterwards."""
     import jaxcache.cli.output
     import jaxcache.render.typeset
     import jaxcache.render.warm  # noqa: F401
@@ -57,7 +57,7 @@ class LiveLine:
             self._erase()
 
     def tick(self) -> None:
-        """Draw the line anew if something has been compiling for a while."""
+        """Redraw the line if something has been compiling for a while."""
         now = time.time()
         slow = [e for e in self._running.values() if now - e.at > _PATIENCE_SECONDS]
         if not slow:

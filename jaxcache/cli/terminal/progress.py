@@ -18,7 +18,7 @@ _PATIENCE_SECONDS = 0.4
 
 @contextlib.contextmanager
 def progress_bar(title: str, *, in_bytes: bool = False) -> "Iterator[Progress | None]":
-    """Give a function (done, total) that draws a bar; None where there is no live terminal.
+    """Yield a function (done, total) that draws a bar; None without a terminal that can redraw it.
 
     Args:
         in_bytes: whether bytes are counted, and not things.

@@ -1,8 +1,8 @@
-"""Runs beside a program on the CPU: whatever it compiles is also made for the target.
+"""Runs inside a program on the CPU, and also compiles all its modules for the target.
 
-The program does not notice. What is made goes into files that the parent writes into the cache; a
-failure here is told to the parent and never reaches the program, but for a target that nothing
-can be made for: then the process ends.
+The program does not notice. The results go into files that the parent writes into the cache. A
+failure here is reported to the parent and never reaches the program, except for a target that
+nothing can be compiled for: then the process ends.
 """
 
 import contextlib

@@ -15,7 +15,7 @@ from typing import Any
 
 from .host import unknown_jax
 
-#: Parts of JAX that build programs; the rest asks for reasons of its own, whatever is traced.
+#: Parts of JAX that build programs; queries of other parts do not depend on what is traced.
 _LIBRARIES = ("random", "nn", "numpy", "lax", "scipy", "pallas", "cudnn", "ops", "image")
 _LIBRARY_FILES = tuple(
     os.path.join("_src", library + end) for library in _LIBRARIES for end in (os.sep, ".py")

@@ -38,7 +38,7 @@ class Value:
     dtype: str = ""
     weak_type: bool = False
     digest: int = 0
-    """What else tells it from another: of its text, or of the object itself."""
+    """What else distinguishes it from others: of its text, or of the object itself."""
 
 
 #: The name of a value that differs, and both values.
@@ -204,7 +204,7 @@ class PendingCall:
                 continue  # shardings are known only of compiles that were watched
             leaves = tuple(name.removeprefix(_STRUCTURE) + mark for mark in "[.")
             if name.startswith(_STRUCTURE) and any(d[0].startswith(leaves) for d in differences):
-                continue  # its leaves tell
+                continue  # its leaves show it
             differences.append((name, before, now))
         return differences
 
@@ -341,7 +341,7 @@ def _shardings(lowered: "Mapping[str, Any]", debug: Any) -> "dict[str, Value]":
 
 
 def _object(kind: str, value: Any) -> Value:
-    """A value that is compared as a whole. A text with an address tells nothing of equal ones."""
+    """Return a value that is compared as a whole; a text with an address differs for equal ones."""
     text = _text(value)
     has_address = kind == "static" and " at 0x" in text
     return Value(kind, text, digest=hash((hash(value), "" if has_address else text)))

@@ -83,13 +83,13 @@ def _say_counts(armed: CompileGuard) -> None:
 
 
 def warmed_up() -> "CompileGuard | None":
-    """Say that this process has compiled what it needs: the guard of ``JAXCACHE_GUARD`` is up.
+    """Declare that this process has compiled what it needs: raise the guard of ``JAXCACHE_GUARD``.
 
-    Does nothing where that variable is not set. A variable of another form is reported once on
+    Does nothing if that variable is not set. A variable of another form is reported once on
     standard error.
 
     Returns:
-        The guard, with its ``counts``; None where there is none.
+        The guard, with its ``counts``; None if none is set.
     """
     global _armed
     if (first := _first_copy()) is not sys.modules[__name__]:

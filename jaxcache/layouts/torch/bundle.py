@@ -2,8 +2,8 @@
 
 ``torch.compiler.save_cache_artifacts()`` leaves kernels out, so that loading it runs the C++
 compiler again, unpickles while it loads, and takes any path for a key. A bundle carries kernels
-and compiler probes, is checked from end to end before anything is written, and a name in it must
-be one that torch gives, and say what its bytes are.
+and compiler probes, is checked from end to end before anything is written, and each name in it must
+be one that torch gives and contain the hash of its bytes.
 
 The format of ``save_cache_artifacts()`` (``torch/compiler/_cache.py`` and
 ``torch/utils/_appending_byte_serializer.py``, 2.13), all numbers big-endian: CRC-32 of the rest (4
@@ -279,7 +279,7 @@ class Artifact(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Artifacts:
-    """The files of a cache directory that a file of artifacts stands for."""
+    """The files of a cache directory that a file of artifacts contains."""
 
     files: dict[str, bytes]
     """The files by path below the cache directory."""
@@ -378,7 +378,7 @@ def _text(stream: io.BytesIO) -> str:
 
 @contextmanager
 def as_bundle(path: str) -> Iterator[tuple[Bundle, tuple[Problem, ...]]]:
-    """Artifacts as a bundle that nobody keeps, and what of them cannot be imported.
+    """Yield artifacts as a temporary bundle, and those that cannot be imported.
 
     Raises:
         BundleError

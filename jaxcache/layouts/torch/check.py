@@ -1,8 +1,8 @@
 """The checks of one file: eight rules, without torch and without unpickling.
 
 1. The name of a graph is the hash of its bytes, that of a generated ``.py`` of its text.
-2. A kernel is at least as long as its own section table says.
-3. An FX graph lies under the key that it was stored under.
+2. A kernel is at least as long as its own section table requires.
+3. An FX graph is in the directory of the key that it contains.
 4. What unpickling would make is of the class that the directory is for.
 5. The code inside an FX graph is the code that it names.
 6. What a graph refers to is there.
@@ -85,7 +85,7 @@ def record_code(store: Store, files: Iterable[FileInfo]) -> None:
 def recorded_digests(store: Store, files: Iterable[FileInfo]) -> Mapping[str, RecordedDigest]:
     """The digests that the ledger has of files, by their paths.
 
-    A digest does not bind where torch may have compiled the file anew since.
+    A digest does not bind if torch may have compiled the file again since.
     """
     ledger = Ledger.load(store)
     digests = {
@@ -162,7 +162,7 @@ def check(
 ) -> Iterator[tuple[str, EntryCheck]]:
     """Check files: at ``quick`` names, sizes and kernels, at ``full`` everything.
 
-    Code that nobody has recorded yet, and that looks intact, is recorded for the next time.
+    Code that looks intact and has no record yet is recorded for the next time.
     """
     settled_ns = time.time_ns() - options.grace_seconds * NS_PER_SECOND
     unrecorded: list[FileInfo] = []
@@ -307,9 +307,9 @@ def _is_corrupt(checked: EntryCheck) -> bool:
 def _check_paired_file(
     name: str, checked: EntryCheck, pair_name: str, other: EntryCheck | None
 ) -> Iterator[Problem]:
-    """A source and what was compiled of it are worth nothing without each other.
+    """Yield problems of a source and its kernel, which are worthless without each other.
 
-    Torch compiles whatever source is there, and loads whatever kernel.
+    Torch compiles any source that it finds, and loads any kernel.
     """
     if _is_corrupt(checked) and not (other and _is_corrupt(other)):
         detail = f"belongs to {name.rpartition('/')[2]}, which is damaged"

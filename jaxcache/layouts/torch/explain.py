@@ -64,7 +64,7 @@ class _Read(NamedTuple):
 def explain_keys(keys: Sequence[str], url: str) -> Explanation:
     """Compare two graphs, or one with the nearest other of its function.
 
-    An AOT graph stands for its FX graphs, forward with forward and backward with backward.
+    An AOT graph is compared by its FX graphs, forward with forward and backward with backward.
 
     Args:
         keys: one or two KEY arguments.
@@ -91,7 +91,7 @@ def explain_keys(keys: Sequence[str], url: str) -> Explanation:
 def compare_with_nearest(
     store: Store, scan_result: TorchScan, file: GraphFile
 ) -> Comparison | None:
-    """Compare an FX graph with its nearest; None where there is none, or too many to read."""
+    """Compare an FX graph with its nearest; None if it has none, or too many must be read."""
     if not 1 < sum(g.tier == "fxgraph" for g in scan_result.inventory.graphs) <= _MOST_COMPARED:
         return None
     try:
@@ -149,7 +149,7 @@ def _match_graphs(lefts: list[_Read], rights: list[_Read]) -> list[tuple[_Read, 
 
 
 def _resolve(store: Store, scan_result: TorchScan, wanted: str) -> list[_Read]:
-    """The FX graphs that a KEY stands for."""
+    """Return the FX graphs that a KEY names."""
     entries = select_by_keys(scan_result.entries, [wanted])
     first = next(g for g in scan_result.inventory.graphs if g.info.name == entries[0].file)
     if first.tier == "fxgraph":
@@ -233,7 +233,7 @@ def _compare(left: _Read, right: _Read) -> Iterator[Difference]:
 
 
 def _text(component: Component | None) -> str | None:
-    """Return the text that torch printed of it; its hash if that is no text, or the same."""
+    """Return the text that torch printed of it, with its hash if the text proves nothing."""
     if component is None:
         return None
     text = component.text.strip()

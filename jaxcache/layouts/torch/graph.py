@@ -206,7 +206,7 @@ def _problems(graph: Graph, tier: TorchTier, key: str) -> list[Found]:
 
 
 def decode_graph(data: bytes, tier: TorchTier) -> Graph:
-    """Read an entry of that tier; of one with another root only root and globals are told.
+    """Read an entry of that tier; for one with another root, return only its root and globals.
 
     Raises:
         PickleError
@@ -224,7 +224,7 @@ def decode_graph(data: bytes, tier: TorchTier) -> Graph:
 def _class_of(root: Any) -> str:
     """Return the class that unpickling would make, by name.
 
-    Only a global has one: printing whatever else stands there could take 2^100 steps.
+    Only a global has a name: printing any other object could take 2^100 steps.
     """
     if not isinstance(root, PickledRecord):
         return type(root).__name__
@@ -338,7 +338,7 @@ def _guards(root: PickledRecord) -> str | None:
     value = _text(root.get("guards_expr"))
     if not value or len(value) <= _SHOWN_CHARACTERS:
         return value or None
-    # Two files of one key are told apart by it: what is left out must count, too.
+    # It distinguishes two files of one key, so the part that is left out must count, too.
     return f"{value[:_SHOWN_CHARACTERS]} … [{digest_of(_encode(value))}]"
 
 

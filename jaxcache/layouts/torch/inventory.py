@@ -1,7 +1,7 @@
 """The files of a cache directory of torch's compilers, by name; and which of them each graph needs.
 
-A graph needs files in this order: AOT → FX → generated ``.py`` → kernels. The names of a generated
-``.py`` and of its kernels do not tell of each other, so their text is compared.
+A graph needs files in this order: AOT → FX → generated ``.py`` → kernels. A generated ``.py`` and
+its kernels do not name each other, so their text is compared.
 
 A generated ``.py`` holds the source of its kernels as raw strings; a ``.main.cpp`` is that source
 followed by the bindings that torch adds (``torch/_inductor/codecache.py``:
@@ -132,7 +132,7 @@ def _is_remains(source: Source, text: bytes) -> bool:
 
 
 def _resembles(left: bytes, right: bytes, most: int) -> bool:
-    """Whether two texts differ in one stretch of so many bytes at the most."""
+    """Return whether two texts differ in one stretch of at most ``most`` bytes."""
     start = _same_bytes(left, right)
     end = _same_bytes(left[start:][::-1], right[start:][::-1])
     return max(len(left), len(right)) - start - end <= most
@@ -216,7 +216,7 @@ class TorchInventory:
 
 
 def take_inventory(store: Store) -> TorchInventory:
-    """List a cache directory and tell its files apart.
+    """List a cache directory and sort its files by kind.
 
     Raises:
         NoCacheError: the directory cannot be listed.

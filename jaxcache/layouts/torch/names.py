@@ -65,7 +65,7 @@ TIERS: dict[TorchKind, TorchTier] = {TorchKind.AOT: "aotautograd", TorchKind.FX:
 
 
 class GraphFile(NamedTuple):
-    """A file whose path says that it is a graph."""
+    """A file that has the path of a graph."""
 
     info: FileInfo
     tier: TorchTier

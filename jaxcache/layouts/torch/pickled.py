@@ -25,12 +25,12 @@ MAX_BYTES = 64 << 20
 MAX_OPERATIONS = 1_000_000
 #: Containers within containers; an entry has about 12.
 MAX_DEPTH = 200
-#: What pickletools says of bytes that end too early.
+#: Words of pickletools' errors about bytes that end too early.
 _ENDED = ("exhausted", "remain", "no newline", "not enough data")
 
 
 class PickleError(Exception):
-    """These bytes are no pickle, or exceed a bound.
+    """These bytes are not a pickle, or exceed a bound.
 
     Args:
         detail: for people.
@@ -66,7 +66,7 @@ class PickledRecord:
     """The items that would have been appended, set or added to it."""
 
     def get(self, name: str) -> Any:
-        """The attribute of that name in its state; None if there is none."""
+        """Return the attribute of that name in its state; None if it has none."""
         state = self.state
         if isinstance(state, tuple) and len(state) == 2:  # (__dict__, __slots__)
             state = next((s for s in state if isinstance(s, PickledTable)), None)
@@ -80,7 +80,7 @@ class PickledTable:
     items: list[tuple[Any, Any]] = field(default_factory=list)
 
     def get(self, name: str) -> Any:
-        """The value that was set last under a text; None if there is none."""
+        """Return the value that was set last under a text; None if none was set."""
         for key, value in reversed(self.items):
             if type(key) is str and key == name:
                 return value
@@ -231,7 +231,7 @@ class PickleInterpreter:
         self._fill([key, value], PickledTable)
 
     def _fill(self, values: list[Any], kind: type[Any]) -> None:
-        """Put values into what lies on top, which is of that kind, or an object."""
+        """Put values into the top of the stack, which is of that kind, or an object."""
         target = self._top()
         if not isinstance(target, kind | PickledRecord):
             raise PickleError("APPEND or SETITEM on an object that does not support it")
@@ -310,7 +310,7 @@ _LITERALS = frozenset(
 _Handler = Callable[[PickleInterpreter, Any], object]
 #: Operations that only differ in how their argument is written, by what they do.
 _SHARED: dict[_Handler, str] = {
-    lambda *_: None: "PROTO FRAME",  # a version or a length, which bind nobody
+    lambda *_: None: "PROTO FRAME",  # a version or a length, which do not matter here
     PickleInterpreter._put: "PUT BINPUT LONG_BINPUT",
     PickleInterpreter._get: "GET BINGET LONG_BINGET",
     lambda machine, number: machine._push_global("copyreg extension", str(number)): (

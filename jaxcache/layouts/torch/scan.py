@@ -21,7 +21,7 @@ from jaxcache.store.concurrency import spread
 
 #: Fewer graphs than this are read before other processes have started.
 PARALLEL_ABOVE = 300
-#: Graphs that nobody has read yet and that a plain look reads by the way: about 2 s of work.
+#: The most graphs without an index row that a plain listing reads: about 2 s of work.
 _READ_AT_ONCE = 500
 _PROGRESS_EVERY = 64
 _PLATFORMS: dict[str, Platform] = {
@@ -43,7 +43,7 @@ class GraphEntry(Entry):
     """
 
     function: str | None = None
-    """The function that it was traced from, as far as its stack traces tell."""
+    """The function that it was traced from, if its stack traces show it."""
     devices: tuple[str, ...] = ()
     """As torch calls them: ``cpu``, ``cuda``, …"""
     guards: str | None = None
@@ -69,7 +69,7 @@ class TorchScan:
 class GraphIndex(FactIndex):
     """The index of a cache of torch's compilers: of each graph, its facts as JSON."""
 
-    #: Names the fields, so that facts of a version with others are read anew.
+    #: Depends on the fields, so that facts of a version with others are read again.
     magic = b"jaxcache-torch-index 7 %08x\n" % zlib.crc32(repr(GraphFacts.__slots__).encode())
     facts = ("facts",)
     texts = frozenset(facts)
@@ -180,7 +180,7 @@ def _entry(
     info = file.info
     use = rule.of(FileDates(info.mtime_ns, info.atime_ns, changed_ns=info.ctime_ns or None))
     below = [inner[key] for key in facts.references if key in inner]
-    # Of an AOT graph, its FX graphs tell where it comes from.
+    # The FX graphs of an AOT graph show where it comes from.
     names = ("torch_version", "source", "function")
     origin: dict[str, Any] = {
         name: next(

@@ -103,7 +103,7 @@ def _shown(
 
 
 def show_file(store: Store, name: str) -> list[GraphDetails]:
-    """Read one file that holds a pickle, wherever it lies.
+    """Read one file that holds a pickle, in any directory.
 
     Raises:
         MissingError, StoreError

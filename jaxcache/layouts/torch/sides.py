@@ -1,7 +1,7 @@
-"""Graphs as one side of ``diff``: compared by the code that they stand for, not by their bytes.
+"""Graphs as one side of ``diff``: compared by the code that they name, not by their bytes.
 
-No two compiles give equal bytes, because an entry holds how long it took; what generated code it
-names tells whether two caches hold the same.
+No two compiles give equal bytes, because an entry contains how long it took. Two caches hold the
+same if their entries name the same generated code.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ from jaxcache.layouts.torch.scan import TorchScan, make_scan, scan
 from jaxcache.model import FileInfo, Problem, Progress
 from jaxcache.store.base import Store
 
-#: Nothing says so of a file: "foreign-globals" alone leaves a graph usable.
+#: Problems that do not damage a file: "foreign-globals" alone leaves a graph usable.
 _HARMLESS = frozenset({"foreign-globals"})
 
 

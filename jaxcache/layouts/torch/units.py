@@ -1,10 +1,10 @@
 """Units that are removed as one: a graph that torch looks up, with all that exists only for it.
 
 A unit is an AOT graph with its FX graphs and their code, or an FX graph that no AOT graph refers
-to. Where a limit is exceeded, files that torch never comes to because another under their key
-serves are removed before any of them, and so is code that no graph needs. Torch may still use such
-code: what it compiles without its caches leaves no graph. Compiler probes stay: they
-are small, and cost 9 s to compile again.
+to. To meet a limit, two kinds of files are removed before any unit: those that torch never reads
+because another under their key serves, and code that no graph needs. Torch may still use such code:
+what it compiles without its caches leaves no graph. Compiler probes stay: they are small, and cost
+9 s to compile again.
 
 Torch's own locks are ``locks/<key>.lock``, held with ``flock`` while a kernel is compiled. Source:
 ``torch/utils/_filelock.py`` (the ``filelock`` package, ``flock`` on Unix) and
@@ -42,7 +42,7 @@ _LOCKED = frozenset({TorchKind.KERNEL_SOURCE, TorchKind.KERNEL, TorchKind.PROBE}
 
 @contextlib.contextmanager
 def hold_lock(store: Store, name: str) -> Iterator[bool]:
-    """Hold the lock that goes with a file, without waiting; False where somebody else has it.
+    """Hold the lock of a file, without waiting; False if another process has it.
 
     The lock's file stays where it is: another process may be waiting on it. No lock is taken
     in a bucket, where no process can hold one, and on a full disk, where none can be made.
@@ -252,7 +252,7 @@ def _alternatives(
 
 
 def _duplicates(scan_result: TorchScan) -> set[str]:
-    """Files that torch never comes to: another under the same key serves whenever they would.
+    """Return files that torch never reads: another under the same key serves whenever they would.
 
     Torch tries the files of a key in the order of their names and takes the first whose guards
     hold (``GuardedCache.iterate_over_candidates``, ``torch/_inductor/codecache.py`` of 2.13).

@@ -93,7 +93,7 @@ def _digest(script: str) -> str:
 
 
 def json_for_html(value: Any) -> str:
-    """JSON that can stand inside a script element, whatever its texts are."""
+    """Return JSON that is safe inside a script element, with any text."""
     text = json.dumps(to_document(value), separators=(",", ":"))
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 

@@ -121,7 +121,7 @@ class ObjectStore:
         """
 
         def take(result: Any) -> BinaryIO:
-            # which a read result no longer tells
+            # which a read result no longer contains
             meta = result.meta
             attributes = result.attributes
             _check_size(name, meta, MAX_OBJECT_BYTES)
