@@ -64,7 +64,7 @@ complete -c jaxcache -n '__fish_seen_subcommand_from report' -l color -x -a 'aut
 complete -c jaxcache -n '__fish_seen_subcommand_from report' -l debug -d 'Show a traceback when something fails.'
 complete -c jaxcache -n '__fish_seen_subcommand_from report' -s h -l help -d 'Show this message and exit.'
 complete -c jaxcache -n '__fish_seen_subcommand_from report' -F
-complete -c jaxcache -n __fish_use_subcommand -a top -d 'Watch a cache in use. Hits appear for programs under jaxcache run or with the live layer. The live layer (JAXCACHE_LIVE=1) is jaxcache at work inside the program\'s JAX. Show new, hit and removed entries as they happen; q or Ctrl-C ends it with code 0, and --once shows the newest entries and exits. In a pipe, and with --jsonl, each change is a line. On a terminal it waits for a directory that is not there yet.'
+complete -c jaxcache -n __fish_use_subcommand -a top -d 'Watch a cache in use. Hits appear for programs under jaxcache run or with the live layer. The live layer (JAXCACHE_LIVE=1) is jaxcache at work inside the program\'s JAX. Show new, hit and removed entries as they happen; q or Ctrl-C ends it with code 0, and --once shows the newest entries and exits. In a pipe, and with --jsonl, each change is a line. On a terminal it waits for a directory that does not exist yet.'
 complete -c jaxcache -n '__fish_seen_subcommand_from top' -l interval -r -d 'Time between updates.'
 complete -c jaxcache -n '__fish_seen_subcommand_from top' -l once -d 'Show the newest entries once, and exit.'
 complete -c jaxcache -n '__fish_seen_subcommand_from top' -s C -l cache-dir -r -F -d 'The cache (default: JAX_COMPILATION_CACHE_DIR, else the configuration, else ~/.cache/jax).'

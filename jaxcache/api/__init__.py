@@ -47,7 +47,7 @@ class Detail(IntEnum):
 
     KEYS = 0
     ROWS = 1
-    """Compile seconds and codec, too; of a bucket only where entries are decoded anyway."""
+    """Compile seconds and codec, too; in a bucket only if entries are decoded anyway."""
     RECORDS = 2
     """What takes decoding, too; not of a bucket."""
     SCREEN = 3
@@ -59,7 +59,7 @@ class Detail(IntEnum):
 class Cache(ChangingMethods, MovingMethods, CompilingMethods):
     """One cache, in a directory or an object store: what every command works through.
 
-    Of a bundle, :meth:`select`, :meth:`stats` and :meth:`show_all` are there. Methods take the
+    A bundle has :meth:`select`, :meth:`stats` and :meth:`show_all`. Methods take the
     options of their commands as keywords, or as ``options=``, the object that the command line has.
 
     Attributes:
@@ -112,7 +112,7 @@ class Cache(ChangingMethods, MovingMethods, CompilingMethods):
         depth = group_depth(group_by) if group_by else Depth.LISTED
         details = chosen.long or depth is Depth.DECODED
         headers = detail is not Detail.KEYS
-        if store.remote:  # every read is a request, so they are only done where asked for
+        if store.remote:  # every read is a request, so it is only done on request
             headers = headers and (details or depth is Depth.OPENED)
         elif detail is not None:
             details = details or detail >= Detail.RECORDS
@@ -290,7 +290,7 @@ def open(  # noqa: A001
         location: by default that of the command line: ``JAX_COMPILATION_CACHE_DIR``, the
             configuration files, else ``~/.cache/jax`` (``$XDG_CACHE_HOME/jax``); with ``layout``
             the compiler's own directory.
-        create: make a local directory that is not there.
+        create: make a local directory that does not exist.
         layout: ``"jax"`` or ``"torch"``; by default that of its directories.
         progress: makes of the title of a piece of work a context manager, whose value is called
             with (done, total) now and then.

@@ -230,7 +230,7 @@ class CompilingMethods(Handle):
         Args:
             used: how a program used the cache (:func:`jaxcache.warm.where.find_where`): its Python
                 and its settings count.
-            dry_run: with ``fix=True``, only say what would be repaired.
+            dry_run: with ``fix=True``, only report what would be repaired.
             keywords: those of :class:`jaxcache.options.query.DoctorOptions`: ``python``, ``fix``,
                 ``max_decoded`` (0 decodes all entries).
         """

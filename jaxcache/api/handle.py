@@ -55,7 +55,7 @@ class Handle:
     Args:
         location: a path or URL, and the setting that it comes from.
         layout: ``"jax"`` or ``"torch"``; None for that of its directories.
-        creates: make a local directory that is not there.
+        creates: make a local directory that does not exist.
         progress: makes what shows the progress of a piece of work.
         workers: processes to read with in a large directory.
         index_directory: where indexes are kept; None: without one.
@@ -144,7 +144,7 @@ class Handle:
         """The store of a target; None where no directory is yet.
 
         Raises:
-            NoCacheError: something is there and cannot be read, or nothing can be made there.
+            NoCacheError: it exists but cannot be read, or cannot be made.
         """
 
         return find_store(self.location.path)

@@ -72,7 +72,7 @@ class MovingMethods(Handle):
                 keys).
 
         Raises:
-            UsageError: ``exists``, where the file is there and is not a bundle.
+            UsageError: ``exists``, if the file exists and is not a bundle.
         """
         from jaxcache.cache.move import bundle_file
         from jaxcache.options.move import ExportOptions

@@ -11,9 +11,9 @@ from jaxcache.entry import wire
 from jaxcache.entry.options import flag_names, flag_values, known_defaults, option_override
 from jaxcache.entry.wire import Budget, WireError
 
-#: Devices that a file may ask for; each takes some 30 kB of a CPU host.
+#: The most devices that a file may request; each takes some 30 kB of a CPU host.
 MOST_DEVICES = 512
-#: Processes that a file may ask for, where the caller asks for no more.
+#: The most processes that a file may request, if the caller allows no more.
 MOST_PROCESSES = 8
 
 #: Flags that JAX leaves out of keys (``xla_flags_to_exclude_from_cache_key`` in

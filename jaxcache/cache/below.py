@@ -16,7 +16,7 @@ _TORCH_DIRECTORIES = frozenset({"aotautograd", "fxgraph"})
 
 
 def find_caches(path: str) -> tuple[str, ...]:
-    """Return the paths of the caches below a root, sorted; empty if it is none, or a cache itself.
+    """Return the paths of the caches below a root, sorted; empty if it is not a root.
 
     Looks at names only, and no further into a directory than to its first entry. Links are not
     followed.

@@ -1,8 +1,8 @@
 """An entry and its ``-atime`` file: names, contents, order of changes, and JAX's lock for these.
 
 JAX before 0.11.2 with a size cap stops writing at the first entry that lacks its date
-(``jax/_src/lru_cache.py``). So the date comes before its entry and goes after it, whatever
-interrupts the work.
+(``jax/_src/lru_cache.py``). So the date is written before its entry and removed after it, also
+if the work is interrupted.
 """
 
 import time
@@ -169,7 +169,7 @@ def move_entry_in(
 
 
 def find(store: Store, name: str) -> FileInfo | None:
-    """Look at a name; None where there is nothing.
+    """Look up a name; None if it does not exist.
 
     Raises:
         StoreError

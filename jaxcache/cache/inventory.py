@@ -57,7 +57,7 @@ class EntryFile(NamedTuple):
 
     @property
     def key(self) -> Key:
-        """The parts of its key; of a file that is only looked at as an entry, its name."""
+        """The parts of its key; the name of a file that is only read as an entry."""
         if self.kind is FileKind.STRAY:
             return Key("", self.key_text)
         module, _, digest = self.key_text.rpartition("-")

@@ -98,7 +98,7 @@ class Stats:
 
     @property
     def size_bytes(self) -> int:
-        """The size that a bound counts: of every file but the ledger's and other programs'."""
+        """The size that a limit counts: every file but those of the ledger and other programs."""
         uncounted = (*RECORD_KINDS, FileKind.UNKNOWN)
         return sum(f.size_bytes for f in self.files if f.kind not in uncounted)
 

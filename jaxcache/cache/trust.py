@@ -270,7 +270,7 @@ def changing_alone(path: Path) -> Iterator[Callable[[Iterable[bytes]], None]]:
                     f"another process is changing {path}",
                     hint="a jaxcache trust command was stopped, or still runs; end it",
                 )
-            with claimed(fd, path.name):  # the lock keeps nobody out where flock is missing
+            with claimed(fd, path.name):  # the lock has no effect without flock
                 yield lambda chunks: replace_file(path, chunks, mode=0o600)
 
 

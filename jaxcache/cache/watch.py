@@ -37,7 +37,7 @@ class Change:
 
     kind: ChangeKind
     at_ns: int
-    """By the file's own date; of what went, the time of the look."""
+    """By the file's own date; for removed files, the time of the look."""
     entry: Entry
 
 

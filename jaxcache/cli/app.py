@@ -56,7 +56,7 @@ If it will be moved:       warm --portable, with JAX before 0.11"""
 
 
 class LazyGroup(TyperGroup):
-    """A command group that imports a command's module when the command is asked for."""
+    """A command group that imports a command's module only when that command is used."""
 
     #: First word of the group's commands; empty for the commands of one word.
     family = ""

@@ -164,7 +164,7 @@ def receive(
 
     Args:
         cache: where the entries go; its directory need not exist.
-        host: waits for the Python that is to use the cache, beside which everything else is done.
+        host: waits for the Python that is to use the cache; all other work is done meanwhile.
         needed: what must be known of that Python before anything is written.
         export: how a temporary bundle was made; it counts the files that are not in the bundle.
         expect: report what will hit there, even if nothing is known to miss.

@@ -42,7 +42,7 @@ def _located(option: str | None) -> str:
     from jaxcache.store.location import locate_cache
 
     try:
-        with redirect_stderr(StringIO()):  # a settings file that is ignored is no news at Tab
+        with redirect_stderr(StringIO()):  # no warning about ignored files at Tab
             path = locate_cache(option).path
     except JaxcacheError:
         return ""

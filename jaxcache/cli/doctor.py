@@ -80,7 +80,7 @@ def command(
     diagnosis = replace(diagnosis, findings=(*diagnosis.findings, *advice))
     emit(output.form, doctor_view(diagnosis, verbose=verbose, run=report))
     if not diagnosis.facts.cache.exists:
-        open_store(cache.location.path)  # says that there is none
+        open_store(cache.location.path)  # raises that it does not exist
     return ExitCode.PROBLEMS if diagnosis.wrong else ExitCode.DONE
 
 
@@ -110,7 +110,7 @@ def _diagnose_torch(
         diagnosis = diagnose(path, os.environ, refused, progress=progress)
     emit(output.form, torch_view(diagnosis))
     if not diagnosis.exists:
-        open_store(path)  # says that there is none
+        open_store(path)  # raises that it does not exist
     return ExitCode.PROBLEMS if diagnosis.wrong else ExitCode.DONE
 
 

@@ -20,7 +20,7 @@ def report(error: Exception, words: list[str]) -> int:
         words: the command line, up to ``--``.
 
     Raises:
-        Exception: the error itself, where it is none of ours and the place is asked for.
+        Exception: the error itself, if it is not ours and its place was requested.
     """
     as_json = any(word in ("--json", "--jsonl") for word in words)
     if isinstance(error, JaxcacheError):

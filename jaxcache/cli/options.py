@@ -38,10 +38,10 @@ class JsonOutput(Options, panel="Output"):
 
     @property
     def form(self) -> Format:
-        """The format: what was asked for, else a table on a terminal, TSV in a pipe.
+        """Return the requested format, else a table on a terminal, TSV in a pipe.
 
         Raises:
-            UsageError: more than one was asked for.
+            UsageError: more than one was requested.
         """
         forms = [f for f in (Format.JSON, Format.JSONL, Format.KEYS) if getattr(self, _FLAGS[f], 0)]
         if len(forms) > 1:

@@ -90,7 +90,7 @@ def diagnose_root(root: Cache, options: "DoctorOptions", form: Format, *, dry_ru
         with root.progress(f"reading {name}") as progress:
             diagnoses[name] = diagnose(
                 cache.location.path,
-                settings=(),  # they are about the cache that JAX is told to use
+                settings=(),  # they concern the cache that JAX is set to use
                 interpreter=interpreter,
                 max_decoded=options.max_decoded or None,
                 fix=options.fix,

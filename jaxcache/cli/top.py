@@ -31,7 +31,7 @@ def command(
     The live layer (JAXCACHE_LIVE=1) is jaxcache at work inside the program's JAX. Show new, hit
     and removed entries as they happen; q or Ctrl-C ends it with code 0, and --once shows the
     newest entries and exits. In a pipe, and with --jsonl, each change is a line. On a terminal it
-    waits for a directory that is not there yet.
+    waits for a directory that does not exist yet.
     """
     from jaxcache.cli.output import top as output
     from jaxcache.cli.terminal import is_dumb

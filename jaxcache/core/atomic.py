@@ -282,7 +282,7 @@ def _create_locked(directory: int, name: str, mode: int) -> int:
         wait_for_flock(fd)
         if is_named(fd, directory, name):
             return fd
-        os.close(fd)  # somebody who cleans up was faster than the lock
+        os.close(fd)  # another process has removed the file before it was locked
 
 
 def remove_if_abandoned(directory: int, temp: str) -> bool:

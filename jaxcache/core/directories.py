@@ -50,7 +50,7 @@ def change_owner(fd: int, new: os.stat_result, like: os.stat_result) -> None:
 
 @contextlib.contextmanager
 def open_directory(path: str, *, follow: bool = True) -> Iterator[int]:
-    """A descriptor of a directory; of the current one where the path is empty.
+    """Yield a descriptor of a directory; of the current one if the path is empty.
 
     Raises:
         OSError
@@ -107,7 +107,7 @@ def open_below(directory: int, path: str, *, make: bool = False) -> Iterator[int
 
 
 def _make_directory(parent: int, name: str) -> bool:
-    """Make a directory; False where it is there already."""
+    """Make a directory; return False if it exists already."""
     try:
         os.mkdir(name, dir_fd=parent)
     except FileExistsError:

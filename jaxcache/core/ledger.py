@@ -47,7 +47,7 @@ class Segment(Protocol):
 
     @property
     def replaces(self) -> "frozenset[str]":
-        """Segments that count no more where it does."""
+        """Segments that no longer count if this one does."""
 
     @property
     def parts(self) -> "frozenset[str]":
@@ -143,7 +143,7 @@ class Lines(NamedTuple):
     parts: "frozenset[str]"
     totals: "dict[str, float]"
     damaged: int
-    """Lines that are none."""
+    """The number of lines that are not valid."""
 
 
 def read_lines(name: str, data: bytes) -> Lines:

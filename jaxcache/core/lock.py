@@ -77,7 +77,7 @@ def open_lock(directory: int, name: str) -> tuple[int, bool]:
         except PermissionError:  # another user's, which flock takes as well
             return os.open(name, os.O_RDONLY | flags, dir_fd=directory), False
         except FileNotFoundError:
-            with contextlib.suppress(FileExistsError):  # somebody else has made it since
+            with contextlib.suppress(FileExistsError):  # another process has made it since
                 creation_flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | flags
                 fd = os.open(name, creation_flags, 0o666, dir_fd=directory)
                 adopt_from_directory(fd, directory)

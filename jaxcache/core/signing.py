@@ -96,7 +96,7 @@ def holds(public_key: bytes, signature: bytes, message: bytes) -> bool:
 
 
 def parse_key(text: str, kind: str) -> "bytes | None":
-    """Read a key, with or without the word in front; None where it is none."""
+    """Read a key, with or without the word in front; None if it is not a key."""
     words = text.split()
     if words[:1] == [kind]:
         words = words[1:]

@@ -98,7 +98,7 @@ def make_sketch(text: str, facts: Mapping[str, Any] | None = None) -> "str | Non
 
 
 def read_sketch(blob: object) -> "Sketch | None":
-    """Read a sketch that came from outside; None where it is none, or too large."""
+    """Read a sketch that came from outside; None if it is not a sketch, or too large."""
     if not isinstance(blob, str) or not 0 < len(blob) <= _MAX_BLOB_CHARACTERS:
         return None
     try:

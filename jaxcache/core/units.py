@@ -16,7 +16,7 @@ _AMOUNT = r"(\d{1,18}(?:\.\d{1,18})?|\.\d{1,18})\s*([A-Za-z]*)"
 
 
 def read_size_bytes(text: str) -> "int | None":
-    """Read a size such as ``10GB`` (10^9), ``10GiB`` (2^30) or ``4096``; None where it is none."""
+    """Read a size such as ``10GB`` (10^9), ``10GiB`` (2^30) or ``4096``; None if it is not one."""
     number, unit = _read(text, _SIZE_UNITS)
     if unit is None:
         return None
@@ -24,7 +24,7 @@ def read_size_bytes(text: str) -> "int | None":
 
 
 def read_seconds(text: str) -> "float | None":
-    """Read a duration such as ``30s``, ``15m`` or ``7d``; None where it is none."""
+    """Read a duration such as ``30s``, ``15m`` or ``7d``; None if it is not a duration."""
     number, unit = _read(text, _DURATION_UNITS)
     return None if unit is None else float(number) * unit
 

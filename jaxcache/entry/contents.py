@@ -62,7 +62,7 @@ class Memory:
 
     @property
     def total_bytes(self) -> int | None:
-        """The memory a run takes beside the code: arguments, outputs, temporaries, constants."""
+        """The memory of a run without the code: arguments, outputs, temporaries, constants."""
         parts = (self.argument_bytes, self.output_bytes, self.temp_bytes, self.constant_bytes)
         recorded = [p for p in parts if p is not None]
         return sum(recorded) - (self.alias_bytes or 0) if len(recorded) == len(parts) else None
@@ -76,7 +76,7 @@ class Device:
     name: str | None = None
     """Such as ``NVIDIA H200``."""
     compute_capability: str | None = None
-    """Such as ``9.0a``; of AMD the architecture, such as ``gfx942``."""
+    """Such as ``9.0a``; for AMD the architecture, such as ``gfx942``."""
     toolkit: str | None = None
     cudnn: str | None = None
     cpu_triple: str | None = None
@@ -205,7 +205,7 @@ _MAX_DIM_DIGITS = 18
 
 
 def parse_short_type(text: str) -> ArrayType | None:
-    """Read an array in HLO's, JAX's or NumPy's notation; None if it is none.
+    """Read an array in HLO's, JAX's or NumPy's notation; None if it is not an array.
 
     ``f32[8,16]``, ``i32[]``, ``s32[]``, ``bool[4]``, ``float8_e4m3fn[2]``.
     """

@@ -3,7 +3,7 @@
 Source: ``jax/_src/lru_cache.py`` and ``jax/_src/compilation_cache.py``. Up to 0.4.16 a key is the
 bare hash, since 0.4.17 ``<module>-<hash>``; up to 0.4.30 the file is named by the key alone,
 since 0.4.31 ``<key>-cache`` with ``<key>-atime`` beside it (always until 0.5.0, then only under a
-size cap). JAX before 0.4.30 wrote through ``_temp_<key>``. XLA keeps its own caches beside.
+size cap). JAX before 0.4.30 wrote through ``_temp_<key>``. XLA keeps its own caches next to them.
 """
 
 import re

@@ -43,7 +43,7 @@ class OptionFacts(NamedTuple):
     compile_options: XlaCompileOptions
     written_in_cache_dir: str | None
     flags: dict[str, FlagValue] | None
-    """Every XLA flag by name, as written; None where there are none."""
+    """Return every XLA flag by name, as written; None if the options contain none."""
     like_jaxlib: str | None
     """The known jaxlib whose default flags are nearest to these."""
 

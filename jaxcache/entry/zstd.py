@@ -1,7 +1,7 @@
 """zstd, by Python 3.14's standard library or its backport.
 
 Never by the package ``zstandard``: JAX uses that where it imports, and writes its name into every
-key (``jax/_src/cache_key.py``). To install it beside JAX would make each cached entry a miss.
+key (``jax/_src/cache_key.py``). Installing it next to JAX would make each cached entry a miss.
 """
 
 import sys

@@ -74,7 +74,7 @@ def _describe(args: tuple[Any, ...], kwargs: dict[str, Any], started: float) -> 
     }
 
 
-#: The one of this process, whoever asked for it first.
+#: The only one of this process.
 LISTENER: "Listener | None" = None
 _lock = threading.Lock()
 

@@ -1,4 +1,4 @@
-"""Start one of the programs beside this file as a child of jaxcache; runs in the user's Python.
+"""Start one of the programs in this directory as a child of jaxcache; runs in the user's Python.
 
 Arguments: the program, the descriptor for its answers, a directory to remove if jaxcache dies first
 (or nothing), then the program's own. Answers are lines of JSON on a descriptor of their own,
@@ -40,7 +40,7 @@ class Parent:
     def _watch(self, requests: int) -> None:
         """End with the parent; compiling and loading leave this thread running."""
         poll = select.poll()
-        poll.register(requests, 0)  # nothing but the hang-up, which is always told
+        poll.register(requests, 0)  # only the hang-up, which poll always reports
         poll.poll()
         self.leave()
 

@@ -26,9 +26,9 @@ EVENTS = "JAXCACHE_EVENTS"
 _TARGET = "JAXCACHE_TARGET"
 #: The module to listen to, where it is not jax.
 _LISTEN_TO = "JAXCACHE_LISTEN_TO"
-#: The live layer is asked for; jaxcache need not be installed beside this jax.
+#: Switches the live layer on; jaxcache need not be installed next to this jax.
 _LIVE = "JAXCACHE_LIVE"
-#: A guard is asked for; see ``guard/environment.py``.
+#: Defines a guard; see ``guard/environment.py``.
 _GUARD = "JAXCACHE_GUARD"
 HERE = os.path.dirname(os.path.abspath(__file__))
 #: Under which name whoever was first is found by the other.

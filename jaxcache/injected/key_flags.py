@@ -2,7 +2,7 @@
 
 ``jax._src.cache_key`` names each flag at DEBUG, in the thread that compiles, and ends with the
 key's own hash (``get`` and ``_hash_xla_flags`` in jax/_src/cache_key.py, 0.4.30 to 0.12). At that
-level every component is hashed twice, a tenth of a compile that hits: only done where asked for.
+level every component is hashed twice, a tenth of a compile that hits: only done on request.
 """
 
 import logging
@@ -30,7 +30,7 @@ class KeyFlags(logging.Filter):
         self._kept: dict[str, dict[str, Any]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Read a record; an odd one is none of ours."""
+        """Read a record; ignore records of other messages."""
         message = record.getMessage()
         if match := _FLAG.search(message):
             flags = self._now()[_LISTS[match[1]]]

@@ -33,7 +33,7 @@ _SKETCHING_SECONDS = 5.0
 
 
 class _Asked(BaseException):
-    """Carries the event of a request that is only asked for its key."""
+    """Carries the event of a request of which only the key is wanted."""
 
 
 class Listener(ProcessObserver):
@@ -199,7 +199,7 @@ class Listener(ProcessObserver):
             request.make_key = (started, time.time() - started)
 
     def around_component(self, log: Any, args: Any, kwargs: Any) -> Any:
-        """JAX has hashed one component of the key; hash it alone only if that is asked for."""
+        """JAX has hashed one component of the key; hash it alone only on request."""
         if (request := self._request) is not None and len(args) > 2:
             request.components[str(args[1])] = args[2]
         return log(*args, **kwargs)
@@ -325,7 +325,7 @@ class Listener(ProcessObserver):
         return {"recorded": recorded}
 
     def _hash_components(self, request: CompileRequest) -> None:
-        """Hash each component of the key on its own: for misses, and for hits where asked for."""
+        """Hash each component of the key on its own: for misses, and on request for hits."""
         if not request.hit or self._hashes_all or self._recording:
             request.hashes = {n: hash_component(c) for n, c in request.components.items()}
         request.components.clear()

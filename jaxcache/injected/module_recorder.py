@@ -1,4 +1,4 @@
-"""Keeps each module, with all it takes to compile it again, where ``--record`` asks for it.
+"""Keeps each module, with all it takes to compile it again, if ``--record`` is given.
 
 The bytes go into a directory of the parent's, named by their SHA-256, so that a process that dies
 leaves whole files; events refer to them by name.

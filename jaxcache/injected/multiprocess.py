@@ -1,4 +1,4 @@
-"""Makes one process of a program of several, where ``--processes`` asks for it.
+"""Makes one process of a program of several, if ``--processes`` is given.
 
 A script for several hosts calls ``jax.distributed.initialize()``, which finds its peers through
 a cluster manager; other scripts do not call it. Here both get the same: their number and the
@@ -19,7 +19,7 @@ def join(jax: Any) -> int:
     Returns:
         Which process this is; 0 where it is the only one.
     """
-    place = os.environ.pop(_TOGETHER, None)  # children are no members of their own
+    place = os.environ.pop(_TOGETHER, None)  # children are not members themselves
     if not place:
         return 0
     address, count, number = place.split(",")

@@ -209,7 +209,7 @@ def identity(file: "os.stat_result | None") -> "tuple[int, ...] | None":
 
 
 def entry_file(directory: str | None, key: str | None) -> os.stat_result | None:
-    """The entry's file, under the name of any JAX; None if it is not there, or not local."""
+    """The entry's file, under the name of any JAX; None if it does not exist, or is not local."""
     if not directory or not key or "://" in directory:
         return None
     for name in (f"{key}-cache", key):

@@ -39,7 +39,7 @@ class Retraces:
     """The reason of the last trace of each thread, where JAX had traced the function before.
 
     Args:
-        is_observed: whether anybody wants to know.
+        is_observed: whether reasons are wanted.
     """
 
     def __init__(self, is_observed: Callable[[], bool]) -> None:

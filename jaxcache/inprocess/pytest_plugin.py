@@ -56,7 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_load_initial_conftests(
     early_config: pytest.Config, parser: pytest.Parser, args: list[str]
 ) -> None:
-    """Begin where it is asked for, before any conftest can compile."""
+    """Begin on request, before any conftest can compile."""
     if "--jaxcache" in args:  # or it would take the next argument, a test, for its directory
         args[args.index("--jaxcache")] = f"--jaxcache={DEFAULT}"
         known_args = parser.parse_known_args(args, namespace=copy.copy(early_config.option))

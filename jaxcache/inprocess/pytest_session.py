@@ -70,7 +70,7 @@ class PytestSession:
 
     @property
     def place(self) -> str:
-        """The cache; before jax is imported, the one that is asked for."""
+        """The cache; before jax is imported, the requested one."""
         try:
             if "jax" in sys.modules:
                 return str(sys.modules["jax"].config.jax_compilation_cache_dir)

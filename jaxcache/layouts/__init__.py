@@ -93,7 +93,7 @@ def load_layout(name: str) -> "Layout":
 
 
 def choose_layout(store: Store, name: str | None = None) -> "Layout":
-    """The layout that was asked for, else the one that the cache has.
+    """Return the requested layout, else the one that the cache has.
 
     Raises:
         UsageError: ``bad-layout``, or ``two-layouts`` where JAX and torch share a directory.

@@ -17,7 +17,7 @@ class Words(NamedTuple):
 
 
 class FunctionGroup(Generic[T]):
-    """A group of functions: a module, imported when it is asked for.
+    """A group of functions: a module, imported on first use.
 
     ``tests/typed_layouts.py`` has mypy hold each module to the group's protocol.
     """

@@ -27,7 +27,7 @@ _LAST_TOTALS_SECONDS = 2.0
 
 
 class ProvenEntry(NamedTuple):
-    """An entry that was read before JAX asks for it, and that a checksum or a digest proves."""
+    """An entry that was read before JAX requests it, and that a checksum or a digest proves."""
 
     value: bytes
     content: bytes
@@ -61,7 +61,7 @@ class Directory:
         self.brought: dict[str, str] = {}
         """Keys that were fetched before JAX looked them up, and the tier that each came from."""
         self.read_ahead: dict[str, ProvenEntry] = {}
-        """Entries that JAX has not asked for yet."""
+        """Entries that JAX has not requested yet."""
         self._bad: set[str] = set()
         """Keys whose file must be replaced."""
         self._unproven: set[str] = set()

@@ -30,7 +30,7 @@ class Enabled(NamedTuple):  # a dataclass takes 2 ms to make
     changed: "dict[str, Any]"
     """Settings of JAX that were made."""
     kept: "dict[str, Any]"
-    """Settings that were asked for and left as the user has them."""
+    """Settings that were requested but left as the user has them."""
 
     def __repr__(self) -> str:
         parts = [f"cache_dir={self.cache_dir!r}", f"live={self.live}"]

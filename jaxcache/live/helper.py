@@ -124,7 +124,7 @@ def main() -> None:
     while True:
         message, descriptors, *_ = socket.recv_fds(control, 1, 1)
         if not message:
-            os._exit(0)  # with it goes whatever still hangs
+            os._exit(0)  # which also ends requests that hang
         for descriptor in descriptors:
             arguments = socket.socket(fileno=descriptor), DirectoryStore(path)
             threading.Thread(target=_serve, args=arguments, daemon=True).start()

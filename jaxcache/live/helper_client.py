@@ -78,7 +78,7 @@ class DirectoryClient:
                 try:
                     self._control.settimeout(seconds)
                     socket.send_fds(self._control, [b"+"], [theirs.fileno()])
-                except (BrokenPipeError, ConnectionError):  # somebody has ended it
+                except (BrokenPipeError, ConnectionError):  # the helper was ended
                     self._control.close()
                     self._control = self._start()
                     socket.send_fds(self._control, [b"+"], [theirs.fileno()])
@@ -129,7 +129,7 @@ class DirectoryRequests:
         return bool(self._ask("create", name, data)[0]["value"])
 
     def delete(self, name: str) -> None:
-        """Delete an object, if it is there."""
+        """Delete an object, if it exists."""
         self._ask("delete", name)
 
     def names(self, directory: str = "") -> "set[str]":

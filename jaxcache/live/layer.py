@@ -279,7 +279,7 @@ def start(
     *,
     began: "Callable[[ResolvedSettings], None] | None" = None,
 ) -> "Layer | None":
-    """Switch the layer on where the settings ask for it; one layer per process.
+    """Switch the layer on if the settings request it; one layer per process.
 
     Args:
         settings: those of ``enable()``, which a layer at work takes over.

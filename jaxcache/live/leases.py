@@ -150,7 +150,7 @@ def _offset(key: str) -> int:
 
 
 def _has_expired(data: "bytes | None") -> bool:
-    """Whether a lease counts no more; one that is gone or has no plausible date does not."""
+    """Return whether a lease has expired or has no plausible date; False if it is not there."""
     try:
         seconds = json.loads(data or b"")["until"] - time.time()
         return not 0 <= seconds <= _MAX_SECONDS

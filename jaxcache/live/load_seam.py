@@ -1,4 +1,4 @@
-"""What JAX gives to a load of an executable, and the same load before JAX asks for it.
+"""What JAX gives to a load of an executable, and the same load before JAX requests it.
 
 Tried on JAX 0.8.3, 0.10.2, 0.11.2 and 0.12.0.1. ``compilation_cache.get_executable_and_time(
 cache_key, compile_options, backend, executable_devices[, host_callbacks])`` reads and decompresses

@@ -31,7 +31,7 @@ _DIRECTORY = ("live", "loading")
 _NAME = re.compile(r"\d{1,10}-[0-9a-f]{12}")
 #: The first line of each file: a file without it is not ours, and stays.
 _TITLE = "jaxcache loads"
-#: That of a file with the loads that JAX has not asked for yet.
+#: That of a file with the loads that JAX has not requested yet.
 AHEAD = "jaxcache loads ahead"
 #: Names of the files of this process; after a fork those of the parent, too.
 _OWN: "set[str]" = set()
@@ -91,7 +91,7 @@ class Loading:
 
     def _open(self) -> None:
         self._name = f"{os.getpid()}-{os.urandom(6).hex()}"
-        hidden = f".{self._name}"  # nobody may look at it before it is locked
+        hidden = f".{self._name}"  # hidden until it is locked
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         with own_directory_of(self._root, *_DIRECTORY) as directory:
             fd = os.open(hidden, flags, 0o600, dir_fd=directory)

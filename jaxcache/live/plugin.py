@@ -30,7 +30,7 @@ def initialize() -> None:
 
 
 def switch_on(*, backend_starts: bool = False) -> None:
-    """Switch the layer on where the settings ask for it."""
+    """Switch the layer on if the settings request it."""
     if _may_be_on():
         from .enable import set_default_directory
         from .layer import start
@@ -41,7 +41,7 @@ def switch_on(*, backend_starts: bool = False) -> None:
 
 
 def _may_be_on() -> bool:
-    """Whether anything asks for the layer; cheap, because nearly always nothing does."""
+    """Return whether any setting requests the layer; cheap, because nearly always none does."""
     flag = os.environ.get("JAXCACHE_LIVE", "").strip().lower()
     if flag:
         return flag not in ("0", "false", "no", "off")

@@ -7,9 +7,9 @@ callbacks, in this process. So a load is answered from here only for the same by
 serialized options, the same devices of the same backend, and no callbacks. What was loaded with
 callbacks is recorded as such and never loaded ahead: the callables belong to one process.
 
-* What the thread has not begun is loaded by whoever asks for it.
+* An executable that the thread has not begun is loaded by the thread that requests it.
 * An entry is loaded ahead only if a checksum or a recorded digest proves its content.
-* What is not asked for within a while is dropped; everything is, when JAX's caches are cleared.
+* Executables not requested within a while are dropped; when JAX's caches are cleared, all are.
 * The end of the process waits for the one load that is under way, because XLA must not be at work
   while the interpreter ends; for no other.
 """
@@ -48,7 +48,7 @@ _MAX_UNASKED = 64
 
 
 class _Ahead:
-    """One executable that is being loaded, or is loaded, before JAX asks for it."""
+    """One executable that is being loaded, or is loaded, before JAX requests it."""
 
     def __init__(self, backend: Any, load: Load, serialized: bytes) -> None:
         self._backend = backend
@@ -82,11 +82,11 @@ class Preload:
         """Keys that this thread or JAX has begun to load."""
         self._ahead: dict[str, _Ahead] = {}
         self._loads: dict[str, Load] = {}
-        """What JAX has asked for, in order."""
+        """The entries that JAX has requested, in order."""
         self._places: dict[str, int] = {}
         """The place of each key in the last run."""
         self._reached = 0
-        """The furthest place that JAX has asked for."""
+        """The furthest place that JAX has requested."""
         self._devices: list[list[Any]] = []
         self._saved: LastRun | None = None
         self._lock = threading.Lock()
@@ -148,7 +148,7 @@ class Preload:
     # Requests ---------------------------------------------------------------------------------
 
     def note(self, key: str, args: "tuple[Any, ...]", kwargs: "dict[str, Any]") -> None:
-        """Note that JAX asks for an entry; what has not been begun is left to it."""
+        """Note that JAX requests an entry; a load that has not begun is left to JAX."""
         if not self.is_on:
             return
         request = self._seam.describe_request(key, args, kwargs)
@@ -281,7 +281,7 @@ class Preload:
                 started = time.perf_counter()
                 ahead.executable = self._seam.load(backend, load, serialized)
                 ahead.seconds = time.perf_counter() - started
-        except Exception:  # JAX reports it when it asks for this entry
+        except Exception:  # JAX reports it when it requests this entry
             ahead.executable = None
         finally:
             ahead.is_over.set()

@@ -67,7 +67,7 @@ class DirectoryStore:
         return True
 
     def delete(self, name: str) -> None:
-        """Delete an object, if it is there."""
+        """Delete an object, if it exists."""
         with contextlib.suppress(FileNotFoundError), self._directory(name) as (directory, base):
             os.unlink(base, dir_fd=directory)
 
@@ -149,7 +149,7 @@ class BucketStore:
         return True
 
     def delete(self, name: str) -> None:
-        """Delete an object, if it is there."""
+        """Delete an object, if it exists."""
         with contextlib.suppress(AbsentError), self._errors():
             self._obstore.delete(self._store, name)
 

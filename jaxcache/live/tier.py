@@ -137,7 +137,7 @@ class CircuitBreaker:
             self._lose(seconds)
 
     def failed(self, seconds: float, *, final: bool = False) -> bool:
-        """No answer, or a wrong one, after so long; whether the tier is given up now."""
+        """Record a failure after so long; return whether the tier is given up now."""
         with self._lock:
             self._row += 1
             self._denied = self._denied or final
@@ -205,7 +205,7 @@ class Tier:
     def _work(self) -> None:
         while True:
             future, do = self._requests.get()
-            if future.set_running_or_notify_cancel():  # somebody still waits for it
+            if future.set_running_or_notify_cancel():  # its caller still waits
                 try:
                     future.set_result(do(self._open()))
                 except Exception as error:
@@ -285,7 +285,7 @@ class Tier:
         try:
             self._call(lambda store: store.write(name, data, replace=replace) or True, seconds)
         except Exception as error:
-            self._failed(self._writing, error, "write", 0.0)  # nobody waits
+            self._failed(self._writing, error, "write", 0.0)  # uploads do not delay the program
             return False
         self._writing.good()
         return True

@@ -216,7 +216,7 @@ class Uploads:
 
 
 def _remove_marker(directory: int, key: str, *, unless_young: bool = False) -> None:
-    """Remove the marker of an entry; a file that is none stays.
+    """Remove the marker of an entry; a file that is not a marker stays.
 
     Raises:
         OSError

@@ -76,7 +76,7 @@ def save_view(plan: SavePlan, saved: SaveResult, key: str | None) -> View:
 def _step_view(
     document: Document, outputs: Outputs, keys: Sequence[str], lines: Iterable[str]
 ) -> View:
-    """Return the view of a step: its outputs on standard output, the rest beside."""
+    """Return the view of a step: its outputs on standard output, the rest on standard error."""
     wide = max(map(len, outputs))
     page = [Line(value, f"{name:<{wide}}  ", whole=True) for name, value in outputs.items()]
     rows = outputs.items()
@@ -125,7 +125,7 @@ def _restore_document(restored: RestoreResult) -> Document:
     }
 
 
-#: What is left out beside damaged entries.
+#: What is left out besides damaged entries.
 _REFUSED = (MoveAction.STRAY, MoveAction.BLOCKED, MoveAction.UNFINISHED)
 
 

@@ -31,7 +31,7 @@ USED_FROM = {
     "fs-atime": "{}, by the file's access time",
     "mtime": "not recorded (written {})",
 }
-#: Of a long list the page shows so many, and a pipe too, unless ``--verbose``.
+#: Rows of a long list that the page or a pipe shows without ``--verbose``.
 _SHOWN = 8
 #: What a pipe gets only with ``--verbose``.
 _LENGTHY = ("cpu_features", "opcodes", "globals", "key_components")

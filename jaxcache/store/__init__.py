@@ -1,4 +1,4 @@
-"""Stores of bytes. :func:`open_store` picks the store that a location asks for."""
+"""Stores of bytes. :func:`open_store` picks the store for a location."""
 
 import os
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ def is_remote(location: str) -> bool:
 
 
 def check_location(location: str) -> None:
-    """Refuse what looks like a URL and is none, which would become a strange local directory.
+    """Refuse what looks like a URL but is not, which would become a strange local directory.
 
     Raises:
         UsageError: ``bad-url``.
@@ -54,7 +54,7 @@ def find_store(location: str) -> "Store | None":
     """Open the store at a path or URL; None where no directory is yet.
 
     Raises:
-        NoCacheError: something is there and cannot be read, or nothing can be made there.
+        NoCacheError: it exists but cannot be read, or cannot be made.
         UsageError: a URL of a kind that no store serves, or a name for a file.
     """
     if is_remote(location) or os.path.lexists(path := local_path(location)):
@@ -107,7 +107,7 @@ def make_store(location: str) -> "Store":
 
 
 def open_store(location: str) -> "Store":
-    """Open the store at a path or URL; of an object store without sending a request.
+    """Open the store at a path or URL; for an object store, without sending a request.
 
     Raises:
         NoCacheError: nothing there, or not readable.

@@ -11,8 +11,8 @@ The contract, which ``tests/store/conformance.py`` holds every store to:
   leave no trace: looking at a cache must not make its entries look used.
 * **Writes** are atomic: another process sees the old bytes or the new bytes, never a mixture,
   and after an interruption at any instant the name holds the old or the new bytes. Bytes are
-  durable (fsync) before the name shows them. What an interrupted write leaves behind is a
-  ``.jaxcache-tmp-*`` name, which listings show, which no reader takes for an entry, and which
+  durable (fsync) before the name shows them. An interrupted write leaves a ``.jaxcache-tmp-*``
+  name, which listings show, which no reader takes for an entry, and which
   :meth:`Store.delete_abandoned` removes.
 * **Deletes** can be made conditional on the file still being the one that was looked at.
 * Failures of one file raise :class:`StoreError` with the name; they never end a listing.
@@ -102,7 +102,7 @@ class FetchedFile(NamedTuple):
     info: FileInfo
 
 
-#: Names without a slash that are none.
+#: Names without a slash that are not allowed.
 NO_NAMES = frozenset({"", ".", ".."})
 
 
@@ -146,7 +146,7 @@ class Store(Protocol):
 
         Args:
             start: only names (inside the directory) that begin like this. A remote store that lists
-                in order then asks for that stretch alone.
+                in order then requests that range alone.
         """
 
     def walk(self, prefix: str) -> Iterator[FileInfo]:
@@ -280,7 +280,7 @@ def or_error(work: Callable[[], _Result]) -> _Result | StoreError:
 def same_file(now: FileInfo, then: FileInfo) -> bool:
     """Whether ``now`` is the file seen ``then``: same inode, size and modification time.
 
-    Of objects: same ETag and size.
+    For objects: same ETag and size.
     """
     if now.etag or then.etag:
         return (now.etag, now.size_bytes) == (then.etag, then.size_bytes)

@@ -90,7 +90,7 @@ def pause(seconds: float) -> None:
 _OF_THREAD = threading.local()
 
 
-#: Items per task: enough that sending them costs little beside reading as many small files.
+#: Items per task: enough that sending them costs little compared with reading as many small files.
 _CHUNK = 1_000
 
 

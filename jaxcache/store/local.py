@@ -41,7 +41,7 @@ from jaxcache.store.system import file_error, file_info, name_errors, no_cache
 #: O_NONBLOCK: opening a FIFO that someone put into the cache must not hang; O_NOFOLLOW: a link
 #: is never followed out of the cache.
 _READ_FLAGS = os.O_RDONLY | available_flags("O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK")
-#: Linux: reading must not count as use. Only a file's owner may ask for it.
+#: Linux: reading must not count as use. Only a file's owner may request it.
 _NOATIME = available_flags("O_NOATIME")
 
 

@@ -77,7 +77,7 @@ def config_is_set(name: str) -> bool:
     Raises:
         UsageError: ``bad-config`` where one cannot be read.
     """
-    tables = list(_configurations(name))  # all of them: a mistake in any is said
+    tables = list(_configurations(name))  # all of them, to report a mistake in any
     return any(table.get(name, False) for _, table in tables)
 
 

@@ -1,4 +1,4 @@
-"""The account of a run: what is made of its events, beside its program and after its end."""
+"""The account of a run: what is made of its events, during the program and after its end."""
 
 import threading
 import time

@@ -87,7 +87,7 @@ def _compare_with_earlier(cache: CachedFacts, hit: Compile) -> Comparison:
 
 
 def _rank(comparison: Comparison) -> tuple[bool, bool, float]:
-    """The program's own functions first; of these what has a cause, and took longest to compile."""
+    """Sort the program's own functions first; among them those with a cause, then the slowest."""
     right = comparison.right
     seconds = right.record.compile_seconds if right.record else None
     return right.is_helper, not comparison.differences, -(seconds or 0.0)

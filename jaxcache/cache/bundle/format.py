@@ -80,10 +80,10 @@ class Bundle:
 
 
 def stream_parameters(level: int, source_bytes: int) -> dict[int, int]:
-    """Return zstd's parameters for the stream, beside its level: matches over 128 MiB.
+    """Return zstd's parameters for the stream, in addition to its level: matches over 128 MiB.
 
     Long-distance matching takes the first long match that it finds, where the usual search finds
-    better ones nearby: of its default of 64 bytes bundles of small caches become 16 to 18 % larger.
+    better ones nearby: with its default of 64 bytes, bundles of small caches get 16 to 18 % larger.
     So it is for large ones alone, whose repetitions are out of the search's reach, and for long
     matches.
 

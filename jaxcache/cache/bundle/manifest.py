@@ -132,7 +132,7 @@ class Manifest:
     since: Text | None = None
     """SHA-256 of the manifest that this bundle is an increment to; empty for a directory."""
     layout: Text = JAX
-    """The layout of its cache; of any other than JAX there are files and no items."""
+    """The layout of its cache; layouts other than JAX have files but no items."""
 
     @property
     def announced_bytes(self) -> int:

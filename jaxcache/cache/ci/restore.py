@@ -60,7 +60,7 @@ class RestoreResult:
     trouble: str = ""
     """The reason why there is nothing to restore from."""
     is_missing: bool = False
-    """Whether that is because the source is not there."""
+    """Whether that is because the source does not exist."""
 
     @property
     def fitting(self) -> tuple[Item, ...]:

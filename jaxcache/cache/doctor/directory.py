@@ -142,7 +142,7 @@ def find_large_on_macos(facts: Facts) -> Iterator[Finding]:
 
 
 def find_tpu_without_first(facts: Facts) -> Iterator[Finding]:
-    """Programs for some of the TPU's devices, of which device 0 is none."""
+    """Programs for some of the TPU's devices, not including device 0."""
     files = facts.files_with(
         "tpu",
         lambda c: (rows := c.compile_options.device_assignment) and all(0 not in r for r in rows),
@@ -162,7 +162,7 @@ def find_tpu_without_first(facts: Facts) -> Iterator[Finding]:
 
 
 def find_bucket_unchecked(facts: Facts) -> Iterator[Finding]:
-    """JAX opens a bucket without a timeout of its own, and does not check that it is there."""
+    """JAX opens a bucket without a timeout of its own, and does not check that it exists."""
     if facts.bucket and not facts.setting("live.enabled"):
         url = shlex.quote(facts.bucket)
         yield Finding(

@@ -44,7 +44,7 @@ class Interpreter:
     """The codec that entries are really written with: ``zstd`` or ``zlib``."""
     has_filelock: bool = True
     has_epath: bool = True
-    """Whether etils[epath] is there, without which JAX opens no URL."""
+    """Whether etils[epath] is installed, without which JAX opens no URL."""
     flags: frozenset[str] | None = None
     """Names of the XLA flags that this jaxlib writes into compile options."""
     cpu_features: tuple[str, ...] | None = None

@@ -39,7 +39,7 @@ from jaxcache.units import format_count
 #: A lock that is held this long is not one write.
 _LOCK_PATIENCE_SECONDS = 1.0
 _LOCK_STEP_SECONDS = 0.05
-#: Of S3, GCS and Azure alike, in bytes.
+#: The limit of S3, GCS and Azure, in bytes.
 _OBJECT_NAME_MAX = 1024
 #: How Linux writes spaces, tabs, newlines and backslashes in mountinfo.
 _OCTAL = re.compile(r"\\([0-7]{3})")

@@ -21,7 +21,7 @@ _THRESHOLD_REPORTS = "jax-ml/jax#21908, OpenSourceEconomics/pylcm#397"
 
 
 def find_live_off(facts: Facts) -> Iterator[Finding]:
-    """The live layer is asked for and will not run."""
+    """The live layer is switched on but will not run."""
     if error := facts.setting("live.error"):
         yield Finding(
             "live-off",

@@ -201,7 +201,7 @@ _FACTS = (
 def explain_keys(words: Sequence[str], path: str, *, explicit: bool = True) -> Explanation:
     """Explain two sides, or one key against the nearest other one of its module.
 
-    Of several keys of a module, as its name or a glob gives them, the newest entry is explained.
+    If its name or a glob fits several keys of a module, the newest entry is explained.
 
     Args:
         words: one or two of: a saved run, a key, a cache directory.

@@ -22,7 +22,7 @@ from jaxcache.store.base import Store, StoreError
 
 
 class CachedFacts:
-    """The entries and the ledger of one cache, opened one by one as they are asked for.
+    """The entries and the ledger of one cache, opened one by one on request.
 
     Args:
         earlier: compiles by key that the ledger may not have yet.

@@ -44,7 +44,7 @@ def explain(left: Side, right: Side) -> Explanation:
     """Compare each compile of the right side with what its call used last, else the nearest."""
     comparisons = []
     same = 0
-    single = len(left.compiles) == len(right.compiles) == 1  # whatever their names
+    single = len(left.compiles) == len(right.compiles) == 1  # with any names
     pairs = zip(left.compiles, right.compiles, strict=True) if single else None
     for old, new in pairs or match_compiles(left.compiles, right.compiles):
         differences = tuple(compare(old, new, left))

@@ -104,7 +104,7 @@ def _ages(candidates: Sequence[Compile]) -> dict[str | None, int]:
 
 def _distance(left: Compile, right: Compile, ages: Mapping[str | None, int]) -> Distance:
     apart, count_differing_lines = _types_apart(left, right)
-    differing = int(left.key != right.key)  # where nobody tells which component
+    differing = int(left.key != right.key)  # if the components are not known
     if left.components and right.components:
         differing = sum(
             left.components.get(n) != right.components.get(n)

@@ -64,7 +64,7 @@ class Cause(enum.StrEnum):
     NOT_CACHED_BEFORE = "not-cached-before"
     BELOW_THRESHOLD = "below-threshold"
     LOST = "lost"
-    """The same key, whose entry is not there, damaged, or elsewhere."""
+    """The same key, whose entry is missing, damaged, or elsewhere."""
     UNKNOWN = "unknown"
 
 
@@ -134,7 +134,7 @@ class Compile:
     contents: Contents | None = None
     """The contents of its entry, if the cache has it."""
     is_damaged: bool = False
-    """Whether its entry is there, and cannot be decompressed."""
+    """Whether its entry exists but cannot be decompressed."""
     outline: tuple[str, ...] | None = None
     """The optimized program of its entry, one line per instruction."""
     record: LedgerRecord | None = None
@@ -200,7 +200,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A compile of the right side beside the one of the left that is nearest to it."""
+    """A compile of the right side with the nearest one of the left side."""
 
     left: Compile | None
     right: Compile

@@ -88,7 +88,7 @@ def compact(store: Store) -> None:
     """Merge the segments of a ledger into few, and delete those that were merged.
 
     It keeps the keys with an entry, pinned ones, and as many of the others as there are entries,
-    the latest first; of the rest, the sums. The new segments name those that they replace, so that
+    the latest first; the rest is summed up. The new segments name those that they replace, so that
     a copy of one that comes back in a merge is not counted twice. Safe to interrupt; while
     another process compacts a local ledger, it is left to that one.
     """
@@ -165,7 +165,7 @@ def _worth_keeping(store: Store, ledger: Ledger) -> Callable[[str], bool]:
 
 
 def _is_file(store: Store, path: str) -> bool:
-    """Return whether a file of torch's, which is known by its path, is there."""
+    """Return whether a file of torch's, which is known by its path, exists."""
     try:
         return store.info(path).type == "file"
     except StoreError:
@@ -193,7 +193,7 @@ def _batches(events: Iterable[Event]) -> Iterator[tuple[list[bytes], int]]:
 
 
 def pinned_keys(ledger: Ledger) -> list[str]:
-    """Every pinned key, whether or not its entry is there, sorted."""
+    """Return every pinned key, whether or not its entry exists, sorted."""
     return sorted(k for k in ledger if (record := ledger.record(k)) and record.pinned)
 
 

@@ -318,7 +318,7 @@ def check_file_path(path: str) -> None:
 def is_bundle_name(location: str) -> bool:
     """Return whether a source or target is a bundle, or would be one, and not a cache.
 
-    Of a path it is decided by what is there; where nothing is, and of a URL, by the suffix.
+    An existing path is decided by its kind; a new one, and a URL, by the suffix.
     """
     named = location.endswith(SUFFIX)
     if is_remote(location):

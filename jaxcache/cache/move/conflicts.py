@@ -120,12 +120,12 @@ def look_at_payloads(
     """Compare payloads; what the target has is read whole.
 
     Args:
-        target: None where there is nothing to compare with.
+        target: None if nothing exists to compare with.
         read: reads an item whose contents nothing has read yet, and returns it with its facts, or
             how it ended.
 
     Raises:
-        UsageError: ``on_conflict`` is none of :data:`ON_CONFLICT`.
+        UsageError: ``on_conflict`` is not in :data:`ON_CONFLICT`.
     """
     if on_conflict not in ON_CONFLICT:
         raise UsageError(f"{on_conflict!r} is not one of {', '.join(ON_CONFLICT)}")

@@ -94,7 +94,7 @@ class ExportPlan(Steps):
     known: "Mapping[str, DiffEntry]" = field(default_factory=dict)
     """The entries by key of what ``since`` names: the same need not travel again."""
     layout: str = JAX
-    """The layout of the cache; of any other than JAX everything is a side file."""
+    """The layout of the cache; in layouts other than JAX every file is a side file."""
     dated: bool = False
     """Whether its entries have ``-atime`` files."""
     seen: Scan | None = None

@@ -66,7 +66,7 @@ def plan_import(
         wanted: returns why an entry does not come in; every one does if None.
 
     Raises:
-        UsageError: ``on_conflict`` is none of :data:`jaxcache.cache.move.conflicts.ON_CONFLICT`.
+        UsageError: ``on_conflict`` is not in :data:`jaxcache.cache.move.conflicts.ON_CONFLICT`.
         JaxcacheError: ``conflict`` where it is ``fail`` and there is one.
     """
     if bundle.manifest.layout != JAX:

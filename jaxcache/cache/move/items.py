@@ -59,7 +59,7 @@ class ItemFacts(NamedTuple):
     """The contents of an entry or of a file, from a check or from a manifest."""
 
     sha256: str
-    """Of the payload of an entry; of the bytes of any other file."""
+    """Digest of an entry's payload, or of the bytes of any other file."""
     content_bytes: int
     codec: str = ""
     compile_seconds: int = 0
@@ -87,7 +87,7 @@ class Item:
 
     @property
     def content_bytes(self) -> int:
-        """The size of its payload; of a file that nothing has read, that of the file."""
+        """The size of its payload; if the file was not read, the size of the file."""
         return self.facts.content_bytes if self.facts else self.size_bytes
 
     @property

@@ -174,7 +174,7 @@ class Outcome(Steps):
         return iter(self.steps)
 
     written = Steps.writes
-    """The steps that were written; of a dry run, those that would be."""
+    """The steps that were written; in a dry run, those that would be."""
     carried = Steps.writes
     """The same, as ``push`` calls them."""
 

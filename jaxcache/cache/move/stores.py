@@ -1,6 +1,6 @@
 """A cache as the source or the target of a move.
 
-Of a source's ledger a cache takes over the events, marked as imported, without pins and digests.
+A cache takes over the events of a source's ledger, marked as imported, without pins and digests.
 """
 
 import contextlib
@@ -50,7 +50,7 @@ from jaxcache.store.system import file_info, name_errors
 def arrivals(keys: Iterable[str], ledger: Ledger, brought: Iterable[Event] = ()) -> Iterator[Event]:
     """Yield the arrival of each entry of which neither a ledger nor what came along has a hit.
 
-    A hit from before the entry was removed is none of the entry that arrived.
+    A hit from before the entry was removed does not count for the entry that arrived.
     """
     now_ns = time.time_ns()
     hit_keys = {event.key for event in brought if event.kind == HIT}
@@ -280,7 +280,7 @@ def new_date(plan: Plan, step: Step) -> NewFile | None:
 
 
 def _remove_date(store: Store, date: str, entry: str) -> None:
-    """Remove a date whose entry is not there; an interrupt can follow right after its rename."""
+    """Remove a date without an entry; an interrupt can follow right after its rename."""
     if find(store, entry) is None:
         or_error(partial(store.delete, date))
 

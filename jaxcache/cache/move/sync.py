@@ -225,7 +225,7 @@ def execute(
         target: None for a dry run into a directory that does not exist.
         jobs: files under way at once.
         signers: private keys that vouch for what the target has of the selection.
-        dry_run: read and check what would be written. Of a bucket nothing is read.
+        dry_run: read and check what would be written. Nothing is read from a bucket.
 
     Raises:
         NoCacheError: a store cannot be reached any more; what was written until then is whole, and
@@ -272,7 +272,7 @@ def make_room(plan: Plan, ours: Scan, theirs: Scan, options: SyncOptions, now_ns
         ),
         (),
     )
-    # Of pins and values, what the target knows counts first.
+    # For pins and values, the target's own records have priority.
     ledgers = [scan_result.ledger for scan_result in (theirs, ours) if scan_result.ledger]
     pruned = plan_prune(
         union,

@@ -1,4 +1,4 @@
-"""Carry out removals beside running JAX processes.
+"""Carry out removals while JAX processes may run.
 
 JAX with a size cap takes ``.lockfile`` for every read and write and waits 10 s for it at the most
 (``jax/_src/lru_cache.py``). So the lock is held for a few files at a time and let go in between,

@@ -112,7 +112,7 @@ def plan_cache_removal(
 
 
 def _scan(cache: "ReadCache", *, headers: bool, details: bool) -> "ScanResult":
-    details |= not cache.layout.has_headers  # else nothing tells which files belong together
+    details |= not cache.layout.has_headers  # only the contents show which files belong together
     indexed = headers or details or cache.store.remote
     return cache.scan(headers=headers, details=details, indexed=indexed)
 

@@ -128,7 +128,7 @@ def find_removable(
 
 
 def _other_kinds(options: PruneOptions) -> frozenset[RemovalKind]:
-    """The kinds of files beside the entries that may go."""
+    """Return the kinds of files other than entries that may be removed."""
     chosen: list[RemovalKind] = []
     chosen += ["orphan-atime", "temp-file"] if options.orphans else []
     chosen += ["side-cache"] if options.side_caches else []

@@ -116,7 +116,7 @@ class RecipeFile:
         path: of the file.
 
     Raises:
-        RecipeError: it cannot be read, is none, or is damaged.
+        RecipeError: it cannot be read, is not a recipe, or is damaged.
     """
 
     def __init__(self, path: str) -> None:

@@ -74,7 +74,7 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One compile, however often it was asked for."""
+    """One compile, requested any number of times."""
 
     module: Text
     bytecode: Digest
@@ -130,7 +130,7 @@ class Recipe:
     """Remarks for the reader: a run that ended early, functions that were not reached."""
 
     def environment_of(self, request: Request) -> Environment:
-        """The process that asked for it."""
+        """The process that requested it."""
         return self.environments[request.environment]
 
     @property

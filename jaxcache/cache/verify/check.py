@@ -98,7 +98,7 @@ def _catch(
         if error.code == "missing":
             return EntryCheck(missing=True)
         kind: ProblemKind = "unreadable"
-        if error.code == "checksum-mismatch":  # what an object store was told of the bytes
+        if error.code == "checksum-mismatch":  # that an object store has recorded
             kind = "checksum-mismatch"
         return EntryCheck((_problem(file, kind, error.reason),))
     except OSError as error:

@@ -294,7 +294,7 @@ def execute_repair(
     Raises:
         LockedError: the lock was not obtained; what was done until then stays done.
     """
-    began_ns = time.time_ns()  # before anything can be compiled anew
+    began_ns = time.time_ns()  # before anything can be compiled again
     actions: dict[str, RepairAction] = {}
     failed: set[str] = set()
 

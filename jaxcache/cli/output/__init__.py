@@ -1,4 +1,4 @@
-"""Put results on standard output in the format that was asked for."""
+"""Print results on standard output in the requested format."""
 
 import os
 import sys
@@ -70,7 +70,7 @@ def write_text(path: str, text: str, mode: str = "w") -> None:
 
 
 def emit(form: Format, view: View) -> None:
-    """Print a result in the format that was asked for; to people, with its notes."""
+    """Print a result in the requested format; for people, with its notes."""
     if form is Format.JSON:
         print_json(versioned(to_document(view.document)))
     elif form is Format.JSONL:
@@ -103,5 +103,5 @@ def print_blocks(blocks: Iterable[Block], stream: TextIO | None = None) -> None:
 
 
 def note(*blocks: Block) -> None:
-    """Say something beside the result, on standard error."""
+    """Print notes about the result on standard error."""
     print_blocks(blocks, sys.stderr)

@@ -277,7 +277,7 @@ OBSERVER: "CrossObserver | None" = None
 
 
 def attach(module: Any) -> None:
-    """Stand beside the jax that has just been imported."""
+    """Observe the jax that has just been imported."""
     global OBSERVER
     import atexit
 

@@ -54,7 +54,7 @@ class PlatformQueryDetector:
         self._local = threading.local()
         self._asked: dict[CodePlace, str] = {}
         self.outside: dict[str, None] = {}
-        """``file:line`` where the program asked for the platform while nothing was traced."""
+        """``file:line`` where the program queried the platform while nothing was traced."""
 
     def suspended(self, work: Any) -> Any:
         """Do something in which questions do not count: lowering, which is done twice."""
@@ -66,7 +66,7 @@ class PlatformQueryDetector:
             self._local.suspended = before
 
     def see(self, platform: Any) -> None:
-        """Somebody asks for a backend by this name; None is the question which one there is."""
+        """Note a query for a backend by this name; None means the default backend."""
         if platform is not None or getattr(self._local, "suspended", False):
             return
         frames = list(self._frames())

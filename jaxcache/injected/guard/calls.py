@@ -70,7 +70,7 @@ class History:
     """The newest compiles of each function, and of each place of the source."""
 
     def __init__(self, seams: JaxFunctions) -> None:
-        """Begin with what JAX traced before anybody watched."""
+        """Begin with what JAX traced before the guard watched."""
         self.by_place: defaultdict[str, deque[EarlierCompile]] = defaultdict(_newest)
         #: A function that has died was made for one call.
         self.by_function: WeakKeyDictionary[Any, deque[EarlierCompile]] = WeakKeyDictionary()

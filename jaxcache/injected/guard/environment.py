@@ -24,7 +24,7 @@ _lock = threading.Lock()
 
 
 def read_variable(text: str) -> "tuple[CompileGuard, float | None]":
-    """Return the guard that the variable asks for, and after how many seconds it is up.
+    """Return the guard that the variable defines, and after how many seconds it is up.
 
     Raises:
         ValueError: the text has another form.
@@ -52,7 +52,7 @@ def start() -> None:
         print(f"jaxcache: this program runs without a guard: {error}", file=sys.stderr)
         _is_reported = True
         return
-    if not os.environ.get("JAXCACHE_EVENTS"):  # else ``run`` says so
+    if not os.environ.get("JAXCACHE_EVENTS"):  # else ``run`` reports it
         atexit.register(_say_never_up, after)
     if after is None and importlib.util.find_spec("jaxcache") is None:
         print(

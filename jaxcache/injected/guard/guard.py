@@ -17,7 +17,7 @@ from .calls import ArgumentChange, History, PendingCall
 from .jax_functions import JaxFunctions
 
 #: The steps of JAX that each ``on`` refuses. A trace leads to a load or a compile, and what is
-#: loaded from the cache was asked for with the same call.
+#: loaded from the cache was requested by the same call.
 _REFUSED = {"compile": ("compile",), "load": ("load",), "trace": ("trace", "load")}
 _VERBS = {"compile": "compile", "load": "compile or load", "trace": "trace"}
 _ACTIONS = ("raise", "warn", "count")

@@ -193,7 +193,7 @@ def plan_import(
     """Check every file of a bundle against its name, look at what is there, and decide.
 
     Raises:
-        BundleError: a name is none of torch's, or not that of its bytes.
+        BundleError: a name is not one of torch's, or not that of its bytes.
         UsageError, JaxcacheError: see :func:`jaxcache.cache.move.import_bundle.plan_import`.
     """
     inventory = take_inventory(store) if store else TorchInventory()

@@ -5,7 +5,7 @@
 3. An FX graph is in the directory of the key that it contains.
 4. What unpickling would make is of the class that the directory is for.
 5. The code inside an FX graph is the code that it names.
-6. What a graph refers to is there.
+6. The files that a graph refers to exist.
 7. The source of a kernel is the one that a ``.py`` embeds, and its kernel can be imported.
 8. Compiled code has the digest that a run has recorded, where one has.
 
@@ -275,7 +275,7 @@ def check_beside(
     checks: Mapping[str, EntryCheck],
     options: VerifyOptions,  # noqa: ARG001 - what was not read has no facts
 ) -> Iterator[Problem]:
-    """Yield what graphs refer to that is not there (rule 6), and kernels with their sources."""
+    """Yield missing files that graphs refer to (rule 6), and kernels with their sources."""
     inventory = scan_result.inventory
     damaged = {name for name, checked in checks.items() if _is_corrupt(checked)}
     fx = [g for g in inventory.graphs if g.tier == "fxgraph"]

@@ -48,7 +48,7 @@ class Source(NamedTuple):
 
     text: bytes
     bindings: bytes | None
-    """None where there are none: not every kernel is called from Python."""
+    """None if it has none: not every kernel is called from Python."""
 
     @property
     def digest(self) -> bytes:

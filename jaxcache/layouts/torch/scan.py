@@ -52,7 +52,7 @@ class GraphEntry(Entry):
     references: tuple[str, ...] = ()
     """Keys of what it needs: FX graphs of an AOT graph, the generated ``.py`` of an FX graph."""
     dependants: tuple[str, ...] = ()
-    """Files that belong to it: generated ``.py``, kernels; filled where they were asked for."""
+    """Files that belong to it: generated ``.py``, kernels; filled on request."""
 
 
 @dataclass(frozen=True, slots=True)

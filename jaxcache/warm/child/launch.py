@@ -72,7 +72,7 @@ class RunResult:
     """The end of the commands."""
 
     exit_code: int
-    """Negative for a signal; of several commands, the first that is not 0."""
+    """Negative for a signal; with several commands, the first that is not 0."""
     timed_out: bool
     interrupted: bool
     wall_seconds: float

@@ -101,7 +101,7 @@ def probing_host(
 def probing(
     python: str | None, environment: Mapping[str, str], *, features: bool = False
 ) -> "Iterator[Callable[[], Host]]":
-    """Let a Python compile a trivial program into a directory of its own, beside what we do.
+    """Let a Python compile a trivial program into a directory of its own, in parallel to our work.
 
     Args:
         python: an interpreter that has jax; our own by default.

@@ -123,7 +123,7 @@ def _compile_here(
 
 
 def _check_size(plan: CompilePlan, options: CompileOptions) -> None:
-    """Refuse numbers of devices and processes that are not sane, or not what the caller asks for.
+    """Refuse numbers of devices and processes that are not sane, or not what the caller requests.
 
     Raises:
         UsageError: ``too-few-devices``, ``too-many-devices``, ``too-many-processes``.

@@ -102,7 +102,7 @@ class ReportBuilder:
     cache_dir: str = ""
     """The cache that the run is expected to use; empty if only the program can set it."""
     asked: Mapping[str, float] = field(default_factory=dict)
-    """Thresholds that the environment of the program asks for, by JAX's name of the setting."""
+    """Thresholds that the environment of the program sets, by JAX's name of the setting."""
     modules: list[CompileFinished] = field(default_factory=list)
     processes: defaultdict[int, ProcessFacts] = field(
         default_factory=lambda: defaultdict(ProcessFacts)

@@ -51,7 +51,7 @@ def path_note(modules: Iterable[CompileFinished], jax_version: str | None) -> It
         with contextlib.suppress(CodecError, StoreError, NoCacheError):
             store = open_store(done.local_directory)
             name = f"{done.key}{CACHE_SUFFIX}"
-            with store.open(name) as opened:  # sealed by now, so its size is another
+            with store.open(name) as opened:  # it may be sealed meanwhile, so read its size again
                 payload = read_payload(opened, store.info(name).size_bytes)
             origin = make_origin(decode_origin(payload))
             hashed = origin.kernel_cache or PATH_RULE.holds(jax_version or "")

@@ -173,7 +173,7 @@ class CompileFinished(ColocatedCompiled):
     xla_flags: tuple[str, ...] | None = None
     ignored_flags: tuple[str, ...] = ()
     sketch: str | None = None
-    """The sketch of a request that was only asked for its key."""
+    """The sketch of a request of which only the key was wanted."""
 
     @property
     def local_directory(self) -> str | None:

@@ -1,4 +1,4 @@
-"""Notes for the reader of a report, beside its rows."""
+"""Notes for the reader of a report, in addition to its rows."""
 
 import contextlib
 import shlex

@@ -43,7 +43,7 @@ class RecordingDirectory:
     def save(
         self, recorder: ReportBuilder, recorded_seconds: Mapping[str, float], ended: RunResult
     ) -> tuple[int, list[str]]:
-        """Write a recipe of what a run has recorded, atomically; of nothing, none.
+        """Write a recipe of what a run has recorded, atomically; no file if it recorded nothing.
 
         Args:
             recorded_seconds: exact compile seconds by key, for what was not compiled in this run.

@@ -192,7 +192,7 @@ class Report:
     unobserved: tuple[str, ...] = ()
     """Why compiles may be missing here, one sentence each; empty where all were observed."""
     recorded: int | None = None
-    """Modules in the recipe; None where none was asked for."""
+    """Modules in the recipe; None if no recipe was requested."""
     waiting: Mapping[str, int] = field(default_factory=dict)
     """Entries that wait for their upload to the bucket ``cache_dir``, by local directory."""
     phase_seconds: Mapping[str, float] = field(default_factory=dict)
@@ -203,7 +203,7 @@ class Report:
     A trace contains those of the functions that it calls.
     """
     guard: str | None = None
-    """The guard that was asked for, as ``ON:ACTION`` or ``ON:ACTION:SECONDS``."""
+    """The requested guard, as ``ON:ACTION`` or ``ON:ACTION:SECONDS``."""
     is_guarded: bool = False
     """Whether the guard was up in one of the processes."""
     trace: Mapping[str, Any] = field(default_factory=dict, repr=False)

@@ -58,8 +58,8 @@ def require_observed(report: "Report | TorchReport", library: str) -> None:
 class HookConnections:
     """The processes that have the hook: each holds a connection while its program runs.
 
-    The kernel closes it when the program ends or starts another one in its place (exec), and says
-    whose it is. A forked child opens its own.
+    The kernel closes it when the program ends or starts another one in its place (exec), and names
+    its process. A forked child opens its own.
     """
 
     def __init__(self, events: str) -> None:
@@ -163,7 +163,7 @@ def _children(pid: int) -> Iterator[int]:
 class Orphans:
     """Makes this process the parent of descendants whose parents have ended, such as daemons.
 
-    On Linux, and only in a process of jaxcache's own: elsewhere a new child may be anybody's.
+    On Linux, and only in a process of jaxcache's own: elsewhere a new child may not be ours.
     """
 
     def __init__(self) -> None:
