@@ -230,3 +230,19 @@ def test_a_size_that_creates_an_array_is_no_edit(
     assert (difference["cause"], difference["fix"]) == ("unknown", None)
     assert difference["left"] != difference["right"]
     assert difference["left"].startswith(("float32[", "int32["))
+
+
+def test_of_another_array_only_what_is_the_same_is_said(
+    run_cli: RunCli, jax_python: str, tmp_path: Path
+) -> None:
+    """The values of an array that a function closes over are not recorded."""
+    text = "import jax, numpy as np\na = np.full(99, {}, np.float32)\njax.jit(lambda x: x + a)(a)\n"
+    script = tmp_path / "train.py"
+    options = ("-C", tmp_path / "cache", "--python", jax_python)
+    script.write_text(text.format("np.arange(99)"))
+    assert run_cli("warm", *options, script).returncode == 0
+    script.write_text(text.format("np.arange(1, 100)"))
+    (difference,) = json.loads(run_cli("explain", *options, script, "--json").stdout)["differences"]
+    assert difference["cause"] == "unknown"
+    assert "operations and scalars of every line are the same" in difference["meaning"]
+    assert "arrays that the function closes over are not recorded" in difference["meaning"]

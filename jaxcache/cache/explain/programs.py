@@ -32,7 +32,10 @@ _UNTOLD = "another program; what changed is unknown"
 _NOT_SKETCHED = (
     "another program; what changed is unknown, because only runs under jaxcache are recorded"
 )
-_ALIKE = "another program, with the same operations and small constants in every line"
+_ALIKE = (
+    "the operations and scalars of every line are the same; arrays that the function closes over "
+    "are not recorded, and one of them may be another"
+)
 _SAME_OPTIMIZED = "another program, which was compiled to the same one"
 
 
