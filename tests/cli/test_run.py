@@ -211,9 +211,7 @@ def test_a_file_system_that_makes_no_directories_is_noticed_before_the_program_s
     assert "[io-error]" in done.stderr
 
 
-def test_a_directory_that_takes_no_files_is_named(
-    run_cli: RunCli, unprivileged: Path
-) -> None:
+def test_a_directory_that_takes_no_files_is_named(run_cli: RunCli, unprivileged: Path) -> None:
     cache = unprivileged / "cache"
     cache.mkdir()
     cache.chmod(0o555)

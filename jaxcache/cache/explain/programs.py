@@ -34,7 +34,7 @@ _NOT_SKETCHED = (
 )
 _ALIKE = (
     "the operations and scalars of every line are the same; arrays that the function closes over "
-    "are not recorded, and one of them may be another"
+    "are not recorded: one of them may have changed"
 )
 _SAME_OPTIMIZED = "another program, which was compiled to the same one"
 

@@ -318,7 +318,9 @@ class TorchReportBuilder:
                     if (counted := counters.get(f"{name}_{end}", 0)) > rows:
                         yield f"torch counts {counted} of {name}_{end}, and {rows} were observed"
         if not (self.loaded or trouble or ended.unobserved):
-            unseen = f"no torch activity was observed: the program does not import it, or {_UNREACHED}"
+            unseen = (
+                f"no torch activity was observed: the program does not import it, or {_UNREACHED}"
+            )
             yield describe_failure("torch") if ended.exit_code and not ended.timed_out else unseen
 
     def _trace(self) -> dict[str, Any]:
