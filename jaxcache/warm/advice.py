@@ -144,9 +144,8 @@ def _size(report: Report, top: FunctionSeconds, trap: str) -> str:
 
 
 def _retraced(report: Report) -> Iterator[tuple[float, Finding]]:
-    for function in report.functions:
-        if is_helper(function.function, function.file):
-            continue  # JAX's own, such as `_normal`
+    # Nobody can change those of JAX itself, such as `_normal`.
+    for function in (f for f in report.functions if not is_helper(f.function, f.file)):
         place = _name(function.function, function.file, function.line)
         times = format_count(function.traces, "time")
         fact = f"{place} was traced {times}, {_reason(function)}"

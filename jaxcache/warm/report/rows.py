@@ -86,9 +86,8 @@ def find_longest(events: Iterable[CompileFinished]) -> dict[str, tuple[FunctionS
     for e in events:
         place = e.function or e.module, e.file, e.line
         for phase, names in _SPANS.items():
-            spans = [span[1] for span in (getattr(e, name) for name in names) if span]
-            if spans:
-                sums[phase][place] += math.fsum(spans)
+            if spans := [span for name in names if (span := getattr(e, name))]:
+                sums[phase][place] += sum(span[1] for span in spans)
                 counts[phase, *place] += 1
     return {
         phase: tuple(
