@@ -161,6 +161,9 @@ def test_a_program_that_fails_before_it_uses_jax_is_said_to_fail(
         assert "exit code 1" in done.stderr
         assert "no use of jax was seen" not in done.stderr
     assert "[program-failed]" in done.stderr
+    done = run_cli("explain", "-C", cache, "--python", jax_python, script("import jax\n1 / 0\n"))
+    assert done.returncode == 1
+    assert "exit code 1: the program failed before its first compile" in done.stderr
 
 
 def test_a_python_without_jax_is_named(run_cli: RunCli, cache: Path) -> None:

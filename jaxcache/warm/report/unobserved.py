@@ -34,25 +34,29 @@ _GET_REAPER = 37
 owns_process = False
 
 
+_NO_COMPILE = "the program failed before its first compile; its own output says why"
+
+
 def describe_failure(library: str) -> str:
     """Say of a program that failed why nothing was observed."""
     return f"the program failed before any use of {library} was seen; its own output says why"
 
 
 def require_observed(report: "Report | TorchReport", library: str) -> None:
-    """Refuse to explain a run of which nothing was observed.
+    """Refuse to explain a run of which nothing was observed, or that failed before any compile.
 
     Raises:
         JaxcacheError: ``program-failed``.
         NoJaxError: ``unknown-jax`` or ``unknown-torch``.
     """
-    if report.modules or not report.unobserved:
+    if report.modules:
         return
-    why = report.unobserved[0]
     if code := report.script_exit_code:
         how = f"exit code {code}" if code > 0 else f"signal {-code}"
+        why = next(iter(report.unobserved), _NO_COMPILE)
         raise JaxcacheError(f"{how}: {why}", code="program-failed")
-    raise NoJaxError(why, code=f"unknown-{library}")
+    if report.unobserved:
+        raise NoJaxError(report.unobserved[0], code=f"unknown-{library}")
 
 
 class HookConnections:
