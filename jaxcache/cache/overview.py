@@ -102,7 +102,7 @@ def make_overview(cache: "ReadCache") -> Overview:
 
 def _forecast_units(cache: "ReadCache", scan_result: Any, policy: str) -> tuple[SizeForecast, ...]:
     """Plan as ``prune`` would at some sizes, where entries go together with what they share."""
-    options = PruneOptions(max_size_bytes=1, policy=policy)
+    options = PruneOptions(max_size_bytes=1, policy=policy, grace_seconds=0)
     removable = cache.layout.removals.find_removable(
         cache.store, scan_result, options, now_ns=cache.now_ns, keep=()
     )
@@ -129,11 +129,10 @@ def forecast_sizes(scan_result: Scan, policy: str, *, now_ns: int) -> tuple[Size
         scan_result: a deep scan with headers. Sizes that cannot be reached because of files that
             are not entries, or of pins, are left out.
     """
-    options = PruneOptions(max_size_bytes=1, policy=policy)
+    options = PruneOptions(max_size_bytes=1, policy=policy, grace_seconds=0)  # as it will be soon
     removable = find_removable(None, scan_result, options, now_ns=now_ns)
     before = removable.size_bytes
-    # As in prune, young items are chosen and stay.
-    pool = {i.candidate.name: i for i in removable.items if i.held_by in (None, "young")}
+    pool = {i.candidate.name: i for i in removable.items if i.held_by is None}
     discarded = sorted(n for n, i in pool.items() if i.removal.kind == "quarantine")
     entries = [i.candidate for i in pool.values() if i.removal.kind == "entry"]
     order = eviction_order(entries, policy, now_ns)
@@ -147,11 +146,11 @@ def forecast_sizes(scan_result: Scan, policy: str, *, now_ns: int) -> tuple[Size
         for _, together in groupby(discarded, without_suffix):  # the oldest first, as in prune
             if excess > 0:
                 items = [pool[name] for name in together]
-                going += [i.removal for i in items if not i.protected]
+                going += [i.removal for i in items]
                 excess -= freed_bytes(i.removal for i in items)
         if excess > 0:
             chosen = choose_in_order(order, excess, policy, now_ns)
-            going += [pool[c.name].removal for c in chosen if not pool[c.name].protected]
+            going += [pool[c.name].removal for c in chosen]
         forecasts.append(_forecast(bound, going))
     return tuple(forecasts)
 

@@ -79,9 +79,10 @@ def _carry_out(cache: Cache, plan: "PrunePlan", form: Format, consent: ConfirmOp
         if plan.removals:
             cache.require_writable()
         return ExitCode.PARTIAL if plan.unmet else ExitCode.DONE
+    if plan.removals or plan.later:
+        cache.require_writable()
     if plan.removals:
         consent.check()
-        cache.require_writable()
         if not consent.yes:
             _ask(plan)
     done = cache.execute(plan)

@@ -196,7 +196,7 @@ _DONE = {MoveAction.WRITE: "written", MoveAction.HEAL: "healed", MoveAction.REPL
 def _outlook(forecast: Forecast | None) -> str:
     if forecast is None:
         return "-"
-    return "miss" if forecast.portable else _FORECASTS.get(forecast.outlook, "-")
+    return "if set" if forecast.portable else _FORECASTS.get(forecast.outlook, "-")
 
 
 def _reason(step: Step, forecast: Forecast | None) -> str:

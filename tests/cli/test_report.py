@@ -127,13 +127,16 @@ def test_the_slider_says_what_prune_does(tmp_path: Path, corpus: Path) -> None:
     gone = tmp_path / "cache" / ".jaxcache" / "quarantine" / "20260101T000000Z"
     gone.mkdir(parents=True)
     shutil.copy(next((tmp_path / "cache").glob("*-cache")), gone)
+    young = next(e.file for e in scan(store).entries if e.key == keys[-1])
+    os.utime(tmp_path / "cache" / young, ns=(now_ns, now_ns))
     seen = scan(store, deep=True)
     for policy in POLICIES:
         steps = forecast_sizes(seen, policy, now_ns=now_ns)
         assert steps[0].entries == 0
         assert steps[-1].max_size_bytes >= 50_000
         for step in steps:
-            options = PruneOptions(max_size_bytes=step.max_size_bytes, policy=policy)
+            bound = step.max_size_bytes
+            options = PruneOptions(max_size_bytes=bound, policy=policy, grace_seconds=0)
             plan = plan_prune(seen, options, cache_dir="", now_ns=now_ns)
             assert step.entries == count_entries(plan.removals)
             assert step.others == len(plan.removals) - step.entries

@@ -3,8 +3,8 @@
 import os
 import subprocess
 import sys
-from importlib.metadata import PathDistribution
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from conftest import RunCli
@@ -159,9 +159,9 @@ def test_a_hint_to_install_reaches_the_environment_of_a_tool(
     assert f"{sys.executable} -m pip install 'jaxcache[jax]'" in no_jax_hint()
     record = tmp_path / "direct_url.json"
     record.write_text("")
-    monkeypatch.setattr(
-        PathDistribution, "read_text", lambda _, name: (tmp_path / name).read_text()
-    )
+    # Not of PathDistribution: the backport importlib_metadata puts its own classes in its place.
+    own = SimpleNamespace(read_text=lambda name: (tmp_path / name).read_text())
+    monkeypatch.setattr("importlib.metadata.distribution", lambda _: own)
     (tmp_path / mark).touch()
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     assert format_install("remote") == f"{command} 'jaxcache[remote]'"

@@ -197,9 +197,11 @@ def _forecast(item: _Known, host: Host | None, spellings: set[str]) -> Forecast:
     is_set_here = bool(spellings) and os.environ.get(XLA_CACHES) == "none"
     asked_portable = hashed and (host.origin.is_portable if host else is_set_here)
     if host is not None:
-        reason = _other_build(item, host) or _other_device(origin, host.origin)
+        reason = _other_build(item, host) or _other_device(origin, host)
         if not reason and item.codec != host.codec:
-            reason = f"compressed with {item.codec}, and jax here uses {host.codec}"
+            uses = f"jax here uses {host.codec}"
+            why = "the package zstandard is installed on one side only"
+            reason = f"compressed with {item.codec}, and {uses} ({why})"
         if reason:
             return Forecast(item.key, ForecastOutcome.MISS, reason)
         if other_flags := _other_flags(item, host):
@@ -285,7 +287,8 @@ def _are_set(flags: set[str]) -> str:
     return f"{_named(flags)} {'is' if len(flags) == 1 else 'are'} set"
 
 
-def _other_device(origin: Origin, mine: Origin) -> str | None:
+def _other_device(origin: Origin, host: Host) -> str | None:
+    mine = host.origin
     if "unknown" in (origin.platform, mine.platform):
         return None
     if origin.platform != mine.platform:
@@ -294,7 +297,7 @@ def _other_device(origin: Origin, mine: Origin) -> str | None:
         theirs = set(origin.cpu_features)
         ours = set(mine.cpu_features)
         if theirs != ours:
-            return _other_cpu(origin, mine, theirs, ours)
+            return _other_cpu(origin, host, theirs, ours)
     for name, label in (
         ("compute_capability", "compute capability"),
         ("device_name", "device"),
@@ -308,12 +311,14 @@ def _other_device(origin: Origin, mine: Origin) -> str | None:
     return None
 
 
-def _other_cpu(origin: Origin, mine: Origin, theirs: set[str], ours: set[str]) -> str:
+def _other_cpu(origin: Origin, host: Host, theirs: set[str], ours: set[str]) -> str:
     lacking = sorted(f for f in theirs - ours if f.startswith("+"))
     if lacking:
         shown = join_some([f[1:] for f in lacking], _SHOWN_FEATURES)
-        return f"compiled for a CPU ({origin.cpu_name}) with {shown}, which this one lacks"
-    return f"compiled for another CPU ({origin.cpu_name}; this is {mine.cpu_name})"
+        lacks = f"compiled for a CPU ({origin.cpu_name}) with {shown}, which this one lacks"
+        is_limited = any(flag.startswith("--xla_cpu_max_isa") for flag in host.xla_flags)
+        return f"{lacks}, or which --xla_cpu_max_isa in XLA_FLAGS hides" if is_limited else lacks
+    return f"compiled for another CPU ({origin.cpu_name}; this is {host.origin.cpu_name})"
 
 
 def make_origin(contents: Contents) -> Origin:
