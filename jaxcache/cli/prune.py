@@ -76,7 +76,7 @@ def _carry_out(cache: Cache, plan: "PrunePlan", form: Format, consent: ConfirmOp
         note(*warn_of_young(plan, cache.clock()))
     if consent.dry_run:
         emit(form, prune_view(plan, None, now_ns=cache.clock()))
-        if plan.removals:
+        if plan.removals or plan.later:
             cache.require_writable()
         return ExitCode.PARTIAL if plan.unmet else ExitCode.DONE
     if plan.removals or plan.later:

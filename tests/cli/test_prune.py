@@ -305,7 +305,10 @@ def test_used_since_a_marker_file(run_cli: RunCli, cache: Path, tmp_path: Path) 
     assert [p.name.partition("-")[0] for p in cache.glob("*-cache")] == ["jit_loss"]
 
 
-@pytest.mark.parametrize("line", ["prune --max-entries 0", "rm *", "seal", "pin *"])
+@pytest.mark.parametrize(
+    "line",
+    ["prune --max-entries 0", "prune --max-entries 0 --grace 36500d", "rm *", "seal", "pin *"],
+)
 def test_a_read_only_cache_is_left_alone(run_cli: RunCli, unprivileged: Path, line: str) -> None:
     cache = Path(shutil.copytree(CORPUS / "0.12.0.1-cpu-zstd-maxsize", unprivileged / "cache"))
     cache.chmod(0o555)
