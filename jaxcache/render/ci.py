@@ -34,10 +34,12 @@ _WHY: dict[Why, str] = {
     "empty": "not saved: the cache is empty",
 }
 _WITNESSES: dict[UseSource, str] = {
-    UseSource.JAX: "by JAX's own dates of use",
-    UseSource.FILE_SYSTEM: "by file access times",
-    UseSource.LEDGER: "the ledger records only runs under jaxcache",
-    UseSource.NONE: "nothing recorded uses",
+    UseSource.JAX: ", by JAX's own dates of use",
+    UseSource.FILE_SYSTEM: ", by the files' access times",
+}
+_WITNESS_GAPS: dict[UseSource, str] = {
+    UseSource.LEDGER: "; the ledger records only runs under jaxcache",
+    UseSource.NONE: "; nothing recorded uses",
 }
 
 
@@ -220,8 +222,9 @@ def save_lines(plan: SavePlan, saved: SaveResult) -> Iterator[str]:
             f"of {format_count(before, 'entry')} from before it, the job used {len(usage.used)}"
             + (saving if usage.used else "")
             + (f" and not {len(usage.unused)}" if usage.unused else "")
+            + _WITNESSES.get(usage.witness, "")
             + (f"; the use of {unknown} is unknown" if unknown else "")
-            + f" ({_WITNESSES[usage.witness]})"
+            + _WITNESS_GAPS.get(usage.witness, "")
         )
         yield new
     else:

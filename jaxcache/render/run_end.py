@@ -2,6 +2,7 @@
 
 import errno
 import math
+import os
 import signal
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -70,8 +71,11 @@ def failed_assertions(
         yield f"nothing was cached, because JAX could not open {report.cache_dir}"
     elif fills and (errors := [m for m in report.modules if m.reason in FAULTS]):
         lost = format_count(sum(m.occurrences for m in errors), "compile")
-        if any(getattr(m, "errno", None) == errno.EACCES for m in errors):
-            yield f"{lost} not cached, because this user may not use {report.cache_dir}"
+        refused = {m.reason for m in errors if getattr(m, "errno", None) == errno.EACCES}
+        if refused:
+            place = report.cache_dir or ""
+            verb = "write to" if refused == {"write-error"} and os.access(place, os.R_OK) else "use"
+            yield f"{lost} not cached, because this user may not {verb} {place}"
         elif all(m.reason == "read-error" for m in errors):
             verify = format_command("verify --fix", report.cache_dir or "")
             yield f"JAX could not read the entry of {lost}; where one is damaged: {verify}"

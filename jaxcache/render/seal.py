@@ -70,19 +70,17 @@ def _summary(plan: SealPlan, result: SealResult | None) -> Iterator[str]:
         line = plan.summary
     else:
         before = sum(s.entry.size_bytes for s in result.sealed)
-        state = (
-            "as it is now, sound or not"
-            if len(result.sealed) == 1
-            else "as they are now, sound or not"
-        )
-        line = f"sealed {format_count(len(result.sealed), 'entry')} {state}"
+        line = f"sealed {format_count(len(result.sealed), 'entry')}"
         if not result.sealed:
             line = "nothing was sealed" if result.failed or result.problems else "nothing to seal"
         if before:
             saved = result.saved_bytes
             word = "saved of" if saved >= 0 else "of checksums added to"
-            line += f"; {format_size(abs(saved))} {word} {format_size(before)}"
+            line += f" ({format_size(abs(saved))} {word} {format_size(before)})"
     yield line + (f"; unchanged: {kept}" if kept else "")
+    if result and result.sealed:
+        load = format_command("verify --level load", plan.cache_dir)
+        yield f"JAX notices damage that they take from now on; to look for earlier damage: {load}"
     if result and result.failed:
         why = ", ".join(sorted({reason for _, reason in result.failed}))
         yield f"{len(result.failed):,} not sealed, because they could not be written: {why}"

@@ -91,7 +91,9 @@ def _page(report: Report, unfolded: bool, more: str) -> Iterator[Block]:
     written = [m for m in report.modules if m.outcome == "written"]
     if saving := math.fsum((m.compile_seconds or 0.0) * m.occurrences for m in written):
         count = format_count(sum(m.occurrences for m in written), "entry")
-        yield f"{count} written: the next run saves up to {format_duration(saving)}"
+        more_than_now = " more" if report.saved_seconds > 0 else ""
+        seconds = format_duration(saving)
+        yield f"{count} written: the next run saves up to {seconds}{more_than_now}"
     if report.phase_seconds:
         yield phases_line(report)
         yield from _longest_line(report)
@@ -182,13 +184,13 @@ def _saved(report: Report) -> str:
 def _fold(report: Report) -> tuple[list[Module], list[Module]]:
     """Divide the rows into those that are shown and those of JAX's own operations.
 
-    Where functions of the program missed, its own rows suffice.
+    Where the program has functions of its own, their rows suffice.
     """
-    has_missed = any(m.outcome != "hit" and not m.is_helper for m in report.modules)
+    has_own = any(not m.is_helper for m in report.modules)
     is_off = all(m.reason == "no-directory" for m in report.modules)
 
     def is_folded(m: Module) -> bool:
-        if not has_missed:
+        if not has_own:
             return m.is_helper and m.outcome == "hit"
         is_usual = m.outcome in ("hit", "written", "skipped") or m.reason in FAULTS
         return m.is_helper and (is_usual or is_off)
@@ -201,8 +203,10 @@ def _folded_line(modules: Sequence[Module], more: str) -> str:
     counts = Counter[str]()
     for m in modules:
         counts[_outcome(m)] += m.occurrences
+    reasons = ", ".join(sorted({m.reason for m in modules if m.outcome == "skipped"}))
     each = ", ".join(
-        format_count(counts[o], o) if o in ("hit", "error") else f"{counts[o]} {o}"
+        (format_count(counts[o], o) if o in ("hit", "error") else f"{counts[o]} {o}")
+        + (f" ({reasons})" if o == "skipped" else "")
         for o in (*RUN_OUTCOMES, *_OWN_NAMES)
         if counts[o]
     )

@@ -6,6 +6,7 @@ it, because not every file system that these tests run on records reads.
 
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable
@@ -81,6 +82,8 @@ def test_a_job_keeps_what_it_used_and_what_is_new(
     for entry in used:
         read(entry)
     new = compile_new(job, corpus)
+    dry = run_cli("ci", "save", bundle, "-C", job, "--dry-run").stderr
+    assert re.search(r"the job used 2 \(.+\) and not 5, by the files' access times\n", dry), dry
     told = step("save", bundle)
     assert (told["saved"], told["why"], told["witness"]) == (True, "new", "file-system")
     assert {k + "-cache" for k in told["used"]} == {p.name for p in used}

@@ -296,6 +296,16 @@ def test_quarantined_entries_go_before_sound_ones(run_cli: RunCli, cache: Path) 
     assert all("/quarantine/" in r["file"] for r in removed)
 
 
+def test_a_quarantined_file_that_is_too_young_is_named_so(run_cli: RunCli, cache: Path) -> None:
+    (broken,) = cache.glob("jit_mlp-*-cache")
+    broken.write_bytes(b"x" * 9)
+    broken.with_name(broken.name.removesuffix("-cache") + "-atime").unlink()
+    assert run_cli("verify", "-C", cache, "--fix", OLD, "-y", "-q").returncode == 0
+    done = run_cli("prune", "-C", cache, "--quarantine", "--grace", "1h", "-n")
+    assert "not removed: 1 quarantined file is younger than " in done.stderr
+    assert "this command will remove 1 quarantined file (9 B)" in done.stderr
+
+
 def test_used_since_a_marker_file(run_cli: RunCli, cache: Path, tmp_path: Path) -> None:
     marker = tmp_path / "marker"
     marker.touch()

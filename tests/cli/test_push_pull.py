@@ -272,7 +272,9 @@ def test_only_what_a_trusted_key_has_signed(
     assert {t["file"] for t in json.loads(some.stdout)["untrusted"]} == {one, two}
     assert names(place) == set(rest)
     # What was pushed is sealed; that changes bytes and no payload.
-    assert "sealed 1 entry as it is now, sound or not;" in run_cli("seal", "-C", bucket).stderr
+    sealed = run_cli("seal", "-C", bucket).stderr
+    assert "sealed 1 entry (4 B of checksums added to " in sealed
+    assert f"to look for earlier damage: jaxcache verify --level load -C {bucket}\n" in sealed
     (tmp_path / ".config" / "jaxcache" / "config.toml").write_text("require-signed = true\n")
     again = tmp_path / "again"
     assert run_cli("pull", bucket, "-C", again).returncode == 12

@@ -73,6 +73,32 @@ simple("dtype", lambda: ones(4), lambda: ones(4, dtype=np.int32), "argument-dtyp
 simple("weak type", lambda: np.float32(1), lambda: 1.0, "argument-weak-type")
 
 
+def nearest(name: str, sizes: "tuple[int, ...]", before: int) -> None:
+    """Add a case: a call with the size 24, after calls with others."""
+    jitted = jax.jit(lambda x: x * 2)
+
+    def warm_up() -> None:
+        for size in sizes:
+            jitted(ones(size))
+
+    if LATE:
+        warm_up()
+
+    @case(name)
+    def run() -> None:
+        if not LATE:
+            with guard(action="count"):
+                warm_up()
+        (change,) = refuse_thrice(lambda: jitted(ones(24)), modules=1).changed
+        equal(change.before, f"float32[{before}]", "before")
+
+
+# JAX's own order of what it traced before the guard differs from process to process.
+nearest("the nearest of many shapes", (*range(16, 7, -1), 99), 16)
+# Of two that are equally near, the latest where the guard has seen them.
+nearest("the latest of the nearest shapes", (22, 26), 26)
+
+
 def on(*spec: "str | None", mesh: Any = MESH) -> Any:
     """An array that is committed to both devices."""
     return jax.device_put(ones(4, 4), NamedSharding(mesh, PartitionSpec(*spec)))

@@ -226,7 +226,7 @@ def test_a_refused_permission_is_recognized_by_its_number(
     )
     done = run_cli("warm", "-C", cache, "--python", jax_python, path)
     assert done.returncode == 1
-    assert f"not cached, because this user may not use {cache}\n" in done.stderr
+    assert f"not cached, because this user may not write to {cache}\n" in done.stderr
 
 
 def test_a_script_that_takes_too_long_is_stopped(warm: Warm, script: Any) -> None:

@@ -45,6 +45,26 @@ def test_the_line_of_the_helpers_says_what_they_cost() -> None:
     assert f"{told} (--all lists them)" in lines
 
 
+def test_helpers_share_a_line_where_no_function_of_the_program_missed() -> None:
+    hit: dict[str, Any] = {"outcome": "hit", "reason": "hit", "retrieve": [1.0, 0.1]}
+    skipped = {"outcome": "skipped", "reason": "compile-time", "compile": [1.0, 0.5]}
+    helpers = [event(n, {**HELPER, "function": f"_h{n}"}, **skipped) for n in (2, 3)]
+    lines = screen(event(1, USER, **hit, stored_seconds=6.0), *helpers)
+    told = "and 2 helpers of JAX: 2 skipped (compile-time) in 1.0 s, the longest jit__h2 0.5 s"
+    assert f"{told} (--all lists them)" in " ".join(lines)
+    assert sum("jit__h" in line for line in lines) == 1, lines
+    alone = screen(*helpers)  # nothing else would be in the table
+    assert sum(line.startswith("jit__h") for line in alone) == 2, alone
+
+
+def test_a_run_that_has_saved_time_saves_more_the_next_time() -> None:
+    hit: dict[str, Any] = {"outcome": "hit", "reason": "hit", "retrieve": [1.0, 0.1]}
+    new = written(1, USER, 2.0)
+    assert "1 entry written: the next run saves up to 2.0 s" in screen(new)
+    lines = screen(new, event(2, HELPER, **hit, stored_seconds=6.0))
+    assert "1 entry written: the next run saves up to 2.0 s more" in lines
+
+
 def test_helpers_that_cannot_be_written_share_a_line() -> None:
     failed: dict[str, Any] = {
         "outcome": "error",

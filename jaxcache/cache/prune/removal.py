@@ -94,15 +94,23 @@ def count_entries(removals: Iterable[Removal]) -> int:
     return sum(r.kind == "entry" for r in removals)
 
 
+def format_counts(entries: int, files: Sequence[Removal]) -> str:
+    """Return a number of entries, and of the files of other kinds."""
+    parts = [format_count(entries, "entry")] if entries or not files else []
+    quarantined = sum(r.kind == "quarantine" for r in files)
+    for count, noun in ((quarantined, "quarantined file"), (len(files) - quarantined, "other file")):
+        if count:
+            parts.append(format_count(count, noun))
+    return " and ".join(parts)
+
+
 def describe(removed: Sequence[Removal], verb: str) -> str:
     """Return what is removed, its size and its compile time, without a full stop."""
     entries = count_entries(removed)
-    parts = [format_count(entries, "entry")] if entries or len(removed) == entries else []
-    if others := len(removed) - entries:
-        parts.append(format_count(others, "other file"))
+    counts = format_counts(entries, [r for r in removed if r.kind != "entry"])
     seconds = [r.compile_seconds for r in removed if r.compile_seconds is not None]
     each = " each" if entries > 1 else ""
     lost = format_compiling(sum(seconds), entries) if seconds else f"unknown compile time{each}"
     freed = format_size(freed_bytes(removed))
     cost = f", {lost}" if entries else ""
-    return f"{verb} {' and '.join(parts)} ({freed}{cost})"
+    return f"{verb} {counts} ({freed}{cost})"

@@ -74,12 +74,17 @@ class History:
         self.by_place: defaultdict[str, deque[EarlierCompile]] = defaultdict(_newest)
         #: A function that has died was made for one call.
         self.by_function: WeakKeyDictionary[Any, deque[EarlierCompile]] = WeakKeyDictionary()
+        calls: list[tuple[str, Any, EarlierCompile]] = []
         for reference, info, signature, avals, context in seams.history():
             with contextlib.suppress(Exception):  # one call that cannot be compared with
                 function = reference()
                 values = _values_of_key(seams, info, signature, avals)
                 compiled = EarlierCompile(values, tuple(context))
-                self.add(_source(info, function), function, compiled)
+                calls.append((_source(info, function), function, compiled))
+        # JAX's order differs from process to process.
+        calls.sort(key=lambda call: [value.text for value in call[2].values.values()])
+        for call in calls:
+            self.add(*call)
 
     def add(self, place: str, function: Any, compiled: EarlierCompile) -> None:
         """Keep a compile; the function is None where it is not known."""
@@ -174,7 +179,7 @@ class PendingCall:
             earlier = history.by_function.get(self.function_object)
         if not earlier:
             return "new-function", ()
-        nearest = min(earlier, key=self._distance)
+        nearest = min(reversed(earlier), key=self._distance)  # the newest of equals
         differences = self._differences(nearest)
         changes = tuple(
             ArgumentChange(name, _cause(before, now), *_texts(before, now))
@@ -183,8 +188,8 @@ class PendingCall:
         changes = changes or self._changed_settings(nearest.configuration)
         return (changes[0].cause if changes else "unknown"), changes
 
-    def _distance(self, earlier: EarlierCompile) -> "tuple[int, int, bool]":
-        """How far it is: arguments count before shardings, another rank twice; settings last."""
+    def _distance(self, earlier: EarlierCompile) -> "tuple[int, int, bool, int]":
+        """How far it is: arguments count before shardings, another rank twice; sizes last."""
         differences = self._differences(earlier)
         shardings = sum(name.startswith(_SHARDING) for name, _, _ in differences)
         ranks = sum(
@@ -192,7 +197,8 @@ class PendingCall:
             for _, before, now in differences
         )
         arguments = len(differences) - shardings + ranks
-        return arguments, len(differences), earlier.configuration != self.configuration
+        sizes = sum(_size_difference(before, now) for _, before, now in differences)
+        return arguments, len(differences), earlier.configuration != self.configuration, sizes
 
     def _differences(self, earlier: EarlierCompile) -> "list[ValueDifference]":
         differences: list[ValueDifference] = []
@@ -218,6 +224,12 @@ class PendingCall:
             for name, before, now in zip(names, earlier, mine, strict=True)
             if before is not now and before != now
         )
+
+
+def _size_difference(before: "Value | None", now: "Value | None") -> int:
+    """How far two shapes of one rank are apart."""
+    pairs = zip(before.shape, now.shape, strict=False) if before and now else ()
+    return sum(abs(a - b) for a, b in pairs if isinstance(a, int) and isinstance(b, int))
 
 
 def _is_users(path: str) -> bool:
