@@ -98,9 +98,10 @@ def format_counts(entries: int, files: Sequence[Removal]) -> str:
     """Return a number of entries, and of the files of other kinds."""
     parts = [format_count(entries, "entry")] if entries or not files else []
     quarantined = sum(r.kind == "quarantine" for r in files)
-    for count, noun in ((quarantined, "quarantined file"), (len(files) - quarantined, "other file")):
-        if count:
-            parts.append(format_count(count, noun))
+    if quarantined:
+        parts.append(format_count(quarantined, "quarantined file"))
+    if others := len(files) - quarantined:
+        parts.append(format_count(others, "other file"))
     return " and ".join(parts)
 
 
