@@ -71,10 +71,10 @@ def failed_assertions(
         yield f"nothing was cached, because JAX could not open {report.cache_dir}"
     elif fills and (errors := [m for m in report.modules if m.reason in FAULTS]):
         lost = format_count(sum(m.occurrences for m in errors), "compile")
-        refused = {m.reason for m in errors if getattr(m, "errno", None) == errno.EACCES}
-        if refused:
+        denied = {m.reason for m in errors if getattr(m, "errno", None) == errno.EACCES}
+        if denied:
             place = report.cache_dir or ""
-            verb = "write to" if refused == {"write-error"} and os.access(place, os.R_OK) else "use"
+            verb = "write to" if denied == {"write-error"} and os.access(place, os.R_OK) else "use"
             yield f"{lost} not cached, because this user may not {verb} {place}"
         elif all(m.reason == "read-error" for m in errors):
             verify = format_command("verify --fix", report.cache_dir or "")
