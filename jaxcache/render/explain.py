@@ -126,6 +126,10 @@ def _page(explanation: Explanation, *, unfolded: bool) -> Iterator[Block]:
     yield Line(explanation.left, "left   ")
     yield Line(explanation.right, "right  ")
     yield from _listed_differences(shown, unfolded=unfolded)
+    last = [c.left.key or "" for c in shown if c.left and c.compared_with == "last-recorded"]
+    if last:
+        yield ""
+        yield Line(join_some(last, _SHOWN_MODULES), "the last recorded program: ")
     if any(c.compared_with == "nearest" for c in shown):
         yield ""
         yield "compared with the most similar entry of the same module"

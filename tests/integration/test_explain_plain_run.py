@@ -49,6 +49,44 @@ def test_an_edit_that_plain_python_compiled_is_explained_by_a_run_of_the_script(
     assert "train.py:5 in `activation`" in change["meaning"]
 
 
+def test_an_edit_after_a_hit_of_what_plain_python_compiled_is_named_since_the_last_recorded_one(
+    run_cli: RunCli, jax_python: str, tmp_path: Path
+) -> None:
+    """The hit makes the entry, of which no program is recorded, the one that was used last."""
+    script = tmp_path / "train.py"
+    cache = tmp_path / "cache"
+    env = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PLATFORMS": "cpu"}
+    plain = clean_environment(tmp_path) | env | {"JAX_COMPILATION_CACHE_DIR": str(cache)}
+    options = ("-C", cache, "--python", jax_python)
+    script.write_text(PROGRAM.format(name="sin"))
+    subprocess.run([jax_python, script], env=plain, check=True)
+    keys = {path.name.removesuffix("-cache") for path in cache.glob("jit_step-*-cache")}
+    script.write_text(PROGRAM.format(name="cos"))
+    untold = run_cli("warm", *options, script, env=env).stderr
+    assert "jit_step" in untold
+    assert "what changed is unknown" in untold
+    assert "in full: " not in untold  # there is no more to say
+    (recorded,) = {p.name.removesuffix("-cache") for p in cache.glob("jit_step-*-cache")} - keys
+    script.write_text(PROGRAM.format(name="sin"))
+    assert run_cli("warm", "--fail-on-miss", *options, script, env=env).returncode == 0
+
+    script.write_text(PROGRAM.format(name="tanh"))
+    words = ("explain", *options, "--json", script)
+    of_script = json.loads(run_cli(*words, env=env).stdout)
+    warm = run_cli("warm", *options, script, env={**env, "COLUMNS": "160"}).stderr
+    (row,) = (line for line in warm.splitlines() if line.startswith("jit_step"))
+    last = "since the last recorded one: cosine → tanh at train.py:5 in `activation`"
+    assert row.endswith(last), row
+    assert "in full: " in warm
+    of_key = json.loads(run_cli("explain", "-C", cache, "--json", "jit_step").stdout)
+    for document in (of_script, of_key):
+        (told,) = (c for c in document["comparisons"] if c["module"] == "jit_step")
+        assert (told["compared_with"], told["left_key"]) == ("last-recorded", recorded)
+        (change,) = told["differences"]
+        assert ("cos" in change["left"], "tanh" in change["right"]) == (True, True)
+        assert "compared with the last recorded program" in change["meaning"]
+
+
 def test_an_edit_is_no_other_machine_where_another_kind_of_cpu_used_the_cache_last(
     run_cli: RunCli, jax_python: str, tmp_path: Path
 ) -> None:

@@ -5,11 +5,10 @@ differs, nothing else is claimed. After them come the path of the cache, the arg
 values and donations, and the code. A fact that is known of one side only is not a cause.
 """
 
-import hashlib
 from collections.abc import Callable, Iterator
-from functools import cache
+from dataclasses import replace
 
-from jaxcache.cache.explain.matching import match_compiles, user_lines
+from jaxcache.cache.explain.matching import match_compiles, match_recorded, user_lines
 from jaxcache.cache.explain.options import (
     compare_flags,
     compare_options,
@@ -18,6 +17,7 @@ from jaxcache.cache.explain.options import (
     device_counts,
     device_facts,
     device_name,
+    values_by_hash,
 )
 from jaxcache.cache.explain.programs import compare_arguments, compare_programs
 from jaxcache.cache.explain.sides import (
@@ -35,7 +35,7 @@ from jaxcache.entry.options import default_flags, nearest_version, same_generati
 
 _SAME_KEY = "entry"
 _JAXLIB = "jax_lib version"
-_CODECS = {"zstandard": "zstd", "zlib": "zlib"}
+_OF_RECORDED = ", compared with the last recorded program: of the nearest entry none is"
 _REPAIR = "jaxcache verify --fix moves it to quarantine; the next run compiles it again"
 _CALLBACKS_FIX = "remove debug.print and pure_callback from the compiled function, or use jax 0.11"
 
@@ -52,11 +52,27 @@ def explain(left: Side, right: Side) -> Explanation:
             basis = None
             if old is not None and not left.is_run and not single:
                 basis = "last-used" if old.used_ns and old.sketch else "nearest"
-            comparisons.append(Comparison(old, new, differences, basis))
+            comparison = Comparison(old, new, differences, basis)
+            comparisons.append(_prefer_recorded(comparison, left) if basis else comparison)
         else:
             same += 1
     comparisons.sort(key=lambda c: c.right.is_helper)  # what people wrote comes first
     return Explanation(left.name, right.name, same, tuple(comparisons))
+
+
+def _prefer_recorded(nearest: Comparison, side: Side) -> Comparison:
+    """Compare with a program that is recorded, if that of the nearest entry is not."""
+    left = nearest.left
+    first = nearest.differences[0]
+    is_told = first.cause is not Cause.UNKNOWN or (first.left and first.component != Cause.UNKNOWN)
+    if is_told or left is None or left.sketch or left.is_damaged:
+        return nearest
+    recorded = match_recorded(side.compiles, nearest.right)
+    told = [*compare(recorded, nearest.right, side)] if recorded else [first]
+    if told[0].cause is Cause.UNKNOWN:
+        return nearest
+    differences = tuple(replace(d, meaning=f"{d.meaning}{_OF_RECORDED}") for d in told)
+    return Comparison(recorded, nearest.right, differences, "last-recorded")
 
 
 def compare(left: Compile | None, right: Compile, side: Side) -> Iterator[Difference]:
@@ -344,21 +360,7 @@ def _value(name: str, compile_: Compile) -> str:
             words.append(assignment)
         return " ".join(words)
     digest = (compile_.components or {}).get(name, "")
-    return _values_by_hash().get((name, digest)) or compile_.hash_of(name) or ""
-
-
-@cache
-def _values_by_hash() -> dict[tuple[str, str], str]:
-    """Values that are found again by hashing them: codecs and versions."""
-    releases = {f"0.{minor}.{patch}" for minor in range(3, 30) for patch in range(60)}
-    releases |= {f"0.{m}.{p}.{q}" for m in range(4, 30) for p in range(10) for q in range(1, 5)}
-    values = {(_JAXLIB, _sha256(r)): r for r in releases}
-    values |= {("compression", _sha256(c)): c for c in _CODECS}
-    return values | {("custom_hook", _sha256("")): "no hook"}
-
-
-def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+    return values_by_hash().get((name, digest)) or compile_.hash_of(name) or ""
 
 
 _MIN = "jax_persistent_cache_min_"

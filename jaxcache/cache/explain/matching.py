@@ -92,6 +92,14 @@ def match_compiles(
         yield same_key or partner.get(index), compile_
 
 
+def match_recorded(left: Sequence[Compile], new: Compile) -> Compile | None:
+    """Return the nearest compile of the same arguments and machine whose program is recorded."""
+    passed = new.sketch.passed if new.sketch else None
+    alike = (c for c in left if c.module == new.module and not is_of_other_machine(c, new))
+    recorded = [c for c in alike if c.sketch and new.sketch and c.sketch.passed == passed]
+    return next(match_compiles(recorded, [new]))[0]
+
+
 def _ages(candidates: Sequence[Compile]) -> dict[str | None, int]:
     """Return how many runs have used other entries since each was used last."""
     last: dict[str | None, int] = {}

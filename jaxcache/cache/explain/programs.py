@@ -74,8 +74,10 @@ def _of_other_file(left: Compile, right: Compile) -> Difference | None:
 def _unknown(left: Compile, right: Compile) -> Difference:
     meaning = _UNTOLD if left.sketch and right.sketch else _NOT_SKETCHED
     fix = None
+    brief = ""
     if left.outline is not None and left.outline == right.outline:
         meaning = _SAME_OPTIMIZED
+        brief = "another program, compiled to the same one"
     elif (old := _results(left)) and (new := _results(right)) and old != new:
         sides = _show_all(old), _show_all(new)
         meaning = "the shape or dtype of the result; the line that sets it is not recorded"
@@ -83,9 +85,10 @@ def _unknown(left: Compile, right: Compile) -> Difference:
         return _of_program(*sides, meaning, None, title="result", brief=brief)
     elif left.sketch and right.sketch and not right.is_helper:
         meaning = _ALIKE
+        brief = "another program; its operations and scalars are the same"
     elif left.sketch and left.script:
         fix = f"jaxcache explain {shlex.quote(left.script)} compares what the program compiles now"
-    return _of_program(None, None, meaning, fix, title="another program")
+    return _of_program(None, None, meaning, fix, title="another program", brief=brief)
 
 
 def _results(compile_: Compile) -> tuple[ArrayType, ...]:

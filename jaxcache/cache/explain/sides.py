@@ -207,7 +207,8 @@ class Comparison:
     differences: tuple[Difference, ...]
     compared_with: str | None = None
     """``last-used``: the left one is what the same call used last, as the ledger recorded;
-    ``nearest``: the entry of its module that is most alike; None where a run names it."""
+    ``nearest``: the entry of its module that is most alike; ``last-recorded``: the last one whose
+    program is recorded, because that of the nearest is not; None where a run names it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,10 +26,10 @@ from jaxcache.store import open_store
 from jaxcache.store.base import StoreError
 from jaxcache.warm.report.builder import COMPILED_AHEAD, ProcessFacts, ReportBuilder
 from jaxcache.warm.report.events import CompileFinished
-from jaxcache.warm.report.report import FIRST_TIME, LOST
+from jaxcache.warm.report.report import FIRST_TIME, LOST, UNTOLD
 from jaxcache.warm.report.rows import span_seconds
 
-NOT_COMPARED = "not compared, because that would take this run too long"
+NOT_COMPARED = "not compared, to save time; see jaxcache explain KEY"
 #: What a difference in the path of the cache begins with.
 CACHE_PATH = "cache path: "
 #: Bounds of what a run spends on it: entries looked at per compile, their size, and the time.
@@ -220,7 +220,7 @@ def describe_comparison(comparison: Comparison) -> str:
     if first.cause is Cause.NOT_CACHED_BEFORE:
         return FIRST_TIME
     if first.cause is Cause.UNKNOWN and not first.brief and left and left.key and right.key:
-        return "a new program of this name; what changed is unknown"
+        return UNTOLD
     what = first.title
     values = [v for v in (first.left, first.right) if v]
     if first.cause in _OF_TYPES and left and (change := first_change(left, right)):
@@ -234,7 +234,8 @@ def describe_comparison(comparison: Comparison) -> str:
     more = [_of_path(d) if d.cause is Cause.PATH else d.title for d in others[:1]]
     if len(others) > 1:
         more.append(f"{len(others) - 1} more")
-    return f"{what}; also {', '.join(more)}" if others else what
+    since = "since the last recorded one: " if comparison.compared_with == "last-recorded" else ""
+    return f"{since}{what}; also {', '.join(more)}" if others else f"{since}{what}"
 
 
 def _of_path(difference: Difference) -> str:
