@@ -33,7 +33,6 @@ from jaxcache.cache.explain.sides import (
 from jaxcache.cache.explain.sketches import find_moved_lines
 from jaxcache.entry.options import default_flags, nearest_version, same_generation
 
-_SAME_KEY = "entry"
 _JAXLIB = "jax_lib version"
 _OF_RECORDED = ", compared with the last recorded program: of the nearest entry none is"
 _REPAIR = "jaxcache verify --fix moves it to quarantine; the next run compiles it again"
@@ -52,8 +51,7 @@ def explain(left: Side, right: Side) -> Explanation:
             basis = None
             if old is not None and not left.is_run and not single:
                 basis = "last-used" if old.used_ns and old.sketch else "nearest"
-            comparison = Comparison(old, new, differences, basis)
-            comparisons.append(_prefer_recorded(comparison, left) if basis else comparison)
+            comparisons.append(_prefer_recorded(Comparison(old, new, differences, basis), left))
         else:
             same += 1
     comparisons.sort(key=lambda c: c.right.is_helper)  # what people wrote comes first
@@ -65,7 +63,7 @@ def _prefer_recorded(nearest: Comparison, side: Side) -> Comparison:
     left = nearest.left
     first = nearest.differences[0]
     is_told = first.cause is not Cause.UNKNOWN or (first.left and first.component != Cause.UNKNOWN)
-    if is_told or left is None or left.sketch or left.is_damaged:
+    if is_told or not nearest.compared_with or left is None or left.sketch or left.is_damaged:
         return nearest
     recorded = match_recorded(side.compiles, nearest.right)
     told = [*compare(recorded, nearest.right, side)] if recorded else [first]
@@ -128,7 +126,7 @@ def _same_key(left: Compile, right: Compile) -> Iterator[Difference]:
         search = "jaxcache verify; and jaxcache where -- CMD prints the directory in use"
         if left.is_damaged or right.outcome == "error" or left.outcome in ("hit", "written"):
             yield Difference(
-                _SAME_KEY,
+                "entry",
                 left.outcome,
                 right.outcome,
                 f"the same key: the entry is {place}",
@@ -153,7 +151,7 @@ def _same_key(left: Compile, right: Compile) -> Iterator[Difference]:
         )
     else:
         yield Difference(
-            _SAME_KEY,
+            "entry",
             left.outcome,
             right.outcome,
             f"the same key, but it was not written: {unwritten.reason or ''}",
