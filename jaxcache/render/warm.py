@@ -14,7 +14,7 @@ from jaxcache.render.run_end import COMPARED, FAULTS, end_notes
 from jaxcache.render.typeset import SHOWN_HASH_DIGITS
 from jaxcache.render.view import Block, Column, Line, Table, View
 from jaxcache.units import format_command, format_compile, format_count, format_duration
-from jaxcache.warm.report.report import FIRST_TIME, LOST, UNTOLD, Module, Report
+from jaxcache.warm.report.report import FIRST_TIME, LOST, UNKNOWN_CHANGE, Module, Report
 
 if TYPE_CHECKING:
     from jaxcache.warm.torch.report import TorchReport
@@ -103,7 +103,7 @@ def _page(report: Report, unfolded: bool, more: str) -> Iterator[Block]:
 def _explain_line(modules: Sequence[Module], cache_dir: str | None) -> Iterator[Block]:
     """Yield the command that explains in full why the most expensive function was compiled."""
     own = (m for m in modules if m.outcome == "written" and not m.is_helper)
-    explained = [m for m in own if m.cause not in (None, FIRST_TIME, LOST, UNTOLD)]
+    explained = [m for m in own if m.cause not in (None, FIRST_TIME, LOST, UNKNOWN_CHANGE)]
     if any(len(m.cause or "") > _WHY_CHARACTERS for m in explained):
         longest = max(explained, key=lambda m: m.compile_seconds or 0.0)
         key = longest.key or longest.module

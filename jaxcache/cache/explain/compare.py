@@ -34,7 +34,7 @@ from jaxcache.cache.explain.sketches import find_moved_lines
 from jaxcache.entry.options import default_flags, nearest_version, same_generation
 
 _JAXLIB = "jax_lib version"
-_OF_RECORDED = ", compared with the last recorded program: of the nearest entry none is"
+_OF_RECORDED = "; compared with the last recorded program, for the nearest has no record"
 _REPAIR = "jaxcache verify --fix moves it to quarantine; the next run compiles it again"
 _CALLBACKS_FIX = "remove debug.print and pure_callback from the compiled function, or use jax 0.11"
 
@@ -62,15 +62,15 @@ def _prefer_recorded(nearest: Comparison, side: Side) -> Comparison:
     """Compare with a program that is recorded, if that of the nearest entry is not."""
     left = nearest.left
     first = nearest.differences[0]
-    is_told = first.cause is not Cause.UNKNOWN or (first.left and first.component != Cause.UNKNOWN)
-    if is_told or not nearest.compared_with or left is None or left.sketch or left.is_damaged:
+    is_named = first.cause is not Cause.UNKNOWN or (first.left and first.component != Cause.UNKNOWN)
+    if is_named or not nearest.compared_with or left is None or left.sketch or left.is_damaged:
         return nearest
     recorded = match_recorded(side.compiles, nearest.right)
-    told = [*compare(recorded, nearest.right, side)] if recorded else [first]
-    if told[0].cause is Cause.UNKNOWN:
+    differences = [*compare(recorded, nearest.right, side)] if recorded else [first]
+    if differences[0].cause is Cause.UNKNOWN:
         return nearest
-    differences = tuple(replace(d, meaning=f"{d.meaning}{_OF_RECORDED}") for d in told)
-    return Comparison(recorded, nearest.right, differences, "last-recorded")
+    noted = tuple(replace(d, meaning=f"{d.meaning}{_OF_RECORDED}") for d in differences)
+    return Comparison(recorded, nearest.right, noted, "last-recorded")
 
 
 def compare(left: Compile | None, right: Compile, side: Side) -> Iterator[Difference]:

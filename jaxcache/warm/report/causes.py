@@ -26,7 +26,7 @@ from jaxcache.store import open_store
 from jaxcache.store.base import StoreError
 from jaxcache.warm.report.builder import COMPILED_AHEAD, ProcessFacts, ReportBuilder
 from jaxcache.warm.report.events import CompileFinished
-from jaxcache.warm.report.report import FIRST_TIME, LOST, UNTOLD
+from jaxcache.warm.report.report import FIRST_TIME, LOST, UNKNOWN_CHANGE
 from jaxcache.warm.report.rows import span_seconds
 
 NOT_COMPARED = "not compared, to save time; see jaxcache explain KEY"
@@ -220,7 +220,7 @@ def describe_comparison(comparison: Comparison) -> str:
     if first.cause is Cause.NOT_CACHED_BEFORE:
         return FIRST_TIME
     if first.cause is Cause.UNKNOWN and not first.brief and left and left.key and right.key:
-        return UNTOLD
+        return UNKNOWN_CHANGE
     what = first.title
     values = [v for v in (first.left, first.right) if v]
     if first.cause in _OF_TYPES and left and (change := first_change(left, right)):

@@ -12,7 +12,7 @@ from jaxcache.model import result_repr
 
 #: Causes of a miss that no other entry explains.
 FIRST_TIME = "first time"
-UNTOLD = "a new program of this name; what changed is unknown"
+UNKNOWN_CHANGE = "a new program of this name; what changed is unknown"
 LOST = "its entry was removed or quarantined"
 
 
