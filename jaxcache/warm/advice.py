@@ -163,10 +163,10 @@ def _reason(function: Function) -> str:
         signatures = format_count(function.signatures, "signature")
         return f"for {signatures}: {'; '.join(function.varies)} varies"
     if function.retrace_reasons:
-        return f"as JAX says, because: {function.retrace_reasons[0]}"
+        return f"JAX's reason: {function.retrace_reasons[0]}"
     return (
         "with arguments of the same shapes: the function object, a static argument or a setting "
-        "of JAX was another one each time"
+        "of JAX changed each time"
     )
 
 

@@ -261,7 +261,7 @@ def test_permissions_are_taken_in_the_cache_and_nowhere_else(tmp_path: Path) -> 
     facts = Facts(collect_cache_facts(store.url, max_decoded=0, progress=None))
     wanted = Fix("drop-permissions", (".", "file", "link", "link/file"))
     (done,) = apply_fixes(store, facts, [wanted])
-    assert done == "write permission of others taken from 2 files"
+    assert done == "removed the write permission of others from 2 files"
     modes = [stat.S_IMODE(p.stat().st_mode) for p in (cache, cache / "file", outside / "file")]
     assert modes == [0o755, 0o755, 0o777]
 

@@ -169,9 +169,9 @@ def find_bucket_unchecked(facts: Facts) -> Iterator[Finding]:
             "bucket-unchecked",
             "note",
             f"jax_compilation_cache_dir is {facts.bucket}",
-            "JAX asks it at every compile; a bucket that does not exist or refuses has hung "
-            "programs beyond Ctrl-C",
-            f"ask it first, which ends with 10 where it is not there: jaxcache stats -C {url}; or "
+            "JAX sends requests to it at every compile; a bucket that does not exist or "
+            "refuses access has hung programs, and Ctrl-C did not end them",
+            f"try it first (exit code 10: it does not exist): jaxcache stats -C {url}; or "
             f"use a directory: jaxcache pull {url} -C DIR before, jaxcache push {url} -C DIR after",
             "jax-ml/jax#22364",
         )
@@ -187,8 +187,9 @@ def find_xla_caches_in_bucket(facts: Facts) -> Iterator[Finding]:
             "problem" if gpu else "note",
             f"jax_compilation_cache_dir is {facts.bucket}, and "
             f"jax_persistent_cache_enable_xla_caches is {chosen}",
-            "XLA keeps its autotune and kernel caches below that URL, and knows no such file "
-            "system: a compile for a GPU ends with UNIMPLEMENTED: File system scheme",
+            "XLA keeps its autotune and kernel caches below that URL, and does not support "
+            "such a file system: a compile for a GPU ends with UNIMPLEMENTED: File system "
+            "scheme",
             "export JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none",
             "marin-community/marin#3195, marin-community/marin#6953",
         )
@@ -244,7 +245,7 @@ def find_unknown_directories(facts: Facts) -> Iterator[Finding]:
             "note",
             f"{directory.name} holds {directory}",
             "push, copy and export leave it, and limits on the size do not count it",
-            "carry what the other program needs by its own means, or keep it outside of the cache",
+            "copy what the other program needs separately, or keep it outside the cache",
         )
 
 
@@ -255,7 +256,7 @@ def find_refused_tiers(facts: Facts) -> Iterator[Finding]:
             "tier-refused",
             "problem",
             f"the live layer refused {describe_refusal(refusal)}",
-            "such an entry is fetched, and the program compiles it all the same",
+            "such an entry is fetched, but the program compiles it anyway",
             refusal_fix(refusal),
         )
 
@@ -271,7 +272,8 @@ def find_open_permissions(facts: Facts) -> Iterator[Finding]:
         "unsafe-permissions",
         "problem",
         f"{who} may write {_what(files, facts)}",
-        "an entry is machine code that JAX runs unasked: whoever writes here runs code as you",
+        "an entry is machine code that JAX runs without a check: a user who can write here can "
+        "run code as you",
         f"{format_command('doctor --fix', facts.cache.path)} removes those permissions"
         if mine
         else f"its owner should run: chmod -R go-w {shlex.quote(facts.cache.path)}",
@@ -290,7 +292,8 @@ def find_foreign_owners(facts: Facts) -> Iterator[Finding]:
             "foreign-owner",
             "problem",
             f"owned by user {owners}: {_what(files, facts)}",
-            "an entry is machine code that JAX runs unasked, and another user can change it",
+            "an entry is machine code that JAX runs without a check, and another user can "
+            "change it",
             "use a cache of your own, or have an owner that you trust seal and sign it",
             files=tuple(f.name or "." for f in files),
         )

@@ -77,12 +77,12 @@ def find_directory_spelling(facts: Facts) -> Iterator[Finding]:
     hashed = "; JAX 0.4.36 to 0.10 hash this spelling into the key, and no other one hits"
     if setting.startswith("file://"):
         cost = (
-            f"without etils JAX takes it for the path {absolute}, and with it the first compile "
+            f"without etils JAX treats it as the path {absolute}, and with it the first compile "
             "ends with KeyError: 'file://'"
         )
         absolute = setting.removeprefix("file://")
     elif setting.startswith("~"):
-        cost = f"JAX takes ~ for the name of a directory: the cache is {absolute}"
+        cost = f"JAX treats ~ as the name of a directory: the cache is {absolute}"
         absolute = os.path.expanduser(setting)
     elif not setting.startswith(os.sep):
         cost = (
@@ -90,7 +90,7 @@ def find_directory_spelling(facts: Facts) -> Iterator[Finding]:
             "working directory (Hydra does) uses another one than before"
         )
     elif is_hashed and os.path.realpath(setting) != str(PurePath(setting)):
-        cost = f"it is a link, or has .. in it, and leads to {os.path.realpath(setting)}"
+        cost = f"it is a link or contains .., and leads to {os.path.realpath(setting)}"
     else:
         return
     yield Finding(
@@ -192,7 +192,7 @@ def find_pmap_churn(facts: Facts) -> Iterator[Finding]:
         f"{format_count(len(entries), 'entry')} of pmap "
         f"({', '.join(sorted({e.module for e in entries}))}), "
         f"{format_size(size_bytes)}",
-        "pmap of jax 0.8.3 and 0.9.2 makes another key in every run: it never hits, and every "
+        "pmap of jax 0.8.3 and 0.9.2 makes a new key in every run: it never hits, and every "
         "run adds entries",
         "use jax.jit with shardings, or a jax that is not 0.8 or 0.9; "
         "remove them: jaxcache rm 'jit_call_wrapped-*'",
@@ -221,7 +221,7 @@ def find_mixed_builds(facts: Facts) -> Iterator[Finding]:
             "problem",
             f"{format_count(len(by_build), 'build')} of jaxlib {version} "
             f"share this cache ({named})",
-            "the key holds the version alone: one build runs the machine code of the other, "
+            "the key contains only the version: one build runs the machine code of the other, "
             "which can crash or compute wrong results",
             "give each build a cache directory of its own, and remove this one's entries",
             files=tuple(files[k] for k in keys),

@@ -290,7 +290,9 @@ class Fix:
     def __str__(self) -> str:
         if self.kind == "write-atime":
             return f"{format_count(len(self.files), '-atime file')} written"
-        return f"write permission of others taken from {format_count(len(self.files), 'file')}"
+        return (
+            f"removed the write permission of others from {format_count(len(self.files), 'file')}"
+        )
 
 
 def apply_fixes(store: Store, facts: Facts, repairs: Sequence[Fix]) -> tuple[str, ...]:

@@ -161,7 +161,7 @@ def find_missing_atime(facts: Facts) -> Iterator[Finding]:
         f"{format_count(len(missing), 'entry')} without an -atime file"
         + ("" if facts.capped else " next to others that have one"),
         "with jax_compilation_cache_max_size set, JAX before 0.11.2 fails on the first of them, "
-        "and writes nothing any more",
+        "and then writes nothing",
         f"{format_command('doctor --fix', facts.cache.path)} writes them, dated to the last use",
         "jax-ml/jax#39880",
         fix_kind="write-atime",
