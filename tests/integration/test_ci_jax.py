@@ -196,6 +196,6 @@ def test_uses_elsewhere_of_entries_that_import_brought_saved_nothing_here(
     assert run_cli("import", bundle, "-C", cache).returncode == 0
     done = run_cli("ci", "save", bundle, "-C", cache, "--dry-run")
     number = len(entries(other))
-    told = f"of {number} entries from before it, the job used 0; the use of {number} is unknown"
-    assert told in done.stderr
+    used = f"of {number} entries from before it, the job used 0, by the files' access times; "
+    assert f"{used}the use of {number} is unknown" in done.stderr
     assert ci(run_cli, "save", bundle, "-C", cache, "--dry-run")["saved_seconds"] == 0
