@@ -177,7 +177,8 @@ def _find_in(
             continue
         new = as_compile(done, recorder)
         compared = compare_with(cache, others, new, max_bytes=0)
-        if not _is_told_by_sketches(compared):
+        # Of what this run has compiled the listener has reported the arguments.
+        if not _is_told_by_sketches(compared, any_shapes=all(k in written for k in others)):
             if time.monotonic() > deadline:
                 causes[key] = NOT_COMPARED
                 continue
@@ -185,11 +186,13 @@ def _find_in(
         causes[key] = describe_comparison(compared)
 
 
-def _is_told_by_sketches(comparison: Comparison) -> bool:
+def _is_told_by_sketches(comparison: Comparison, *, any_shapes: bool) -> bool:
     """Whether what the ledger knows suffices, so that no entry need be decoded."""
     left = comparison.left
     right = comparison.right
-    if not (left and left.sketch and right.sketch and left.sketch.passed == right.sketch.passed):
+    if not (left and left.sketch and right.sketch):
+        return False
+    if not (any_shapes or left.sketch.passed == right.sketch.passed):
         return False
     is_known = comparison.differences[0].cause is not Cause.UNKNOWN
     return is_known and differing_components(left, right) == ["computation"]
