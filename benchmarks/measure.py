@@ -7,6 +7,7 @@ table; ``python -m benchmarks.run`` puts all of them into one.
 
 import argparse
 import os
+import shlex
 import shutil
 import statistics
 import subprocess
@@ -257,7 +258,8 @@ def run_alone(description: str, measure: Callable[[Setting], Iterator[Row]]) -> 
 
 def check_bytes(directory: str | Path) -> str:
     """Return the shell command of one pass of zstd and SHA-256 over the entries of a cache."""
-    return f"find {directory} -name '*-cache' -exec zstd -q -d -c {{}} + | sha256sum"
+    place = shlex.quote(str(directory))
+    return f"find {place} -name '*-cache' -exec zstd -q -d -c {{}} + | sha256sum"
 
 
 def missing(name: str) -> bool:

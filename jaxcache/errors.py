@@ -72,7 +72,7 @@ class UsageError(JaxcacheError):
 
 
 class NoCacheError(JaxcacheError):
-    """There is no cache where one was looked for, or this user may not read or write it."""
+    """A cache was not found, or this user may not read or write it."""
 
     def __init__(self, message: str, *, code: str = "no-cache", hint: str | None = None) -> None:
         super().__init__(message, code=code, hint=hint, exit_code=ExitCode.NO_CACHE)

@@ -80,7 +80,7 @@ def _summary(plan: SealPlan, result: SealResult | None) -> Iterator[str]:
     yield line + (f"; unchanged: {kept}" if kept else "")
     if result and result.sealed:
         load = format_command("verify --level load", plan.cache_dir)
-        yield f"JAX notices damage that they take from now on; to look for earlier damage: {load}"
+        yield f"JAX will notice later damage to them; to look for earlier damage: {load}"
     if result and result.failed:
         why = ", ".join(sorted({reason for _, reason in result.failed}))
         yield f"{len(result.failed):,} not sealed, because they could not be written: {why}"

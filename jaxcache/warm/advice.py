@@ -124,7 +124,7 @@ def _load_faster(report: Report) -> str:
 
 
 def _smaller(report: Report) -> Iterator[str]:
-    """Say how the program makes less to trace and load, where it repeats something."""
+    """Yield how to reduce what is traced and loaded, if the program repeats something."""
     if any(m.copies for m in report.modules):
         yield "write equal layers as jax.lax.scan"
     if any(f.varies and not is_helper(f.function, f.file) for f in report.functions):

@@ -3,17 +3,14 @@
 import errno
 import json
 import os
-import pty
 import re
 import shutil
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 from command_line import error_of
-from conftest import CORPUS, RunCli, clean_environment
+from conftest import CORPUS, RunCli
 
 from jaxcache.cache.ledger.record import COMPILE, HIT, Event
 from jaxcache.cache.ledger.write import append
@@ -326,72 +323,6 @@ def test_a_read_only_cache_is_left_alone(run_cli: RunCli, unprivileged: Path, li
     for more in options.get(line, ("--yes", "--dry-run")):
         done = run_cli(*line.split(), "-C", cache, more, "--json", cwd=unprivileged)
         assert (done.returncode, error_of(done)) == (10, "read-only")
-
-
-def on_terminal(cache: Path, tmp_path: Path, answer: str, *args: str) -> tuple[int, str]:
-    """Run a command on a terminal of its own, type an answer, and return what it showed."""
-    parent, child = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "jaxcache", *args, "-C", str(cache)],
-        stdin=child,
-        stdout=child,
-        stderr=child,
-        env=clean_environment(tmp_path) | {"COLUMNS": "100", "TERM": "dumb"},
-    )
-    os.close(child)
-    os.write(parent, answer.encode())
-    shown = b""
-    while True:
-        try:
-            data = os.read(parent, 4096)
-        except OSError:
-            break
-        if not data:
-            break
-        shown += data
-    os.close(parent)
-    return process.wait(), shown.decode()
-
-
-def test_a_person_is_asked_and_may_decline(cache: Path, tmp_path: Path) -> None:
-    code, shown = on_terminal(cache, tmp_path, "n\n", "prune", "--max-entries", "6")
-    assert code == 1
-    assert "would remove 1 entry" in shown
-    assert "[y/N]" in shown
-    assert len(list(cache.glob("*-cache"))) == 7
-    code, shown = on_terminal(cache, tmp_path, "y\n", "prune", "--max-entries", "6")
-    assert code == 0
-    assert "removed 1 entry" in shown
-    assert shown.count("COMPILE") == 1  # what the question has listed is not listed again
-    assert len(list(cache.glob("*-cache"))) == 6
-    code, shown = on_terminal(cache, tmp_path, "", "prune", "--max-entries", "5", "--yes")
-    assert (code, shown.count("COMPILE")) == (0, 1)
-
-
-def test_a_person_is_told_how_to_keep_the_bound(
-    run_cli: RunCli, cache: Path, tmp_path: Path
-) -> None:
-    line = ("prune", "--max-size", "20kB", "--yes")
-    code, shown = on_terminal(cache, tmp_path, "", *line)
-    assert code == 0
-    told = " ".join(shown.split())
-    assert told.count("the cache can grow again") == 1
-    assert "JAXCACHE_LIVE=1 JAXCACHE_LIVE_MAX_SIZE=20000" in told
-    assert "JAX_COMPILATION_CACHE_MAX_SIZE=20000 (JAX needs the package filelock for it)" in told
-    for more in ("--quiet", "--json", "--dry-run"):
-        assert "can grow again" not in on_terminal(cache, tmp_path, "", *line, more)[1]
-    assert "can grow again" not in run_cli(*line, "-C", cache).stderr
-    assert (
-        "can grow again"
-        not in on_terminal(cache, tmp_path, "", "prune", "--max-entries=1", "-y")[1]
-    )
-
-
-def test_a_cache_is_not_emptied_by_a_keystroke(cache: Path, tmp_path: Path) -> None:
-    code, shown = on_terminal(cache, tmp_path, "y\n", "prune", "--max-entries", "0")
-    assert code == 2
-    assert "would empty" in shown
-    assert len(list(cache.glob("*-cache"))) == 7
 
 
 def test_a_ledger_of_many_hits_takes_no_room_from_the_entries(run_cli: RunCli, cache: Path) -> None:

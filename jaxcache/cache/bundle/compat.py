@@ -200,8 +200,8 @@ def _forecast(item: _Known, host: Host | None, spellings: set[str]) -> Forecast:
         reason = _other_build(item, host) or _other_device(origin, host)
         if not reason and item.codec != host.codec:
             uses = f"jax here uses {host.codec}"
-            why = "the package zstandard is installed on one side only"
-            reason = f"compressed with {item.codec}, and {uses} ({why})"
+            rule = "before Python 3.14, JAX uses zstd if the package zstandard is installed"
+            reason = f"compressed with {item.codec}, and {uses} ({rule})"
         if reason:
             return Forecast(item.key, ForecastOutcome.MISS, reason)
         if other_flags := _other_flags(item, host):

@@ -17,11 +17,11 @@ from jaxcache.cache.explain.options import (
     device_counts,
     device_facts,
     device_name,
-    values_by_hash,
 )
 from jaxcache.cache.explain.programs import compare_arguments, compare_programs
 from jaxcache.cache.explain.sides import (
     COMPONENTS,
+    JAXLIB,
     Cause,
     Comparison,
     Compile,
@@ -33,8 +33,8 @@ from jaxcache.cache.explain.sides import (
 from jaxcache.cache.explain.sketches import find_moved_lines
 from jaxcache.entry.options import default_flags, nearest_version, same_generation
 
-_JAXLIB = "jax_lib version"
-_OF_RECORDED = "; compared with the last recorded program, for the nearest has no record"
+_SAME_KEY = "entry"
+_OF_RECORDED = "; compared with the last recorded program, because the nearest is not recorded"
 _REPAIR = "jaxcache verify --fix moves it to quarantine; the next run compiles it again"
 _CALLBACKS_FIX = "remove debug.print and pure_callback from the compiled function, or use jax 0.11"
 
@@ -60,10 +60,11 @@ def explain(left: Side, right: Side) -> Explanation:
 
 def _prefer_recorded(nearest: Comparison, side: Side) -> Comparison:
     """Compare with a program that is recorded, if that of the nearest entry is not."""
-    left = nearest.left
+    old = nearest.left
     first = nearest.differences[0]
-    is_named = first.cause is not Cause.UNKNOWN or (first.left and first.component != Cause.UNKNOWN)
-    if is_named or not nearest.compared_with or left is None or left.sketch or left.is_damaged:
+    is_whole_key = first.component == Cause.UNKNOWN
+    is_named = first.cause is not Cause.UNKNOWN or (first.left is not None and not is_whole_key)
+    if is_named or not nearest.compared_with or old is None or old.sketch or old.is_damaged:
         return nearest
     recorded = match_recorded(side.compiles, nearest.right)
     differences = [*compare(recorded, nearest.right, side)] if recorded else [first]
@@ -126,7 +127,7 @@ def _same_key(left: Compile, right: Compile) -> Iterator[Difference]:
         search = "jaxcache verify; and jaxcache where -- CMD prints the directory in use"
         if left.is_damaged or right.outcome == "error" or left.outcome in ("hit", "written"):
             yield Difference(
-                "entry",
+                _SAME_KEY,
                 left.outcome,
                 right.outcome,
                 f"the same key: the entry is {place}",
@@ -151,7 +152,7 @@ def _same_key(left: Compile, right: Compile) -> Iterator[Difference]:
         )
     else:
         yield Difference(
-            "entry",
+            _SAME_KEY,
             left.outcome,
             right.outcome,
             f"the same key, but it was not written: {unwritten.reason or ''}",
@@ -190,14 +191,14 @@ def _by_version(left: Compile, right: Compile) -> Difference | None:
     names = differing_components(left, right)
     of_jax = left.jax_version, right.jax_version
     if all(of_jax) and of_jax[0] != of_jax[1] and names != []:
-        component = _JAXLIB if names is None or _JAXLIB in names else "computation"
+        component = JAXLIB if names is None or JAXLIB in names else "computation"
         return _of_version(component, of_jax, "jax", Cause.JAX_VERSION)
     of_jaxlib = left.jaxlib_version, right.jaxlib_version
     if names is not None:
-        if _JAXLIB not in names:
+        if JAXLIB not in names:
             return None
         if not all(of_jaxlib) or of_jaxlib[0] == of_jaxlib[1]:
-            of_jaxlib = _value(_JAXLIB, left), _value(_JAXLIB, right)
+            of_jaxlib = _value(JAXLIB, left), _value(JAXLIB, right)
     elif not all(of_jaxlib):
         flags = _flags(left), _flags(right)
         if not all(flags) or same_generation(*flags):
@@ -208,7 +209,7 @@ def _by_version(left: Compile, right: Compile) -> Difference | None:
         )
     elif of_jaxlib[0] == of_jaxlib[1]:
         return None
-    return _of_version(_JAXLIB, of_jaxlib, "jaxlib", Cause.JAXLIB_VERSION)
+    return _of_version(JAXLIB, of_jaxlib, "jaxlib", Cause.JAXLIB_VERSION)
 
 
 def _of_version(
@@ -357,8 +358,7 @@ def _value(name: str, compile_: Compile) -> str:
         if assignment := compile_.options.get("device_assignment"):
             words.append(assignment)
         return " ".join(words)
-    digest = (compile_.components or {}).get(name, "")
-    return values_by_hash().get((name, digest)) or compile_.hash_of(name) or ""
+    return compile_.value_of(name) or compile_.hash_of(name) or ""
 
 
 _MIN = "jax_persistent_cache_min_"

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from jaxcache.cache.explain.options import device_facts
-from jaxcache.cache.explain.sides import Compile
+from jaxcache.cache.explain.sides import JAXLIB, Compile
 from jaxcache.cache.explain.sketches import count_differing_lines as unlike_lines
 from jaxcache.entry.contents import ArrayType
 
@@ -15,7 +15,7 @@ from jaxcache.entry.contents import ArrayType
 #: entry; ratio of sizes.
 Distance = tuple[bool, int, bool, int, int, int, bool, int, float]
 #: The components of a key that one machine with one jaxlib has alike in all its keys.
-_OF_MACHINE = ("jax_lib version", "backend version", "accelerator_config")
+_OF_MACHINE = (JAXLIB, "backend version", "accelerator_config")
 _ARGUMENT = re.compile(r"([^\s,\[]+)\[([^\]]*)\]")
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{6,}|(?<=[_.])[0-9a-f]{12}(?=[_.]|$)")

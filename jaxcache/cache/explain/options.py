@@ -1,8 +1,7 @@
 """Differences in XLA flags, compile options and devices."""
 
-import hashlib
 from collections.abc import Mapping
-from functools import cache, partial
+from functools import partial
 
 from jaxcache.cache.explain.sides import Cause, Compile, Difference
 from jaxcache.entry.contents import Contents
@@ -16,8 +15,6 @@ _DEVICE_COUNT = "xla_force_host_platform_device_count"
 #: The option that JAX sets for programs of more than ten operations (``use_detailed_logging`` of
 #: jax/_src/compiler.py, 0.10.2): where programs differ, it follows from them.
 _BY_PROGRAM = "xla_detailed_logging"
-_JAXLIB = "jax_lib version"
-_CODECS = {"zstandard": "zstd", "zlib": "zlib"}
 _WITHOUT = "none (--portable)"
 _SHOWN = 8
 
@@ -188,17 +185,3 @@ def _differing(left: Values, right: Values) -> list[str]:
 
 def _assigned(names: list[str], values: Values) -> str:
     return join_some([f"{n}={values.get(n, 'unset')}" for n in names], _SHOWN, " ")
-
-
-@cache
-def values_by_hash() -> dict[tuple[str, str], str]:
-    """Values that are found again by hashing them: codecs and versions."""
-    releases = {f"0.{minor}.{patch}" for minor in range(3, 30) for patch in range(60)}
-    releases |= {f"0.{m}.{p}.{q}" for m in range(4, 30) for p in range(10) for q in range(1, 5)}
-    values = {(_JAXLIB, _sha256(r)): r for r in releases}
-    values |= {("compression", _sha256(c)): c for c in _CODECS}
-    return values | {("custom_hook", _sha256("")): "no hook"}
-
-
-def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,10 +1,12 @@
 """The compiles that are compared, each with as much as is known of its key."""
 
 import enum
+import hashlib
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Literal, get_args
 
 from jaxcache.cache.doctor.inputs import Finding
@@ -17,11 +19,12 @@ from jaxcache.model import result_repr
 RunOutcome = Literal["hit", "written", "skipped", "uncacheable", "refused", "error"]
 RUN_OUTCOMES: tuple[RunOutcome, ...] = get_args(RunOutcome)
 
+JAXLIB = "jax_lib version"
 #: The parts of a key by JAX's own names for them, in the order in which they are hashed
 #: (``get`` in jax/_src/cache_key.py; "backend version" since 0.6.2).
 COMPONENTS = (
     "computation",
-    "jax_lib version",
+    JAXLIB,
     "backend version",
     "XLA flags",
     "compile_options",
@@ -154,6 +157,24 @@ class Compile:
         """The start of the hash of a component, as it is shown."""
         digest = (self.components or {}).get(component)
         return f"sha256 {digest[:12]}" if digest else None
+
+    def value_of(self, component: str) -> str | None:
+        """The value of a component whose hash is that of a known codec or version."""
+        return _values_by_hash().get((component, (self.components or {}).get(component, "")))
+
+
+@cache
+def _values_by_hash() -> dict[tuple[str, str], str]:
+    """The values that are identified by hashing all that are possible."""
+    releases = {f"0.{minor}.{patch}" for minor in range(3, 30) for patch in range(60)}
+    releases |= {f"0.{m}.{p}.{q}" for m in range(4, 30) for p in range(10) for q in range(1, 5)}
+    values = {(JAXLIB, _sha256(release)): release for release in releases}
+    values |= {("compression", _sha256(codec)): codec for codec in ("zstandard", "zlib")}
+    return values | {("custom_hook", _sha256("")): "no hook"}
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -251,16 +251,18 @@ def _describe(change: _Change, *, follows: bool = False) -> Difference:
             (place,),
             f"constant at {place}",
         )
-    left, right = map(_listed, change.operations)
-    if left == right:
-        right = _PARAMETERS
+    removed, added = change.operations
+    old_operations = _listed(removed)
+    new_operations = _listed(added)
+    if old_operations == new_operations:
+        new_operations = _PARAMETERS
     else:
-        left = left or "not there"
-        right = right or "removed"
+        old_operations = old_operations or "not there"
+        new_operations = new_operations or "removed"
     return Difference(
         "computation",
-        left or None,
-        right,
+        old_operations or None,
+        new_operations,
         f"{place} also moves data in another way, which the edit of another line can cause"
         if follows
         else f"the code at {place}, or a value that it uses",
@@ -319,9 +321,9 @@ def _listed(counts: Counter[str]) -> str:
 
 
 def _brief_operations(change: _Change) -> str:
-    """Return one operation of each side, ``multiply, … → silu``, or what became of that of one.
+    """Return one operation of each side, ``multiply, … → silu``, or the one removed or added.
 
-    Empty where that tells nothing.
+    Empty if both sides begin alike.
     """
     removed, added = change.operations
     if not (removed and added):

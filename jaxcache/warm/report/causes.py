@@ -177,7 +177,7 @@ def _find_in(
             continue
         new = as_compile(done, recorder)
         compared = compare_with(cache, others, new, max_bytes=0)
-        # Of what this run has compiled the listener has reported the arguments.
+        # The listener has reported the arguments of everything that this run compiled.
         if not _is_told_by_sketches(compared, any_shapes=all(k in written for k in others)):
             if time.monotonic() > deadline:
                 causes[key] = NOT_COMPARED

@@ -38,7 +38,7 @@ _NO_COMPILE = "the program failed before its first compile; its own output says 
 
 
 def describe_failure(library: str) -> str:
-    """Say of a program that failed why nothing was observed."""
+    """Explain why nothing was observed of a program that failed."""
     return f"the program failed before any use of {library} was seen; its own output says why"
 
 
