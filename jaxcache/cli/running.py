@@ -60,9 +60,7 @@ def place_run(
         elif not (is_remote(path) or options.no_write or cache.existing.writable):
             if isinstance(options, WarmOptions) and not os.listdir(path):
                 cache.require_writable()
-            note(
-                f"note: {path} cannot be written: the programs that this run compiles will not be kept"
-            )
+            note(f"note: {path} cannot be written: what this run compiles will not be kept")
     if options.tiers and not (cache.spelling or options.force_cache_dir):
         note(
             "note: no cache directory is named; unless the program sets one, JAX has none, and "
