@@ -215,7 +215,7 @@ def test_a_directory_that_takes_no_files_is_named(run_cli: RunCli, unprivileged:
     cache = unprivileged / "cache"
     cache.mkdir()
     cache.chmod(0o555)
-    told = f"note: {cache} cannot be written: what it lacks is compiled, and not kept"
+    told = f"note: {cache} cannot be written: what this run compiles will not be kept"
     words = ("-C", cache, "--", "true")
     assert told in run_cli("run", *words, cwd=unprivileged).stderr
     assert told not in run_cli("run", "--no-write", *words, cwd=unprivileged).stderr
