@@ -24,6 +24,7 @@ def main() -> "NoReturn":
     except KeyboardInterrupt:  # before the command began; then it ends with a message of its own
         sys.stderr.write("jaxcache: interrupted [interrupted]\n")
         code = 130
+    gc.freeze()  # or the interpreter looks for cycles several times more before it ends
     sys.exit(code)
 
 

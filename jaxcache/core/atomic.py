@@ -2,12 +2,13 @@
 
 import contextlib
 import errno
+import functools
 import os
 import stat
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .directories import (
     adopt_from_directory,
@@ -172,15 +173,23 @@ _NO_RENAMEAT2 = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.E
 _RENAME_NOREPLACE = 1  # linux/fs.h
 
 
+@functools.cache
+def _renameat2() -> Any:
+    """Find the function in the C library; None where it is missing."""
+    import ctypes
+
+    return getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+
+
 def _rename_without_replacing(
     source_directory: int, source: str, target_directory: int, target: str
 ) -> bool:
     """Call ``renameat2``; False where the system or the file system does not know it."""
-    import ctypes
-
-    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    renameat2 = _renameat2()
     if renameat2 is None:
         return False
+    import ctypes
+
     names = os.fsencode(source), os.fsencode(target)
     if not renameat2(source_directory, names[0], target_directory, names[1], _RENAME_NOREPLACE):
         return True

@@ -156,7 +156,7 @@ _DTYPES = {
 #: HLO's own short names, where they differ from the rule of letter and bits.
 _SHORT = {"bool": "pred", "bfloat16": "bf16", "opaque": "opaque", "token": "token"}
 #: Far more than the largest programs take or give, which a few megabytes of empty shapes surpass.
-_MAX_ARRAYS = 200_000
+MAX_ARRAYS = 200_000
 _LETTERS = {"int": "s", "uint": "u", "float": "f", "complex": "c"}
 
 
@@ -166,8 +166,8 @@ def array_types(shapes: Iterable[Any]) -> tuple[ArrayType, ...]:
     Raises:
         WireError: more of them than any compiler writes.
     """
-    arrays = tuple(islice((leaf for s in shapes for leaf in _leaves(s)), _MAX_ARRAYS + 1))
-    if len(arrays) > _MAX_ARRAYS:
+    arrays = tuple(islice((leaf for s in shapes for leaf in _leaves(s)), MAX_ARRAYS + 1))
+    if len(arrays) > MAX_ARRAYS:
         raise WireError("more arrays than any compiler writes")
     return arrays
 

@@ -1,8 +1,8 @@
 """From the payload of an entry to :class:`Contents`, with its device; damage becomes findings."""
 
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -258,6 +258,25 @@ def find_debug_options(payload: bytes | bytearray | memoryview) -> memoryview:
     return options
 
 
+class _Finding:
+    """Turns damage in one part into a finding, so that the others are still read."""
+
+    __slots__ = ("_found", "_part")
+
+    def __init__(self, found: _Findings, part: str) -> None:
+        self._found = found
+        self._part = part
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
+        if not isinstance(error, WireError | RecursionError):
+            return False
+        self._found.append(("bad-payload", f"{self._part}: {error}"))
+        return True
+
+
 class _Decoder:
     def __init__(
         self, envelope: Envelope, budget: Budget, findings: _Findings, *, counts: bool = True
@@ -287,7 +306,11 @@ class _Decoder:
             facts["memory"] = Memory(code_bytes=code_bytes)
             with self._finding("the buffer assignment"):
                 if envelope.platform in ("cpu", "gpu"):
-                    facts["memory"] = sum_buffers(self._buffers(), code_bytes)
+                    buffers = self._buffers()
+                    if self._counts:
+                        facts["memory"] = sum_buffers(buffers, code_bytes)
+                    else:
+                        deque(buffers, maxlen=0)
         if rest:
             with self._finding("the compile options"):
                 facts |= read_options(envelope.options, config, self._budget)._asdict()
@@ -298,13 +321,8 @@ class _Decoder:
             facts["format"] = EntryFormat(version, abi, envelope.container)
         return Contents(**facts, problems=tuple(self._found))
 
-    @contextmanager
-    def _finding(self, part: str) -> Iterator[None]:
-        """Turn damage in one part into a finding, so that the others are still read."""
-        try:
-            yield
-        except (WireError, RecursionError) as error:
-            self._found.append(("bad-payload", f"{part}: {error}"))
+    def _finding(self, part: str) -> "_Finding":
+        return _Finding(self._found, part)
 
     def hlo(self) -> tuple[memoryview | None, memoryview | None]:
         """HloModuleProto and HloModuleConfigProto."""

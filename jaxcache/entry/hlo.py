@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from jaxcache.entry import wire
-from jaxcache.entry.contents import Program, SourceLine, array_types
+from jaxcache.entry.contents import MAX_ARRAYS, Program, SourceLine, array_types
 from jaxcache.entry.schema import WHOLE_BYTES, parse
 from jaxcache.entry.wire import Budget, WireError
 
@@ -21,7 +21,7 @@ class ModuleReader:
     """Counts over one ``HloModuleProto``.
 
     Args:
-        counts: whether to count opcodes, custom calls and source lines, too.
+        counts: whether to read arrays, and to count opcodes, custom calls and source lines.
 
     Raises:
         WireError: the bytes are none.
@@ -40,10 +40,12 @@ class ModuleReader:
         name, shape = (self._read_whole if whole else self._read_parts)(module)
         if shape is None or not self._computations:
             raise WireError("no HLO module where one should be")
+        # An array takes a byte or more: a smaller message cannot have too many, and is not read.
+        is_read = counts or shape.ByteSize() > MAX_ARRAYS
         self.program = Program(
             module=_text(name),
-            parameters=array_types(shape.parameters),
-            results=array_types((shape.result,)),
+            parameters=array_types(shape.parameters if is_read else ()),
+            results=array_types((shape.result,) if is_read else ()),
             instructions=self._instructions,
             computations=self._computations,
             opcodes=_ranked(self._opcodes),

@@ -60,11 +60,11 @@ def read_varint(data: memoryview, at: int) -> tuple[int, int]:
         WireError: it ends too early or is longer than 64 bits allow.
     """
     value = shift = 0
-    for at in range(at, min(at + 10, len(data))):  # noqa: B020
-        byte = data[at]
+    for byte in data[at : at + 10]:
+        at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value & 0xFFFF_FFFF_FFFF_FFFF, at + 1
+            return value & 0xFFFF_FFFF_FFFF_FFFF, at
         shift += 7
     raise damaged("a number runs past the end")
 
