@@ -153,7 +153,8 @@ def load_ledger(store: Store, inventory: Inventory) -> "Ledger | None":
         return None
     from jaxcache.cache.ledger.segments import Ledger
 
-    return Ledger.load(store)
+    ours = [file.info for file in inventory.others if file.kind is FileKind.LEDGER]
+    return Ledger.load(store, listed=ours if store.remote else ())
 
 
 def with_ledger(

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from jaxcache.cli.opening import open_handle, open_target
 from jaxcache.cli.options import Format, Output
-from jaxcache.core.names import LEDGER_DIR
+from jaxcache.core.names import OWN_DIR
 from jaxcache.errors import ExitCode, UsageError
 from jaxcache.options import CacheLocation, ConfirmOptions, DryRun
 from jaxcache.options.declare import TEXT, option
@@ -63,7 +63,7 @@ def pull(url: Url, place: CacheLocation, options: SyncOptions, dry: DryRun, outp
     opened = open_handle(url, place.layout)
     path = opened.location.path
     if "://" in path and (request := getattr(opened.store, "request_listings", None)):
-        request("", *([LEDGER_DIR] if options.ledger else []))
+        request("", OWN_DIR)
     # Imported while the listings are on their way.
     from jaxcache.cli.moving import copy_between, copy_layout_files, nothing_to_pull
 

@@ -61,8 +61,8 @@ _NAME = re.compile(r"\d{1,20}-(c[0-9a-f]{16}-\d{1,6}|[0-9a-f]{16})\.jsonl")
 class Ledger:
     """Every event of a cache, folded by key; :func:`Ledger.load` makes one."""
 
-    segments: tuple[str, ...] = ()
-    """Names of the segments that were read."""
+    files: tuple[FileInfo, ...] = ()
+    """The segments that were read."""
     damaged: int = 0
     """Segments and lines that could not be read and were skipped."""
     _events: dict[str, dict[str, Event]] = field(default_factory=dict)
@@ -79,21 +79,29 @@ class Ledger:
     unread: list[StoreError] = field(default_factory=list)
     """Failures of the disk to read a segment, which may hold pins."""
 
+    @property
+    def segments(self) -> list[str]:
+        """Names of the segments that were read."""
+        return [file.name.rpartition("/")[2] for file in self.files]
+
     @classmethod
-    def load(cls, store: Store, *, to_compact: bool = False) -> "Ledger":
+    def load(
+        cls, store: Store, *, to_compact: bool = False, listed: Sequence[FileInfo] = ()
+    ) -> "Ledger":
         """Read the ledger of a cache; an empty one if it has none, or none is readable.
 
         Args:
             to_compact: without the segments that a client may still rewrite.
+            listed: the files of a bucket's ledger, where the caller has listed them.
         """
-        segments = _read_segments(store)
+        segments = _read_listed(store, _choose(listed)) if listed else _read_segments(store)
         if to_compact:
             now_ns = time.time_ns()
             segments = [s for s in segments if not is_open(s.name, now_ns)]
         ledger = cls(damaged=sum(s.damaged for s in segments))
         ledger.unread = [s.failure for s in segments if s.failure]
         readable = [s for s in segments if not s.failure]
-        ledger.segments = tuple(s.name for s in readable)
+        ledger.files = tuple(s.file for s in readable)
         live, ledger.originals, chosen = choose_live(readable)
         ledger.is_compact = len(chosen) == 1 and len(chosen[0]) == len(readable)
         for segment in live:
@@ -214,13 +222,17 @@ def is_segment(name: str) -> bool:
 
 @dataclass(slots=True)
 class _Segment:
-    name: str
+    file: FileInfo
     events: list[Event] = field(default_factory=list)
     replaces: frozenset[str] = frozenset()
     parts: frozenset[str] = frozenset()
     totals: dict[str, float] = field(default_factory=dict)
     damaged: int = 0
     failure: StoreError | None = None
+
+    @property
+    def name(self) -> str:
+        return self.file.name.rpartition("/")[2]
 
 
 def _read_segments(store: Store) -> list[_Segment]:
@@ -236,12 +248,16 @@ def _read_segments(store: Store) -> list[_Segment]:
 def list_segments(store: Store) -> list[FileInfo]:
     """List the segments of a local ledger, or of a bucket's; none where it cannot be listed."""
     try:
-        infos = sorted(i for i in store.list(LEDGER_DIR) if i.name.endswith(SEGMENT_SUFFIX))
+        return _choose(store.list(LEDGER_DIR))
     except Exception:  # no directory, no permission: nothing is known
         if store.remote:  # nothing of the rest will work, and pins must not be overlooked
             raise
         return []
-    return [i for i in infos if i.type == "file"]
+
+
+def _choose(files: Iterable[FileInfo]) -> list[FileInfo]:
+    """Choose the segments among the files of a ledger."""
+    return sorted(i for i in files if i.type == "file" and i.name.endswith(SEGMENT_SUFFIX))
 
 
 def _newly_compacted(store: Store, before: Sequence[FileInfo]) -> bool:
@@ -252,17 +268,17 @@ def _newly_compacted(store: Store, before: Sequence[FileInfo]) -> bool:
 def _read_listed(store: Store, files: Sequence[FileInfo]) -> list[_Segment]:
     segments = []
     for info, read in zip(files, read_segments(store, files), strict=True):
-        name = info.name.rpartition("/")[2]
         if isinstance(read, StoreError):
             if read.code != "missing":  # compacted away since the listing
-                segments.append(_Segment(name, damaged=1, failure=read))
+                segments.append(_Segment(info, damaged=1, failure=read))
             continue
-        lines = read_lines(name, read.data)
+        lines = read_lines(info.name.rpartition("/")[2], read.data)
         events = list(_read_events(lines))
         damaged = lines.damaged + len(lines.values) - len(events)
         if not is_own(store, read.info):
             events = [event.without_digest() for event in events]
-        segments.append(_Segment(name, events, lines.replaces, lines.parts, lines.totals, damaged))
+        contents = (events, lines.replaces, lines.parts, lines.totals, damaged)
+        segments.append(_Segment(info, *contents))
     return segments
 
 

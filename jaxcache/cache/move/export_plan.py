@@ -150,7 +150,7 @@ def plan_export(
         scan_result = scan(store, ScanAids(progress=progress), deep=True, **depth)
     selected = selection.pick_sorted(scan_result.entries, now_ns)
     chosen = {e.file for e in selected if only is None or only(e)}
-    ledger = scan_result.ledger or Ledger()
+    ledger = Ledger() if scan_result.ledger is None else scan_result.ledger
     policy = ImportPolicy()
     events = travelling_events(ledger) if records else {}
     inventory = scan_result.inventory

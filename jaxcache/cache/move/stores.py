@@ -7,7 +7,7 @@ import contextlib
 import io
 import os
 import time
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, BinaryIO
@@ -60,9 +60,9 @@ def arrivals(keys: Iterable[str], ledger: Ledger, brought: Iterable[Event] = ())
             yield Event(key, ARRIVED, now_ns)
 
 
-def missing_segments(source: Store, target: Store | None) -> tuple[FileInfo, ...]:
+def missing_segments(source: Ledger, target: Store | None) -> tuple[FileInfo, ...]:
     """Segments of the source's ledger that the target neither has nor has compacted away."""
-    ours = _segments(source)
+    ours = [file for file in source.files if is_segment(file.name)]
     if target is None or not ours:
         return tuple(ours)
     present_names = {i.name.rpartition("/")[2] for i in _segments(target)}
@@ -80,7 +80,7 @@ def _segments(store: Store) -> list[FileInfo]:
 
 
 def carry_segments(
-    source: Store, target: Store, segments: Sequence[FileInfo], carried: Collection[str]
+    source: Store, target: Store, segments: Sequence[FileInfo], written: Sequence[Step]
 ) -> int:
     """Copy the records of a ledger as imported ones; return the number of segments written.
 
@@ -89,11 +89,17 @@ def carry_segments(
     already. Nothing depends on a ledger, so what fails is left.
 
     Args:
-        carried: keys of the entries that were written.
+        written: the entries and side files that were written, each with what the source's ledger
+            records of it.
     """
     now_ns = time.time_ns()
     foreign: list[Event] = []
     own: list[tuple[FileInfo, bytes]] = []
+    if source.remote:  # nothing there is known to be this user's
+        events = (event.imported(now_ns) for step in written for event in step.item.events)
+        foreign += filter(None, events)
+        segments = ()
+    carried = {step.key for step in written}
     for read in read_segments(source, segments):
         if isinstance(read, StoreError):
             continue

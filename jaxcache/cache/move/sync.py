@@ -102,7 +102,7 @@ def plan_sync(
         plan,
         entries=len(ours.inventory.entries),
         records=options.ledger,
-        segments=missing_segments(source, target) if records and on_conflict is None else (),
+        segments=missing_segments(export.ledger, target) if records and on_conflict is None else (),
     )
     return make_room(plan, ours, theirs, options, now_ns) if theirs else plan
 
@@ -243,7 +243,7 @@ def execute(
     receiver = StoreTarget(target, plan, lambda written, _: sign(written))
     done = moving(target=receiver)
     carried = {step.key for step in done.written if step.key is not None}
-    segments = carry_segments(source, target, plan.segments, carried) if plan.segments else 0
+    segments = carry_segments(source, target, plan.segments, done.written) if plan.segments else 0
     if carried and plan.records and not target.remote:  # an object has the date of its arrival
         append(target, arrivals(carried, Ledger.load(target)))
     written_bytes = sum(file.size_bytes for file in receiver.files.values())

@@ -179,7 +179,10 @@ class _Pages:
             self._stream = obstore.list(
                 self._lister.client, directory, offset=self._after, chunk_size=self._lister.page
             )
-        self._request = self._request or _Request(self._stream)
+        if self._request is None:
+            if self._after is None:
+                TRAFFIC.add("list")
+            self._request = _Request(self._stream)
         return self._request
 
     def next(self) -> Sequence[Any]:
@@ -192,11 +195,12 @@ class _Pages:
         try:
             page = request.page(min(PAGE_SECONDS, earned_seconds))
         except Exception:
-            TRAFFIC.add("list")
+            if not first:
+                TRAFFIC.add("list")
             self._stream = None
             raise
         self._waited_seconds += time.monotonic() - began
-        if page or first:  # the end of a listing is known without asking
+        if page and not first:  # the end of a listing is known without asking
             TRAFFIC.add("list")
         if page:
             self._check(page)
