@@ -16,7 +16,7 @@ from typing import Any
 from .module_text import SKETCH_VERSION, ModuleText
 
 #: A module whose text is longer has no sketch.
-MAX_TEXT_CHARACTERS = 128 << 20
+_MAX_TEXT_CHARACTERS = 128 << 20
 #: A sketch that is larger keeps a digest of each line instead of its operations, or is dropped.
 _MAX_BLOB_CHARACTERS = 64 << 10
 _MAX_JSON_BYTES = 4 << 20
@@ -86,7 +86,7 @@ def make_sketch(text: str, facts: Mapping[str, Any] | None = None) -> "str | Non
         text: the module in MLIR's generic form, with locations.
         facts: ``static``, ``config`` and ``hash_seed`` of :class:`Sketch`.
     """
-    if len(text) > MAX_TEXT_CHARACTERS:
+    if len(text) > _MAX_TEXT_CHARACTERS:
         return None
     module = ModuleText(text)
     for is_short in (False, True):

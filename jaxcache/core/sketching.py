@@ -18,10 +18,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .sketch import MAX_TEXT_CHARACTERS, make_sketch
-
 #: Text that waits for the thread; a module beyond it has no sketch.
-_MAX_WAITING_CHARACTERS = 2 * MAX_TEXT_CHARACTERS
+_MAX_WAITING_CHARACTERS = 256 << 20
 #: A constant with more elements is left out of the text.
 _MAX_ELEMENTS = 8
 _MAX_STATIC_CHARACTERS = 64
@@ -91,6 +89,8 @@ class Sketcher:
         while True:
             text, facts, take = self._queue.get()
             with contextlib.suppress(Exception):  # a module without a sketch
+                from .sketch import make_sketch  # 15 ms that a program without misses is spared
+
                 if blob := make_sketch(text, facts):
                     take(blob)
             with self._idle:

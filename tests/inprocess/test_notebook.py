@@ -152,9 +152,9 @@ def test_a_cell_that_warm_runs_knows_what_changed(warm_notebook: WarmNotebook) -
     done = warm_notebook(
         "%load_ext jaxcache\n"
         "import sys, time, jax, jaxcache, jax.numpy as jnp\n"
-        "sketching = sys.modules['_jaxcache.core.sketching']\n"
-        "sketch = sketching.make_sketch\n"
-        "sketching.make_sketch = lambda *args: time.sleep(0.5) or sketch(*args)\n",
+        "from _jaxcache.core import sketch\n"
+        "make_sketch = sketch.make_sketch\n"
+        "sketch.make_sketch = lambda *args: time.sleep(0.5) or make_sketch(*args)\n",
         step.format("sin"),
         step.format("cos"),
         "print(*(module.cause for module in jaxcache.last_misses()))",
