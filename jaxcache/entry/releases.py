@@ -6,11 +6,13 @@ words for each, and the changes that nothing here depends on.
 """
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 Release = tuple[int, ...]
 
 
+@lru_cache(maxsize=64)
 def read_release(version: str) -> Release:
     """Read the leading numbers of a version: ``0.12.0.dev1`` is (0, 12, 0), ``main`` is ()."""
     # A bundle may hold any text, and Python refuses to read numbers of thousands of digits.
