@@ -11,7 +11,9 @@ import pytest
 from command_line import error_of
 from conftest import RunCli
 
+from jaxcache.cache.ledger.record import PIN, Event
 from jaxcache.cache.ledger.segments import Ledger
+from jaxcache.cache.ledger.write import append, compact, pinned_keys
 from jaxcache.core.ledger import COMPACT_ABOVE, DAY_NS, day_segment
 from jaxcache.core.names import LEDGER_DIR
 from jaxcache.store import open_store
@@ -90,3 +92,13 @@ def test_prune_makes_one_segment_of_the_days_that_are_over(
     s3.seen.clear()
     prune("--max-entries", "5", "--policy", "lru")
     assert s3.counts().get("get", 0) <= 10
+
+
+def test_pins_that_were_compacted_since_the_listing_count(bucket: str, filled: list[str]) -> None:
+    store = open_store(bucket)
+    for key in filled[:2]:
+        assert append(store, [Event(key, PIN, time.time_ns())])
+    listed = list(store.list(LEDGER_DIR))
+    compact(store)
+    assert {*store.list(LEDGER_DIR)}.isdisjoint(listed)
+    assert sorted(pinned_keys(Ledger.load(store, listed=listed))) == filled[:2]

@@ -94,7 +94,7 @@ class Ledger:
             to_compact: without the segments that a client may still rewrite.
             listed: the files of a bucket's ledger, where the caller has listed them.
         """
-        segments = _read_listed(store, _choose(listed)) if listed else _read_segments(store)
+        segments = _read_segments(store, listed)
         if to_compact:
             now_ns = time.time_ns()
             segments = [s for s in segments if not is_open(s.name, now_ns)]
@@ -235,12 +235,12 @@ class _Segment:
         return self.file.name.rpartition("/")[2]
 
 
-def _read_segments(store: Store) -> list[_Segment]:
+def _read_segments(store: Store, listed: Sequence[FileInfo]) -> list[_Segment]:
     for attempt in range(_ATTEMPTS):
         time.sleep(_PAUSE_SECONDS * attempt)
-        listed = list_segments(store)
-        segments = _read_listed(store, listed)
-        if len(segments) == len(listed) and (store.remote or not _newly_compacted(store, listed)):
+        files = _choose(listed) if listed and not attempt else list_segments(store)
+        segments = _read_listed(store, files)
+        if len(segments) == len(files) and (store.remote or not _newly_compacted(store, files)):
             break  # else a compaction went on meanwhile: what it replaced may have been overlooked
     return segments
 
