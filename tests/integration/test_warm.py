@@ -39,6 +39,13 @@ def test_the_second_run_is_all_hits(warm: Warm, cache: Path, script: Any, run_cl
     assert {m["key"] for m in second["modules"]} == {m["key"] for m in first["modules"]}
 
 
+def test_a_program_that_only_hits_imports_no_reader_of_modules(warm: Warm, script: Any) -> None:
+    warm(script(STEP))
+    loaded = "{'_jaxcache.core.sketching', '_jaxcache.core.sketch'} & sys.modules.keys()"
+    path = script(f"{STEP}import sys\nassert {loaded} == {{'_jaxcache.core.sketching'}}")
+    assert outcomes(warm(path)) == {("hit", "in-cache")}
+
+
 def test_a_changed_function_alone_misses(warm: Warm, script: Any) -> None:
     warm(script(STEP))
     document = warm(script(STEP.replace("sin", "cos")), options=("--fail-on-miss", "0"), code=1)
