@@ -1,10 +1,12 @@
 """The local store: the conformance suite, and what only a file system can do."""
 
+import ctypes
 import errno
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -64,10 +66,12 @@ class TestSystemWithoutRenameat2(StoreConformance):
     """And where the C library has no ``renameat2``, as on macOS: hard links take its place."""
 
     @pytest.fixture
-    def store(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-        monkeypatch.setattr(atomic, "_renameat2", lambda: None)
+    def store(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+        monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: object())
+        atomic._renameat2.cache_clear()
         assert not atomic._rename_without_replacing(0, "a", 0, "b")
-        return LocalStore(tmp_path)
+        yield LocalStore(tmp_path)
+        atomic._renameat2.cache_clear()
 
 
 def test_two_that_write_a_new_file_without_links_do_not_replace_each_other(
