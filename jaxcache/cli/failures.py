@@ -23,6 +23,9 @@ def report(error: Exception, words: list[str]) -> int:
         Exception: the error itself, if it is not ours and its place was requested.
     """
     as_json = any(word in ("--json", "--jsonl") for word in words)
+    if not isinstance(error, JaxcacheError) and _follows_interrupt(error):
+        code = ExitCode.INTERRUPTED
+        error = JaxcacheError("interrupted", code="interrupted", exit_code=code)
     if isinstance(error, JaxcacheError):
         if _wants_debug():
             print(_without_secrets(traceback.format_exc()), end="", file=sys.stderr)
@@ -33,6 +36,17 @@ def report(error: Exception, words: list[str]) -> int:
         raise error
     refused = isinstance(error, OSError) and error.errno is not None
     return _fail(_system_error(error) if refused else _internal_error(error), as_json)
+
+
+def _follows_interrupt(error: BaseException | None) -> bool:
+    """Return whether an error arose while an interrupt was handled.
+
+    A ``Condition`` of the standard library that is interrupted between releasing its lock and
+    taking it again raises RuntimeError; ``Thread.start()`` waits for one.
+    """
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
 
 
 #: Commands whose arguments are KEYs, or that take none.

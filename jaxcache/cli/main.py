@@ -19,6 +19,7 @@ def main() -> "NoReturn":
         _run_next_on_path()
     # A scan makes millions of small objects and no cycles; collecting them costs a third of it.
     gc.disable()
+    sys.unraisablehook = _interrupt_again
     try:
         code = run(sys.argv[1:])
     except KeyboardInterrupt:  # before the command began; then it ends with a message of its own
@@ -26,6 +27,22 @@ def main() -> "NoReturn":
         code = 130
     gc.freeze()  # or the interpreter looks for cycles several times more before it ends
     sys.exit(code)
+
+
+def _interrupt_again(unraisable: "sys.UnraisableHookArgs") -> None:
+    """Repeat an interrupt that came during a callback, such as that of a weak reference.
+
+    No exception leaves a callback, so the command would go on as if there had been no interrupt.
+    """
+    if unraisable.exc_type is not KeyboardInterrupt:
+        sys.__unraisablehook__(unraisable)
+        return
+    import signal
+    import threading
+
+    timer = threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT))
+    timer.daemon = True
+    timer.start()
 
 
 def _run_next_on_path() -> None:

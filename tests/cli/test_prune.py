@@ -103,12 +103,25 @@ def test_keep_must_fit_something(run_cli: RunCli, cache: Path) -> None:
     assert len(list(cache.glob("*-cache"))) == 7
 
 
-@pytest.mark.parametrize("command", [("prune", "--max-entries", "1"), ("rm", "jit_*")])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "prune --max-entries 1 -C {cache} --yes",
+        "rm jit_* -C {cache} --yes",
+        "push {cache} --max-size 20kB --prune-remote -C {other} --yes",
+        "push {other} --max-size 20kB --prune-remote -C {cache} --yes",
+        "ci save {cache} --max-size 20kB --save-if always -C {other}",
+    ],
+    ids=["prune", "rm", "push to the pins", "push from the pins", "ci save"],
+)
 def test_nothing_is_removed_where_the_disk_may_hide_a_pin(
-    run_cli: RunCli, cache: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+    run_cli: RunCli, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
 ) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(CORPUS / "0.8.3-cpu-zstd", other)
     entry, *_ = cache.glob("*-cache")
     run_cli("pin", entry.name.removesuffix("-cache"), "-C", cache)
+    before = names(cache), names(other)
     fetch = LocalStore.fetch
 
     def fail(store: LocalStore, name: str, *, limit: int) -> FetchedFile:
@@ -117,9 +130,10 @@ def test_nothing_is_removed_where_the_disk_may_hide_a_pin(
         return fetch(store, name, limit=limit)
 
     monkeypatch.setattr(LocalStore, "fetch", fail)
-    done = run_cli(*command, "--yes", "--json", "-C", cache)
+    done = run_cli(*line.format(cache=cache, other=other).split(), "--json")
     assert (done.returncode, error_of(done)) == (1, "pins-unread")
-    assert len(list(cache.glob("*-cache"))) == 7
+    assert before[0] <= names(cache)
+    assert before[1] <= names(other)
 
 
 def test_kept_and_pinned_entries_make_a_bound_unmet(run_cli: RunCli, cache: Path) -> None:

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -157,6 +158,44 @@ def test_ctrl_c_before_the_command_has_begun_is_said(tmp_path: Path) -> None:
         "from jaxcache.cli import main\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "main._read = lambda _: os.kill(os.getpid(), signal.SIGINT)\n"
+        "main.main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", stopped, "ls"],
+        capture_output=True,
+        text=True,
+        env=clean_environment(tmp_path),
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (130, "jaxcache: interrupted [interrupted]\n")
+
+
+def test_ctrl_c_in_a_condition_of_the_standard_library_is_no_internal_error(
+    run_cli: RunCli, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(_: threading.Thread) -> None:
+        lock = threading.Lock()
+        with lock:
+            lock.release()  # as Condition.wait() does, before it takes it again
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    done = run_cli("copy", corpus / "0.10.2-cpu-zstd", tmp_path / "copy")
+    assert (done.returncode, done.stderr) == (130, "jaxcache: interrupted [interrupted]\n")
+
+
+def test_ctrl_c_in_a_callback_is_not_lost(tmp_path: Path) -> None:
+    stopped = (
+        "import os, signal, time, weakref\n"
+        "from jaxcache.cli import main\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "class Thing: pass\n"
+        "def run(argv):\n"
+        "    thing = Thing()\n"
+        "    reference = weakref.ref(thing, lambda _: os.kill(os.getpid(), signal.SIGINT))\n"
+        "    del thing\n"
+        "    time.sleep(60)\n"
+        "main.run = run\n"
         "main.main()"
     )
     done = subprocess.run(

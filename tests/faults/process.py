@@ -96,9 +96,13 @@ def start_cli(
         _scale_down()
 
     def child() -> int:
-        from jaxcache.cli.main import run
+        from jaxcache.cli.main import main
 
-        code = run(list(argv))
+        sys.argv = ["jaxcache", *argv]
+        try:
+            main()
+        except SystemExit as end:
+            code = int(end.code or 0)
         sys.stdout.flush()
         sys.stderr.flush()
         return code

@@ -125,9 +125,10 @@ def judge(plan: Plan, fault: str, broken: Sequence[str]) -> Failure | None:
 
 def ended(done: CompileFinished) -> Iterator[str]:
     """It ends with a code of the contract, and with no mistake of ours."""
-    mistake = "internal-error" in done.stderr or "Traceback" in done.stderr
-    if done.code not in _CODES or mistake:
-        yield f"ended with {done.code}: {done.stderr[-400:]}"
+    mistakes = [done.stderr.find(sign) for sign in ("internal-error", "Traceback")]
+    if done.code not in _CODES or max(mistakes) >= 0:
+        start = max(0, max(mistakes) - 400)
+        yield f"ended with {done.code}: {done.stderr[start : start + 1_200]}"
 
 
 def whole(plan: Plan, now: State) -> Iterator[str]:

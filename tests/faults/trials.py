@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import functools
+import hashlib
 import itertools
 import signal
 from collections.abc import Iterable, Iterator, Sequence
@@ -99,11 +100,30 @@ def unreadable(lab: Lab, plan: Plan, numbers: Iterable[int]) -> Iterator[Failure
         with lab.fresh() as root:
             done = run_cli(root, plan.row.argv, _at(number, errno.EIO, reads=True))
             now = look(root)
+            planned = _dated_by_files(plan, now)
             if done.code:  # so a new bundle may lack what could not be read
                 now = replace(now, files=now.files | _bundles(plan.after))
-            broken = after_fault(plan, done, now, may_go=plan.row.frees_less)
-            broken += afterwards(root, plan)
+            broken = after_fault(planned, done, now, may_go=plan.row.frees_less)
+            broken += afterwards(root, planned)
             yield judge(plan, f"EIO at read {number}", broken)
+
+
+def _dated_by_files(plan: Plan, now: State) -> Plan:
+    """Return a plan in which new entries may have the date of their file as that of their use.
+
+    The last use of an entry is in the ledger. Where the ledger cannot be read, no use is known, and
+    what is left is the time of the file: such an entry is taken for older than it is, and no date
+    that was there before changes.
+    """
+    dates: dict[str, str] = {}
+    for name in plan.after.files.keys() - plan.before.files.keys():
+        entry = now.files.get(name.removesuffix("-atime") + "-cache", "")
+        *_, time_ns = entry.rpartition(", of ")
+        if name.endswith("-atime") and time_ns:
+            digest = hashlib.sha256(int(time_ns).to_bytes(8, "little")).hexdigest()
+            if now.files.get(name, "").startswith(f"{digest[:16]}, 8 bytes, "):
+                dates[name] = now.files[name]
+    return replace(plan, after=replace(plan.after, files=plan.after.files | dates))
 
 
 def _bundles(state: State) -> dict[str, str]:

@@ -254,6 +254,9 @@ def make_room(plan: Plan, ours: Scan, theirs: Scan, options: SyncOptions, now_ns
     """Leave out, or remove from the target, the entries that are worth least until all fit.
 
     The planner of ``prune`` chooses from the target as it would be with all new entries.
+
+    Raises:
+        JaxcacheError: ``pins-unread``, and as :func:`jaxcache.cache.prune.plan.plan_items`.
     """
     names = {step.name for step in plan.writes if step.key is not None}
     coming: list[EntryFile] = [f for f in ours.inventory.entries if f.info.name in names]
@@ -273,7 +276,9 @@ def make_room(plan: Plan, ours: Scan, theirs: Scan, options: SyncOptions, now_ns
         (),
     )
     # For pins and values, the target's own records have priority.
-    ledgers = [scan_result.ledger for scan_result in (theirs, ours) if scan_result.ledger]
+    ledgers = [s.ledger for s in (theirs, ours) if s.ledger is not None]
+    for ledger in ledgers if options.make_room else ():
+        ledger.check_pins()
     pruned = plan_prune(
         union,
         PruneOptions(max_size_bytes=options.max_size_bytes, grace_seconds=0),
