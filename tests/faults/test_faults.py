@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from faults.world import copy_of
+
 TESTS = Path(__file__).parents[1]
 
 
@@ -31,6 +33,17 @@ def test_commands_keep_every_entry(rows: tuple[str, ...], least: int) -> None:
     done = run_python("-m", "faults", "--sample", "1", *only)
     assert done.returncode == 0, done.stdout + done.stderr
     assert int(done.stdout.splitlines()[-1].split()[0]) > least
+
+
+def test_every_copy_of_a_world_has_the_same_access_times(tmp_path: Path) -> None:
+    template = tmp_path / "world"
+    template.mkdir()
+    entry = template / "entry"
+    entry.write_bytes(b"payload")
+    os.utime(entry, ns=(10**18, 10**18))
+    for number in ("1", "2"):
+        with copy_of(template, number) as copy:
+            assert (copy / "entry").stat().st_atime_ns == 10**18
 
 
 #: A store that writes in place, as JAX does.
