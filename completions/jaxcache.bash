@@ -25,13 +25,10 @@ _jaxcache() {
   'warm --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
   'warm --except') mapfile -t COMPREPLY < <(compgen -W 'uncacheable skipped' -- "$current"); return ;;
   'warm --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
-  'warm --gemm') mapfile -t COMPREPLY < <(compgen -W 'cublas cost-model triton' -- "$current"); return ;;
   'run --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
   'run --except') mapfile -t COMPREPLY < <(compgen -W 'uncacheable skipped' -- "$current"); return ;;
   'run --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
-  'run --gemm') mapfile -t COMPREPLY < <(compgen -W 'cublas cost-model triton' -- "$current"); return ;;
   'compile --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
-  'compile --gemm') mapfile -t COMPREPLY < <(compgen -W 'cublas cost-model triton' -- "$current"); return ;;
   'target capture --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'target check --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'target show --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
@@ -90,9 +87,9 @@ _jaxcache() {
     stats) options='--prometheus -l --long -C --cache-dir --layout --json --jsonl --requests --color --debug -h --help'; words=none ;;
     report) options='--force -C --cache-dir --layout --json --jsonl --requests --color --debug -h --help'; words=files ;;
     top) options='--interval --once -C --cache-dir --json --jsonl --requests --color --debug -h --help'; words=none ;;
-    warm) options='-C --cache-dir --fail-on-miss --python -m --portable --jobs --no-write --timeout --all --json --file --processes --force-cache-dir --platform --devices --layout --except --strict --check --guard --arg --static --args --committed --record --collect-only --patience --live --tier --components --trace --jsonl -q --quiet --color --debug --target --gemm --autotune-from --require-tuned -h --help'; words=files ;;
-    run) options='-C --cache-dir --fail-on-miss --portable --no-write --live --guard --timeout --all --json --processes --force-cache-dir --layout --except --strict --check --record --collect-only --patience --tier --components --trace --jsonl -q --quiet --color --debug --target --gemm --autotune-from --require-tuned -h --help'; words=files ;;
-    compile) options='-j --jobs --check --shard --python --used-at --portable --devices --max-memory --dask -C --cache-dir --json --jsonl -q --quiet --requests --color --debug --target --gemm --autotune-from --require-tuned -h --help'; words=files ;;
+    warm) options='-C --cache-dir --fail-on-miss --python -m --portable --jobs --no-write --timeout --all --json --file --processes --force-cache-dir --platform --devices --layout --except --strict --check --guard --arg --static --args --committed --record --collect-only --patience --live --tier --components --trace --jsonl -q --quiet --color --debug --target --autotune-from --require-tuned -h --help'; words=files ;;
+    run) options='-C --cache-dir --fail-on-miss --portable --no-write --live --guard --timeout --all --json --processes --force-cache-dir --layout --except --strict --check --record --collect-only --patience --tier --components --trace --jsonl -q --quiet --color --debug --target --autotune-from --require-tuned -h --help'; words=files ;;
+    compile) options='-j --jobs --check --shard --python --used-at --portable --devices --max-memory --dask -C --cache-dir --json --jsonl -q --quiet --requests --color --debug --target --autotune-from --require-tuned -h --help'; words=files ;;
     'target capture') options='--python --color --debug -h --help'; words=files ;;
     'target check') options='--python -C --cache-dir --json --jsonl --color --debug -h --help'; words=files ;;
     'target show') options='--python --json --jsonl --color --debug -h --help'; words=files ;;

@@ -97,7 +97,7 @@ def test_the_help_groups_options_under_headings(run_cli: RunCli) -> None:
 def test_a_run_through_python_takes_the_options_of_the_command(tmp_path: Path) -> None:
     read = WarmOptions.read(timeout="2m", tiers=["near"], collect=50, record="r", check=True)
     assert (read.timeout_seconds, read.tiers, read.collect) == (120.0, ("near",), 50)
-    assert (read.check_contents, read.patience_seconds, read.gemm) == (True, 60.0, "cublas")
+    assert (read.check_contents, read.patience_seconds) == (True, 60.0)
     assert CompileOptions.read(max_memory="2GB", check=True).max_memory_bytes == 2_000_000_000
     cache = jaxcache.open(tmp_path)
     for wrong, said in (
@@ -116,7 +116,6 @@ def test_a_run_through_python_takes_the_options_of_the_command(tmp_path: Path) -
     [
         (("--fail-on-miss=²",), "'²' is not a duration"),
         (("--timeout", "9" * 400 + "s"), "is not a duration"),
-        (("--gemm", "fast"), "'fast' is not a gemm"),
         (("--except", "uncacheable"), "--except needs --fail-on-miss"),
         (("--target", "p.json", "--processes", "2"), "--target and --processes cannot be combined"),
         (("--timeout", "soon"), "soon"),

@@ -3,17 +3,19 @@
     python tools/gpu_evidence.py OUT [--python PYTHON] [--warmed DIR] [--seconds 600]
 
 Run it with a Python that has jaxcache; ``--python`` is the one that has jax with the GPU, our own
-if not said. It captures the host's profile, keeps a real cache of ``examples/train.py`` with XLA's
-own caches, fills caches for the host's own profile *on the CPU*, and has the GPU run on them: do
-they hit, are results equal, how long do untuned kernels take against tuned ones? ``--warmed``
-tries a cache that was filled on another machine for this host's profile, as well.
+if not said. It captures the host's profile, lets plain JAX fill caches, fills others for the
+host's own profile *on the CPU*, and has plain JAX run on those: are the keys equal, do they hit,
+are results equal, how long do untuned kernels take against tuned ones? With ``--warmed`` the
+caches ``DIR/train`` and ``DIR/programs`` are tried, which another machine has filled for this
+host's profile.
 
-``OUT/report.md`` is the report, ``OUT/report.json`` the figures, ``OUT/corpus`` what tests want to
-have: entries, the autotune directory, the kernel cache. A step that fails is reported, and the
-others go on. ``--platform cpu --small`` is a rehearsal where there is no GPU.
+``OUT/report.md`` is the report, ``OUT/report.json`` the figures; the caches lie beside them. A step
+that fails is reported, and the others go on. ``--platform cpu --small`` is a rehearsal where there
+is no GPU.
 """
 
 import argparse
+import functools
 import json
 import math
 import os
@@ -21,6 +23,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,8 +31,9 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 TRAIN, WORKLOAD = ROOT / "examples" / "train.py", ROOT / "tools" / "gpu_workload.py"
-#: Entries larger than this are no test data.
-_CORPUS_BYTES = 64 << 10
+PLAIN = ROOT / "tools" / "plain_jax.py"
+PROGRAMS = ROOT / "tests" / "data" / "workload_44.py"
+AUTOTUNE = "xla_gpu_per_fusion_autotune_cache_dir"
 _RELATIVE_ERROR = 1e-2  # bfloat16, and sums in another order
 
 
@@ -97,36 +101,32 @@ class Evidence:
         env = {"PYTHONPATH": str(ROOT)} | (env or {})
         return self.run([sys.executable, "-m", "jaxcache", *map(str, args)], env)
 
-    def warm(
-        self, cache: Path, *args: str | Path, env: dict[str, str] | None = None
-    ) -> dict[str, Any]:
-        """Run ``warm`` on a cache and keep its summary and modules."""
-        text = self.jaxcache("warm", "--json", "-C", cache, "--python", self.python, *args, env=env)
-        document = json.loads(text)
-        return {
-            "summary": document["summary"],
-            "notes": document["notes"],
-            "modules": {
-                m["module"] + " " + str(m["key"])[-64:]: m["outcome"] for m in document["modules"]
-            },
-            "untuned": sum(m["tuning"] == "untuned" for m in document["modules"]),
-        }
-
-    def timings(self, cache: Path) -> dict[str, Any]:
-        """Run the workload on a copy of a cache: how it hit, what it computed, how fast."""
-        used = cache.with_name(cache.name + "-used")
-        if cache.exists():
-            shutil.copytree(cache, used, dirs_exist_ok=True)
-        kept = cache.with_name(cache.name + "-output.json")
-        wrapper = (
-            f"import runpy, sys; sys.argv[1:] = ['{self.size}']; "
-            f"sys.stdout = open({str(kept)!r}, 'w'); runpy.run_path({str(WORKLOAD)!r}, "
-            "run_name='__main__')"
+    def warm(self, cache: Path, *args: str | Path) -> dict[str, Any]:
+        """Fill a cache for the host's profile on the CPU; what was made, tuned or not, and left."""
+        profile = self.out / "profile.json"
+        text = self.jaxcache(
+            "warm", "--json", "-C", cache, "--python", self.python, "--target", profile, *args
         )
-        program = cache.with_name(cache.name + "-program.py")
-        program.write_text(wrapper + "\n")
-        ran = self.warm(used, program)
-        return {**ran, "programs": json.loads(kept.read_text())}
+        document = json.loads(text)
+        made = Counter(str(m["tuning"] or m["reason"]) for m in document["modules"])
+        return {"modules": dict(made), "seconds": document["summary"]["wall_seconds"]}
+
+    def plain(self, cache: Path, program: Path, *args: str) -> dict[str, Any]:
+        """Run a program by plain JAX on a cache; JAX's own counts, its seconds and output."""
+        text = self.run(
+            [self.python, str(PLAIN), str(program), *args],
+            {
+                "JAX_COMPILATION_CACHE_DIR": str(cache),
+                "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            },
+        )
+        *output, counts = text.splitlines()
+        return {**json.loads(counts), "output": output}
+
+    def copy(self, cache: Path, name: str) -> Path:
+        """Copy a cache, because a run adds to it."""
+        shutil.copytree(cache, self.out / name)
+        return self.out / name
 
 
 def describe_host(evidence: Evidence) -> dict[str, Any]:
@@ -165,137 +165,88 @@ def capture(evidence: Evidence) -> dict[str, Any]:
 
 
 def real_caches(evidence: Evidence, train: list[str]) -> dict[str, Any]:
-    """What JAX itself writes for ``train.py``, with all of XLA's caches, and that it hits."""
+    """What JAX itself writes for ``train.py``, that it hits, and what its autotune files save."""
     cache = evidence.out / "real"
-    env = {"JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "all"}
-    cold = evidence.warm(cache, TRAIN, *train, env=env)
-    hot = evidence.warm(cache, TRAIN, *train, env=env)
-    corpus = evidence.out / "corpus"
-    corpus.mkdir(exist_ok=True)
-    for path in sorted(cache.iterdir()):
-        if path.is_dir() and path.name.startswith("xla_gpu"):
-            shutil.copytree(path, corpus / path.name, dirs_exist_ok=True)
-        elif (
-            path.is_file() and path.stat().st_size <= _CORPUS_BYTES
-        ) or path.name == "xla_gpu_kernel_cache_file":
-            shutil.copy2(path, corpus / path.name)
-    decoded = json.loads(evidence.jaxcache("ls", "-C", cache, "--json"))
-    return {
-        "cold": cold["summary"],
-        "hot": hot["summary"],
-        "targets": sorted({str(e["target"]) for e in decoded["entries"]}),
-        "problems": decoded["problems"],
-        "side_caches": sorted(p.name for p in corpus.iterdir() if p.name.startswith("xla_gpu")),
-    }
-
-
-def train_elsewhere(evidence: Evidence, train: list[str], made: Path | None) -> dict[str, Any]:
-    """``train.py`` on entries that no GPU made: made here on the CPU, or brought by the caller."""
-    result: dict[str, Any] = {}
-    cache = evidence.out / "train"
-    if made is None:
-        result["made"] = evidence.warm(
-            cache, "--target", evidence.out / "profile.json", TRAIN, *train
-        )
-    else:
-        shutil.copytree(made, cache.with_name("brought"), dirs_exist_ok=True)
-        cache = cache.with_name("brought")
-    started = time.monotonic()
-    used = evidence.warm(cache, TRAIN, *train)
-    result["used"] = used
-    result["wall_seconds"] = round(time.monotonic() - started, 2)
+    cold = evidence.plain(cache, TRAIN, *train)
+    hot = evidence.plain(cache, TRAIN, *train)
+    listing = json.loads(evidence.jaxcache("ls", "-C", cache, "--json"))
     evidence.jaxcache("verify", "-C", cache, "--level", "load", "--python", evidence.python)
+    result = {"cold": cold, "hot": hot, "problems": listing["problems"]}
+    result["targets"] = sorted({str(e["target"]) for e in listing["entries"]})
+    if (cache / AUTOTUNE).is_dir():
+        carried = evidence.out / "carried"
+        shutil.copytree(cache / AUTOTUNE, carried / AUTOTUNE)
+        result["autotune files carried"] = evidence.plain(carried, TRAIN, *train)
+        result["cold again"] = evidence.plain(evidence.out / "cold", TRAIN, *train)
     return result
 
 
-def compare_kernels(evidence: Evidence) -> dict[str, Any]:
-    """The workload with kernels that JAX tuned, and with each kind that was made without a GPU."""
-    profile = evidence.out / "profile.json"
-    results: dict[str, Any] = {}
-    tuned = evidence.out / "kernels-tuned"
-    evidence.timings(tuned)  # fills the cache, and the autotune directory
-    shutil.copytree(tuned.with_name(tuned.name + "-used"), tuned, dirs_exist_ok=True)
-    results["tuned"] = evidence.timings(tuned)
-    ways = {way: ("--gemm", way) for way in ("cublas", "cost-model", "triton")}
-    directory = tuned / "xla_gpu_per_fusion_autotune_cache_dir"
-    if directory.is_dir():
-        ways["autotune-from"] = ("--autotune-from", str(directory))
-    for way, options in ways.items():
-        cache = evidence.out / f"kernels-{way}"
-        made = evidence.step(
-            f"make kernels ({way})",
-            lambda cache=cache, options=options: evidence.warm(
-                cache, "--target", profile, *options, WORKLOAD, str(evidence.size)
-            ),
+def made_here(
+    evidence: Evidence, name: str, program: Path, args: list[str], brought: Path | None
+) -> dict[str, Any]:
+    """A program on entries that no GPU made, against entries of its own."""
+    out = evidence.out
+    real, made = out / f"{name}-real", out / f"{name}-made"
+    cold = evidence.plain(real, program, *args)
+    result: dict[str, Any] = {"cold": cold}
+    if brought:
+        shutil.copytree(brought / name, made)
+    else:
+        result["made"] = evidence.warm(made, program, *args)
+    result["own keys"], result["keys of both"] = len(_keys(real)), len(_keys(real) & _keys(made))
+    result["on made entries"] = evidence.plain(evidence.copy(made, f"{name}-used"), program, *args)
+    result["equal output"] = result["on made entries"]["output"] == cold["output"]
+    if (real / AUTOTUNE).is_dir() and not brought:
+        tuned = out / f"{name}-tuned"
+        result["made with measurements"] = evidence.warm(
+            tuned, "--autotune-from", real / AUTOTUNE, program, *args
         )
-        if made is None:
-            continue
-        ran = evidence.step(f"run kernels ({way})", lambda cache=cache: evidence.timings(cache))
-        if ran is not None:
-            results[way] = {**ran, "untuned": made["untuned"]}
-    return {way: _against(result, results["tuned"]) for way, result in results.items()}
+        result["on tuned entries"] = evidence.plain(
+            evidence.copy(tuned, f"{name}-tuned-used"), program, *args
+        )
+    return result
 
 
-def _against(result: dict[str, Any], tuned: dict[str, Any]) -> dict[str, Any]:
-    rows = {}
-    for name, row in result["programs"].items():
-        best = tuned["programs"][name]
-        rows[name] = {
-            "seconds": row["seconds"],
-            "times_tuned": round(row["seconds"] / best["seconds"], 3),
-            "equal": math.isclose(row["sum"], best["sum"], rel_tol=_RELATIVE_ERROR),
-        }
-    summary = result["summary"]
-    return {
-        "programs": rows,
-        "hits": summary["hits"],
-        "requests": summary["compile_requests"],
-        "untuned": result["untuned"],
-    }
+def _keys(cache: Path) -> set[str]:
+    return {path.name for path in cache.glob("*-cache")}
+
+
+def compare_kernels(evidence: Evidence) -> dict[str, Any]:
+    """The workload with kernels that JAX tuned, and with those that were made without a GPU."""
+    size = str(evidence.size)
+    result = made_here(evidence, "kernels", WORKLOAD, [size], None)
+    del result["equal output"]  # it holds times
+    result["tuned"] = evidence.plain(evidence.out / "kernels-real", WORKLOAD, size)
+    tuned = json.loads(result["tuned"]["output"][0])
+    for way in ("on made entries", "on tuned entries"):
+        if ran := result.get(way):
+            rows = json.loads(ran["output"][0])
+            ran["times tuned"] = {
+                name: round(row["seconds"] / tuned[name]["seconds"], 2)
+                for name, row in rows.items()
+            }
+            ran["equal"] = all(
+                math.isclose(row["sum"], tuned[name]["sum"], rel_tol=_RELATIVE_ERROR)
+                for name, row in rows.items()
+            )
+    return result
 
 
 def report(evidence: Evidence) -> str:
     """What was found, as Markdown."""
-    found = {name: step["result"] for name, step in evidence.found.items()}
-    lines = ["# Warming for a GPU that is not there, on a GPU", ""]
+    lines = ["# Entries for a GPU, made without it, on the GPU", ""]
     for name, step in evidence.found.items():
         state = "failed" if step["result"] is None else "done"
         lines.append(f"- {name}: {state}, {step['seconds']} s")
-    profile = found.get("profile")
-    if profile:
-        kinds = ", ".join(dict.fromkeys(profile["device_kinds"]))
-        lines += [
-            "",
-            f"{len(profile['device_kinds'])} × {kinds}, jax {profile['jax_version']}, "
-            f"`{profile['platform_version']!r}`, fingerprint "
-            f"{profile['topology_fingerprint']}",
-            "",
-        ]
-    for name in ("train.py, made here on the CPU", "train.py, made elsewhere"):
-        if result := found.get(name):
-            summary = result["used"]["summary"]
-            lines.append(
-                f"{name}: {summary['hits']} of {summary['compile_requests']} hits, "
-                f"{summary['saved_seconds']:.1f} s saved"
-            )
-    kernels = found.get("kernels")
-    if kernels:
-        names = list(kernels["tuned"]["programs"])
-        lines += ["", "Run time against tuned kernels (median), ✗ where results differ:", ""]
-        lines.append("| | hits | untuned | " + " | ".join(names) + " |")
-        lines.append("|---|---|---|" + "---|" * len(names))
-        for way, result in kernels.items():
-            cells = []
-            for name in names:
-                row = result["programs"][name]
-                wrong = "" if row["equal"] else " ✗"
-                cells.append(
-                    f"{1000 * row['seconds']:.3f} ms"
-                    if way == "tuned"
-                    else f"{row['times_tuned']:.2f} ×{wrong}"
+        for key, value in (step["result"] or {}).items():
+            if isinstance(value, dict) and "hits" in value:
+                lines.append(
+                    f"  - {key}: {value['hits']} hits, {value['misses']} misses, "
+                    f"{value['compile_seconds']:.1f} s in the compiler, {value['seconds']:.1f} s"
                 )
-            hits = f"{result['hits']} of {result['requests']}"
-            lines.append(f"| {way} | {hits} | {result['untuned']} | " + " | ".join(cells) + " |")
+                lines += [f"    - {n}: {value[n]}" for n in ("times tuned", "equal") if n in value]
+            else:
+                lines.append(f"  - {key}: {value}")
     if evidence.troubles:
         lines += ["", "What failed:", "", *(f"- {t}" for t in evidence.troubles)]
     return "\n".join(lines) + "\n"
@@ -323,10 +274,9 @@ def main() -> int:
     if evidence.step("profile", lambda: capture(evidence)) is None:
         return 1
     evidence.step("real cache", lambda: real_caches(evidence, train))
-    evidence.step("train.py, made here on the CPU", lambda: train_elsewhere(evidence, train, None))
-    if args.warmed:
+    for name, program, words in (("train", TRAIN, train), ("programs", PROGRAMS, [])):
         evidence.step(
-            "train.py, made elsewhere", lambda: train_elsewhere(evidence, train, args.warmed)
+            name, functools.partial(made_here, evidence, name, program, words, args.warmed)
         )
     evidence.step("kernels", lambda: compare_kernels(evidence))
     print((args.out / "report.md").read_text())

@@ -38,12 +38,17 @@ class _ClearedCache:
 class LoadSeam:
     """The parts of the imported jax that loading ahead needs.
 
+    Args:
+        on_gpu: whether to load ahead on a GPU, too; tried on one GPU, with JAX 0.11.2.
+
     Raises:
         UnknownLoadError
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, on_gpu: bool) -> None:
         import jax
+
+        self._on_gpu = on_gpu
 
         try:
             from jax._src import compilation_cache, distributed, util, xla_bridge
@@ -108,13 +113,18 @@ class LoadSeam:
             return None
         devices = values["executable_devices"]
         if (
-            backend.platform != "cpu"
+            not self.loads_on(backend)
             or not isinstance(devices, self._client.DeviceList)
             or any(device.client is not backend for device in devices)
         ):
             return None
         options = values["compile_options"].SerializeAsString()
         return Load(key, options, tuple(device.id for device in devices), not callbacks)
+
+    def loads_on(self, backend: Any) -> bool:
+        """Whether executables are loaded ahead on this backend: the CPU, or one GPU."""
+        one_gpu = backend.platform == "gpu" and len(backend.devices()) == 1
+        return backend.platform == "cpu" or (self._on_gpu and one_gpu)
 
     def load(self, backend: Any, load: Load, serialized: bytes) -> Any:
         """Load an executable as JAX does.

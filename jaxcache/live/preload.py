@@ -87,6 +87,8 @@ class Preload:
         """The place of each key in the last run."""
         self._reached = 0
         """The furthest place that JAX has requested."""
+        self._backend: Any = None
+        """The client of the first request; loads of another one are left to JAX."""
         self._devices: list[list[Any]] = []
         self._saved: LastRun | None = None
         self._lock = threading.Lock()
@@ -106,10 +108,11 @@ class Preload:
         return self._seam is not None
 
     def _find_seam(self) -> "LoadSeam | None":
+        is_asked = self._layer.settings.origins["preload"] != "default"
         try:
-            seam = LoadSeam()
+            seam = LoadSeam(on_gpu=is_asked)
         except UnknownLoadError as error:
-            if self._layer.settings.origins["preload"] != "default":
+            if is_asked:
                 self._layer.say(f"live: nothing is loaded ahead: {error}")
             return None
         seam.call_when_cleared(self.drop)
@@ -159,8 +162,11 @@ class Preload:
             if request is None:
                 return
             backend, load = request
-            if not self._devices:
+            if self._backend is None:
+                self._backend = backend
                 self._devices = describe_devices(backend)
+            if backend is not self._backend:
+                return
             before = self._loads.get(key)
             if before.is_plain if before is not None else len(self._loads) < MAX_LOADS:
                 self._loads[key] = load
@@ -227,8 +233,8 @@ class Preload:
         self._places = {load.key: place for place, load in enumerate(run.loads)}
         contents = self._read(directory, run)
         waiting: deque[tuple[Load, bytes]] = deque()
-        backend = self._wait_for_backend(contents, waiting)
-        if backend is None or describe_devices(backend) != run.devices:
+        backend = self._wait_for_backend(run, contents, waiting)
+        if backend is None:
             return
         while not self._ended.is_set():
             one = waiting.popleft() if waiting else next(contents, None)
@@ -247,8 +253,10 @@ class Preload:
                 if content is not None:
                     yield load, self._seam.serialized(content)
 
-    def _wait_for_backend(self, contents: "Iterator[Any]", waiting: "deque[Any]") -> Any:
-        """Wait until the backend exists, and read entries meanwhile; None where none is to come."""
+    def _wait_for_backend(
+        self, run: LastRun, contents: "Iterator[Any]", waiting: "deque[Any]"
+    ) -> Any:
+        """Wait until the last run's backend exists, and read entries meanwhile; None without it."""
         deadline = time.monotonic() + _BACKEND_SECONDS
         read_bytes = 0
         while (backends := self._seam.backends()) is None:
@@ -258,7 +266,12 @@ class Preload:
                 read_bytes += len(one[1])
             elif self._ended.wait(_LOOK_SECONDS) or time.monotonic() > deadline:
                 return None
-        return backends.get("cpu")
+        of_last_run = (
+            backend
+            for backend in backends.values()
+            if self._seam.loads_on(backend) and describe_devices(backend) == run.devices
+        )
+        return next(of_last_run, None)
 
     def _load(self, backend: Any, marks: Loading, load: Load, serialized: bytes) -> bool:
         """Load one executable; whether to go on."""

@@ -75,7 +75,6 @@ class PushKeywords(TypedDict, total=False):
 
 class RunKeywords(TypedDict, total=False):
     target: str | PathLike[str] | None
-    gemm: Literal["cublas", "cost-model", "triton"]
     autotune_from: str | PathLike[str] | None
     require_tuned: bool
     processes: int | None
@@ -94,7 +93,6 @@ class RunKeywords(TypedDict, total=False):
 
 class WarmKeywords(TypedDict, total=False):
     target: str | PathLike[str] | None
-    gemm: Literal["cublas", "cost-model", "triton"]
     autotune_from: str | PathLike[str] | None
     require_tuned: bool
     processes: int | None
@@ -117,7 +115,6 @@ class WarmKeywords(TypedDict, total=False):
 
 class CompileKeywords(TypedDict, total=False):
     target: str | PathLike[str] | None
-    gemm: Literal["cublas", "cost-model", "triton"]
     autotune_from: str | PathLike[str] | None
     require_tuned: bool
     jobs: int | None

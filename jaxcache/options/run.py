@@ -15,7 +15,6 @@ from jaxcache.options.declare import (
     TEXTS,
     Kind,
     Options,
-    choice,
     option,
 )
 from jaxcache.units import parse_duration_seconds
@@ -85,12 +84,6 @@ class TargetOptions(Options, panel="Absent hardware"):
         "Compile for the host of this profile (jaxcache target capture), running on the CPU.",
         metavar="PROFILE",
     )
-    gemm: str = option(
-        "--gemm",
-        choice("gemm", "cublas", "cost-model", "triton"),
-        "The kernels for matrix products, which only a GPU can tune.",
-        default="cublas",
-    )
     autotune_from: str | None = option(
         "--autotune-from",
         Kind(str | None, "DIR", _read_directory),
@@ -110,8 +103,8 @@ class TargetOptions(Options, panel="Absent hardware"):
             UsageError
         """
         if self.target is None:
-            if self.autotune_from or self.require_tuned or self.gemm != "cublas":
-                raise UsageError("--gemm, --autotune-from and --require-tuned need --target")
+            if self.autotune_from or self.require_tuned:
+                raise UsageError("--autotune-from and --require-tuned need --target")
         elif unusable := [n for n in self._NOT_WITH_TARGET if getattr(self, n)]:
             raise UsageError(
                 f"--target and {self.DECLARED[unusable[0]].names[0]} cannot be combined"

@@ -1,7 +1,8 @@
 """Entries for a GPU and a TPU, made without them: ``make test-cuda`` and ``make test-tpu``.
 
 The profiles are those of ``tests/data/deviceless_profile.py``: what only a real host knows in them
-is invented. That the entries load and run there is for ``tools/gpu_evidence.py`` to show.
+is invented. One profile is of a real H200, with a cache that it filled. That entries load and run
+there is for ``tools/gpu_evidence.py`` to show.
 """
 
 import json
@@ -115,11 +116,32 @@ def test_what_is_required_to_be_tuned_is_left_out(
     done = run_cli(*warm, "--require-tuned", "program.py")
     rows = {m["module"]: (m["outcome"], m["reason"]) for m in json.loads(done.stdout)["modules"]}
     assert rows["jit_product"] == ("skipped", "untuned")
-    keys = set()
-    for gemm in ("cublas", "cost-model", "triton"):
-        directory = cache / gemm
-        call = ("--gemm", gemm, "models:product", "--arg", "f32[256,512]", "--arg", "f32[512,128]")
-        done = run_cli(*warm[:2], directory, *warm[3:], *call)
+
+
+def test_keys_are_those_of_a_real_gpu(run_cli: RunCli, cache: Path) -> None:
+    """What an H200 measured makes convolutions, too; without it they fail where they run."""
+    profile = DATA / "h200_profile.json"
+    python = os.environ.get("JAXCACHE_TEST_CUDA_PYTHON")
+    command = [python, "-c", "import jax; print(jax.__version__)"]
+    version = python and subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    if version != json.loads(profile.read_text())["jax_version"]:
+        pytest.skip("make test-cuda DEVICELESS_JAX=0.11.2 runs this")
+    real = DATA / "corpus" / "0.11.2-cuda13-h200-zlib"
+    keys = {path.name.removesuffix("-cache") for path in real.glob("*-cache")}
+    autotune = real / "xla_gpu_per_fusion_autotune_cache_dir"
+    warm = ("warm", "-C", cache, "--json", "--python", python, "--target", profile)
+    for options, missing in (((), "convolved"), (("--autotune-from", autotune), "nothing")):
+        done = run_cli(*warm, *options, DATA / "gpu_programs.py")
         assert done.returncode == 0, done.stderr
-        keys |= {m["key"] for m in json.loads(done.stdout)["modules"] if "product" in m["module"]}
-    assert len(keys) == 1  # whatever is compiled, it is compiled under the stock key
+        rows = {m["module"]: m for m in json.loads(done.stdout)["modules"]}
+        made = {m["key"] for m in rows.values() if m["key"]}
+        wanted = {key for key in keys if missing not in key and "attention" not in key}
+        assert made & keys == wanted
+        convolved = rows["jit_convolved"]
+        if missing == "convolved":
+            assert (convolved["outcome"], convolved["reason"]) == (
+                "skipped",
+                "unmeasured-convolution",
+            )
+        else:
+            assert (convolved["outcome"], convolved["tuning"]) == ("written", "tuned")

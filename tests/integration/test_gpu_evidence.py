@@ -32,11 +32,12 @@ def test_the_script_settles_on_a_cpu_what_can_be(each_jax_python: str, tmp_path:
         assert tuple(map(int, profile["jax_version"].split(".")[:2])) < (0, 11)
         pytest.skip(f"jax {profile['jax_version']} cannot rebuild a topology")
     assert (done.returncode, found["troubles"]) == (0, [])
-    used = found["found"]["train.py, made here on the CPU"]["result"]["used"]["summary"]
-    assert used["hits"] == used["compile_requests"] > 0
-    kernels = found["found"]["kernels"]["result"]
-    assert set(kernels) == {"tuned", "cublas", "cost-model", "triton"}
-    for result in kernels.values():
-        assert result["hits"] == result["requests"]
-        assert all(row["equal"] for row in result["programs"].values())
-    assert "of 7" in (tmp_path / "out" / "report.md").read_text()
+    steps = {name: step["result"] for name, step in found["found"].items()}
+    assert steps["real cache"]["hot"]["misses"] == 0
+    for name in ("train", "programs", "kernels"):
+        step = steps[name]
+        used = step["on made entries"]
+        assert (used["misses"], used["hits"]) == (0, step["cold"]["misses"])
+        assert step["keys of both"] == step["own keys"] == step["cold"]["misses"]
+    assert steps["train"]["equal output"] and steps["kernels"]["on made entries"]["equal"]
+    assert "times tuned" in (tmp_path / "out" / "report.md").read_text()

@@ -310,8 +310,6 @@ def test_a_device_that_the_target_lacks(warm: Target, profile: Path, script: Any
 def test_what_does_not_go_with_a_target(run_cli: RunCli, tmp_path: Path) -> None:
     for args in (
         ("--target", "missing.json"),
-        ("--gemm", "triton"),
-        ("--target", "x", "--gemm", "magic"),
         ("--target", "x", "--processes", "2"),
         ("--target", "x", "--record", "x.recipe"),
         ("--target", "x", "--autotune-from", "nowhere"),

@@ -161,7 +161,7 @@ class CrossObserver:
         try:
             event |= self._make(lowering, args, kwargs or {})
         except tuning.UntunedError as error:
-            event |= LoweringFailure("skipped", "untuned", str(error))._asdict()
+            event |= LoweringFailure("skipped", error.reason, str(error))._asdict()
         except Exception as error:
             event |= LoweringFailure("error", "compile-failed", first_line(error))._asdict()
         self._send_module_event(event, lowering)

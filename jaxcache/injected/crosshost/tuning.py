@@ -6,24 +6,25 @@ the stock options, and what is compiled under it is chosen here:
 
 * what needs no measurement, or finds it among the results of a real host, is ``tuned``: XLA itself
   refuses the rest under ``xla_gpu_require_complete_aot_autotune_results``;
-* the rest is ``untuned``, with matrix products by ``--gemm``.
+* the rest is ``untuned``. Its matrix products go to cuBLAS, which chooses by itself; XLA's own
+  kernels with default tiles took up to 34 times as long on an H200 (docs/evidence/gpu.md);
+* a convolution that is not measured is not made: it loads, and fails when it runs.
 
 Flags as of XLA in jaxlib 0.11.2 and 0.12 (xla/debug_options_flags.cc).
 """
 
 import copy
+import re
 import time
 from typing import Any, NamedTuple
 
 from ..channel import first_line
 
-#: Matrix products that no measurement chooses between.
-GEMM = {
-    "cublas": [("xla_gpu_enable_triton_gemm", False)],
-    "cost-model": [("xla_gpu_experimental_cost_model_gemm_tiling_default", True)],
-    "triton": [],
-}
+_CUBLAS = ("xla_gpu_enable_triton_gemm", False)
 _COMPLETE = ("xla_gpu_require_complete_aot_autotune_results", True)
+#: A convolution of cuDNN with the default of XLA, which is no algorithm of cuDNN
+#: (``CudnnBackend::GetDefaultConfig``, xla/backends/gpu/autotuner/cudnn.cc).
+_UNMEASURED = re.compile(r'custom_call_target="__cudnn\$conv.*"algo_id":"-1"')
 
 
 class CompiledExecutable(NamedTuple):
@@ -38,11 +39,18 @@ class CompiledExecutable(NamedTuple):
 class UntunedError(Exception):
     """Only an untuned executable could be made, and a tuned one is required."""
 
+    reason = "untuned"
+
+
+class UnmeasuredConvolutionError(UntunedError):
+    """Only an executable that the target could not run could be made."""
+
+    reason = "unmeasured-convolution"
+
 
 class Tuning(NamedTuple):
     """The way in which the caller wants kernels to be chosen."""
 
-    gemm: str = "cublas"
     autotune_from: "str | None" = None
     """A real host's autotune directory."""
     require_tuned: bool = False
@@ -52,31 +60,38 @@ def make(client: Any, request: Any, tuning: Tuning, *, is_gpu: bool) -> Compiled
     """Compile a request.
 
     Raises:
-        UntunedError: see there.
+        UntunedError: see there; the text says why.
         Exception: what the compiler raises.
     """
     started = time.monotonic()
 
-    def compile_(*overrides: "tuple[str, Any]") -> bytes:
+    def compile_(*overrides: "tuple[str, Any]") -> Any:
         options = copy.deepcopy(request.options)
         _aim_autotuning(options, tuning.autotune_from)
         options.env_option_overrides = [*options.env_option_overrides, *overrides]
         # Host callbacks matter when an executable is loaded, and only then.
-        executable = client.compile(
+        return client.compile(
             request.module, executable_devices=request.executable_devices, compile_options=options
         )
-        payload: bytes = executable.serialize()
-        return payload
+
+    def finish(executable: Any, state: "str | None") -> CompiledExecutable:
+        return CompiledExecutable(executable.serialize(), time.monotonic() - started, state)
 
     if not is_gpu:
-        return CompiledExecutable(compile_(), time.monotonic() - started, None)
+        return finish(compile_(), None)
     try:
-        return CompiledExecutable(compile_(_COMPLETE), time.monotonic() - started, "tuned")
+        return finish(compile_(_COMPLETE), "tuned")
     except Exception as error:
         if tuning.require_tuned:
-            raise UntunedError(first_line(error)) from error
-    payload = compile_(*GEMM[tuning.gemm])
-    return CompiledExecutable(payload, time.monotonic() - started, "untuned")
+            text = f"it could only be made untuned: {first_line(error)}"
+            raise UntunedError(text) from error
+    executable = compile_(_CUBLAS)
+    if any(_UNMEASURED.search(module.to_string()) for module in executable.hlo_modules()):
+        raise UnmeasuredConvolutionError(
+            "it has a convolution, for which cuDNN needs a measurement of a real host "
+            "(--autotune-from)"
+        )
+    return finish(executable, "untuned")
 
 
 def _aim_autotuning(options: Any, directory: "str | None") -> None:

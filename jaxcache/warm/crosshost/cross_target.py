@@ -75,7 +75,7 @@ class CrossTarget:
             path = Path(spool, f"profile-{number}.json")
             path.write_bytes(profile_bytes(profile))
             profiles.append(str(path))
-        names = ("gemm", "autotune_from", "require_tuned")
+        names = ("autotune_from", "require_tuned")
         tuning = {name: getattr(self.options, name) for name in names}
         document = {"profiles": profiles, "spool": spool, "directory": directory, "tuning": tuning}
         request = Path(spool, "request.json")
