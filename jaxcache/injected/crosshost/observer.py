@@ -160,8 +160,6 @@ class CrossObserver:
         self._send({"event": "begin", **event})
         try:
             event |= self._make(lowering, args, kwargs or {})
-        except tuning.UntunedError as error:
-            event |= LoweringFailure("skipped", error.reason, str(error))._asdict()
         except Exception as error:
             event |= LoweringFailure("error", "compile-failed", first_line(error))._asdict()
         self._send_module_event(event, lowering)
@@ -189,12 +187,13 @@ class CrossObserver:
             blobs: list[str] = []
             safely(self._send, lambda: self._sketch(request.module, blobs.append))
             started = time.time()
-            compiled = tuning.make(
-                self._target.client,
-                request._replace(executable_devices=self._target.own(request.executable_devices)),
-                self._tuning,
-                is_gpu=self._target.profile["platform"] == "gpu",
-            )
+            own = request._replace(executable_devices=self._target.own(request.executable_devices))
+            is_gpu = self._target.profile["platform"] == "gpu"
+            try:
+                compiled = tuning.make(self._target.client, own, self._tuning, is_gpu=is_gpu)
+            except tuning.UntunedError as error:
+                failure = LoweringFailure("skipped", error.reason, str(error))
+                return {**facts, **failure._asdict()}
             self._sketcher.finish(_SKETCHING_SECONDS)
             with open(path, "wb") as file:
                 file.write(compiled.payload)
