@@ -257,7 +257,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("out", type=Path, metavar="OUT", help="a directory to be made")
     parser.add_argument("--python", default=sys.executable, help="the Python that has jax")
-    parser.add_argument("--warmed", type=Path, metavar="DIR", help="a cache warmed elsewhere")
+    parser.add_argument(
+        "--warmed", type=Path, metavar="DIR", help="caches that were warmed elsewhere"
+    )
     parser.add_argument("--seconds", type=float, default=600, help="stop after so long (600)")
     parser.add_argument("--platform", help="sets JAX_PLATFORMS, for a rehearsal")
     parser.add_argument("--small", action="store_true", help="small programs, for a rehearsal")

@@ -277,7 +277,7 @@ class CrossCompiler(Compiler):
                 is_gpu = self._target.profile["platform"] == "gpu"
                 compiled = tuning.make(self.backend, compile_arguments, self._tuning, is_gpu=is_gpu)
             except tuning.UntunedError as error:
-                raise RefusedError(str(error)) from error
+                raise RefusedError(f"{error.reason}: {error}") from error
         name = f"{key}-cache"
         with open(os.path.join(self._directory, name), "wb") as file:
             file.write(compiled.payload)

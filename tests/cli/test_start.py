@@ -152,6 +152,18 @@ def test_ctrl_c_is_said_and_has_a_code(tmp_path: Path) -> None:
         assert said in done.stderr
 
 
+def check_interrupted(program: str, home: Path) -> None:
+    """Check that a program, which runs ``ls``, ends as an interrupted command does."""
+    done = subprocess.run(
+        [sys.executable, "-c", program, "ls"],
+        capture_output=True,
+        text=True,
+        env=clean_environment(home),
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (130, "jaxcache: interrupted [interrupted]\n")
+
+
 def test_ctrl_c_before_the_command_has_begun_is_said(tmp_path: Path) -> None:
     stopped = (
         "import os, signal, sys\n"
@@ -160,14 +172,7 @@ def test_ctrl_c_before_the_command_has_begun_is_said(tmp_path: Path) -> None:
         "main._read = lambda _: os.kill(os.getpid(), signal.SIGINT)\n"
         "main.main()"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", stopped, "ls"],
-        capture_output=True,
-        text=True,
-        env=clean_environment(tmp_path),
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (130, "jaxcache: interrupted [interrupted]\n")
+    check_interrupted(stopped, tmp_path)
 
 
 def test_ctrl_c_in_a_condition_of_the_standard_library_is_no_internal_error(
@@ -198,14 +203,7 @@ def test_ctrl_c_in_a_callback_is_not_lost(tmp_path: Path) -> None:
         "main.run = run\n"
         "main.main()"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", stopped, "ls"],
-        capture_output=True,
-        text=True,
-        env=clean_environment(tmp_path),
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (130, "jaxcache: interrupted [interrupted]\n")
+    check_interrupted(stopped, tmp_path)
 
 
 def test_options_of_a_program_that_is_run_are_not_ours(run_cli: RunCli, tmp_path: Path) -> None:

@@ -58,8 +58,11 @@ def host(request: Any, tmp_path: Path) -> tuple[str, str, Path]:
         [python, DATA / "deviceless_profile.py", platform],
         capture_output=True,
         text=True,
-        check=True,
+        check=False,
     )
+    if "does not describe" in done.stderr:
+        pytest.skip(done.stderr.strip())
+    assert done.returncode == 0, done.stderr
     profile = tmp_path / "host.json"
     profile.write_text(done.stdout)
     (tmp_path / "models.py").write_text(MODELS)
@@ -116,9 +119,12 @@ def test_what_is_required_to_be_tuned_is_left_out(
     done = run_cli(*warm, "--require-tuned", "program.py")
     rows = {m["module"]: (m["outcome"], m["reason"]) for m in json.loads(done.stdout)["modules"]}
     assert rows["jit_product"] == ("skipped", "untuned")
+    done = run_cli(*warm, DATA / "gpu_programs.py")
+    rows = {m["module"]: (m["outcome"], m["reason"]) for m in json.loads(done.stdout)["modules"]}
+    assert rows["jit_convolved"] == ("skipped", "unmeasured-convolution")
 
 
-def test_keys_are_those_of_a_real_gpu(run_cli: RunCli, cache: Path) -> None:
+def test_cuda_keys_are_those_of_a_real_gpu(run_cli: RunCli, cache: Path) -> None:
     """What an H200 measured makes convolutions, too; without it they fail where they run."""
     profile = DATA / "h200_profile.json"
     python = os.environ.get("JAXCACHE_TEST_CUDA_PYTHON")

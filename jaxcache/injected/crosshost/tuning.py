@@ -22,8 +22,8 @@ from ..channel import first_line
 
 _CUBLAS = ("xla_gpu_enable_triton_gemm", False)
 _COMPLETE = ("xla_gpu_require_complete_aot_autotune_results", True)
-#: A convolution of cuDNN with the default of XLA, which is no algorithm of cuDNN
-#: (``CudnnBackend::GetDefaultConfig``, xla/backends/gpu/autotuner/cudnn.cc).
+#: A call of a cuDNN convolution with algorithm -1: XLA writes it where it has no measurement, and
+#: cuDNN refuses it (``CudnnBackend::GetDefaultConfig``, xla/backends/gpu/autotuner/cudnn.cc).
 _UNMEASURED = re.compile(r'custom_call_target="__cudnn\$conv.*"algo_id":"-1"')
 
 
@@ -37,13 +37,16 @@ class CompiledExecutable(NamedTuple):
 
 
 class UntunedError(Exception):
-    """Only an untuned executable could be made, and a tuned one is required."""
+    """Only an untuned executable could be made, and a tuned one is required.
+
+    The text is that of the compiler.
+    """
 
     reason = "untuned"
 
 
 class UnmeasuredConvolutionError(UntunedError):
-    """Only an executable that the target could not run could be made."""
+    """The module has a convolution without a measurement; the GPU would load and not run it."""
 
     reason = "unmeasured-convolution"
 
@@ -60,7 +63,7 @@ def make(client: Any, request: Any, tuning: Tuning, *, is_gpu: bool) -> Compiled
     """Compile a request.
 
     Raises:
-        UntunedError: see there; the text says why.
+        UntunedError: nothing was made; ``reason`` and the text say why.
         Exception: what the compiler raises.
     """
     started = time.monotonic()
@@ -83,13 +86,12 @@ def make(client: Any, request: Any, tuning: Tuning, *, is_gpu: bool) -> Compiled
         return finish(compile_(_COMPLETE), "tuned")
     except Exception as error:
         if tuning.require_tuned:
-            text = f"it could only be made untuned: {first_line(error)}"
-            raise UntunedError(text) from error
+            raise UntunedError(first_line(error)) from error
     executable = compile_(_CUBLAS)
     if any(_UNMEASURED.search(module.to_string()) for module in executable.hlo_modules()):
         raise UnmeasuredConvolutionError(
-            "it has a convolution, for which cuDNN needs a measurement of a real host "
-            "(--autotune-from)"
+            "cuDNN cannot run its convolution until a real host has measured it; "
+            "--autotune-from DIR takes such measurements"
         )
     return finish(executable, "untuned")
 

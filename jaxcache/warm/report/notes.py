@@ -131,7 +131,7 @@ _NOT_MADE = {
     "no-such-device": "{detail}",
     "lowering-failed": "{detail}",
     "profile-guided": "its key follows a profile that a run on the target makes",
-    "untuned": "{detail}",
+    "untuned": "it could only be made untuned: {detail}",
     "unmeasured-convolution": "{detail}",
 }
 
