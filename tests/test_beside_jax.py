@@ -6,7 +6,9 @@ and to those that a case adds, so that no network is needed.
 
 import json
 import os
+import shutil
 import subprocess
+import sys
 import sysconfig
 import tomllib
 from collections.abc import Iterable
@@ -122,6 +124,36 @@ def test_plain_jax_hits_as_before_when_jaxcache_is_installed_beside_it(
     assert environment.run(PLAIN) == [misses, 0]
     environment.add(_REQUIRED, Path(sysconfig.get_path("purelib")))
     assert environment.run(PLAIN) == [misses, 0]
+
+
+def test_a_run_is_observed_by_the_jaxcache_that_started_it(
+    environment: Environment, tmp_path: Path
+) -> None:
+    """Another version beside jax, whose code may not fit, takes no part."""
+    environment.add_jaxcache()
+    (environment._own / "jaxcache").unlink()
+    other = environment._own / "jaxcache"
+    shutil.copytree(REPOSITORY / "jaxcache", other)
+    for name in ("attach.py", "channel.py"):
+        (other / "injected" / name).write_text("raise RuntimeError('another version')\n")
+    program = tmp_path / "program.py"
+    program.write_text(PLAIN)
+    words = ("warm", "--json", "-C", tmp_path / "warm", "--python", environment.python, program)
+    done = subprocess.run(
+        [sys.executable, "-m", "jaxcache", *words],
+        env={k: v for k, v in environment.variables.items() if k != "PYTHONPATH"},
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    hits, misses = json.loads(done.stderr.splitlines()[0])
+    summary = document["summary"]
+    assert (summary["hits"], summary["misses"]) == (hits, misses)
+    assert misses > 0
+    assert not document["unobserved"]
 
 
 def test_zstandard_would_change_every_key(environment: Environment) -> None:

@@ -1,10 +1,11 @@
 """Waits until this Python has imported jax (or torch), and then loads the listener.
 
 Nothing else happens before: the script may still set ``XLA_FLAGS`` and the like. There are two
-ways in, and the first one counts: ``startup/sitecustomize.py`` on ``PYTHONPATH``, and
-``jaxcache.pth``, where jaxcache is installed beside jax and ``PYTHONPATH`` was lost (``-E``,
-``-I``, a launcher that sets its own). Both are off unless ``JAXCACHE_EVENTS`` is set; the second
-also lets the live layer begin to fetch, where ``JAXCACHE_LIVE_TIERS`` is set.
+ways in: ``startup/sitecustomize.py`` on ``PYTHONPATH``, and ``jaxcache.pth``, where jaxcache is
+installed beside jax and ``PYTHONPATH`` was lost (``-E``, ``-I``, a launcher that sets its own).
+Python reads the second first; it leaves the process to the first, which is of the version that
+started the program. Both are off unless ``JAXCACHE_EVENTS`` is set; the second also lets the live
+layer begin to fetch, where ``JAXCACHE_LIVE_TIERS`` is set.
 
 This runs at the start of every Python: what is not needed then is imported later.
 """
@@ -45,6 +46,8 @@ imported: dict[str, Any] | None = None
 def install() -> None:
     """Listen to the jax or torch of this process, once it is imported."""
     global _installed
+    if __name__ != _NAME and os.environ.get(EVENTS) and _sitecustomize_is_ours():
+        return
     this = sys.modules[__name__]
     if sys.modules.setdefault(_NAME, this) is not this or _installed:
         return
@@ -59,6 +62,15 @@ def install() -> None:
         when_imported(_listen, "torch", "compile")
     else:
         when_imported(_listen)
+
+
+def _sitecustomize_is_ours() -> bool:
+    """Whether Python is about to run ``startup/sitecustomize.py`` of some jaxcache."""
+    from importlib.machinery import PathFinder
+
+    spec = PathFinder.find_spec("sitecustomize")
+    ours = os.path.join("injected", "startup", "sitecustomize.py")
+    return spec is not None and (spec.origin or "").endswith(os.sep + ours)
 
 
 def _leave_out_our_frames() -> None:
