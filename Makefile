@@ -169,12 +169,12 @@ scale: $(STAMP)
 simulate-use: $(STAMP)
 	$(BIN)/python tools/simulate_use.py --days $(or $(DAYS),40) --seed $(or $(SEED),1)
 
-# How many of SAMPLE small changes of the last commit's code the tests notice, with cosmic-ray.
+# How many of SAMPLE small changes of the last commit's code the tests notice, with cosmic-ray: hours.
 SAMPLE ?= 200
 SEED   ?= 1
 mutation: $(STAMP)
-	$(BIN)/python -m pip install --quiet cosmic-ray pytest-testmon
-	tools/mutation.sh $(BIN)/python $(SAMPLE) $(SEED)
+	$(BIN)/python -m pip install --quiet cosmic-ray coverage
+	tools/mutation/run.sh $(BIN)/python $(SAMPLE) $(SEED)
 
 clean:
 	rm -rf $(VENV) .venvs $(DEMO) dist build site

@@ -1,0 +1,31 @@
+"""A plugin of pytest that records what ``choose_tests.py`` reads: which test runs which line, and for how long.
+
+Coverage's context is the test that runs; ``coverage.ini`` gives it to the processes that a test starts.
+"""
+
+import json
+import os
+from collections.abc import Generator
+
+import coverage
+import pytest
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    recorder = coverage.Coverage.current()
+    if recorder is not None:
+        recorder.switch_context(item.nodeid)
+    try:
+        return (yield)
+    finally:
+        if recorder is not None:
+            recorder.switch_context("")
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Append ``[TEST, OUTCOME, SECONDS]``: of each test its preparation, its call and its end."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return  # the process that started this one gets the report, too
+    with open(os.environ["MUTATION_DURATIONS"], "a", encoding="utf-8") as file:
+        file.write(json.dumps([report.nodeid, report.outcome, report.duration]) + "\n")
