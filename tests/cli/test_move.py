@@ -1,12 +1,14 @@
 """Every way in which entries move: the same checks, the same exit codes, nothing lost unsaid."""
 
 import contextlib
+import errno
+import io
 import json
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 import zstandard
@@ -278,3 +280,28 @@ def test_verify_agrees_with_a_pull_about_the_ledger_of_a_bucket(
     done = told(run_cli, "pull", bucket, "-C", tmp_path / "here")
     assert (len(done["carried"]), done["left_out"]) == (len(names(there)), [])
     assert run_cli("verify", "-C", tmp_path / "here").returncode == 0
+
+
+def test_an_entry_of_the_target_that_the_disk_cannot_read_stops_no_other(
+    run_cli: RunCli, there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = old_copy(tmp_path / "here")
+    entry = first_entry(here)
+    open_ = LocalStore.open
+
+    class Unreadable(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def fail(store: LocalStore, name: str) -> BinaryIO:
+        broken = str(store.path) == str(here) and name == entry.name
+        return Unreadable() if broken else open_(store, name)
+
+    monkeypatch.setattr(LocalStore, "open", fail)
+    for missing in sorted(names(here) - {entry.name})[:2]:
+        (here / missing).unlink()
+    document = told(run_cli, "copy", there, here, code=3)
+    blocked = {e["file"]: e["detail"] for e in document["entries"] if e["action"] == "blocked"}
+    assert blocked == {entry.name: "input/output error"}
+    assert document["summary"]["written"] == 2
+    assert names(here) == names(there)
