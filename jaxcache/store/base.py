@@ -173,7 +173,7 @@ class Store(Protocol):
         """Open one file for sequential reading.
 
         Raises:
-            MissingError, StoreError
+            MissingError, StoreError: also from what reads the file.
         """
 
     def open_many(self, names: Sequence[str]) -> Iterator[BinaryIO | StoreError]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import io
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
@@ -36,7 +37,7 @@ from jaxcache.store.base import (
     or_error,
     same_file,
 )
-from jaxcache.store.system import file_error, file_info, name_errors, no_cache
+from jaxcache.store.system import StoredFile, file_error, file_info, name_errors, no_cache
 
 #: O_NONBLOCK: opening a FIFO that someone put into the cache must not hang; O_NOFOLLOW: a link
 #: is never followed out of the cache.
@@ -136,7 +137,7 @@ class LocalStore:
             return file_info(name, os.stat(base, dir_fd=fd, follow_symlinks=False))
 
     def read(self, name: str, *, limit: int) -> bytes:
-        with self.open(name) as file, name_errors(name):
+        with self.open(name) as file:
             return file.read(limit)
 
     def read_many(self, names: Sequence[str], *, limit: int) -> Iterator[bytes | StoreError]:
@@ -177,13 +178,13 @@ class LocalStore:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
             raise StoreError(name, "not a regular file", code="not-a-file")
-        return os.fdopen(fd, "rb")
+        return io.BufferedReader(StoredFile(fd, name))
 
     def open_many(self, names: Sequence[str]) -> Iterator[BinaryIO | StoreError]:
         return (or_error(partial(self.open, name)) for name in names)
 
     def fetch(self, name: str, *, limit: int) -> FetchedFile:
-        with self.open(name) as file, name_errors(name):
+        with self.open(name) as file:
             before = file_info(name, os.fstat(file.fileno()))
             if before.size_bytes > limit:
                 raise StoreError(name, f"holds more than {limit} bytes", code="too-large")

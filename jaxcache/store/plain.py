@@ -1,6 +1,7 @@
 """A directory on a system where no function takes a descriptor of one, as on Windows: read only."""
 
 import contextlib
+import io
 import os
 import stat
 from collections.abc import Iterator, Sequence
@@ -11,7 +12,7 @@ from typing import BinaryIO
 from jaxcache.model import FileInfo
 from jaxcache.store.base import StoreError, check_name, or_error
 from jaxcache.store.local import LocalStore
-from jaxcache.store.system import file_info, name_errors, no_cache
+from jaxcache.store.system import StoredFile, file_info, name_errors, no_cache
 
 
 class PlainStore(LocalStore):
@@ -49,7 +50,7 @@ class PlainStore(LocalStore):
         if before.type != "file":
             raise StoreError(name, "not a regular file", code="not-a-file")
         with name_errors(name):
-            return open(self.path / name, "rb")
+            return io.BufferedReader(StoredFile(self.path / name, name))
 
     @contextlib.contextmanager
     def directory(self, directory: str, *, make: bool = False) -> Iterator[str]:  # type: ignore[override]

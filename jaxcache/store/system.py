@@ -2,14 +2,19 @@
 
 import contextlib
 import errno
+import io
 import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jaxcache.errors import NoCacheError
 from jaxcache.model import FileInfo, FileType
 from jaxcache.store.base import ExistsError, MissingError, StoreError
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 
 @contextlib.contextmanager
@@ -19,6 +24,26 @@ def name_errors(name: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise file_error(name, error) from error
+
+
+class StoredFile(io.FileIO):
+    """A file of a store, to be read; an error of the disk becomes one that names the file.
+
+    Raises:
+        StoreError: ``io-error``, from each method that reads.
+    """
+
+    def __init__(self, file: int | Path, name: str) -> None:
+        super().__init__(file)
+        self._name = name
+
+    def readinto(self, buffer: "WriteableBuffer") -> int | None:
+        with name_errors(self._name):
+            return super().readinto(buffer)
+
+    def readall(self) -> bytes:
+        with name_errors(self._name):
+            return super().readall()
 
 
 def file_info(name: str, status: os.stat_result) -> FileInfo:

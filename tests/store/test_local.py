@@ -307,3 +307,15 @@ def test_a_name_that_vanishes_is_missing(tmp_path: Path) -> None:
     with pytest.raises(MissingError):
         store.info("a")
     assert not store.delete("a")
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/mem"), reason="a file that cannot be read")
+def test_an_error_of_the_disk_names_the_file() -> None:
+    store = LocalStore("/proc/self")
+    for read in (lambda file: file.read(8), lambda file: file.read(), lambda file: file.read1()):
+        with (
+            store.open("mem") as file,
+            pytest.raises(StoreError, match="mem: input/output error") as raised,
+        ):
+            read(file)
+        assert raised.value.code == "io-error"

@@ -13,7 +13,6 @@ from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.model import GRACE_NS, FileInfo, Progress
 from jaxcache.store.base import MissingError, Store, StoreError
 from jaxcache.store.concurrency import map_ordered
-from jaxcache.store.system import name_errors
 
 ON_CONFLICT = ("keep", "replace", "fail")
 #: Decides about an item whose name is that of a regular file in the target.
@@ -106,7 +105,7 @@ def is_truncated(target: Store, info: FileInfo, now_ns: int) -> bool:
     if target.remote:
         return False
     try:
-        with target.open(info.name) as opened, name_errors(info.name):
+        with target.open(info.name) as opened:
             check_frame(opened, info.size_bytes)
     except CodecError:
         return True
@@ -155,7 +154,7 @@ def look_at_payloads(
 
 def _facts_there(target: Store, item: Item, info: FileInfo) -> ItemFacts:
     """Read what the target has under the name of an item."""
-    with target.open(info.name) as file, name_errors(info.name):
+    with target.open(info.name) as file:
         if item.key is None:
             return ItemFacts(hash_chunks(read_chunks(file)), info.size_bytes)
         content = read_content(file, info.size_bytes, info.name, sound=item.sha256)

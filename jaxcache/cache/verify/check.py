@@ -101,8 +101,6 @@ def _catch(
         if error.code == "checksum-mismatch":  # that an object store has recorded
             kind = "checksum-mismatch"
         return EntryCheck((_problem(file, kind, error.reason),))
-    except OSError as error:
-        return EntryCheck((_problem(file, "unreadable", str(error.strerror or error).lower()),))
 
 
 class RecordedDigest(NamedTuple):
