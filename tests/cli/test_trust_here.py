@@ -194,6 +194,17 @@ def test_what_only_restricts_counts_without_trust(
     assert "signed" in done.stderr
 
 
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize("text", ['dependencies = ["jaxcache"]\n', "[tool.jaxcache]\n"])
+def test_a_file_that_every_user_may_write_is_named_where_it_has_settings(
+    run_cli: RunCli, clone: Path, text: str
+) -> None:
+    (clone / "pyproject.toml").write_text(text)
+    (clone / "pyproject.toml").chmod(0o666)
+    said = located(run_cli, clone)[1]
+    assert ("every user may write it" in said) == ("tool" in text)
+
+
 @pytest.mark.skipif(not CAN_GIVE_AWAY, reason="only root can give a file away")
 def test_the_owner_is_that_of_the_content_that_was_read(tmp_path: Path) -> None:
     path = tmp_path / "pyproject.toml"

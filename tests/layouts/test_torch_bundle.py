@@ -207,6 +207,13 @@ def test_any_rest_is_read_or_refused(rest: bytes) -> None:
         assert error.message
 
 
+@pytest.mark.parametrize("kind", [b"no base64!", base64.b64encode(b"\xff")])
+def test_a_key_of_artifacts_that_is_no_text_is_refused(kind: bytes) -> None:
+    data = (1).to_bytes(8, "big") + len(kind).to_bytes(8, "big") + kind
+    with pytest.raises(BundleError, match="is not a string"):
+        list(parse_artifacts(zlib.crc32(data).to_bytes(4, "big") + data))
+
+
 class Evil:
     def __init__(self, path: str) -> None:
         self.path = path

@@ -12,7 +12,6 @@ Bytes are led by their length (8); type and key are base64 of UTF-8.
 """
 
 import base64
-import binascii
 import io
 import zlib
 from collections.abc import Collection, Iterator, Sequence
@@ -372,7 +371,7 @@ def _text(stream: io.BytesIO) -> str:
         raise BundleError("a key in these artifacts is too long", hint=None)
     try:
         return base64.b64decode(data, validate=True).decode()
-    except (binascii.Error, ValueError) as error:
+    except ValueError as error:
         raise BundleError("a key in these artifacts is not a string", hint=None) from error
 
 
