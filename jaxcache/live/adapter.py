@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from .layer import Layer
 
 TRIED = "0.4.38 to 0.12"
-#: URLs that become a tier where JAX is given one as its directory.
-SCHEMES = frozenset({"s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "http", "https", "memory"})
 
 
 class UnknownJaxError(Exception):

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..core.names import live_directory
-from .adapter import SCHEMES, Adapter, UnknownJaxError
+from ..core.remote import SERVICES
+from .adapter import Adapter, UnknownJaxError
 from .counters import Counters
 from .files import start_thread
 from .loading import FirstRuns
@@ -188,7 +189,7 @@ class Layer:
 
     def locate(self, path: str) -> "tuple[str, str]":
         """The local directory of a path or URL that JAX was given, and the bucket that it names."""
-        if path.partition("://")[0] in SCHEMES:
+        if path.partition("://")[0] in SERVICES:
             return str(self.settings["local-dir"] or live_directory(path)), path
         return path, ""
 
