@@ -389,7 +389,8 @@ choose("measure", { size: "size", seconds: "compile time" }, "size", treemap);
 treemap("size");
 scatter();
 ages();
-choose("policy", { cost: "policy cost", lru: "policy lru" }, policy,
+const policies = Object.keys(data.prune).sort();
+choose("policy", Object.fromEntries(policies.map((name) => [name, `policy ${name}`])), policy,
   (chosen) => { policy = chosen; prune(); });
 element("bound").max = Math.max(data.prune[policy].length - 1, 0);
 element("bound").value = Math.floor(data.prune[policy].length / 2);
