@@ -235,7 +235,7 @@ class Index(FactIndex):
         *("brief_kind", "brief_detail"),
     )
     texts = frozenset({"codec", "head_kind", "head_detail", *facts[9:]})
-    magic = b"jaxcache-index 3.%d\n" % len(facts)
+    magic = b"jaxcache-index 3 %08x\n" % zlib.crc32(repr(facts).encode())
 
     def __init__(self, path: Path, *, now_ns: int) -> None:
         super().__init__(path, now_ns=now_ns)
