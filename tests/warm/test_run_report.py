@@ -23,14 +23,18 @@ def event(number: int, place: dict[str, Any], kind: str = "module", **facts: Any
     return {"event": kind, "id": number, "at": 1.0, "module": module, "key": key, **place, **facts}
 
 
-def screen(*events: dict[str, Any], code: int = 0, interrupted: bool = False) -> list[str]:
+def made(*events: dict[str, Any], code: int = 0, interrupted: bool = False) -> Report:
     recorder = ReportBuilder("/cache")
     for sent in events:
         parsed = parse_event(json.dumps(sent).encode(), 0)
         assert parsed is not None
         recorder.add(parsed)
     ended = RunResult(code, timed_out=False, interrupted=interrupted, wall_seconds=9.0)
-    view = report_view(recorder.report(ended, {}))
+    return recorder.report(ended, {})
+
+
+def screen(*events: dict[str, Any], code: int = 0, interrupted: bool = False) -> list[str]:
+    view = report_view(made(*events, code=code, interrupted=interrupted))
     return [*set_blocks(view.page or (), width=100, color=False)]
 
 
@@ -98,6 +102,12 @@ def test_seconds_of_a_hit_have_no_digits_that_jax_did_not_store() -> None:
     hit: dict[str, Any] = {"outcome": "hit", "reason": "hit", "retrieve": [1.0, 0.1]}
     lines = screen(event(1, USER, **hit, stored_seconds=6.0))
     assert lines[2].split()[3:5] == ["6", "s"]
+
+
+def test_a_hit_that_took_an_unknown_time_saved_its_whole_compile() -> None:
+    hit = event(1, USER, outcome="hit", reason="hit", stored_seconds=6.0)
+    timed = event(2, USER, outcome="hit", reason="hit", stored_seconds=6.0, retrieve=[1.0, 0.5])
+    assert [m.saved_seconds for m in made(hit, timed).modules] == [6.0, 5.5]
 
 
 def test_a_crash_after_an_interrupt_is_told_as_what_is_known() -> None:
