@@ -37,12 +37,25 @@ def test_the_features_of_a_cpu_count_in_any_order() -> None:
     assert digest(replace(gpu, cpu_features=("avx",))) == digest(gpu)
 
 
-def test_the_directory_counts_where_jax_hashes_it() -> None:
-    def both(**variables: str) -> set[str]:
-        return {describe_environment(CPU, variables, cache_dir=d).digest for d in ("/a", "/b")}
-
-    assert len(both()) == 2
-    assert len(both(JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES="none")) == 1
+@pytest.mark.parametrize(
+    ("version", "caches", "counts"),
+    [
+        ("0.10.2", None, True),
+        ("0.10.2", "none", False),
+        ("0.4.35", "all", False),
+        ("0.11.0", None, False),
+        ("0.11.0", "xla_gpu_per_fusion_autotune_cache_dir", False),
+        ("0.11.0", "all", True),
+        ("0.11.0", "xla_gpu_kernel_cache_file", True),
+    ],
+)
+def test_the_directory_counts_where_jax_hashes_it(
+    version: str, caches: str | None, counts: bool
+) -> None:
+    host = replace(CPU, jax_version=version)
+    variables = {"JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": caches} if caches else {}
+    digests = {describe_environment(host, variables, cache_dir=d).digest for d in ("/a", "/b")}
+    assert (len(digests) == 2) == counts
 
 
 def test_older_names_go_from_precise_to_the_environment() -> None:

@@ -235,6 +235,8 @@ def content_kind(data: bytes) -> str | None:
         (zlib.compress(b"abc"), "bad-header", None),
         (b"", "empty", None),
         (b"neither", "bad-codec", None),
+        (b"x", "truncated", None),
+        (b"(neither", "bad-codec", None),
         (entry_bytes(3, b"payload")[:-1], "truncated", None),
         (entry_bytes(3, b"payload") + b"x", "trailing-bytes", None),
         (entry_bytes(3, b"payload", "zlib")[:-1], "truncated", None),

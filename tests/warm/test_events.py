@@ -21,7 +21,7 @@ from jaxcache.warm.report.events import (
     ProcessStarted,
     parse_event,
 )
-from jaxcache.warm.report.notes import per_process_key_notes
+from jaxcache.warm.report.notes import bucket_notes, per_process_key_notes
 
 DONE = {
     "event": "module",
@@ -165,6 +165,29 @@ def test_of_two_paths_in_keys_the_part_that_differs_is_shown(
     apart = Difference("compile_options", left, right, "the path", None, Cause.PATH)
     one, other = Compile("jit_f", "ab"), Compile("jit_f", "cd")
     assert describe_comparison(Comparison(one, other, (apart,))) == f"cache path: {shown}"
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "shown"),
+    [
+        ("8", "16", "number of devices: 8 → 16"),
+        ("8", "9" * 41, "number of devices"),
+        ("sha256 12ab", "sha256 34cd", "number of devices"),
+        (None, "16", "number of devices"),
+    ],
+)
+def test_two_values_are_shown_where_they_are_short_and_no_hashes(
+    left: str | None, right: str, shown: str
+) -> None:
+    title = "number of devices"
+    apart = Difference("devices", left, right, "", None, Cause.DEVICE, title=title)
+    one, other = Compile("jit_f", "ab"), Compile("jit_f", "cd")
+    assert describe_comparison(Comparison(one, other, (apart,))) == shown
+
+
+def test_what_is_not_in_the_bucket_yet_is_counted_with_the_command_that_sends_it() -> None:
+    said = "2 entries not uploaded yet; the next run does it, or: jaxcache push s3://b/c -C /local"
+    assert [*bucket_notes("s3://b/c", (), {"/local": 2})] == [said]
 
 
 def test_processes_with_other_keys_are_named_once() -> None:

@@ -68,6 +68,7 @@ def test_a_miss_counts_its_own_seconds_and_what_it_wrote() -> None:
     assert (aot.compile_seconds, aot.saved, aot.size_bytes) == (1.0, False, None)
     assert (fx.compile_seconds, fx.saved, fx.size_bytes) == (3.0, True, 9)
     assert (fx.function, fx.file, fx.line) == ("step", "/x/train.py", 7)
+    assert [g.key for g in (aot, fx)] == [f"aotautograd-a{KEY}", f"fxgraph-f{KEY}"]
     assert report.tally("fxgraph")["guard_misses"] == 1
     assert report.compile_seconds == 5.0
     assert report.trace["traceEvents"][0]["dur"] == 5e6
