@@ -204,7 +204,8 @@ def test_credentials_in_a_url_are_refused_and_never_printed(
 ASKS_FOR_A_TIER = """
 import jax
 import jaxcache
-jaxcache.enable(tiers=["s3://user:PASSWORD@bucket/y:ro"])
+tier = "s3://user:PASSWORD@bucket/y:ro"
+jaxcache.enable(tiers=[tier])  # Python 3.13 shows this line with a warning
 jax.jit(lambda x: x + 1)(1.0)
 """
 
