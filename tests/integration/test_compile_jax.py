@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -16,7 +15,6 @@ from typing import Any
 
 import pytest
 from conftest import REPOSITORY, RunCli, clean_environment, jax_version
-from terminal import Terminal, without_style
 from warm_checks import STEP
 
 from jaxcache.cache.recipe.format import encode_recipe, open_recipe
@@ -400,21 +398,3 @@ def test_bytecode_of_a_stranger_cannot_take_the_parent_down(
         document = compiled(path, tmp_path / "other", code=3)
         assert document["summary"]["failed"] == 1
     assert not entries(tmp_path / "other")
-
-
-def test_a_terminal_shows_what_is_at_work(
-    recorded: ModuleRecorded, each_jax_python: str, tmp_path: Path
-) -> None:
-    (tmp_path / "step.py").write_text(STEP)
-    recipe = recorded(tmp_path / "step.py")
-    command = [sys.executable, "-m", "jaxcache", "compile", recipe, "-C", tmp_path / "second"]
-    terminal = Terminal([*command, "--python", each_jax_python], home=tmp_path, width=150)
-    assert terminal.finish() == 0, terminal.text
-    count = len(entries(tmp_path / "second"))
-    shown = re.findall(
-        r"\[#*\.*\] (\d+)/(\d+) about [^\[]* left: (\w*)", without_style(terminal.text)
-    )
-    assert [int(done) for done, _, _ in shown] == sorted(int(done) for done, _, _ in shown)
-    assert {int(total) for _, total, _ in shown} == {count}
-    assert int(shown[-1][0]) == count
-    assert "jit_step" in {name for _, _, name in shown}

@@ -8,7 +8,6 @@ far as ``SECONDS`` go. A change that they do not notice may be noticed by one th
 
 import ast
 import json
-import os
 import re
 import subprocess
 import sys
@@ -86,7 +85,7 @@ def choose(module: Path, changed: int, directory: Path, limit: float) -> list[st
         if seconds[test] <= limit:
             limit -= seconds[test]
             chosen.append(test)
-    print(f"{len(chosen)} of {len(ran)} tests that ran it", flush=True)
+    print(f"{len(chosen)} of {len(tests)} tests that ran it", flush=True)
     return chosen
 
 
@@ -103,8 +102,7 @@ def main(limit: float) -> int:
     if not tests:
         return 0
     command = ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
-    os.execv(sys.executable, [sys.executable, *command, *tests])
-    return 0
+    return subprocess.run([sys.executable, *command, *tests], check=False).returncode
 
 
 if __name__ == "__main__":

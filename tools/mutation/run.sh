@@ -16,11 +16,12 @@ if [ ! -f ../coverage/data ]; then
   # A file of the environment starts coverage in each process that a test starts.
   hook=$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/mutation_coverage.pth
   echo 'import os; os.environ.get("COVERAGE_PROCESS_START") and __import__("coverage").process_startup()' >"$hook"
-  rm -f ../durations
+  trap 'rm -f "$hook"' EXIT
+  rm -f ../durations ../coverage/*
   MUTATION_TREE=$PWD MUTATION_DURATIONS=$directory/durations PYTHONPATH=$PWD:$PWD/tools/mutation \
     COVERAGE_PROCESS_START=$PWD/tools/mutation/coverage.ini \
     python -m pytest -q -n 2 --dist worksteal -p no:cacheprovider -p record -m "not slow" || true # what fails is left out
-  rm "$hook"
+  rm -f "$hook"
   MUTATION_TREE=$PWD coverage combine --rcfile tools/mutation/coverage.ini --quiet
 fi
 if [ ! -f "$session" ]; then
