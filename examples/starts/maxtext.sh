@@ -1,7 +1,7 @@
 #!/bin/sh
 # MaxText: fetch what earlier runs compiled, train, and share what this run compiled.
 #
-#   JAX_CACHE_STORE=gs://my-bucket/jax sh maxtext.sh base.yml run_name=mine …
+#   JAX_CACHE_STORE=s3://my-bucket/jax sh maxtext.sh base.yml run_name=mine …
 #
 # Every host of a pod may run it: a push sends what the store lacks, and replaces nothing.
 set -eu

@@ -1,7 +1,7 @@
 #!/bin/sh
 # vLLM on TPU: fetch what earlier containers compiled, run one, and share what it compiled.
 #
-#   JAX_CACHE_STORE=gs://my-bucket/jax sh tpu-inference.sh IMAGE COMMAND…
+#   JAX_CACHE_STORE=s3://my-bucket/jax sh tpu-inference.sh IMAGE COMMAND…
 #
 # The image has jaxcache beside jax; this machine has jaxcache[remote].
 set -eu

@@ -124,7 +124,18 @@ def run_command(
     cross = _read_cross(options)
     launch = Launch(tuple(command), run_environment(options, cross), unset=_unset(cross))
     processes = cross.processes if cross else options.processes
-    return _run([*_together(launch, processes)], options, cross, callbacks or RunCallbacks())
+    report = _run([*_together(launch, processes)], options, cross, callbacks or RunCallbacks())
+    return replace(report, notes=(*report.notes, *_other_nodes_notes(command[0])))
+
+
+def _other_nodes_notes(program: str) -> Iterator[str]:
+    """Say that a launcher may have started processes which cannot report."""
+    name = os.path.basename(program)
+    if name in ("srun", "mpirun", "mpiexec") and os.environ.get("SLURM_JOB_NUM_NODES") != "1":
+        yield (
+            f"only processes of this node report: those that {name} started on other nodes are not "
+            "in these numbers, and --fail-on-miss does not count them"
+        )
 
 
 def _launches(

@@ -222,6 +222,20 @@ def test_a_job_of_slurm_compiles_in_one_task_and_hits_in_the_others(machine: Mac
     assert list(map(is_warm, others)) == [True, True]
 
 
+@needs_jax
+@pytest.mark.parametrize(("nodes", "notes"), [("2", 1), ("1", 0)])
+def test_a_run_of_srun_says_that_other_nodes_do_not_report(
+    machine: Machine, nodes: str, notes: int
+) -> None:
+    (machine.home / "train.py").write_text(program())
+    printed = machine.run(
+        *("jaxcache", "run", "--json", "-C", "cache", "--", "srun", "--ntasks=1"),
+        *("python", "train.py"),
+        SLURM_JOB_NUM_NODES=nodes,
+    )
+    assert printed.count("processes of this node") == notes
+
+
 def test_the_page_on_slurm_shows_the_file() -> None:
     page = (REPOSITORY / "docs" / "slurm.md").read_text()
     assert (EXAMPLES / "slurm" / "train.sbatch").read_text() in page
