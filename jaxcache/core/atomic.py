@@ -18,7 +18,7 @@ from .directories import (
     sync_directory,
 )
 from .names import TEMP_PREFIX
-from .system import has_directory_descriptors, require_flock, wait_for_flock
+from .system import has_directory_descriptors, require_flock, try_flock
 
 
 class Dates(NamedTuple):
@@ -288,9 +288,12 @@ def _create_locked(directory: int, name: str, mode: int) -> int:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     while True:
         fd = os.open(name, flags, mode, dir_fd=directory)
-        wait_for_flock(fd)
+        is_locked = try_flock(fd)
         if is_named(fd, directory, name):
-            return fd
+            if is_locked:
+                return fd
+            with contextlib.suppress(FileNotFoundError):  # whoever holds it might never end
+                os.unlink(name, dir_fd=directory)
         os.close(fd)  # another process has removed the file before it was locked
 
 

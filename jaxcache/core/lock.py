@@ -34,7 +34,7 @@ def hold_lockfile(directory: int, *, timeout_seconds: float, keep: bool = False)
     deadline = time.monotonic() + timeout_seconds
     pause_seconds = _FIRST_POLL_SECONDS
     while (taken := _try_to_take(directory)) is None:
-        if time.monotonic() > deadline:
+        if time.monotonic() >= deadline:
             yield False
             return
         time.sleep(pause_seconds)

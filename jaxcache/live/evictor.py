@@ -13,7 +13,7 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from ..core.atomic import remove_if_abandoned
@@ -66,7 +66,14 @@ def _gently(items: "list[_T]") -> "Iterator[list[_T]]":
 class Evictor:
     """Evicts entries of one directory that exceeds its limits."""
 
-    def __init__(self, root: str, settings: Any, max_size: "int | None", counters: Any) -> None:
+    def __init__(
+        self,
+        root: str,
+        settings: Any,
+        max_size: "int | None",
+        counters: Any,
+        say: "Callable[[str], None]",
+    ) -> None:
         self._root = root
         self.max_bytes = max_size
         self._max_entries = settings["max-entries"]
@@ -77,6 +84,9 @@ class Evictor:
         """Returns the keys that wait for their upload; they go last."""
         self.stamped = _is_stamped(root)
         """Whether a capped JAX shares the directory: stamps are kept, its lock is taken."""
+        self._say = say
+        self._wait_seconds = _JAX_LOCK_SECONDS
+        """How long to wait for JAX's lock; 0 after a wait in vain."""
         self._lock = threading.Lock()
         self._bytes = self._entries = self._since = 0
         self._next = 0.0
@@ -89,11 +99,24 @@ class Evictor:
         """Whether anything is bounded."""
         return not (self.max_bytes is self._max_entries is self._unused_seconds is None)
 
-    def lock(self, directory: int) -> "contextlib.AbstractContextManager[bool]":
-        """JAX's lock, where a capped JAX shares the directory; yields whether it was obtained."""
+    @contextlib.contextmanager
+    def lock(self, directory: int) -> "Iterator[bool]":
+        """JAX's lock, where a capped JAX shares the directory; yields whether it was obtained.
+
+        A process waits for it in vain once: a holder may be stopped, or another user's.
+        """
         if not self.stamped:
-            return contextlib.nullcontext(True)
-        return hold_lockfile(directory, timeout_seconds=_JAX_LOCK_SECONDS, keep=True)
+            yield True
+            return
+        with hold_lockfile(directory, timeout_seconds=self._wait_seconds, keep=True) as is_held:
+            if not is_held and self._wait_seconds:
+                self._wait_seconds = 0.0
+                self._say(
+                    f"live: another process held {self._root}/{LOCKFILE} for "
+                    f"{_JAX_LOCK_SECONDS:g} s: this program no longer waits for it, and evicts "
+                    "nothing while it is held; jaxcache doctor names its holder"
+                )
+            yield is_held
 
     def reset(self) -> None:
         """Reset in a forked child, which has no tiers."""

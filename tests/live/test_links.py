@@ -84,7 +84,7 @@ def use_everything(root: str) -> None:
         lambda: Counters().save_totals(root),
         lambda: Leases(root, 1.0, Counters())._try(KEY),
         lambda: quarantine_entry(root, KEY),
-        lambda: Evictor(root, settings, 1, Counters()).evict(),
+        lambda: Evictor(root, settings, 1, Counters(), print).evict(),
     ):
         try:
             call()
