@@ -21,7 +21,6 @@ _jaxcache() {
   'stats --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'report --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
   'report --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
-  'top --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'warm --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
   'warm --except') mapfile -t COMPREPLY < <(compgen -W 'uncacheable skipped' -- "$current"); return ;;
   'warm --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
@@ -78,7 +77,7 @@ _jaxcache() {
   --args | --autotune-from | --cache-dir | --outputs | --payload | --python | --record | --summary | --trace | --used-at | -C) mapfile -t COMPREPLY < <(compgen -f -- "$current"); return ;;
   esac
   case $command in
-    '') options='--help --version'; mapfile -t COMPREPLY < <(compgen -W 'ls show stats report top warm run compile target explain doctor where diff bug-report verify seal prune rm pin export import push pull copy ci trust completion' -- "$current") ;;
+    '') options='--help --version'; mapfile -t COMPREPLY < <(compgen -W 'ls show stats report warm run compile target explain doctor where diff bug-report verify seal prune rm pin export import push pull copy ci trust completion' -- "$current") ;;
     ci) mapfile -t COMPREPLY < <(compgen -W 'key restore save' -- "$current"); return ;;
     target) mapfile -t COMPREPLY < <(compgen -W 'capture check show' -- "$current"); return ;;
     trust) mapfile -t COMPREPLY < <(compgen -W 'here keygen add list remove' -- "$current"); return ;;
@@ -86,7 +85,6 @@ _jaxcache() {
     show) options='--hlo --payload --python -v --verbose -C --cache-dir --layout --json --jsonl --requests --color --debug -h --help'; words=keys ;;
     stats) options='--prometheus -l --long -C --cache-dir --layout --json --jsonl --requests --color --debug -h --help'; words=none ;;
     report) options='--force -C --cache-dir --layout --json --jsonl --requests --color --debug -h --help'; words=files ;;
-    top) options='--interval --once -C --cache-dir --json --jsonl --requests --color --debug -h --help'; words=none ;;
     warm) options='-C --cache-dir --fail-on-miss --python -m --portable --jobs --no-write --timeout --all --json --file --processes --force-cache-dir --platform --devices --layout --except --strict --check --guard --arg --static --args --committed --record --collect-only --patience --live --tier --components --trace --jsonl -q --quiet --color --debug --target --autotune-from --require-tuned -h --help'; words=files ;;
     run) options='-C --cache-dir --fail-on-miss --portable --no-write --live --guard --timeout --all --json --processes --force-cache-dir --layout --except --strict --check --record --collect-only --patience --tier --components --trace --jsonl -q --quiet --color --debug --target --autotune-from --require-tuned -h --help'; words=files ;;
     compile) options='-j --jobs --check --shard --python --used-at --portable --devices --max-memory --dask -C --cache-dir --json --jsonl -q --quiet --requests --color --debug --target --autotune-from --require-tuned -h --help'; words=files ;;

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from jaxcache.model import Entry as Entry
     from jaxcache.options import PruneOptions as PruneOptions
 
-__version__ = "1.0.0rc1"
+__version__ = "1.0.0rc2"
 
 #: Where each name is that is imported when it is used: the command line must start without them.
 _HOMES = {

@@ -87,7 +87,6 @@ def cases() -> Iterator[Case]:
         if cache == TORCH:
             page = ("json",)  # what these say is that they are for JAX's
         yield _case(f"explain --churn -C {cache}", page)
-        yield _case(f"top --once -C {cache}", page)
         yield _case(f"report out.html -C {cache}", page)
         yield _case(f"prune --max-entries 2 --dry-run -C {cache}", forms)
         yield _case(f"diff {cache} {cache}", forms)

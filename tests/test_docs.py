@@ -254,7 +254,6 @@ def test_every_field_that_the_page_on_json_names_is_real(tmp_path: Path) -> None
         "verify": ["verify", "--dry-run"],
         "prune": ["prune", "--max-size", "60kB", "--dry-run"],
         "seal": ["seal", "--dry-run"],
-        "top": ["top", "--once"],
         "diff": ["diff", str(corpus), str(corpus.with_name("0.10.2-cpu-zstd"))],
         "push": ["push", str(tmp_path / "target"), "--dry-run", "--requests"],
         "explain": ["explain", "--churn"],

@@ -7,7 +7,7 @@ from typing import Any
 #: Command name to the module in this package that holds it, under the headings and in the order of
 #: ``--help``. A name of two words is a command of a group, which :data:`GROUPS` describes.
 HEADINGS: dict[str, dict[str, str]] = {
-    "Look": {"ls": "ls", "show": "show", "stats": "stats", "report": "report", "top": "top"},
+    "Look": {"ls": "ls", "show": "show", "stats": "stats", "report": "report"},
     "Fill": {
         "warm": "warm",
         "run": "run",

@@ -50,7 +50,7 @@ def _follows_interrupt(error: BaseException | None) -> bool:
 
 
 #: Commands whose arguments are KEYs, or that take none.
-_BY_KEY = ("ls", "show", "stats", "verify", "prune", "rm", "seal", "pin", "top")
+_BY_KEY = ("ls", "show", "stats", "verify", "prune", "rm", "seal", "pin")
 
 
 def _about_directory(error: JaxcacheError, words: list[str]) -> JaxcacheError:

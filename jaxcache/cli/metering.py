@@ -4,7 +4,7 @@ import sys
 from typing import Any
 
 _NAMES = """
-ls show stats verify seal prune rm pin export import push pull diff copy report top compile explain
+ls show stats verify seal prune rm pin export import push pull diff copy report compile explain
 """
 #: Commands that may talk to an object store; each takes ``--requests``.
 REMOTE_COMMANDS = frozenset({*_NAMES.split(), "ci restore", "ci save"})

@@ -93,7 +93,7 @@ class Directory:
         return os.path.join(self.root, key + CACHE_SUFFIX)
 
     def _note(self) -> None:
-        """Let ``jaxcache top`` and ``stats`` see the counts from time to time."""
+        """Let ``jaxcache stats`` see the counts from time to time."""
         if self._layer.settings["ledger"] and time.monotonic() > self._totals_at:
             self._totals_at = time.monotonic() + _TOTALS_SECONDS
             self._layer.background.submit(self._save_totals)

@@ -25,12 +25,12 @@ def key_column(get: Get, title: str = "KEY") -> Column:
     return Column(title, get, lambda row: short_name(get(row)), elastic=True, least=16)
 
 
-def entry_column(get: Get = lambda row: row) -> Column:
+def entry_column() -> Column:
     """Return the column of an entry's key, short for people."""
     return Column(
         "KEY",
-        lambda row: get(row).key,
-        lambda row: short_key(get(row).module, get(row).hash),
+        lambda entry: entry.key,
+        lambda entry: short_key(entry.module, entry.hash),
         elastic=True,
         least=16,
     )

@@ -21,7 +21,6 @@ Document = dict[str, Any]
 #: By class: the fields that are left out (``-name``), or all fields of the document in their
 #: order. ``name=path`` takes an attribute of another name, ``*path`` every field of a part.
 SHAPES = {
-    "Change": "change=kind changed_at=at_ns *entry",
     "Comparison": "module=right.module left_key=left.key right_key=right.key "
     "outcome=right.outcome source=right.source compared_with differences",
     "Diff": "cache_dir=left.location left right equal same only_left only_right differing",

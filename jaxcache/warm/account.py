@@ -80,7 +80,7 @@ class Account:
     def tick(self) -> None:
         """Do what is done again and again while the program runs."""
         if self._spool is None and time.monotonic() >= self._learn_at:
-            self._learn()  # jaxcache top reads it meanwhile
+            self._learn()  # jaxcache stats reads it meanwhile
             self._learn_at = time.monotonic() + _LEARN_SECONDS
         if self._callbacks.on_tick:
             self._callbacks.on_tick()

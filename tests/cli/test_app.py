@@ -102,7 +102,7 @@ def test_the_cache_may_be_named_before_the_command(
 
 @pytest.mark.parametrize(
     "line",
-    ["ls", "show", "show ./", "stats", "verify", "prune", "prune -n", "rm", "seal", "pin", "top"],
+    ["ls", "show", "show ./", "stats", "verify", "prune", "prune -n", "rm", "seal", "pin"],
 )
 @pytest.mark.parametrize("there", [True, False])
 def test_a_directory_in_the_place_of_a_key(
@@ -128,7 +128,6 @@ _ARGUMENTS = {
     "report": "r.html",
     "rm": "jit_f --yes",
     "show": "jit_f",
-    "top": "--once",
 }
 
 

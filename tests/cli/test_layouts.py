@@ -24,7 +24,6 @@ def contents(directory: Path) -> dict[str, bytes]:
     "words",
     [
         ["seal"],
-        ["top", "--once"],
         ["ci", "save", "x.jxb"],
     ],
     ids=" ".join,

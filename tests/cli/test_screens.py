@@ -41,7 +41,6 @@ COMMANDS = (
     "doctor --python ./python",
     "explain left.json right.json",
     "explain --churn",
-    "top --once",
     "export x.jxb",
     "copy x.jxb new --dry-run",
     "copy x.jxb y.jxb",

@@ -42,7 +42,7 @@ COMMANDS = {
 }
 #: Commands that change nothing in a cache.
 VIEWS = {
-    *("ls", "show", "stats", "report", "top", "diff", "doctor", "where", "completion"),
+    *("ls", "show", "stats", "report", "diff", "doctor", "where", "completion"),
     "bug-report",
     *("target capture", "target check", "target show", "trust here", "trust list"),
 }

@@ -54,13 +54,6 @@ class Uses:
         of = f"{self.hits:,} of {format_count(self.hits + self.misses, 'compile')} hit"
         return f"{of}, saved {format_compiling(self.saved_seconds or 0.0, self.hits)}"
 
-    def since(self, before: "Uses") -> "Uses":
-        """Return what was recorded after an earlier count of the same ledger."""
-        hits = (self.hits or 0) - (before.hits or 0)
-        misses = (self.misses or 0) - (before.misses or 0)
-        saved = (self.saved_seconds or 0.0) - (before.saved_seconds or 0.0)
-        return Uses(hits, misses, hit_rate(hits, misses), max(0.0, saved))
-
 
 def count_uses(ledger: Ledger) -> Uses:
     """Sum up the hits and misses of a ledger, those of entries that are gone included."""

@@ -44,11 +44,10 @@ def choose_color(wanted: Color | None) -> None:
     _wanted = wanted or _wanted
 
 
-def wants_color(stream: TextIO | None = None) -> bool:
-    """Whether a stream, standard output by default, takes colour."""
+def wants_color(stream: TextIO) -> bool:
+    """Whether a stream takes colour."""
     if _wanted is not Color.AUTO:
         return _wanted is Color.ALWAYS
-    stream = stream or sys.stdout
     return stream.isatty() and not os.environ.get("NO_COLOR") and not is_dumb()
 
 
@@ -62,13 +61,13 @@ def can_redraw() -> bool:
     return sys.stderr.isatty() and not is_dumb()
 
 
-def make_console(*, stderr: bool = False) -> "Console":
-    """Make the console of a live display, as wide and as colourful as the terminal is."""
+def make_console() -> "Console":
+    """Make the console of a bar on standard error, as wide and as colourful as the terminal is."""
     from rich.console import Console
 
-    color = wants_color(sys.stderr if stderr else None)
+    color = wants_color(sys.stderr)
     return Console(
-        stderr=stderr,
+        stderr=True,
         width=terminal_width(),
         no_color=not color,
         force_terminal=True,

@@ -60,7 +60,7 @@ def _start_bar(title: str, total: int, in_bytes: bool) -> "RichProgress":
         progress.DownloadColumn() if in_bytes else progress.MofNCompleteColumn(),
         progress.TransferSpeedColumn() if in_bytes else Rate(),
         progress.TimeRemainingColumn(),
-        console=make_console(stderr=True),
+        console=make_console(),
         transient=True,
         expand=True,
     )

@@ -39,7 +39,6 @@ from tools.generate.documents.look import (
     RootStats,
     SeveralEntries,
     StatsMore,
-    TopDocument,
 )
 from tools.generate.documents.maintain import (
     Pinned,
@@ -62,7 +61,6 @@ DOCUMENTS: dict[str, Any] = {
     "show": EntryDetails | GraphBody | SeveralEntries | KernelsDocument | RecipeDocument,
     "stats": Annotated[Stats, Uses, StatsMore] | Annotated[RootStats, Uses],
     "report": ReportFile,
-    "top": TopDocument,
     "warm": _RUN,
     "run": _RUN,
     "compile": CompileDocument,

@@ -8,7 +8,6 @@ from jaxcache.cache.listing import Group, Summary
 from jaxcache.cache.recipe.format import RecipeRow
 from jaxcache.cache.recipe.model import Environment
 from jaxcache.cache.show import EntryDetails
-from jaxcache.cache.watch import Change
 from jaxcache.core.refusals import TierRefusal
 from jaxcache.entry.kernels import Kernel
 from jaxcache.layouts.torch.scan import GraphEntry
@@ -160,13 +159,6 @@ class StatsMore(TypedDict):
     problems: Mapping[str, int]
     live: NotRequired[Mapping[str, float]]
     refused: NotRequired[list[TierRefusal]]
-
-
-class TopDocument(TypedDict):
-    total: Summary
-    dates_uses: bool
-    live: NotRequired[Mapping[str, float]]
-    newest: list[Change]
 
 
 class ReportFile(TypedDict):
