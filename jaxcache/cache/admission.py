@@ -5,7 +5,6 @@
 names, upper and lower case, structure, size and signature.
 """
 
-import hashlib
 import threading
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -87,13 +86,13 @@ def read_content(
         CodecError: ``verify`` would call it damaged, or it inflates further than executables do.
     """
     payload = _Payload(name)
-    opened = OpenPayload(file, size_bytes, hashed=False)
+    opened = OpenPayload(file, size_bytes)
     limit = None if allow_large else max_payload_bytes(size_bytes)
     for chunk in opened:
         payload.add(chunk)
         if limit is not None and payload.size_bytes > limit:
             raise _too_large(f"{size_bytes} bytes inflate to more than {limit}")
-    digest = payload.digest
+    digest = opened.sha256
     decoded = payload.check() if digest != sound else None
     buffered = (
         payload.buffered
@@ -106,12 +105,8 @@ def read_content(
 
 def check_payload_pieces(
     name: str, pieces: Iterable[memoryview], *, allow_large: bool = False
-) -> tuple[str, CodecError | None]:
-    """Hash and decode a payload that comes in pieces, as in a bundle.
-
-    Returns:
-        Its SHA-256, and what is wrong with it.
-    """
+) -> CodecError | None:
+    """Decode a payload that comes in pieces, as in a bundle; return what is wrong with it."""
     payload = _Payload(name)
     packed_bytes = 0
     packer: Any = None
@@ -126,28 +121,22 @@ def check_payload_pieces(
             raise _too_large(f"a payload of {payload.size_bytes} bytes that compresses to a trifle")
         payload.check()
     except CodecError as error:
-        return payload.digest, error
-    return payload.digest, None
+        return error
+    return None
 
 
 class _Payload:
-    """A payload while it arrives: hashed, and kept to be decoded."""
+    """A payload while it arrives, kept to be decoded."""
 
     def __init__(self, name: str | None) -> None:
         self._name = name
-        self._hash = hashlib.sha256()
         self.buffered = bytearray()
         self.size_bytes = 0
 
     def add(self, piece: memoryview) -> None:
-        self._hash.update(piece)
         self.size_bytes += len(piece)
         if self.size_bytes <= MAX_DECODED_BYTES:
             self.buffered += piece
-
-    @property
-    def digest(self) -> str:
-        return self._hash.hexdigest()
 
     def check(self) -> Contents | None:
         """Decode it, as ``verify`` does; None where it has no name or is larger than any.

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from jaxcache.cache.archive import read_chunks, write_file
+from jaxcache.cache.archive import write_file
 from jaxcache.cache.bundle.compat import XLA_CACHES, Compatibility, Host, forecast
-from jaxcache.cache.bundle.format import Bundle, is_bundle, open_bundle
+from jaxcache.cache.bundle.format import Bundle, is_bundle, open_bundle, read_whole
 from jaxcache.cache.bundle.manifest import BundleError
 from jaxcache.cache.bundle.reader import verify_bundle
 from jaxcache.cache.move.bundle_file import check_file_path, spool, written_bundle
@@ -83,8 +83,7 @@ def rewrite(bundle: Bundle, file: str, form: Format) -> None:
             f"{bundle.name} holds {len(refused)} damaged entries, such as {name}: {reason}",
             hint="jaxcache import adds the undamaged ones",
         )
-    bundle.file.seek(0)
-    write_file(file, read_chunks(bundle.file))
+    write_file(file, read_whole(bundle))
     emit(form, export_view(written_bundle(bundle, file)))
 
 

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from typing import BinaryIO, NamedTuple
 
 from jaxcache.cache.archive import (
+    CHUNK_BYTES,
     MAX_MANIFEST_VALUES,
     WINDOW_LOG,
     ArchiveKind,
-    hash_range,
+    Window,
     unpack_range,
 )
 from jaxcache.cache.bundle.manifest import BundleError, Manifest, decode_manifest
@@ -193,8 +194,9 @@ def _read_bundle(file: BinaryIO, name: str) -> Bundle:
     if hashlib.sha256(packed).digest() != digest:
         raise BundleError("its manifest is damaged")
     manifest = decode_manifest(_unpack_manifest(packed))
-    file.seek(0)
-    signed_header = signed_bytes(file.read(HEADER_BYTES))
+    # Packed again, not read again: whoever else may write to the file could give another one.
+    header = _HEADER.pack(MAGIC, VERSION, signed, manifest_bytes, stream_bytes, digest)
+    signed_header = signed_bytes(header)
     return Bundle(
         name, file, manifest, digest.hex(), signatures, signed_header, stream_at, stream_bytes
     )
@@ -218,16 +220,40 @@ def check_stream(bundle: Bundle) -> None:
     Raises:
         BundleError
     """
-    try:
-        digest = hash_range(bundle.file, bundle.stream_at, bundle.stream_bytes)
-    except OSError as error:
-        raise BundleError(f"{bundle.name}: {error}", hint=None) from error
-    if digest.hex() != bundle.manifest.stream_sha256:
-        raise BundleError(f"{bundle.name}: its stream is damaged")
+    for _ in read_whole(bundle):
+        pass
+
+
+def read_whole(bundle: Bundle) -> Iterator[bytes]:
+    """Yield the bytes of a bundle, as they are stored in the file.
+
+    Raises:
+        BundleError: at the end of the manifest or of the stream, where its digest does not match.
+    """
+    signatures = b"".join(map(pack_signature, bundle.signatures))
+    head = MAGIC + bundle.signed_bytes[len(_SIGNED_PREFIX) :] + signatures
+    yield head
+    for part, start, end, sha256 in (
+        ("manifest", len(head), bundle.stream_at, bundle.manifest_sha256),
+        ("stream", bundle.stream_at, bundle.size_bytes, bundle.manifest.stream_sha256),
+    ):
+        digest = hashlib.sha256()
+        window = Window(bundle.file, start, end - start)
+        try:
+            while chunk := window.read(CHUNK_BYTES):
+                digest.update(chunk)
+                yield chunk
+        except OSError as error:
+            raise BundleError(f"{bundle.name}: {error}", hint=None) from error
+        if digest.hexdigest() != sha256:
+            raise BundleError(f"{bundle.name}: its {part} is damaged")
 
 
 class ContentReader:
     """Reads the decompressed stream of a bundle from front to back, never more than announced.
+
+    What it yields is compared with the manifest each time that it is read: another user, who may
+    own the file, can have overwritten the stream since it was checked.
 
     Raises:
         BundleError: from every method.
@@ -235,6 +261,7 @@ class ContentReader:
 
     def __init__(self, bundle: Bundle) -> None:
         self._name = bundle.name
+        self._contents = iter(bundle.manifest.contents)
         self._chunks = self._decompress(bundle)
         self._left = memoryview(b"")
 
@@ -246,8 +273,27 @@ class ContentReader:
         except (BundleError, OSError) as error:
             raise BundleError(f"{self._name}: its stream is damaged: {error}") from error
 
-    def take(self, size_bytes: int) -> Iterator[memoryview]:
-        """Yield the next ``size_bytes`` in pieces, which hold until the next piece."""
+    def take(self, name: str) -> Iterator[memoryview]:
+        """Yield the content of an item or file in pieces, which hold until the next piece.
+
+        What comes before it in the stream is skipped.
+
+        Raises:
+            BundleError: after the last piece, where its digest is not that of the manifest.
+        """
+        for present, size_bytes, sha256 in self._contents:
+            digest = hashlib.sha256()
+            for piece in self._read(size_bytes):
+                if present == name:
+                    digest.update(piece)
+                    yield piece
+            if present == name:
+                if digest.hexdigest() != sha256:
+                    reason = "does not match its digest"
+                    raise BundleError(f"{self._name}: the payload of {name} {reason}")
+                return
+
+    def _read(self, size_bytes: int) -> Iterator[memoryview]:
         while size_bytes:
             if not self._left:
                 self._left = memoryview(next(self._chunks, b""))
@@ -257,11 +303,6 @@ class ContentReader:
             self._left = self._left[len(piece) :]
             size_bytes -= len(piece)
             yield piece
-
-    def skip(self, size_bytes: int) -> None:
-        """Pass over the next ``size_bytes``."""
-        for _ in self.take(size_bytes):
-            pass
 
     def end(self) -> None:
         """Make sure that nothing follows."""

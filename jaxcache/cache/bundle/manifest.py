@@ -135,9 +135,17 @@ class Manifest:
     """The layout of its cache; layouts other than JAX have files but no items."""
 
     @property
+    def contents(self) -> list[tuple[str, int, str]]:
+        """Name, bytes and SHA-256 of each item and file, in the order of the stream."""
+        return [
+            *((i.file, i.payload_bytes, i.payload_sha256) for i in self.items),
+            *((f.name, f.size_bytes, f.sha256) for f in self.files),
+        ]
+
+    @property
     def announced_bytes(self) -> int:
         """Sum of what the items and files announce."""
-        return sum(i.payload_bytes for i in self.items) + sum(f.size_bytes for f in self.files)
+        return sum(size for _, size, _ in self.contents)
 
     @property
     def source_bytes(self) -> int:

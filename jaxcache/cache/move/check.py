@@ -58,9 +58,7 @@ class Check:
             facts = ItemFacts(hash_chunks(read_chunks(file)), info.size_bytes)
             self._check_signed(item.name, facts)
             return CheckedItem(facts)
-        if info.size_bytes > MAX_ENTRY_BYTES and not self.policy.allow_large:
-            reason = f"holds more than {MAX_ENTRY_BYTES} bytes"
-            raise StoreError(item.name, reason, code="too-large")
+        self.check_size(item, info)
         header = read_entry_header(file.read(HEAD_BYTES), info.size_bytes)
         with self._decoding.take(header.content_bytes or 8 * info.size_bytes):
             content = read_content(
@@ -74,6 +72,16 @@ class Check:
         if unwanted:
             raise StaysError(MoveAction.LEFT, unwanted, facts)
         return CheckedItem(facts, content, header.checksum)
+
+    def check_size(self, item: Item, info: FileInfo) -> None:
+        """Refuse a file that is larger than any entry, unless that is allowed.
+
+        Raises:
+            StoreError
+        """
+        if info.size_bytes > MAX_ENTRY_BYTES and not self.policy.allow_large:
+            reason = f"holds more than {MAX_ENTRY_BYTES} bytes"
+            raise StoreError(item.name, reason, code="too-large")
 
     def _compare(self, item: Item, info: FileInfo, digest: str) -> None:
         """Compare a digest with the ledger.

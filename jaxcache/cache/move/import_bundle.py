@@ -167,10 +167,12 @@ def receive(
     try:
         with staging(store) as stage:
             staged = StagedTarget(store, plan, stage)
-            done = moving(target=staged)
-            unwritten = any(map(is_unwritten, done))  # what cannot be read is left out
-            failed = None if unwritten else staged.commit()
-            staged.remove()
+            try:
+                done = moving(target=staged)
+                unwritten = any(map(is_unwritten, done))  # what cannot be read is left out
+                failed = None if unwritten else staged.commit()
+            finally:
+                staged.remove()
     except StoreError as error:
         failed = error
         done = Outcome(plan, plan.steps)
@@ -339,19 +341,22 @@ class BundleSource:
     def __init__(self, bundle: Bundle, *, level: int | None = None) -> None:
         self._level = level
         self._content = ContentReader(bundle)
-        self._order = iter([(i.name, i.content_bytes) for i in bundle_items(bundle.manifest)])
 
     def take(self, step: Step) -> BinaryIO:
-        """Read a payload from the stream; those before it that do not travel are skipped."""
-        for name, size in self._order:
-            if name == step.name:
-                break
-            self._content.skip(size)
+        """Read a payload from the stream; those before it that do not travel are skipped.
+
+        Raises:
+            BundleError: it is not the one that was checked before the plan was made.
+        """
         size = step.item.content_bytes
         file: Any = io.BytesIO() if size <= BUFFERED_BYTES else tempfile.TemporaryFile()  # noqa: SIM115
-        file.writelines(self._content.take(size))
+        try:
+            file.writelines(self._content.take(step.name))
+        except BaseException:
+            file.close()
+            raise
         return file  # type: ignore[no-any-return]
 
     def open(self, step: Step, taken: BinaryIO) -> BundleParcel:
-        """Return what was taken; every byte was checked before the plan was made."""
+        """Return what was taken, which nobody else can change."""
         return BundleParcel(step, taken, self._level)

@@ -6,6 +6,8 @@ A cache takes over the events of a source's ledger, marked as imported, without 
 import contextlib
 import io
 import os
+import stat
+import tempfile
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +15,7 @@ from functools import partial
 from typing import Any, BinaryIO
 
 from jaxcache.cache.admission import BUFFERED_BYTES, ImportPolicy
-from jaxcache.cache.archive import read_chunks
+from jaxcache.cache.archive import Window, read_chunks
 from jaxcache.cache.entry_files import find, new_atime
 from jaxcache.cache.ledger.record import ARRIVED, HIT, Event
 from jaxcache.cache.ledger.segments import (
@@ -31,6 +33,7 @@ from jaxcache.cache.move.items import Item, ItemFacts, Step
 from jaxcache.cache.move.plan import MoveTarget, Parcel, Plan
 from jaxcache.core.ledger import COMPACT_ABOVE, is_compacted
 from jaxcache.core.names import LEDGER_DIR
+from jaxcache.core.system import is_own_or_roots
 from jaxcache.entry.codec import CodecError
 from jaxcache.entry.frame import add_checksum, seal_entry
 from jaxcache.model import FileInfo
@@ -202,12 +205,15 @@ class StoreSource:
     def open(self, step: Step, taken: None = None) -> StoreParcel:  # noqa: ARG002
         """Read a file and check it."""
         file, info = self._read(step.item)
-        with contextlib.ExitStack() as opened:
+        with contextlib.ExitStack() as opened, name_errors(info.name):
             opened.callback(file.close)
-            with name_errors(info.name):
-                checked = self._check.read(step.item, file, info)
+            own = is_own_or_roots(info.owner) and not info.mode & (stat.S_IWGRP | stat.S_IWOTH)
+            if not own and not isinstance(file, io.BytesIO):
+                self._check.check_size(step.item, info)
+                file = opened.enter_context(_copy_privately(file, info))
+            checked = self._check.read(step.item, file, info)
             opened.pop_all()
-        return StoreParcel(step, info, file, checked)
+        return StoreParcel(step, info, file, checked, changes=own)
 
     def _read(self, item: Item) -> tuple[BinaryIO, FileInfo]:
         if self._store.remote or item.size_bytes <= BUFFERED_BYTES:
@@ -215,6 +221,24 @@ class StoreSource:
             return io.BytesIO(data), info
         file = self._store.open(item.name)
         return file, file_info(item.name, os.fstat(file.fileno()))
+
+
+def _copy_privately(file: BinaryIO, info: FileInfo) -> BinaryIO:
+    """Copy a large file that another user may change between its check and its writing.
+
+    Raises:
+        ChangedError: it has another size than when it was opened.
+        OSError: the directory for temporary files has no room.
+    """
+    with contextlib.ExitStack() as opened, file:
+        copy: BinaryIO = opened.enter_context(tempfile.TemporaryFile())
+        window: Any = Window(file, 0, info.size_bytes + 1)
+        copy.writelines(read_chunks(window))
+        if copy.tell() != info.size_bytes:
+            raise ChangedError(info.name)
+        copy.seek(0)
+        opened.pop_all()
+    return copy
 
 
 def make_source(store: Store, plan: Plan) -> StoreSource:

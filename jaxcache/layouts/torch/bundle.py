@@ -223,11 +223,10 @@ def plan_import(
 def _check_content(file: Item, path: TorchName, content: ContentReader) -> None:
     """Read one file and hold it against its name, without keeping it."""
     if file.size_bytes > MAX_BYTES or path.kind not in _CHECKED:
-        content.skip(file.size_bytes)
         if path.digest:
             raise BundleError(f"{file.name} in it is larger than the {MAX_BYTES} bytes allowed")
         return
-    problem = name_error(b"".join(content.take(file.size_bytes)), path)
+    problem = name_error(b"".join(content.take(file.name)), path)
     if problem:
         raise BundleError(f"{file.name} in the bundle is damaged: {problem}")
 

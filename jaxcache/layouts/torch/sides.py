@@ -44,9 +44,8 @@ def read_bundle(bundle: Bundle) -> DiffSide:
         info = FileInfo(file.name, "file", file.size_bytes, file.created_ns, 0, 0, 0, -1)
         graph = as_graph(info)
         if graph is None or file.size_bytes > MAX_BYTES:
-            content.skip(file.size_bytes)
             continue
-        data = b"".join(content.take(file.size_bytes))
+        data = b"".join(content.take(file.name))
         graphs.append(graph)
         facts[file.name] = read_graph(data, graph.tier, graph.key, graph.digest)
     scan_result = make_scan(TorchInventory(graphs), facts)
