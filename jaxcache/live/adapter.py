@@ -22,6 +22,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ..core.machine import XLA_CACHES, hashes_path
 from ..core.names import CACHE_SUFFIX
 
 if TYPE_CHECKING:
@@ -32,9 +33,6 @@ TRIED = "0.4.38 to 0.12"
 
 class UnknownJaxError(Exception):
     """This JAX has not the names that the layer needs."""
-
-
-_XLA_CACHES = "jax_persistent_cache_enable_xla_caches"
 
 
 class Adapter:
@@ -93,10 +91,10 @@ class Adapter:
     def install(self, layer: "Layer") -> None:
         """Replace the names."""
         cache = self._cache
-        is_unset = _XLA_CACHES.upper() not in os.environ and hasattr(self.jax.config, _XLA_CACHES)
+        is_unset = XLA_CACHES.upper() not in os.environ and hasattr(self.jax.config, XLA_CACHES)
         if layer.settings["portable-keys"] and is_unset:
             # The cache's path, which JAX gives to XLA as an option, stays out of the key.
-            self.jax.config.update(_XLA_CACHES, "none")
+            self.jax.config.update(XLA_CACHES, "none")
         cache.compress_executable = _sealing(cache)
 
         def decompress(original: Any, executable: bytes) -> Any:
@@ -128,8 +126,7 @@ class Adapter:
 
     def hashes_path(self) -> bool:
         """Whether keys contain the cache's path, as those of JAX 0.4.36 to 0.10 do by default."""
-        option = getattr(self.jax.config, _XLA_CACHES, "none")
-        return self.jax.__version_info__ < (0, 11) and option != "none"
+        return hashes_path(self.jax.__version__, getattr(self.jax.config, XLA_CACHES, None) or "")
 
     def _wrap_load(self, layer: "Layer") -> None:
         def load(original: Any, cache_key: str, *args: Any, **kwargs: Any) -> Any:

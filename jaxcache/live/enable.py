@@ -8,6 +8,7 @@ import warnings
 from typing import Any, NamedTuple
 
 from ..core.configuration import JAX_DEFAULTS
+from ..core.machine import XLA_CACHES
 from ..core.remote import redact
 from . import layer as live_layer
 from .settings import SETTINGS, ResolvedSettings, configured_directory, resolve
@@ -94,7 +95,7 @@ def enable(
         wanted["jax_persistent_cache_min_compile_time_secs"] = float(min_compile_seconds)
         wanted["jax_persistent_cache_min_entry_size_bytes"] = -1
     if resolved["portable-keys"]:
-        wanted["jax_persistent_cache_enable_xla_caches"] = "none"
+        wanted[XLA_CACHES] = "none"
     if not resolved["enabled"] and resolved["max-size"] is not None:
         wanted["jax_compilation_cache_max_size"] = resolved["max-size"]
     free = _is_free(jax.config, _DIRECTORY)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from jaxcache.entry.releases import CACHE_PATH
+from jaxcache.core.machine import hashes_path
 from jaxcache.errors import NoJaxError, UsageError
 from jaxcache.options.run import RunOptions
 from jaxcache.store import is_remote
@@ -181,8 +181,8 @@ class Account:
             *self._own_notes,
             *(f"this run could not be recorded in {d}: its disk is full" for d in recorder.full),
         ]
-        version = next((p.jax for p in report.processes if p.jax), None) or ""
-        if options.portable and CACHE_PATH.holds(version):
+        version = next((p.jax for p in report.processes if p.jax), None)
+        if options.portable and version and hashes_path(version):
             notes.append(PORTABLE_NOTE)
         elif not (options.portable or self._spool or options.scratch or options.no_write):
             notes += path_note(recorder.modules, version)

@@ -14,7 +14,7 @@ from jaxcache.cache.bundle.compat import (
 )
 from jaxcache.cache.bundle.manifest import BundleItem, Manifest, Origin
 from jaxcache.cache.ledger.record import Event
-from jaxcache.entry.releases import CACHE_PATH
+from jaxcache.core.releases import CACHE_PATH
 
 KEY = "jit_f-" + "a" * 64
 CPU = Origin(

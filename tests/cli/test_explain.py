@@ -57,6 +57,13 @@ def test_two_caches(
         }
 
 
+def test_a_path_that_is_in_no_key_is_no_cause(run_cli: RunCli, corpus: Path) -> None:
+    """The entries of JAX 0.11 and later hold the path of their cache, but their keys do not."""
+    left = corpus / "0.12.0.1-cpu-zstd"
+    found = document(run_cli, left, corpus / "0.12.0.1-cpu-zstd-maxsize")
+    assert "path" not in {d["cause"] for d in found["differences"]}
+
+
 def test_a_cache_and_itself(run_cli: RunCli, corpus: Path) -> None:
     cache = corpus / "0.12.0.1-cpu-zstd"
     found = document(run_cli, cache, cache)

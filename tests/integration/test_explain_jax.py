@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from conftest import RunCli, clean_environment
 
-from jaxcache.entry.releases import CACHE_PATH
+from jaxcache.core.releases import CACHE_PATH
 
 WORKLOAD = Path(__file__).with_name("explain_workload.py")
 LOG = {

@@ -50,6 +50,42 @@ def test_an_edit_that_plain_python_compiled_is_explained_by_a_run_of_the_script(
     assert "train.py:5 in `activation`" in change["meaning"]
 
 
+def test_the_path_of_a_cache_that_was_moved_is_blamed_where_it_is_in_keys(
+    run_cli: RunCli, each_jax_python: str, tmp_path: Path
+) -> None:
+    """Plain JAX filled ``a``, which is ``b`` now, and judges with the program as it was."""
+    script = tmp_path / "train.py"
+    cache = tmp_path / "b"
+    env = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PLATFORMS": "cpu"}
+    plain = clean_environment(tmp_path) | env
+
+    def run_plain(directory: Path) -> None:
+        used = {"JAX_COMPILATION_CACHE_DIR": str(directory)}
+        subprocess.run([each_jax_python, script], env=plain | used, check=True)
+
+    def keys() -> set[str]:
+        return {path.name.removesuffix("-cache") for path in cache.glob("jit_step-*-cache")}
+
+    script.write_text(PROGRAM.format(name="tanh"))
+    run_plain(tmp_path / "a")
+    (tmp_path / "a").rename(cache)
+    (old,) = keys()
+    script.write_text(PROGRAM.format(name="sin"))
+    options = ("-C", cache, "--python", each_jax_python, "--json", script)
+    explained = json.loads(run_cli("explain", *options, env=env).stdout)
+    warmed = json.loads(run_cli("warm", *options, env=env).stdout)
+    (new,) = keys() - {old}
+    compared = json.loads(run_cli("explain", old, new, "-C", cache, "--json").stdout)
+    (step,) = (m for m in warmed["modules"] if m["key"] == new)
+
+    script.write_text(PROGRAM.format(name="tanh"))
+    run_plain(cache)
+    is_in_keys = len(keys()) == 3
+    for document in (explained, compared):
+        assert ("path" in {d["cause"] for d in document["differences"]}) is is_in_keys
+    assert ("cache path" in step["cause"]) is is_in_keys
+
+
 def test_an_edit_after_a_hit_of_what_plain_python_compiled_is_named_since_the_last_recorded_one(
     run_cli: RunCli, jax_python: str, tmp_path: Path
 ) -> None:

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from jaxcache.entry.releases import (
+from jaxcache.core.releases import (
     ATIME_REQUIRED,
     CACHE_PATH,
     KERNEL_CACHE_PATH,

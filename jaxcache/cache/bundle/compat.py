@@ -18,11 +18,11 @@ from jaxcache.cache.bundle.manifest import Manifest, Origin
 from jaxcache.cache.ledger.record import Event
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.move.items import Item, Step, bundle_items
+from jaxcache.core.machine import hashes_path
 from jaxcache.entry.codec import CodecError
 from jaxcache.entry.contents import Contents
 from jaxcache.entry.decode import decode_origin
 from jaxcache.entry.read import read_payload
-from jaxcache.entry.releases import CACHE_PATH
 from jaxcache.store.base import Store, StoreError
 from jaxcache.units import join_some, printable
 
@@ -189,9 +189,9 @@ def _forecast_all(
 def _forecast(item: _Known, host: Host | None, spellings: set[str]) -> Forecast:
     origin, recorded = item.origin, item.origin.written_in_cache_dir
     version = host.jax_version if host else item.jax_version or origin.like_jaxlib
-    bound = origin.kernel_cache or CACHE_PATH.holds(version or "0.4.36")
+    bound = hashes_path(version, kernel_cache=origin.kernel_cache)
     moved = recorded is not None and recorded not in spellings and bound
-    hashed = version is not None and CACHE_PATH.holds(version)
+    hashed = version is not None and hashes_path(version)
     portable = hashed and origin.is_portable
     # Where no jax was asked, and the entry is to be used here.
     is_set_here = bool(spellings) and os.environ.get(XLA_CACHES) == "none"

@@ -16,13 +16,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxcache.cache.allow_lists import hashed_flags
-from jaxcache.cache.bundle.compat import XLA_CACHES, Host
-from jaxcache.entry.releases import CACHE_PATH, KERNEL_CACHE_PATH
+from jaxcache.cache.bundle.compat import Host
+from jaxcache.core.machine import XLA_CACHES, hashes_path
 from jaxcache.errors import UsageError, system_errors_as
 
 #: Counted up when the same environment gets another name.
 SCHEME = "v1"
-_KERNEL_CACHE = "xla_gpu_kernel_cache_file"
 _DIGITS = 12
 
 
@@ -161,8 +160,8 @@ def describe_environment(
     if origin.platform == "cpu":
         listed = origin.cpu_features or host.cpu_features
         features = None if listed is None else tuple(sorted(listed))
-    caches = environment.get(XLA_CACHES)
-    if caches == "none" and not _hashes_directory(host.jax_version, None):
+    caches = environment.get(XLA_CACHES.upper())
+    if caches == "none" and not hashes_path(host.jax_version):
         caches = None  # no key of this jax has a path to leave out
     return KeyEnvironment(
         platform=origin.platform,
@@ -175,17 +174,9 @@ def describe_environment(
         cpu_features=features,
         xla_flags=hashed_flags(environment),
         xla_caches=caches,
-        cache_dir_in_key=cache_dir if _hashes_directory(host.jax_version, caches) else None,
+        cache_dir_in_key=cache_dir if hashes_path(host.jax_version, caches) else None,
         jax_key=host.key[-64:],
     )
-
-
-def _hashes_directory(jax_version: str, caches: str | None) -> bool:
-    """Return whether that jax, so set, hashes the path of the cache into every key."""
-    if caches == "none":
-        return False
-    kernels = caches in ("all", _KERNEL_CACHE) and KERNEL_CACHE_PATH.holds(jax_version)
-    return kernels or CACHE_PATH.holds(jax_version)
 
 
 def slug(text: str) -> str:

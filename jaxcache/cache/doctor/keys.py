@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import PurePath
 
 from jaxcache.cache.doctor.inputs import Facts, Finding, install_into
+from jaxcache.core.machine import XLA_CACHES, hashes_path
 from jaxcache.entry.options import same_generation
-from jaxcache.entry.releases import CACHE_PATH
 from jaxcache.units import format_count, format_size
 
 #: pmap of these versions goes through ``jit``, under this name, and puts an address into the key.
@@ -31,7 +31,7 @@ def find_cache_dir_in_key(facts: Facts) -> Iterator[Finding]:
         written_in = contents.written_in_cache_dir
         if written_in is None or written_in == here:
             continue
-        if CACHE_PATH.holds(facts.version_of(key) or ""):
+        if hashes_path(facts.version_of(key), kernel_cache=contents.kernel_cache):
             moved.setdefault(written_in, []).append(files[key])
     if facts.cache.remote:
         yield from (_pushed_from(path, names, here) for path, names in sorted(moved.items()))
@@ -73,7 +73,8 @@ def find_directory_spelling(facts: Facts) -> Iterator[Finding]:
     if not isinstance(setting, str) or not setting or facts.bucket:
         return
     absolute = os.path.abspath(setting)
-    is_hashed = CACHE_PATH.holds(facts.interpreter.jax_version if facts.interpreter else "")
+    mine = facts.interpreter
+    is_hashed = mine is not None and hashes_path(mine.jax_version, facts.setting(XLA_CACHES))
     hashed = "; JAX 0.4.36 to 0.10 hash this spelling into the key, and no other one hits"
     if setting.startswith("file://"):
         cost = (

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from jaxcache.cache.doctor.inputs import Facts, Finding, install_into
 from jaxcache.cache.verify.run_checks import CORRUPT
+from jaxcache.core.releases import ATIME_REQUIRED
 from jaxcache.entry.names import FileKind
-from jaxcache.entry.releases import ATIME_REQUIRED
 from jaxcache.units import format_command, format_count, format_size, join_some
 
 #: A file system is nearly full below this share of it, unless that is still this much.

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from functools import partial
 
 from jaxcache.cache.explain.sides import Cause, Compile, Difference
+from jaxcache.core.machine import hashes_path
 from jaxcache.entry.contents import Contents
-from jaxcache.entry.releases import CACHE_PATH
 from jaxcache.units import join_some
 
 #: Options that hold a path inside the cache directory (jax/_src/compiler.py, 0.4.36 and later).
@@ -117,6 +117,8 @@ def device_name(compile_: Compile) -> str | None:
 
 def compare_paths(left: Compile, right: Compile) -> Difference | None:
     """Compare the paths of the cache, where JAX hashes them."""
+    if not (_hashes_path(left) and _hashes_path(right)):
+        return None
     paths = left.cache_path or _written_in(left), right.cache_path or _written_in(right)
     if paths[0] == paths[1]:
         return None
@@ -131,7 +133,7 @@ def compare_paths(left: Compile, right: Compile) -> Difference | None:
             title="cache path",
         )
     for side in (left, right):
-        if side.cache_path is None and (_entry_flags(side) is None or not _hashes_path(side)):
+        if side.cache_path is None and _entry_flags(side) is None:
             return None
     return _of_options(
         paths[0] or _WITHOUT,
@@ -170,11 +172,8 @@ def _written_in(compile_: Compile) -> str | None:
 def _hashes_path(compile_: Compile) -> bool:
     """Whether its JAX hashes the path of the cache directory; so does one that is not known."""
     contents = compile_.contents
-    return (
-        contents is None
-        or contents.kernel_cache
-        or CACHE_PATH.holds(contents.like_jaxlib or "0.4.36")
-    )
+    version = compile_.jax_version or (contents.like_jaxlib if contents else None)
+    return hashes_path(version, kernel_cache=contents is not None and contents.kernel_cache)
 
 
 def _differing(left: Values, right: Values) -> list[str]:

@@ -15,7 +15,7 @@ from jaxcache.cache.allow_lists import (
 from jaxcache.cache.archive import ArchiveError, parse_manifest
 from jaxcache.cache.untrusted_json import Digest, FieldError, Many, Seconds, Text, build
 from jaxcache.core.names import parse_key
-from jaxcache.entry.releases import read_release
+from jaxcache.core.releases import read_release
 from jaxcache.entry.wire import WireError
 
 #: Larger assignments are damage.

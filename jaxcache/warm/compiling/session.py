@@ -10,7 +10,7 @@ from typing import Any
 from jaxcache.cache.allow_lists import kept_flags
 from jaxcache.cache.recipe.format import RecipeFile
 from jaxcache.cache.recipe.model import REFUSALS, Environment, Request
-from jaxcache.entry.releases import CACHE_PATH
+from jaxcache.core.machine import hashes_path
 from jaxcache.options.run import CompileOptions
 from jaxcache.units import format_count
 from jaxcache.warm.compiling.plan import CompileOutcome, CompileResult, Job
@@ -95,9 +95,8 @@ class Session:
         self.jax = self.jax or answer.jax
         differs = _differing(job.request, answer)
         # Whether the directory is part of the key, and another one than where it was recorded.
-        is_moved = job.environment.cache_dir != self.used_at and CACHE_PATH.holds(
-            answer.jax.jax_version
-        )
+        is_elsewhere = job.environment.cache_dir != self.used_at
+        is_moved = is_elsewhere and hashes_path(answer.jax.jax_version)
         return _result(
             job.request,
             "already-cached" if self.delivery.has(answer.key) else "missing",

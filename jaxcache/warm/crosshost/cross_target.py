@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from jaxcache.cache.allow_lists import kept_flags
 from jaxcache.cache.leftovers import scratch_directory
+from jaxcache.core.machine import XLA_CACHES, hashes_path
 from jaxcache.core.names import CACHE_SUFFIX, HEADER_BYTES
 from jaxcache.entry.frame import compress_content
 from jaxcache.errors import JaxcacheError
@@ -101,10 +102,9 @@ class CrossTarget:
         if profile.platform == "gpu":
             # XLA warns for every kernel that it cannot measure it; the report does so once.
             env["TF_CPP_MIN_LOG_LEVEL"] = "3"
-        caches = str(profile.settings.get("jax_persistent_cache_enable_xla_caches"))
-        hashes_path = caches == "all" or "xla_gpu_kernel_cache_file" in caches
+        is_hashed = hashes_path(profile.jax_version, profile.settings.get(XLA_CACHES) or "")
         for name, value in profile.settings.items():
-            if isinstance(value, str) and (name != CACHE_DIR or hashes_path):
+            if isinstance(value, str) and (name != CACHE_DIR or is_hashed):
                 env[name.upper()] = value
         return env
 

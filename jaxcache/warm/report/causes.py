@@ -14,13 +14,13 @@ from jaxcache.cache.explain.matching import is_of_other_machine
 from jaxcache.cache.explain.programs import first_change
 from jaxcache.cache.explain.sides import Cause, Comparison, Compile, Difference, Side, is_helper
 from jaxcache.cache.verify.repair import list_quarantine
+from jaxcache.core.machine import XLA_CACHES, hashes_path
 from jaxcache.core.names import CACHE_SUFFIX
 from jaxcache.core.sketch import read_sketch
 from jaxcache.entry.codec import CodecError
 from jaxcache.entry.decode import decode_origin
 from jaxcache.entry.names import key_of
 from jaxcache.entry.read import read_payload
-from jaxcache.entry.releases import CACHE_PATH as PATH_RULE
 from jaxcache.errors import NoCacheError
 from jaxcache.store import open_store
 from jaxcache.store.base import StoreError
@@ -54,7 +54,7 @@ def path_note(modules: Iterable[CompileFinished], jax_version: str | None) -> It
             with store.open(name) as opened:  # it may be sealed meanwhile, so read its size again
                 payload = read_payload(opened, store.info(name).size_bytes)
             origin = make_origin(decode_origin(payload))
-            hashed = origin.kernel_cache or PATH_RULE.holds(jax_version or "")
+            hashed = jax_version and hashes_path(jax_version, kernel_cache=origin.kernel_cache)
             if hashed and (path := origin.written_in_cache_dir):
                 release = ".".join((jax_version or "").split(".")[:2])
                 yield (
@@ -98,9 +98,8 @@ def as_compile(event: CompileFinished, recorder: ReportBuilder | None = None) ->
 def _hashed_path(process: ProcessFacts) -> str | None:
     """Return the path that the keys of a process contain, as it is set; None where they do not."""
     settings = process.configured.settings if process.configured else {}
-    caches = str(settings.get("jax_persistent_cache_enable_xla_caches"))
-    is_hashed = caches == "all" or "xla_gpu_per_fusion_autotune_cache_dir" in caches
-    if is_hashed and process.loaded and PATH_RULE.holds(process.loaded.jax):
+    caches = settings.get(XLA_CACHES) or ""
+    if process.loaded and hashes_path(process.loaded.jax, caches):
         return str(settings["jax_compilation_cache_dir"])
     return None
 
