@@ -13,6 +13,7 @@ explain_miss(f, x)   why ``f(x)`` would compile
 warm_up(f, x)        compile or load for ``f(x)`` before the first request
 guard()              a block that may not compile; ``warmed_up()``, for a whole process
 enable()             the live layer in this program: checked reads, a bound, shared tiers
+counters()           what the live layer of this program has counted
 JaxcacheError        what goes wrong: ``code``, ``message``, ``hint``
 ===================  =============================================================================
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from jaxcache.inprocess.watch import watch as watch
     from jaxcache.live.enable import ConfigError as ConfigError
     from jaxcache.live.enable import enable as enable
+    from jaxcache.live.layer import counters as counters
     from jaxcache.model import Entry as Entry
     from jaxcache.options import PruneOptions as PruneOptions
 
@@ -50,6 +52,7 @@ _HOMES = {
     "JaxcacheError": "jaxcache.errors",
     "PruneOptions": "jaxcache.options",
     "UnexpectedCompileError": "jaxcache.injected.guard.guard",
+    "counters": "jaxcache.live.layer",
     "enable": "jaxcache.live.enable",
     "explain_miss": "jaxcache.inprocess.warm_up",
     "guard": "jaxcache.injected.guard.guard",
@@ -68,6 +71,7 @@ __all__ = [
     "PruneOptions",
     "UnexpectedCompileError",
     "__version__",
+    "counters",
     "enable",
     "explain_miss",
     "guard",

@@ -67,6 +67,7 @@ def inside() -> None:
         print(report.hits, jaxcache.last_misses(), jaxcache.explain_miss(print, 1))
     jaxcache.warmed_up()
     jaxcache.enable("cache", max_size="1GB")
+    print(sum(jaxcache.counters().values()))
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.names import live_directory
 from ..core.remote import SERVICES
 from .adapter import Adapter, UnknownJaxError
-from .counters import Counters
+from .counters import COUNTERS, SUMS, Counters
 from .files import start_thread
 from .loading import FirstRuns
 from .preload import Preload
@@ -136,7 +136,7 @@ class Layer:
 
             try:
                 self.metrics = Metrics(self.settings["metrics"], self.counters)
-            except Exception as error:  # the port is taken, or a package is missing
+            except Exception as error:  # no such directory, or not a path
                 self.say(f"live: no metrics: {error}")
 
     def change(self, settings: ResolvedSettings) -> None:
@@ -309,3 +309,13 @@ def start(
         except (ConfigError, UnknownJaxError) as error:
             say(f"live is off: {error}")
         return LAYER
+
+
+def counters() -> "dict[str, float]":
+    """Return what the live layer of this process has counted; empty where the layer is off.
+
+    Every counter and every sum is there, also those that are zero; docs/live.md explains them.
+    """
+    if LAYER is None:
+        return {}
+    return {**dict.fromkeys((*COUNTERS, *SUMS), 0), **LAYER.counters.snapshot()}

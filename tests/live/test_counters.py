@@ -1,9 +1,7 @@
-"""What the layer counts is seen: in `stats` and `top`, by Prometheus, OpenTelemetry, at the end."""
+"""What the layer counts is seen: in `stats`, by Prometheus, by the program, at the end."""
 
 import json
 import re
-import socket
-import urllib.request
 from pathlib import Path
 
 import pytest
@@ -47,29 +45,6 @@ def test_the_text_format_has_every_counter_with_help_and_type() -> None:
     assert 'tier_hits_total{tier="s3://a/\\"b\\"\\\\c"} 1\n' in text
 
 
-def test_the_endpoint_listens_on_loopback_and_answers_scrapes() -> None:
-    metrics = Metrics(":0", counted())
-    with urllib.request.urlopen(f"http://127.0.0.1:{metrics.port}/metrics", timeout=10) as answer:
-        assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
-        assert answer.read() == text_format(counted())
-    with pytest.raises(OSError, match="404"):
-        urllib.request.urlopen(f"http://127.0.0.1:{metrics.port}/other", timeout=10)
-    with pytest.raises(OSError, match=r"refused|timed out|unreachable"):
-        socket.create_connection(("127.0.0.2", metrics.port), timeout=5)  # one address, not all
-    with pytest.raises(OSError, match="in use"):
-        Metrics(f"127.0.0.1:{metrics.port}", counted())
-
-
-def test_the_endpoint_listens_on_an_address_of_ipv6() -> None:
-    try:
-        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
-    except OSError:
-        pytest.skip("no IPv6 here")
-    port = Metrics("[::1]:0", counted()).port
-    with urllib.request.urlopen(f"http://[::1]:{port}/metrics", timeout=10) as answer:
-        assert answer.read() == text_format(counted())
-
-
 @pytest.mark.parametrize("number", ["Infinity", "1" + "0" * 400, "-5"])
 def test_absurd_totals_are_replaced_and_stop_nobody(
     tmp_path: Path, run_cli: RunCli, number: str
@@ -88,33 +63,30 @@ def test_a_file_that_cannot_be_written_is_said_at_once(tmp_path: Path) -> None:
         Metrics(str(tmp_path / "nowhere" / "jax.prom"), counted())
 
 
-def test_opentelemetry_reads_the_counters() -> None:
-    pytest.importorskip("opentelemetry.sdk")
-    from opentelemetry import metrics as api
-    from opentelemetry.sdk.metrics import MeterProvider
-    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-
-    reader = InMemoryMetricReader()
-    api.set_meter_provider(MeterProvider([reader]))
-    Metrics("otel", counted())
-    data = reader.get_metrics_data()
-    assert data is not None
-    points = {
-        m.name: m.data.data_points[0].value
-        for m in data.resource_metrics[0].scope_metrics[0].metrics
-    }
-    assert points["jaxcache.live.hits_local"] == 3
-    assert points["jaxcache.live.compile_seconds"] == 1.25
-    assert set(points) == {f"jaxcache.live.{n}" for n in (*COUNTERS, *SUMS)}
+@pytest.mark.jax
+@pytest.mark.parametrize("value", [":9464", "0.0.0.0:9464", "otel"])
+def test_what_is_not_a_path_is_refused_in_one_line(
+    run_live: RunLive, tmp_path: Path, value: str
+) -> None:
+    ran = run_live(JAXCACHE_LIVE_METRICS=value)
+    assert ran.err == (
+        "jaxcache: live: no metrics: metrics must be a file with its directory, "
+        f"such as /run/jax-{{pid}}.prom (got {value!r})\n"
+    )
+    assert ran["written"] > 0
+    assert not (tmp_path / value).exists()
 
 
 @pytest.mark.jax
-def test_a_missing_package_is_one_line(run_live: RunLive) -> None:
-    hidden = "import sys\nsys.modules['opentelemetry'] = None\n"
-    ran = run_live(hidden + PROGRAM, JAXCACHE_LIVE_METRICS="otel")
-    assert ran.err.startswith("jaxcache: live: no metrics: ")
-    assert len(ran.err.splitlines()) == 1
-    assert ran["written"] > 0
+def test_a_program_reads_its_own_counters(run_live: RunLive) -> None:
+    before = "import jaxcache\nassert jaxcache.counters() == {}\n"
+    after = "result = jaxcache.counters()\n"
+    ran = run_live(before + PROGRAM + after)
+    counters = ran.result
+    assert set(counters) == {*COUNTERS, *SUMS}
+    assert counters == dict.fromkeys(counters, 0) | ran.document["counts"]
+    assert counters["written"] > 0 == counters["evicted"]
+    assert run_live(before + PROGRAM + after, JAXCACHE_LIVE="0").result == {}
 
 
 #: Another process saves its totals while this one ends.

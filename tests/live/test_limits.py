@@ -1,14 +1,11 @@
-"""What others can do to a program through its tiers, leases and endpoint: little, and once."""
+"""What others can do to a program through its tiers and leases: little, and once."""
 
 import contextlib
 import json
 import os
 import signal
-import socket
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -23,7 +20,6 @@ from jaxcache.live.counters import Counters
 from jaxcache.live.frame import decode
 from jaxcache.live.helper_client import DirectoryClient
 from jaxcache.live.leases import Leases
-from jaxcache.live.metrics import is_own_name, serve
 from jaxcache.live.stores import BucketStore
 from jaxcache.live.tier import Tier
 from live.conftest import PROGRAM, RunLive, entries, live_environment
@@ -148,42 +144,6 @@ def test_a_lease_without_a_plausible_date_counts_for_nothing(tmp_path: Path, unt
     leases = Leases(str(tmp_path / "cache"), 600.0, Counters())
     assert leases.take_or_wait(KEY, lambda: None, tiers) is None
     assert json.loads(path.read_text())["owner"] != "nobody:1"
-
-
-def test_slow_connections_keep_nobody_out() -> None:
-    port = serve("127.0.0.1", 0, lambda: b"counts\n")
-    slow = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(40)]
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
-        assert answer.read() == b"counts\n"
-    assert all(connection.recv(1) == b"" for connection in slow[:30])
-    for connection in slow:
-        connection.close()
-
-
-def test_a_page_with_a_name_of_its_own_gets_no_counts() -> None:
-    port = serve("127.0.0.1", 0, lambda: b"counts\n")
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{port}/metrics", headers={"Host": f"evil.example:{port}"}
-    )
-    with pytest.raises(urllib.error.HTTPError, match="421"):
-        urllib.request.urlopen(request, timeout=30)
-
-
-@pytest.mark.parametrize(
-    ("header", "own"),
-    [
-        ("localhost:9464", True),
-        ("127.0.0.1:9464", True),
-        ("[::1]:9464", True),
-        ("10.1.2.3", True),
-        (f"{socket.gethostname().partition('.')[0]}.cluster.example:9464", True),
-        ("node.example:9464", True),
-        ("evil.example", False),
-        ("127.0.0.1.evil.example:9464", False),
-    ],
-)
-def test_the_names_of_an_endpoint(header: str, own: bool) -> None:
-    assert is_own_name(header, "node.example") is own
 
 
 @pytest.mark.jax

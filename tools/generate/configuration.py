@@ -38,7 +38,7 @@ LIVE_TEXTS = {
     "require-signed": "Accept entries of tiers only with a signature of a trusted key.",
     "signing-key": "Private key that signs uploads.",
     "single-flight": "How long processes that miss the same key wait for the one that compiles it; 0: they do not wait.",
-    "metrics": "Where to publish counters: a file, `:9464` or `HOST:PORT` for Prometheus, or `otel`.",
+    "metrics": "The file, with its directory, to which counters are written for Prometheus.",
     "summary": "Print one line on standard error at the end.",
 }
 #: Variables of jaxcache that are not settings of the live layer.

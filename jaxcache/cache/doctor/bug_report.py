@@ -19,7 +19,7 @@ _PACKAGE = re.compile(r"[\w-]+")
 _CHOICES = frozenset(
     {
         *("all", "none", "xla_gpu_per_fusion_autotune_cache_dir", "cost", "lru"),
-        *("tiers", "always", "never", "true", "false", "totals", "otel"),
+        *("tiers", "always", "never", "true", "false", "totals"),
     }
 )
 _PATH = "<path>"

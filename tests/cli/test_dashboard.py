@@ -1,4 +1,4 @@
-"""``examples/grafana``: each query asks for what ``stats`` and the live layer export."""
+"""``examples/grafana``: each query asks for what ``stats --prometheus`` exports."""
 
 import json
 import re
@@ -12,8 +12,7 @@ from conftest import REPOSITORY, RunCli
 
 from jaxcache.cache.ledger.record import HIT, MISS, Event
 from jaxcache.cache.ledger.write import append
-from jaxcache.live.counters import Counters
-from jaxcache.live.metrics import text_format
+from jaxcache.live.counters import COUNTERS, SUMS
 from jaxcache.store import open_store
 
 DASHBOARD: dict[str, Any] = json.loads(
@@ -21,9 +20,7 @@ DASHBOARD: dict[str, Any] = json.loads(
 )
 _SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$")
 _LABEL = re.compile(r'(\w+)(=~|!=|!~|=)"((?:[^"\\]|\\.)*)"')
-#: What Prometheus itself adds to each sample that it scrapes.
-_SCRAPED = frozenset({"job", "instance"})
-#: Labels whose values the exporters write themselves.
+#: Labels whose values the exporter writes itself.
 _FIXED = ("counter", "kind")
 
 
@@ -42,7 +39,7 @@ def queries() -> Iterator[str]:
 
 @pytest.fixture
 def exported(run_cli: RunCli, capped_cache: Path) -> dict[str, dict[str, set[str]]]:
-    """The values of each label of each metric, of a cache with uses and of a program."""
+    """The values of each label of each metric, of a cache with uses and live totals."""
     store = open_store(str(capped_cache))
     key = min(path.name for path in capped_cache.glob("*-cache")).removesuffix("-cache")
     append(store, [Event(key, kind, 10**18, {"compile_seconds": 2.5}) for kind in (HIT, MISS)])
@@ -50,11 +47,12 @@ def exported(run_cli: RunCli, capped_cache: Path) -> dict[str, dict[str, set[str
     quarantine = capped_cache / ".jaxcache" / "quarantine" / "20260101T000000Z"
     quarantine.mkdir(parents=True)
     (quarantine / f"{key}-cache").write_bytes(b"torn")
-    counters = Counters()
-    counters.hit_in("s3://team/jax")
+    live = capped_cache / ".jaxcache" / "live"
+    live.mkdir()
+    (live / "totals").write_text(json.dumps(dict.fromkeys([*COUNTERS, *SUMS], 1)))
     text = run_cli("stats", "--prometheus", "-C", capped_cache).stdout
     found: dict[str, dict[str, set[str]]] = {}
-    for line in (text + text_format(counters).decode()).splitlines():
+    for line in text.splitlines():
         if match := _SAMPLE.match(line):
             labels = found.setdefault(match[1], defaultdict(set))
             for name, _, value in _LABEL.findall(match[2] or ""):
@@ -71,7 +69,7 @@ def test_a_query_asks_for_what_is_exported(
     assert metrics <= exported.keys()
     for metric, matchers in re.findall(r"\b(jaxcache_\w+)\{([^}]*)\}", query):
         for label, operator, value in _LABEL.findall(matchers):
-            assert label in exported[metric].keys() | _SCRAPED
+            assert label in exported[metric]
             if label in _FIXED:
                 wanted = value.split("|") if operator == "=~" else [value]
                 assert set(wanted) <= exported[metric][label]
