@@ -10,10 +10,18 @@ MATRIX ?= 3.11:0.4.30 3.10:0.4.38 3.11:0.5.3 3.11:0.6.2 3.11:0.8.3 3.11:0.10.2 3
 .PHONY: test test-jax test-observed check demo bench test-matrix test-matrix-whole test-live test-jax-own test-torch test-lowest test-newest test-other-systems test-slow test-cuda test-tpu docs faults fuzz mutation scale simulate-use \
 	oracle guard-table phases-table real-programs real-suites explain-changes clean
 
-# TESTS takes options of pytest, such as TESTS='-k prune'.
+# Tests start thousands of Pythons: images for CI often forbid bytecode, which compiles the package in
+# each of them again.
+unexport PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX := $(CURDIR)/build/bytecode
+
+# TESTS takes options of pytest, such as TESTS='-k prune'. The checks run beside the tests.
 TESTS ?=
-test: $(STAMP) check
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow and (core or not jax)" $(TESTS)
+test: $(STAMP)
+	@mkdir -p build
+	@$(MAKE) --no-print-directory check >build/check.log 2>&1 & checks=$$!; \
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow and (core or not jax)" $(TESTS); \
+	tests=$$?; wait $$checks || { cat build/check.log; exit 1; }; exit $$tests
 
 # Every test with real JAX.
 test-jax: $(STAMP)

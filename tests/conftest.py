@@ -73,15 +73,6 @@ _SPAWNING = {
     "test_push_at_work",
     "test_shared_directory",
 }
-#: Tests with real JAX that every change is tested with; ``make test-jax`` runs all of them.
-_CORE = {"test_warm", "test_bundle_hits", "test_integrity_jax", "test_push_pull_jax"}
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the core set."""
-    for item in items:
-        if item.path.stem in _CORE and item.get_closest_marker("jax"):
-            item.add_marker(pytest.mark.core)
 
 
 @pytest.fixture
@@ -262,21 +253,19 @@ def first_file(cache: Path, pattern: str) -> Path:
 
 
 @cache
-def _has_jax(python: str) -> bool:
-    probe = [python, "-c", "import jax"]
-    return subprocess.run(probe, capture_output=True, check=False).returncode == 0
+def has_modules(python: str, *names: str) -> bool:
+    """Whether an interpreter has these modules; they are looked up, not imported."""
+    look = "import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, sys.argv[1:])))"
+    done = subprocess.run([python, "-c", look, *names], capture_output=True, check=False)
+    return done.returncode == 0
 
 
 @cache
 def jax_version(python: str) -> tuple[int, ...]:
-    """The first two numbers of its jax."""
-    told = subprocess.run(
-        [python, "-c", "import jax; print(jax.__version__)"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return tuple(int(n) for n in told.stdout.split(".")[:2])
+    """The first three numbers of its jax, as its metadata has them."""
+    read = "from importlib.metadata import version; print(version('jax'))"
+    printed = subprocess.check_output([python, "-c", read], text=True)
+    return tuple(int(n) for n in printed.split(".")[:3])
 
 
 @cache
@@ -285,7 +274,7 @@ def find_jax_pythons() -> tuple[str, ...]:
     many = os.environ.get("JAXCACHE_TEST_JAX_PYTHONS")
     named = many.split(os.pathsep) if many else [os.environ.get("JAXCACHE_TEST_JAX_PYTHON", "")]
     chosen = [p for p in named if p] or [sys.executable]
-    return tuple(p for p in chosen if _has_jax(p))
+    return tuple(p for p in chosen if has_modules(p, "jax"))
 
 
 @pytest.fixture(scope="session")

@@ -15,9 +15,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from conftest import REPOSITORY, clean_environment
+from conftest import REPOSITORY, clean_environment, has_modules
 
-pytestmark = [pytest.mark.jax, pytest.mark.core]
+pytestmark = pytest.mark.jax
 
 #: What ``pip install jax`` brings, as the names of directories.
 _JAX = ("jax", "jaxlib", "ml_dtypes", "numpy", "numpy.libs", "opt_einsum", "scipy", "scipy.libs")
@@ -109,8 +109,7 @@ class Environment:
 @pytest.fixture
 def environment(jax_python: str, tmp_path: Path) -> Environment:
     """An environment with nothing but jax and what it requires."""
-    found = subprocess.run([jax_python, "-c", "import tomllib"], capture_output=True, check=False)
-    if found.returncode:
+    if not has_modules(jax_python, "tomllib"):
         pytest.skip("jaxcache needs Python 3.11")
     return Environment(jax_python, tmp_path)
 

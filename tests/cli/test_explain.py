@@ -128,7 +128,6 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.jax
-@pytest.mark.core
 @pytest.mark.parametrize("is_command", [True, False])
 def test_ctrl_c_ends_explain_with_one_line(tmp_path: Path, is_command: bool) -> None:
     script = tmp_path / "sleeping.py"
@@ -173,7 +172,6 @@ def test_an_entry_keeps_the_names_of_arguments() -> None:
 
 
 @pytest.mark.jax
-@pytest.mark.core
 def test_an_option_that_is_not_ours_is_the_scripts(run_cli: RunCli, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import sys; print(sys.argv[1:]); import jax; jax.jit(abs)(1.0)")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import RunCli
+from conftest import RunCli, has_modules
 
 pytestmark = pytest.mark.jax
 
@@ -122,7 +122,7 @@ def changed(
     request: pytest.FixtureRequest, each_jax_python: str, tmp_path: Path, run_cli: RunCli
 ) -> tuple[Place, Any]:
     """A cache after a change, and what JAX said before it."""
-    if subprocess.run([each_jax_python, "-c", "import filelock"], check=False).returncode:
+    if not has_modules(each_jax_python, "filelock"):
         pytest.skip("JAX needs filelock for a cap")
     place = Place(tmp_path / "cache", each_jax_python, run_cli)
     cold = place.compile()

@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 from bundling import opened
 from conftest import REPOSITORY, RunCli
+from filelock import FileLock
 from packaging.requirements import Requirement
 from schemas import check_document
 
@@ -48,17 +49,27 @@ def previous_commit() -> str | None:
 
 @pytest.fixture(scope="module")
 def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the previous package, as its wheel installs it."""
+    """A directory with the previous package, as its wheel installs it; made once for each run."""
     named = os.environ.get("JAXCACHE_TEST_PREVIOUS")
     if named and Path(named, "jaxcache").is_dir():
         return Path(named)
-    commit = named or previous_commit()
+    base = tmp_path_factory.getbasetemp()
+    # Each worker of xdist has a directory of its own in that of the run.
+    directory = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "previous"
+    with FileLock(f"{directory}.lock"):
+        if not (directory / "installed").is_dir():
+            shutil.rmtree(directory, ignore_errors=True)
+            build_previous(named or previous_commit(), directory)
+    return directory / "installed"
+
+
+def build_previous(commit: str | None, directory: Path) -> None:
+    """Build the wheel of a commit, and unpack it as ``installed``."""
     source = git("archive", commit) if commit else None
     if source is None:
         pytest.skip("this clone holds no commit of another version (shallow, or no git)")
     if find_spec("hatchling") is None or find_spec("build") is None:
         pytest.skip("hatchling and build are not installed: the group dev")
-    directory = tmp_path_factory.mktemp("previous")
     with tarfile.open(fileobj=BytesIO(source)) as archive:
         archive.extractall(directory / "source", filter="data")
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", directory]
@@ -68,9 +79,9 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,) = directory.glob("*.whl")
     with zipfile.ZipFile(wheel) as opened:
-        opened.extractall(directory / "installed")
-    install_refused_dependencies(directory / "installed")
-    return directory / "installed"
+        opened.extractall(directory / "unpacked")
+    install_refused_dependencies(directory / "unpacked")
+    (directory / "unpacked").rename(directory / "installed")
 
 
 def install_refused_dependencies(installed: Path) -> None:

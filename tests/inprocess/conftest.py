@@ -3,12 +3,11 @@
 import json
 import subprocess
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import clean_environment
+from conftest import clean_environment, has_modules
 
 #: Counts what JAX itself counts, beside us; ``own()`` returns and forgets it.
 OWN_COUNTS = """
@@ -35,12 +34,9 @@ def told(report):
 RunInside = Callable[..., Any]
 
 
-@cache
 def _has_jaxcache(python: str) -> bool:
     """Whether what jaxcache needs is installed beside that jax, in a Python that it runs in."""
-    script = "import tomllib, rich, zstandard, google.protobuf, humanize"
-    done = subprocess.run([python, "-c", script], capture_output=True, check=False)
-    return done.returncode == 0
+    return has_modules(python, "tomllib", "rich", "zstandard", "google.protobuf", "humanize")
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import has_modules
 
 from tests.inprocess.conftest import OWN_COUNTS
 
@@ -112,8 +113,7 @@ class Suite:
 
 @pytest.fixture
 def suite(inside_python: str, tmp_path: Path, inside_environment: dict[str, str]) -> Suite:
-    ask = [inside_python, "-c", "import pytest, xdist"]
-    if subprocess.run(ask, capture_output=True, check=False).returncode:
+    if not has_modules(inside_python, "pytest", "xdist"):
         pytest.skip("pytest and xdist are not installed beside this jax")
     directory = tmp_path / "suite"
     directory.mkdir()

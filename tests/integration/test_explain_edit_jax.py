@@ -170,7 +170,6 @@ evaluate(x, x), train_step(x, x)
 """
 
 
-@pytest.mark.core
 def test_an_edit_is_named_by_its_operations_before_and_after_the_run(
     jax_python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,7 +209,6 @@ for n in (3, 4, 5):
 """
 
 
-@pytest.mark.core
 @pytest.mark.parametrize("module", ["jit_broadcast_in_dim", "jit_iota"])
 def test_a_size_that_creates_an_array_is_no_edit(
     run_cli: RunCli, jax_python: str, tmp_path: Path, module: str

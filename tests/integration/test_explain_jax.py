@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import RunCli, clean_environment
+from conftest import RunCli, clean_environment, jax_version
 
 from jaxcache.core.releases import CACHE_PATH
 
@@ -144,9 +144,7 @@ class Lab:
         return log
 
     def release(self) -> tuple[int, ...]:
-        program = "import jax; print(jax.__version__)"
-        done = subprocess.run([self.python, "-c", program], capture_output=True, text=True)
-        return tuple(int(p) for p in done.stdout.strip().split(".")[:3])
+        return jax_version(self.python)
 
 
 @pytest.fixture(scope="module")

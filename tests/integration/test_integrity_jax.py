@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
+from conftest import has_modules
 
 from jaxcache.cache.verify.run_checks import INFORMATIONAL
 
@@ -56,8 +57,7 @@ class Cache:
 
     def has_filelock(self) -> bool:
         """Whether its JAX can have a size cap."""
-        probe = [self.python, "-c", "import filelock"]
-        return not subprocess.run(probe, capture_output=True, check=False).returncode
+        return has_modules(self.python, "filelock")
 
     def truncate(self, module: str) -> Path:
         path = self.entry(module)

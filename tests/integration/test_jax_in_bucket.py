@@ -2,12 +2,10 @@
 
 import json
 import os
-import subprocess
-from functools import cache
 from pathlib import Path
 
 import pytest
-from conftest import RunCli, find_jax_pythons
+from conftest import RunCli, find_jax_pythons, has_modules
 from object_server import Proxy
 from test_bundle_hits import run_jax
 
@@ -15,10 +13,8 @@ from test_bundle_hits import run_jax
 ANYWHERE = {"JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"}
 
 
-@cache
 def _reaches_buckets(python: str) -> bool:
-    asked = [python, "-c", "import etils.epath, fsspec, s3fs"]
-    return subprocess.run(asked, capture_output=True, check=False).returncode == 0
+    return has_modules(python, "etils.epath", "fsspec", "s3fs")
 
 
 @pytest.fixture

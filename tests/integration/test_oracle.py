@@ -40,13 +40,11 @@ def make_world(tmp_path: Path, each_jax_python: str) -> MakeWorld:
     return lambda spelling: World(tmp_path / "world", each_jax_python, spelling)
 
 
-@pytest.mark.core
 @pytest.mark.parametrize("name", NAMES)
 def test_plain_jax_hits_what_warm_filled(name: str, make_world: MakeWorld) -> None:
     assert not faults(make_world(SPELLINGS[name]))
 
 
-@pytest.mark.core
 @pytest.mark.parametrize("name", [".jc", "code"])
 def test_jaxcache_hits_what_plain_jax_filled(name: str, make_world: MakeWorld) -> None:
     assert not faults_after_plain(make_world(SPELLINGS[name]))

@@ -13,7 +13,7 @@ from warm_checks import Warm
 from jaxcache.warm.advice import advise
 from jaxcache.warm.where import find_where
 
-pytestmark = [pytest.mark.jax, pytest.mark.core]
+pytestmark = pytest.mark.jax
 
 #: Each phase is slowed down from within, and JAX's own event of retrievals is printed.
 SLOW = """

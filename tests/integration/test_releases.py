@@ -10,7 +10,7 @@ from conftest import clean_environment
 from jaxcache.core.releases import MOSAIC_PATHS
 from tools.generate.releases import CHANGES
 
-pytestmark = [pytest.mark.jax, pytest.mark.core]
+pytestmark = pytest.mark.jax
 
 #: Prints what this JAX does, under the names of the rules.
 _PROBE = """

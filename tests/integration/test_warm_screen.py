@@ -70,7 +70,6 @@ def test_a_cache_that_cannot_be_opened_is_told_once_and_in_full(
     assert told.count(f"to find the cause and the cure: jaxcache doctor -C {cache}") == 1
 
 
-@pytest.mark.core
 def test_the_screen_says_why_each_function_was_compiled(
     run_cli: RunCli, each_jax_python: str, script: Any, cache: Path
 ) -> None:
@@ -112,7 +111,6 @@ def test_the_screen_says_why_each_function_was_compiled(
     assert all(m["cause"] is None for m in modules if m["outcome"] == "hit")
 
 
-@pytest.mark.core
 def test_ctrl_c_lists_the_compile_that_was_running_as_interrupted(
     jax_python: str, script: Any, cache: Path, tmp_path: Path
 ) -> None:
@@ -144,7 +142,6 @@ def test_ctrl_c_lists_the_compile_that_was_running_as_interrupted(
     assert "note: interrupted" in shown
 
 
-@pytest.mark.core
 def test_trouble_in_finding_causes_ends_no_run(
     run_cli: RunCli, jax_python: str, script: Any, cache: Path
 ) -> None:
@@ -159,7 +156,6 @@ def test_trouble_in_finding_causes_ends_no_run(
     assert row.split()[-1] != "kB", row
 
 
-@pytest.mark.core
 @pytest.mark.parametrize("seconds", [0.0, 60.0])
 def test_beside_entries_of_jax_alone_each_miss_has_a_reason(
     jax_python: str, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
@@ -205,7 +201,6 @@ def test_beside_entries_of_jax_alone_each_miss_has_a_reason(
     assert (found["cause"], found["left_key"]) == ("first time", None)
 
 
-@pytest.mark.core
 def test_a_path_in_the_key_is_named_with_the_way_to_avoid_it(
     run_cli: RunCli, jax_python: str, script: Any, tmp_path: Path
 ) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import has_modules
 
 from jaxcache.core.system import available_cores
 from live.conftest import PROGRAM, entries, live_environment
@@ -100,8 +101,7 @@ def start(request: pytest.FixtureRequest, jax_python: str, tmp_path: Path) -> St
     if request.param == "fork":
         return lambda env: run([jax_python, "-c", FORKED], env, tmp_path)
     if request.param == "notebook":
-        look = [jax_python, "-c", "import ipykernel, jupyter_client"]
-        if subprocess.run(look, capture_output=True, check=False).returncode:
+        if not has_modules(jax_python, "ipykernel", "jupyter_client"):
             pytest.skip("no ipykernel beside this jax")
         cells = json.dumps(NOTEBOOK)
         return lambda env: run([jax_python, "-c", KERNEL, cells], env, tmp_path)

@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import jax_version
+from conftest import has_modules, jax_version
 
 from tests.pairs.conftest import ALL_HITS, Pair, keys
 from tools.oracle.__main__ import write_notebook
@@ -15,8 +15,7 @@ pytestmark = pytest.mark.jax
 
 
 def test_a_notebook_fills_a_tier_and_is_filled_by_it(pair: Pair) -> None:
-    probe = [pair.world.python, "-c", "import nbconvert, ipykernel"]
-    if subprocess.run(probe, capture_output=True, check=False).returncode:
+    if not has_modules(pair.world.python, "nbconvert", "ipykernel"):
         pytest.skip("this Python has no nbconvert")
     notebook = write_notebook(pair.world, "")
     live = ("--live", "--tier", pair.directory / "tier")

@@ -18,6 +18,8 @@ PROGRAM = Path(__file__).with_name("program.py")
 REPOSITORY = Path(__file__).parents[2]
 MODULES = 3
 _FOREIGN = ("JAX", "XLA_", "LIBTPU", "XDG_", "PYTHON", "VIRTUAL_ENV", "CONDA")
+#: Whether and where Python keeps bytecode: without it each process compiles the package.
+_BYTECODE = {"PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"}
 _LIFTED = {
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
@@ -107,7 +109,7 @@ class World:
 
     def environment(self, *, plain: bool) -> dict[str, str]:
         """The environment of a process."""
-        env = {k: v for k, v in os.environ.items() if not k.startswith(_FOREIGN)}
+        env = {k: v for k, v in os.environ.items() if not k.startswith(_FOREIGN) or k in _BYTECODE}
         env |= {"HOME": str(self.top / "home"), "ORACLE_BEFORE": self.spelling.before, **_LIFTED}
         if self.spelling.value is not None:
             value = self.spelling.value.format(world=self.directory)
