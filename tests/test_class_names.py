@@ -10,7 +10,7 @@ from jaxcache.render.document import SHAPES
 
 PACKAGE = Path(jaxcache.__file__).parent
 #: ``injected`` and ``live`` import nothing of each other or of the rest.
-_TWICE = {"UnknownJaxError", "Span"}
+_TWICE = {"UnknownJaxError"}
 
 
 def _types(module: ast.Module) -> Iterator[str]:

@@ -240,8 +240,6 @@ def _digest(value: Any) -> str:
     return value  # type: ignore[no-any-return]
 
 
-Span = tuple[float, float]
-"""Start in seconds since the epoch, and length in seconds."""
 Scalar = str | int | float | bool | None
 Digest = Annotated[str, _digest]
 Text = Annotated[str, _exact_text]

@@ -70,7 +70,7 @@ def _describe(args: tuple[Any, ...], kwargs: dict[str, Any], started: float) -> 
             {"name": "", "dtype": str(s.dtype), "shape": [int(d) for d in s.shape]}
             for s in named["in_specs_leaves"]
         ],
-        "compile": [started, time.time() - started],
+        "spans": {"compile": [started, time.time() - started]},
     }
 
 

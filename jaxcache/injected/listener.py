@@ -16,7 +16,7 @@ from ..core import sketching
 from . import collect, copies, key_flags, module_recorder
 from .adapter import Jax, hash_component
 from .channel import safely
-from .outcome import CompileRequest, classify, entry_file, identity
+from .outcome import CompileRequest, entry_file, identity
 from .process_observer import ProcessObserver
 from .retraces import Retraces
 
@@ -73,15 +73,15 @@ class Listener(ProcessObserver):
         def remember() -> None:
             info = self._jax.describe_lowering(args, kwargs)
             info["retrace"] = self._retraces.take(info)
-            info["lower"] = [started, ended - started]
+            spans = {"lower": (started, ended - started)}
             info["call"] = sketching.describe_call()
             if self._collector:
                 info["doubts"] = self._collector.end_lowering()
             if traced:
-                info["trace"] = [traced[0] - traced[1], traced[1]]
+                spans = {"trace": (traced[0] - traced[1], traced[1]), **spans}
                 if traced[1] > _LONG_TRACE_SECONDS:
                     info["copies"] = copies.find_copies(args[1])
-            self._jax.remember_lowering(result.module, info)
+            self._jax.remember_lowering(result.module, {**info, "spans": spans})
 
         safely(self.send, remember)
         return result
@@ -93,7 +93,7 @@ class Listener(ProcessObserver):
         if not self._sinks:
             return compile_(*args, **kwargs)
         safely(self.send, self._force)
-        request = CompileRequest(number=next(self._numbers), started=time.time())
+        request = CompileRequest(number=next(self._numbers), at=time.time())
         safely(self.send, lambda: self._begin(request, args, kwargs))
         outer = self._request
         self._local.request = request
@@ -105,25 +105,24 @@ class Listener(ProcessObserver):
             request.raised = f"{type(error).__name__}: {error}"
             request.interrupted = isinstance(error, KeyboardInterrupt)
             request.refused = getattr(error, "jaxcache_refused", None)
-            request.place = getattr(error, "jaxcache_place", {})
+            request.add(getattr(error, "jaxcache_place", {}))
             raise
         finally:
             self._local.request = outer
-            request.ended = time.time()
+            request.seconds = time.time() - request.at
             safely(self.send, lambda: self._end(request))
 
     def refuse(self, module: Any, error: BaseException) -> None:
         """Count a request that a guard in front of us has refused."""
         if not self._sinks or self._request is not None:
             return
-        now = time.time()
-        request = CompileRequest(number=next(self._numbers), started=now, ended=now)
+        request = CompileRequest(number=next(self._numbers), at=time.time())
         request.refused = getattr(error, "jaxcache_refused", None) or type(error).__name__
-        request.place = getattr(error, "jaxcache_place", {})
 
         def end() -> None:
             request.module = self._jax.module_name(module)
-            request.lowering = self._jax.lowering_of(module)
+            request.add(self._jax.lowering_of(module))
+            request.add(getattr(error, "jaxcache_place", {}))
             request.settings = self.tell_settings()
             self._end(request)
 
@@ -147,30 +146,24 @@ class Listener(ProcessObserver):
 
     def _look(self, args: Any, kwargs: Any) -> "dict[str, Any]":
         """Make the key of a request; JAX counts and looks up nothing."""
-        request = CompileRequest(number=0, started=time.time())
+        request = CompileRequest(number=0, at=time.time(), outcome="skipped", reason="not-compiled")
         blobs: list[str] = []
         outer = self._request
         self._local.request = request
         try:
             self.tell_settings()
             cache_request = self._jax.asked(args, kwargs)
-            key = self._jax.make_key(cache_request)
+            computation = cache_request["computation"]
+            request.add(self._jax.lowering_of(computation))
+            request.module = self._jax.module_name(computation)
+            request.key = self._jax.make_key(cache_request)
             self._hash_components(request)
-            self._sketch(cache_request["computation"], blobs.append)
+            self._sketch(computation, blobs.append)
             self.finish_sketches()
         finally:
             self._local.request = outer
-        return {
-            "event": "module",
-            "id": 0,
-            "module": self._jax.module_name(cache_request["computation"]),
-            "key": key,
-            "outcome": "skipped",
-            "reason": "not-compiled",
-            "components": request.hashes,
-            "sketch": blobs[0] if blobs else None,
-            **_without_call(self._jax.lowering_of(cache_request["computation"])),
-        }
+        request.sketch = blobs[0] if blobs else None
+        return request.wire()
 
     def _collect(self, request: CompileRequest, compile_: Any, args: Any, kwargs: Any) -> Any:
         """Answer with zeros; where that is not possible, compile after all."""
@@ -188,7 +181,7 @@ class Listener(ProcessObserver):
         request = self._request
         if request is None:
             return make_key(*args, **kwargs)
-        request.components.clear()  # with PGLE several keys are made; the last one is used
+        request.hashers.clear()  # with PGLE several keys are made; the last one is used
         started = time.time()
         try:
             return make_key(*args, **kwargs)
@@ -196,12 +189,12 @@ class Listener(ProcessObserver):
             request.key_error = f"{type(error).__name__}: {error}"
             raise
         finally:
-            request.make_key = (started, time.time() - started)
+            request.spans["key"] = (started, time.time() - started)
 
     def around_component(self, log: Any, args: Any, kwargs: Any) -> Any:
         """JAX has hashed one component of the key; hash it alone only on request."""
         if (request := self._request) is not None and len(args) > 2:
-            request.components[str(args[1])] = args[2]
+            request.hashers[str(args[1])] = args[2]
         return log(*args, **kwargs)
 
     def around_read(self, read: Any, args: Any, kwargs: Any) -> Any:
@@ -225,7 +218,7 @@ class Listener(ProcessObserver):
             request.errno = getattr(error, "errno", None)
             raise
         finally:
-            request.read = (started, time.time() - started)
+            request.spans["retrieve"] = (started, time.time() - started)
             if request.read_error:
                 safely(self.send, lambda: self._hash_components(request))
         request.hit = executable is not None
@@ -240,7 +233,7 @@ class Listener(ProcessObserver):
     def around_decision(self, decide: Any, args: Any, kwargs: Any) -> Any:
         """JAX has compiled, and decides whether to write."""
         if (request := self._request) is not None:
-            safely(self.send, lambda: request.compiled(args, self._jax.process_id()))
+            safely(self.send, lambda: request.compiled(args))
         return decide(*args, **kwargs)
 
     def around_compressing(self, compress: Any, args: Any, kwargs: Any) -> Any:
@@ -282,7 +275,7 @@ class Listener(ProcessObserver):
         finally:
             written = entry_file(self._jax.opened_directory(), request.key)
             request.replaced = request.found not in (None, identity(written))
-            request.write = (started, time.time() - started)
+            request.spans["write"] = (started, time.time() - started)
             request.is_writing = False
 
     # What is sent -----------------------------------------------------------------------------
@@ -295,22 +288,23 @@ class Listener(ProcessObserver):
         callbacks = args[4] if len(args) > 4 else kwargs.get("host_callbacks", ())
         request.callbacks = len(callbacks or ())
         request.backend = self.describe_backend(args[0], args[2])
-        request.lowering = _without_call(self._jax.lowering_of(computation))
+        lowering = self._jax.lowering_of(computation)
+        request.add(lowering)
         request.computation = computation
         request.settings = self.tell_settings()
+        begun = ("number", "module", "at", "function", "file", "line")
         self.send(
             {
                 "event": "begin",
-                "id": request.number,
-                "module": request.module,
-                "at": request.started,
-                **{n: request.lowering.get(n) for n in ("function", "file", "line")},
-                **self._record(request, args, kwargs),
+                **{name: getattr(request, name) for name in begun},
+                **self._record(request, lowering, args, kwargs),
             }
         )
         self.send_phases()  # now: the compile may be what ends the process
 
-    def _record(self, request: CompileRequest, args: Any, kwargs: Any) -> dict[str, Any]:
+    def _record(
+        self, request: CompileRequest, lowering: "dict[str, Any]", args: Any, kwargs: Any
+    ) -> "dict[str, Any]":
         """Keep what it takes to compile the module again, where that is wanted."""
         if self._recording is None:
             return {}
@@ -320,19 +314,19 @@ class Listener(ProcessObserver):
             request.stubbed = not request.callbacks and self._collector.wants(
                 cache_request["computation"]
             )
-            recorded["doubts"] = self._collector.doubts(request.lowering)
+            recorded["doubts"] = self._collector.doubts(lowering)
         recorded |= {"callbacks": request.callbacks, "backend": request.backend}
         return {"recorded": recorded}
 
     def _hash_components(self, request: CompileRequest) -> None:
         """Hash each component of the key on its own: for misses, and on request for hits."""
         if not request.hit or self._hashes_all or self._recording:
-            request.hashes = {n: hash_component(c) for n, c in request.components.items()}
-        request.components.clear()
+            request.components = {n: hash_component(c) for n, c in request.hashers.items()}
+        request.hashers.clear()
 
     def _sketch_request(self, request: CompileRequest) -> None:
         """Send the sketch of what is about to be compiled, as soon as a thread has made it."""
-        head = {"event": "sketch", "id": request.number, "key": request.key}
+        head = {"event": "sketch", "number": request.number, "key": request.key}
         self._sketch(request.computation, lambda blob: self.send({**head, "sketch": blob}))
 
     def _sketch(self, computation: Any, take: Callable[[str], Any]) -> None:
@@ -348,31 +342,16 @@ class Listener(ProcessObserver):
         request.computation = None
         self.send_phases()
         directory = self._jax.opened_directory()
+        written_to = self._scratch if self._scratch and "write" in request.spans else directory
         request.disabled_at_first = bool(self._counters["tasks_disabled_cache"])
-        written_to = self._scratch if self._scratch and request.write else directory
-        verdict = classify(request, written_to, refuses_callbacks=self._jax.refuses_callbacks)
-        self.send(
-            {
-                "event": "module",
-                "id": request.number,
-                "module": request.module,
-                "key": request.key,
-                "at": request.started,
-                "seconds": request.ended - request.started,
-                "thread": threading.get_ident(),
-                "process_id": self._jax.process_id(),
-                "directory": directory,
-                "backend": request.backend,
-                "components": request.hashes,
-                "counted": sorted(request.counted),
-                "stubbed": request.stubbed,
-                **verdict,
-                **request.lowering,
-                **request.place,
-                "counters": self._counters,
-                **(self._flags.take(request.key) if self._flags else {}),
-            }
-        )
+        request.process_id = self._jax.process_id()
+        request.conclude(written_to, refuses_callbacks=self._jax.refuses_callbacks)
+        request.cache_dir = directory
+        request.thread = threading.get_ident()
+        request.counters = self._counters
+        if self._flags:
+            request.add(self._flags.take(request.key))
+        self.send(request.wire())
         if directory != (self._settings or {}).get("opened_directory"):
             self.tell_settings()
 
@@ -385,8 +364,3 @@ class Listener(ProcessObserver):
     def _force(self) -> None:
         if self._forced:
             self._jax.force_directory(self._forced)
-
-
-def _without_call(lowering: "dict[str, Any]") -> "dict[str, Any]":
-    """Return the facts of a lowering for events; only the sketch has the values of the call."""
-    return {name: value for name, value in lowering.items() if name != "call"}

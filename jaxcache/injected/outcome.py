@@ -1,44 +1,42 @@
-"""Classify a compile request: one outcome, one reason.
+"""What is observed of a compile request: one outcome, one reason.
 
 Source: ``compile_or_get_cached``, ``_cache_read`` and ``_cache_write`` in jax/_src/compiler.py,
 ``is_cache_used`` and ``put_executable_and_time`` in jax/_src/compilation_cache.py.
 """
 
 import os
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-Span = tuple[float, float]
+from ..core.compile_event import CompileFinished, CompileStep, Counted, RunOutcome, Span
+
+_EVENT_FIELDS = tuple(f.name for f in fields(CompileFinished))
+_COUNTED: Mapping[str, Counted] = {"hits": "hit", "misses": "miss", "requests": "request"}
 ALIKE = (
     "the same optimized HLO; the machine code is not compared, because XLA's for CPU differs "
     "between any two compiles"
 )
 
 
-@dataclass
-class CompileRequest:
-    """Facts that were seen of one request. Times are epoch seconds, spans (start, length)."""
+@dataclass(kw_only=True, eq=False, repr=False)
+class CompileRequest(CompileFinished):
+    """The event of one request while it is made, and the facts that its outcome follows from."""
 
-    number: int
-    started: float
-    ended: float = 0.0
     module: str = ""
-    key: str | None = None
+    outcome: RunOutcome = "error"
+    reason: str = ""
+    spans: dict[CompileStep, Span] = field(default_factory=dict)
     callbacks: int = 0
     settings: dict[str, Any] = field(default_factory=dict)
-    lowering: dict[str, Any] = field(default_factory=dict)
-    counted: set[str] = field(default_factory=set)
+    jax_counts: set[str] = field(default_factory=set)
+    """What JAX has counted of it: ``requests``, ``hits``, ``misses``."""
     hit: bool = False
-    stored_seconds: float | None = None
-    make_key: Span | None = None
-    read: Span | None = None
     read_error: str | None = None
     key_error: str | None = None
-    components: dict[str, Any] = field(default_factory=dict)
+    hashers: dict[str, Any] = field(default_factory=dict)
     """Component name to the function that hashes it."""
-    hashes: dict[str, str] | None = None
-    backend: int | None = None
-    found: "tuple[int, ...] | None" = None
+    found: tuple[int, ...] | None = None
     """The entry's file at the look-up; see :func:`identity`."""
     existed: bool = False
     """The entry's file was there before the write."""
@@ -58,61 +56,61 @@ class CompileRequest:
     """The message of JAX's verification where an entry differs from the new executable."""
     compile_seconds: float | None = None
     """JAX's own measure; None if it has not compiled, or did not get as far as to report it."""
-    process_id: int = 0
     is_writing: bool = False
-    write: Span | None = None
     write_error: str | None = None
-    errno: int | None = None
-    """The system's error number of a failure to read or write the entry."""
     raised: str | None = None
     interrupted: bool = False
     """It was raised by Ctrl-C."""
     refused: str | None = None
     """Why ``jaxcache.guard()`` did not let it compile."""
-    place: dict[str, Any] = field(default_factory=dict)
-    """File and line that called a refused operation of JAX's own; else empty."""
-    stubbed: bool = False
-    """Answered with zeros, never compiled."""
 
-    def compiled(self, args: tuple[Any, ...], process_id: int) -> None:
+    def add(self, facts: Mapping[str, Any]) -> None:
+        """Take the facts that are fields of the event, such as those of the lowering."""
+        for name in facts.keys() & _EVENT_FIELDS:
+            setattr(self, name, facts[name])
+        self.spans = dict(self.spans)  # a module that was lowered once may be compiled again
+
+    def fail(self, outcome: RunOutcome, reason: str, detail: str) -> None:
+        """Conclude that nothing was compiled."""
+        self.outcome = outcome
+        self.reason = reason
+        self.detail = detail
+
+    def compiled(self, args: tuple[Any, ...]) -> None:
         """JAX calls ``_cache_write(key, compile_time_secs, …)``: the compile is done."""
         self.compile_seconds = float(args[1])
-        self.process_id = process_id
 
-    @property
-    def compile(self) -> Span | None:
+    def wire(self) -> dict[str, Any]:
+        """Return the event as it is sent."""
+        return {"event": "module", **{name: getattr(self, name) for name in _EVENT_FIELDS}}
+
+    def conclude(self, directory: str | None, *, refuses_callbacks: bool) -> None:
+        """Decide the outcome when the request has ended.
+
+        Args:
+            directory: where the entry was written to.
+        """
+        self.outcome, self.reason, self.detail = _classify(self, directory, refuses_callbacks)
+        self.counted = next((c for name, c in _COUNTED.items() if name in self.jax_counts), None)
+        if not (self.hit or self.stubbed or self.refused):
+            self.spans["compile"] = self._compile_span()
+        if not self.hit:
+            self.spans.pop("retrieve", None)
+        file = entry_file(directory, self.key)
+        self.size_bytes = None if file is None else file.st_size
+
+    def _compile_span(self) -> Span:
         """XLA's compile: from after the look-up to the decision to write or the end."""
-        if self.hit or self.stubbed or self.refused:
-            return None
-        start = sum(self.read) if self.read else self.started
+        start = sum(self.spans.get("retrieve", (self.at,)))
         if self.compile_seconds is not None:
             return start, self.compile_seconds
-        return start, (self.write[0] if self.write else self.ended) - start
+        return start, self.spans.get("write", (self.at + self.seconds,))[0] - start
 
 
-def classify(
-    request: CompileRequest, directory: str | None, *, refuses_callbacks: bool
-) -> dict[str, Any]:
-    """Return the outcome, its reason, the error text of JAX, and times and sizes of the request."""
-    outcome, reason, detail = _classify(request, directory, refuses_callbacks)
-    file = entry_file(directory, request.key)
-    return {
-        "outcome": outcome,
-        "reason": reason,
-        "detail": detail,
-        "errno": request.errno,
-        "stored_seconds": request.stored_seconds,
-        "make_key": request.make_key,
-        "retrieve": request.read if request.hit else None,
-        "compile": request.compile,
-        "write": request.write,
-        "size_bytes": None if file is None else file.st_size,
-    }
+_Verdict = tuple[RunOutcome, str, str | None]
 
 
-def _classify(
-    request: CompileRequest, directory: str | None, refuses_callbacks: bool
-) -> tuple[str, str, str | None]:
+def _classify(request: CompileRequest, directory: str | None, refuses_callbacks: bool) -> _Verdict:
     if request.hit:
         return "hit", "in-cache", None
     if request.stubbed:
@@ -131,9 +129,9 @@ def _classify(
         return "error", "compile-failed", request.raised
     if request.key_error:
         return "uncacheable", "key-failed", request.key_error
-    if "requests" not in request.counted:
+    if "requests" not in request.jax_counts:
         return _classify_without_key(request)
-    if "misses" in request.counted:
+    if "misses" in request.jax_counts:
         return _classify_written(request, directory)
     if request.compile_seconds is not None:
         return _classify_decided(request, directory, refuses_callbacks)
@@ -142,7 +140,7 @@ def _classify(
 
 def _classify_decided(
     request: CompileRequest, directory: str | None, refuses_callbacks: bool
-) -> tuple[str, str, str | None]:
+) -> _Verdict:
     """JAX has compiled and then not written."""
     settings = request.settings
     if request.process_id:
@@ -151,7 +149,7 @@ def _classify_decided(
         return "uncacheable", "host-callbacks", f"{request.callbacks} host callbacks"
     if not settings.get("jax_compilation_cache_dir") and directory is None:
         return "uncacheable", "no-directory", "jax_compilation_cache_dir is not set"
-    if request.write is None:
+    if "write" not in request.spans:
         limit = settings.get("jax_persistent_cache_min_compile_time_secs")
         return "skipped", "compile-time", f"took {request.compile_seconds:.2f} s, under {limit} s"
     if directory is None:
@@ -160,9 +158,7 @@ def _classify_decided(
     return "skipped", "size", f"smaller than {limit} bytes"
 
 
-def _classify_written(
-    request: CompileRequest, directory: str | None
-) -> tuple[str, str, str | None]:
+def _classify_written(request: CompileRequest, directory: str | None) -> _Verdict:
     """JAX counts a write; whether it made one is another question."""
     if request.settings.get("jax_compilation_cache_check_contents") and request.existed:
         return "skipped", "verified", "compiled again, the same bytes as the entry"
@@ -178,7 +174,7 @@ def _classify_written(
     return "written", "not-in-cache", None
 
 
-def _classify_error(request: CompileRequest, directory: str | None) -> tuple[str, str, str | None]:
+def _classify_error(request: CompileRequest, directory: str | None) -> _Verdict:
     message = request.write_error or request.read_error or ""
     if "File name too long" in message:
         return "uncacheable", "name-too-long", message
@@ -194,7 +190,7 @@ def _classify_error(request: CompileRequest, directory: str | None) -> tuple[str
     return "error", "write-error", message
 
 
-def _classify_without_key(request: CompileRequest) -> tuple[str, str, str | None]:
+def _classify_without_key(request: CompileRequest) -> _Verdict:
     """JAX made no key, so it did not count the request as one that uses the cache."""
     if not request.settings.get("jax_enable_compilation_cache"):
         return "uncacheable", "cache-disabled", "jax_enable_compilation_cache is off"

@@ -159,7 +159,7 @@ class ProcessObserver:
         if counter := _COUNTED.get(name):
             self._counters[counter] += 1
             if (request := self._request) is not None:
-                request.counted.add(counter)
+                request.jax_counts.add(counter)
 
     def on_duration(self, name: str, seconds: float, **_: Any) -> None:
         """Keep the last trace: traces nest, and the outermost ends last."""

@@ -16,10 +16,10 @@ from jaxcache.injected import hook
 
 if TYPE_CHECKING:
     from jaxcache.cache.explain.sides import Compile
+    from jaxcache.core.compile_event import CompileFinished
     from jaxcache.injected.listener import Listener
     from jaxcache.render.view import Block
     from jaxcache.warm.report.builder import ReportBuilder
-    from jaxcache.warm.report.events import CompileFinished
     from jaxcache.warm.report.report import Module, Report
 
 _last: "Observation | None" = None

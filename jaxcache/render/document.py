@@ -45,9 +45,6 @@ SHAPES = {
     "total_bytes",
     "DiffEntry": "key size_bytes payload_bytes payload_sha256 compile_seconds",
     "BundleItem": "key size_bytes payload_bytes payload_sha256 compile_seconds",
-    "Module": "module key outcome reason detail compile_seconds retrieval_seconds saved_seconds "
-    "trace_seconds lower_seconds size_bytes function file line arguments occurrences process "
-    "counted cache_dir tuning cause constant_bytes copies",
     "ContentMismatch": "key=left.key payload_differs left right",
     "Process": "process pid process_id python=executable jax jaxlib cache_dir settings counters",
     "ProfileDifference": "component left=target right=here meaning fix prevents",

@@ -1,6 +1,5 @@
 """How a run ended, and which of its assertions failed, in sentences."""
 
-import errno
 import math
 import os
 import signal
@@ -71,8 +70,7 @@ def failed_assertions(
         yield f"nothing was cached, because JAX could not open {report.cache_dir}"
     elif fills and (errors := [m for m in report.modules if m.reason in FAULTS]):
         lost = format_count(sum(m.occurrences for m in errors), "compile")
-        denied = {m.reason for m in errors if getattr(m, "errno", None) == errno.EACCES}
-        if denied:
+        if denied := getattr(report, "denied", ()):
             place = report.cache_dir or ""
             verb = "write to" if denied == {"write-error"} and os.access(place, os.R_OK) else "use"
             yield f"{lost} not cached, because this user may not {verb} {place}"

@@ -248,7 +248,7 @@ def _compile(module: Module) -> str:
     seconds = module.compile_seconds
     if seconds is None:
         return ""
-    if module.has_whole_seconds and 1 <= seconds < 60:
+    if module.outcome == "hit" and seconds.is_integer() and 1 <= seconds < 60:
         return f"{seconds:.0f} s"
     return format_compile(seconds)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from jaxcache.core.compile_event import RunEvent
 from jaxcache.core.machine import hashes_path
 from jaxcache.errors import NoJaxError, UsageError
 from jaxcache.options.run import RunOptions
@@ -16,7 +17,6 @@ from jaxcache.warm.child.launch import RunResult
 from jaxcache.warm.environment import PORTABLE_NOTE, effective_thresholds
 from jaxcache.warm.report.builder import ReportBuilder
 from jaxcache.warm.report.causes import find_causes, is_new, path_note
-from jaxcache.warm.report.events import RunEvent
 from jaxcache.warm.report.ledger_updates import (
     count_pending_uploads,
     record_in_ledger,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from jaxcache.warm.report.events import RunEvent
+    from jaxcache.core.compile_event import RunEvent
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from jaxcache.core.compile_event import RunEvent
 from jaxcache.options.query import WhereOptions
 from jaxcache.warm.child.launch import Launch, run_listening
 from jaxcache.warm.report.builder import ProcessFacts, ReportBuilder
-from jaxcache.warm.report.events import LiveSetting, RunEvent
+from jaxcache.warm.report.events import LiveSetting
 from jaxcache.warm.report.report import Report
 
 

@@ -5,13 +5,14 @@ import signal
 from types import SimpleNamespace
 from typing import Any, cast
 
+from jaxcache.core.compile_event import Copies
 from jaxcache.render.typeset import set_blocks
 from jaxcache.render.warm import report_view
 from jaxcache.warm.advice import advise
 from jaxcache.warm.child.launch import RunResult
 from jaxcache.warm.report.builder import ReportBuilder
 from jaxcache.warm.report.events import parse_event
-from jaxcache.warm.report.report import Copies, FunctionSeconds, Report
+from jaxcache.warm.report.report import FunctionSeconds, Report
 
 USER = {"function": "f", "file": "/u/train.py", "line": 3}
 HELPER = {"function": "_normal", "file": "/v/jax/_src/random.py", "line": 1}
@@ -20,7 +21,15 @@ HELPER = {"function": "_normal", "file": "/v/jax/_src/random.py", "line": 1}
 def event(number: int, place: dict[str, Any], kind: str = "module", **facts: Any) -> dict[str, Any]:
     module = f"jit_{place['function']}"
     key = f"{module}-{number:064x}"
-    return {"event": kind, "id": number, "at": 1.0, "module": module, "key": key, **place, **facts}
+    return {
+        "event": kind,
+        "number": number,
+        "at": 1.0,
+        "module": module,
+        "key": key,
+        **place,
+        **facts,
+    }
 
 
 def made(*events: dict[str, Any], code: int = 0, interrupted: bool = False) -> Report:
@@ -39,7 +48,9 @@ def screen(*events: dict[str, Any], code: int = 0, interrupted: bool = False) ->
 
 
 def written(number: int, place: dict[str, Any], seconds: float) -> dict[str, Any]:
-    return event(number, place, outcome="written", reason="not-in-cache", compile=[1.0, seconds])
+    return event(
+        number, place, outcome="written", reason="not-in-cache", spans={"compile": [1.0, seconds]}
+    )
 
 
 def test_the_line_of_the_helpers_says_what_they_cost() -> None:
@@ -50,8 +61,8 @@ def test_the_line_of_the_helpers_says_what_they_cost() -> None:
 
 
 def test_helpers_share_a_line_where_no_function_of_the_program_missed() -> None:
-    hit: dict[str, Any] = {"outcome": "hit", "reason": "hit", "retrieve": [1.0, 0.1]}
-    skipped = {"outcome": "skipped", "reason": "compile-time", "compile": [1.0, 0.5]}
+    hit: dict[str, Any] = {"outcome": "hit", "reason": "hit", "spans": {"retrieve": [1.0, 0.1]}}
+    skipped = {"outcome": "skipped", "reason": "compile-time", "spans": {"compile": [1.0, 0.5]}}
     helpers = [event(n, {**HELPER, "function": f"_h{n}"}, **skipped) for n in (2, 3)]
     lines = screen(event(1, USER, **hit, stored_seconds=6.0), *helpers)
     told = "and 2 helpers of JAX: 2 skipped (compile-time) in 1.0 s, the longest jit__h2 0.5 s"
@@ -62,7 +73,7 @@ def test_helpers_share_a_line_where_no_function_of_the_program_missed() -> None:
 
 
 def test_a_run_that_has_saved_time_saves_more_the_next_time() -> None:
-    hit: dict[str, Any] = {"outcome": "hit", "reason": "hit", "retrieve": [1.0, 0.1]}
+    hit: dict[str, Any] = {"outcome": "hit", "reason": "hit", "spans": {"retrieve": [1.0, 0.1]}}
     new = written(1, USER, 2.0)
     assert "1 entry written: the next run saves up to 2.0 s" in screen(new)
     lines = screen(new, event(2, HELPER, **hit, stored_seconds=6.0))
@@ -75,8 +86,8 @@ def test_helpers_that_cannot_be_written_share_a_line() -> None:
         "reason": "write-error",
         "detail": "Permission denied",
     }
-    events = [event(n, HELPER, **failed, compile=[1.0, 0.5]) for n in (2, 3)]
-    lines = screen(event(1, USER, **failed, compile=[1.0, 2.0]), *events)
+    events = [event(n, HELPER, **failed, spans={"compile": [1.0, 0.5]}) for n in (2, 3)]
+    lines = screen(event(1, USER, **failed, spans={"compile": [1.0, 2.0]}), *events)
     assert sum("write-error" in line for line in lines) == 2, lines  # the row, and its cause
     assert "and 2 helpers of JAX: 2 errors in 1.0 s, the longest jit__normal 0.5 s" in "".join(
         lines
@@ -86,7 +97,7 @@ def test_helpers_that_cannot_be_written_share_a_line() -> None:
 
 def test_a_program_without_a_cache_directory_is_not_called_uncacheable() -> None:
     off: dict[str, Any] = {"outcome": "uncacheable", "reason": "no-directory"}
-    off |= {"compile": [1.0, 2.0]}
+    off |= {"spans": {"compile": [1.0, 2.0]}}
     lines = screen(event(1, USER, **off), event(2, HELPER, **off))
     assert "no-directory" in next(line for line in lines if line.startswith("jit_f"))
     assert not any("uncacheable" in line for line in lines), lines
@@ -99,14 +110,16 @@ def test_the_longest_line_says_how_often_a_function_compiled() -> None:
 
 
 def test_seconds_of_a_hit_have_no_digits_that_jax_did_not_store() -> None:
-    hit: dict[str, Any] = {"outcome": "hit", "reason": "hit", "retrieve": [1.0, 0.1]}
+    hit: dict[str, Any] = {"outcome": "hit", "reason": "hit", "spans": {"retrieve": [1.0, 0.1]}}
     lines = screen(event(1, USER, **hit, stored_seconds=6.0))
     assert lines[2].split()[3:5] == ["6", "s"]
 
 
 def test_a_hit_that_took_an_unknown_time_saved_its_whole_compile() -> None:
     hit = event(1, USER, outcome="hit", reason="hit", stored_seconds=6.0)
-    timed = event(2, USER, outcome="hit", reason="hit", stored_seconds=6.0, retrieve=[1.0, 0.5])
+    timed = event(
+        2, USER, outcome="hit", reason="hit", stored_seconds=6.0, spans={"retrieve": [1.0, 0.5]}
+    )
     assert [m.saved_seconds for m in made(hit, timed).modules] == [6.0, 5.5]
 
 

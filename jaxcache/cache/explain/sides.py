@@ -7,16 +7,16 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Literal, get_args
+from typing import get_args
 
 from jaxcache.cache.doctor.inputs import Finding
 from jaxcache.cache.ledger.record import LedgerRecord
 from jaxcache.cache.untrusted_json import Seconds
+from jaxcache.core.compile_event import RunOutcome
 from jaxcache.core.sketch import Sketch
 from jaxcache.entry.contents import Contents
 from jaxcache.model import result_repr
 
-RunOutcome = Literal["hit", "written", "skipped", "uncacheable", "refused", "error"]
 RUN_OUTCOMES: tuple[RunOutcome, ...] = get_args(RunOutcome)
 
 JAXLIB = "jax_lib version"

@@ -8,8 +8,9 @@ from jaxcache.cli.terminal import can_redraw, draw_line
 from jaxcache.units import format_duration
 
 if TYPE_CHECKING:
+    from jaxcache.core.compile_event import RunEvent
     from jaxcache.warm.callbacks import RunCallbacks
-    from jaxcache.warm.report.events import CompileStarted, RunEvent
+    from jaxcache.warm.report.events import CompileStarted
 
 #: Compiles that end sooner are not worth a line: it would only flicker.
 _PATIENCE_SECONDS = 1.0
@@ -48,7 +49,8 @@ class LiveLine:
 
     def take(self, event: "RunEvent") -> None:
         """Take one event of the listener."""
-        from jaxcache.warm.report.events import CompileFinished, CompileStarted
+        from jaxcache.core.compile_event import CompileFinished
+        from jaxcache.warm.report.events import CompileStarted
 
         if isinstance(event, CompileStarted):
             self._running[event.process, event.number] = event

@@ -16,11 +16,12 @@ import weakref
 from typing import Any, NamedTuple
 
 from ...core import sketching
+from ...core.compile_event import RunOutcome
 from .. import channel, multiprocess
 from ..adapter import Jax, UnknownJaxError
 from ..channel import first_line, safely
 from ..module_recorder import is_profile_guided
-from ..outcome import entry_file
+from ..outcome import CompileRequest, entry_file
 from . import tuning
 from .hooks import Hooks
 from .host import Target, TargetError
@@ -36,7 +37,7 @@ _SKETCHING_SECONDS = 5.0
 class LoweringFailure(NamedTuple):
     """The reason why nothing is made of a lowering."""
 
-    outcome: str
+    outcome: RunOutcome
     reason: str
     detail: str
 
@@ -151,31 +152,35 @@ class CrossObserver:
             return
         lowering.made.add(options)
         hlo = getattr(lowering.computation or computation, "_hlo", None)
-        event = {
-            "id": next(self._numbers),
-            "at": time.time(),
-            "key": None,
-            "module": self._jax.module_name(hlo) if hlo is not None else "",
-        }
-        self._send({"event": "begin", **event})
+        request = CompileRequest(number=next(self._numbers), at=time.time())
+        request.module = self._jax.module_name(hlo) if hlo is not None else ""
+        begun = {name: getattr(request, name) for name in ("number", "at", "module")}
+        self._send({"event": "begin", **begun})
         try:
-            event |= self._make(lowering, args, kwargs or {})
+            self._make(request, lowering, args, kwargs or {})
         except Exception as error:
-            event |= LoweringFailure("error", "compile-failed", first_line(error))._asdict()
-        self._send_module_event(event, lowering)
+            request.key = None
+            request.fail("error", "compile-failed", first_line(error))
+        self._send_module_event(request, lowering)
 
-    def _make(self, lowering: CrossLowering, args: Any, kwargs: Any) -> "dict[str, Any]":
+    def _make(
+        self, request: CompileRequest, lowering: CrossLowering, args: Any, kwargs: Any
+    ) -> None:
         if lowering.failure is not None or lowering.computation is None:
-            return (lowering.failure or LoweringFailure("error", "lowering-failed", ""))._asdict()
-        request = self._hooks.request(lowering.computation, args, kwargs)
-        if is_profile_guided(self._module, request.options):
-            return LoweringFailure(
-                "skipped", "profile-guided", "its key follows a profile"
-            )._asdict()
-        key, components = self._target.key(request.module, request.devices, request.options)
-        facts = {"key": key, "components": components}
+            request.fail(*(lowering.failure or ("error", "lowering-failed", "")))
+            return
+        compile_ = self._hooks.request(lowering.computation, args, kwargs)
+        if is_profile_guided(self._module, compile_.options):
+            request.fail("skipped", "profile-guided", "its key follows a profile")
+            return
+        key, request.components = self._target.key(
+            compile_.module, compile_.devices, compile_.options
+        )
+        request.key = key
+        request.outcome = "hit"
+        request.reason = "in-cache"
         if entry_file(self._directory, key) is not None:
-            return {**facts, "outcome": "hit", "reason": "in-cache"}
+            return
         path = os.path.join(self._spool, f"{os.getpid()}-{threading.get_ident()}-{key[-64:]}")
         with open(os.path.join(self._spool, f"{key[-64:]}.made"), "ab+") as claim:
             # Another process of a pod may want the same: one makes it, the others wait for that.
@@ -183,30 +188,29 @@ class CrossObserver:
                 fcntl.flock(claim, fcntl.LOCK_EX)
             claim.seek(0)
             if claim.read():
-                return {**facts, "outcome": "hit", "reason": "in-cache"}
+                return
             blobs: list[str] = []
-            safely(self._send, lambda: self._sketch(request.module, blobs.append))
+            safely(self._send, lambda: self._sketch(compile_.module, blobs.append))
             started = time.time()
-            own = request._replace(executable_devices=self._target.own(request.executable_devices))
+            own = compile_._replace(
+                executable_devices=self._target.own(compile_.executable_devices)
+            )
             is_gpu = self._target.profile["platform"] == "gpu"
             try:
                 compiled = tuning.make(self._target.client, own, self._tuning, is_gpu=is_gpu)
             except tuning.UntunedError as error:
-                failure = LoweringFailure("skipped", error.reason, str(error))
-                return {**facts, **failure._asdict()}
+                request.fail("skipped", error.reason, str(error))
+                return
             self._sketcher.finish(_SKETCHING_SECONDS)
             with open(path, "wb") as file:
                 file.write(compiled.payload)
             claim.write(b"made")
-        return {
-            **facts,
-            "outcome": "written",
-            "reason": "not-in-cache",
-            "spool": path,
-            "compile": [started, compiled.seconds],
-            "tuning": compiled.tuning,
-            "sketch": blobs[0] if blobs else None,
-        }
+        request.outcome = "written"
+        request.reason = "not-in-cache"
+        request.spool = path
+        request.spans["compile"] = (started, compiled.seconds)
+        request.tuning = compiled.tuning
+        request.sketch = blobs[0] if blobs else None
 
     def _sketch(self, computation: Any, take: sketching.Take) -> None:
         call = self._jax.lowering_of(computation).get("call") or {}
@@ -215,24 +219,15 @@ class CrossObserver:
 
     # What is sent -----------------------------------------------------------------------------
 
-    def _send_module_event(self, event: "dict[str, Any]", lowering: CrossLowering) -> None:
-        hlo = getattr(lowering.computation, "_hlo", None)
-        self._send(
-            {
-                "event": "module",
-                "thread": threading.get_ident(),
-                "process_id": self._process,
-                "backend": 0,
-                "directory": self._directory,
-                "counted": [],
-                "counters": {},
-                "detail": None,
-                "seconds": time.time() - event["at"],
-                **(self._jax.lowering_of(hlo) if hlo is not None else {}),
-                "call": None,
-                **event,
-            }
-        )
+    def _send_module_event(self, request: CompileRequest, lowering: CrossLowering) -> None:
+        if (hlo := getattr(lowering.computation, "_hlo", None)) is not None:
+            request.add(self._jax.lowering_of(hlo))
+        request.thread = threading.get_ident()
+        request.process_id = self._process
+        request.backend = 0
+        request.cache_dir = self._directory
+        request.seconds = time.time() - request.at
+        self._send(request.wire())
 
     def _open(self) -> None:
         """Build the target's devices, once; without them the program has nothing to do here."""

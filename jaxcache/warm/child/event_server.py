@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from jaxcache.warm.report.events import RunEvent
+    from jaxcache.core.compile_event import RunEvent
 
 _MAX_TEMP_PATH_BYTES = 70
 

@@ -24,7 +24,7 @@ from jaxcache.warm.child.event_server import EventServer, socket_directory
 from jaxcache.warm.report.unobserved import Descendants, HookConnections, Orphans
 
 if TYPE_CHECKING:
-    from jaxcache.warm.report.events import RunEvent
+    from jaxcache.core.compile_event import RunEvent
 
 STARTUP = Path(__file__).parents[2] / "injected" / "startup"
 #: How long processes that outlive the command may go on reporting.

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from jaxcache.cache.allow_lists import kept_flags
 from jaxcache.cache.leftovers import scratch_directory
+from jaxcache.core.compile_event import CompileFinished, RunEvent
 from jaxcache.core.machine import XLA_CACHES, hashes_path
 from jaxcache.core.names import CACHE_SUFFIX, HEADER_BYTES
 from jaxcache.entry.frame import compress_content
@@ -31,7 +32,6 @@ from jaxcache.warm.crosshost.target_profile import (
     read_profiles,
 )
 from jaxcache.warm.delivery import Delivery
-from jaxcache.warm.report.events import CompileFinished, RunEvent
 
 #: JAX's own level; what it reads most is small.
 _LEVEL = 3
@@ -170,13 +170,13 @@ class TargetOutput:
             done = self._write(event, event.spool)
         except (JaxcacheError, OSError) as error:
             return replace(event, outcome="error", reason="write-error", detail=str(error))
-        return replace(done, write=(started, time.time() - started))
+        return replace(done, spans={**done.spans, "write": (started, time.time() - started)})
 
     def _write(self, event: CompileFinished, spooled: str) -> CompileFinished:
         key = str(event.key)
         # The child runs the user's program: it may name no file but its own.
         path = os.path.join(self.directory, os.path.basename(spooled))
-        seconds = event.compile[1] if event.compile else 0.0
+        seconds = event.seconds_of("compile") or 0.0
         try:
             framed = frame_payload(Path(path), seconds, self.cross.profile.codec)
         finally:

@@ -1,6 +1,7 @@
 """Fold the events of a run into a report: one outcome and one reason for every compile."""
 
 import bisect
+import errno
 import math
 import os
 import time
@@ -10,12 +11,11 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from jaxcache.cache.untrusted_json import Scalar
+from jaxcache.core.compile_event import ColocatedCompiled, CompileFinished, RunEvent
 from jaxcache.core.timeline import Timeline
 from jaxcache.warm.child.launch import RunResult
 from jaxcache.warm.environment import DIRECTORY
 from jaxcache.warm.report.events import (
-    ColocatedCompiled,
-    CompileFinished,
     CompileStarted,
     Configured,
     EntryFetched,
@@ -26,7 +26,6 @@ from jaxcache.warm.report.events import (
     PhasesMeasured,
     ProcessExited,
     ProcessStarted,
-    RunEvent,
     SketchSent,
 )
 from jaxcache.warm.report.notes import (
@@ -38,7 +37,7 @@ from jaxcache.warm.report.notes import (
     target_notes,
 )
 from jaxcache.warm.report.report import Process, Report
-from jaxcache.warm.report.rows import find_longest, fold_functions, fold_modules, span_seconds
+from jaxcache.warm.report.rows import find_longest, fold_functions, fold_modules
 from jaxcache.warm.report.unobserved import describe_failure
 
 #: Names this process among those that compile in themselves.
@@ -183,9 +182,13 @@ class ReportBuilder:
         if event.outcome != "hit" or event.key not in self.ahead:
             return event
         seconds = self.ahead.pop(event.key)
-        compiling = None if seconds is None else (event.at, seconds)
-        compiled = replace(event, outcome="written", reason=COMPILED_AHEAD, compile=compiling)
-        return replace(compiled, retrieve=None, stored_seconds=None)
+        spans = dict(event.spans)
+        spans.pop("retrieve", None)
+        if seconds is not None:
+            spans["compile"] = (event.at, seconds)
+        return replace(
+            event, outcome="written", reason=COMPILED_AHEAD, spans=spans, stored_seconds=None
+        )
 
     def heard(self, *kinds: str) -> list[Message]:
         """Return the sentences of some kinds."""
@@ -227,6 +230,7 @@ class ReportBuilder:
             timed_out=ended.timed_out,
             interrupted=ended.interrupted,
             unobserved=tuple(self._unobserved(processes, ended)),
+            denied=frozenset(e.reason for e in self.modules if e.errno == errno.EACCES),
             wall_seconds=ended.wall_seconds,
             phase_seconds=self._phase_seconds(ended),
             longest=find_longest(self.modules),
@@ -264,10 +268,10 @@ class ReportBuilder:
         opened = [
             e
             for e in self.modules
-            if e.directory and ("://" in e.directory or os.path.isdir(e.directory))
+            if e.cache_dir and ("://" in e.cache_dir or os.path.isdir(e.cache_dir))
         ]
         served = [e for e in opened if e.outcome in ("hit", "written")]
-        counts = Counter(str(e.directory) for e in served or opened)
+        counts = Counter(str(e.cache_dir) for e in served or opened)
         return max(counts, key=lambda path: counts[path], default=self.cache_dir)
 
     def saved_by_hit(
@@ -281,8 +285,8 @@ class ReportBuilder:
 
     def _with_own(self, recorded_seconds: Mapping[str, float]) -> dict[str, float]:
         """Add the compile seconds of what this run has written, which a later hit of it saves."""
-        written = (e for e in self.modules if e.key and e.outcome == "written" and e.compile)
-        return {**recorded_seconds, **{str(e.key): span_seconds(e.compile) or 0.0 for e in written}}
+        written = (e for e in self.modules if e.outcome == "written" and "compile" in e.spans)
+        return {**recorded_seconds, **{e.key: e.spans["compile"][1] for e in written if e.key}}
 
     def _savings(
         self, recorded_seconds: Mapping[str, float]
@@ -291,12 +295,12 @@ class ReportBuilder:
         ended: dict[tuple[int, int], float] = {}
         for e in self.modules:
             thread = e.process, e.thread
-            began = min(span[0] for span in (e.trace, e.lower, (e.at,)) if span)
+            began = min([e.at, *(start for start, _ in e.spans.values())])
             start = max(began, ended.get(thread, began))
             ended[thread] = end = e.at + e.seconds
             compiling = recorded_seconds.get(e.key or "", e.stored_seconds)
             if e.outcome == "hit" and compiling is not None:
-                yield e, start, end, compiling - (span_seconds(e.retrieve) or 0.0)
+                yield e, start, end, compiling - (e.seconds_of("retrieve") or 0.0)
 
     def _notes(self, processes: Iterable[Process], ended: RunResult) -> Iterable[str]:
         for process in processes:
@@ -319,7 +323,7 @@ class ReportBuilder:
     def _used(self, process: Process) -> Counter[str]:
         """Directories that a process had open, by the compiles they were open for."""
         mine = (e for e in self.modules if e.process == process.process)
-        return Counter(e.directory for e in mine if e.directory)
+        return Counter(e.cache_dir for e in mine if e.cache_dir)
 
     def _unobserved(self, processes: Iterable[Process], ended: RunResult) -> Iterable[str]:
         """Say why there may be compiles that are not among ``modules``."""

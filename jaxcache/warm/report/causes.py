@@ -14,6 +14,7 @@ from jaxcache.cache.explain.matching import is_of_other_machine
 from jaxcache.cache.explain.programs import first_change
 from jaxcache.cache.explain.sides import Cause, Comparison, Compile, Difference, Side, is_helper
 from jaxcache.cache.verify.repair import list_quarantine
+from jaxcache.core.compile_event import CompileFinished
 from jaxcache.core.machine import XLA_CACHES, hashes_path
 from jaxcache.core.names import CACHE_SUFFIX
 from jaxcache.core.sketch import read_sketch
@@ -25,9 +26,7 @@ from jaxcache.errors import NoCacheError
 from jaxcache.store import open_store
 from jaxcache.store.base import StoreError
 from jaxcache.warm.report.builder import COMPILED_AHEAD, ProcessFacts, ReportBuilder
-from jaxcache.warm.report.events import CompileFinished
 from jaxcache.warm.report.report import FIRST_TIME, LOST, UNKNOWN_CHANGE
-from jaxcache.warm.report.rows import span_seconds
 
 NOT_COMPARED = "not compared, to save time; see jaxcache explain KEY"
 #: What a difference in the path of the cache begins with.
@@ -130,7 +129,7 @@ def find_causes(
     written: defaultdict[str, dict[str, CompileFinished]] = defaultdict(dict)
     for done in recorder.modules:
         if is_new(done.outcome, done.reason) and done.key:
-            written[cache_dir or done.directory or ""].setdefault(done.key, done)
+            written[cache_dir or done.cache_dir or ""].setdefault(done.key, done)
     causes: dict[str, str] = {}
     quarantined: set[str | None] = set()
     deadline = time.monotonic() + _BUDGET_SECONDS
@@ -165,7 +164,7 @@ def _find_in(
     def rank(item: tuple[str, CompileFinished]) -> tuple[bool, float]:
         """The program's own functions first, of these what took longest to compile."""
         done = item[1]
-        return is_helper(done.function, done.file), -(span_seconds(done.compile) or 0.0)
+        return is_helper(done.function, done.file), -(done.seconds_of("compile") or 0.0)
 
     for key, done in sorted(written.items(), key=rank):
         # Known when it was compiled: what an earlier run wrote, or this one before.

@@ -2,7 +2,7 @@
 
 That Python runs the user's program, so nothing it sends is trusted: a value of the wrong type makes
 the event one of trouble, and long texts are cut. ``injected/`` writes these events; their fields
-have the same names there, but for ``number``, which is ``id``.
+have the same names there.
 """
 
 import json
@@ -10,26 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from jaxcache.cache.explain.sides import RunOutcome
-from jaxcache.cache.untrusted_json import Digest, Scalar, Span, build
+from jaxcache.cache.untrusted_json import Digest, Scalar, build
+from jaxcache.core.compile_event import ColocatedCompiled, CompileFinished, RunEvent
 from jaxcache.layouts.torch.names import TorchTier
-from jaxcache.warm.report.report import Argument, Copies
 
 #: Longer lines are dropped: nothing that the listener sends comes near.
 MAX_LINE_BYTES = 4 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunEvent:
-    """One event of one process."""
-
-    process: int
-    """A number per connection."""
-    at: float
-    """Seconds since the epoch."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class ProcessStarted(RunEvent):
     """A Python has imported jax, or is about to."""
 
@@ -39,7 +28,7 @@ class ProcessStarted(RunEvent):
     cwd: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class JaxLoaded(RunEvent):
     """The jax of a process."""
 
@@ -49,7 +38,7 @@ class JaxLoaded(RunEvent):
     xla_flags: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class LiveSetting:
     """A setting of the live layer that is not the default."""
 
@@ -57,7 +46,7 @@ class LiveSetting:
     origin: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Configured(RunEvent):
     """The settings of the cache, where they are new or have changed."""
 
@@ -69,7 +58,7 @@ class Configured(RunEvent):
     """None where the live layer is off."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Hardware(RunEvent):
     """A backend with one kind of device, as keys know it."""
 
@@ -80,7 +69,7 @@ class Hardware(RunEvent):
     topology_fingerprint: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class RecordedEnvironment:
     """The parts of a process's environment that a recipe needs."""
 
@@ -96,7 +85,7 @@ class RecordedEnvironment:
     settings: Mapping[str, Scalar] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class ModuleRecorded:
     """The inputs needed to compile a module again; bytes are named by their SHA-256."""
 
@@ -112,7 +101,7 @@ class ModuleRecorded:
     doubts: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class CompileStarted(RunEvent):
     """A compile request has begun."""
 
@@ -124,63 +113,6 @@ class CompileStarted(RunEvent):
     recorded: ModuleRecorded | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ColocatedCompiled(RunEvent):
-    """A function and the arguments that it was compiled for."""
-
-    function: str | None = None
-    kind: str | None = None
-    file: str | None = None
-    line: int | None = None
-    arguments: tuple[Argument, ...] = ()
-    compile: Span | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompileFinished(ColocatedCompiled):
-    """A compile request has ended."""
-
-    number: int
-    module: str
-    outcome: RunOutcome
-    reason: str
-    detail: str | None = None
-    errno: int | None = None
-    key: str | None = None
-    seconds: float = 0.0
-    thread: int = 0
-    process_id: int = 0
-    directory: str | None = None
-    backend: int | None = None
-    components: Mapping[str, str] | None = None
-    counted: tuple[str, ...] = ()
-    counters: Mapping[str, float] = field(default_factory=dict)
-    stubbed: bool = False
-    stored_seconds: float | None = None
-    retrieve: Span | None = None
-    write: Span | None = None
-    trace: Span | None = None
-    retrace: str | None = None
-    """The reason, in JAX's words, why it was traced again."""
-    copies: Copies | None = None
-    make_key: Span | None = None
-    constant_bytes: int = 0
-    lower: Span | None = None
-    size_bytes: int | None = None
-    mtime_ns: int | None = None
-    tuning: str | None = None
-    spool: str | None = None
-    xla_flags: tuple[str, ...] | None = None
-    ignored_flags: tuple[str, ...] = ()
-    sketch: str | None = None
-    """The sketch of a request of which only the key was wanted."""
-
-    @property
-    def local_directory(self) -> str | None:
-        """The directory that JAX had open; None where it is in a bucket, or none was."""
-        return self.directory if self.directory and "://" not in self.directory else None
-
-
 class PhaseSpan(NamedTuple):
     """A span of time that belongs to one phase of a start."""
 
@@ -189,7 +121,7 @@ class PhaseSpan(NamedTuple):
     phase: Literal["import", "backend", "trace", "lower", "key", "load", "compile"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class GuardPassed(RunEvent):
     """A guard that only warns or counts has met a step that it does not expect."""
 
@@ -199,21 +131,21 @@ class GuardPassed(RunEvent):
     line: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class PhasesMeasured(RunEvent):
     """The phases of one process since its last such event."""
 
     spans: tuple[PhaseSpan, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class EntryFetched(RunEvent):
     """The live layer is about to write an entry of a tier, perhaps before JAX requests it."""
 
     key: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class SketchSent(RunEvent):
     """The sketch of a program that is compiled; it may arrive after the compile has ended."""
 
@@ -222,7 +154,7 @@ class SketchSent(RunEvent):
     sketch: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Message(RunEvent):
     """A sentence for the reader, or the reason why nothing can be done here."""
 
@@ -235,14 +167,14 @@ class Message(RunEvent):
     hint: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class ProcessExited(RunEvent):
     """A process has ended in good order."""
 
     counters: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class TorchLoaded(RunEvent):
     """The torch of a process with the settings of its caches, where they are new or changed."""
 
@@ -252,7 +184,7 @@ class TorchLoaded(RunEvent):
     settings: Mapping[str, Scalar] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class TorchEvent(RunEvent):
     """Something that happened while torch compiled."""
 
@@ -262,7 +194,7 @@ class TorchEvent(RunEvent):
     """Torch's own counters of its caches by then."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class TorchGraph(TorchEvent):
     """One look into a cache of torch's has ended."""
 
@@ -279,7 +211,7 @@ class TorchGraph(TorchEvent):
     """Compile time of a miss."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class TorchSaved(RunEvent):
     """An entry was written."""
 
@@ -288,7 +220,7 @@ class TorchSaved(RunEvent):
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class TorchCompiled(TorchEvent):
     """Torch has compiled a frame, or its backward pass when that first ran."""
 
@@ -306,7 +238,7 @@ class TorchCompiled(TorchEvent):
     failure: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class TorchBreak(TorchEvent):
     """A graph break."""
 
@@ -316,7 +248,7 @@ class TorchBreak(TorchEvent):
     line: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class TorchRecompile(TorchEvent):
     """A frame is compiled again: none of its compiled codes fits."""
 
@@ -324,7 +256,7 @@ class TorchRecompile(TorchEvent):
     """The guard that failed of each, in torch's words."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class TorchExited(RunEvent):
     """A process with torch has ended in good order."""
 
@@ -368,7 +300,7 @@ def parse_event(line: bytes, process: int) -> RunEvent | None:
         return None
     at = wire.get("at")
     at = at if isinstance(at, int | float) else 0.0
-    wire |= {"process": process, "at": at, "number": wire.get("id")}
+    wire |= {"process": process, "at": at}
     if kind is Configured:
         wire["settings"] = {n: v for n, v in wire.items() if n.startswith("jax_")}
     try:

@@ -16,6 +16,7 @@ from jaxcache.cache.ledger.record import COMPILE, HIT, MISS, SKETCH, TOO_QUICK, 
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.uses import is_miss
 from jaxcache.cache.ledger.write import append
+from jaxcache.core.compile_event import CompileFinished
 from jaxcache.core.names import CACHE_SUFFIX, OWN_DIR, is_key, live_directory, spool_name
 from jaxcache.entry.codec import CodecError
 from jaxcache.errors import JaxcacheError
@@ -23,7 +24,6 @@ from jaxcache.store import open_store
 from jaxcache.store.base import Store, StoreError, same_file
 from jaxcache.units import NS_PER_SECOND
 from jaxcache.warm.report.builder import COMPILED_AHEAD, ReportBuilder
-from jaxcache.warm.report.events import CompileFinished
 
 #: Outcomes after which an entry with that key holds what was compiled here.
 _LEARNT = {"written": COMPILE, "hit": HIT}
@@ -127,8 +127,8 @@ def _facts(event: CompileFinished, recorder: ReportBuilder) -> dict[str, Any]:
         "tuning_mtime_ns": event.mtime_ns if event.tuning else None,
         "tuning_size_bytes": event.size_bytes if event.tuning else None,
     }
-    if event.outcome == "written" and event.compile:
-        facts["compile_seconds"] = round(event.compile[1], 6)
+    if event.outcome == "written" and "compile" in event.spans:
+        facts["compile_seconds"] = round(event.spans["compile"][1], 6)
     return {name: value for name, value in facts.items() if value is not None}
 
 

@@ -11,11 +11,12 @@ from jaxcache.cache.archive import write_file
 from jaxcache.cache.leftovers import scratch_directory
 from jaxcache.cache.recipe.format import encode_recipe, is_recipe
 from jaxcache.cache.recipe.model import KEY_SETTINGS, Environment, Recipe, Request
+from jaxcache.core.compile_event import CompileFinished
 from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.units import format_count
 from jaxcache.warm.child.launch import RunResult
 from jaxcache.warm.report.builder import ReportBuilder
-from jaxcache.warm.report.events import CompileFinished, ModuleRecorded
+from jaxcache.warm.report.events import ModuleRecorded
 
 #: JAX measures to less than that; more digits would only make the file larger.
 _SECONDS_DIGITS = 3
@@ -121,11 +122,9 @@ def _request(
     refusals = recorded.refusals
     if not all(f.startswith("--") for f in recorded.environment.xla_flags):
         refusals = (*refusals, "flags-file")
-    seconds = None
+    seconds = done.seconds_of("compile") if done else None
     if done and done.outcome == "hit":
         seconds = recorded_seconds.get(done.key or "", done.stored_seconds)
-    elif done and done.compile:
-        seconds = done.compile[1]
     request = Request(
         module=module,
         environment=environment,

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from jaxcache.cache.explain.sides import RunOutcome, is_helper
+from jaxcache.cache.explain.sides import is_helper
 from jaxcache.cache.ledger.uses import hit_rate, is_miss
+from jaxcache.core.compile_event import Argument, Copies, RunOutcome
 from jaxcache.core.timeline import PHASES
 from jaxcache.model import result_repr
 
@@ -17,75 +18,43 @@ LOST = "its entry was removed or quarantined"
 
 
 @dataclass(frozen=True, slots=True)
-class Argument:
-    """One argument of a compiled function."""
-
-    name: str
-    dtype: str
-    shape: tuple[int | str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Copies:
-    """Copies of one source location in a program, such as a Python loop over layers makes."""
-
-    count: int
-    share: float
-    """The part of the program's equations that are such copies."""
-    file: str | None = None
-    line: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Module:
-    """Compile requests that were for the same module and ended the same way."""
+    """Compile requests that were for the same module and ended the same way.
+
+    Its fields are those of the JSON document; those that an event has too are those of the first.
+    """
 
     module: str
     key: str | None
     outcome: RunOutcome
     reason: str
     detail: str | None
+    compile_seconds: float | None
+    """Mean seconds of compiling here; for a hit, those of when the entry was written."""
+    retrieval_seconds: float | None
+    saved_seconds: float
+    """Compile seconds that hits have saved, less what retrieving them took."""
+    trace_seconds: float | None
+    lower_seconds: float | None
+    size_bytes: int | None
     function: str | None
     file: str | None
     line: int | None
     arguments: tuple[Argument, ...]
     occurrences: int
-    compile_seconds: float | None
-    """Mean seconds of compiling here; for a hit, those of when the entry was written."""
-    retrieval_seconds: float | None
-    trace_seconds: float | None
-    lower_seconds: float | None
-    size_bytes: int | None
     process: int
-    counted: str | None = None
-    """The count of JAX's own monitoring: ``hit``, ``miss`` (JAX meant to write), ``request``
-    (neither), or None (JAX made no key)."""
-    cache_dir: str | None = None
-    """The directory that JAX had open; a program may use several."""
-    tuning: str | None = None
-    """``tuned`` or ``untuned``, for an entry that was compiled without its GPU."""
-    cause: str | None = None
+    counted: str | None
+    cache_dir: str | None
+    tuning: str | None
+    cause: str | None
     """The cause of a miss: ``first time``, or the difference from the nearest known entry."""
-    has_whole_seconds: bool = False
-    """Whether ``compile_seconds`` are those that JAX stored in the entry, which are whole."""
-    constant_bytes: int = 0
-    """Bytes of the arrays that the function closes over, which are part of the module."""
-    copies: Copies | None = None
-    """None where few operations repeat, or where the trace took less than half a second."""
-    errno: int | None = None
-    """The system's number of the error, if reading or writing the entry failed with one."""
+    constant_bytes: int
+    copies: Copies | None
 
     @property
     def is_helper(self) -> bool:
         """Whether it is an operation of JAX's own, and no function of the user's."""
         return is_helper(self.function, self.file)
-
-    @property
-    def saved_seconds(self) -> float:
-        """Compile seconds that hits have saved, less what retrieving them took."""
-        if self.outcome != "hit" or self.compile_seconds is None:
-            return 0.0
-        return (self.compile_seconds - (self.retrieval_seconds or 0.0)) * self.occurrences
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +161,8 @@ class Report:
     time count once, by the most that a series of hits, one after another, has saved."""
     unobserved: tuple[str, ...] = ()
     """Why compiles may be missing here, one sentence each; empty where all were observed."""
+    denied: frozenset[str] = frozenset()
+    """Reasons of compiles whose entry this user may not read or write."""
     recorded: int | None = None
     """Modules in the recipe; None if no recipe was requested."""
     waiting: Mapping[str, int] = field(default_factory=dict)

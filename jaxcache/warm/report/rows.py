@@ -1,14 +1,14 @@
 """Fold compiles that are alike into the rows of a report: modules, and functions."""
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from itertools import chain
+from dataclasses import fields
+from heapq import nlargest
 from typing import Any
 
-from jaxcache.cache.untrusted_json import Span
-from jaxcache.warm.report.events import ColocatedCompiled, CompileFinished
-from jaxcache.warm.report.report import Argument, Function, FunctionSeconds, Module
+from jaxcache.core.compile_event import Argument, ColocatedCompiled, CompileFinished, CompileStep
+from jaxcache.warm.report.report import Function, FunctionSeconds, Module
 
 
 def fold_modules(
@@ -21,31 +21,31 @@ def fold_modules(
     """
     groups: defaultdict[tuple[object, ...], list[CompileFinished]] = defaultdict(list)
     for e in events:
-        place = (e.process, e.module, e.key, e.outcome, e.reason, _counted(e), e.directory)
-        groups[place].append(e)
+        alike = (e.process, e.module, e.key, e.outcome, e.reason, e.counted, e.cache_dir)
+        groups[alike].append(e)
     for same in groups.values():
         first = same[0]
-        alike = {name: getattr(first, name) for name in _ALIKE}
+        is_hit = first.outcome == "hit"
+        compile_seconds = _mean(same, "compile")
+        if is_hit:
+            compile_seconds = recorded_seconds.get(first.key or "", first.stored_seconds)
+        retrieval_seconds = _mean(same, "retrieve")
+        saved_seconds = 0.0
+        if is_hit and compile_seconds is not None:
+            saved_seconds = (compile_seconds - (retrieval_seconds or 0.0)) * len(same)
         yield Module(
-            **alike,
+            **{name: getattr(first, name) for name in _OF_FIRST},
+            compile_seconds=compile_seconds,
+            retrieval_seconds=retrieval_seconds,
+            saved_seconds=saved_seconds,
+            trace_seconds=_mean(same, "trace"),
+            lower_seconds=_mean(same, "lower"),
             occurrences=len(same),
-            compile_seconds=recorded_seconds.get(first.key or "", first.stored_seconds)
-            if first.outcome == "hit"
-            else _mean(e.compile for e in same),
-            retrieval_seconds=_mean(e.retrieve for e in same),
-            trace_seconds=_mean(e.trace for e in same),
-            lower_seconds=_mean(e.lower for e in same),
-            counted=_counted(first),
-            cache_dir=first.directory,
-            has_whole_seconds=first.outcome == "hit" and first.key not in recorded_seconds,
+            cause=None,
         )
 
 
-#: Fields that a row has from its first event.
-_ALIKE = (
-    *("module", "key", "outcome", "reason", "detail", "function", "file", "line", "arguments"),
-    *("size_bytes", "process", "tuning", "constant_bytes", "copies", "errno"),
-)
+_OF_FIRST = {f.name for f in fields(Module)} & {f.name for f in fields(CompileFinished)}
 
 
 def fold_functions(events: Iterable[ColocatedCompiled]) -> Iterable[Function]:
@@ -71,8 +71,8 @@ def fold_functions(events: Iterable[ColocatedCompiled]) -> Iterable[Function]:
             line=line,
             signatures=len(signatures),
             compiles=max(map(len, by_process.values())),
-            compile_seconds=sum(span_seconds(e.compile) or 0.0 for e in same),
-            traces=sum(isinstance(e, CompileFinished) and e.trace is not None for e in repeated),
+            compile_seconds=sum(e.seconds_of("compile") or 0.0 for e in same),
+            traces=sum("trace" in e.spans for e in repeated),
             repeated_seconds=_repeated_seconds(repeated),
             varies=tuple(_describe_variation(signatures)),
             retrace_reasons=tuple(dict.fromkeys(reasons))[:_SHOWN_VALUES],
@@ -81,31 +81,25 @@ def fold_functions(events: Iterable[ColocatedCompiled]) -> Iterable[Function]:
 
 def find_longest(events: Iterable[CompileFinished]) -> dict[str, tuple[FunctionSeconds, ...]]:
     """Return the functions that took most of each phase."""
-    sums: defaultdict[str, Counter[tuple[str, str | None, int | None]]] = defaultdict(Counter)
-    counts = Counter[tuple[str, str, str | None, int | None]]()
+    places: defaultdict[str, defaultdict[tuple[str, str | None, int | None], list[float]]]
+    places = defaultdict(lambda: defaultdict(list))
     for e in events:
-        place = e.function or e.module, e.file, e.line
-        for phase, names in _SPANS.items():
-            if spans := [span for name in names if (span := getattr(e, name))]:
-                sums[phase][place] += sum(span[1] for span in spans)
-                counts[phase, *place] += 1
+        seconds: defaultdict[str, float] = defaultdict(float)
+        for step, span in e.spans.items():
+            seconds[_PHASES.get(step, step)] += span[1]
+        for phase, spent in seconds.items():
+            places[phase][e.function or e.module, e.file, e.line].append(spent)
     return {
         phase: tuple(
-            FunctionSeconds(*place, seconds, counts[phase, *place])
-            for place, seconds in by.most_common(3)
+            FunctionSeconds(*place, sum(spent), len(spent))
+            for place, spent in nlargest(3, times.items(), key=lambda item: sum(item[1]))
         )
-        for phase, by in sums.items()
+        for phase, times in places.items()
     }
 
 
-#: The spans of a compile by phase.
-_SPANS = {
-    "trace": ("trace",),
-    "lower": ("lower",),
-    "key": ("make_key",),
-    "load": ("retrieve",),
-    "compile": ("compile", "write"),
-}
+#: The phase of a start that a step belongs to, where it has another name.
+_PHASES = {"retrieve": "load", "write": "compile"}
 
 
 def _repeated_seconds(events: list[ColocatedCompiled]) -> float:
@@ -114,8 +108,7 @@ def _repeated_seconds(events: list[ColocatedCompiled]) -> float:
 
 
 def _start_seconds(event: ColocatedCompiled) -> float:
-    spans = (getattr(event, name, None) for name in chain(*_SPANS.values()))
-    return math.fsum(span[1] for span in spans if span)
+    return math.fsum(seconds for _, seconds in event.spans.values())
 
 
 def _describe_variation(signatures: list[tuple[Argument, ...]]) -> Iterable[str]:
@@ -145,18 +138,7 @@ def _values(values: Iterable[Any]) -> str:
 _SHOWN_VALUES = 6
 
 
-def _counted(event: CompileFinished) -> str | None:
-    for name, outcome in (("hits", "hit"), ("misses", "miss"), ("requests", "request")):
-        if name in event.counted:
-            return outcome
-    return None
-
-
-def span_seconds(span: Span | None) -> float | None:
-    """Return the length of a span."""
-    return span[1] if span else None
-
-
-def _mean(spans: Iterable[Span | None]) -> float | None:
-    seconds = [span[1] for span in spans if span]
+def _mean(events: Iterable[CompileFinished], step: CompileStep) -> float | None:
+    """Return the mean length of a step in those events that have it."""
+    seconds = [e.spans[step][1] for e in events if step in e.spans]
     return sum(seconds) / len(seconds) if seconds else None

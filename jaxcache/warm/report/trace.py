@@ -9,9 +9,8 @@ from typing import Any
 
 from jaxcache.warm.report.builder import ProcessFacts, ReportBuilder
 
-#: What a span of the listener is called in the trace.
+#: The fields of an event that a span shows.
 _ARGS = ("key", "outcome", "reason", "function", "file", "line", "retrace")
-_SPANS = ("trace", "lower", "retrieve", "compile", "write")
 
 
 def trace_document(recorded: ReportBuilder) -> dict[str, Any]:
@@ -51,9 +50,8 @@ def _phases(recorded: ReportBuilder) -> Iterator[dict[str, Any]]:
 
 def _steps(recorded: ReportBuilder) -> Iterator[dict[str, Any]]:
     for event in recorded.modules:
-        for step in _SPANS:
-            span = getattr(event, step)
-            if span and (step != "retrieve" or event.outcome == "hit"):
+        for step, span in event.spans.items():
+            if step != "key":
                 yield {
                     **_complete(f"{step} {event.module}", step, *span),
                     "pid": event.process,

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from jaxcache.core.compile_event import RunEvent
 from jaxcache.errors import JaxcacheError, NoJaxError, UsageError
 from jaxcache.layouts.torch.check import record_new_code
 from jaxcache.layouts.torch.names import TorchTier, directory_of
@@ -21,7 +22,6 @@ from jaxcache.warm.programs import WarmProgram, words_of
 from jaxcache.warm.report.events import (
     Message,
     ProcessStarted,
-    RunEvent,
     TorchBreak,
     TorchCompiled,
     TorchEvent,

@@ -1,0 +1,118 @@
+"""The event of one compile: what the listener in the user's Python sends, and the parent reads.
+
+The fields have the names of the JSON contract. The parent reads them by their types
+(``warm/report/events.py``), so a value of another type never gets further.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+RunOutcome = Literal["hit", "written", "skipped", "uncacheable", "refused", "error"]
+Counted = Literal["hit", "miss", "request"]
+CompileStep = Literal["trace", "lower", "key", "retrieve", "compile", "write"]
+Span = tuple[float, float]
+"""Start in seconds since the epoch, and length in seconds."""
+
+
+@dataclass(slots=True, kw_only=True)
+class RunEvent:
+    """One event of one process."""
+
+    process: int = 0
+    """A number per connection, which the parent gives."""
+    at: float = 0.0
+    """Seconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of a compiled function."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Copies of one source location in a program, such as a Python loop over layers makes."""
+
+    count: int
+    share: float
+    """The part of the program's equations that are such copies."""
+    file: str | None = None
+    line: int | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class ColocatedCompiled(RunEvent):
+    """A function and the arguments that it was compiled for."""
+
+    function: str | None = None
+    kind: str | None = None
+    file: str | None = None
+    line: int | None = None
+    arguments: tuple[Argument, ...] = ()
+    spans: Mapping[CompileStep, Span] = field(default_factory=dict)
+    """When each step was done that this compile took."""
+
+    def seconds_of(self, step: CompileStep) -> float | None:
+        """Return the length of a step; None where it was not done."""
+        span = self.spans.get(step)
+        return span[1] if span else None
+
+
+@dataclass(slots=True, kw_only=True)
+class CompileFinished(ColocatedCompiled):
+    """A compile request has ended."""
+
+    number: int
+    """The number of the request in its process."""
+    module: str
+    outcome: RunOutcome
+    reason: str
+    detail: str | None = None
+    errno: int | None = None
+    """The system's number of an error, if reading or writing the entry failed with one."""
+    key: str | None = None
+    seconds: float = 0.0
+    """From the request to its end."""
+    thread: int = 0
+    process_id: int = 0
+    """The number of the process in a distributed program."""
+    cache_dir: str | None = None
+    """The directory that JAX had open; a program may use several."""
+    backend: int | None = None
+    components: Mapping[str, str] | None = None
+    """SHA-256 of each part of the key, by JAX's name for it."""
+    counted: Counted | None = None
+    """The count of JAX's own monitoring: ``hit``, ``miss`` (JAX meant to write), ``request``
+    (neither), or None (JAX made no key)."""
+    counters: Mapping[str, float] = field(default_factory=dict)
+    """The counters of the process by then."""
+    stubbed: bool = False
+    """Answered with zeros, never compiled."""
+    stored_seconds: float | None = None
+    """The compile time that JAX stored in the entry, in whole seconds."""
+    retrace: str | None = None
+    """The reason, in JAX's words, why it was traced again."""
+    copies: Copies | None = None
+    """None where few operations repeat, or where the trace took less than half a second."""
+    constant_bytes: int = 0
+    """Bytes of the arrays that the function closes over, which are part of the module."""
+    size_bytes: int | None = None
+    mtime_ns: int | None = None
+    tuning: str | None = None
+    """``tuned`` or ``untuned``, for an entry that was compiled without its GPU."""
+    spool: str | None = None
+    """The file with an executable for a target, of which the parent makes an entry."""
+    xla_flags: tuple[str, ...] | None = None
+    ignored_flags: tuple[str, ...] = ()
+    sketch: str | None = None
+    """The sketch of a request of which only the key was wanted."""
+
+    @property
+    def local_directory(self) -> str | None:
+        """The directory that JAX had open; None where it is in a bucket, or none was."""
+        return self.cache_dir if self.cache_dir and "://" not in self.cache_dir else None
