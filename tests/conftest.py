@@ -75,6 +75,13 @@ _SPAWNING = {
 }
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out a file whose every test is marked ``jax`` where such tests are not wanted."""
+    if collection_path.suffix != ".py" or "not jax" not in config.option.markexpr:
+        return None
+    return "\npytestmark = pytest.mark.jax\n" in collection_path.read_text("utf-8") or None
+
+
 @pytest.fixture
 def run_cli(request: pytest.FixtureRequest, tmp_path: Path, spawn_cli: RunCli) -> RunCli:
     """Run ``jaxcache ARG…`` in this process, away from the caller's settings."""
