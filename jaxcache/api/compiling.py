@@ -33,7 +33,7 @@ class Runner(NamedTuple):
     run: Callable[..., Any]
     """Runs a command (words, options, callbacks) and reports what its cache did."""
     warm: Callable[..., Any]
-    """Runs programs in the same way, with all of the cache on."""
+    """Runs a program in the same way, with all of the cache on."""
     explain_script: Callable[..., Any]
     """Runs a script (name, arguments, options) and explains why each of its compiles missed."""
     report_view: Callable[..., Any]
@@ -49,12 +49,12 @@ def runner_of(layout: str | None) -> Runner:
     if layout is not None and load_layout(layout).name == "torch":
         from jaxcache.render.torch import report_view
         from jaxcache.warm.torch.explain import explain_script
-        from jaxcache.warm.torch.run import run_command, warm_programs
+        from jaxcache.warm.torch.run import run_command, warm_program
 
-        options = ("python", "jobs", "timeout_seconds")
-        return Runner(options, run_command, warm_programs, explain_script, report_view)
+        options = ("python", "timeout_seconds")
+        return Runner(options, run_command, warm_program, explain_script, report_view)
     from jaxcache.warm.run import run_command as run_jax
-    from jaxcache.warm.run import warm_programs as warm_jax
+    from jaxcache.warm.run import warm_program as warm_jax
 
     return Runner(None, run_jax, warm_jax, _explain_jax, _view_jax)
 
@@ -109,7 +109,7 @@ class CompilingMethods(Handle):
         from jaxcache.warm.programs import WarmProgram
 
         runner, chosen = self._place(WarmOptions.read(**keywords))
-        report: Report = runner.warm([WarmProgram(os.fspath(script), arguments)], chosen)
+        report: Report = runner.warm(WarmProgram(os.fspath(script), arguments), chosen)
         return report
 
     def warm_function(
@@ -142,7 +142,7 @@ class CompilingMethods(Handle):
 
         call_options = CallOptions(words=arguments, static=tuple(static), committed=committed)
         runner, chosen = self._place(WarmOptions.read(**keywords))
-        report: Report = runner.warm([WarmProgram(call=read_call(function, call_options))], chosen)
+        report: Report = runner.warm(WarmProgram(call=read_call(function, call_options)), chosen)
         return report
 
     def run(self, *command: str, **keywords: "Unpack[RunKeywords]") -> "Report":

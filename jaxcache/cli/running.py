@@ -16,7 +16,7 @@ from jaxcache.options import CacheLocation
 from jaxcache.options.run import Assertions, CallOptions, ReportOptions, RunOptions, WarmOptions
 from jaxcache.store import check_made, is_remote
 from jaxcache.store.location import absolute_location
-from jaxcache.warm.programs import WarmProgram, names_function, read_call, read_programs
+from jaxcache.warm.programs import WarmProgram, names_function, read_call
 from jaxcache.warm.report import unobserved
 
 if TYPE_CHECKING:
@@ -79,46 +79,39 @@ def is_function(program: str) -> bool:
     return names_function(program) and not os.path.exists(program)
 
 
-def programs(
+def program_of(
     program: str | None,
     arguments: Sequence[str] | None,
-    file: str | None,
     call: CallOptions,
     *,
     module: str | None = None,
-) -> Sequence[WarmProgram]:
-    """The one script, module or function of the command line, or those of a warm list.
+) -> WarmProgram:
+    """Return the script, module or function of the command line.
 
     Args:
         call: how the function is called, if it is one.
         module: to be run as ``python -m`` does; all else is arguments.
 
     Raises:
-        UsageError: neither or both were given, or the list or the call cannot be read.
+        UsageError: none was given, or the call cannot be read.
     """
-    if module is not None and not (file or call):
-        return [
-            WarmProgram(
-                module=module, arguments=(*([program] if program else ()), *(arguments or ()))
-            )
-        ]
-    if (program is None) == (file is None) or module:
+    words = tuple(arguments or ())
+    if module is not None and not call:
+        return WarmProgram(module=module, arguments=(*([program] if program else ()), *words))
+    if program is None or module:
         raise UsageError(
-            "name a script, a module with -m, or a list of scripts with --file",
-            hint="jaxcache warm --help lists its options",
+            "name a script, or a module with -m", hint="jaxcache warm --help lists its options"
         )
-    if program is not None and is_function(program):
-        if arguments:
+    if is_function(program):
+        if words:
             raise UsageError(
-                f"{program} is a function, and {arguments[0]!r} is not an option",
+                f"{program} is a function, and {words[0]!r} is not an option",
                 hint="write its arguments as --arg 'f32[8,128]'",
             )
-        return [WarmProgram(call=read_call(program, call))]
+        return WarmProgram(call=read_call(program, call))
     if call:
         raise UsageError("--arg, --static, --args and --committed are for MODULE:FUNCTION")
-    if file is not None:
-        return read_programs(file)
-    return [WarmProgram(program or "", tuple(arguments or ()))]
+    return WarmProgram(program, words)
 
 
 @contextlib.contextmanager

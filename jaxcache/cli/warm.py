@@ -54,10 +54,6 @@ def command(
             metavar="NAME",
         ),
     ] = None,
-    file: Annotated[
-        str | None,
-        option("--file", TEXT, "Run the scripts that this TOML file lists.", metavar="LIST"),
-    ] = None,
     *,
     place: RunLocation,
     wanted: Assertions,
@@ -79,13 +75,13 @@ def command(
 
     MODULE:FUNCTION (or FILE.py:FUNCTION) is compiled for the shapes of --arg, and not run.
     """
-    from jaxcache.cli.running import finish, place_run, programs
+    from jaxcache.cli.running import finish, place_run, program_of
     from jaxcache.cli.terminal.live import live_callbacks
 
     form = output.form
     wanted.check()
     runner, placed = place_run(options, place, form)
-    chosen = programs(script, arguments, file, call, module=module)
+    program = program_of(script, arguments, call, module=module)
     if placed.jax_cache_dir is None and place.layout in (None, "jax"):
         from jaxcache.cli.output import note
 
@@ -93,6 +89,6 @@ def command(
             "note: this run fills nothing and exits with 1 unless the program sets a cache "
             "directory; export JAX_COMPILATION_CACHE_DIR=DIR before it, or add -C DIR"
         )
-    report = runner.warm(chosen, placed, live_callbacks())
+    report = runner.warm(program, placed, live_callbacks())
     check = options.check_contents
     return finish(report, wanted, form, runner, check=check, extent=extent, fills=True)

@@ -223,7 +223,7 @@ class RunOptions(TargetOptions, panel=None):
 
 
 class WarmOptions(RunOptions, panel=None):
-    """Options to run scripts and functions."""
+    """Options to run a script or compile a function."""
 
     python: str | None = PYTHON
     platform: str | None = PLATFORM
@@ -232,7 +232,7 @@ class WarmOptions(RunOptions, panel=None):
         "--jobs",
         NUMBER,
         "Compile N modules in parallel: a first run, with zeros as results, collects them; the "
-        "second is the real one. With --file: run N scripts in parallel.",
+        "second is the real one.",
         default=1,
         min=1,
     )

@@ -18,7 +18,7 @@ from jaxcache.warm.programs import WarmProgram
 from jaxcache.warm.report.builder import ReportBuilder
 from jaxcache.warm.report.causes import as_compile, compare_with
 from jaxcache.warm.report.unobserved import require_observed
-from jaxcache.warm.run import run_command, warm_programs
+from jaxcache.warm.run import run_command, warm_program
 
 #: Keys of one module, the newest ones, that a miss is compared with.
 _MAX_CANDIDATES = 20
@@ -36,7 +36,7 @@ def explain_script(
         The explanation, with the cache on the left, and the exit code.
 
     Raises:
-        UsageError, NoJaxError: see :func:`jaxcache.warm.run.warm_programs`.
+        UsageError, NoJaxError: see :func:`jaxcache.warm.run.warm_program`.
         NoJaxError: ``unknown-jax`` where nobody here can listen to it.
         JaxcacheError: ``program-failed`` where it failed before that.
         NoCacheError: neither the cache nor the one that the program names is there.
@@ -49,7 +49,7 @@ def explain_script(
         if command:
             report = run_command(command, run_options, watch)
         else:
-            report = warm_programs([WarmProgram(script, tuple(arguments))], run_options, watch)
+            report = warm_program(WarmProgram(script, tuple(arguments)), run_options, watch)
         if cache is None:  # JAX has made it
             with contextlib.suppress(OSError):
                 os.rmdir(options.cache_dir)

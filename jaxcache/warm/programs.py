@@ -1,22 +1,4 @@
-"""Programs to warm: a script, a function and its arguments, or a TOML file that lists such.
-
-::
-
-    [[script]]
-    path = "train.py"                  # relative to the list
-    args = ["--steps", "1"]
-    env = { SIZE = "small" }
-    platforms = ["cpu", "cuda"]        # one run for each
-    devices = 8
-    python = ".venv/bin/python"
-
-    [[function]]
-    name = "models:step"               # or "models.py:step"
-    args = ["f32[8,128]", { w = "f32[128,4]", b = "f32[4]" }]
-    kwargs = { rate = 0.1 }
-    static = { train = true }
-    committed = false
-    # and env, platforms, devices, python, as for a script
+"""A program to warm: a script, a module, a notebook, or a function and its arguments.
 
 What people write as arguments becomes a tree of plain JSON, which ``injected/call_function.py``
 builds the real ones from: ``{"array": ["float32", [8, 128]]}``, ``{"value": …}``,
@@ -25,10 +7,9 @@ builds the real ones from: ``{"array": ["float32", [8, 128]]}``, ``{"value": …
 """
 
 import json
-import os
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +23,9 @@ FUNCTION = re.compile(r"(?P<module>.+):(?P<name>[^\W\d]\w*(\.[^\W\d]\w*)*)")
 _NAMED = re.compile(r"(?P<name>[^\W\d]\w*)\s*=(?P<value>.*)", re.DOTALL)
 #: A typed PRNG key, which is not an array of numbers: ``key[]``, ``key[8]``.
 _KEY = re.compile(r"key\[(\d+(,\d+)*)?\]")
-_MAX_LIST_BYTES = 16 << 20
+_MAX_TABLE_BYTES = 16 << 20
 _FIELDS = {"args": list, "kwargs": dict, "static": dict, "committed": bool}
 _MARKS = ("$tuple", "$value", "$call")
-_COMMON = {"env": dict, "platforms": list, "devices": int, "python": str}
-_SCRIPT = {"path": str, "args": list, **_COMMON}
-_FUNCTION = {"name": str, **_FIELDS, **_COMMON}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,46 +48,14 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class WarmProgram:
-    """One Python script or function to warm, as a command line or a warm list names it."""
+    """One Python script, module or function to warm, as the command line names it."""
 
     script: str = ""
     arguments: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
-    cwd: str | None = None
-    python: str | None = None
-    platform: str | None = None
-    devices: int | None = None
     module: str | None = None
     """The module to run as ``python -m`` does, instead of a script."""
     call: Call | None = None
     """The function to lower and compile, instead of running a script."""
-    listed: bool = False
-    """It is one of a warm list."""
-
-
-def read_programs(path: str) -> list[WarmProgram]:
-    """Read a warm list; scripts and functions run in the directory of the list.
-
-    Raises:
-        UsageError: ``bad-list`` if the file cannot be read or has other content.
-    """
-    document = _read_toml(path)
-    directory = os.path.dirname(os.path.abspath(path))
-    programs: list[WarmProgram] = []
-    for kind, types, read in (
-        ("script", _SCRIPT, _read_script),
-        ("function", _FUNCTION, _read_function),
-    ):
-        tables = document.get(kind, [])
-        if not isinstance(tables, list):
-            raise UsageError(f"{kind} in {path} is not a [[{kind}]]", code="bad-list")
-        for number, table in enumerate(tables):
-            place = f"[[{kind}]] number {number + 1}"
-            check_fields(table, types, place)
-            programs += _on_platforms(read(table, place), table, directory)
-    if not programs:
-        raise UsageError(f"{path} names no [[script]] and no [[function]]", code="bad-list")
-    return programs
 
 
 def _read_toml(path: str) -> dict[str, Any]:
@@ -122,46 +68,14 @@ def _read_toml(path: str) -> dict[str, Any]:
 
     try:
         with open(path, "rb") as file:
-            data = file.read(_MAX_LIST_BYTES + 1)
-        if len(data) > _MAX_LIST_BYTES:
-            raise ValueError("it is too large to be a list")
+            data = file.read(_MAX_TABLE_BYTES + 1)
+        if len(data) > _MAX_TABLE_BYTES:
+            raise ValueError("it is too large to be a table of arguments")
         return tomllib.loads(data.decode())
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None)  # str() of a system's error repeats the path
         message = reason.lower() if reason else error
         raise UsageError(f"cannot read {path}: {message}", code="bad-list") from error
-
-
-def _read_script(table: Mapping[str, Any], place: str) -> WarmProgram:
-    if "path" not in table:
-        raise UsageError(f"{place} has no path", code="bad-list")
-    return WarmProgram(table["path"], tuple(str(a) for a in table.get("args", ())), listed=True)
-
-
-def _read_function(table: Mapping[str, Any], place: str) -> WarmProgram:
-    name = table.get("name", "")
-    if not names_function(name):
-        raise UsageError(f"{place} has no name such as models:step", code="bad-list")
-    call = {k: v for k, v in table.items() if k not in _COMMON and k != "name"}
-    return WarmProgram(call=read_table(name, call, place))
-
-
-def _on_platforms(
-    program: WarmProgram, table: Mapping[str, Any], directory: str
-) -> Iterator[WarmProgram]:
-    """The program with what scripts and functions have in common, once for each platform."""
-    python = table.get("python")
-    if python and os.sep in python:
-        python = os.path.join(directory, python)
-    for platform in table.get("platforms") or [None]:
-        yield replace(
-            program,
-            env={str(k): str(v) for k, v in table.get("env", {}).items()},
-            cwd=directory,
-            python=python,
-            platform=None if platform is None else str(platform),
-            devices=table.get("devices"),
-        )
 
 
 def names_function(text: str) -> bool:
@@ -207,7 +121,7 @@ def read_table(function: str, table: Mapping[str, Any], place: str) -> Call:
     Raises:
         UsageError: ``bad-list``.
     """
-    check_fields(table, _FIELDS, place)
+    _check_fields(table, _FIELDS, place)
     return Call(
         function,
         tuple(_read_value(v, place) for v in table.get("args", [])),
@@ -217,7 +131,7 @@ def read_table(function: str, table: Mapping[str, Any], place: str) -> Call:
     )
 
 
-def check_fields(table: object, types: Mapping[str, type], place: str) -> None:
+def _check_fields(table: object, types: Mapping[str, type], place: str) -> None:
     """Refuse a table of TOML with fields that are not known, or of the wrong type.
 
     Raises:
@@ -327,7 +241,7 @@ def words_of(program: WarmProgram) -> tuple[str, ...]:
         return str(_INJECTED / "call_function.py"), json.dumps(program.call.to_json())
     if program.module:
         return "-m", program.module, *program.arguments
-    path = Path(program.cwd or "", program.script)
+    path = Path(program.script)
     if not (path.is_file() or (path / "__main__.py").is_file()):
         what = "no __main__.py in" if path.is_dir() else "no script"
         raise UsageError(

@@ -31,21 +31,20 @@ if TYPE_CHECKING:
     from jaxcache.warm.report.report import Report
 
 
-def warm_programs(
-    programs: Sequence[WarmProgram], options: WarmOptions, callbacks: RunCallbacks | None = None
+def warm_program(
+    program: WarmProgram, options: WarmOptions, callbacks: RunCallbacks | None = None
 ) -> "Report":
-    """Run scripts and functions, and cache every compile that can be cached.
+    """Run a script or compile a function, and cache every compile that can be cached.
 
-    With ``jobs`` a script that is alone is run twice, and compiled in between by that many workers.
+    With ``jobs`` a script is run twice, and compiled in between by that many workers.
 
     Raises:
         UsageError: no such script, no such Python, or options that do not go together.
         NoJaxError: that Python has no jax.
     """
     cross = _read_cross(options)
-    launches = [launch for program in programs for launch in _launches(program, options, cross)]
-    alone = len(programs) == 1 and not (programs[0].listed or programs[0].call)
-    if options.jobs == 1 or not alone or cross or options.collect is not None:
+    launches = [*_launches(program, options, cross)]
+    if options.jobs == 1 or program.call or cross or options.collect is not None:
         return _run(launches, options, cross, callbacks or RunCallbacks())
     started = time.monotonic()
     try:
@@ -143,20 +142,17 @@ def _launches(
 ) -> Iterator[Launch]:
     """One launch, or one for each process of a program of several."""
     words = words_of(program)
-    devices = program.devices or options.devices
-    env = run_environment(options, cross, devices)
+    env = run_environment(options, cross, options.devices)
     if is_remote(options.cache_dir) and "JAXCACHE_LIVE_FLUSH" not in os.environ:
         env["JAXCACHE_LIVE_FLUSH"] = _FLUSH  # what is not uploaded is not filled
-    if not cross and (platform := program.platform or options.platform):
-        env["JAX_PLATFORMS"] = platform
-    env |= program.env
-    if devices and not cross:
-        flags = env.get("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))
-        env["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={devices}".strip()
-    script = os.path.join(program.cwd or "", program.script) if program.script else ""
-    python = find_python(program.python or options.python, script=script)
-    command = (python, *words)
-    launch = Launch(command, env, program.cwd, needs="jax", unset=_unset(cross))
+    if not cross and options.platform:
+        env["JAX_PLATFORMS"] = options.platform
+    if options.devices and not cross:
+        flags = os.environ.get("XLA_FLAGS", "")
+        flag = f"--xla_force_host_platform_device_count={options.devices}"
+        env["XLA_FLAGS"] = f"{flags} {flag}".strip()
+    command = (find_python(options.python, script=program.script), *words)
+    launch = Launch(command, env, needs="jax", unset=_unset(cross))
     yield from _together(launch, cross.processes if cross else options.processes)
 
 
@@ -218,14 +214,12 @@ def _run(
 def _listen(
     launches: Sequence[Launch], options: RunOptions, account: "Callable[[], Account]"
 ) -> RunResult:
-    """Run the programs to their end; what accounts for them is imported when the first runs."""
+    """Run the program to its end; what accounts for it is imported when it runs."""
     ended = run_listening(
         launches,
         on_start=account,
         on_event=lambda event: account().take(event),
         on_tick=lambda: account().tick(),
-        jobs=options.jobs if isinstance(options, WarmOptions) else 1,
-        together=any("JAXCACHE_TOGETHER" in launch.env for launch in launches),
         stdout_to_stderr=options.stdout_to_stderr,
         timeout_seconds=options.timeout_seconds,
         patience_seconds=None if options.collect is None else options.patience_seconds,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from jaxcache.entry.contents import ArrayType, parse_short_type, short_type
 from jaxcache.errors import UsageError
 from jaxcache.options.run import CallOptions
-from jaxcache.warm.programs import names_function, read_call, read_programs, read_table
+from jaxcache.warm.programs import names_function, read_call, read_table
 
 DTYPES = ("bool", "int8", "uint4", "bfloat16", "float32", "float8_e4m3fn", "complex64")
 
@@ -89,26 +89,13 @@ def test_what_is_no_call_is_refused(table: dict[str, Any]) -> None:
     assert caught.value.code == "bad-list"
 
 
-def test_a_list_of_scripts_and_functions(tmp_path: Path) -> None:
-    path = tmp_path / "list.toml"
-    path.write_text(
-        '[[function]]\nname = "m:f"\nargs = ["f32[2]"]\nplatforms = ["cpu", "cuda"]\ndevices = 2\n'
-        '[[script]]\npath = "a.py"\n'
-    )
-    script, *functions = read_programs(str(path))
-    assert (script.script, script.call) == ("a.py", None)
-    assert [(f.platform, f.devices) for f in functions] == [("cpu", 2), ("cuda", 2)]
-    assert {f.call.function for f in functions if f.call} == {"m:f"}
-    wrong = ('[[function]]\nname = "f"\n', '[[function]]\nname="m:f"\npath="x"\n', "")
-    for text in (*wrong, 'script = ["train.py"]'):
-        path.write_text(text)
-        with pytest.raises(UsageError) as caught:
-            read_programs(str(path))
-        assert caught.value.code == "bad-list"
+def test_a_table_of_arguments_that_is_too_large_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "args.toml"
     with open(path, "wb") as file:
         file.truncate(1 << 30)
-    with pytest.raises(UsageError, match="too large"):
-        read_programs(str(path))
+    with pytest.raises(UsageError, match="too large") as caught:
+        read_call("m:f", CallOptions(table=str(path)))
+    assert caught.value.code == "bad-list"
 
 
 def test_what_does_not_go_together(run_cli: RunCli, tmp_path: Path) -> None:

@@ -30,11 +30,8 @@ def relative(each_jax_python: str, tmp_path: Path) -> str:
 def test_a_relative_python_is_found_from_any_directory(
     run_cli: RunCli, relative: str, cache: Path, tmp_path: Path
 ) -> None:
-    directory = tmp_path / "list"
-    directory.mkdir()
-    (directory / "step.py").write_text(STEP)
-    (directory / "warm.toml").write_text('[[script]]\npath = "step.py"\n')
-    done = run_cli("warm", "-C", cache, "--python", relative, "--file", "list/warm.toml")
+    (tmp_path / "step.py").write_text(STEP)
+    done = run_cli("warm", "-C", cache, "--python", relative, "step.py")
     assert done.returncode == 0, done.stderr
     done = run_cli("ci", "key", "-C", cache, "--python", relative)  # runs it in another directory
     assert done.returncode == 0, done.stderr

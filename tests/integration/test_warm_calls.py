@@ -54,29 +54,18 @@ models.draw(jax.random.key(0), jnp.ones(4, jnp.bfloat16))
 models.Net.wide(jnp.ones((2, 3), bool), (1.0, jnp.ones((), jnp.int8)))
 models.held(jax.device_put(jnp.ones(3), jax.devices()[0]))
 """
-LIST = """
-[[function]]
-name = "models:step"
-args = ["f32[8, 128]"]
-[[function]]
-name = "models:scaled"
-args = ["float32[8]", 3]
-static = { flag = true }
-[[function]]
-name = "models:plain"
+#: The arguments of each function, as ``--args`` reads them.
+TABLES = {
+    "models:step": 'args = ["f32[8, 128]"]',
+    "models:scaled": 'args = ["float32[8]", 3]\nstatic = { flag = true }',
+    "models:plain": """
 args = [{ "$call" = { function = "models:init", static = { width = 4 } } }, "f32[2,4]", 0.5]
 static = { train = true }
-[[function]]
-name = "models.py:draw"
-kwargs = { key = "key[]", x = "bf16[4]" }
-[[function]]
-name = "models:Net.wide"
-args = ["bool[2,3]", { "$tuple" = [1.0, "i8[]"] }]
-[[function]]
-name = "models:held"
-args = ["f32[3]"]
-committed = true
-"""
+""",
+    "models.py:draw": 'kwargs = { key = "key[]", x = "bf16[4]" }',
+    "models:Net.wide": 'args = ["bool[2,3]", { "$tuple" = [1.0, "i8[]"] }]',
+    "models:held": 'args = ["f32[3]"]\ncommitted = true',
+}
 MODULES = ["jit_step", "jit_scaled", "jit_plain", "jit_draw", "jit_wide", "jit_held"]
 
 Call = Callable[..., Any]
@@ -98,14 +87,17 @@ def call(run_cli: RunCli, cache: Path, each_jax_python: str, tmp_path: Path) -> 
 def test_a_plain_call_hits_what_was_compiled_without_it(
     call: Call, warm: Warm, script: Any, tmp_path: Path
 ) -> None:
-    (tmp_path / "list.toml").write_text(LIST)
-    document = call("--file", "list.toml", "--jobs", "2")
-    assert sorted(m["module"] for m in document["modules"]) == sorted(MODULES)
-    assert outcomes(document) == {("written", "not-in-cache")}
+    keys = {}
+    for function, table in TABLES.items():
+        (tmp_path / "args.toml").write_text(table)
+        document = call(function, "--args", "args.toml")
+        assert outcomes(document) == {("written", "not-in-cache")}
+        keys |= {m["module"]: m["key"] for m in document["modules"]}
+    assert sorted(keys) == sorted(MODULES)
     ran = warm(script(CALLS))
     for name in MODULES:
         row = only(ran, name)
-        assert (row["outcome"], row["key"]) == ("hit", only(document, name)["key"]), name
+        assert (row["outcome"], row["key"]) == ("hit", keys[name]), name
 
 
 def test_on_the_command_line(call: Call, warm: Warm, script: Any, tmp_path: Path) -> None:

@@ -209,47 +209,9 @@ def test_one_process_that_fails_ends_all(warm: Warm, script: Any) -> None:
     assert not document["timed_out"]
 
 
-def test_a_list_of_scripts(
-    run_cli: RunCli, cache: Path, script: Any, each_jax_python: str, tmp_path: Path
-) -> None:
-    script(STEP + "import sys, os; print(sys.argv[1:], os.environ['SIZE'])", "one.py")
-    script(STEP.replace("sin", "cos"), "two.py")
-    file = script(
-        f"""
-        [[script]]
-        path = "one.py"
-        args = ["a", 1]
-        env = {{ SIZE = "small" }}
-        [[script]]
-        path = "two.py"
-        platforms = ["cpu"]
-        python = "{each_jax_python}"
-        """,
-        "list.toml",
-    )
-    args = ("warm", "--json", "-C", cache, "--python", each_jax_python, "--file", file)
-    done = run_cli(*args, "--jobs", "2", cwd=tmp_path.parent)
-    assert done.returncode == 0, done.stderr
-    assert "['a', '1'] small" in done.stderr
-    document = json.loads(done.stdout)
-    assert len(document["processes"]) == 2
-    assert_counts_are_jax_own(document)
-    assert len({m["key"] for m in document["modules"] if m["module"] == "jit_step"}) == 2
-    done = run_cli(*args, "--fail-on-miss")
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "[[script]]", "[[script]]\npath = 1", "[[script]]\nscript = 'x.py'", "[", "script = 1"],
-)
-def test_lists_that_say_something_else(
-    run_cli: RunCli, cache: Path, script: Any, text: str
-) -> None:
-    done = run_cli("warm", "-C", cache, "--file", script(text, "list.toml"))
-    assert (done.returncode, "bad-list" in done.stderr) == (2, True)
+def test_warm_without_a_program_is_refused(run_cli: RunCli, cache: Path) -> None:
     done = run_cli("warm", "-C", cache)
-    assert (done.returncode, "--file" in done.stderr) == (2, True)
+    assert (done.returncode, "name a script, or a module with -m" in done.stderr) == (2, True)
 
 
 def test_run_chains_to_a_sitecustomize(

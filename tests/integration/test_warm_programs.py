@@ -120,15 +120,12 @@ def test_what_no_cache_can_serve_may_be_excepted(
     assert (done.returncode, "is not one of uncacheable, skipped" in done.stderr) == (2, True)
 
 
-def test_a_list_gives_a_script_its_devices_and_its_flags(
-    run_cli: RunCli, cache: Path, each_jax_python: str, tmp_path: Path
+def test_devices_are_added_to_the_flags_of_the_environment(
+    run_cli: RunCli, cache: Path, each_jax_python: str, script: Any
 ) -> None:
-    (tmp_path / "train.py").write_text("import os; print(os.environ['XLA_FLAGS'])")
-    programs = tmp_path / "warm.toml"
-    programs.write_text(
-        '[[script]]\npath = "train.py"\ndevices = 3\n'
-        'env = { XLA_FLAGS = "--xla_cpu_enable_fast_math=false" }\n'
-    )
-    done = run_cli("warm", "-C", cache, "--python", each_jax_python, "--file", programs)
-    flags = "--xla_cpu_enable_fast_math=false --xla_force_host_platform_device_count=3\n"
-    assert (done.returncode, done.stdout) == (0, flags), done.stderr
+    path = script("import os; print(os.environ['XLA_FLAGS'])")
+    flags = "--xla_cpu_enable_fast_math=false"
+    options = ("-C", cache, "--python", each_jax_python, "--devices", "3")
+    done = run_cli("warm", *options, path, env={"XLA_FLAGS": flags})
+    wanted = f"{flags} --xla_force_host_platform_device_count=3\n"
+    assert (done.returncode, done.stdout) == (0, wanted), done.stderr

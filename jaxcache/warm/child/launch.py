@@ -44,7 +44,6 @@ class Launch:
     command: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
     """Over the caller's environment."""
-    cwd: str | None = None
     needs: str | None = None
     """The command itself is a Python that must have this module, jax or torch; where it has not,
     it stops with exit code 13 after a ``no-jax`` event."""
@@ -72,7 +71,7 @@ class RunResult:
     """The end of the commands."""
 
     exit_code: int
-    """Negative for a signal; with several commands, the first that is not 0."""
+    """Negative for a signal; with several processes, the first that is not 0."""
     timed_out: bool
     interrupted: bool
     wall_seconds: float
@@ -102,24 +101,21 @@ def run_listening(
     on_event: "Callable[[RunEvent], None]",
     on_start: Callable[[], object] | None = None,
     on_tick: Callable[[], None] | None = None,
-    jobs: int = 1,
-    together: bool = False,
     stdout_to_stderr: bool = False,
     timeout_seconds: float | None = None,
     patience_seconds: float | None = None,
     library: bytes = b"/jaxlib/cpu_feature_guard",
 ) -> RunResult:
-    """Run commands to their end, calling ``on_event`` in this thread for what they report.
+    """Run a command, or the processes of one program, to their end.
 
-    Signals are passed on to the commands. We wait for the commands to end, so that the report is
-    complete.
+    ``on_event`` is called in this thread for what they report. Signals are passed on to them. When
+    one fails, the others cannot go on, and are stopped. We wait for all to end, so that the report
+    is complete.
 
     Args:
-        on_start: called once, when the first commands have started.
+        on_start: called once, when all have started.
         on_tick: called at least four times a second.
-        jobs: how many to run at once.
         patience_seconds: stop the commands when no event came for so long since the first.
-        together: they are the processes of one program; when one fails, the others cannot go on.
         stdout_to_stderr: keep our standard output free for a document.
         library: a part of the path of a library that jax (or torch) loads when it is imported, and
             nothing else does; the report names a Python that has loaded it without the hook.
@@ -132,18 +128,17 @@ def run_listening(
         EventServer(directory) as inbox,
         HookConnections(inbox.address) as presence,
     ):
-        crew = _Processes(
-            launches, inbox, jobs, together=together, stdout_to_stderr=stdout_to_stderr
-        )
+        crew = _Processes(inbox, stdout_to_stderr=stdout_to_stderr)
         started = time.monotonic()
         with _Signals(inbox) as signals, Orphans() as orphans:
             clock = _Clock(timeout_seconds, patience_seconds)
             descendants = Descendants(library, presence)
             look_at = 0.0
-            while crew.advance():
-                if on_start is not None:
-                    on_start()
-                    on_start = None
+            for launch in launches:
+                crew.start(launch)
+            if on_start is not None:
+                on_start()
+            while crew.running():
                 signals.pass_on(crew)
                 if time.monotonic() >= look_at:
                     descendants.look([*crew.pids, *orphans.running(crew.pids)])
@@ -151,7 +146,7 @@ def run_listening(
                     look_at = time.monotonic() + pause
                 left_seconds = clock.left()
                 if left_seconds <= 0:
-                    crew.stop(clock.expire())
+                    crew.signal(clock.expire())
                     continue
                 until_look = max(look_at - time.monotonic(), 0.0)
                 event = inbox.next(min(until_look, left_seconds))
@@ -177,57 +172,48 @@ def run_listening(
 
 
 class _Processes:
-    """The commands: those that wait for their turn, those that run, and how the others ended."""
+    """The processes of one program: those that run, and how the others ended."""
 
-    def __init__(
-        self,
-        launches: Sequence[Launch],
-        inbox: EventServer,
-        jobs: int,
-        *,
-        together: bool,
-        stdout_to_stderr: bool,
-    ) -> None:
-        self._waiting = list(launches)
+    def __init__(self, inbox: EventServer, *, stdout_to_stderr: bool) -> None:
         self._inbox = inbox
-        self._jobs = len(launches) if together else jobs
-        self._together = together
         self._stdout_to_stderr = stdout_to_stderr
         self._running: list[subprocess.Popen[bytes]] = []
         self._grace_until: float | None = None
         self._asked_to_end = False
         self.exit_code = 0
 
-    def advance(self) -> bool:
-        """Reap those that have ended, start those whose turn it is; whether any still runs."""
+    def running(self) -> bool:
+        """Reap those that have ended, stop the others where one failed; whether any still runs."""
         for child in [c for c in self._running if c.poll() is not None]:
             self._running.remove(child)
             self.exit_code = self.exit_code or child.returncode
-            if child.returncode and self._together and self._grace_until is None:
+            if child.returncode and self._grace_until is None:
                 self._grace_until = time.monotonic() + _GRACE_SECONDS
         if self._grace_until is not None and time.monotonic() > self._grace_until:
             self._grace_until = time.monotonic() + _GRACE_SECONDS
             # JAX's own notifier of preemption may catch the first.
-            self.stop(signal.SIGKILL if self._asked_to_end else signal.SIGTERM)
+            self.signal(signal.SIGKILL if self._asked_to_end else signal.SIGTERM)
             self._asked_to_end = True
-        while self._waiting and len(self._running) < self._jobs:
-            self._start(self._waiting.pop(0))
         return bool(self._running)
 
-    def _start(self, launch: Launch) -> None:
+    def start(self, launch: Launch) -> None:
+        """Start one process.
+
+        Raises:
+            UsageError: ``cannot-run``.
+        """
         aside = launch.aside
         silence = subprocess.DEVNULL if launch.silent else None
         try:
             child = subprocess.Popen(
                 launch.command,
                 env=listening_environment(launch, events=self._inbox.address),
-                cwd=launch.cwd,
                 stdin=subprocess.DEVNULL if aside else None,
                 stdout=silence or (2 if aside or self._stdout_to_stderr else None),
                 stderr=silence,
             )
         except (OSError, ValueError) as error:  # the latter for a null byte
-            self.stop(signal.SIGTERM)
+            self.signal(signal.SIGTERM)
             reason = (getattr(error, "strerror", None) or str(error)).lower()
             raise UsageError(
                 f"cannot run {launch.command[0]}: {reason}",
@@ -251,17 +237,6 @@ class _Processes:
         """Send a signal to all that run."""
         for child in list(self._running):
             child.send_signal(number)
-
-    def stop(self, number: int) -> None:
-        """Send a signal to all that run, and start nothing more."""
-        self.stop_starting(number)
-        self.signal(number)
-
-    def stop_starting(self, number: int) -> None:
-        """Start nothing more; commands left over count as ended by that signal."""
-        if self._waiting:
-            self.exit_code = self.exit_code or -number
-            self._waiting.clear()
 
 
 class _Clock:
@@ -368,7 +343,6 @@ class _Signals:
             number, at = self._taken.pop(0)
             if number in _ENDING:
                 self.interrupted = True
-                crew.stop_starting(number)
             if not self._is_witnessed(b"%d" % number, at):
                 crew.signal(number)
 

@@ -15,7 +15,7 @@ from jaxcache.store import open_store
 from jaxcache.warm.programs import WarmProgram
 from jaxcache.warm.report.unobserved import require_observed
 from jaxcache.warm.torch.report import Lookup
-from jaxcache.warm.torch.run import warm_programs
+from jaxcache.warm.torch.run import warm_program
 
 
 def explain_script(
@@ -30,7 +30,7 @@ def explain_script(
         The explanation, with the cache on the left, and the exit code.
 
     Raises:
-        UsageError, NoJaxError: see :func:`jaxcache.warm.torch.run.warm_programs`.
+        UsageError, NoJaxError: see :func:`jaxcache.warm.torch.run.warm_program`.
         NoJaxError: ``unknown-torch`` where nobody here can listen to it.
         JaxcacheError: ``program-failed`` where it failed before that.
     """
@@ -42,7 +42,7 @@ def explain_script(
         store = open_store(copy)
         before = {g.info.name for g in scan(store, details=False).inventory.graphs}
         run_options = options.replace(cache_dir=copy)
-        report = warm_programs([WarmProgram(script, tuple(arguments))], run_options)
+        report = warm_program(WarmProgram(script, tuple(arguments)), run_options)
         if report.interrupted:
             raise KeyboardInterrupt
         require_observed(report, "torch")

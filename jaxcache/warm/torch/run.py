@@ -55,47 +55,39 @@ def run_command(
     Raises:
         UsageError: the command cannot be run.
     """
-    return _run([Launch(tuple(command), _environment(options))], options, callbacks)
+    return _run(Launch(tuple(command), _environment(options)), options, callbacks)
 
 
-def warm_programs(
-    programs: Sequence[WarmProgram], options: WarmOptions, callbacks: RunCallbacks | None = None
+def warm_program(
+    program: WarmProgram, options: WarmOptions, callbacks: RunCallbacks | None = None
 ) -> TorchReport:
-    """Run scripts with both caches of torch on.
+    """Run a script with both caches of torch on.
 
     Raises:
         UsageError: no such script, no such Python, or a function.
         NoJaxError: that Python has no torch.
     """
-    launches = []
-    for program in programs:
-        if program.call or program.platform or program.devices:
-            raise UsageError("functions, platforms and devices of a list are for JAX's cache")
-        words = (
-            find_python(program.python or options.python, script=program.script, package="torch"),
-            *words_of(program),
-        )
-        env = {**_LIFTED, **_environment(options), **program.env}
-        launches.append(Launch(words, env, program.cwd, needs="torch", unset=_DISABLING))
-    return _run(launches, options, callbacks)
+    if program.call:
+        raise UsageError("MODULE:FUNCTION is for JAX's cache")
+    python = find_python(options.python, script=program.script, package="torch")
+    env = {**_LIFTED, **_environment(options)}
+    launch = Launch((python, *words_of(program)), env, needs="torch", unset=_DISABLING)
+    return _run(launch, options, callbacks)
 
 
 def _environment(options: RunOptions) -> dict[str, str]:
     return {"TORCHINDUCTOR_CACHE_DIR": options.cache_dir, "JAXCACHE_LISTEN_TO": "torch"}
 
 
-def _run(
-    launches: Sequence[Launch], options: RunOptions, callbacks: RunCallbacks | None
-) -> TorchReport:
+def _run(launch: Launch, options: RunOptions, callbacks: RunCallbacks | None) -> TorchReport:
     if "://" in options.cache_dir:
         raise UsageError("torch writes into a directory, not into a bucket", code="not-a-directory")
     recorder = TorchReportBuilder(options.cache_dir)
     started_ns = time.time_ns()
     ended = run_listening(
-        launches,
+        [launch],
         on_event=recorder.add,
         on_tick=callbacks.on_tick if callbacks else None,
-        jobs=options.jobs if isinstance(options, WarmOptions) else 1,
         stdout_to_stderr=options.stdout_to_stderr,
         timeout_seconds=options.timeout_seconds,
         library=_LIBRARY,
