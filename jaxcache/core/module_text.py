@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from .names import unescape_mlir
+
 #: Sketches of another version have other digests, and are not compared.
 SKETCH_VERSION = 2
 _MAX_CONSTANT_CHARACTERS = 48
@@ -19,7 +21,7 @@ _MAX_TEXT = 160
 
 _OPERATION = re.compile(r'\s*(?:%(\w+)(?::\d+)? = )?"([\w.$-]+)"\(([^)]*)\)(.*)$')
 _SYMBOL = re.compile(r'sym_name = "([^"]*)"')
-_CALLEE = re.compile(r'callee = @"?([\w.$-]+)"?')
+_CALLEE = re.compile(r'callee = @("[^"]*"|[\w.$-]+)')
 _ARGUMENT = re.compile(r'%(\w+): ([^%]*?) loc\((?:"((?:[^"\\]|\\.)*)"\)|[^%]*)')
 _ALIAS = re.compile(r"#(loc\d*) = loc\((.*)\)$")
 _FILE = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+)(?::\d+)?')
@@ -121,8 +123,9 @@ class ModuleText:
             self._open.append((name, result, operands, tail[:-2]))
             if name == "func.func":
                 symbol = _SYMBOL.search(tail)
-                self._function = self._functions.setdefault(symbol[1] if symbol else "", [])
-                self._is_main = bool(symbol) and symbol[1] == "main"  # type: ignore[index]
+                function = unescape_mlir(symbol[1]) if symbol else ""
+                self._function = self._functions.setdefault(function, [])
+                self._is_main = function == "main"
                 if self._is_main:
                     self._attributes = list(_argument_attributes(tail))
             return
@@ -143,8 +146,9 @@ class ModuleText:
             if name == "func.return" and self._is_main:
                 self._results = end[end.rfind(" : (") + 4 : end.rfind(") -> ")]
             return
-        callee = _CALLEE.search(attributes) if name.endswith("call") else None
-        short = f"call {_NUMBERED.sub('', callee[1])}" if callee else name.rpartition(".")[2]
+        symbol = _CALLEE.search(attributes) if name.endswith("call") else None
+        callee = unescape_mlir(symbol[1].strip('"')) if symbol else ""
+        short = f"call {_NUMBERED.sub('', callee)}" if callee else name.rpartition(".")[2]
         kind = f"~{_digest([attributes], 3)}" if attributes.strip() and not callee else ""
         constants_text = f"({','.join(constants)})" if constants else ""
         shown = f"{short}{constants_text} {short_types(types)}{kind}"
@@ -152,9 +156,7 @@ class ModuleText:
         wiring = " ".join(
             self._producers.get(x.partition("#")[0], self._constants.get(x, x)) for x in taken
         )
-        self._function.append(
-            _Operation(end[at + 5 : -1], shown, callee[1] if callee else "", wiring)
-        )
+        self._function.append(_Operation(end[at + 5 : -1], shown, callee, wiring))
         if result:
             self._producers[result] = short
 
@@ -166,7 +168,7 @@ class ModuleText:
             self._producers[match[1]] = f"argument {number}"
             self._arguments.append(
                 (
-                    (match[3] or "")[:_MAX_TEXT],
+                    unescape_mlir(match[3] or "")[:_MAX_TEXT],
                     short_types(match[2]),
                     sharding[1][:_MAX_TEXT] if sharding else "",
                     int(donated),
@@ -198,6 +200,8 @@ class ModuleText:
         return _Stack()
 
     def _frame(self, file: str, line: int, function: str) -> _Stack:
+        file = unescape_mlir(file)
+        function = unescape_mlir(function)
         place = file, line, function
         if is_library(file):
             return _Stack(place, False, True, True)

@@ -96,7 +96,8 @@ TEMP_PREFIX = ".jaxcache-tmp-"
 
 _HASH_DIGITS = 64
 _HASH = re.compile(f"[0-9a-f]{{{_HASH_DIGITS}}}")
-_NOT_IN_NAMES = re.compile(r"[^\w.-]")
+_REPLACED_IN_NAMES = re.compile(r"[^A-Za-z0-9.-]+")
+_MLIR_ESCAPE = re.compile(rb"\\([0-9A-F]{2})")
 #: With a suffix a key is the name of a file, which most file systems limit to 255 bytes.
 _MAX_KEY_BYTES = 255 - len(CACHE_SUFFIX)
 
@@ -135,5 +136,23 @@ def is_key(text: str) -> bool:
 
 
 def same_module(inside: str, named: str) -> bool:
-    """Whether the module's own name is the one that the file's name gives it."""
-    return inside == named or _NOT_IN_NAMES.sub("_", inside) == _NOT_IN_NAMES.sub("_", named)
+    """Whether two spellings may be of one module's name."""
+    return _comparable(inside) == _comparable(named)
+
+
+def _comparable(module: str) -> str:
+    """Return what every spelling of a module's name has in common.
+
+    ``jit_θ`` in Python and in the name of a file is ``jit_\\CE\\B8`` in the text of MLIR, and
+    ``jit___`` in XLA: it replaces each byte, where JAX replaces each character.
+    """
+    return _REPLACED_IN_NAMES.sub("_", unescape_mlir(module))
+
+
+def unescape_mlir(text: str) -> str:
+    """Return a string that MLIR has printed, without its escapes (``\\CE\\B8`` for ``θ``)."""
+    if "\\" not in text:
+        return text
+    raw = text.encode("utf-8", "surrogatepass").replace(b"\\\\", b"\\5C")
+    raw = _MLIR_ESCAPE.sub(lambda match: bytes.fromhex(match[1].decode()), raw)
+    return raw.decode("utf-8", "replace")

@@ -128,7 +128,7 @@ class Jax:
     @staticmethod
     def module_name(computation: Any) -> str:
         """The name of an MLIR module, as in the cache key."""
-        return str(computation.operation.attributes["sym_name"]).strip('"')
+        return str(computation.operation.attributes["sym_name"].value)
 
     def remember_lowering(self, module: Any, info: dict[str, Any]) -> None:
         """Keep what is known of a lowered module until JAX forgets the module."""

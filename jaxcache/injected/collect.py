@@ -142,7 +142,7 @@ class Collector:
         for operation in module.body:
             if (
                 operation.operation.name == "func.func"
-                and str(operation.attributes["sym_name"]).strip('"') == "main"
+                and operation.attributes["sym_name"].value == "main"
             ):
                 return operation
         raise ValueError("a module without a function main")

@@ -68,6 +68,15 @@ def test_operations_belong_to_the_innermost_line_of_the_user() -> None:
     ]
 
 
+def test_names_are_those_of_the_source() -> None:
+    """MLIR escapes what is not ASCII."""
+    text = MODULE.replace("/u/train.py", r"/\C3\BC/train.py").replace('"step"', r'"\CE\B8"')
+    text = text.replace("@relu_1", r'@"\CE\B8_1"').replace('"relu_1"', r'"\CE\B8_1"')
+    (line,) = sketch(text).lines
+    assert (line.file, line.function) == ("/ü/train.py", "θ")
+    assert [*line.operations][-1].partition("~")[0] == "call θ f32[2,4]"
+
+
 def test_generated_code_is_not_a_line_of_the_user() -> None:
     """The ``__init__`` of a dataclass is in ``<string>``, between the user's line and a library."""
     path = "/v/lib/python3.11/site-packages/optax/update.py"

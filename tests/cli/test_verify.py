@@ -123,6 +123,20 @@ def test_damage_is_named_and_put_away_and_stays_away(run_cli, cache: Path, kind:
 def test_an_entry_under_another_modules_name(run_cli, cache: Path) -> None:
     wrong = entry(cache, "jit_mlp").rename(cache / f"jit_other-{'0' * 64}-cache")
     assert kinds(verify(run_cli, cache, code=1)) == {wrong.name: "module-mismatch"}
+    done = run_cli("verify", "-C", cache, "--fix")
+    assert (done.returncode, wrong.exists()) == (1, True), "JAX loads it, whatever its name says"
+    assert f"to remove one: jaxcache rm KEY -C {cache}" in done.stderr
+    assert run_cli("rm", wrong.name[:-6], "-C", cache, "--yes").returncode == 0
+    assert not kinds(verify(run_cli, cache))
+
+
+def test_a_difference_of_names_does_not_keep_an_entry_in_quarantine(run_cli, cache: Path) -> None:
+    wrong = entry(cache, "jit_mlp").rename(cache / f"jit_other-{'0' * 64}-cache")
+    place = cache / ".jaxcache/quarantine/20260101T000000Z-000000000" / wrong.name
+    place.parent.mkdir(parents=True)
+    wrong.rename(place)
+    assert len(verify(run_cli, cache, "--restore")["restored"]) == 1
+    assert wrong.exists()
 
 
 def test_a_file_with_two_problems_is_moved_once(run_cli, cache: Path) -> None:

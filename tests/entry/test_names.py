@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxcache.core.names import Key, parse_key, same_module
+from jaxcache.core.names import Key, parse_key, same_module, unescape_mlir
 from jaxcache.entry.names import FileKind, split_name
 from jaxcache.units import printable
 
@@ -83,7 +83,18 @@ def test_what_does_not_print_is_escaped(name: str, shown: str) -> None:
         ("jit_f", "jit_g", False),
         ("jit_f", "jit_f_", False),
         ("jit f", "jit_f", True),
+        # Of one name: XLA's spelling, MLIR's and the file's.
+        ("jit___t_step", "jit_Δt_step", True),
+        (r"jit_\CE\94t_step", "jit_Δt_step", True),
+        ("jit_______", "jit_损失", True),
+        ("jit_a_b", "jit_a→b", True),
+        ("jit___t_step", "jit_Δt_stop", False),
     ],
 )
 def test_names_are_compared_as_jax_writes_them(inside: str, named: str, same: bool) -> None:
     assert same_module(inside, named) is same
+
+
+def test_the_escapes_of_mlir() -> None:
+    assert unescape_mlir(r"jit_\CE\94 \22x\22 \\CE \0A") == 'jit_Δ "x" \\CE \n'
+    assert unescape_mlir("Δ\\FF") == "Δ\ufffd"

@@ -168,7 +168,8 @@ def _find_damage(
         files = layout.checks.files_to_check(inner, scan, chosen, options)
         for name, checked in layout.checks.check(inner, scan, files, options):
             for problem in checked.problems:
-                damage[f"{directory}/{name}"] = f"{problem.kind}: {problem.detail}"
+                if problem.kind in CORRUPT or problem.kind == "unreadable":
+                    damage[f"{directory}/{name}"] = f"{problem.kind}: {problem.detail}"
     return damage
 
 

@@ -50,7 +50,7 @@ INFORMATIONAL: frozenset[ProblemKind] = frozenset(
 #: What makes a file worthless: its compiler fails on it, or must not be trusted with it.
 CORRUPT: frozenset[ProblemKind] = frozenset({
     "empty", "truncated", "bad-codec", "trailing-bytes", "bad-header", "bad-payload",
-    "module-mismatch", "digest-mismatch", "checksum-mismatch", "load-failed", "load-crashed",
+    "digest-mismatch", "checksum-mismatch", "load-failed", "load-crashed",
     "key-mismatch", "wrong-class", "source-mismatch", "dangling-reference",
 })  # fmt: skip
 #: Of those, the ones that a file has too while it, or the file that it goes with, is being written.

@@ -341,7 +341,7 @@ def _report_refused(module: Any, error: BaseException) -> None:
 def _module_name(module: Any) -> "str | None":
     if module is None:
         return None
-    return str(module.operation.attributes["sym_name"]).strip('"')
+    return str(module.operation.attributes["sym_name"].value)
 
 
 def _check_choice(name: str, value: Any, choices: Any) -> None:

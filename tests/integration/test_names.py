@@ -1,0 +1,173 @@
+"""A function may have any name: what plain JAX hits, no command calls damaged or leaves out."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import RunCli, clean_environment, jax_version
+
+pytestmark = pytest.mark.jax
+
+PROGRAM = Path(__file__).with_name("names_program.py")
+SETTINGS = {
+    "JAX_PLATFORMS": "cpu",
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none",  # keys without the path
+    "PYTHONWARNINGS": "ignore",
+}
+#: Names of the program that fit into the name of a file.
+CACHED = 30
+LONG_AGO = 1_700_000_000
+
+
+def run_plain(python: str, home: Path, cache: Path) -> list[str]:
+    """Run the program without jaxcache, and return the names that JAX hit."""
+    done = subprocess.run(
+        [python, PROGRAM],
+        env=clean_environment(home) | SETTINGS | {"JAX_COMPILATION_CACHE_DIR": str(cache)},
+        cwd=home,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """What plain JAX writes of the program, once for each interpreter."""
+    caches: dict[str, Path] = {}
+
+    def fill(python: str) -> Path:
+        if python not in caches:
+            home = tmp_path_factory.mktemp("filled")
+            assert run_plain(python, home, home / "cache") == []
+            for path in (home / "cache").iterdir():
+                os.utime(path, (LONG_AGO, LONG_AGO))
+            caches[python] = home / "cache"
+        return caches[python]
+
+    return fill
+
+
+@pytest.fixture
+def cache(filled: Callable[[str], Path], each_jax_python: str, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(filled(each_jax_python), tmp_path / "cache"))
+
+
+@pytest.fixture
+def hits(each_jax_python: str, tmp_path: Path) -> Callable[[Path], int]:
+    """Count the names that plain JAX hits in a cache."""
+
+    def count(cache: Path) -> int:
+        return len(run_plain(each_jax_python, tmp_path, cache))
+
+    return count
+
+
+def test_every_name_is_sound_and_stays(
+    run_cli: RunCli, cache: Path, hits: Callable[[Path], int]
+) -> None:
+    assert hits(cache) == CACHED
+    for options in ([], ["--fix"], ["--level", "quick"]):
+        done = run_cli("verify", "-C", cache, "--json", *options)
+        kinds = {p["kind"] for p in json.loads(done.stdout)["problems"]}
+        assert (done.returncode, kinds - {"unsealed", "legacy-name"}) == (0, set())
+    entries = json.loads(run_cli("ls", "-C", cache, "--long", "--json").stdout)["entries"]
+    assert {p for e in entries for p in e["problems"]} <= {"legacy-name"}
+    for entry in entries:
+        shown = run_cli("show", entry["key"], "-C", cache, "--json")
+        assert (shown.returncode, json.loads(shown.stdout)["problems"]) == (0, [])
+    stats = run_cli("stats", "-C", cache, "--json")
+    assert set(json.loads(stats.stdout)["problems"]) <= {"legacy-name"}
+    for command in ("seal", "pin"):
+        options = ("*θ*",) if command == "pin" else ()
+        assert run_cli(command, *options, "-C", cache).returncode == 0
+    assert run_cli("verify", "-C", cache).returncode == 0
+    assert hits(cache) == CACHED
+
+
+def test_doctor_finds_no_damage(run_cli: RunCli, cache: Path, each_jax_python: str) -> None:
+    done = run_cli("doctor", "-C", cache, "--python", each_jax_python, "--json", env=SETTINGS)
+    checks = {finding["trap"] for finding in json.loads(done.stdout)["findings"]}
+    assert not checks & {"damaged-entries", "unreadable-entries"}
+
+
+@pytest.mark.parametrize("way", ["copy", "push", "pull", "ci save", "export", "ci save bundle"])
+def test_every_name_travels(
+    way: str, run_cli: RunCli, cache: Path, hits: Callable[[Path], int], tmp_path: Path
+) -> None:
+    target = tmp_path / "target"
+    target.mkdir()
+    bundle = tmp_path / "cache.jxb"
+    commands = {
+        "copy": [("copy", cache, target)],
+        "push": [("push", target, "-C", cache)],
+        "pull": [("pull", cache, "-C", target)],
+        "ci save": [("ci", "save", target, "-C", cache)],
+        "export": [("export", bundle, "-C", cache), ("import", bundle, "-C", target)],
+        "ci save bundle": [
+            ("ci", "save", bundle, "-C", cache),
+            ("ci", "restore", bundle, "-C", target, "--everything"),
+        ],
+    }
+    for command in commands[way]:
+        done = run_cli(*command)
+        assert done.returncode == 0, done.stderr
+    assert hits(target) == CACHED
+
+
+def test_a_run_names_modules_as_their_files(
+    run_cli: RunCli, cache: Path, each_jax_python: str
+) -> None:
+    options = ("-C", cache, "--python", each_jax_python, "--json")
+    done = run_cli("warm", *options, PROGRAM, env=SETTINGS)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["summary"]["hits"] == CACHED
+    keyed = [m for m in document["modules"] if m["key"]]
+    assert {m["module"] for m in keyed} == {m["key"].rpartition("-")[0] for m in keyed}
+    explained = run_cli("explain", *options, PROGRAM, env=SETTINGS)
+    # Only the two whose names are too long for a file are not cached.
+    assert len(json.loads(explained.stdout)["comparisons"]) <= 2, explained.stdout
+
+
+def test_a_recipe_compiles_every_name(
+    run_cli: RunCli,
+    cache: Path,
+    each_jax_python: str,
+    hits: Callable[[Path], int],
+    tmp_path: Path,
+) -> None:
+    if jax_version(each_jax_python) < (0, 5):
+        pytest.skip("recipes are compiled by JAX 0.5 and later")
+    python = ("--python", each_jax_python)
+    recipe = tmp_path / "names.recipe"
+    recorded = run_cli("warm", "-C", cache, "--record", recipe, *python, PROGRAM, env=SETTINGS)
+    assert recorded.returncode == 0, recorded.stderr
+    target = tmp_path / "target"
+    run_cli("compile", recipe, "-C", target, *python, env=SETTINGS)
+    assert hits(target) == CACHED
+
+
+def test_the_live_layer_takes_every_name(
+    run_cli: RunCli, cache: Path, each_jax_python: str, hits: Callable[[Path], int], tmp_path: Path
+) -> None:
+    if jax_version(each_jax_python) < (0, 5):
+        pytest.skip("the live layer knows JAX from 0.4.38")
+    before = {p.name: p.read_bytes() for p in cache.glob("*-cache")}
+    tier = tmp_path / "tier"
+    options = ("-C", cache, "--tier", tier, "--json", "--", each_jax_python, PROGRAM)
+    done = run_cli("run", "--live", *options, env=SETTINGS)
+    assert json.loads(done.stdout)["summary"]["hits"] == CACHED, done.stderr
+    assert before == {p.name: p.read_bytes() for p in cache.glob("*-cache")}
+    assert run_cli("push", tier, "-C", cache).returncode == 0
+    shutil.rmtree(cache)
+    done = run_cli("run", "--live", *options, env=SETTINGS)
+    assert json.loads(done.stdout)["summary"]["hits"] == CACHED, done.stderr
+    assert hits(cache) == CACHED
