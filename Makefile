@@ -64,7 +64,8 @@ RUNS ?= 20
 test-observed: $(STAMP)
 	JAXCACHE_TEST_RUNS=$(RUNS) $(BIN)/python -m pytest -q tests/integration/test_observed.py
 
-# With a real torch, which wants a C++ compiler; PYTHON311 is a Python 3.11.
+# With a real torch, which wants a C++ compiler; PYTHON311 is a Python 3.11. Tried with TORCH=2.13.0, 2.14.1 and 2.15.0;
+# where a constraint of pip's settings excludes one, add PIP_CONSTRAINT=/dev/null.
 PYTHON311 ?= python3.11
 TORCH     ?= 2.13.0
 test-torch: $(STAMP)

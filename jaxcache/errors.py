@@ -51,7 +51,7 @@ class JaxcacheError(Exception):
         *,
         code: str,
         hint: str | None = None,
-        exit_code: ExitCode = ExitCode.PROBLEMS,
+        exit_code: int = ExitCode.PROBLEMS,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -97,6 +97,52 @@ class NoJaxError(JaxcacheError):
 
     def __init__(self, message: str, *, code: str = "no-jax", hint: str | None = None) -> None:
         super().__init__(message, code=code, hint=hint, exit_code=ExitCode.NO_JAX)
+
+
+class ReportError(JaxcacheError):
+    """A program has run to its end, and the report of it failed for the reason that is its cause.
+
+    Args:
+        script_exit_code: how the program ended; negative for a signal.
+    """
+
+    def __init__(self, cause: Exception, script_exit_code: int) -> None:
+        known = cause
+        if not isinstance(known, JaxcacheError):
+            text = f"{type(cause).__name__}: {cause}"
+            known = JaxcacheError(text, code="report-failed", hint=REPORT_BUG)
+        super().__init__(
+            f"the program has run to its end; the report of it failed: {known.message}",
+            code=known.code,
+            hint=known.hint,
+            exit_code=shell_code(script_exit_code),
+        )
+
+
+@contextmanager
+def reporting(script_exit_code: int) -> Iterator[None]:
+    """Let no failure of a report hide how its program ended.
+
+    Raises:
+        ReportError
+    """
+    try:
+        yield
+    except ReportError:
+        raise
+    except Exception as error:
+        raise ReportError(error, script_exit_code) from error
+
+
+def shell_code(script_exit_code: int) -> int:
+    """Return the exit code that a shell has for a program; a signal ends it with a negative one."""
+    return script_exit_code if script_exit_code >= 0 else 128 - script_exit_code
+
+
+#: The hint at a mistake of ours.
+REPORT_BUG = (
+    "this is a bug; please report the output of jaxcache --debug COMMAND and of jaxcache bug-report"
+)
 
 
 def refuse_on_windows(what: str) -> None:

@@ -6,7 +6,7 @@ import re
 import sys
 import traceback
 
-from jaxcache.errors import ExitCode, JaxcacheError
+from jaxcache.errors import REPORT_BUG, ExitCode, JaxcacheError
 from jaxcache.units import format_command
 
 #: The exception that every usage error of the command-line parser derives from.
@@ -108,8 +108,7 @@ def _internal_error(error: Exception) -> JaxcacheError:
     return JaxcacheError(
         f"{type(error).__name__}: {error}",
         code="internal-error",
-        hint="this is a bug; please report the output of jaxcache --debug COMMAND and of "
-        "jaxcache bug-report",
+        hint=REPORT_BUG,
     )
 
 

@@ -11,7 +11,7 @@ from jaxcache.api.compiling import Runner, runner_of
 from jaxcache.cli.opening import note_foreign, open_handle
 from jaxcache.cli.options import Format
 from jaxcache.cli.terminal import silence
-from jaxcache.errors import ExitCode, UsageError
+from jaxcache.errors import ExitCode, ReportError, UsageError, reporting, shell_code
 from jaxcache.options import CacheLocation
 from jaxcache.options.run import Assertions, CallOptions, ReportOptions, RunOptions, WarmOptions
 from jaxcache.store import check_made, is_remote
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from jaxcache.warm.torch.report import TorchReport
 
 RunOptionsT = TypeVar("RunOptionsT", bound=RunOptions)
-#: What a shell adds to the number of the signal that ended a program.
-_SIGNALLED = 128
 
 
 def place_run(
@@ -124,6 +122,18 @@ def _whatever_reads() -> Iterator[None]:
         silence(sys.stderr)
 
 
+@contextlib.contextmanager
+def checking(wanted: Assertions, options: RunOptions, extent: ReportOptions) -> Iterator[None]:
+    """Exit with 1 where the program succeeded, and a report that was asked for something failed."""
+    try:
+        yield
+    except ReportError as error:
+        asked = (wanted.fail_on_miss, options.guard, options.record, extent.trace)
+        if wanted.strict or options.check_contents or any(a is not None for a in asked):
+            error.exit_code = error.exit_code or ExitCode.PROBLEMS
+        raise
+
+
 def finish(
     report: "Report | TorchReport",
     wanted: Assertions,
@@ -137,21 +147,22 @@ def finish(
     """Print the report; return the program's exit code, or 1 for an assertion that failed.
 
     Raises:
-        UsageError: the trace cannot be written.
+        ReportError: the trace cannot be written.
     """
     from jaxcache.cli.output import emit, note, print_blocks, write_text
     from jaxcache.render.run_end import failed_assertions
 
-    view = runner.report_view(report, unfolded=extent.all)
-    with _whatever_reads():
-        if form.is_json or form is Format.KEYS:
-            emit(form, view)
-        else:
-            print_blocks(view.page or (), sys.stderr)
-    if extent.trace is not None:
-        write_text(extent.trace, json.dumps(report.trace))
-    if code := report.script_exit_code:
-        return code if code > 0 else _SIGNALLED - code
+    with reporting(report.script_exit_code):
+        view = runner.report_view(report, unfolded=extent.all)
+        with _whatever_reads():
+            if form.is_json or form is Format.KEYS:
+                emit(form, view)
+            else:
+                print_blocks(view.page or (), sys.stderr)
+        if extent.trace is not None:
+            write_text(extent.trace, json.dumps(report.trace))
+    if report.script_exit_code:
+        return shell_code(report.script_exit_code)
     if failed := list(failed_assertions(report, wanted, check=check, fills=fills)):
         with _whatever_reads():
             if form is not Format.JSON:

@@ -75,7 +75,7 @@ def command(
 
     MODULE:FUNCTION (or FILE.py:FUNCTION) is compiled for the shapes of --arg, and not run.
     """
-    from jaxcache.cli.running import finish, place_run, program_of
+    from jaxcache.cli.running import checking, finish, place_run, program_of
     from jaxcache.cli.terminal.live import live_callbacks
 
     form = output.form
@@ -89,6 +89,7 @@ def command(
             "note: this run fills nothing and exits with 1 unless the program sets a cache "
             "directory; export JAX_COMPILATION_CACHE_DIR=DIR before it, or add -C DIR"
         )
-    report = runner.warm(program, placed, live_callbacks())
     check = options.check_contents
-    return finish(report, wanted, form, runner, check=check, extent=extent, fills=True)
+    with checking(wanted, options, extent):
+        report = runner.warm(program, placed, live_callbacks())
+        return finish(report, wanted, form, runner, check=check, extent=extent, fills=True)

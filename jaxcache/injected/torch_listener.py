@@ -2,7 +2,7 @@
 
 Torch writes what happens to its structured trace, which ``tlparse`` reads from ``TORCH_TRACE``; a
 handler on that logger gets the same records. The few other private names are here too. Tried with
-torch 2.9, 2.11, 2.12 and 2.13. A failure is reported as ``trouble``; the script goes on.
+torch 2.9 and 2.11 to 2.15. A failure is reported as ``trouble``; the script goes on.
 """
 
 import atexit
@@ -19,7 +19,7 @@ from .channel import safely
 
 #: The logger of ``torch/_logging/_internal.py``; torch calls its handlers where it has any.
 _TRACE = "torch.__trace"
-_TRIED = "tried with torch 2.9, 2.11, 2.12 and 2.13"
+_TRIED = "tried with torch 2.9 and 2.11 to 2.15"
 #: The modules with the two caches, which write entries by the same name.
 _CACHES = {
     "aotautograd": ("torch._functorch._aot_autograd.autograd_cache", "AOTAutogradCache"),

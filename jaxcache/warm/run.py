@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
-from jaxcache.errors import JaxcacheError
+from jaxcache.errors import JaxcacheError, ReportError, reporting
 from jaxcache.options.run import CompileOptions, RunOptions, WarmOptions
 from jaxcache.store import is_remote
 from jaxcache.units import format_count, format_duration
@@ -50,7 +50,7 @@ def warm_program(
     try:
         notes, ahead, stopped = _compile_ahead(launches, options)
     except JaxcacheError as error:
-        if error.code != "io-error":
+        if error.code != "io-error" and not isinstance(error, ReportError):
             raise
         notes = [f"nothing was compiled ahead: {error.message}"]
         ahead = {}
@@ -199,16 +199,19 @@ def _run(
 
             recipe = stack.enter_context(open_recording(options.record, options.collect))
         ended = _listen(_with(launches, recipe.environment if recipe else {}), options, account)
-        account().save_recipe(recipe, ended)
-        if options.check_contents and not (ended.exit_code or ended.interrupted or ended.timed_out):
-            account().begin_check()
-            second = _listen(_with(launches, _CHECKED), options, account)
-            ended = replace(
-                second,
-                wall_seconds=ended.wall_seconds + second.wall_seconds,
-                unobserved=ended.unobserved + second.unobserved,
-            )
-        return account().close(ended, started_ns)
+        with reporting(ended.exit_code):
+            account().save_recipe(recipe, ended)
+            if options.check_contents and not (
+                ended.exit_code or ended.interrupted or ended.timed_out
+            ):
+                account().begin_check()
+                second = _listen(_with(launches, _CHECKED), options, account)
+                ended = replace(
+                    second,
+                    wall_seconds=ended.wall_seconds + second.wall_seconds,
+                    unobserved=ended.unobserved + second.unobserved,
+                )
+            return account().close(ended, started_ns)
 
 
 def _listen(

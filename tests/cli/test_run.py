@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from conftest import RunCli, clean_environment
 
+from jaxcache.errors import ReportError
 from jaxcache.warm.child.launch import Launch, run_listening
 
 #: Counts what it gets; SIGUSR2 makes it say so and leave with 5.
@@ -174,6 +175,39 @@ def test_an_interruption_is_reported_though_the_program_has_ended(tmp_path: Path
     launch = Launch(("sh", "-c", f"echo $$ > {pid_file}"))
     result = run_listening([launch], on_event=lambda _: None, on_tick=interrupt)
     assert result.interrupted
+
+
+@pytest.mark.parametrize("layout", ["jax", "torch"])
+@pytest.mark.parametrize(("program", "code"), [("exit 7", 7), ("kill -9 $$", 137), ("exit 0", 1)])
+def test_a_report_that_fails_leaves_the_programs_exit_code(
+    run_cli: RunCli, cache: Path, layout: str, program: str, code: int
+) -> None:
+    """A trace was asked for, so that its failure counts where the program has none."""
+    words = ("--layout", layout, "-C", cache, "--trace", "/dev/full", "--", "sh", "-c", program)
+    done = run_cli("run", *words)
+    assert done.returncode == code
+    assert "run to its end; the report of it failed: cannot write /dev/full" in done.stderr
+
+
+@pytest.mark.parametrize("callback", ["on_start", "on_event", "on_tick"])
+def test_a_program_runs_to_its_end_although_its_report_fails(tmp_path: Path, callback: str) -> None:
+    end = tmp_path / "end"
+    calls = []
+
+    def fail(*_: object) -> None:
+        calls.append(1)
+        raise IndexError("list index out of range")
+
+    send = (
+        "import os, socket, sys; events = socket.socket(socket.AF_UNIX); "
+        "events.connect(os.environ['JAXCACHE_EVENTS']); "
+        'events.sendall(b\'{"event": "trouble", "detail": "x"}\\n\' * 9); '
+        f"open({str(end)!r}, 'x').close(); sys.exit(7)"
+    )
+    launch = Launch((sys.executable, "-c", send))
+    with pytest.raises(ReportError, match="failed: IndexError: list index") as raised:
+        run_listening([launch], **{"on_event": lambda _: None, callback: fail})
+    assert (raised.value.exit_code, end.exists(), len(calls)) == (7, True, 1)
 
 
 def is_running(pid: int) -> bool:

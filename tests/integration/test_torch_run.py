@@ -1,14 +1,15 @@
 """With a real torch: what ``run`` reports of ten programs is what torch itself counted.
 
 Wants a Python that has torch and a C++ compiler: ``make test-torch`` installs one, or set
-``JAXCACHE_TEST_TORCH_PYTHON``. Tried with torch 2.9, 2.11, 2.12 and 2.13.
+``JAXCACHE_TEST_TORCH_PYTHON``. Tried with torch 2.9 and 2.11 to 2.15.
 """
 
 import json
 import shutil
+import subprocess
 import textwrap
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -126,7 +127,7 @@ def run_torch(torch_python: str, tmp_path_factory: pytest.TempPathFactory) -> Ru
     """Run a command of ours; all share one directory, and what torch tried of the compiler."""
     directory = tmp_path_factory.mktemp("torch")
 
-    def run(command: str, *args: str | Path, **env: str) -> Ran:
+    def run(command: str, *args: str | Path, codes: Collection[int] = (0, 1), **env: str) -> Ran:
         counted = directory / "counted"
         counted.unlink(missing_ok=True)
         # torch warns of much, and one thread that compiles leaves none behind at a fork
@@ -137,7 +138,7 @@ def run_torch(torch_python: str, tmp_path_factory: pytest.TempPathFactory) -> Ru
             env=always | {"COUNTED": str(counted)} | env,
             timeout=SECONDS,
         )
-        assert done.returncode in (0, 1), done.stderr
+        assert done.returncode in codes, done.stderr
         lines = counted.read_text().splitlines() if counted.exists() else []
         return Ran(done.returncode, json.loads(done.stdout), [json.loads(line) for line in lines])
 
@@ -218,6 +219,72 @@ def test_an_unusual_program_has_the_rows_that_torch_counts(unusual: Ran, name: s
     assert (misses[0], saved, misses[1], bypassed, breaks) == UNUSUAL_COUNTS[name]
     hits = sum(g["outcome"] == "hit" for g in again.document["graphs"])
     assert hits == saved + misses[1]
+
+
+#: Programs that look into the caches outside a compile that ends: what they end with, their looks.
+APART = {
+    "killed": (
+        """
+        import os, signal
+        from torch._functorch._aot_autograd.autograd_cache import AOTAutogradCache
+        AOTAutogradCache.save = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+        torch.compile(lambda x: torch.relu(x) * 6.0)(torch.ones(4, 4))
+        """,
+        137,
+        {"miss"},
+    ),
+    "standalone": (
+        """
+        from torch._inductor import standalone_compile
+        from torch.fx.experimental.proxy_tensor import make_fx
+        graph = make_fx(lambda x: torch.relu(x) * 4.0)(torch.ones(4, 4))
+        made = standalone_compile(graph, [torch.ones(4, 4)], dynamic_shapes="from_example_inputs")
+        made.save(path=sys.argv[1], format="unpacked")
+        sys.exit(7)
+        """,
+        7,
+        {"miss"},
+    ),
+    "loaded": (
+        """
+        from torch._inductor import CompiledArtifact
+        made = CompiledArtifact.load(path=sys.argv[1], format="unpacked")
+        assert made(torch.ones(4, 4))[0].sum() == 64
+        sys.exit(7)
+        """,
+        7,
+        {"hit"},
+    ),
+    "captured": (
+        """
+        capture = torch.compiler.precompile.capture
+        with capture(lambda x: x.sin() * 5.0, artifact_path="m.py", cache_path="m.cache") as call:
+            call(torch.ones(4, 4))
+        sys.exit(7)
+        """,
+        7,
+        {"miss"},
+    ),
+}
+
+
+def test_a_program_that_compiles_apart_is_reported_and_keeps_its_exit_code(
+    run_torch: Run, torch_python: str, tmp_path: Path
+) -> None:
+    asked = "import torch.compiler; print(hasattr(torch.compiler, 'precompile'))"
+    told = subprocess.run([torch_python, "-c", asked], capture_output=True, text=True, check=True)
+    for name, (source, code, outcomes) in APART.items():
+        if name == "captured" and "True" not in told.stdout:  # before torch 2.15
+            continue
+        script = tmp_path / f"{name}.py"
+        script.write_text(f"import sys\nimport torch\n{textwrap.dedent(source)}")
+        ran = run_torch(
+            *("run", "--", "sh", "-c", 'cd "$0" && exec "$@"', tmp_path),
+            *(torch_python, script, tmp_path / "saved"),
+            codes=(code,),
+        )
+        assert {g["outcome"] for g in ran.document["graphs"]} == outcomes, name
+        assert ran.document["script_exit_code"] in (code, 128 - code)
 
 
 def test_a_cache_that_is_off_is_reported(five: Ran) -> None:

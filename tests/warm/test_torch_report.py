@@ -74,6 +74,17 @@ def test_a_miss_counts_its_own_seconds_and_what_it_wrote() -> None:
     assert report.trace["traceEvents"][0]["dur"] == 5e6
 
 
+def test_looks_of_a_compile_that_did_not_end_are_reported() -> None:
+    """As where the process is killed, or torch compiles a graph that it did not trace itself."""
+    end = {"event": "torch-end", "counters": {"autograd_cache_miss": 1, "fxgraph_cache_miss": 1}}
+    for number in ("0/0", None):
+        looks = [look(tier, "miss", compile_id=number) for tier in ("fxgraph", "aotautograd")]
+        report = report_of(TORCH, *looks, end, exit_code=-9)
+        assert [g.outcome for g in report.modules] == ["miss", "miss"]
+        assert report.compiles == () and report.unobserved == ()
+        assert "0 of 1 hit" in page_of(report)
+
+
 def test_a_restarted_compile_writes_once() -> None:
     """Torch looks twice for one key, and writes after the second look."""
     saved = {"event": "torch-saved", "tier": "aotautograd", "key": "a" + KEY, "size_bytes": 9}

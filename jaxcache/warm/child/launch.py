@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxcache.errors import UsageError
+from jaxcache.errors import UsageError, reporting
 from jaxcache.warm.child.event_server import EventServer, socket_directory
 from jaxcache.warm.report.unobserved import Descendants, HookConnections, Orphans
 
@@ -122,7 +122,18 @@ def run_listening(
 
     Raises:
         UsageError: ``cannot-run`` where a command cannot be started.
+        ReportError: a callback failed; no callback was called after that.
     """
+    failures: list[Exception] = []
+
+    def tell(callback: Callable[..., object] | None, *args: object) -> None:
+        """Call what makes the report; the commands run to their end although it fails."""
+        if callback is not None and not failures:
+            try:
+                callback(*args)
+            except Exception as error:
+                failures.append(error)
+
     with (
         socket_directory() as directory,
         EventServer(directory) as inbox,
@@ -136,8 +147,7 @@ def run_listening(
             look_at = 0.0
             for launch in launches:
                 crew.start(launch)
-            if on_start is not None:
-                on_start()
+            tell(on_start)
             while crew.running():
                 signals.pass_on(crew)
                 if time.monotonic() >= look_at:
@@ -152,14 +162,16 @@ def run_listening(
                 event = inbox.next(min(until_look, left_seconds))
                 if event is not None:
                     clock.heard()
-                    on_event(event)
-                if on_tick is not None:
-                    on_tick()
+                    tell(on_event, event)
+                tell(on_tick)
             signals.pass_on(crew)  # one may have ended the commands since the last look
         wall_seconds = time.monotonic() - started
         ended_at = time.time()
         for event in inbox.drain(_LINGER_SECONDS):
-            on_event(event)
+            tell(on_event, event)
+    with reporting(crew.exit_code):
+        for error in failures:
+            raise error
     return RunResult(
         crew.exit_code,
         clock.timed_out,
@@ -285,8 +297,6 @@ _PASSED = [s for s in signal.Signals if s.name not in _KEPT]
 _ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
 _READY_SECONDS = 5.0
 _WITNESS_SECONDS = 0.3
-
-
 #: Says each signal that it gets, and ends with us.
 _WITNESS = """for n; do trap "got=$n; echo $n" $n; done; echo ready
 while :; do got=; read line || [ "$got" ] || exit; done"""

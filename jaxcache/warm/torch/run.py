@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxcache.core.compile_event import RunEvent
-from jaxcache.errors import JaxcacheError, NoJaxError, UsageError
+from jaxcache.errors import JaxcacheError, NoJaxError, UsageError, reporting
 from jaxcache.layouts.torch.check import record_new_code
 from jaxcache.layouts.torch.names import TorchTier, directory_of
 from jaxcache.options.run import RunOptions, WarmOptions
@@ -99,13 +99,14 @@ def _run(launch: Launch, options: RunOptions, callbacks: RunCallbacks | None) ->
                 code="no-torch",
                 hint="name a Python that has torch with --python",
             )
-    if recorder.compiled:
-        for directory in {d for p in recorder.loaded.values() if (d := p.directory)}:
-            with contextlib.suppress(JaxcacheError):
-                # Where the program failed, older code may be the reason.
-                sound = ended.exit_code == 0
-                record_new_code(open_store(directory), started_ns, unrecorded=sound)
-    return recorder.report(ended)
+    with reporting(ended.exit_code):
+        if recorder.compiled:
+            for directory in {d for p in recorder.loaded.values() if (d := p.directory)}:
+                with contextlib.suppress(JaxcacheError):
+                    # Where the program failed, older code may be the reason.
+                    sound = ended.exit_code == 0
+                    record_new_code(open_store(directory), started_ns, unrecorded=sound)
+        return recorder.report(ended)
 
 
 CompileId = tuple[int, str | None]
@@ -125,9 +126,8 @@ class TorchReportBuilder:
         default_factory=lambda: defaultdict(list)
     )
     """The sizes of what a process wrote under a key."""
-    compiled: defaultdict[CompileId, list[TorchCompiled]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
+    compiled: dict[CompileId, list[TorchCompiled]] = field(default_factory=dict)
+    """The compiles that ended; of what a kill interrupted, or no frame led to, there are none."""
     breaks: list[TorchBreak] = field(default_factory=list)
     guards: dict[CompileId, tuple[str, ...]] = field(default_factory=dict)
     notices: list[Message] = field(default_factory=list)
@@ -146,7 +146,7 @@ class TorchReportBuilder:
             case TorchSaved():
                 self.saved[event.process, event.key].append(event.size_bytes)
             case TorchCompiled():
-                self.compiled[event.process, event.compile_id].append(event)
+                self.compiled.setdefault((event.process, event.compile_id), []).append(event)
             case TorchBreak():
                 self.breaks.append(event)
             case TorchRecompile():
@@ -198,7 +198,7 @@ class TorchReportBuilder:
     ) -> Iterator[Lookup]:
         """The rows of one compile: its looks, and those that torch did not make."""
         process, number = compile_
-        parts = self.compiled[compile_]
+        parts = self.compiled.get(compile_, [])
         frame = next((p for p in parts if p.direction == "forward"), None)
         place = _place(frame)
         backend = _backend_seconds(parts)
