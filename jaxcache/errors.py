@@ -145,21 +145,6 @@ REPORT_BUG = (
 )
 
 
-def refuse_on_windows(what: str) -> None:
-    """Refuse what changes a cache or starts a program, on a system where that cannot be safe.
-
-    Raises:
-        UsageError: ``windows``.
-    """
-    if str(sys.platform) == "win32":
-        raise UsageError(
-            f"{what} does not run on Windows, where the locks of JAX's cache and the owners of its "
-            "files cannot be checked as on Linux and macOS",
-            code="windows",
-            hint="run it in WSL, over a cache that programs in WSL use",
-        )
-
-
 class MissingPackageError(JaxcacheError):
     """A package that jaxcache requires is not installed, as after ``pip install --no-deps``."""
 

@@ -10,10 +10,10 @@ from typer.core import TyperGroup
 
 from jaxcache import __version__
 from jaxcache.cli import metering, terminal
-from jaxcache.cli.commands import COMMANDS, GROUPS, HEADINGS, READING, load_function
+from jaxcache.cli.commands import COMMANDS, GROUPS, HEADINGS, load_function
 from jaxcache.cli.panels import PanelCommand, for_typer
 from jaxcache.cli.terminal import Color
-from jaxcache.errors import EXIT_MEANINGS, ExitCode, UsageError, refuse_on_windows
+from jaxcache.errors import EXIT_MEANINGS, ExitCode, UsageError
 from jaxcache.options import CacheDir
 from jaxcache.options.declare import FLAG, Kind, Options, option
 
@@ -84,8 +84,6 @@ class LazyGroup(TyperGroup):
             hint = hint if self.family else SYNONYMS.get(name, hint)
             typed = f"{self.family} {name}".lstrip()
             raise UsageError(f"unknown command {typed!r}", hint=hint)
-        if name not in READING:
-            refuse_on_windows(name)
         takes = isinstance(command, LazyGroup) or any(p.name == "cache_dir" for p in command.params)
         if not takes and ctx.params.get("cache_dir") is not None:
             raise UsageError(f"{name} takes no --cache-dir")

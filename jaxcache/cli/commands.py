@@ -50,8 +50,6 @@ HEADINGS: dict[str, dict[str, str]] = {
     },
 }
 COMMANDS = {name: module for row in HEADINGS.values() for name, module in row.items()}
-#: The commands that only read, and run on Windows.
-READING = frozenset({"ls", "show", "stats", "verify", "export", "completion"})
 GROUPS = {
     "ci": "Restore and save a cache in a CI job.",
     "target": "Capture, check or show what the cache keys of a host depend on.",

@@ -11,9 +11,8 @@ from functools import partial
 from typing import Any
 
 from jaxcache import __version__
-from jaxcache.cli.commands import COMMANDS, READING, load_function
+from jaxcache.cli.commands import COMMANDS, load_function
 from jaxcache.cli.declared import REQUIRED, Parameter, expand_options
-from jaxcache.errors import refuse_on_windows
 
 #: How the options that make a run fail begin, also where they are misspelled further on.
 _ASSERTING = ("--fai", "--str", "--che")
@@ -40,8 +39,6 @@ def read_plain(words: Sequence[str]) -> "partial[Any] | None":
     name = next((n for n in (" ".join(words[:2]), *words[:1]) if n in COMMANDS), None)
     if name is None:
         return None
-    if name not in READING:
-        refuse_on_windows(words[0])
     module, function, *_ = load_function(name)
     command, parameters = expand_options(function)
     settings = getattr(module, "CONTEXT_SETTINGS", {})

@@ -8,7 +8,7 @@ from jaxcache.api import Cache, Detail
 from jaxcache.api.handle import kind_of_file
 from jaxcache.cli.opening import open_handle
 from jaxcache.cli.options import Format, JsonOutput
-from jaxcache.errors import ExitCode, UsageError, refuse_on_windows
+from jaxcache.errors import ExitCode, UsageError
 from jaxcache.options import CacheLocation, ListOptions
 from jaxcache.options.declare import FLAG, TEXT, option
 
@@ -73,8 +73,6 @@ def command(
         raise UsageError("--hlo and --payload cannot be combined")
     if (hlo or payload is not None) and wanted.form.is_json:
         raise UsageError("--hlo and --payload cannot be combined with --json or --jsonl")
-    if hlo:
-        refuse_on_windows("show --hlo")
     whole = False
     if os.path.isfile(key) and kind_of_file(key) != "cache":
         whole = inside is None

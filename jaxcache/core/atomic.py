@@ -18,7 +18,7 @@ from .directories import (
     sync_directory,
 )
 from .names import TEMP_PREFIX
-from .system import has_directory_descriptors, require_flock, try_flock
+from .system import require_flock, try_flock
 
 
 class Dates(NamedTuple):
@@ -247,29 +247,12 @@ def replace_file(
     Raises:
         OSError
     """
-    if not has_directory_descriptors():
-        _replace_by_path(path, chunks)
-        return
     with open_directory(os.path.dirname(path)) as directory:
         remove_all_abandoned(directory)
         with new_file(directory, chunks, mode=mode, durable=durable) as file:
             file.give_name(os.path.basename(path))
         if durable:
             sync_directory(directory)
-
-
-def _replace_by_path(path: str | os.PathLike[str], chunks: Iterable[bytes]) -> None:
-    """Write a file where no function takes a descriptor of a directory, as on Windows."""
-    temp = os.path.join(os.path.dirname(path), f"{TEMP_PREFIX}{os.getpid()}-{os.urandom(6).hex()}")
-    try:
-        with open(temp, "xb") as file:
-            file.writelines(chunks)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temp, path)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temp)
 
 
 @contextlib.contextmanager

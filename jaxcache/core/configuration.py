@@ -194,7 +194,7 @@ def read_counting(
 def read_config_file(path: str) -> "ConfigFile | None":
     """Read one file with the status of the same descriptor; None if it is not a file."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
         return None
     try:
@@ -225,8 +225,6 @@ def find_other_writer(status: os.stat_result, what: str = "it") -> str:
     A group whose number is that of the owner is the owner's private group, which the usual
     ``umask`` of many systems lets write.
     """
-    if not hasattr(os, "getuid"):  # Windows, where the mode does not describe other users
-        return ""
     if status.st_uid not in (os.getuid(), 0):
         return f"{what} belongs to another user"
     if status.st_mode & stat.S_IWOTH:

@@ -1,34 +1,17 @@
-"""What not every operating system or file system has: locks, descriptors of directories, owners."""
+"""What not every system or file system has, each with another way where it is missing."""
 
 import contextlib
+import fcntl
 import math
 import os
-
-try:
-    import fcntl
-except ImportError:  # Windows, where jaxcache only reads
-    fcntl = None  # type: ignore[assignment]
 
 #: The system's errors for a lock that another process holds: EACCES and EAGAIN.
 HELD_ELSEWHERE = (PermissionError, BlockingIOError)
 
 
-def has_directory_descriptors() -> bool:
-    """Whether functions take a descriptor of a directory; Windows has none."""
-    return os.open in os.supports_dir_fd
-
-
-def available_flags(*names: str) -> int:
-    """Return the flags of :func:`os.open` of these names, as far as this system has them."""
-    flags = 0
-    for name in names:
-        flags |= getattr(os, name, 0)
-    return flags
-
-
 def is_own_or_roots(owner: int) -> bool:
-    """Return whether a file of that owner is the user's or root's; False on Windows."""
-    return hasattr(os, "geteuid") and owner in (os.geteuid(), 0)
+    """Return whether a file of that owner is the user's or root's."""
+    return owner in (os.geteuid(), 0)
 
 
 def require_flock(fd: int, *, shared: bool = False) -> None:

@@ -4,7 +4,6 @@ import os
 from typing import TYPE_CHECKING
 
 from jaxcache.core.remote import SERVICES
-from jaxcache.core.system import has_directory_descriptors
 from jaxcache.errors import NoCacheError, UsageError, system_errors_as
 
 if TYPE_CHECKING:  # a completion needs names alone
@@ -118,10 +117,6 @@ def open_store(location: str) -> "Store":
         from jaxcache.store.object.connect import open_object_store
 
         return open_object_store(location)
-    if not has_directory_descriptors():
-        from jaxcache.store.plain import PlainStore
-
-        return PlainStore(local_path(location))
     from jaxcache.store.local import LocalStore
 
     return LocalStore(local_path(location))

@@ -21,7 +21,6 @@ from jaxcache.core.atomic import (
 from jaxcache.core.directories import open_below, sync_directory
 from jaxcache.core.lock import hold_lockfile
 from jaxcache.core.names import LOCKFILE
-from jaxcache.core.system import available_flags
 from jaxcache.errors import LockedError, NoCacheError
 from jaxcache.model import FileInfo
 from jaxcache.store.base import (
@@ -41,9 +40,9 @@ from jaxcache.store.system import StoredFile, file_error, file_info, name_errors
 
 #: O_NONBLOCK: opening a FIFO that someone put into the cache must not hang; O_NOFOLLOW: a link
 #: is never followed out of the cache.
-_READ_FLAGS = os.O_RDONLY | available_flags("O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK")
+_READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 #: Linux: reading must not count as use. Only a file's owner may request it.
-_NOATIME = available_flags("O_NOATIME")
+_NOATIME = getattr(os, "O_NOATIME", 0)
 
 
 class _Unnamed(NamedTuple):

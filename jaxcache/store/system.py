@@ -33,7 +33,7 @@ class StoredFile(io.FileIO):
         StoreError: ``io-error``, from each method that reads.
     """
 
-    def __init__(self, file: int | Path, name: str) -> None:
+    def __init__(self, file: int, name: str) -> None:
         super().__init__(file)
         self._name = name
 

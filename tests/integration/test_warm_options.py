@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -236,7 +235,6 @@ def test_run_chains_to_a_sitecustomize(
     assert json.loads(done.stdout)["summary"]["skipped"] > 0
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
 def test_the_live_line(cache: Path) -> None:
     from jaxcache.cli.terminal.live import LiveLine
     from jaxcache.warm.report.events import CompileStarted

@@ -246,7 +246,7 @@ def _about_directory(store: Store, scan_result: "ScanResult") -> Iterator[Proble
         if info.name not in named_files:
             yield Problem(info.name, "temp-file", "left by a broken write")
     root = store.root
-    if root is None or not hasattr(os, "geteuid"):  # on Windows, modes mean nothing here
+    if root is None:
         return
     if root.mode & _WORLD_WRITABLE:
         detail = f"mode {root.mode & 0o7777:o}: anybody may put executables here"
