@@ -101,8 +101,13 @@ def _parse(text: str, kind: str) -> bytes:
 
 
 def key_directory() -> Path:
-    """Return the directory of this user's keys."""
-    return Path(config_directory())
+    """Return the directory of this user's keys.
+
+    Raises:
+        UsageError: ``bad-path``: no home directory is known.
+    """
+    with system_errors_as(UsageError, "cannot find the directory of keys", code="bad-path"):
+        return Path(config_directory())
 
 
 def generate_key(path: Path) -> bytes:
@@ -173,8 +178,8 @@ def load_trusted(directory: str | os.PathLike[str] | None = None) -> list[Truste
     Raises:
         UntrustedError: the list cannot be read, is absurdly long, or others may write it.
     """
-    path = (key_directory() if directory is None else Path(directory)) / TRUSTED_KEYS
     try:
+        path = Path(config_directory() if directory is None else directory) / TRUSTED_KEYS
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
             data = file.read(MAX_KEYS_BYTES + 1)

@@ -5,13 +5,11 @@
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 
-from jaxcache.cache.trust import changing_alone
+from jaxcache.cache.trust import changing_alone, key_directory
 from jaxcache.core.configuration import (
     TRUSTED_PROJECTS,
     ConfigFile,
-    config_directory,
     digest_of,
     find_config_files,
     read_config_file,
@@ -86,7 +84,7 @@ def distrust_project(path: str) -> TrustedProject:
 
 
 def _replace(path: str, digest: str | None) -> None:
-    with changing_alone(Path(config_directory(), TRUSTED_PROJECTS)) as replace:
+    with changing_alone(key_directory() / TRUSTED_PROJECTS) as replace:
         digests = read_trusted_projects()
         digests.pop(path, None)
         if digest is not None:

@@ -15,6 +15,8 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
+from .system import user_directory
+
 PROJECT = "pyproject.toml"
 #: Each line of this file of the user's configuration is ``sha256:DIGEST PATH``.
 TRUSTED_PROJECTS = "trusted-projects"
@@ -45,9 +47,12 @@ _reported: "set[str]" = set()
 
 
 def config_directory() -> str:
-    """Return the directory of the user's configuration: ``$XDG_CONFIG_HOME/jaxcache``."""
-    base = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-    return os.path.join(base, "jaxcache")
+    """Return the directory of the user's configuration: ``$XDG_CONFIG_HOME/jaxcache``.
+
+    Raises:
+        FileNotFoundError: no home directory is known, so there is no such configuration.
+    """
+    return os.path.join(user_directory("XDG_CONFIG_HOME", "~/.config"), "jaxcache")
 
 
 class ConfigFile:  # a dataclass takes 2 ms to make, in every process that has jax
@@ -162,7 +167,8 @@ def find_config_files(directory: "str | None" = None) -> "list[ConfigFile]":
         paths.append(os.path.join(here, PROJECT))
         parent = os.path.dirname(here)
         here = parent if parent != here else ""
-    paths.append(os.path.join(config_directory(), "config.toml"))
+    with contextlib.suppress(FileNotFoundError):
+        paths.append(os.path.join(config_directory(), "config.toml"))
     files = [file for path in paths if (file := read_config_file(path)) is not None]
     return [file for file in files if not file.is_project or file.names_jaxcache]
 
@@ -236,7 +242,10 @@ def find_other_writer(status: os.stat_result, what: str = "it") -> str:
 
 def read_trusted_projects() -> "dict[str, str]":
     """Return the digest of each trusted file by its path; none where others may write the list."""
-    path = os.path.join(config_directory(), TRUSTED_PROJECTS)
+    try:
+        path = os.path.join(config_directory(), TRUSTED_PROJECTS)
+    except FileNotFoundError:
+        return {}
     file = read_config_file(path)
     if file is None:
         return {}

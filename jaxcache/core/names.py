@@ -10,6 +10,8 @@ import os
 import re
 from typing import NamedTuple
 
+from .system import user_directory
+
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 #: Bit 2 of the frame header descriptor: the content's checksum follows the last block.
 CHECKSUM_FLAG = 1 << 2
@@ -67,8 +69,12 @@ def max_payload_bytes(size_bytes: int) -> int:
 
 
 def live_directory(url: str) -> str:
-    """Return the local directory of a bucket, where no setting (``local-dir``) names another."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    """Return the local directory of a bucket, where no setting (``local-dir``) names another.
+
+    Raises:
+        FileNotFoundError: no home directory is known.
+    """
+    base = user_directory("XDG_CACHE_HOME", "~/.cache")
     import hashlib  # takes OpenSSL along
 
     name = hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:16]

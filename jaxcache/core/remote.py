@@ -9,6 +9,8 @@ import re
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .system import expand_home
+
 if TYPE_CHECKING:  # a completion needs the schemes alone
     from urllib.parse import SplitResult
 
@@ -132,7 +134,7 @@ def has_credentials(service: str) -> bool:
         service not in _CREDENTIALS
         or _names_credentials(service)
         or is_set("JAXCACHE_INSTANCE_CREDENTIALS")
-        or (service == "gs" and os.path.exists(os.path.expanduser(_GOOGLE_DEFAULT)))
+        or (service == "gs" and _exists(_GOOGLE_DEFAULT))
     )
 
 
@@ -170,6 +172,13 @@ def _read_certificates(path: str) -> bytes:
     return data
 
 
+def _exists(path: str) -> bool:
+    try:
+        return os.path.exists(expand_home(path))
+    except FileNotFoundError:
+        return False
+
+
 def _names_credentials(service: str) -> bool:
     pattern = re.compile(_CREDENTIALS[service])
     return any(pattern.fullmatch(name) for name, value in os.environ.items() if value)
@@ -178,7 +187,11 @@ def _names_credentials(service: str) -> bool:
 def _from_profile() -> "dict[str, Any]":
     """Profiles of ``~/.aws`` take boto3: obstore reads the environment and instance roles only."""
     shared = os.environ.get("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials")
-    profile = os.environ.get("AWS_PROFILE") or os.path.exists(os.path.expanduser(shared))
+    try:  # boto3, which runs commands that profiles name, would take a directory ~ for the home
+        profile = os.environ.get("AWS_PROFILE") or os.path.exists(expand_home(shared))
+        expand_home(os.environ.get("AWS_CONFIG_FILE", "~/.aws/config"))
+    except FileNotFoundError:
+        return {}
     if profile and not _names_credentials("s3"):
         with contextlib.suppress(Exception):  # no boto3, no such profile, nothing in it
             session = import_module("boto3").Session()

@@ -1,12 +1,36 @@
 """What not every system or file system has, each with another way where it is missing."""
 
 import contextlib
+import errno
 import fcntl
 import math
 import os
 
 #: The system's errors for a lock that another process holds: EACCES and EAGAIN.
 HELD_ELSEWHERE = (PermissionError, BlockingIOError)
+
+
+def expand_home(path: str) -> str:
+    """Return a path whose leading ``~`` or ``~NAME`` is that user's home directory.
+
+    Raises:
+        FileNotFoundError: no such directory is known, as where ``HOME`` is unset and the user has
+            no account. What ``os.path.expanduser`` returns then is a directory that is called ``~``
+            and that anybody can have put into the working directory.
+    """
+    expanded = os.path.expanduser(path)
+    if path.startswith("~") and not os.path.isabs(expanded):  # noqa: PTH117 (the path may be any)
+        raise FileNotFoundError(errno.ENOENT, "no home directory is known", path)
+    return expanded
+
+
+def user_directory(variable: str, usual: str) -> str:
+    """Return the directory that a variable names, else a usual one below the home directory.
+
+    Raises:
+        FileNotFoundError: no home directory is known.
+    """
+    return expand_home(os.environ.get(variable) or usual)
 
 
 def is_own_or_roots(owner: int) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from ..core.configuration import JAX_DEFAULTS
 from ..core.machine import XLA_CACHES
 from ..core.remote import redact
+from ..core.system import expand_home
 from . import layer as live_layer
 from .settings import SETTINGS, ResolvedSettings, configured_directory, resolve
 from .settings import ConfigError as ConfigError
@@ -192,7 +193,7 @@ def _default_directory() -> "tuple[str, bool]":
     configured = configured_directory()
     if configured:
         return configured, True
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return os.path.join(base, "jax"), False
 
 
@@ -204,10 +205,10 @@ def _prepare(path: str, explicit: bool, *, make: bool = True) -> str:
         path = unquote(urlsplit(path).path)
     if "://" in path:
         return path
-    path = os.path.abspath(os.path.expanduser(path))
-    if not make:
-        return path
     try:
+        path = os.path.abspath(expand_home(path))
+        if not make:
+            return path
         os.makedirs(path, mode=0o700, exist_ok=True)
         if explicit or os.access(path, os.W_OK | os.X_OK):
             return path

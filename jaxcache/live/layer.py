@@ -190,7 +190,12 @@ class Layer:
     def locate(self, path: str) -> "tuple[str, str]":
         """The local directory of a path or URL that JAX was given, and the bucket that it names."""
         if path.partition("://")[0] in SERVICES:
-            return str(self.settings["local-dir"] or live_directory(path)), path
+            try:
+                return str(self.settings["local-dir"] or live_directory(path)), path
+            except FileNotFoundError:  # JAX uses the bucket by itself
+                self.say(
+                    f"live: {path} needs a local directory: set JAXCACHE_LIVE_LOCAL_DIR or HOME"
+                )
         return path, ""
 
     def open_tiers(self, directory: "Directory", bucket: str = "") -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 
 from ..core import configuration, units
 from ..core.remote import redact
+from ..core.system import expand_home
 
 PREFIX = "JAXCACHE_LIVE"
 
@@ -67,7 +68,10 @@ def _ledger(value: Any) -> Any:
 
 def _text(value: Any) -> str:
     if isinstance(value, (str, os.PathLike)):
-        return os.path.expanduser(os.fspath(value))
+        try:
+            return expand_home(os.fspath(value))
+        except FileNotFoundError as error:
+            raise ValueError(error.strerror) from error
     raise ValueError("write a text")
 
 
@@ -189,12 +193,12 @@ def _nearest(name: str) -> str:
 
 
 def configured_directory() -> "str | None":
-    """``cache-dir`` of the configuration files, as the command line reads it; None without one."""
+    """``cache-dir`` of the configuration files, as the command line reads it; ``~`` stays in it."""
     for path, table in _read_files("cache-dir"):
         value = table.get("cache-dir")
         if isinstance(value, str):
-            directory = os.path.dirname(path)
-            return value if "://" in value else os.path.join(directory, os.path.expanduser(value))
+            is_whole = "://" in value or value.startswith("~")
+            return value if is_whole else os.path.join(os.path.dirname(path), value)
     return None
 
 

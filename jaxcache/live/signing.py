@@ -101,8 +101,8 @@ class Signatures:
 
 def _trusted_keys() -> "frozenset[bytes]":
     """Return the keys of ``jaxcache trust add``; raise PermissionError if others may write them."""
-    path = os.path.join(config_directory(), TRUSTED_KEYS)
     try:
+        path = os.path.join(config_directory(), TRUSTED_KEYS)
         with open(path, "rb") as file:
             status = os.fstat(file.fileno())
             text = file.read(MAX_KEYS_BYTES).decode("utf-8", "replace")

@@ -5,19 +5,22 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxcache.core import configuration
-from jaxcache.errors import UsageError
+from jaxcache.core.system import expand_home, user_directory
+from jaxcache.errors import UsageError, system_errors_as
 from jaxcache.store import check_location, local_path
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def index_directory() -> "Path":
-    """Return the directory of the indexes: ``$XDG_CACHE_HOME/jaxcache/index``."""
+def index_directory() -> "Path | None":
+    """Return ``$XDG_CACHE_HOME/jaxcache/index``, of the indexes; None without a home directory."""
     from pathlib import Path  # which a completion does without
 
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(base, "jaxcache", "index")
+    try:
+        return Path(user_directory("XDG_CACHE_HOME", "~/.cache"), "jaxcache", "index")
+    except FileNotFoundError:
+        return None
 
 
 VARIABLE = "JAX_COMPILATION_CACHE_DIR"
@@ -55,7 +58,7 @@ def locate_cache(option: str | None) -> Location:
 
     Raises:
         UsageError: ``bad-config`` where a configuration file cannot be read, ``bad-path`` where
-            the option is there and empty.
+            the option is there and empty, or no home directory is known.
     """
     if option is not None:
         return Location(expand_location(option), "--cache-dir")
@@ -67,8 +70,9 @@ def locate_cache(option: str | None) -> Location:
     for path, table in _configurations("cache-dir"):
         if value := table.get("cache-dir"):
             return Location(expand_location(value, os.path.dirname(path)), path)
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Location(os.path.join(base, "jax"), _DEFAULT)
+    hint = "name a cache with --cache-dir, or set HOME"
+    with system_errors_as(UsageError, "cannot find the default cache", code="bad-path", hint=hint):
+        return Location(os.path.join(user_directory("XDG_CACHE_HOME", "~/.cache"), "jax"), _DEFAULT)
 
 
 def config_is_set(name: str) -> bool:
@@ -97,7 +101,7 @@ def expand_location(value: str, base: str = "") -> str:
     """A path, of ``~`` or ``file://`` too, as a path; any other URL as it is.
 
     Raises:
-        UsageError: ``bad-url``, or ``bad-path`` where it is empty.
+        UsageError: ``bad-url``, or ``bad-path`` where it is empty or of an unknown home directory.
     """
     if not value:
         raise UsageError(
@@ -110,7 +114,9 @@ def expand_location(value: str, base: str = "") -> str:
         return local_path(value)
     if "://" in value:
         return value
-    return os.path.join(base, os.path.expanduser(value))
+    hint = "set HOME, or write ./~ for a directory of that name"
+    with system_errors_as(UsageError, f"cannot find {value}", code="bad-path", hint=hint):
+        return os.path.join(base, expand_home(value))
 
 
 def absolute_location(value: str) -> str:

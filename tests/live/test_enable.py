@@ -150,6 +150,27 @@ for wrong in ({"max_size": "much"}, {"cache_dir": "/proc/none/jax"}, {"maxsize":
 
 
 @pytest.mark.jax
+def test_without_a_home_a_directory_of_the_name_of_one_is_not_used(
+    run_live: RunLive, tmp_path: Path
+) -> None:
+    script = """
+import os, pwd
+def no_account(uid):
+    raise KeyError(uid)
+pwd.getpwuid = no_account
+import jaxcache
+print(jaxcache.enable().cache_dir)
+"""
+    (tmp_path / "~" / ".cache" / "jax").mkdir(parents=True)
+    env = FREE | {"HOME": None, "XDG_CACHE_HOME": None, "TMPDIR": str(tmp_path)}
+    ran = run_live(script + PROGRAM, **env)
+    fallback = tmp_path / f"jaxcache-{os.getuid()}"
+    assert ran.out.splitlines()[0] == str(fallback)
+    assert "cannot use ~/.cache/jax (no home directory is known)" in ran.err
+    assert entries(fallback) and not entries(tmp_path / "~" / ".cache" / "jax")
+
+
+@pytest.mark.jax
 def test_in_a_forked_child(run_live: RunLive, tmp_path: Path) -> None:
     script = (
         START

@@ -62,7 +62,7 @@ _OTHERS = {
     "JAX_COMPILATION_CACHE_MAX_SIZE": "JAX's own cap.",
     "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "`none` makes the keys of JAX before 0.11 independent of the directory.",
     "VIRTUAL_ENV, CONDA_PREFIX": "The active environment, whose Python has jax.",
-    "XDG_CACHE_HOME, XDG_CONFIG_HOME": "In place of `~/.cache` and `~/.config`.",
+    "XDG_CACHE_HOME, XDG_CONFIG_HOME": "In place of `~/.cache` and `~/.config`, which do not exist where `HOME` is unset and the user has no account.",
     "NO_COLOR": "No colour.",
 }
 

@@ -1,5 +1,6 @@
 """Checks for changes of the key, after which JAX never finds the stored entries."""
 
+import contextlib
 import os
 import shlex
 from collections import Counter
@@ -8,6 +9,7 @@ from pathlib import PurePath
 
 from jaxcache.cache.doctor.inputs import Facts, Finding, install_into
 from jaxcache.core.machine import XLA_CACHES, hashes_path
+from jaxcache.core.system import expand_home
 from jaxcache.entry.options import same_generation
 from jaxcache.units import format_count, format_size
 
@@ -84,7 +86,8 @@ def find_directory_spelling(facts: Facts) -> Iterator[Finding]:
         absolute = setting.removeprefix("file://")
     elif setting.startswith("~"):
         cost = f"JAX treats ~ as the name of a directory: the cache is {absolute}"
-        absolute = os.path.expanduser(setting)
+        with contextlib.suppress(FileNotFoundError):
+            absolute = expand_home(setting)
     elif not setting.startswith(os.sep):
         cost = (
             "each working directory has a cache of its own, and a program that changes its "

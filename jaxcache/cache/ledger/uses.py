@@ -79,7 +79,8 @@ def read_refusals(store: Store) -> tuple[TierRefusal, ...]:
 
     The record is in the local directory; that of a bucket is the one that JAX puts before it.
     """
-    with suppress(JaxcacheError, AttributeError):  # a bundle's store reads no other file
+    # A bundle's store reads no other file; without a home directory there is no local one.
+    with suppress(JaxcacheError, AttributeError, FileNotFoundError):
         local = LocalStore(live_directory(store.url)) if store.remote else store
         return read_record(local.read(f"{OWN_DIR}/{RECORD}", limit=MAX_RECORD_BYTES))
     return ()

@@ -4,6 +4,7 @@ jaxcache is often installed apart from JAX, by ``uv tool``, ``pipx`` or a CI act
 looked up as files: to import JAX only to find it would take a second.
 """
 
+import contextlib
 import importlib.util
 import os
 import re
@@ -15,7 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxcache.core.configuration import find_other_writer, report_once, working_directory
-from jaxcache.errors import NoJaxError
+from jaxcache.core.system import expand_home
+from jaxcache.errors import NoJaxError, system_errors_as
 from jaxcache.store.location import configured_python
 
 _SITES = (
@@ -100,7 +102,9 @@ def choose_python(script: str = "", package: str = "jax") -> ChosenPython | None
 def _candidates(script: str) -> Iterator[ChosenPython]:
     if configured := configured_python():
         value, origin = configured
-        yield ChosenPython(_resolve(os.path.expanduser(value)), f"python of {origin}")
+        with system_errors_as(NoJaxError, f"Python not found: {value}", code="no-python"):
+            value = expand_home(value)
+        yield ChosenPython(_resolve(value), f"python of {origin}")
     for name in _ACTIVE:
         if prefix := os.environ.get(name):
             yield ChosenPython(os.path.join(prefix, "bin", "python"), name)
@@ -140,7 +144,8 @@ def _package_directories(python: str) -> Iterator[Path]:
             yield from (directory / line for line in lines if line and line[0] not in "#i")
     if config and not re.search(r"(?m)^include-system-site-packages\s*=\s*true", config):
         return
-    yield from _sites(Path.home() / ".local", python)
+    with contextlib.suppress(FileNotFoundError):
+        yield from _sites(Path(expand_home("~/.local")), python)
     if home := re.search(r"(?m)^home\s*=\s*(.+)$", config):
         yield from _sites(Path(home[1].strip()).parent, python)
 

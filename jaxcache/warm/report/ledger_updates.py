@@ -136,11 +136,10 @@ def recorded_seconds(directory: str) -> dict[str, float]:
     """Exact compile seconds by key, as earlier runs have measured them; empty if unknown."""
     if not directory:
         return {}
-    if "://" in directory:
-        directory = live_directory(directory)
     try:
-        ledger = Ledger.load(open_store(directory))
-    except JaxcacheError:
+        local = live_directory(directory) if "://" in directory else directory
+        ledger = Ledger.load(open_store(local))
+    except (JaxcacheError, FileNotFoundError):
         return {}
     records = (ledger.record(key) for key in ledger)
     return {r.key: r.compile_seconds for r in records if r and r.compile_seconds is not None}
