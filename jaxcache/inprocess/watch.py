@@ -102,8 +102,7 @@ class Observation(Printable):
             from jaxcache.warm.report.ledger_updates import record_in_ledger, record_sketches
 
             recorded = self._fold()
-            configured = recorded.processes[0].configured
-            live = configured.live if configured else None
+            live = recorded.processes[0].configured.live
             written = [d for d in recorded.modules if d.outcome == "written"]
             fresh = [d for d in written if d.number not in _remembered]
             _remembered.update(d.number for d in fresh)
@@ -152,7 +151,7 @@ class Observation(Printable):
                 folded = replace(recorder, running={}).report(
                     RunResult(0, False, False, seconds), seconds_by_key
                 )
-                heard = any(p.loaded for p in recorder.processes.values()) or recorder.notices
+                heard = any(p.jax for p in recorder.processes.values()) or recorder.notices
                 self._report = replace(
                     folded,
                     notes=(*(folded.notes if heard else ()), *running),
@@ -219,10 +218,9 @@ class Observation(Printable):
                 recorder.add(event)
             self._read += 1
             self._report = None
-        configured = recorder.processes[0].configured
-        if configured:
-            directory = configured.settings.get("jax_compilation_cache_dir")
-            recorder.cache_dir = str(configured.opened_directory or directory or "")
+        if process := recorder.processes.get(0):
+            directory = process.settings.get("jax_compilation_cache_dir")
+            recorder.cache_dir = str(process.configured.opened_directory or directory or "")
         return recorder
 
 

@@ -11,9 +11,9 @@ from typing import Any
 from jaxcache.core.compile_event import RunEvent
 from jaxcache.options.query import WhereOptions
 from jaxcache.warm.child.launch import Launch, run_listening
-from jaxcache.warm.report.builder import ProcessFacts, ReportBuilder
+from jaxcache.warm.report.builder import ReportBuilder
 from jaxcache.warm.report.events import LiveSetting
-from jaxcache.warm.report.report import Report
+from jaxcache.warm.report.report import Process, Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def find_where(
         process = recorder.processes[event.process]
         if (
             options.stop
-            and process.opened_directory
+            and process.configured.opened_directory
             and process.pid > 1
             and process.pid not in stopped
         ):
@@ -81,25 +81,25 @@ def find_where(
     unobserved += [
         f"`{command}` ran jax where the listener did not reach" for command in ended.unobserved
     ]
-    uses = (_use(recorder, n, facts) for n, facts in recorder.processes.items() if facts.loaded)
+    uses = (_use(recorder, process) for process in recorder.processes.values() if process.jax)
     return tuple(uses), next(iter(unobserved), None), recorder.report(ended, {})
 
 
-def _use(recorder: ReportBuilder, number: int, facts: ProcessFacts) -> Use:
-    settings = facts.settings
+def _use(recorder: ReportBuilder, process: Process) -> Use:
+    settings = process.settings
     reasons: defaultdict[str, dict[str, None]] = defaultdict(dict)
     for done in recorder.modules:
-        if done.process == number and done.outcome == "uncacheable":
+        if done.process == process.process and done.outcome == "uncacheable":
             reasons[done.reason][done.module] = None
     setting = settings.get("jax_compilation_cache_dir")
     enabled = settings.get("jax_enable_compilation_cache")
     return Use(
-        pid=facts.pid,
-        executable=facts.executable,
-        opened=facts.opened_directory,
+        pid=process.pid,
+        executable=process.executable,
+        opened=process.configured.opened_directory,
         setting=None if setting is None else str(setting),
         enabled=None if enabled is None else bool(enabled),
         settings=settings,
         uncacheable={k: tuple(v) for k, v in reasons.items()},
-        live=facts.configured.live if facts.configured else None,
+        live=process.configured.live,
     )

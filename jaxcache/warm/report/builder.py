@@ -5,16 +5,14 @@ import errno
 import math
 import os
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from jaxcache.cache.untrusted_json import Scalar
 from jaxcache.core.compile_event import ColocatedCompiled, CompileFinished, RunEvent
 from jaxcache.core.timeline import Timeline
 from jaxcache.warm.child.launch import RunResult
-from jaxcache.warm.environment import DIRECTORY
 from jaxcache.warm.report.events import (
     CompileStarted,
     Configured,
@@ -48,53 +46,6 @@ COMPILED_AHEAD = "compiled-ahead"
 
 
 @dataclass(slots=True)
-class ProcessFacts:
-    """The facts that one process has reported about itself."""
-
-    started: ProcessStarted | None = None
-    loaded: JaxLoaded | None = None
-    configured: Configured | None = None
-    """Its last settings."""
-    counters: Mapping[str, float] = field(default_factory=dict)
-    process_id: int = 0
-
-    @property
-    def pid(self) -> int:
-        """Its process id; 0 if it was not reported."""
-        return self.started.pid if self.started else 0
-
-    @property
-    def executable(self) -> str:
-        """Its Python; empty if it was not reported."""
-        return self.started.executable if self.started else ""
-
-    @property
-    def settings(self) -> Mapping[str, Scalar]:
-        """The settings of its cache; empty if they were not reported."""
-        return self.configured.settings if self.configured else {}
-
-    @property
-    def opened_directory(self) -> str | None:
-        """The cache directory that it has open."""
-        return self.configured.opened_directory if self.configured else None
-
-    @property
-    def directory(self) -> str | None:
-        """The cache directory that it has open, or would have opened; absolute, or a URL."""
-        last = self.configured
-        return (last.opened_directory or last.next_directory) if last else None
-
-    @property
-    def moved_from(self) -> str | None:
-        """The directory that a relative setting named before the program changed its own."""
-        setting = str(self.settings.get(DIRECTORY) or "")
-        if not (self.started and self.directory and setting) or "://" in setting:
-            return None
-        first = os.path.abspath(os.path.join(self.started.cwd, setting))
-        return None if first == self.directory else first
-
-
-@dataclass(slots=True)
 class ReportBuilder:
     """The fold of a run's events; report, recipe and ledger are made from those that arrived."""
 
@@ -103,9 +54,7 @@ class ReportBuilder:
     asked: Mapping[str, float] = field(default_factory=dict)
     """Thresholds that the environment of the program sets, by JAX's name of the setting."""
     modules: list[CompileFinished] = field(default_factory=list)
-    processes: defaultdict[int, ProcessFacts] = field(
-        default_factory=lambda: defaultdict(ProcessFacts)
-    )
+    processes: dict[int, Process] = field(default_factory=dict)
     hardware: dict[tuple[int, int | None], Hardware] = field(default_factory=dict)
     recorded: dict[tuple[int, int], CompileStarted] = field(default_factory=dict)
     """Requests that a recipe can be made of."""
@@ -134,7 +83,7 @@ class ReportBuilder:
 
     def add(self, event: RunEvent) -> None:
         """Take one event."""
-        process = self.processes[event.process]
+        process = self.processes.setdefault(event.process, Process(event.process))
         match event:
             case CompileFinished():
                 self.modules.append(self._as_compiled(event))
@@ -175,7 +124,8 @@ class ReportBuilder:
     def run_of(self, process: int) -> str:
         """Return a name of one process that no other process has."""
         started = self.processes[process].started
-        return f"{started.pid}-{started.at:.3f}" if started else f"{os.getpid()}-{_STARTED:.3f}"
+        pid = started.pid or os.getpid()
+        return f"{pid}-{started.at or _STARTED:.3f}"
 
     def _as_compiled(self, event: CompileFinished) -> CompileFinished:
         """Count the first hit of a key that was compiled ahead as the miss that it was."""
@@ -196,13 +146,13 @@ class ReportBuilder:
 
     def origin(self, process: int, backend: int | None) -> dict[str, Any]:
         """Return the jax and the hardware of a compile, by the names of recipes and the ledger."""
-        jax = self.processes[process].loaded
+        loaded = self.processes[process].loaded
         hardware = self.hardware.get((process, backend))
         names = ("platform", "platform_version", "device_kind", "topology_fingerprint")
         return {
-            "jax_version": jax.jax if jax else None,
-            "jaxlib_version": jax.jaxlib if jax else None,
-            "jaxlib_digest": jax.jaxlib_digest if jax else None,
+            "jax_version": loaded.jax,
+            "jaxlib_version": loaded.jaxlib,
+            "jaxlib_digest": loaded.jaxlib_digest,
             **{name: getattr(hardware, name, None) for name in names},
         }
 
@@ -213,9 +163,7 @@ class ReportBuilder:
             recorded_seconds: exact compile seconds by key, where JAX keeps whole seconds only.
         """
         recorded_seconds = self._with_own(recorded_seconds)
-        processes = tuple(
-            _process(number, facts) for number, facts in self.processes.items() if facts.loaded
-        )
+        processes = tuple(replace(p) for p in self.processes.values() if p.jax)
         functions = tuple(fold_functions([*self.modules, *self.colocated]))
         cut = map(_interrupted, self.running.values()) if ended.interrupted else ()
         return Report(
@@ -304,13 +252,8 @@ class ReportBuilder:
 
     def _notes(self, processes: Iterable[Process], ended: RunResult) -> Iterable[str]:
         for process in processes:
-            yield from settings_notes(
-                process,
-                self.cache_dir,
-                self.asked,
-                self._used(process),
-                self.processes[process.process].moved_from,
-            )
+            used = self._used(process)
+            yield from settings_notes(process, self.cache_dir, self.asked, used)
         yield from per_process_key_notes(self.modules)
         yield from below_threshold_notes(self.modules)
         yield from target_notes(self.modules)
@@ -379,18 +322,3 @@ def _interrupted(begun: CompileStarted) -> CompileFinished:
     values = {f.name: getattr(begun, f.name) for f in fields(begun) if f.name != "recorded"}
     detail = "a signal came while it compiled or loaded"
     return CompileFinished(**values, outcome="skipped", reason="interrupted", detail=detail)
-
-
-def _process(number: int, facts: ProcessFacts) -> Process:
-    loaded = facts.loaded
-    return Process(
-        process=number,
-        pid=facts.pid,
-        executable=facts.executable,
-        jax=loaded.jax if loaded else None,
-        jaxlib=loaded.jaxlib if loaded else None,
-        process_id=facts.process_id,
-        cache_dir=facts.directory,
-        settings=facts.settings,
-        counters=facts.counters,
-    )

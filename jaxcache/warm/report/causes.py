@@ -25,8 +25,8 @@ from jaxcache.entry.read import read_payload
 from jaxcache.errors import NoCacheError
 from jaxcache.store import open_store
 from jaxcache.store.base import StoreError
-from jaxcache.warm.report.builder import COMPILED_AHEAD, ProcessFacts, ReportBuilder
-from jaxcache.warm.report.report import FIRST_TIME, LOST, UNKNOWN_CHANGE
+from jaxcache.warm.report.builder import COMPILED_AHEAD, ReportBuilder
+from jaxcache.warm.report.report import FIRST_TIME, LOST, UNKNOWN_CHANGE, Process
 
 NOT_COMPARED = "not compared, to save time; see jaxcache explain KEY"
 #: What a difference in the path of the cache begins with.
@@ -63,13 +63,11 @@ def path_note(modules: Iterable[CompileFinished], jax_version: str | None) -> It
                 )
 
 
-def as_compile(event: CompileFinished, recorder: ReportBuilder | None = None) -> Compile:
+def as_compile(event: CompileFinished, recorder: ReportBuilder) -> Compile:
     """Return a compile of a run as ``explain`` compares it."""
-    origin = recorder.origin(event.process, event.backend) if recorder else {}
-    process = recorder.processes[event.process] if recorder else None
-    started = process.started if process else None
+    process = recorder.processes[event.process]
     flags = event.xla_flags
-    if flags is None and process and process.loaded and process.loaded.xla_flags is not None:
+    if flags is None and process.loaded.xla_flags is not None:
         flags = tuple(process.loaded.xla_flags.split())
     is_placed = event.file is not None and event.line is not None
     types = (f"{a.dtype}[{','.join(map(str, a.shape))}]" for a in event.arguments)
@@ -86,19 +84,19 @@ def as_compile(event: CompileFinished, recorder: ReportBuilder | None = None) ->
         xla_flags=flags,
         ignored_flags=event.ignored_flags,
         source=f"{event.file}:{event.line}" if is_placed else None,
-        jax_version=origin.get("jax_version"),
-        jaxlib_version=origin.get("jaxlib_version"),
-        sketch=read_sketch(recorder.sketch_of(event) if recorder else event.sketch),
-        script=started.argv[0] or None if started and started.argv else None,
-        cache_path=_hashed_path(process) if process else None,
+        jax_version=process.jax,
+        jaxlib_version=process.jaxlib,
+        sketch=read_sketch(recorder.sketch_of(event)),
+        script=process.script,
+        cache_path=_hashed_path(process),
     )
 
 
-def _hashed_path(process: ProcessFacts) -> str | None:
+def _hashed_path(process: Process) -> str | None:
     """Return the path that the keys of a process contain, as it is set; None where they do not."""
-    settings = process.configured.settings if process.configured else {}
+    settings = process.settings
     caches = settings.get(XLA_CACHES) or ""
-    if process.loaded and hashes_path(process.loaded.jax, caches):
+    if process.jax and hashes_path(process.jax, caches):
         return str(settings["jax_compilation_cache_dir"])
     return None
 

@@ -32,7 +32,7 @@ class ProcessStarted(RunEvent):
 class JaxLoaded(RunEvent):
     """The jax of a process."""
 
-    jax: str
+    jax: str | None = None
     jaxlib: str | None = None
     jaxlib_digest: str | None = None
     xla_flags: str | None = None

@@ -113,12 +113,10 @@ def _digest(store: Store, fact: Event) -> dict[str, Any]:
 
 def _facts(event: CompileFinished, recorder: ReportBuilder) -> dict[str, Any]:
     process = recorder.processes[event.process]
-    jax = process.loaded
-    started = process.started
     facts: dict[str, Any] = {
         **recorder.origin(event.process, event.backend),
-        "xla_flags": jax.xla_flags if jax else None,
-        "script": started.argv[0] or None if started and started.argv else None,
+        "xla_flags": process.loaded.xla_flags,
+        "script": process.script,
         "function": event.function,
         "file": event.file,
         "run": recorder.run_of(event.process),

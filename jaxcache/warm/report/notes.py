@@ -42,17 +42,16 @@ def settings_notes(
     cache_dir: str,
     wanted: Mapping[str, float],
     used: Mapping[str, int],
-    moved_from: str | None,
 ) -> Iterable[str]:
     """Say which settings the program changed, against what it was started with.
 
     Args:
-        moved_from: the directory that a relative setting named where the program started.
         wanted: numeric settings that it was started with.
         used: cache directories that JAX had open, and for how many compiles.
     """
     settings = process.settings
     last = process.cache_dir
+    moved_from = process.moved_from
     if len(used) > 1:
         counts = ", ".join(
             f"{path} ({format_count(count, 'compile')})" for path, count in used.items()

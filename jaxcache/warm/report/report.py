@@ -1,6 +1,7 @@
 """The report of a run: one outcome and one reason for every compile."""
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,8 @@ from jaxcache.cache.ledger.uses import hit_rate, is_miss
 from jaxcache.core.compile_event import Argument, Copies, RunOutcome
 from jaxcache.core.timeline import PHASES
 from jaxcache.model import result_repr
+from jaxcache.warm.environment import DIRECTORY
+from jaxcache.warm.report.events import Configured, JaxLoaded, ProcessStarted
 
 #: Causes of a miss that no other entry explains.
 FIRST_TIME = "first time"
@@ -93,22 +96,64 @@ class FunctionSeconds:
     """How often it was in the phase."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Process:
-    """One Python that imported jax."""
+    """One Python that imported jax, by what it has reported about itself."""
 
     process: int
-    pid: int
-    executable: str
-    jax: str | None
-    jaxlib: str | None
-    process_id: int
+    process_id: int = 0
     """Its number in a distributed program; 0 where it is alone."""
-    cache_dir: str | None
-    settings: Mapping[str, Any]
-    counters: Mapping[str, float]
+    counters: Mapping[str, float] = field(default_factory=dict)
     """JAX's own counts, from its monitoring events, and those of the live layer about loads ahead
     and tiers."""
+    started: ProcessStarted = field(default_factory=lambda: ProcessStarted(pid=0))
+    loaded: JaxLoaded = field(default_factory=JaxLoaded)
+    configured: Configured = field(default_factory=Configured)
+    """Its last settings."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id; 0 if it was not reported."""
+        return self.started.pid
+
+    @property
+    def executable(self) -> str:
+        """Its Python; empty if it was not reported."""
+        return self.started.executable
+
+    @property
+    def script(self) -> str | None:
+        """The first word of its command line."""
+        return self.started.argv[0] or None if self.started.argv else None
+
+    @property
+    def jax(self) -> str | None:
+        """The version of its jax; None if it has imported none."""
+        return self.loaded.jax
+
+    @property
+    def jaxlib(self) -> str | None:
+        """The version of its jaxlib."""
+        return self.loaded.jaxlib
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The settings of its cache; empty if they were not reported."""
+        return self.configured.settings
+
+    @property
+    def cache_dir(self) -> str | None:
+        """The cache directory that it has open, or would have opened; absolute, or a URL."""
+        return self.configured.opened_directory or self.configured.next_directory
+
+    @property
+    def moved_from(self) -> str | None:
+        """The directory that a relative setting named before the program changed its own."""
+        setting = str(self.settings.get(DIRECTORY) or "")
+        if not (self.pid and self.cache_dir and setting) or "://" in setting:
+            return None
+        first = os.path.abspath(os.path.join(self.started.cwd, setting))
+        return None if first == self.cache_dir else first
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,11 @@ Format: "Trace Event Format", complete events (``ph`` ``X``) with microseconds, 
 Python, one thread per thread that compiled.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from jaxcache.warm.report.builder import ProcessFacts, ReportBuilder
+from jaxcache.warm.report.builder import ReportBuilder
+from jaxcache.warm.report.report import Process
 
 #: The fields of an event that a span shows.
 _ARGS = ("key", "outcome", "reason", "function", "file", "line", "retrace")
@@ -23,20 +24,20 @@ def trace_document(recorded: ReportBuilder) -> dict[str, Any]:
     return {
         "displayTimeUnit": "ms",
         "traceEvents": [
-            *_names(recorded.processes),
+            *_names(recorded.processes.values()),
             *({**event, "ts": round(event["ts"] - origin, 3)} for event in events),
         ],
     }
 
 
-def _names(processes: Mapping[int, ProcessFacts]) -> Iterator[dict[str, Any]]:
-    for number, process in processes.items():
-        if process.loaded:
-            argv = " ".join(process.started.argv) if process.started else ""
+def _names(processes: Iterable[Process]) -> Iterator[dict[str, Any]]:
+    for process in processes:
+        if process.jax:
+            argv = " ".join(process.started.argv)
             yield {
                 "ph": "M",
                 "name": "process_name",
-                "pid": number,
+                "pid": process.process,
                 "args": {"name": f"{argv or 'python'} (pid {process.pid})"},
             }
 
