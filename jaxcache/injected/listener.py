@@ -292,14 +292,9 @@ class Listener(ProcessObserver):
         request.add(lowering)
         request.computation = computation
         request.settings = self.tell_settings()
-        begun = ("number", "module", "at", "function", "file", "line")
-        self.send(
-            {
-                "event": "begin",
-                **{name: getattr(request, name) for name in begun},
-                **self._record(request, lowering, args, kwargs),
-            }
-        )
+        begun = ("number", "module", "at", "function", "file", "line", "backend")
+        event = {"event": "begin", **{name: getattr(request, name) for name in begun}}
+        self.send(event | self._record(request, lowering, args, kwargs))
         self.send_phases()  # now: the compile may be what ends the process
 
     def _record(
@@ -315,8 +310,10 @@ class Listener(ProcessObserver):
                 cache_request["computation"]
             )
             recorded["doubts"] = self._collector.doubts(lowering)
-        recorded |= {"callbacks": request.callbacks, "backend": request.backend}
-        return {"recorded": recorded}
+        environment = self._recording.environment(cache_request["backend"])
+        # The parent numbers the environments.
+        recorded |= {"module": request.module, "environment": 0, "callbacks": request.callbacks}
+        return {"recorded": recorded, "environment": environment}
 
     def _hash_components(self, request: CompileRequest) -> None:
         """Hash each component of the key on its own: for misses, and on request for hits."""

@@ -32,7 +32,7 @@ class ModuleRecorder:
         self._written: set[str] = set()
 
     def describe(self, request: "dict[str, Any]") -> "dict[str, Any]":
-        """Keep one request; what is known of it before it is compiled, which may change it.
+        """Keep one request; what a recipe has of it before it is compiled, which may change it.
 
         Args:
             request: see :meth:`adapter.Jax.asked`.
@@ -48,7 +48,6 @@ class ModuleRecorder:
             "options": self._keep(compile_options.SerializeAsString()),
             "device_ids": ids,
             "device_shape": [int(n) for n in devices.shape],
-            "environment": self._environment(request["backend"]),
             "refusals": self._refusals(bytecode, compile_options),
         }
         if request.get("executable_devices") is not None:
@@ -70,7 +69,8 @@ class ModuleRecorder:
             self._written.add(name)
         return name
 
-    def _environment(self, backend: Any) -> "dict[str, Any]":
+    def environment(self, backend: Any) -> "dict[str, Any]":
+        """Return what the keys of this process depend on, and what starting another takes."""
         config = self._jax.config
         settings = {name: getattr(config, name, None) for name in _SETTINGS}
         return {

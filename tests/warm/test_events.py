@@ -43,12 +43,14 @@ ENVIRONMENT = {
     "python_version": "3.11",
 }
 RECORDED = {
+    "module": "jit_f",
+    "environment": 0,
     "bytecode": DIGEST,
     "options": DIGEST,
     "device_ids": [0],
     "device_shape": [1, 1],
-    "environment": ENVIRONMENT,
 }
+RECORDING = {"recorded": RECORDED, "environment": ENVIRONMENT}
 
 
 def parse(value: Any) -> Any:
@@ -61,10 +63,12 @@ def test_events_become_what_they_are() -> None:
     assert (done.process, done.number, done.key) == (7, 1, "jit_f-00")
     assert done.spans == {"compile": (2.0, 0.5)}
     assert done.arguments[0].shape == (8, "b")
-    begun = parse({"event": "begin", "number": 1, "at": 1, "module": "jit_f", "recorded": RECORDED})
+    begun = parse({"event": "begin", "number": 1, "at": 1, "module": "jit_f", **RECORDING})
     assert isinstance(begun, CompileStarted)
     assert begun.recorded is not None
-    assert begun.recorded.environment.platform == "cpu"
+    assert begun.recorded.device_shape == (1, 1)
+    assert begun.environment is not None
+    assert begun.environment.platform == "cpu"
     configured = parse({"event": "settings", "opened_directory": "/c", "jax_x": True, "at": 1})
     assert isinstance(configured, Configured)
     assert (configured.opened_directory, configured.settings) == ("/c", {"jax_x": True})

@@ -96,7 +96,7 @@ class Request:
     callbacks: LargeNumber = 0
     """Host callbacks that the executable was given."""
     refusals: tuple[Text, ...] = ()
-    """Why it cannot be compiled again: ``custom-partitioning``, ``pgle``, ``flags-file``."""
+    """Why it cannot be compiled again: ``custom-partitioning``, ``pgle``."""
     doubts: tuple[Text, ...] = ()
     """Reasons why the program may ask for another module when it runs; only where it was collected
     without executing."""

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from jaxcache.cache.untrusted_json import Digest, Scalar, build
+from jaxcache.cache.recipe.model import Request
+from jaxcache.cache.untrusted_json import Scalar, build
 from jaxcache.core.compile_event import ColocatedCompiled, CompileFinished, RunEvent
 from jaxcache.layouts.torch.names import TorchTier
 
@@ -86,22 +87,6 @@ class RecordedEnvironment:
 
 
 @dataclass(slots=True, kw_only=True)
-class ModuleRecorded:
-    """The inputs needed to compile a module again; bytes are named by their SHA-256."""
-
-    bytecode: Digest
-    options: Digest
-    device_ids: tuple[int, ...]
-    device_shape: tuple[int, ...]
-    environment: RecordedEnvironment
-    executable_device_ids: tuple[int, ...] | None = None
-    callbacks: int = 0
-    backend: int | None = None
-    refusals: tuple[str, ...] = ()
-    doubts: tuple[str, ...] = ()
-
-
-@dataclass(slots=True, kw_only=True)
 class CompileStarted(RunEvent):
     """A compile request has begun."""
 
@@ -110,7 +95,10 @@ class CompileStarted(RunEvent):
     function: str | None = None
     file: str | None = None
     line: int | None = None
-    recorded: ModuleRecorded | None = None
+    backend: int | None = None
+    recorded: Request | None = None
+    """The inputs needed to compile it again; bytes are named by their SHA-256."""
+    environment: RecordedEnvironment | None = None
 
 
 class PhaseSpan(NamedTuple):

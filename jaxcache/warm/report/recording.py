@@ -16,7 +16,7 @@ from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.units import format_count
 from jaxcache.warm.child.launch import RunResult
 from jaxcache.warm.report.builder import ReportBuilder
-from jaxcache.warm.report.events import ModuleRecorded
+from jaxcache.warm.report.events import CompileStarted, RecordedEnvironment
 
 #: JAX measures to less than that; more digits would only make the file larger.
 _SECONDS_DIGITS = 3
@@ -75,30 +75,34 @@ class RecordingDirectory:
         groups: defaultdict[tuple[object, ...], list[Request]] = defaultdict(list)
         for place, begun in recorder.recorded.items():
             recorded = begun.recorded
-            if recorded and all(
-                (self.directory / name).is_file() for name in (recorded.bytecode, recorded.options)
+            if (
+                recorded
+                and begun.environment
+                and (self.directory / recorded.bytecode).is_file()
+                and (self.directory / recorded.options).is_file()
             ):
-                environment = _environment(recorder, begun.process, recorded)
+                environment = _environment(recorder, begun, begun.environment)
                 if environment not in environments:
                     environments.append(environment)
-                number = environments.index(environment)
-                request = _request(
-                    begun.module, recorded, done.get(place), number, recorded_seconds
-                )
+                request = replace(recorded, environment=environments.index(environment))
+                if place in done:
+                    request = _complete(request, done[place], recorded_seconds)
                 groups[_identity(request)].append(request)
         requests = tuple(_fold(same) for same in groups.values())
         notes = dict.fromkeys([s.detail for s in recorder.heard("remark")] + [*_ends(ended)])
         return Recipe(tuple(environments), requests, tuple(notes))
 
 
-def _environment(recorder: ReportBuilder, process: int, recorded: ModuleRecorded) -> Environment:
-    sent = asdict(recorded.environment)
+def _environment(
+    recorder: ReportBuilder, begun: CompileStarted, recorded: RecordedEnvironment
+) -> Environment:
+    sent = asdict(recorded)
     sent["settings"] = {
         name: value
         for name, value in sent["settings"].items()
         if name in KEY_SETTINGS and type(value) is KEY_SETTINGS[name]
     }
-    origin = recorder.origin(process, recorded.backend)
+    origin = recorder.origin(begun.process, begun.backend)
     versions = {name: str(origin[name]) for name in ("jax_version", "jaxlib_version")}
     return Environment(**origin | sent | versions)
 
@@ -112,35 +116,19 @@ def _ends(ended: RunResult) -> Iterator[str]:
         yield f"the program exited with code {ended.exit_code}; earlier compiles are recorded"
 
 
-def _request(
-    module: str,
-    recorded: ModuleRecorded,
-    done: CompileFinished | None,
-    environment: int,
-    recorded_seconds: Mapping[str, float],
+def _complete(
+    request: Request, done: CompileFinished, recorded_seconds: Mapping[str, float]
 ) -> Request:
-    refusals = recorded.refusals
-    if not all(f.startswith("--") for f in recorded.environment.xla_flags):
-        refusals = (*refusals, "flags-file")
-    seconds = done.seconds_of("compile") if done else None
-    if done and done.outcome == "hit":
+    """Add what is known of a request when it has ended."""
+    seconds = done.seconds_of("compile")
+    if done.outcome == "hit":
         seconds = recorded_seconds.get(done.key or "", done.stored_seconds)
-    request = Request(
-        module=module,
-        environment=environment,
-        refusals=refusals,
-        doubts=recorded.doubts,
-        compile_seconds=seconds,
-        **{name: getattr(recorded, name) for name in _COMPILED},
-    )
-    if done is None:
-        return request
     names = ("key", "stubbed", "function", "file", "line")
     facts = {name: getattr(done, name) for name in names}
-    return replace(request, components=done.components or {}, **facts)
+    return replace(request, components=done.components or {}, compile_seconds=seconds, **facts)
 
 
-#: What is compiled, and for which devices; alike in what the listener sends and in a recipe.
+#: What is compiled, and for which devices.
 _COMPILED = (
     *("bytecode", "options", "device_ids", "device_shape", "executable_device_ids"),
     "callbacks",
