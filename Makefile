@@ -59,7 +59,7 @@ test-other-systems: $(STAMP)
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
-# No false alarm and no missed one of --fail-on-miss: 28 ends between two looks, pools, forks, exec, daemons.
+# No false alarm of --fail-on-miss: 28 ends, pools, forks, daemons; and one where a Python that was not heard writes.
 RUNS ?= 20
 test-observed: $(STAMP)
 	JAXCACHE_TEST_RUNS=$(RUNS) $(BIN)/python -m pytest -q tests/integration/test_observed.py

@@ -2,7 +2,7 @@
 
 ``python refuse_calls.py locks COMMAND [ARG…]``: ``flock`` and record locks fail with ENOLCK, as on
 a network file system without a lock server. ``python refuse_calls.py linux COMMAND [ARG…]``: what
-Linux alone has fails (``renameat2``, ``prctl``, extended attributes), and /proc is empty; with
+Linux alone has fails (``renameat2``, extended attributes), and /proc is empty; with
 ``all`` ``flock`` fails, too. By a seccomp filter, which needs no privilege, on Linux on x86-64 or
 aarch64; to hide /proc takes root.
 """
@@ -17,8 +17,8 @@ import sys
 
 #: The kernel's numbers of system calls, by machine.
 _MACHINES = {
-    "x86_64": (0xC000003E, {"flock": 73, "fcntl": 72, "prctl": 157, "renameat2": 316}, 188),
-    "aarch64": (0xC00000B7, {"flock": 32, "fcntl": 25, "prctl": 167, "renameat2": 276}, 5),
+    "x86_64": (0xC000003E, {"flock": 73, "fcntl": 72, "renameat2": 316}, 188),
+    "aarch64": (0xC00000B7, {"flock": 32, "fcntl": 25, "renameat2": 276}, 5),
 }
 #: setxattr, lsetxattr, fsetxattr, and so on for getxattr, listxattr and removexattr: in a row.
 _XATTR_CALLS = 12
@@ -45,7 +45,7 @@ def _refusals(mode: str) -> "list[tuple[int, int]]":
     if mode == "locks":
         return [(numbers["flock"], errno.ENOLCK)]
     attributes = [(first_xattr + n, errno.ENOTSUP) for n in range(_XATTR_CALLS)]
-    missing = [(numbers[name], errno.ENOSYS) for name in ("renameat2", "prctl")]
+    missing = [(numbers["renameat2"], errno.ENOSYS)]
     locks = [(numbers["flock"], errno.ENOTSUP)] if mode == "all" else []
     return [*attributes, *missing, *locks]
 

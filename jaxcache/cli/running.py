@@ -17,7 +17,6 @@ from jaxcache.options.run import Assertions, CallOptions, ReportOptions, RunOpti
 from jaxcache.store import check_made, is_remote
 from jaxcache.store.location import absolute_location
 from jaxcache.warm.programs import WarmProgram, names_function, read_call
-from jaxcache.warm.report import unobserved
 
 if TYPE_CHECKING:
     from jaxcache.warm.report.report import Report
@@ -41,7 +40,6 @@ def place_run(
     """
     from jaxcache.cli.output import note
 
-    unobserved.owns_process = True
     options.check()
     runner = runner_of(place.layout)
     hint = "a run of it takes --timeout, --fail-on-miss, --strict, --trace and --json"

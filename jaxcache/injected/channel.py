@@ -72,9 +72,6 @@ class Channel:
         # A parent that has stopped reading must not stop the script for ever.
         connection.settimeout(_SEND_TIMEOUT_SECONDS)
         connection.connect(self._address or "")
-        hook: Any = sys.modules.get("_jaxcache_hook")
-        if hook is not None:
-            hook.connect_hook()
         return connection
 
     @staticmethod

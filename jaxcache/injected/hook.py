@@ -34,10 +34,6 @@ _GUARD = "JAXCACHE_GUARD"
 HERE = os.path.dirname(os.path.abspath(__file__))
 #: Under which name whoever was first is found by the other.
 _NAME = "_jaxcache_hook"
-#: What is added to the address of the events: ``warm/report/unobserved.py`` listens there.
-_SUFFIX = ".alive"
-#: The descriptor and the inode of the connection there; None before it is opened.
-_presence: tuple[int, int] | None = None
 _installed = False
 #: The event of the import that was waited for; None where it came before.
 imported: dict[str, Any] | None = None
@@ -55,8 +51,6 @@ def install() -> None:
     if not os.environ.get(EVENTS):
         when_imported(_ignore)  # for _begin_early()
         return
-    connect_hook()
-    os.register_at_fork(after_in_child=_appear_in_child)
     _leave_out_our_frames()
     if os.environ.get(_LISTEN_TO) == "torch":
         when_imported(_listen, "torch", "compile")
@@ -99,48 +93,6 @@ def _leave_out_our_frames() -> None:
         print_error(kind, error.with_traceback(trace), trace)
 
     sys.excepthook = print_without_ours
-
-
-def connect_hook() -> None:
-    """Connect to the parent, unless this process is connected: so it knows who has this hook.
-
-    The connection stays open until the program ends or starts another in its place (exec): it
-    belongs to no object, which the interpreter would close before its libraries are unloaded.
-    """
-    global _presence
-    if _is_connected():
-        return
-    _presence = None
-    try:
-        from _socket import AF_UNIX, SOCK_STREAM, socket
-
-        connection = socket(AF_UNIX, SOCK_STREAM)
-        connection.settimeout(0)
-        connection.connect(os.environ.get(EVENTS, "") + _SUFFIX)
-        descriptor = connection.detach()
-        _presence = descriptor, os.fstat(descriptor).st_ino
-    except Exception:
-        return  # the parent has ended
-
-
-def _is_connected() -> bool:
-    """Whether the descriptor is still ours: a program may close all that it has not opened."""
-    if _presence is None:
-        return False
-    descriptor, inode = _presence
-    try:
-        return os.fstat(descriptor).st_ino == inode
-    except OSError:
-        return False
-
-
-def _appear_in_child() -> None:
-    """Open a connection in a forked child; the copy of its parent's would outlive the parent."""
-    global _presence
-    if _presence is not None and _is_connected():
-        os.close(_presence[0])
-    _presence = None
-    connect_hook()
 
 
 def when_imported(then: Callable[[Any], None], name: str = "jax", last: str = "jit") -> Any:
@@ -242,7 +194,6 @@ class _Finder:
             return None
         from importlib.util import find_spec
 
-        connect_hook()  # a daemon closes all that it has not opened
         self._looking = True
         try:
             spec = find_spec(name)

@@ -206,11 +206,7 @@ def _run(
             ):
                 account().begin_check()
                 second = _listen(_with(launches, _CHECKED), options, account)
-                ended = replace(
-                    second,
-                    wall_seconds=ended.wall_seconds + second.wall_seconds,
-                    unobserved=ended.unobserved + second.unobserved,
-                )
+                ended = replace(second, wall_seconds=ended.wall_seconds + second.wall_seconds)
             return account().close(ended, started_ns)
 
 

@@ -77,12 +77,9 @@ def find_where(
         stdout_to_stderr=stdout_to_stderr,
         timeout_seconds=options.timeout_seconds,
     )
-    unobserved = [notice.detail for notice in recorder.heard("unobserved")]
-    unobserved += [
-        f"`{command}` ran jax where the listener did not reach" for command in ended.unobserved
-    ]
+    unobserved = (notice.detail for notice in recorder.heard("unobserved"))
     uses = (_use(recorder, process) for process in recorder.processes.values() if process.jax)
-    return tuple(uses), next(iter(unobserved), None), recorder.report(ended, {})
+    return tuple(uses), next(unobserved, None), recorder.report(ended, {})
 
 
 def _use(recorder: ReportBuilder, process: Process) -> Use:

@@ -83,7 +83,7 @@ def test_what_was_not_heard_fails_every_assertion(
     options = ("--fail-on-miss", "--strict", "--record", str(recipe))
     done = run_cli("run", "-C", cache, *options, "--", "sh", "-c", line)
     assert done.returncode == 1, done.stderr
-    assert "unobserved" in done.stderr, done.stderr
+    assert "no use of jax was seen" in done.stderr, done.stderr
     assert "failed: not every compile could be observed" in done.stderr
     assert "failed: nothing was recorded" in done.stderr
     assert not recipe.exists()
@@ -106,7 +106,6 @@ def test_one_unheard_among_several(
     document = json.loads(done.stdout)
     assert (done.returncode, document["summary"]["written"]) == (1, 0)
     told = " ".join(document["unobserved"])
-    assert "ran jax unobserved" in told
     assert "written that no process reported, such as jit_step-" in told
 
 
@@ -172,22 +171,6 @@ def test_a_python_without_jax_is_named(run_cli: RunCli, cache: Path) -> None:
     notes = [line for line in done.stderr.splitlines() if line.startswith("note: ")]
     assert f"note: the program's Python, {sys.executable}, has no jax" in notes
     assert not any("no use of jax" in note for note in notes)
-
-
-def test_a_fork_that_compiles_nothing_is_no_stranger(
-    run_cli: RunCli, cache: Path, script: Any, each_jax_python: str
-) -> None:
-    path = script(
-        """
-        import os, time, jax
-        if not os.fork():
-            time.sleep(3)
-            os._exit(0)
-        os.wait()
-        """
-    )
-    done = run_cli("run", "--json", "-C", cache, "--fail-on-miss", "--", each_jax_python, path)
-    assert (done.returncode, json.loads(done.stdout)["unobserved"]) == (0, [])
 
 
 @pytest.mark.parametrize("stop", [False, True])

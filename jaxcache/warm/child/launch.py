@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 from jaxcache.errors import UsageError, reporting
 from jaxcache.warm.child.event_server import EventServer, socket_directory
-from jaxcache.warm.report.unobserved import Descendants, HookConnections, Orphans
 
 if TYPE_CHECKING:
     from jaxcache.core.compile_event import RunEvent
@@ -32,9 +31,8 @@ _LINGER_SECONDS = 1.0
 _KILL_AFTER_SECONDS = 10.0
 #: How long the processes of one program may outlive the first of them that failed.
 _GRACE_SECONDS = 10.0
-#: Between two looks at the processes that run, and between the two that make a suspicion certain.
-_LOOK_SECONDS = 0.25
-_CERTAIN_SECONDS = 0.1
+#: The longest time between two calls of ``on_tick``.
+_TICK_SECONDS = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +77,6 @@ class RunResult:
     """Seconds since the epoch."""
     idle: bool = False
     """It was stopped because no event came for too long."""
-    unobserved: tuple[str, ...] = ()
-    """Command lines of Pythons that loaded the library and that the listener did not reach."""
 
 
 def listening_environment(launch: Launch, *, events: str) -> dict[str, str]:
@@ -104,7 +100,6 @@ def run_listening(
     stdout_to_stderr: bool = False,
     timeout_seconds: float | None = None,
     patience_seconds: float | None = None,
-    library: bytes = b"/jaxlib/cpu_feature_guard",
 ) -> RunResult:
     """Run a command, or the processes of one program, to their end.
 
@@ -117,8 +112,6 @@ def run_listening(
         on_tick: called at least four times a second.
         patience_seconds: stop the commands when no event came for so long since the first.
         stdout_to_stderr: keep our standard output free for a document.
-        library: a part of the path of a library that jax (or torch) loads when it is imported, and
-            nothing else does; the report names a Python that has loaded it without the hook.
 
     Raises:
         UsageError: ``cannot-run`` where a command cannot be started.
@@ -134,32 +127,21 @@ def run_listening(
             except Exception as error:
                 failures.append(error)
 
-    with (
-        socket_directory() as directory,
-        EventServer(directory) as inbox,
-        HookConnections(inbox.address) as presence,
-    ):
+    with socket_directory() as directory, EventServer(directory) as inbox:
         crew = _Processes(inbox, stdout_to_stderr=stdout_to_stderr)
         started = time.monotonic()
-        with _Signals(inbox) as signals, Orphans() as orphans:
+        with _Signals(inbox) as signals:
             clock = _Clock(timeout_seconds, patience_seconds)
-            descendants = Descendants(library, presence)
-            look_at = 0.0
             for launch in launches:
                 crew.start(launch)
             tell(on_start)
             while crew.running():
                 signals.pass_on(crew)
-                if time.monotonic() >= look_at:
-                    descendants.look([*crew.pids, *orphans.running(crew.pids)])
-                    pause = _CERTAIN_SECONDS if descendants.suspects else _LOOK_SECONDS
-                    look_at = time.monotonic() + pause
                 left_seconds = clock.left()
                 if left_seconds <= 0:
                     crew.signal(clock.expire())
                     continue
-                until_look = max(look_at - time.monotonic(), 0.0)
-                event = inbox.next(min(until_look, left_seconds))
+                event = inbox.next(min(_TICK_SECONDS, left_seconds))
                 if event is not None:
                     clock.heard()
                     tell(on_event, event)
@@ -179,7 +161,6 @@ def run_listening(
         wall_seconds,
         ended_at,
         idle=clock.is_idle,
-        unobserved=tuple(descendants.unobserved.values()),
     )
 
 
@@ -239,11 +220,6 @@ class _Processes:
             self._inbox.wake()
 
         threading.Thread(target=wait, daemon=True).start()
-
-    @property
-    def pids(self) -> list[int]:
-        """Those that run."""
-        return [child.pid for child in self._running]
 
     def signal(self, number: int) -> None:
         """Send a signal to all that run."""

@@ -275,15 +275,15 @@ class ReportBuilder:
                 yield f"{event.module} was still compiling when its process ended"
         trouble = self.heard("trouble", "unobserved")
         yield from dict.fromkeys(notice.detail for notice in trouble)
-        for command in dict.fromkeys(ended.unobserved):
-            yield f"`{command}` ran jax unobserved: {_UNREACHED}"
         if count := len(self.unreported):
             yield (
                 f"{count} {'entry was' if count == 1 else 'entries were'} written that no process "
                 f"reported, such as {self.unreported[0]}: another program wrote them, or one of "
-                f"this run did and {_UNREACHED}"
+                "this run did and its Python ignores PYTHONPATH (-E, -I, env -i, a launcher that "
+                "sets its own), where installing jaxcache beside its jax helps unless the "
+                "environment is emptied, too"
             )
-        if any(processes) or trouble or ended.unobserved or ended.interrupted:
+        if any(processes) or trouble or ended.interrupted:
             return
         if ended.exit_code and not ended.timed_out:
             yield describe_failure("jax")
@@ -292,12 +292,6 @@ class ReportBuilder:
                 "no use of jax was seen. Does the program's Python have jax? If it runs with -E, "
                 "-I or env -i, install jaxcache beside its jax."
             )
-
-
-_UNREACHED = (
-    "its Python ignores PYTHONPATH (-E, -I, env -i, a launcher that sets its own), where "
-    "installing jaxcache beside its jax helps unless the environment is emptied, too"
-)
 
 
 def saved_in_series(hits: Iterable[Sequence[float]]) -> float:

@@ -43,7 +43,6 @@ from jaxcache.warm.torch.report import (
 #: ``warm`` turns both caches on.
 _LIFTED = {"TORCHINDUCTOR_FX_GRAPH_CACHE": "1", "TORCHINDUCTOR_AUTOGRAD_CACHE": "1"}
 _DISABLING = ("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "TORCH_COMPILE_FORCE_DISABLE_CACHES")
-_LIBRARY = b"/torch/_C.cpython"
 _COUNTERS: dict[TorchTier, str] = {"aotautograd": "autograd_cache", "fxgraph": "fxgraph_cache"}
 
 
@@ -90,7 +89,6 @@ def _run(launch: Launch, options: RunOptions, callbacks: RunCallbacks | None) ->
         on_tick=callbacks.on_tick if callbacks else None,
         stdout_to_stderr=options.stdout_to_stderr,
         timeout_seconds=options.timeout_seconds,
-        library=_LIBRARY,
     )
     for notice in recorder.notices:
         if notice.event == "no-jax":
@@ -300,8 +298,6 @@ class TorchReportBuilder:
         """Say why there may be looks that have no row."""
         trouble = [s for s in self.notices if s.event in ("trouble", "unobserved", "jax-failed")]
         yield from (notice.detail for notice in trouble)
-        for command in ended.unobserved:
-            yield f"`{command}` ran torch unobserved: {_UNREACHED}"
         for process, counters in self.counters.items():
             for tier, name in _COUNTERS.items():
                 mine = [g for g in graphs if (g.process, g.tier) == (process, tier)]
@@ -309,9 +305,10 @@ class TorchReportBuilder:
                     rows = sum(g.outcome == outcome for g in mine)
                     if (counted := counters.get(f"{name}_{end}", 0)) > rows:
                         yield f"torch counts {counted} of {name}_{end}, and {rows} were observed"
-        if not (self.loaded or trouble or ended.unobserved):
+        if not (self.loaded or trouble):
             unseen = (
-                f"no torch activity was observed: the program does not import it, or {_UNREACHED}"
+                "no torch activity was observed: the program does not import it, or its Python "
+                "ignores PYTHONPATH (-E, -I, env -i, a launcher that sets its own)"
             )
             yield describe_failure("torch") if ended.exit_code and not ended.timed_out else unseen
 
@@ -370,4 +367,3 @@ _SWITCHES: dict[TorchTier, str] = {
     "fxgraph": "fx_graph_cache",
 }
 _ENDS: dict[LookupOutcome, str] = {"hit": "hit", "miss": "miss", "bypassed": "bypass"}
-_UNREACHED = "its Python ignores PYTHONPATH (-E, -I, env -i, a launcher that sets its own)"
