@@ -140,6 +140,7 @@ _KINDS = {
     "quarantine": "quarantine (of jaxcache verify --fix)",
     "stray": "stray-file (of unknown origin)",
     "unknown-directory": "directories of other programs (not in the cache size)",
+    "unread": "unread (of kinds that jaxcache does not know)",
     "temp": "temp (of an interrupted write)",
 }
 _FILES = [

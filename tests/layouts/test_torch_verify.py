@@ -179,6 +179,55 @@ def test_the_class_of_another_torch_is_no_fault(
     assert len(entry["references"]) == (references or 0)
 
 
+#: What torch 2.14 and 2.15 write beside what is known here, some of it on a GPU only.
+NEWER = (
+    *("quack/fingerprint/kernel.o", "flydsl_compile_cache/ab/k.pkl", "autoheuristic/A100/pad.txt"),
+    *("cutedsl_compile_cache/k/x.mlir", "memoizer_cache.json", "memoizer_cache.lock"),
+    *("unhashed_kernel_inputs/k_run_0/tensor_0.pt", "aoti_eager/aten/cpu/kernel.json"),
+    *("ab/what_comes_next.bin", "later/x"),
+)
+
+
+def test_what_a_newer_torch_writes_is_no_fault_and_travels(
+    run_cli: RunCli, torch_cache: Path, tmp_path: Path
+) -> None:
+    probe = next(p for p in torch_cache.glob("*/*.so") if ".main." not in p.name)
+    empty(probe.with_name(f"{probe.name}.load_ok"))
+    for name in NEWER:
+        (torch_cache / name).parent.mkdir(parents=True, exist_ok=True)
+        (torch_cache / name).write_bytes(b"\x80new")
+    (torch_cache / "later" / "link").symlink_to("/etc/passwd")
+    found = verify(run_cli, torch_cache, code=0)
+    assert found["problems"] == []
+    kinds = {f["kind"]: f["files"] for f in json.loads(run_stats(run_cli, torch_cache))["files"]}
+    assert kinds["unread"] == len(NEWER) + 1
+    fixed = run_cli("verify", "-C", torch_cache, "--fix", *ARGS)
+    assert fixed.returncode == 0 and (torch_cache / NEWER[0]).exists()
+    bundle, there = tmp_path / "all.jxb", tmp_path / "there"
+    done = run_cli("export", "-C", torch_cache, bundle)
+    assert done.returncode == 0 and "that jaxcache does not know are carried unread" in done.stderr
+    assert run_cli("import", bundle, "-C", there).returncode == 0
+    assert all((there / name).read_bytes() == b"\x80new" for name in NEWER)
+    assert (there / probe.relative_to(torch_cache)).with_suffix(".so.load_ok").exists()
+    assert not (there / "later" / "link").exists()
+
+
+def run_stats(run_cli: RunCli, cache: Path) -> str:
+    return run_cli("stats", "-C", cache, "--json").stdout
+
+
+@pytest.mark.parametrize("name", ["fxgraph/x.txt", "aotautograd/other/entry", "aa/c{key}.py"])
+def test_what_torch_would_take_for_something_else_is_a_stray(
+    run_cli: RunCli, torch_cache: Path, name: str
+) -> None:
+    """As a graph beside others: torch unpickles all that is in the directory of a key."""
+    path = torch_cache / name.format(key="z" * 51)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"x")
+    kinds = {p["kind"] for p in verify(run_cli, torch_cache, code=1)["problems"]}
+    assert kinds == {"stray-file"}
+
+
 def test_a_real_cache_is_sound(run_cli: RunCli, torch_cache: Path) -> None:
     found = verify(run_cli, torch_cache, code=0)
     assert found["problems"] == []

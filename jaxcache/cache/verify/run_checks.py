@@ -221,7 +221,7 @@ def _refuse_foreign(store: Store, scan_result: "ScanResult") -> None:
     kinds = {kind for kind, _ in scan_result.inventory.files()}
     if (
         kinds
-        and kinds <= {"stray", "unknown-directory"}
+        and kinds <= {"stray", "unknown-directory", "unread"}
         and not any(True for _ in store.list(OWN_DIR))
     ):
         raise foreign_directory(store.url)

@@ -14,7 +14,7 @@ Bytes are led by their length (8); type and key are base64 of UTF-8.
 import base64
 import io
 import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -68,12 +68,13 @@ _TRAVELS = (
     TorchKind.TRITON,
     TorchKind.AUTOTUNE,
     TorchKind.SYSTEM,
+    TorchKind.UNREAD,
     TorchKind.SOURCE,
     TorchKind.FX,
     TorchKind.AOT,
 )
 #: Goes along only where everything does.
-_COMMON = frozenset({TorchKind.PROBE, TorchKind.TRITON, TorchKind.AUTOTUNE, TorchKind.SYSTEM})
+_COMMON = frozenset(_TRAVELS[:1] + _TRAVELS[3:7])
 _HEAD_BYTES = 64
 _SHOWN_NAMES = 5
 
@@ -134,7 +135,7 @@ def plan_export(
         now_ns,
         since.reference if since else None,
         layout="torch",
-        warnings=_warnings(scan_result, chosen),
+        warnings=(*_warnings(scan_result, chosen), *_unread_warning(i.name for i in files)),
     )
 
 
@@ -178,6 +179,13 @@ def _warnings(scan_result: TorchScan, chosen: Collection[str]) -> tuple[str, ...
         return ()
     shown = f" and the values of {join_some(names, _SHOWN_NAMES)}" if names else ""
     return (f"graphs hold lines of source, paths{shown}",)
+
+
+def _unread_warning(names: Iterable[str]) -> Iterator[str]:
+    unread = [name for name in names if parse_path(name).kind is TorchKind.UNREAD]
+    if unread:
+        shown = join_some(unread, _SHOWN_NAMES)
+        yield f"files of kinds that jaxcache does not know are carried unread: {shown}"
 
 
 def plan_import(

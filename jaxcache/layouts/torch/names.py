@@ -5,7 +5,8 @@ a graph's file is the hash of its bytes, that of a generated ``.py`` the hash of
 text; kernels and compiler probes are named by their source *and* the compiler's command, which is
 not stored, so that nothing can be held against those.
 
-Source: ``torch/_inductor/codecache.py`` and ``torch/_functorch/_aot_autograd`` of torch 2.13.
+Source: ``torch/_inductor/codecache.py`` and ``torch/_functorch/_aot_autograd`` of torch 2.13 to
+2.15.
 """
 
 import base64
@@ -18,6 +19,7 @@ from enum import StrEnum
 from typing import Literal, NamedTuple
 
 from jaxcache.core.names import TEMP_PREFIX
+from jaxcache.entry.names import FileKind, split_name
 from jaxcache.model import FileInfo
 
 TorchTier = Literal["aotautograd", "fxgraph"]
@@ -47,6 +49,8 @@ class TorchKind(StrEnum):
     LEDGER = "ledger"
     QUARANTINE = "quarantine"
     OWN = "own"
+    UNREAD = "unread"
+    """Of a kind that is not known here, as a newer torch may write: neither read nor removed."""
     STRAY = "stray"
 
 
@@ -86,7 +90,7 @@ _GRAPH = re.compile(
     rf"/(?P<digest>{_HASH})"
 )
 _CODE = re.compile(
-    rf"(?P<fan>[a-z2-7]{{2}})/(?P<key>c{_HASH})(?P<suffix>\.py|\.main\.cpp|\.main\.so|\.cpp|\.so)"
+    rf"(?P<fan>[a-z2-7]{{2}})/(?P<key>c{_HASH})(?P<suffix>\.py|\.main\.cpp|\.main\.so|\.cpp|\.so(?:\.load_ok)?)"
 )
 LOCK = re.compile(rf"{LOCK_DIR}/c{_HASH}\.lock")
 _BEST_CONFIG = re.compile(r"[a-z2-7]{2}/[0-9a-z]{51,64}\.best_config")
@@ -99,6 +103,7 @@ _SUFFIXES = {
     ".main.so": TorchKind.KERNEL,
     ".cpp": TorchKind.PROBE,
     ".so": TorchKind.PROBE,
+    ".so.load_ok": TorchKind.SYSTEM,  # since 2.14, empty: this probe could be loaded
 }
 _DIRECTORIES = {
     "triton": TorchKind.TRITON,
@@ -109,7 +114,10 @@ _DIRECTORIES = {
 
 
 def parse_path(name: str) -> TorchName:
-    """Tell what a path below the cache directory is; one that torch never makes is a stray."""
+    """Tell what a path below the cache directory is.
+
+    A stray is where torch would take it for something else, such as a graph beside others.
+    """
     base = name.rpartition("/")[2]
     is_unfinished = base.startswith(TEMP_PREFIX) or (base.startswith(".") and base.endswith(".tmp"))
     if is_unfinished or was_never_cached(name):
@@ -131,7 +139,10 @@ def parse_path(name: str) -> TorchName:
         return TorchName(TorchKind.LOCK)
     if slash and directory in _DIRECTORIES:
         return TorchName(_DIRECTORIES[directory])
-    return TorchName(TorchKind.AUTOTUNE) if _BEST_CONFIG.fullmatch(name) else _STRAY
+    if _BEST_CONFIG.fullmatch(name):
+        return TorchName(TorchKind.AUTOTUNE)
+    is_stray = directory in (AOT_DIR, FX_DIR) or split_name(directory)[0] is not FileKind.STRAY
+    return _STRAY if is_stray else TorchName(TorchKind.UNREAD)
 
 
 def was_never_cached(name: str) -> bool:
