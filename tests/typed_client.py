@@ -18,13 +18,13 @@ def look(cache: jaxcache.Cache) -> list[str]:
     entries = len(cache.overview().entries)
     same: int = cache.explain("left.json", "right.json").same
     causes = [module.module for module in cache.churn()]
-    print(hits, live, seconds, page, entries, same, cache.ledger, cache.kind, cache.members)
+    print(hits, live, seconds, page, entries, same, cache.ledger, cache.kind)
     return [*causes, *files, *cache.pins(), *(entry.key for entry in cache.entries())]
 
 
 def change(cache: jaxcache.Cache) -> None:
     cache.require_writable()
-    cache.refuse_root()
+    cache.refuse_caches_below()
     used_since = datetime.datetime.now(datetime.UTC)
     pruned = cache.plan_prune(max_size="10GB", unused_for=86_400.0, used_since=used_since)
     removed: int = len(cache.execute(pruned).removed)

@@ -202,7 +202,7 @@ class Cache(ChangingMethods, MovingMethods, CompilingMethods):
         chosen = chosen.replace(jobs=chosen.jobs or self.workers)
         loads = chosen.level == "load" and self.layout.single_file_entries
         loader = SubprocessLoader(chosen.python) if loads else None
-        with self.progress(f"verifying {self.name}".rstrip()) as progress:
+        with self.progress("verifying") as progress:
             now_ns = self.clock()
             return verify(
                 self.store, self.layout, chosen, now_ns=now_ns, loader=loader, progress=progress
@@ -297,9 +297,10 @@ def open(  # noqa: A001
         workers: processes to read with in a large directory.
 
     Raises:
-        NoCacheError: no directory there, not readable, or all in it is of other programs.
+        NoCacheError: no directory there, not readable, all in it is of other programs, or it has
+            caches below it alone.
         UsageError: ``two-layouts`` where JAX and torch share a directory; ``bad-path`` where the
-            location is empty; ``root-of-caches`` where it is a directory above several.
+            location is empty.
     """
     place = locate(None if location is None else os.fspath(location), layout)
     cache = Cache(place, layout, creates=create, progress=progress, workers=workers)

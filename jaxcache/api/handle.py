@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, Self, cast
+from typing import TYPE_CHECKING, Literal, cast
 
-from jaxcache.errors import UsageError
+from jaxcache.errors import NoCacheError
 from jaxcache.layouts import BUNDLE, check_not_torch, choose_layout, load_layout
 from jaxcache.store import find_store, is_remote, make_store, open_store, require_writable
 from jaxcache.store.base import Store
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from jaxcache.layouts import Layout, ReadCache
     from jaxcache.model import Progress
 
-PlaceKind = Literal["cache", "root", "bundle", "recipe"]
+PlaceKind = Literal["cache", "bundle", "recipe"]
+#: Caches below a directory that an error names.
+_CACHES_NAMED = 5
 
 
 #: Makes what shows the progress of one piece of work, from its title and ``in_bytes``: a context
@@ -60,7 +62,6 @@ class Handle:
         workers: processes to read with in a large directory.
         index_directory: where indexes are kept; None: without one.
         clock: returns the time in nanoseconds since 1970.
-        name: of a cache of a root, its directory below it.
     """
 
     def __init__(
@@ -73,14 +74,12 @@ class Handle:
         workers: int = 1,
         index_directory: "Path | None" = None,
         clock: Callable[[], int] | None = None,
-        name: str = "",
     ) -> None:
         self.location = location
         self.spelling = location.spelling
         self.progress = progress
         self.workers = workers
         self.clock = clock or time.time_ns
-        self.name = name
         self.layout_name = layout
         self._creates = creates
         self._index_directory = index_directory
@@ -96,45 +95,22 @@ class Handle:
 
     @cached_property
     def kind(self) -> PlaceKind:
-        """What is there: a cache, a root above several, a bundle or a recipe."""
+        """What is there: a cache, a bundle or a recipe."""
         path = self.location.path
-        if os.path.isfile(path):
-            return kind_of_file(path)
-        return "root" if self.members else "cache"
-
-    @cached_property
-    def members(self) -> dict[str, Self]:
-        """The caches below a root, by their directories relative to it; empty for one cache."""
-        from jaxcache.cache.below import find_caches
-
-        caches = {
-            os.path.relpath(path, self.path): path for path in find_caches(self.location.path)
-        }
-        return {
-            name: type(self)(
-                self.location._replace(path=path),
-                self.layout_name,
-                progress=self.progress,
-                workers=self.workers,
-                index_directory=self._index_directory,
-                clock=self.clock,
-                name=name,
-            )
-            for name, path in caches.items()
-        }
+        return kind_of_file(path) if os.path.isfile(path) else "cache"
 
     @cached_property
     def store(self) -> "Store":
         """Where the bytes of the cache are.
 
         Raises:
-            NoCacheError: no directory there, not readable, or all in it is of other programs.
-            UsageError: ``root-of-caches``; its hint names the caches.
+            NoCacheError: no directory there, not readable, all in it is of other programs, or it
+                has caches below it alone.
         """
 
         path = self.location.path
         store = self.existing = self.make() if self._creates else open_store(path)
-        self.refuse_root()
+        self.refuse_caches_below()
         if not self._creates:
             refuse_foreign(path)
         return store
@@ -222,24 +198,25 @@ class Handle:
 
         require_writable(self.store)
 
-    def refuse_root(self) -> None:
-        """Refuse a root for what needs one cache.
+    def refuse_caches_below(self) -> None:
+        """Refuse a directory that is no cache and has caches below it.
 
-        >>> cache.refuse_root()
+        >>> cache.refuse_caches_below()
 
         Raises:
-            UsageError: ``root-of-caches``; its hint names the caches.
+            NoCacheError: it names the caches.
         """
-        if members := [*self.members.values()]:
+        from jaxcache.cache.below import find_caches
+
+        if below := find_caches(self.location.path):
             import shlex
 
-            shown = ", ".join(f"-C {shlex.quote(one.location.path)}" for one in members[:5])
-            more = f", and {len(members) - 5:,} more" if members[5:] else ""
-            raise UsageError(
-                f"{self.location.path} is a directory above {len(members):,} caches, "
-                "and this needs one",
-                code="root-of-caches",
-                hint=f"name one of them: {shown}{more}",
+            names = ", ".join(os.path.relpath(path, self.path) for path in below[:_CACHES_NAMED])
+            more = len(below) - _CACHES_NAMED
+            raise NoCacheError(
+                f"no cache in {self.location.path}; caches below it: {names}"
+                + (f", and {more:,} more" if more > 0 else ""),
+                hint=f"name one with -C, such as -C {shlex.quote(below[0])}",
             )
 
     @contextmanager
@@ -247,7 +224,7 @@ class Handle:
         """Show the progress of what reads the entries, and give the cache to read."""
         from jaxcache.layouts import ReadCache
 
-        with self.progress(f"reading {self.name or 'entries'}") as progress:
+        with self.progress("reading entries") as progress:
             yield ReadCache(*place, self.clock(), self.index_directory, self.workers, progress)
 
 

@@ -7,7 +7,7 @@ from jaxcache.core.names import OWN_DIR
 from jaxcache.entry.names import key_of
 from jaxcache.store import is_remote
 
-#: Levels of directories below a root that are searched.
+#: Levels of directories that are searched.
 _MAX_DEPTH = 3
 #: The most names to look at; caches deeper in a larger tree are not found.
 _MAX_NAMES = 200_000
@@ -16,7 +16,7 @@ _TORCH_DIRECTORIES = frozenset({"aotautograd", "fxgraph"})
 
 
 def find_caches(path: str) -> tuple[str, ...]:
-    """Return the paths of the caches below a root, sorted; empty if it is not a root.
+    """Return the paths of the caches below a directory, sorted; empty if it is a cache itself.
 
     Looks at names only, and no further into a directory than to its first entry. Links are not
     followed.

@@ -85,8 +85,6 @@ class Stats:
     """The number of problems of each kind."""
     uses: Uses
     """Recorded hits and misses."""
-    jax_versions: tuple[str, ...]
-    """The versions that the ledger has recorded, sorted."""
 
     def __str__(self) -> str:
         return f"{self.uses}; {self.total}; cache size {format_size(self.size_bytes)}"
@@ -152,7 +150,6 @@ def count_cache(cache: "ReadCache", *, read: bool = True) -> Stats:
         orphan_atimes=kinds["orphan-atime"],
         problems=tuple(sorted(kinds.items())),
         uses=count_uses(ledger),
-        jax_versions=ledger.jax_versions,
     )
     if snapshot is not None:
         snapshot.remember(stats, entries, [info for _, info in scan_result.inventory.files()])

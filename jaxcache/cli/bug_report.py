@@ -20,6 +20,7 @@ def command(*, place: CacheDir, chosen: PythonChoice, output: JsonOutput) -> Non
     diagnosis = error_code = None
     try:
         cache = open_handle(place.cache_dir, "jax")
+        cache.refuse_caches_below()
         diagnosis = cache.diagnose(options=DoctorOptions(python=chosen.python))
     except JaxcacheError as error:
         error_code = error.code

@@ -42,7 +42,7 @@ def command(
     form = output.form
     options.check()
     cache = open_handle(place)
-    cache.refuse_root()
+    cache.refuse_caches_below()
     if not (options.used_at or options.portable):
         options = options.replace(used_at=cache.spelling)
     report = compile_recipe(recipe, cache.location.path, options, show_progress)

@@ -9,7 +9,6 @@ from jaxcache.api.compiling import runner_of
 from jaxcache.api.handle import refuse_foreign
 from jaxcache.cli.opening import open_handle
 from jaxcache.cli.options import JsonOutput
-from jaxcache.cli.root import diagnose_root
 from jaxcache.errors import ExitCode, UsageError
 from jaxcache.options import CacheLocation, DryRun
 from jaxcache.options.declare import FLAG, TEXTS, option
@@ -50,8 +49,8 @@ def command(
     if dry.dry_run and not options.fix:
         raise UsageError("--dry-run needs --fix")
     cache = open_handle(place.replace(layout=place.layout or "jax"))
-    if not command_line and cache.kind == "root":
-        return diagnose_root(cache, options, output.form, dry_run=dry.dry_run)
+    if not command_line:
+        cache.refuse_caches_below()
     if place.layout == "torch":
         return _diagnose_torch(cache, command_line, options, output)
     from jaxcache.render.doctor import doctor_view

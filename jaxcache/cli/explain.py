@@ -138,4 +138,5 @@ def _are_keys(cache: Cache, sides: list[str]) -> bool:
     try:
         return bool(cache.layout)
     except NoCacheError:
+        cache.refuse_caches_below()
         return False  # there may be no need of one

@@ -2,14 +2,23 @@
 
 from typing import Annotated
 
+from jaxcache.api import Detail
 from jaxcache.cli.options import Format, Output
-from jaxcache.cli.root import DETAIL, list_root
 from jaxcache.errors import UsageError
 from jaxcache.options import GROUP_FIELDS, CacheLocation, ListOptions
 from jaxcache.options.declare import TEXT, option
 
 EXAMPLE = "jaxcache ls --sort size:desc --filter 'unused>7d'"
 EXIT_CODES = (0, 1, 2, 10)
+
+#: How much of each entry a format shows.
+_DETAIL = {
+    Format.KEYS: Detail.KEYS,
+    Format.TSV: Detail.ROWS,
+    Format.JSONL: Detail.RECORDS,
+    Format.TABLE: Detail.SCREEN,
+    Format.JSON: Detail.DOCUMENT,
+}
 
 
 def command(
@@ -45,12 +54,7 @@ def command(
             raise UsageError("--filter, --group-by and --long are not for recipes")
         _list_recipe(cache.location.path, options, form)
         return
-    if cache.kind == "root":
-        if group_by:
-            raise UsageError("--group-by is for one cache", hint="name it with -C")
-        list_root(cache, options, form)
-        return
-    listing = cache.select(options=options, group_by=group_by, detail=DETAIL[form])
+    listing = cache.select(options=options, group_by=group_by, detail=_DETAIL[form])
     view = listing_view(
         listing,
         now_ns=cache.clock(),

@@ -48,15 +48,15 @@ def open_target(cache_dir: str | None, layout: str | None, compiler: str) -> Cac
     Its directory need not exist.
 
     Raises:
-        UsageError: ``other-layout`` if ``--layout`` or the existing cache is of another compiler;
-            ``root-of-caches``.
+        UsageError: ``other-layout`` if ``--layout`` or the existing cache is of another compiler.
+        NoCacheError: it has caches below it alone.
     """
 
     if layout is not None and load_layout(layout).name != compiler:
         raise UsageError(f"the file to import holds entries of {compiler}", code="other-layout")
     target = open_handle(cache_dir, compiler)
     if os.path.isdir(target.location.path) and target.existing:
-        target.refuse_root()
+        target.refuse_caches_below()
         check_layout(target.existing, compiler)
         note_foreign(target.path)
     return target

@@ -46,8 +46,6 @@ def prune(
     form = output.form
     options.check()
     cache = open_handle(place)
-    if cache.kind == "root":
-        return _prune_root(cache, options, consent, form)
     return _carry_out(cache, cache.plan_prune(options=options), form, consent)
 
 
@@ -90,49 +88,6 @@ def _carry_out(cache: Cache, plan: "PrunePlan", form: Format, consent: ConfirmOp
     view = prune_view(plan, done, now_ns=cache.clock(), lasting=lasting, listed=consent.yes)
     emit(form, view)
     return ExitCode.PARTIAL if done.failed or plan.unmet else ExitCode.DONE
-
-
-def _prune_root(root: Cache, options: PruneOptions, consent: ConfirmOptions, form: Format) -> int:
-    """Prune all caches with one limit over their sum; return the exit code.
-
-    Raises:
-        JaxcacheError: as for one cache.
-    """
-    from jaxcache.cache.prune.plan_cache import (
-        plan_prune_of_several,
-        remove_emptied,
-        remove_from_several,
-    )
-    from jaxcache.cache.prune.removal import Execution
-    from jaxcache.cli.output import emit
-    from jaxcache.layouts import ReadCache
-    from jaxcache.render.root import prune_of_root_view
-
-    now_ns = root.clock()
-    members = {
-        name: ReadCache(one.store, one.layout, now_ns, one.index_directory, root.workers)
-        for name, one in root.members.items()
-    }
-    with root.progress("reading entries"):
-        plan = plan_prune_of_several(root.path, members, options, now_ns=now_ns)
-    done: Execution | None = None
-    gone: tuple[str, ...] = ()
-    if plan.removals:
-        for name in {removal.file.name.rpartition("/")[0] for removal in plan.removals}:
-            if name in members:
-                root.members[name].require_writable()
-    if not consent.dry_run:
-        if plan.removals:
-            consent.check()
-            if not consent.yes:
-                _ask(plan)
-        with root.progress("removing"):
-            done = remove_from_several(members, plan.removals)
-        if options.by_age:
-            gone = remove_emptied(members, done.removed)
-    listed = consent.yes or consent.dry_run
-    emit(form, prune_of_root_view(plan, done, gone, now_ns=now_ns, listed=listed))
-    return ExitCode.PARTIAL if plan.unmet or (done and done.failed) else ExitCode.DONE
 
 
 def _ask(plan: "PrunePlan") -> None:

@@ -49,7 +49,7 @@ def place_run(
     if os.path.exists(path) and not os.path.isdir(path):
         raise UsageError(f"{path} is a file, not a cache directory", code="not-a-directory")
     if place.cache_dir is not None:  # what the variable names is up to the program
-        cache.refuse_root()
+        cache.refuse_caches_below()
         note_foreign(path)
         if cache.existing is None:
             check_made(path)

@@ -3,7 +3,6 @@
 from typing import Annotated
 
 from jaxcache.cli.options import JsonOutput
-from jaxcache.cli.root import count_root
 from jaxcache.errors import UsageError
 from jaxcache.options import CacheLocation
 from jaxcache.options.declare import FLAG, option
@@ -36,11 +35,6 @@ def command(
     if prometheus and output.form.is_json:
         raise UsageError("--prometheus and --json cannot be combined")
     cache = open_handle(place)
-    if cache.kind == "root":
-        if prometheus:
-            raise UsageError("--prometheus is for one cache", hint="name it with -C")
-        count_root(cache, output.form)
-        return
     stats = cache.stats(long=long)
     live = cache.live_stats(stats)
     if prometheus:

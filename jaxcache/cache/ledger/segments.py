@@ -158,12 +158,6 @@ class Ledger:
                     hint="check the disk, and run the command again",
                 )
 
-    @property
-    def jax_versions(self) -> tuple[str, ...]:
-        """The versions of JAX that its records name, sorted."""
-        records = filter(None, map(self.record, self))
-        return tuple(sorted({record.jax_version for record in records if record.jax_version}))
-
     def events(self) -> Iterator[Event]:
         """Yield the fewest events with the same meaning: one per key and kind, each fact once."""
         for kinds in self._events.values():

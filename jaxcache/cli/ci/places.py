@@ -164,6 +164,7 @@ def plan(cache_dir: str, target: str, options: SaveOptions) -> SavePlan:
     if bundle and not is_remote(target):
         check_file_name(target)
     elif not bundle and (target_store := find_store(target)):
+        open_handle(target).refuse_caches_below()
         require_writable(target_store)
         if not target_store.remote:
             check_layout(target_store, "jax")

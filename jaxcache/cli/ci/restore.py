@@ -53,9 +53,11 @@ def command(
             host = opened.enter_context(probing_host(options.python, environment=environment))
         # Imported while the jax of the job starts.
         from jaxcache.cli.ci.places import restore
+        from jaxcache.cli.opening import open_handle
         from jaxcache.cli.output import emit
         from jaxcache.render import ci as render
 
+        open_handle(target).refuse_caches_below()
         restored = restore(location, target, options, host)
     emit(output.form, render.restore_view(restored))
     note_directory(restored.cache_dir)

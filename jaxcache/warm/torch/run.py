@@ -67,7 +67,7 @@ def warm_program(
         NoJaxError: that Python has no torch.
     """
     if program.call:
-        raise UsageError("MODULE:FUNCTION is for JAX's cache")
+        raise UsageError("functions (MODULE:FUNCTION) are for JAX's cache")
     python = find_python(options.python, script=program.script, package="torch")
     env = {**_LIFTED, **_environment(options)}
     launch = Launch((python, *words_of(program)), env, needs="torch", unset=_DISABLING)

@@ -19,7 +19,6 @@ from tools.generate.documents.diagnose import (
     ChurnDocument,
     DiffDocument,
     DoctorDocument,
-    DoctorOfRoot,
     ExplainDocument,
     WhereDocument,
 )
@@ -35,8 +34,6 @@ from tools.generate.documents.look import (
     KernelsDocument,
     RecipeDocument,
     ReportFile,
-    RootListing,
-    RootStats,
     SeveralEntries,
     StatsMore,
 )
@@ -47,7 +44,6 @@ from tools.generate.documents.maintain import (
     SealDocument,
     Unpinned,
     VerifyDocument,
-    VerifyOfRoot,
 )
 from tools.generate.documents.move import ExportDocument, ImportDocument, SyncDocument
 from tools.generate.documents.shared import ErrorDocument
@@ -57,9 +53,9 @@ ERROR = ErrorDocument
 _RUN = RunDocument | TorchRunDocument
 #: By command; ``version`` is of ``jaxcache --version --json``.
 DOCUMENTS: dict[str, Any] = {
-    "ls": Annotated[Listing, Grouped] | RootListing | RecipeDocument,
+    "ls": Annotated[Listing, Grouped] | RecipeDocument,
     "show": EntryDetails | GraphBody | SeveralEntries | KernelsDocument | RecipeDocument,
-    "stats": Annotated[Stats, Uses, StatsMore] | Annotated[RootStats, Uses],
+    "stats": Annotated[Stats, Uses, StatsMore],
     "report": ReportFile,
     "warm": _RUN,
     "run": _RUN,
@@ -67,11 +63,11 @@ DOCUMENTS: dict[str, Any] = {
     "target check": TargetCheck,
     "target show": ProfileDocument,
     "explain": ExplainDocument | ChurnDocument,
-    "doctor": DoctorDocument | DoctorOfRoot,
+    "doctor": DoctorDocument,
     "where": WhereDocument,
     "diff": DiffDocument,
     "bug-report": BugReport,
-    "verify": VerifyDocument | VerifyOfRoot | RestoreDocument,
+    "verify": VerifyDocument | RestoreDocument,
     "seal": SealDocument,
     "prune": PruneDocument,
     "rm": PruneDocument,

@@ -45,23 +45,6 @@ class DoctorDocument(Diagnosed):
     mended: list[str]
 
 
-class DiagnosedCache(TypedDict):
-    name: str
-    entries: int
-    decoded: int
-    problems: int
-    mended: list[str]
-
-
-class InSomeCache(TypedDict):
-    cache: str | None
-
-
-class DoctorOfRoot(Diagnosed):
-    caches: list[DiagnosedCache]
-    findings: list[Annotated[Finding, InSomeCache]]
-
-
 class WhereDocument(TypedDict):
     processes: list[Use]
 

@@ -1,10 +1,10 @@
-"""Documents of the commands under *Look*: of a cache, of a root of caches, of a recipe."""
+"""Documents of the commands under *Look*: of a cache, of a recipe."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, NotRequired, TypedDict
 
 from jaxcache.cache.explain.sides import Difference
-from jaxcache.cache.listing import Group, Summary
+from jaxcache.cache.listing import Group
 from jaxcache.cache.recipe.format import RecipeRow
 from jaxcache.cache.recipe.model import Environment
 from jaxcache.cache.show import EntryDetails
@@ -13,39 +13,6 @@ from jaxcache.entry.kernels import Kernel
 from jaxcache.layouts.torch.scan import GraphEntry
 from jaxcache.model import Entry, Problem
 from tools.generate.documents.shared import Time
-
-
-class CacheRow(TypedDict):
-    """A cache of a root."""
-
-    name: str
-    entries: int
-    size_bytes: int | None
-    payload_bytes: int
-    compile_seconds: float
-    platforms: list[str]
-    jax_versions: list[str]
-    last_used_at: Time | None
-    hits: int | None
-    misses: int | None
-    hit_rate: float | None
-    saved_seconds: float | None
-
-
-class MeasuredRow(CacheRow):
-    entry_bytes: int
-    problems: int
-
-
-class RootListing(TypedDict):
-    caches: list[CacheRow]
-    summary: Summary
-
-
-class RootStats(TypedDict):
-    caches: list[MeasuredRow]
-    total: Summary
-    size_bytes: int
 
 
 class Grouped(TypedDict):

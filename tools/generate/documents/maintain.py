@@ -1,7 +1,7 @@
 """Documents of the commands under *Maintain*."""
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, NotRequired, TypedDict
+from typing import Annotated, Literal, TypedDict
 
 from jaxcache.cache.prune.removal import Removal, SkippedRemoval
 from jaxcache.model import Problem
@@ -22,21 +22,6 @@ class Verified(TypedDict):
 class VerifyDocument(Verified):
     dry_run: bool | None
     problems: list[Annotated[Problem, Repaired]]
-
-
-class VerifiedCache(Verified):
-    name: str
-
-
-class InCache(TypedDict):
-    cache: str
-
-
-class VerifyOfRoot(TypedDict):
-    caches: list[VerifiedCache]
-    checked: int
-    ok: int
-    problems: list[Annotated[Problem, Repaired, InCache]]
 
 
 class RestoredFile(TypedDict):
@@ -103,7 +88,6 @@ class PruneDocument(TypedDict):
     unmet: list[str]
     spared: list[SkippedRemoval]
     longest_lock_seconds: float | None
-    removed_caches: NotRequired[list[str]]
 
 
 class Pinned(TypedDict):
