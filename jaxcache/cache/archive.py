@@ -6,13 +6,13 @@ compressed streams and files, and reads them without believing a number in them.
 """
 
 import hashlib
-import os
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from typing import IO, Any, BinaryIO, NamedTuple
 
 from jaxcache.cache.untrusted_json import parse_json
 from jaxcache.core.atomic import replace_file
+from jaxcache.core.system import open_regular
 from jaxcache.entry import zstd
 from jaxcache.entry.codec import CodecError, decompress_chunks
 from jaxcache.errors import JaxcacheError, system_errors_as
@@ -58,9 +58,7 @@ class ArchiveKind(NamedTuple):
     def is_at(self, path: str) -> bool:
         """Return whether a regular file begins like a container of this kind."""
         try:
-            if not os.path.isfile(path):
-                return False
-            with open(path, "rb") as file:
+            with open_regular(path) as file:
                 return file.read(len(self.magic)) == self.magic
         except OSError:
             return False

@@ -31,6 +31,7 @@ from jaxcache.core.signing import (
     holds,
     parse_key,
 )
+from jaxcache.core.system import open_regular
 from jaxcache.errors import JaxcacheError, LockedError, UntrustedError, UsageError, system_errors_as
 from jaxcache.units import format_install
 
@@ -180,7 +181,7 @@ def load_trusted(directory: str | os.PathLike[str] | None = None) -> list[Truste
     """
     try:
         path = Path(config_directory() if directory is None else directory) / TRUSTED_KEYS
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             status = os.fstat(file.fileno())
             data = file.read(MAX_KEYS_BYTES + 1)
     except FileNotFoundError:

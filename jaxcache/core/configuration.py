@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
-from .system import user_directory
+from .system import open_regular, user_directory
 
 PROJECT = "pyproject.toml"
 #: Each line of this file of the user's configuration is ``sha256:DIGEST PATH``.
@@ -200,18 +200,11 @@ def read_counting(
 def read_config_file(path: str) -> "ConfigFile | None":
     """Read one file with the status of the same descriptor; None if it is not a file."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        with open_regular(path) as file:
+            status = os.fstat(file.fileno())
+            text = file.read(MAX_BYTES + 1)
     except OSError:
         return None
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            return None
-        text = os.read(descriptor, MAX_BYTES + 1)
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
     unsafe = find_other_writer(status)
     if len(text) > MAX_BYTES:
         unsafe = f"it is larger than {MAX_BYTES} bytes"

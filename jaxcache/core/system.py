@@ -5,6 +5,8 @@ import errno
 import fcntl
 import math
 import os
+import stat
+from typing import BinaryIO
 
 #: The system's errors for a lock that another process holds: EACCES and EAGAIN.
 HELD_ELSEWHERE = (PermissionError, BlockingIOError)
@@ -31,6 +33,19 @@ def user_directory(variable: str, usual: str) -> str:
         FileNotFoundError: no home directory is known.
     """
     return expand_home(os.environ.get(variable) or usual)
+
+
+def open_regular(path: "str | os.PathLike[str]") -> "BinaryIO":
+    """Open a regular file to read; a FIFO that somebody put in its place is not waited for.
+
+    Raises:
+        OSError
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
+    return os.fdopen(fd, "rb")
 
 
 def is_own_or_roots(owner: int) -> bool:

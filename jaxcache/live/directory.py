@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..core.directories import open_directory
 from ..core.names import CACHE_SUFFIX
 from .evictor import Evictor
-from .files import quarantine_entry, read_entry, read_file, write_stamp, write_whole
+from .files import quarantine_entry, read_entry, read_file, touch, write_stamp, write_whole
 from .frame import DamagedEntryError, DecodedEntry, open_entry, same_payload
 from .last_run import forget_runs_with
 from .leases import Leases
@@ -280,8 +280,7 @@ class Directory:
             return
         self._touched.add(key)
         with contextlib.suppress(OSError):  # a file of another user
-            path = self.path(key)
-            os.utime(path, ns=(time.time_ns(), os.stat(path).st_mtime_ns))
+            touch(self.path(key))
         if self.evictor.stamped:
             with contextlib.suppress(OSError), open_directory(self.root) as directory:
                 write_stamp(directory, key)

@@ -131,6 +131,19 @@ def own_directory_of(root: str, *parts: str, make: bool = True) -> Iterator[int]
         yield inner
 
 
+def touch(path: str) -> None:
+    """Set the access time of a file, of a descriptor: its name can lead to another one any time.
+
+    Raises:
+        OSError: it is a link, or another user's.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.utime(fd, ns=(time.time_ns(), os.fstat(fd).st_mtime_ns))
+    finally:
+        os.close(fd)
+
+
 def write_stamp(directory: int, key: str) -> None:
     """Write the last use as JAX does under a size cap: 8 bytes, nanoseconds, little-endian."""
     write_whole(directory, key + ATIME_SUFFIX, time.time_ns().to_bytes(8, "little"))

@@ -20,6 +20,7 @@ from ..core.signing import (
     read_signed,
     sign_text,
 )
+from ..core.system import open_regular
 
 _MAX_FILES = 1000
 
@@ -103,7 +104,7 @@ def _trusted_keys() -> "frozenset[bytes]":
     """Return the keys of ``jaxcache trust add``; raise PermissionError if others may write them."""
     try:
         path = os.path.join(config_directory(), TRUSTED_KEYS)
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             status = os.fstat(file.fileno())
             text = file.read(MAX_KEYS_BYTES).decode("utf-8", "replace")
     except FileNotFoundError:

@@ -23,6 +23,7 @@ from jaxcache.cache.archive import (
 )
 from jaxcache.cache.bundle.manifest import BundleError, Manifest, decode_manifest
 from jaxcache.core.signing import count_values
+from jaxcache.core.system import open_regular
 from jaxcache.entry import zstd
 from jaxcache.entry.codec import CodecError, decompress_chunks
 from jaxcache.errors import system_errors_as
@@ -154,7 +155,7 @@ def open_bundle(path: str) -> Bundle:
         BundleError: no bundle, or damaged.
     """
     with system_errors_as(BundleError, f"cannot read {path}", code="no-bundle", hint=None):
-        file = open(path, "rb")  # noqa: SIM115 - the bundle's
+        file = open_regular(path)
     try:
         return read_bundle(file, path)
     except BaseException:

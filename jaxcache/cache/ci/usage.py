@@ -102,14 +102,13 @@ def records_reads(store: Store) -> bool:
     if directory is None or not store.writable:
         return False
     try:
-        with tempfile.NamedTemporaryFile(prefix=".jaxcache-tmp-", dir=directory) as file:
+        # Not by a name, which another user may put a link or a FIFO under meanwhile.
+        with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
             file.write(b"read me")
-            file.flush()
             old_ns = os.fstat(file.fileno()).st_mtime_ns - 2 * _DAY_NS
-            os.utime(file.name, ns=(old_ns, old_ns))
-            with open(file.name, "rb") as reader:
-                reader.read()
-            return os.stat(file.name).st_atime_ns != old_ns
+            os.utime(file.fileno(), ns=(old_ns, old_ns))
+            os.pread(file.fileno(), 1, 0)
+            return os.fstat(file.fileno()).st_atime_ns != old_ns
     except OSError:
         return False
 

@@ -30,6 +30,7 @@ from jaxcache.cache.recipe.model import (
     refuse,
 )
 from jaxcache.cache.selection import read_sort, select_by_keys
+from jaxcache.core.system import open_regular
 from jaxcache.entry import zstd
 from jaxcache.entry.contents import XlaCompileOptions
 from jaxcache.entry.options import read_options
@@ -123,7 +124,7 @@ class RecipeFile:
         self.path = path
         self._content: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close)
         try:
-            with open(path, "rb") as file:
+            with open_regular(path) as file:
                 self.size_bytes = os.fstat(file.fileno()).st_size
                 self.digest, manifest_bytes = self._unpack(file)
             self._read(manifest_bytes)

@@ -1,6 +1,8 @@
 """Print results on standard output in the requested format."""
 
+import errno
 import os
+import stat
 import sys
 from collections.abc import Iterable
 from itertools import chain
@@ -52,7 +54,9 @@ def write_file(path: str, chunks: Iterable[bytes]) -> None:
         if os.path.isfile(path) or os.path.isdir(path) or not os.path.exists(path):
             replace_file(path, chunks)
         else:  # never put a file in the place of /dev/null
-            with open(path, "wb") as file:
+            with open(path, "wb", opener=lambda name, _: os.open(name, os.O_WRONLY)) as file:
+                if stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # by a link of another user
+                    raise OSError(errno.EEXIST, "a file has taken the place of a device")
                 file.writelines(chunks)
 
 

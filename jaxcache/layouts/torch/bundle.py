@@ -33,6 +33,7 @@ from jaxcache.cache.move.plan import Plan
 from jaxcache.cache.scan import ScanAids
 from jaxcache.cache.selection import Selection
 from jaxcache.cache.verify.run_checks import INFORMATIONAL
+from jaxcache.core.system import open_regular
 from jaxcache.errors import system_errors_as
 from jaxcache.layouts.torch.check import check_files, files_to_check
 from jaxcache.layouts.torch.graph import read_graph
@@ -296,7 +297,7 @@ class Artifacts:
 def is_artifacts(path: str) -> bool:
     """Whether a file begins as torch's artifacts do."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             return file.read(_CHECKSUM_BYTES + _NUMBER_BYTES)[_CHECKSUM_BYTES:] == _VERSION
     except OSError:
         return False
@@ -308,7 +309,10 @@ def read_artifacts(path: str) -> Artifacts:
     Raises:
         BundleError: the file is damaged as a whole.
     """
-    with system_errors_as(BundleError, f"cannot read {path}", hint=None), open(path, "rb") as file:
+    with (
+        system_errors_as(BundleError, f"cannot read {path}", hint=None),
+        open_regular(path) as file,
+    ):
         data = file.read(_MAX_FILE_BYTES + 1)
     if len(data) > _MAX_FILE_BYTES:
         raise BundleError(f"{path} is larger than {_MAX_FILE_BYTES} bytes", hint=None)

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from jaxcache.cache.allow_lists import MOST_DEVICES, is_allowed_setting, is_allowed_variable
 from jaxcache.cache.untrusted_json import Base64, Text, build, parse_json
+from jaxcache.core.system import open_regular
 from jaxcache.errors import UsageError, system_errors_as
 from jaxcache.units import rfc3339
 
@@ -118,7 +119,7 @@ def read_profile(path: str) -> TargetProfile:
     hint = "jaxcache target capture FILE makes one, on the host that it is about"
     with (
         system_errors_as(ProfileError, failure, code="no-profile", hint=hint),
-        open(path, "rb") as file,
+        open_regular(path) as file,
     ):
         data = file.read(MAX_PROFILE_BYTES + 1)
     if len(data) > MAX_PROFILE_BYTES:
