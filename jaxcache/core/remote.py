@@ -138,6 +138,10 @@ def has_credentials(service: str) -> bool:
     )
 
 
+_opener = 0
+"""The id of the first process that opened a bucket; forked children inherit it."""
+
+
 def connection(service: str, client: "dict[str, Any]") -> "dict[str, Any]":
     """Return the arguments of ``obstore.store.from_url`` for a service.
 
@@ -147,8 +151,16 @@ def connection(service: str, client: "dict[str, Any]") -> "dict[str, Any]":
         client: its client options, such as limits of time.
 
     Raises:
-        RemoteError: ``AWS_CA_BUNDLE`` names a file without certificates.
+        RemoteError: ``AWS_CA_BUNDLE`` names a file without certificates; or the process that this
+            one was forked from has opened a bucket, and would crash if both used obstore.
     """
+    global _opener
+    _opener = _opener or os.getpid()
+    if _opener != os.getpid():
+        raise RemoteError(
+            "the process that this one was forked from has opened a bucket",
+            "open buckets in the parent only, or start processes with spawn or forkserver",
+        )
     plain = service == "http" or any(map(is_set, _PLAIN_HTTP.get(service, ())))
     options = {**client, **({"allow_http": True} if plain else {})}
     authorities = os.environ.get("AWS_CA_BUNDLE")

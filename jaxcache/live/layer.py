@@ -101,6 +101,13 @@ class ThreadState(threading.local):
 class Layer:
     """Everything that one process has of the live layer."""
 
+    forked = False
+    """Whether the process that this one was forked from had a layer; one begun later counts, too.
+
+    A child that used the object store would add its sockets to the parent's poll set, with
+    addresses of its own memory, and the parent would crash.
+    """
+
     def __init__(self, settings: ResolvedSettings, adapter: "Adapter | UnimportedJax") -> None:
         self.settings = settings
         self.adapter: Any = adapter
@@ -109,7 +116,6 @@ class Layer:
         self.now = ThreadState()
         self.first_runs = FirstRuns()
         self.directories: dict[str, Directory] = {}
-        self.forked = False
         self.metrics: Any = None
         self.preload = Preload(self)
         self._said: set[str] = set()
@@ -255,7 +261,7 @@ class Layer:
             self.trouble(error)
 
     def _after_fork(self) -> None:
-        self.forked = True
+        Layer.forked = True
         self.counters.reset()
         self.background.reset()
         self.first_runs.reset()
