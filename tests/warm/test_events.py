@@ -3,13 +3,15 @@
 import json
 import socket
 import threading
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from jaxcache.cache.explain.sides import Cause, Comparison, Compile, Difference
-from jaxcache.core.compile_event import CompileFinished
+from jaxcache.core.compile_event import Argument, CompileFinished
+from jaxcache.injected.outcome import CompileRequest
 from jaxcache.warm.child.event_server import EventServer, socket_directory
 from jaxcache.warm.child.launch import RunResult
 from jaxcache.warm.report.builder import ReportBuilder
@@ -76,6 +78,24 @@ def test_events_become_what_they_are() -> None:
     assert parse(["event"]) is None
     assert parse_event(b"\xff{", 1) is None
     assert parse_event(b"[" * 100_000, 1) is None
+
+
+def test_the_parent_reads_every_fact_that_the_listener_sends() -> None:
+    request = CompileRequest(number=3, at=2.0, module="jit_f", key="jit_f-00", seconds=1.5)
+    argument = {"name": "x", "dtype": "float32", "shape": [8]}
+    request.add({"function": "f", "arguments": [argument], "spans": {"lower": (1.0, 0.5)}})
+    request.jax_counts = {"requests", "misses"}
+    request.components = {"computation": DIGEST}
+    request.compile_seconds = 0.25
+    request.conclude("memory://c", refuses_callbacks=True)
+    done = parse(request.wire())
+    assert isinstance(done, CompileFinished)
+    assert (done.outcome, done.reason, done.counted) == ("written", "not-in-cache", "miss")
+    assert done.arguments == (Argument("x", "float32", (8,)),)
+    read_otherwise = {"process", "arguments"}
+    for name in {f.name for f in fields(CompileFinished)} - read_otherwise:
+        assert getattr(done, name) == getattr(request, name), name
+    assert done.spans == {"lower": (1.0, 0.5), "compile": (2.0, 0.25)}
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,10 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from jaxcache.cache.recipe.format import RecipeFile
-from jaxcache.cache.recipe.model import Environment, Request, refuse
+from jaxcache.cache.recipe.model import REFUSALS, Environment, Request, refuse
 from jaxcache.errors import UsageError
 from jaxcache.model import result_repr
 
@@ -65,6 +65,36 @@ class CompileReport:
     def compile_seconds(self) -> float:
         """Seconds that compiling took, over all workers."""
         return math.fsum(m.compile_seconds or 0.0 for m in self.modules if m.outcome == "written")
+
+
+def refused(request: Request, reason: str) -> CompileResult:
+    """Return the result of a request that cannot be compiled."""
+    return result_of(
+        request,
+        "refused",
+        compile_seconds=request.compile_seconds,
+        reason=reason,
+        detail=REFUSALS[reason],
+        attempts=0,
+    )
+
+
+def failed(request: Request, reason: str, detail: str, attempts: int = 1) -> CompileResult:
+    """Return the result of a request that came to nothing."""
+    return result_of(request, "failed", reason=reason, detail=detail, attempts=attempts)
+
+
+def result_of(request: Request, outcome: CompileOutcome, **facts: Any) -> CompileResult:
+    """Return the result of a request, with what more is known of it."""
+    facts = {"key": request.key, **facts}
+    return CompileResult(
+        module=request.module,
+        outcome=outcome,
+        recorded_key=request.key,
+        function=request.function,
+        doubts=request.doubts,
+        **facts,
+    )
 
 
 #: Seconds per byte of bytecode where nothing at all is known; measured on a small transformer.

@@ -20,9 +20,9 @@ from jaxcache.core.system import resident_bytes
 from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.units import format_install
 from jaxcache.warm.child.interpreter import find_python
-from jaxcache.warm.compiling.plan import CompilePlan, CompileResult, Job
+from jaxcache.warm.compiling.plan import CompilePlan, CompileResult, Job, failed
 from jaxcache.warm.compiling.session import Session
-from jaxcache.warm.compiling.worker import Answer, JobFailure, Processes, Worker, launch_kind
+from jaxcache.warm.compiling.worker import Answer, Processes, Worker, launch_kind
 
 _SHARE = 0.8
 #: What a compile is taken to need beyond what its worker holds already.
@@ -297,7 +297,7 @@ def _conclude(future: Any, job: Job, session: Session) -> CompileResult:
     except Exception as error:  # the cluster's own: a worker lost too often, no jaxcache there
         lines = str(error).strip().splitlines() or [type(error).__name__]
         detail = f"{type(error).__name__}: {lines[0][:500]}"
-        answer = JobFailure("worker-died", detail)
+        answer = failed(job.request, "worker-died", detail)
         data = b""
     return session.conclude(job, answer, data)
 
@@ -321,7 +321,7 @@ def compile_job(
     check: bool,
     python: str | None,
     devices: int | None,
-) -> tuple[Answer | JobFailure, bytes]:
+) -> tuple[Answer | CompileResult, bytes]:
     """Compile one request on this machine; children are started once and kept.
 
     Args:
@@ -336,8 +336,8 @@ def compile_job(
 
     answer = _worker(python, devices).attempt(job, blobs, used_at, is_wanted)
     if answer is None:
-        return JobFailure("worker-died", "the cluster's worker was stopped"), b""
-    if isinstance(answer, JobFailure) or answer.file is None:
+        return failed(job.request, "worker-died", "the cluster's worker was stopped"), b""
+    if isinstance(answer, CompileResult) or answer.file is None:
         return answer, b""
     data = answer.file.read_bytes()
     answer.file.unlink(missing_ok=True)

@@ -21,9 +21,10 @@ from jaxcache.warm.compiling.plan import (
     Job,
     parse_shard,
     plan_compile,
+    refused,
 )
 from jaxcache.warm.compiling.pool import CompileWatcher, Pool, compile_on_cluster
-from jaxcache.warm.compiling.session import Session, key_notes, refused, version_notes
+from jaxcache.warm.compiling.session import Session, key_notes, version_notes
 from jaxcache.warm.compiling.worker import Processes
 from jaxcache.warm.crosshost.cross_target import CrossTarget, read_cross
 from jaxcache.warm.delivery import Delivery

@@ -9,12 +9,12 @@ from typing import Any
 
 from jaxcache.cache.allow_lists import kept_flags
 from jaxcache.cache.recipe.format import RecipeFile
-from jaxcache.cache.recipe.model import REFUSALS, Environment, Request
+from jaxcache.cache.recipe.model import Environment, Request
 from jaxcache.core.machine import hashes_path
 from jaxcache.options.run import CompileOptions
 from jaxcache.units import format_count
-from jaxcache.warm.compiling.plan import CompileOutcome, CompileResult, Job
-from jaxcache.warm.compiling.worker import Answer, HostJax, JobFailure, Worker
+from jaxcache.warm.compiling.plan import CompileResult, Job, result_of
+from jaxcache.warm.compiling.worker import Answer, HostJax, Worker
 from jaxcache.warm.crosshost.cross_target import CrossTarget, frame_payload
 from jaxcache.warm.delivery import Delivery
 
@@ -46,7 +46,7 @@ class Session:
         with self._reading:
             return self._file.blob(job.request.bytecode), self._file.blob(job.request.options)
 
-    def attempt(self, worker: Worker, job: Job) -> Answer | JobFailure | None:
+    def attempt(self, worker: Worker, job: Job) -> Answer | CompileResult | None:
         """Have one job done on this machine; see :meth:`Worker.attempt`."""
 
         def is_wanted(key: str) -> bool:
@@ -55,7 +55,7 @@ class Session:
         return worker.attempt(job, self.blobs(job), self.used_at, is_wanted)
 
     def conclude(
-        self, job: Job, answer: Answer | JobFailure, data: bytes | None = None
+        self, job: Job, answer: Answer | CompileResult, data: bytes | None = None
     ) -> CompileResult:
         """Take what came of one job, and bring what was written into the cache.
 
@@ -65,8 +65,8 @@ class Session:
         Raises:
             JaxcacheError: the cache cannot be written.
         """
-        if isinstance(answer, JobFailure):
-            return _result(job.request, "failed", **asdict(answer))
+        if isinstance(answer, CompileResult):
+            return answer
         description = self._describe(job, answer)
         if answer.file is None:
             return description
@@ -97,7 +97,7 @@ class Session:
         # Whether the directory is part of the key, and another one than where it was recorded.
         is_elsewhere = job.environment.cache_dir != self.used_at
         is_moved = is_elsewhere and hashes_path(answer.jax.jax_version)
-        return _result(
+        return result_of(
             job.request,
             "already-cached" if self.delivery.has(answer.key) else "missing",
             key=answer.key,
@@ -106,30 +106,6 @@ class Session:
             moved=is_moved and differs == ("compile_options",),
             attempts=answer.attempts,
         )
-
-
-def refused(request: Request, reason: str) -> CompileResult:
-    """Return the result of a request that cannot be compiled."""
-    return _result(
-        request,
-        "refused",
-        compile_seconds=request.compile_seconds,
-        reason=reason,
-        detail=REFUSALS[reason],
-        attempts=0,
-    )
-
-
-def _result(request: Request, outcome: CompileOutcome, **facts: Any) -> CompileResult:
-    facts = {"key": request.key, **facts}
-    return CompileResult(
-        module=request.module,
-        outcome=outcome,
-        recorded_key=request.key,
-        function=request.function,
-        doubts=request.doubts,
-        **facts,
-    )
 
 
 def _differing(request: Request, answer: Answer) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from jaxcache.cache.untrusted_json import build
 from jaxcache.errors import JaxcacheError, NoJaxError
 from jaxcache.units import no_jax_hint
 from jaxcache.warm.child.child import LIFTED, Child, DiedError, free_port
-from jaxcache.warm.compiling.plan import Job
+from jaxcache.warm.compiling.plan import CompileResult, Job, failed
 from jaxcache.warm.crosshost.cross_target import WITHOUT_HARDWARE
 
 _START_SECONDS = 300.0
@@ -62,15 +62,6 @@ class Answer:
     """Compile time as JAX measures it."""
     tuning: str | None = None
     """``tuned`` or ``untuned``, for a GPU that is not here."""
-    attempts: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class JobFailure:
-    """The reason why a request came to nothing."""
-
-    reason: str
-    detail: str
     attempts: int = 1
 
 
@@ -288,7 +279,7 @@ class Worker:
 
     def attempt(
         self, job: Job, blobs: tuple[bytes, bytes], used_at: str, is_wanted: IsWanted
-    ) -> Answer | JobFailure | None:
+    ) -> Answer | CompileResult | None:
         """Do one job, at the second try with fresh children.
 
         Args:
@@ -297,16 +288,16 @@ class Worker:
         Returns:
             None where the children were stopped.
         """
-        failure: JobFailure | None = None
+        failure: CompileResult | None = None
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 answer = self._find_processes(job).compile(job, used_at, blobs, is_wanted)
                 return replace(answer, attempts=attempt)
             except JaxcacheError as error:
-                return JobFailure("not-started", error.message, attempt)
+                return failed(job.request, "not-started", error.message, attempt)
             except (DiedError, FailedError) as error:
                 reason = error.reason if isinstance(error, FailedError) else "worker-died"
-                failure = JobFailure(reason, str(error), attempt)
+                failure = failed(job.request, reason, str(error), attempt)
                 if reason == "refused-here":
                     return failure
                 self.clear()

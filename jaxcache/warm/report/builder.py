@@ -7,7 +7,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from jaxcache.core.compile_event import ColocatedCompiled, CompileFinished, RunEvent
@@ -313,15 +313,7 @@ def saved_in_series(hits: Iterable[Sequence[float]]) -> float:
 
 def _interrupted(begun: CompileStarted) -> CompileFinished:
     """The row of a compile that its process never ended, because a signal ended the process."""
-    return CompileFinished(
-        process=begun.process,
-        at=begun.at,
-        number=begun.number,
-        module=begun.module,
-        function=begun.function,
-        file=begun.file,
-        line=begun.line,
-        outcome="skipped",
-        reason="interrupted",
-        detail="a signal came while it compiled or loaded",
-    )
+    shared = {f.name for f in fields(begun)} & {f.name for f in fields(CompileFinished)}
+    values = {name: getattr(begun, name) for name in shared}
+    detail = "a signal came while it compiled or loaded"
+    return CompileFinished(**values, outcome="skipped", reason="interrupted", detail=detail)

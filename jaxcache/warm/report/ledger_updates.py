@@ -7,7 +7,7 @@ hits. A run knows all three; the ledger of the directory that was really used ke
 import contextlib
 import os
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -37,34 +37,37 @@ def record_in_ledger(modules: Collection[CompileFinished], recorder: ReportBuild
 
     A directory that is not local, is gone, or cannot be written learns nothing.
     """
-    facts: defaultdict[str, list[Event]] = defaultdict(list)
-    for event in modules:
-        if event.key and (directory := event.local_directory):
-            at_ns = int(event.at * NS_PER_SECOND)
-            if event.reason == COMPILED_AHEAD:
-                pass  # the worker has written it down
-            elif kind := _LEARNT.get(event.outcome):
-                facts[directory].append(Event(event.key, kind, at_ns, _facts(event, recorder)))
-            elif event.reason == "compile-time":
-                facts[directory].append(Event(event.key, TOO_QUICK, at_ns))
-            elif is_miss(event.outcome, event.reason, event.key):
-                facts[directory].append(Event(event.key, MISS, at_ns))
-    for event in [*recorder.modules[: recorder.learnt], *modules]:  # a sketch may arrive later
-        _add_sketch(event, recorder, facts)
-    _append(facts, recorder)
+    known = recorder.modules[: recorder.learnt]
+    sketches = _sketches([*known, *modules], recorder)  # a sketch may arrive later
+    _append([*_outcomes(modules, recorder), *sketches], recorder)
 
 
 def record_sketches(modules: Iterable[CompileFinished], recorder: ReportBuilder) -> None:
     """Write only the sketches into the ledgers, for entries whose compile is recorded elsewhere."""
-    facts: defaultdict[str, list[Event]] = defaultdict(list)
-    for event in modules:
-        _add_sketch(event, recorder, facts)
-    _append(facts, recorder)
+    _append(_sketches(modules, recorder), recorder)
 
 
-def _append(facts: Mapping[str, list[Event]], recorder: ReportBuilder) -> None:
+def record_savings(recorder: ReportBuilder, recorded_seconds: Mapping[str, float]) -> None:
+    """Write what the hits of a run have saved, which is known when it has ended."""
+    saved = (
+        (event, HIT, {"count": 0, "timed": 1, "saved_seconds": seconds})
+        for event, seconds in recorder.saved_by_hit(recorded_seconds)
+    )
+    _append(saved, recorder)
+
+
+#: A compile, and what the ledger learns of it: the kind of an event, and its facts.
+_Learnt = tuple[CompileFinished, str, Mapping[str, Any]]
+
+
+def _append(learnt: Iterable[_Learnt], recorder: ReportBuilder) -> None:
     """Write events into the ledgers of their directories, as far as these can be written."""
-    for directory, events in facts.items():
+    events_by_directory: defaultdict[str, list[Event]] = defaultdict(list)
+    for done, kind, facts in learnt:
+        if done.key and (directory := done.local_directory):
+            event = Event(done.key, kind, int(done.at * NS_PER_SECOND), facts)
+            events_by_directory[directory].append(event)
+    for directory, events in events_by_directory.items():
         with contextlib.suppress(JaxcacheError):
             store = open_store(directory)
             with_digests = [replace(e, facts={**e.facts, **_digest(store, e)}) for e in events]
@@ -73,28 +76,27 @@ def _append(facts: Mapping[str, list[Event]], recorder: ReportBuilder) -> None:
                     recorder.full.add(directory)
 
 
-def record_savings(recorder: ReportBuilder, recorded_seconds: Mapping[str, float]) -> None:
-    """Write what the hits of a run have saved, which is known when it has ended."""
-    facts: defaultdict[str, list[Event]] = defaultdict(list)
-    for event, seconds in recorder.saved_by_hit(recorded_seconds):
-        if event.key and (directory := event.local_directory):
-            saved = {"count": 0, "timed": 1, "saved_seconds": seconds}
-            at_ns = int(event.at * NS_PER_SECOND)
-            facts[directory].append(Event(event.key, HIT, at_ns, saved))
-    _append(facts, recorder)
+def _outcomes(modules: Iterable[CompileFinished], recorder: ReportBuilder) -> Iterator[_Learnt]:
+    for event in modules:
+        if event.reason == COMPILED_AHEAD:
+            continue  # the worker has written it down
+        if kind := _LEARNT.get(event.outcome):
+            yield event, kind, _facts(event, recorder)
+        elif event.reason == "compile-time":
+            yield event, TOO_QUICK, {}
+        elif is_miss(event.outcome, event.reason, event.key):
+            yield event, MISS, {}
 
 
-def _add_sketch(
-    event: CompileFinished, recorder: ReportBuilder, facts: defaultdict[str, list[Event]]
-) -> None:
-    """Add the sketch of an entry that was written, once."""
-    request = (event.process, event.number)
-    directory = event.local_directory
-    blob = None if request in recorder.learnt_sketches else recorder.sketch_of(event)
-    if blob and event.key and directory and event.outcome == "written":
-        recorder.learnt_sketches.add(request)
-        at_ns = int(event.at * NS_PER_SECOND)
-        facts[directory].append(Event(event.key, SKETCH, at_ns, {"sketch": blob}))
+def _sketches(modules: Iterable[CompileFinished], recorder: ReportBuilder) -> Iterator[_Learnt]:
+    """Yield the sketch of each entry that was written, once."""
+    for event in modules:
+        request = (event.process, event.number)
+        if event.outcome != "written" or request in recorder.learnt_sketches:
+            continue
+        if (blob := recorder.sketch_of(event)) and event.key and event.local_directory:
+            recorder.learnt_sketches.add(request)
+            yield event, SKETCH, {"sketch": blob}
 
 
 def _digest(store: Store, fact: Event) -> dict[str, Any]:
