@@ -95,8 +95,6 @@ def test_every_place_tells_the_same_hits_misses_and_savings(
     assert {name: float(value) for name, value in found.items()} == expected
     job = run_cli("ci", "save", cache.parent / "job.jxb", "-C", cache, "--json")
     assert json.loads(job.stdout)["saved_seconds"] == expected["saved_seconds"]
-    top = json.loads(run_cli("top", "-C", cache, "--json", "--once").stdout)
-    assert top["total"]["entries"] == len(list(cache.glob("*-cache")))
     assert run_cli("report", cache.parent / "report.html", "-C", cache).returncode == 0
     page = (cache.parent / "report.html").read_text()
     totals = json.loads(re.search(r'"totals": ?(\{.*?\})', page)[1])  # type: ignore[index]
