@@ -196,6 +196,11 @@ def take_inventory(store: Store, *, deep: bool = False, start: str = "") -> Inve
 
 #: Files of jaxcache that a limit of the size does not count.
 RECORD_KINDS = (FileKind.LEDGER, FileKind.OWN)
+#: Kinds of files that no limit counts, because ``prune`` removes none of them; most are torch's.
+UNCOUNTED_KINDS = {
+    *(*RECORD_KINDS, FileKind.UNKNOWN, "compiler-files", "compiler-probe", "lock"),
+    *("profile", "system", "triton", "unread"),
+}
 
 
 def counted_bytes(files: Iterable[tuple[StrEnum, FileInfo]]) -> int:
@@ -206,14 +211,14 @@ def counted_bytes(files: Iterable[tuple[StrEnum, FileInfo]]) -> int:
 def count_bytes(files: Iterable[tuple[StrEnum, FileInfo]]) -> tuple[int, int]:
     """Sum up what a limit of the size counts, and jaxcache's own records, which are small.
 
-    The ledger limits its size itself, and nothing removes the other records. What is in a directory
-    of another program counts nowhere: nothing here removes it.
+    The ledger limits its size itself. What nothing here removes, such as files in a directory of
+    another program, counts nowhere.
     """
     counted = records = 0
     for kind, info in files:
         if kind in RECORD_KINDS:
             records += info.size_bytes
-        elif info.type == "file" and kind != FileKind.UNKNOWN:
+        elif info.type == "file" and kind not in UNCOUNTED_KINDS:
             counted += info.size_bytes
     return counted, records
 

@@ -20,12 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxcache.cache.index import read_checked, side_path, write_checked
-from jaxcache.cache.inventory import RECORD_KINDS
+from jaxcache.cache.inventory import UNCOUNTED_KINDS
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.uses import Uses, count_uses
 from jaxcache.cache.listing import Group, Summary, group_entries, summarize
 from jaxcache.cache.untrusted_json import Many, build
-from jaxcache.entry.names import FileKind
 from jaxcache.model import Entry, FileInfo, result_repr
 from jaxcache.store.base import Store
 from jaxcache.units import NS_PER_SECOND, format_size
@@ -96,9 +95,8 @@ class Stats:
 
     @property
     def size_bytes(self) -> int:
-        """The size that a limit counts: every file but those of the ledger and other programs."""
-        uncounted = (*RECORD_KINDS, FileKind.UNKNOWN)
-        return sum(f.size_bytes for f in self.files if f.kind not in uncounted)
+        """The size that a limit counts: every file but those that ``prune`` never removes."""
+        return sum(f.size_bytes for f in self.files if f.kind not in UNCOUNTED_KINDS)
 
 
 def count_cache(cache: "ReadCache", *, read: bool = True) -> Stats:

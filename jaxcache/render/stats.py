@@ -140,7 +140,8 @@ _KINDS = {
     "quarantine": "quarantine (of jaxcache verify --fix)",
     "stray": "stray-file (of unknown origin)",
     "unknown-directory": "directories of other programs (not in the cache size)",
-    "unread": "unread (of kinds that jaxcache does not know)",
+    "unread": "unread (of kinds that jaxcache does not know; not in the cache size)",
+    "compiler-files": "compiler-files (precompiled headers; not in the cache size)",
     "temp": "temp (of an interrupted write)",
 }
 _FILES = [

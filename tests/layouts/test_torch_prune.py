@@ -34,7 +34,12 @@ def files(cache: Path) -> set[str]:
 
 
 def size(cache: Path) -> int:
-    return sum((cache / name).stat().st_size for name in files(cache))
+    """What a limit counts: not the compiler probes, which stay."""
+    return sum((cache / name).stat().st_size for name in files(cache) - probes(cache))
+
+
+def probes(cache: Path) -> set[str]:
+    return {n for n in files(cache) if n.endswith((".cpp", ".so")) and ".main" not in n}
 
 
 def sound(run_cli: RunCli, cache: Path) -> bool:
@@ -179,8 +184,7 @@ def test_a_bound_holds_and_what_stays_is_whole(
         rank(r["file"]) for r in done["removed"]
     )
     assert sound(run_cli, torch_cache)
-    probes = {n for n in files(torch_cache) if n.endswith((".cpp", ".so")) and ".main" not in n}
-    assert len(probes) == 12
+    assert len(probes(torch_cache)) == 12
 
 
 def test_cost_keeps_what_took_longest(run_cli: RunCli, torch_cache: Path) -> None:
@@ -188,6 +192,39 @@ def test_cost_keeps_what_took_longest(run_cli: RunCli, torch_cache: Path) -> Non
     run(run_cli, "prune", torch_cache, "--max-size", str(bound), "-y")
     listed = json.loads(run_cli("ls", "-C", torch_cache, "--json").stdout)["entries"]
     assert "scale" in {e["function"] for e in listed}
+
+
+@pytest.mark.parametrize(
+    "name", ["precompiled_headers/ab/pch.h.gch", "gcc/bin/g++", "triton/0/h/k.cubin", "quack/k.o"]
+)
+def test_what_is_never_removed_counts_against_no_limit(
+    run_cli: RunCli, torch_cache: Path, name: str
+) -> None:
+    """Headers that torch compiles ahead lie in its own directory: hundreds of megabytes."""
+    counted = size(torch_cache)
+    path = torch_cache / name
+    path.parent.mkdir(parents=True)
+    path.write_bytes(bytes(8_000_000))
+    found = run(run_cli, "prune", torch_cache, "--max-size", "2MB", "-y")
+    assert (found["removed"], found["unmet"]) == ([], [])
+    stats = json.loads(run_cli("stats", "-C", torch_cache, "--json").stdout)
+    assert found["size_bytes_before"] == stats["size_bytes"] <= counted
+    top = torch_cache / path.relative_to(torch_cache).parts[0]
+    done = run_cli("prune", "-C", torch_cache, "--max-size", "2MB", "-y")
+    assert f"8.0 MB in {top.name} do not count, and stay" in done.stderr
+    assert f"rm -r {top} removes them" in done.stderr
+    assert path.exists()
+
+
+def test_a_limit_first_takes_what_a_compile_with_the_caches_off_left(
+    run_cli: RunCli, torch_cache: Path
+) -> None:
+    left = torch_cache / "tmpabcdefgh" / "ab" / "code.py"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(bytes(8_000_000))
+    found = run(run_cli, "prune", torch_cache, "--max-size", "2MB", "--grace", "0s", "-y")
+    assert "entry" not in {r["kind"] for r in found["removed"] if r["reason"] == "max-size"}
+    assert not left.exists() and first_file(torch_cache, "fxgraph/*/*/*").exists()
 
 
 def test_a_bound_on_entries_counts_graphs(run_cli: RunCli, torch_cache: Path) -> None:

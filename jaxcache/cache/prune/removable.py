@@ -82,6 +82,8 @@ class RemovableSet:
     """Whether a use shows in an access time where nothing else records it."""
     rank: Callable[[str], int] | None = None
     """The place of a file in the order of removal; None where all are equal."""
+    uncounted: Mapping[str, int] = field(default_factory=dict)
+    """Directories and files that no bound counts, and nothing here removes → bytes."""
     unread: Mapping[str, str] = field(default_factory=dict)
     """Files that could not be read, of which it is unknown what belongs to them → the reason."""
 

@@ -16,7 +16,7 @@ from jaxcache.cache.doctor.inputs import Finding, HostFacts, Setting
 from jaxcache.cache.doctor.run_checks import collect_host_facts
 from jaxcache.cache.scan import ScanAids
 from jaxcache.errors import NoCacheError
-from jaxcache.layouts.torch.names import AOT_DIR, FX_DIR, own_directory
+from jaxcache.layouts.torch.names import AOT_DIR, FX_DIR, HEADER_DIR, default_directory
 from jaxcache.layouts.torch.scan import TorchScan, scan
 from jaxcache.model import Progress, result_repr
 from jaxcache.store import open_store
@@ -187,14 +187,14 @@ def find_size(facts: _Facts) -> Iterator[Finding]:
     if facts.seen is None:
         return
     size = sum(info.size_bytes for _, info in facts.seen.inventory.files())
-    headers = os.path.join(os.path.dirname(own_directory()), "precompiled_headers")
+    headers = os.path.join(default_directory(), HEADER_DIR)
     if size >= _NOTABLE_BYTES:
         yield Finding(
             "no-bound",
             "note",
             f"{format_size(size)}; torch itself removes nothing and has no limit",
             f"it grows with every change of code, torch or compiler (headers that were compiled "
-            f"lie outside, in {headers})",
+            f"lie in {headers}, and jaxcache prune leaves them)",
             f"jaxcache prune -C {shlex.quote(facts.path)} --max-size 10GB, from time to time",
         )
 

@@ -232,7 +232,7 @@ def _add(inventory: TorchInventory, info: FileInfo) -> None:
     kind, key, _ = parse_path(info.name)
     if kind is TorchKind.OWN:
         inventory.others.append(OtherFile(info, TorchKind(own_kind(info.name))))
-    elif info.type != "file" and kind is not TorchKind.UNREAD:
+    elif info.type != "file" and kind not in (TorchKind.UNREAD, TorchKind.COMPILER):
         inventory.others.append(OtherFile(info, TorchKind.STRAY))
     elif key is None:
         inventory.others.append(OtherFile(info, kind))

@@ -27,6 +27,7 @@ TorchTier = Literal["aotautograd", "fxgraph"]
 AOT_DIR = "aotautograd"
 FX_DIR = "fxgraph"
 LOCK_DIR = "locks"
+HEADER_DIR = "precompiled_headers"
 _OWN_DIR = ".jaxcache"
 _DIGITS = 51
 
@@ -44,6 +45,8 @@ class TorchKind(StrEnum):
     AUTOTUNE = "autotune"
     PROFILE = "profile"
     SYSTEM = "system"
+    COMPILER = "compiler-files"
+    """Headers that torch compiles ahead, and a compiler that it installs where it finds none."""
     LOCK = "lock"
     TEMP = "temp"
     LEDGER = "ledger"
@@ -109,6 +112,8 @@ _DIRECTORIES = {
     "triton": TorchKind.TRITON,
     "dynamo": TorchKind.PROFILE,
     "cache": TorchKind.SYSTEM,
+    HEADER_DIR: TorchKind.COMPILER,
+    "gcc": TorchKind.COMPILER,
     _OWN_DIR: TorchKind.OWN,
 }
 
@@ -151,12 +156,15 @@ def was_never_cached(name: str) -> bool:
 
 
 def own_directory() -> str:
-    """``TORCHINDUCTOR_CACHE_DIR``, else ``torchinductor_<user>`` of temporary files.
+    """``TORCHINDUCTOR_CACHE_DIR``, else that by default."""
+    return os.environ.get("TORCHINDUCTOR_CACHE_DIR") or default_directory()
 
-    Source: ``torch/_inductor/runtime/cache_dir_utils.py`` of 2.13.
+
+def default_directory() -> str:
+    """``torchinductor_<user>`` of temporary files; headers are compiled there in any case.
+
+    Source: ``torch/_inductor/runtime/cache_dir_utils.py`` and ``codecache.py`` of 2.13 to 2.15.
     """
-    if directory := os.environ.get("TORCHINDUCTOR_CACHE_DIR"):
-        return directory
     try:
         user = getpass.getuser()
     except (KeyError, OSError):

@@ -16,9 +16,10 @@ import contextlib
 import errno
 import math
 import os
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from jaxcache.cache.inventory import counted_bytes
+from jaxcache.cache.inventory import RECORD_KINDS, UNCOUNTED_KINDS, counted_bytes
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.write import pinned_keys
 from jaxcache.cache.prune.removable import RemovableItem, RemovableSet, other_item, protect_young
@@ -148,13 +149,32 @@ def find_removable(
                 others.append(other_item(_removal(info, entries), reason="unreferenced"))
     for info, kind in scan_result.inventory.others:
         if options and info.type == "file" and _is_old(info, now_ns, grace_ns):
-            if options.orphans and kind is TorchKind.TEMP:
+            if tidy and kind is TorchKind.TEMP:
                 removal = _removal(info, entries, "temp-file")
                 others.append(other_item(removal, reason="temp-file"))
             if options.takes_quarantine and kind is TorchKind.QUARANTINE:
                 others.append(other_item(_removal(info, entries, "quarantine")))
-    count = len(scan_result.entries)
-    return RemovableSet([*others, *units], count, size_bytes, rank=removal_rank, unread=unread)
+    return RemovableSet(
+        [*others, *units],
+        len(scan_result.entries),
+        size_bytes,
+        rank=removal_rank,
+        uncounted=_uncounted(scan_result),
+        unread=unread,
+    )
+
+
+def _uncounted(scan_result: TorchScan) -> dict[str, int]:
+    """Sum up what no limit counts, by the names in the cache that hold nothing else."""
+    sizes: Counter[str] = Counter()
+    counted = set()
+    for kind, info in scan_result.inventory.files():
+        name = info.name.partition("/")[0]
+        if kind not in UNCOUNTED_KINDS:
+            counted.add(name)
+        elif kind not in RECORD_KINDS and info.type == "file":
+            sizes[name] += info.size_bytes
+    return {name: size for name, size in sizes.items() if name not in counted}
 
 
 def _is_over(options: PruneOptions, size_bytes: int, entries: int) -> bool:
