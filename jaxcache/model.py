@@ -20,7 +20,7 @@ ProblemKind = Literal[
     "not-loadable-here",
     "missing-atime", "bad-atime", "orphan-atime", "legacy-name", "temp-file", "stray-file",
     "unsafe-permissions", "foreign-owner", "unsealed", "unreadable",
-    "changed-since-recorded", "unknown-directory",
+    "changed-since-recorded", "unknown-directory", "unknown-format",
     # of torch's caches:
     "key-mismatch", "wrong-class", "source-mismatch", "dangling-reference", "foreign-globals",
     "missing-source",

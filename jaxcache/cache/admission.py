@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from jaxcache.cache.verify.check import MAX_DECODED_BYTES
-from jaxcache.core.names import FREE_PAYLOAD_BYTES, max_payload_bytes, parse_key
+from jaxcache.core.names import FREE_PAYLOAD_BYTES, HEADER_BYTES, max_payload_bytes, parse_key
 from jaxcache.entry import zstd
-from jaxcache.entry.codec import CodecError
+from jaxcache.entry.codec import CodecError, detect_codec
 from jaxcache.entry.contents import Contents
 from jaxcache.entry.decode import check_structure
 from jaxcache.entry.names import split_name
@@ -123,6 +123,16 @@ def check_payload_pieces(
     except CodecError as error:
         return error
     return None
+
+
+def check_unknown_pieces(pieces: Iterable[memoryview]) -> CodecError | None:
+    """Return what is wrong with an entry that is said to be in an unknown format."""
+    start = b""
+    for piece in pieces:
+        start += piece[: HEADER_BYTES - len(start)]
+    if (codec := detect_codec(start)) == "unknown":
+        return None
+    return CodecError("bad-codec", f"is {codec}, and its manifest says that its format is unknown")
 
 
 class _Payload:

@@ -10,6 +10,7 @@ from jaxcache.cache.bundle.manifest import JAX, BundleItem
 from jaxcache.cache.inventory import take_inventory
 from jaxcache.cache.ledger.record import LedgerRecord, fold
 from jaxcache.cache.scan import load_ledger
+from jaxcache.cache.unknown_format import UnknownFormats
 from jaxcache.entry.codec import CodecError
 from jaxcache.model import Problem, Progress, result_repr
 from jaxcache.store.base import MissingError, Store, StoreError
@@ -126,7 +127,7 @@ def read_side(store: Store, progress: Progress | None) -> DiffSide:
             entries[key] = _hold(ledger.record(key) if ledger else None, content, key, size)
         if progress:
             progress(done, len(files))
-    return DiffSide(store.url, entries, tuple(damaged))
+    return DiffSide(store.url, entries, UnknownFormats(store).rename(damaged))
 
 
 def diff_sides(left: DiffSide, right: DiffSide) -> Diff:

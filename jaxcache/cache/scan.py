@@ -14,6 +14,7 @@ from jaxcache.cache.entry_headers import (
     read_summaries,
 )
 from jaxcache.cache.inventory import EntryFile, Inventory, take_inventory
+from jaxcache.cache.unknown_format import UnknownFormats
 from jaxcache.core.names import ATIME_SUFFIX, HEADER_BYTES
 from jaxcache.core.use import FileDates, LastUse, LastUses, find_reads, find_writes, is_possible
 from jaxcache.entry.names import FileKind
@@ -229,6 +230,7 @@ def read_entries(
         facts_of, summaries_of = _read_and_decode(store, files, recalled, requests, aids.workers)
     else:
         facts_of = read_facts(store, requests, workers=aids.workers)
+    formats = UnknownFormats(store)
     entries: list[Entry] = []
     problems: list[Problem] = []
     for done, (file, recalled_facts) in enumerate(zip(files, recalled, strict=True)):
@@ -244,7 +246,7 @@ def read_entries(
             continue
         if learnt and headers and index is not None:
             index.learn(file.info, _atime_of(file, atimes), facts, summary)
-        own_problems = tuple(_problems(file, facts, summary, now_ns))
+        own_problems = formats.rename(_problems(file, facts, summary, now_ns))
         problems.extend(own_problems)
         stamp_ns = _stamp_ns(facts.stamp)
         if store.remote and (stamp := _atime_of(file, atimes)):

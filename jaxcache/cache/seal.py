@@ -50,10 +50,11 @@ from jaxcache.units import format_count, format_size
 #:
 #: * ``sealed``: it is sealed already, and compressed at this level where one is given.
 #: * ``no-gain``: sealed already, and no smaller at this level.
+#: * ``unknown-format``: a newer JAX may have written it.
 #: * ``too-large``: its payload is above what one worker may hold.
 #: * ``gone``: another process removed or replaced it.
 #: * ``young``: JAX seems to be writing it.
-SealReason = Literal["sealed", "no-gain", "too-large", "gone", "young"]
+SealReason = Literal["sealed", "no-gain", "too-large", "gone", "young", "unknown-format"]
 #: What all workers together may hold; the largest payload that is sealed takes all of it.
 _MEMORY_BYTES = 4 << 30
 #: Knowledge is written to the ledger every so many entries.
@@ -146,7 +147,9 @@ def plan_seal(
     todo: list[Entry] = []
     skipped: list[SkippedEntry] = []
     for entry in selection.pick(scan_result.entries, time.time_ns()):
-        if not entry.sealed or _wants_level(entry, ledger.record(entry.key), options.recompress):
+        if "unknown-format" in entry.problems:
+            skipped.append(SkippedEntry(entry, "unknown-format"))
+        elif not entry.sealed or _wants_level(entry, ledger.record(entry.key), options.recompress):
             todo.append(entry)
         else:
             skipped.append(SkippedEntry(entry, "sealed"))

@@ -200,7 +200,7 @@ def describe(
         *(
             Problem(entry.file, kind, detail, entry.key)
             for kind, detail in contents.problems
-            if kind not in entry.problems
+            if kind not in entry.problems and "unknown-format" not in entry.problems
         ),
     ]
     summary = summarize_contents(contents)

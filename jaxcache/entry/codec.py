@@ -8,6 +8,7 @@ the content size and carry no checksum.
 
 import contextlib
 import io
+import sys
 import zlib
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
@@ -34,6 +35,8 @@ _MAX_WINDOW_BYTES = 1 << zstd.MAX_WINDOW_LOG
 _MAX_ZSTD_RATIO = _BLOCK_BYTES // 4
 _RLE_BLOCK = 1
 _RESERVED_BLOCK = 3
+#: Something before the frame, such as a signature, is no longer than this.
+_MAX_OFFSET_BYTES = 64
 #: What is decompressed at a time: small enough for the second-level cache of a core.
 _CHUNK_BYTES = 1 << 18
 #: The largest content that is decompressed in one piece where a stream would do as well.
@@ -45,12 +48,14 @@ class CodecError(Exception):
 
     Attributes:
         kind: the problem's name in the JSON contract.
+        start: the first four bytes, where no known codec has them.
     """
 
-    def __init__(self, kind: ProblemKind, detail: str) -> None:
+    def __init__(self, kind: ProblemKind, detail: str, start: bytes = b"") -> None:
         super().__init__(detail)
         self.kind = kind
         self.detail = detail
+        self.start = start
 
 
 class EntryHeader(NamedTuple):
@@ -106,7 +111,14 @@ def read_entry_header(start: bytes, size_bytes: int) -> EntryHeader:
 def _unknown_codec(start: bytes) -> CodecError:
     begun = len(start) < len(ZSTD_MAGIC) and start[0] in (ZSTD_MAGIC[0], _ZLIB_FIRST)
     detail = f"starts with {start[:4].hex()}, neither zstd nor zlib"
-    return CodecError("truncated" if begun else "bad-codec", detail)
+    for offset in range(1, _MAX_OFFSET_BYTES + 1):
+        if (codec := detect_codec(start[offset:])) != "unknown":
+            with contextlib.suppress(CodecError):
+                read_entry_header(start[offset:], sys.maxsize)
+                if codec == "zlib":  # whose magic is short
+                    next(_inflate(io.BytesIO(start[offset:])))
+                return CodecError("unknown-format", f"{detail}; {codec} begins at byte {offset}")
+    return CodecError("truncated" if begun else "bad-codec", detail, start[:4])
 
 
 def _zstd_frame(start: bytes, size_bytes: int) -> FrameHeader:
@@ -168,7 +180,7 @@ def check_frame(file: BinaryIO, size_bytes: int) -> None:
         raise CodecError("empty", "the file is empty")
     codec = detect_codec(start)
     if codec == "unknown":
-        raise _unknown_codec(start)
+        raise _unknown_codec(start + file.read(HEAD_BYTES))
     if codec == "zlib":
         return
     frame = _zstd_frame(start, size_bytes)

@@ -14,7 +14,7 @@ from jaxcache.cache.bundle.compat import (
 )
 from jaxcache.cache.move.bundle_file import WrittenBundle
 from jaxcache.cache.move.items import WRITES, MoveAction, Step
-from jaxcache.cache.move.plan import Outcome, Plan
+from jaxcache.cache.move.plan import Outcome
 from jaxcache.cache.trust import Verdict
 from jaxcache.model import Problem
 from jaxcache.render.columns import key_column, text_column
@@ -45,6 +45,7 @@ def export_view(written: WrittenBundle) -> View:
         "left_out": written.left_out,
     }
     notes = [*([warning] if warning else []), *left_out_lines(written.left_out)]
+    notes += unknown_format_lines(sum(item.codec == "unknown" for item in manifest.items))
     return View(
         document,
         keys=(item.key for item in manifest.items),
@@ -54,9 +55,10 @@ def export_view(written: WrittenBundle) -> View:
     )
 
 
-def unmet_lines(plan: Plan) -> Iterator[str]:
-    """Yield a line if the target exceeds its limit even after the removals."""
-    if plan.unmet:
+def warning_lines(done: Outcome) -> Iterator[str]:
+    """Yield lines about unchecked entries, and a target that is still above its limit."""
+    yield from unknown_format_lines(sum(step.item.is_unknown for step in done.written))
+    if done.plan.unmet:
         yield "--max-size cannot be met: the target already exceeds it"
 
 
@@ -64,6 +66,15 @@ def left_out_lines(problems: Iterable[Problem]) -> Iterator[str]:
     """Yield a line for each file that is left out, with the reason."""
     for problem in problems:
         yield f"left out {problem.file}: {problem.detail}"
+
+
+def unknown_format_lines(number: int) -> Iterator[str]:
+    """Yield a warning about entries that were not checked, if there are any."""
+    if number:
+        yield (
+            f"warning: {format_count(number, 'entry')} in a format that jaxcache does not know, "
+            "left as it is: a newer JAX may have written it; upgrade jaxcache to check it"
+        )
 
 
 def trust_lines(name: str, verdict: Verdict) -> Iterator[str]:
@@ -156,7 +167,7 @@ def import_view(
         [step.key for step in done.written],
         records=entries,
         page=[Table(columns, pairs)] if done.dry_run and pairs else (),
-        notes=[*notes, *unmet_lines(done.plan), _import_summary(done, rows, len(written))],
+        notes=[*notes, *warning_lines(done), _import_summary(done, rows, len(written))],
     )
 
 

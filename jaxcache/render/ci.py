@@ -11,7 +11,7 @@ from jaxcache.cache.ci.save import THRESHOLD, SavePlan, SaveResult, Why
 from jaxcache.cache.ci.usage import UseSource
 from jaxcache.cache.move.items import MoveAction
 from jaxcache.model import Entry
-from jaxcache.render.bundle import left_out_lines
+from jaxcache.render.bundle import left_out_lines, warning_lines
 from jaxcache.render.document import Document, fields_of, to_document, versioned
 from jaxcache.render.view import Line, View
 from jaxcache.units import (
@@ -197,6 +197,7 @@ def restore_lines(restored: RestoreResult) -> Iterator[str]:
             yield what.format(format_count(number, "entry"))
     refused = (step.problem for step in restored.done if step.action in _REFUSED)
     yield from left_out_lines(refused)
+    yield from warning_lines(restored.done)
     if outlooks.host is None and forecast_count:
         yield "not checked whether they fit: no jax was found (--python)"
     for step in restored.done.failed:

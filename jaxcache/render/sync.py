@@ -7,7 +7,7 @@ from jaxcache.cache.move.items import MoveAction
 from jaxcache.cache.move.plan import Outcome
 from jaxcache.cache.prune.removal import Removal, freed_bytes
 from jaxcache.model import Problem
-from jaxcache.render.bundle import forecast_document, left_out_lines, unmet_lines
+from jaxcache.render.bundle import forecast_document, left_out_lines, warning_lines
 from jaxcache.render.columns import key_column, size_column
 from jaxcache.render.document import Document, fields_of
 from jaxcache.render.view import Table, View
@@ -91,7 +91,7 @@ def _notes(done: Outcome) -> Iterator[str]:
     ):
         if some:
             yield f"{format_count(len(some), 'entry')} {what}"
-    yield from unmet_lines(done.plan)
+    yield from warning_lines(done)
 
 
 def _failures(done: Outcome) -> Iterator[str]:

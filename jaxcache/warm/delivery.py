@@ -17,6 +17,7 @@ from jaxcache.cache.move.conflicts import has_atimes, is_truncated
 from jaxcache.cache.move.items import Item, MoveAction, Step
 from jaxcache.cache.move.plan import Plan
 from jaxcache.cache.move.stores import StoreParcel, StoreTarget
+from jaxcache.cache.unknown_format import UnknownFormats
 from jaxcache.entry.codec import CodecError
 from jaxcache.entry.names import key_of
 from jaxcache.errors import JaxcacheError
@@ -37,8 +38,9 @@ class Delivery:
         remove_leftovers(store)
         inventory = take_inventory(store)
         now_ns = time.time_ns()
+        formats = UnknownFormats(store)
         self._torn = {
-            e.key_text: e.info for e in inventory.entries if is_truncated(store, e.info, now_ns)
+            e.key_text: e.info for e in inventory.entries if is_truncated(formats, e.info, now_ns)
         }
         self._there = {e.key_text for e in inventory.entries} - self._torn.keys()
         self._gate = ImportPolicy((e.info.name for e in inventory.entries), allow_large=True)

@@ -6,14 +6,14 @@ bounded, names must be ones that a cache can hold, and no two may meet in one fi
 
 import json
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from jaxcache.cache.admission import check_file_name, normalize_name
 from jaxcache.cache.archive import ArchiveError, parse_manifest
 from jaxcache.cache.ledger.record import Event
 from jaxcache.cache.untrusted_json import Digest, FieldError, Flag, Many, Text, build
 from jaxcache.core.names import AUTOTUNE_DIR, CACHE_SUFFIX, KERNEL_CACHE, Key, parse_key
-from jaxcache.model import result_repr
+from jaxcache.model import Codec, result_repr
 
 #: The layout that a manifest without one means.
 JAX = "jax"
@@ -81,6 +81,7 @@ class BundleItem:
     legacy: Flag
     """Named without ``-cache``, as JAX up to 0.4.30 names it."""
     codec: Text
+    """``unknown``: its payload is its whole file."""
     compile_seconds: Annotated[int, range(1 << 31)]
     """The 4-byte header."""
     size_bytes: Size
@@ -253,7 +254,7 @@ def _checked_item(item: BundleItem, origins: int) -> BundleItem:
     reason = check_file_name(item.file) or (None if parse_key(key) else "is not a JAX cache key")
     if reason:
         raise BundleError(f"its manifest names an entry {key[:300]!r}, which {reason}")
-    if item.codec not in ("zstd", "zlib"):
+    if item.codec not in get_args(Codec):
         raise BundleError(f"its manifest gives {key} the unknown codec {item.codec[:20]!r}")
     if item.origin >= origins:
         raise BundleError(f"its manifest gives {key} an origin that it does not list")

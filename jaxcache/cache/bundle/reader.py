@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jaxcache.cache.admission import check_payload_pieces
+from jaxcache.cache.admission import check_payload_pieces, check_unknown_pieces
 from jaxcache.cache.bundle.format import Bundle, ContentReader, check_stream, open_bundle
 from jaxcache.cache.bundle.manifest import JAX, BundleError, BundleItem, Manifest, Origin
 from jaxcache.cache.inventory import Inventory, OtherFile
@@ -72,7 +72,10 @@ def _damaged(
     for number, (name, size, _) in enumerate(bundle.manifest.contents):
         pieces = content.take(name)
         if number < entries:
-            error = check_payload_pieces(name, pieces, allow_large=allow_large)
+            if bundle.manifest.items[number].codec == "unknown":
+                error = check_unknown_pieces(pieces)
+            else:
+                error = check_payload_pieces(name, pieces, allow_large=allow_large)
             if error is not None:
                 yield name, error.detail
         else:
@@ -145,7 +148,7 @@ def _entry(item: BundleItem, origin: Origin) -> Entry:
         file=item.file,
         size_bytes=item.size_bytes,
         payload_bytes=item.payload_bytes,
-        codec="zlib" if item.codec == "zlib" else "zstd",
+        codec=item.codec,  # type: ignore[arg-type]
         sealed=any(event.kind == SEALED for event in item.ledger),
         compile_seconds=float(item.compile_seconds),
         created_ns=item.created_ns,

@@ -210,7 +210,8 @@ def find_damage(facts: Facts) -> Iterator[Finding]:
     files = dict.fromkeys(p.file for p in facts.cache.problems if p.kind in CORRUPT)
     for entry in facts.cache.entries:
         contents = facts.cache.contents.get(entry.key)
-        if contents and any(kind in CORRUPT for kind, _ in contents.problems):
+        kinds = {kind for kind, _ in contents.problems} if contents else set()
+        if kinds & CORRUPT and "unknown-format" not in entry.problems:
             files[entry.file] = None
     if files:
         yield Finding(

@@ -84,7 +84,7 @@ class BundleTarget(MoveTarget):
         return BundleItem(
             key=item.key or "",
             legacy=item.key == item.name,
-            codec=facts.codec,
+            codec="unknown" if replace(item, facts=facts).is_unknown else facts.codec,
             compile_seconds=facts.compile_seconds,
             size_bytes=item.size_bytes,
             payload_bytes=facts.content_bytes,

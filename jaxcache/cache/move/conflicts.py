@@ -7,6 +7,7 @@ from jaxcache.cache.admission import ImportPolicy, read_content
 from jaxcache.cache.archive import hash_chunks, read_chunks
 from jaxcache.cache.inventory import Inventory, take_inventory
 from jaxcache.cache.move.items import Item, ItemFacts, MoveAction, Step
+from jaxcache.cache.unknown_format import UnknownFormats
 from jaxcache.entry.codec import CodecError, check_frame
 from jaxcache.entry.names import FileKind
 from jaxcache.errors import JaxcacheError, UsageError
@@ -86,18 +87,21 @@ def has_atimes(theirs: Inventory, target: Store | None, *, dated: bool) -> bool:
 def look_at_frames(target: Store | None, now_ns: int) -> LookThere:
     """Compare sizes, and read the block headers of a local entry that has another size."""
 
+    formats = UnknownFormats(target) if target else None
+
     def look(item: Item, info: FileInfo) -> Step:
         # Sealed entries differ in size, too, so that another size is only a reason to look.
         differs = item.key is not None and info.size_bytes != item.size_bytes
-        if target is not None and differs and is_truncated(target, info, now_ns):
+        if formats and differs and is_truncated(formats, info, now_ns):
             return Step(item, MoveAction.HEAL, there=info)
         return Step(item, MoveAction.PRESENT)
 
     return look
 
 
-def is_truncated(target: Store, info: FileInfo, now_ns: int) -> bool:
+def is_truncated(formats: UnknownFormats, info: FileInfo, now_ns: int) -> bool:
     """Return whether a file that is not young is empty, or ends before its frame does."""
+    target = formats.store
     if abs(now_ns - info.mtime_ns) < GRACE_NS and not target.remote:
         return False
     if info.size_bytes == 0:
@@ -107,8 +111,8 @@ def is_truncated(target: Store, info: FileInfo, now_ns: int) -> bool:
     try:
         with target.open(info.name) as opened:
             check_frame(opened, info.size_bytes)
-    except CodecError:
-        return True
+    except CodecError as error:
+        return not formats.covers(error)
     except StoreError:
         return False
     return False
@@ -129,10 +133,11 @@ def look_at_payloads(
     """
     if on_conflict not in ON_CONFLICT:
         raise UsageError(f"{on_conflict!r} is not one of {', '.join(ON_CONFLICT)}")
+    formats = UnknownFormats(target) if target else None
     chosen = MoveAction.REPLACE if on_conflict == "replace" else MoveAction.KEEP
 
     def look(item: Item, info: FileInfo) -> Step:
-        if target is None:
+        if formats is None:
             return Step(item, MoveAction.WRITE)
         if item.facts is None and read is not None:
             content = read(item)
@@ -140,7 +145,7 @@ def look_at_payloads(
                 return content
             item = content
         try:
-            here = _facts_there(target, item, info)
+            here = _facts_there(formats, item, info)
         except CodecError as error:
             return Step(item, MoveAction.HEAL, error.detail, there=info)
         except MissingError:
@@ -152,12 +157,19 @@ def look_at_payloads(
     return look
 
 
-def _facts_there(target: Store, item: Item, info: FileInfo) -> ItemFacts:
+def _facts_there(formats: UnknownFormats, item: Item, info: FileInfo) -> ItemFacts:
     """Read what the target has under the name of an item."""
-    with target.open(info.name) as file:
-        if item.key is None:
+    content = None
+    with formats.store.open(info.name) as file:
+        try:
+            if item.key is not None:
+                content = read_content(file, info.size_bytes, info.name, sound=item.sha256)
+        except CodecError as error:
+            if not formats.covers(error):
+                raise
+            file.seek(0)
+        if content is None:
             return ItemFacts(hash_chunks(read_chunks(file)), info.size_bytes)
-        content = read_content(file, info.size_bytes, info.name, sound=item.sha256)
     return ItemFacts(
         content.payload_sha256, content.payload_bytes, compile_seconds=content.compile_seconds
     )

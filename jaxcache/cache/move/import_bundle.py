@@ -227,7 +227,7 @@ def events_of(
         item = step.item
         # Compiled code of torch has no key: its path names it.
         key = item.key or (item.name if item.name.endswith((".so", ".cpp")) else None)
-        if key is None or item.sha256 is None:
+        if key is None or item.sha256 is None or item.is_unknown:
             continue
         facts = {"payload_sha256": item.sha256, "file_mtime_ns": item.created_ns}
         if step.name in files:
@@ -263,7 +263,7 @@ class BundleParcel:
     def frame(self) -> Iterator[bytes]:
         """Yield an entry compressed so that it is as small as it was, or the bytes of a file."""
         item = self.step.item
-        if item.key is None:
+        if item.key is None or item.is_unknown:
             yield from self.payload()
         elif item.content_bytes <= BUFFERED_BYTES:
             yield self._compress(b"".join(self.payload()))

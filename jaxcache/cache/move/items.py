@@ -91,6 +91,11 @@ class Item:
         return self.facts.content_bytes if self.facts else self.size_bytes
 
     @property
+    def is_unknown(self) -> bool:
+        """Whether it was read, and is an entry in an unknown format."""
+        return bool(self.key and self.facts and self.facts.codec in ("", "unknown"))
+
+    @property
     def sha256(self) -> str | None:
         """The digest of its contents, where it is known."""
         return self.facts.sha256 if self.facts else None

@@ -10,7 +10,7 @@ import stat
 import tempfile
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, BinaryIO
 
@@ -31,6 +31,7 @@ from jaxcache.cache.ledger.write import append, compact
 from jaxcache.cache.move.check import MAX_ENTRY_BYTES, Check, CheckedItem
 from jaxcache.cache.move.items import Item, ItemFacts, Step
 from jaxcache.cache.move.plan import MoveTarget, Parcel, Plan
+from jaxcache.cache.unknown_format import UnknownFormats
 from jaxcache.core.ledger import COMPACT_ABOVE, is_compacted
 from jaxcache.core.names import LEDGER_DIR
 from jaxcache.core.system import is_own_or_roots
@@ -197,6 +198,7 @@ class StoreSource:
     def __init__(self, store: Store, check: Check) -> None:
         self._store = store
         self._check = check
+        self._formats = UnknownFormats(store)
         self.remote = store.remote
 
     def take(self, step: Step) -> None:
@@ -211,7 +213,13 @@ class StoreSource:
             if not own and not isinstance(file, io.BytesIO):
                 self._check.check_size(step.item, info)
                 file = opened.enter_context(_copy_privately(file, info))
-            checked = self._check.read(step.item, file, info)
+            try:
+                checked = self._check.read(step.item, file, info)
+            except CodecError as error:
+                if not self._formats.covers(error):
+                    raise
+                file.seek(0)
+                checked = self._check.read(replace(step.item, key=None), file, info)
             opened.pop_all()
         return StoreParcel(step, info, file, checked, changes=own)
 

@@ -28,6 +28,7 @@ from jaxcache.cache.ledger.write import append
 from jaxcache.cache.leftovers import is_staged, remove_leftover
 from jaxcache.cache.scan import NO_AIDS
 from jaxcache.cache.selection import fits_key
+from jaxcache.cache.unknown_format import UnknownFormats
 from jaxcache.cache.verify.run_checks import CORRUPT, INFORMATIONAL, Verification
 from jaxcache.core.names import ATIME_SUFFIX, CACHE_SUFFIX, QUARANTINE_DIR
 from jaxcache.entry.names import FileKind, split_name
@@ -167,7 +168,7 @@ def _find_damage(
         chosen = {e.file for e in scan.entries if f"{directory}/{e.file}" in names}
         files = layout.checks.files_to_check(inner, scan, chosen, options)
         for name, checked in layout.checks.check(inner, scan, files, options):
-            for problem in checked.problems:
+            for problem in UnknownFormats(inner).rename(checked.problems):
                 if problem.kind in CORRUPT or problem.kind == "unreadable":
                     damage[f"{directory}/{name}"] = f"{problem.kind}: {problem.detail}"
     return damage

@@ -17,6 +17,7 @@ from jaxcache.cache.inventory import foreign_directory
 from jaxcache.cache.leftovers import find_leftovers
 from jaxcache.cache.scan import NO_AIDS
 from jaxcache.cache.selection import Selection
+from jaxcache.cache.unknown_format import UnknownFormats
 from jaxcache.cache.verify.check import EntryCheck
 from jaxcache.core.names import OWN_DIR
 from jaxcache.model import (
@@ -37,16 +38,10 @@ if TYPE_CHECKING:
     from jaxcache.layouts import Layout
 
 #: Problems that are only notes: they do not mean damage.
-INFORMATIONAL: frozenset[ProblemKind] = frozenset(
-    {
-        "unsealed",
-        "missing-source",
-        "legacy-name",
-        "not-loadable-here",
-        "changed-since-recorded",
-        "unknown-directory",
-    }
-)
+INFORMATIONAL: frozenset[ProblemKind] = frozenset({
+    "unsealed", "missing-source", "legacy-name", "not-loadable-here", "changed-since-recorded",
+    "unknown-directory", "unknown-format",
+})  # fmt: skip
 #: What makes a file worthless: its compiler fails on it, or must not be trusted with it.
 CORRUPT: frozenset[ProblemKind] = frozenset({
     "empty", "truncated", "bad-codec", "trailing-bytes", "bad-header", "bad-payload",
@@ -116,7 +111,10 @@ class Verification:
                 parts.append(f"{unproven:,} without visible damage (no checksum)")
             if anew:
                 parts.append(f"{anew:,} changed since recorded")
-        if bad := self.checked - self.ok:
+        unknown = sum(p.kind == "unknown-format" for p in self.problems)
+        if unknown:
+            parts.append(f"{unknown:,} in a format that jaxcache does not know")
+        if bad := self.checked - self.ok - unknown:
             parts.append(f"{bad:,} with problems")
         checked = format_count(self.checked, self.unit)
         return f"{checked} checked: {', '.join(parts) or 'none there'}"
@@ -182,14 +180,16 @@ def verify(
         files = [f for f in files if not checks[f.info.name].missing]
     for file in files:
         problems.extend(checks[file.info.name].problems)
+    problems = [*UnknownFormats(store).rename(problems)]
+    unknown = {p.file for p in problems if p.kind == "unknown-format"}
     if loader is not None and options.level == "load":
-        bad = {p.file for p in problems if p.kind not in INFORMATIONAL}
+        bad = {p.file for p in problems if p.kind not in INFORMATIONAL} | unknown
         sound = [f for f in files if f.info.name not in bad]
         problems.extend(loader(store, sound, progress))
     problems.extend(layout.checks.check_beside(scan_result, files, checks, options))
     if not (options.keys or options.filters):
         problems.extend(_about_directory(store, scan_result))
-    failing = {p.file for p in problems if p.kind not in INFORMATIONAL}
+    failing = {p.file for p in problems if p.kind not in INFORMATIONAL} | unknown
     infos = _infos(store, scan_result, files, {p.file for p in problems})
     unproven = {p.file for p in problems if p.kind not in CORRUPT - _UNFINISHED | INFORMATIONAL}
     return Verification(
