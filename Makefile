@@ -33,6 +33,7 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/language.py
+	$(BIN)/python tools/budget.py
 
 demo: $(STAMP)
 	rm -rf $(DEMO) && mkdir -p $(DEMO)
