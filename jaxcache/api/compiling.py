@@ -240,7 +240,7 @@ class CompilingMethods(Handle):
         from jaxcache.warm.child.query import query_settings
 
         chosen = DoctorOptions.choose(options, **keywords)
-        if (self.layout_name or self.layout.name) == "torch":
+        if self.compiler == "torch":
             from jaxcache.layouts.torch import doctor
 
             chosen.check_known("torch", ())

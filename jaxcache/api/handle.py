@@ -3,12 +3,18 @@
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, cast
 
 from jaxcache.errors import NoCacheError
-from jaxcache.layouts import BUNDLE, check_not_torch, choose_layout, load_layout
+from jaxcache.layouts import (
+    BUNDLE,
+    check_not_torch,
+    choose_layout,
+    detect_layout,
+    load_layout,
+)
 from jaxcache.store import find_store, is_remote, make_store, open_store, require_writable
 from jaxcache.store.base import Store
 from jaxcache.store.location import Location, locate_cache
@@ -147,6 +153,18 @@ class Handle:
         """
 
         return choose_layout(self.store, self.layout_name)
+
+    @cached_property
+    def compiler(self) -> str:
+        """The name of its layout, also of a directory that does not exist: JAX's, if none is named.
+
+        Raises:
+            UsageError: ``two-layouts``.
+        """
+        if self.layout_name is None and os.path.isdir(self.location.path):
+            with suppress(NoCacheError):  # it may not be read
+                return detect_layout(open_store(self.location.path))
+        return self.layout_name or "jax"
 
     @cached_property
     def readable(self) -> "tuple[Store, Layout]":

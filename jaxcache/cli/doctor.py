@@ -48,10 +48,10 @@ def command(
 
     if dry.dry_run and not options.fix:
         raise UsageError("--dry-run needs --fix")
-    cache = open_handle(place.replace(layout=place.layout or "jax"))
+    cache = open_handle(place)
     if not command_line:
         cache.refuse_caches_below()
-    if place.layout == "torch":
+    if cache.compiler == "torch":
         return _diagnose_torch(cache, command_line, options, output)
     from jaxcache.render.doctor import doctor_view
     from jaxcache.warm.advice import advise

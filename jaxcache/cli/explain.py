@@ -97,7 +97,7 @@ def command(
         return
     path = cache.location.path
     if command_line or (words and words[0].endswith(_PROGRAMS)):
-        if place.cache_dir is not None and place.layout != "torch":
+        if place.cache_dir is not None and cache.compiler != "torch":
             _ = cache.store  # no cache there: the program need not run
         from jaxcache.api.compiling import runner_of
         from jaxcache.options.run import WarmOptions
@@ -109,9 +109,9 @@ def command(
             portable=options.portable,
             stdout_to_stderr=output.form is not Format.TABLE,
         )
-        explain_script = runner_of(place.layout).explain_script
+        explain_script = runner_of(cache.compiler).explain_script
         if command_line:
-            if place.layout == "torch":
+            if cache.compiler == "torch":
                 raise UsageError("explain -- CMD is for JAX's cache: name a script for torch")
             explanation, exit_code = explain_script("", (), run, command=command_line)
         else:

@@ -41,14 +41,16 @@ def place_run(
     from jaxcache.cli.output import note
 
     options.check()
-    runner = runner_of(place.layout)
-    hint = "a run of it takes --timeout, --fail-on-miss, --strict, --trace and --json"
-    options.check_known(place.layout or "jax", runner.options, hint)
     cache = open_handle(place)
+    # What the variable names is up to the program.
+    compiler = (place.layout or "jax") if place.cache_dir is None else cache.compiler
+    runner = runner_of(compiler)
+    hint = "a run of it takes --timeout, --fail-on-miss, --strict, --trace and --json"
+    options.check_known(compiler, runner.options, hint)
     path = absolute_location(cache.location.path)
     if os.path.exists(path) and not os.path.isdir(path):
         raise UsageError(f"{path} is a file, not a cache directory", code="not-a-directory")
-    if place.cache_dir is not None:  # what the variable names is up to the program
+    if place.cache_dir is not None:
         cache.refuse_caches_below()
         note_foreign(path)
         if cache.existing is None:

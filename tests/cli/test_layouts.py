@@ -37,6 +37,26 @@ def test_what_is_for_caches_of_jax_refuses_those_of_torch(
     assert (error["code"], "jaxcache ls" in error["hint"]) == ("other-layout", True)
 
 
+@pytest.mark.parametrize(
+    ("words", "sign"),
+    [
+        (("doctor",), "TORCHINDUCTOR_CACHE_DIR"),
+        (("run", "--", "true"), "no torch activity was observed"),
+        (("warm", "--portable", "none.py"), "--portable is for JAX's cache, not for torch"),
+        (("explain", "--", "true"), "name a script for torch"),
+    ],
+)
+def test_commands_that_run_programs_detect_the_layout(
+    run_cli: RunCli, torch_cache: Path, local: Path, words: tuple[str, ...], sign: str
+) -> None:
+    done = run_cli(words[0], "-C", torch_cache, *words[1:])
+    assert sign in done.stdout + done.stderr
+    assert "threshold" not in done.stdout
+    shutil.copytree(local, torch_cache, dirs_exist_ok=True)
+    both = run_cli(words[0], "-C", torch_cache, *words[1:])
+    assert (both.returncode, "two-layouts" in both.stderr) == (2, True)
+
+
 def test_nothing_of_one_is_put_into_the_other(
     run_cli: RunCli, local: Path, torch_cache: Path, tmp_path: Path
 ) -> None:
