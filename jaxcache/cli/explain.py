@@ -20,7 +20,7 @@ EXIT_CODES = (0, 1, 2, 10, 13)
 #: A side that ends so is a program.
 _PROGRAMS = (".py", ".ipynb")
 #: A side that ends so is a file, not a key.
-_FILES = (".json", ".jsonl", ".recipe", ".log")
+_FILES = (".json", ".jsonl", ".recipe")
 
 
 #: Whether the words are a command line, because all of them come after ``--``.
@@ -53,7 +53,7 @@ def command(
         option(
             "sides",
             TEXTS,
-            "Saved runs (warm --json, a recipe, a log of JAX at DEBUG), keys, caches, a "
+            "Saved runs (warm --json, a recipe), keys, caches, a "
             "script with its options (after -- where they are spelt like ours), or any command.",
             metavar="[LEFT RIGHT | KEY | SCRIPT [ARG]... | -- CMD...]",
             show_default=False,

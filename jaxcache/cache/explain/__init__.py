@@ -1,6 +1,7 @@
 """Differences between two runs, two keys, or a run and a cache.
 
-``sides`` is what is compared, ``logs`` and ``reports`` read runs, ``known`` adds what the cache
+``sides`` is what is compared, ``arguments`` reads saved runs, ``cached_facts`` adds what the cache
 and its ledger hold, ``matching`` finds what belongs together, ``compare`` names the differing
-components, ``programs`` looks into the computation, ``churn`` finds modules with many keys.
+components, ``options`` looks into flags, options and devices, ``programs`` and ``sketches`` into
+the computation, ``churn`` finds modules with many keys.
 """

@@ -354,10 +354,7 @@ def _value(name: str, compile_: Compile) -> str:
     """Return the value that was hashed, if it can be found, else the start of the hash."""
     if name == "accelerator_config" and compile_.contents and compile_.contents.device.target:
         device = compile_.contents.device
-        words = [device.platform, device.name or device.target or ""]
-        if assignment := compile_.options.get("device_assignment"):
-            words.append(assignment)
-        return " ".join(words)
+        return f"{device.platform} {device.name or device.target or ''}"
     return compile_.value_of(name) or compile_.hash_of(name) or ""
 
 

@@ -150,13 +150,13 @@ _PLACEMENT = ("num_replicas", "num_partitions", "device_assignment", "profile_gu
 
 
 def _placements(left: Compile, right: Compile) -> tuple[Values, Values]:
-    """Replicas, partitions and devices that both sides record: in entries, else in logs."""
+    """Replicas, partitions and devices that the entries of both sides record."""
     values: list[Values] = []
     for compile_ in (left, right):
         options = compile_.contents.compile_options if compile_.contents else None
         if options is not None and options.num_replicas is not None:
             values.append({name: getattr(options, name) for name in _PLACEMENT})
-    old, new = values if len(values) == 2 else (left.options, right.options)
+    old, new = values if len(values) == 2 else ({}, {})
     names = [n for n in old if old[n] is not None and new.get(n) is not None]
     return {n: old[n] for n in names}, {n: new[n] for n in names}
 

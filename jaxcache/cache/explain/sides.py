@@ -5,7 +5,7 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import get_args
 
@@ -127,8 +127,6 @@ class Compile:
     """The flags that went into the key."""
     ignored_flags: tuple[str, ...] = ()
     """Flags that JAX keeps out of the key, though they may change the devices."""
-    options: Mapping[str, str] = field(default_factory=dict)
-    """Compile options as a log prints them: num_replicas, num_partitions, device_assignment."""
     cache_path: str | None = None
     """The cache directory that the options point into."""
     source: str | None = None
