@@ -76,13 +76,12 @@ class Sketcher:
         with self._lock:
             if self._waiting_characters + len(text) > _MAX_WAITING_CHARACTERS:
                 return
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name="jaxcache-sketches", daemon=True)
+                thread.start()  # Python 3.12 starts none at its end
+                self._thread = thread
             self._waiting += 1
             self._waiting_characters += len(text)
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="jaxcache-sketches", daemon=True
-                )
-                self._thread.start()
         self._queue.put((text, facts, take))
 
     def _run(self) -> None:

@@ -71,9 +71,11 @@ class Uploads:
         for tier in self._tiers:
             if tier.writable:
                 tier.prepare()
-                word = _REPLACE if replacing or (tier.url, key) in self._refusals else b""
-                with contextlib.suppress(OSError), self._spool(tier) as directory:
-                    write_whole(directory, key, word)
+                self._mark(tier, key, replacing=replacing or (tier.url, key) in self._refusals)
+
+    def _mark(self, tier: Tier, key: str, *, replacing: bool) -> None:
+        with contextlib.suppress(OSError), self._spool(tier) as directory:
+            write_whole(directory, key, _REPLACE if replacing else b"")
 
     def add(self, key: str) -> None:
         """Queue an entry for each writable tier; where the queue is full, its marker waits."""
@@ -110,18 +112,21 @@ class Uploads:
                     return
                 self._layer.background.submit(self._resume)
                 continue
-            try:
-                self._upload(tier, key)
-            except Exception as error:
-                self._layer.trouble(error)
-            finally:
-                with self._lock:
-                    self._queued.discard((tier.url, key))
-                    is_up = not any(k == key for _, k in self._queued)
-                    after = self._after.pop(key, None) if is_up else None
-                if after is not None:
-                    after()
-                self._queue.task_done()
+            self._finish_one(tier, key)
+
+    def _finish_one(self, tier: Tier, key: str) -> None:
+        try:
+            self._upload(tier, key)
+        except Exception as error:
+            self._layer.trouble(error)
+        finally:
+            with self._lock:
+                self._queued.discard((tier.url, key))
+                is_up = not any(k == key for _, k in self._queued)
+                after = self._after.pop(key, None) if is_up else None
+            if after is not None:
+                after()
+            self._queue.task_done()
 
     def _upload(self, tier: Tier, key: str) -> None:
         if not tier.can_write():
@@ -199,14 +204,18 @@ class Uploads:
                     data = read_file(self._directory.path(key))
                     # Others refuse an entry without a checksum.
                     if data is not None and open_entry(key, data, is_foreign=False).sealed:
+                        self._mark(tier, key, replacing=False)
                         self._offer(tier, key)
 
     def close(self, deadline: float) -> None:
         """Wait for the uploads until a deadline; what is left keeps its marker."""
-        while self._queue.unfinished_tasks and self._uploaders and time.monotonic() < deadline:
+        while self._queue.unfinished_tasks and time.monotonic() < deadline:
             if not any(tier.can_write() for tier in self._tiers):
                 break
-            time.sleep(0.005)
+            if self._uploaders:
+                time.sleep(0.005)
+            else:  # Python 3.12 starts no thread at the end of the interpreter
+                self._finish_one(*self._queue.get_nowait())
         unfinished = self._queue.unfinished_tasks
         if unfinished:
             self._counters.count("uploads_left", unfinished)

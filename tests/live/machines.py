@@ -2,6 +2,8 @@
 
 #: Leaves everything to ``enable()``.
 FREE = {"JAXCACHE_LIVE": None, "JAX_COMPILATION_CACHE_DIR": None}
+#: Keys of every JAX without the path of the cache.
+PORTABLE = {"JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"}
 
 #: Three machines are three directories of one process; ``on`` goes to another one.
 MACHINES = """
