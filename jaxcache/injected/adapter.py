@@ -27,6 +27,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from ..core import sketching
 from ..live.frame import sealing_compressor
 
 TRIED = "0.4.30 to 0.12"
@@ -141,6 +142,11 @@ class Jax:
         """The facts that :meth:`remember_lowering` keeps of this module, or none."""
         lowering = self._lowered.get(id(computation))
         return lowering[1] if lowering and lowering[0]() is computation else {}
+
+    def describe_for_sketch(self, computation: Any) -> dict[str, Any]:
+        """The facts of the process and of the call that the sketch of a lowered module holds."""
+        call = self.lowering_of(computation).get("call") or {}
+        return {**sketching.describe_process(self.jax.config), **call}
 
     @staticmethod
     def describe_lowering(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -292,9 +292,7 @@ class Listener(ProcessObserver):
         request.add(lowering)
         request.computation = computation
         request.settings = self.tell_settings()
-        begun = ("number", "module", "at", "function", "file", "line", "backend")
-        event = {"event": "begin", **{name: getattr(request, name) for name in begun}}
-        self.send(event | self._record(request, lowering, args, kwargs))
+        self.send(request.wire_begin() | self._record(request, lowering, args, kwargs))
         self.send_phases()  # now: the compile may be what ends the process
 
     def _record(
@@ -326,10 +324,8 @@ class Listener(ProcessObserver):
         head = {"event": "sketch", "number": request.number, "key": request.key}
         self._sketch(request.computation, lambda blob: self.send({**head, "sketch": blob}))
 
-    def _sketch(self, computation: Any, take: Callable[[str], Any]) -> None:
-        call = self._jax.lowering_of(computation).get("call") or {}
-        facts = {**sketching.describe_process(self._jax.jax.config), **call}
-        self._sketcher.sketch(computation, facts, take)
+    def _sketch(self, computation: Any, take: sketching.Take) -> None:
+        self._sketcher.sketch(computation, self._jax.describe_for_sketch(computation), take)
 
     def finish_sketches(self) -> None:
         """Wait until all sketches are sent, for a few seconds."""

@@ -12,6 +12,7 @@ from typing import Any
 from ..core.compile_event import CompileFinished, CompileStep, Counted, RunOutcome, Span
 
 _EVENT_FIELDS = tuple(f.name for f in fields(CompileFinished))
+_BEGIN_FIELDS = ("number", "module", "at", "function", "file", "line", "backend")
 _COUNTED: Mapping[str, Counted] = {"hits": "hit", "misses": "miss", "requests": "request"}
 ALIKE = (
     "the same optimized HLO; the machine code is not compared, because XLA's for CPU differs "
@@ -80,8 +81,12 @@ class CompileRequest(CompileFinished):
         """JAX calls ``_cache_write(key, compile_time_secs, …)``: the compile is done."""
         self.compile_seconds = float(args[1])
 
+    def wire_begin(self) -> dict[str, Any]:
+        """Return the event that is sent before it compiles."""
+        return {"event": "begin", **{name: getattr(self, name) for name in _BEGIN_FIELDS}}
+
     def wire(self) -> dict[str, Any]:
-        """Return the event as it is sent."""
+        """Return the event that is sent at its end."""
         return {"event": "module", **{name: getattr(self, name) for name in _EVENT_FIELDS}}
 
     def conclude(self, directory: str | None, *, refuses_callbacks: bool) -> None:

@@ -154,8 +154,7 @@ class CrossObserver:
         hlo = getattr(lowering.computation or computation, "_hlo", None)
         request = CompileRequest(number=next(self._numbers), at=time.time())
         request.module = self._jax.module_name(hlo) if hlo is not None else ""
-        begun = {name: getattr(request, name) for name in ("number", "at", "module")}
-        self._send({"event": "begin", **begun})
+        self._send(request.wire_begin())
         try:
             self._make(request, lowering, args, kwargs or {})
         except Exception as error:
@@ -213,9 +212,7 @@ class CrossObserver:
         request.sketch = blobs[0] if blobs else None
 
     def _sketch(self, computation: Any, take: sketching.Take) -> None:
-        call = self._jax.lowering_of(computation).get("call") or {}
-        facts = {**sketching.describe_process(self._module.config), **call}
-        self._sketcher.sketch(computation, facts, take)
+        self._sketcher.sketch(computation, self._jax.describe_for_sketch(computation), take)
 
     # What is sent -----------------------------------------------------------------------------
 
