@@ -203,6 +203,11 @@ def printable(name: str) -> str:
     return "".join(c if c.isprintable() else _escape(c) for c in name)
 
 
+def printable_lines(text: str) -> str:
+    """A text of several lines, each :func:`printable`."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
 def _escape(character: str) -> str:
     code = ord(character)
     if 0xDC80 <= code <= 0xDCFF:  # a byte that was no UTF-8 (PEP 383)

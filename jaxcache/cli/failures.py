@@ -7,7 +7,7 @@ import sys
 import traceback
 
 from jaxcache.errors import REPORT_BUG, ExitCode, JaxcacheError
-from jaxcache.units import format_command
+from jaxcache.units import format_command, printable_lines
 
 #: The exception that every usage error of the command-line parser derives from.
 _PARSER_ERROR = "ClickException"
@@ -28,7 +28,8 @@ def report(error: Exception, words: list[str]) -> int:
         error = JaxcacheError("interrupted", code="interrupted", exit_code=code)
     if isinstance(error, JaxcacheError):
         if _wants_debug():
-            print(_without_secrets(traceback.format_exc()), end="", file=sys.stderr)
+            shown = printable_lines(_without_secrets(traceback.format_exc()))
+            print(shown, end="", file=sys.stderr)
         return _fail(_about_directory(error, words), as_json)
     if any(base.__name__ == _PARSER_ERROR for base in type(error).__mro__):
         return _fail(_about_directory(_usage_error(error), words), as_json)

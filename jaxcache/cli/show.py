@@ -11,6 +11,7 @@ from jaxcache.cli.options import Format, JsonOutput
 from jaxcache.errors import ExitCode, UsageError
 from jaxcache.options import CacheLocation, ListOptions
 from jaxcache.options.declare import FLAG, TEXT, option
+from jaxcache.units import printable_lines
 
 if TYPE_CHECKING:
     from jaxcache.layouts import Layout
@@ -101,7 +102,7 @@ def command(
     elif hlo:
         from jaxcache.warm.child.query import hlo_text
 
-        print(hlo_text(show.read_hlo(store, name), python=python), end="")
+        print(printable_lines(hlo_text(show.read_hlo(store, name), python=python)), end="")
     elif split_name(name)[0] is FileKind.KERNEL_CACHE:
         emit(wanted.form, kernels_view(show.show_kernels(store, name)))
     else:
