@@ -304,6 +304,55 @@ def test_what_torch_saved_hits(
     assert counted(ran.stdout)["aot_autograd"]["autograd_cache_hit"] == 1
 
 
+PRECOMPILED = """
+import json, torch
+torch._dynamo.config.caching_precompile = True
+from torch._dynamo.precompile_context import PrecompileContext
+from torch._dynamo.utils import counters
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.factors = [2.0, 3.0]
+
+    def forward(self, x):
+        return torch.relu(x) * self.factors[0]
+
+@torch.compile
+def scale(x):
+    return torch.relu(x) * 2.0 + 1.0
+
+x = torch.ones(8, 8)
+found = [scale(x).sum().item(), torch.compile(Model())(x).sum().item()]
+PrecompileContext.save_to_dynamo_cache()
+print(json.dumps([found, counters["dynamo_cache"].get("dynamo_cache_hit", 0)]))
+"""
+
+
+def test_what_torch_precompiles_is_sound_travels_and_is_guarded(
+    run_cli: RunCli, run_torch: Run, tmp_path: Path
+) -> None:
+    script = tmp_path / "precompiled.py"
+    script.write_text(PRECOMPILED)
+    here, there, bundle = tmp_path / "here", tmp_path / "there", tmp_path / "all.jxb"
+    cold = run_torch(here, script=script)
+    assert json.loads(cold.stdout) == [[192.0, 128.0], 0], cold.stderr
+    entries = sorted(here.glob("dynamo/*/entry"))
+    assert entries
+    assert run_cli("verify", "-C", here).returncode == 0
+    listed = json.loads(run_cli("ls", "-C", here, "--json", "--long").stdout)["entries"]
+    assert {e["function"] for e in listed if e["module"] == "dynamo"} <= {"scale", "Model.forward"}
+    assert run_cli("export", "-C", here, bundle).returncode == 0
+    assert run_cli("import", bundle, "-C", there).returncode == 0
+    warm = run_torch(there, script=script)
+    assert json.loads(warm.stdout) == [[192.0, 128.0], len(entries)], warm.stderr
+    trap = tmp_path / "trap"
+    entries[0].write_bytes(b"cposix\nmkdir\n(S'" + str(trap).encode() + b"'\ntR.")
+    fixed = run_cli("verify", "-C", here, "--fix", "--grace", "0s")
+    assert "foreign-globals" in fixed.stdout and not entries[0].exists()
+    assert run_torch(here, script=script).returncode == 0 and not trap.exists()
+
+
 #: Directories to damage, each in one place; a fifth as many get a flipped bit of machine code.
 SAMPLE = int(os.environ.get("SAMPLE", "200"))
 SEED = int(os.environ.get("SEED", "26"))

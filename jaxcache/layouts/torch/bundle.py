@@ -73,6 +73,7 @@ _TRAVELS = (
     TorchKind.SOURCE,
     TorchKind.FX,
     TorchKind.AOT,
+    TorchKind.PRECOMPILED,
 )
 #: Goes along only where everything does.
 _COMMON = frozenset(_TRAVELS[:1] + _TRAVELS[3:7])
@@ -232,7 +233,7 @@ def plan_import(
 def _check_content(file: Item, path: TorchName, content: ContentReader) -> None:
     """Read one file and hold it against its name, without keeping it."""
     if file.size_bytes > MAX_BYTES or path.kind not in _CHECKED:
-        if path.digest:
+        if path.digest or path.kind in TIERS:
             raise BundleError(f"{file.name} in it is larger than the {MAX_BYTES} bytes allowed")
         return
     problem = name_error(b"".join(content.take(file.name)), path)
@@ -240,7 +241,7 @@ def _check_content(file: Item, path: TorchName, content: ContentReader) -> None:
         raise BundleError(f"{file.name} in the bundle is damaged: {problem}")
 
 
-_CHECKED = frozenset({TorchKind.AOT, TorchKind.FX, TorchKind.SOURCE, TorchKind.KERNEL})
+_CHECKED = frozenset({*TIERS, TorchKind.SOURCE, TorchKind.KERNEL})
 
 
 def name_error(data: bytes, path: TorchName) -> str | None:

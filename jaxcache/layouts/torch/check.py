@@ -229,7 +229,8 @@ def _check(
             Problem(file.info.name, *problem, file.key_text) for problem in problems_of_file
         )
         by_record = file.info.name in recorded and not problems_of_file
-        proven = not quick and (file.key_text is not None or by_record)
+        is_named = bool(file.source_key or (file.graph and file.graph.digest))
+        proven = not quick and (is_named or by_record)
         yield EntryCheck(problems, proven=proven, facts=facts)
 
 

@@ -6,6 +6,7 @@ lacks is None, never a guess.
 """
 
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from jaxcache.layouts.torch.names import GraphFile, TorchTier, digest_of, digest_of_text
 from jaxcache.layouts.torch.pickled import (
     MAX_BYTES,
+    MAX_OPERATIONS,
     Global,
     Pickle,
     PickledRecord,
@@ -35,6 +37,7 @@ ROOTS: Mapping[TorchTier, tuple[str, ...]] = {
         "torch._functorch._aot_autograd.autograd_cache.AOTAutogradCacheEntry",
     ),
     "fxgraph": ("torch._inductor.output_code.CompiledFxGraph",),
+    "dynamo": ("torch._dynamo.package.PrecompileCacheEntry",),
 }
 #: Roots of AOT entries that hold their FX graphs inside (``bundled_autograd_cache``).
 _BUNDLED = (
@@ -45,6 +48,7 @@ _BUNDLED = (
 _HOMES: Mapping[TorchTier, str] = {
     "aotautograd": "torch._functorch._aot_autograd.",
     "fxgraph": "torch._inductor.",
+    "dynamo": "torch._dynamo.",
 }
 #: Packages whose names torch's own entries hold. Not a list of what is harmless: reading a pickle
 #: runs what it names, and torch has functions that run code. What is not here is remarkable.
@@ -53,6 +57,7 @@ _EXPECTED_NAMES = re.compile(
     r"builtins\.(list|dict|set|frozenset|int|float|bool|str|bytes|tuple|complex|slice|range|type|object)"
     r"|copyreg\._reconstructor|_codecs\.encode|functools\.partial|types\.SimpleNamespace"
 )
+_GUARD_NAMES = ("builtins.getattr", "traceback.StackSummary", "traceback.FrameSummary")
 
 _NS_PER_SECOND = 1e9
 _FX_KEY = re.compile(r"f[a-z2-7]{51}")
@@ -147,7 +152,11 @@ class Graph(GraphFacts):
     @property
     def unexpected_globals(self) -> tuple[str, ...]:
         """Names that no entry of torch's own holds."""
-        return tuple(g for g in self.globals if not _is_expected(g))
+        names = [g for g in self.globals if not _is_expected(g)]
+        if self.tier == "dynamo":  # guards hold the program's own classes
+            names = [g for g in names if g.partition(".")[0] in sys.stdlib_module_names]
+            names = [g for g in names if g not in _GUARD_NAMES]
+        return tuple(names)
 
 
 def _is_expected(name: str) -> bool:
@@ -176,7 +185,7 @@ def read_graph(data: bytes, tier: TorchTier, key: str, digest: str) -> GraphFact
     """Judge the bytes of a graph that is stored under a key and a digest."""
     if not data:
         return GraphFacts(problems=(("empty", "empty: torch fails to load it and compiles again"),))
-    whole = digest_of(data) == digest
+    whole = not digest or digest_of(data) == digest
     try:
         graph = decode_graph(data, tier)
     except PickleError as error:
@@ -218,7 +227,32 @@ def decode_graph(data: bytes, tier: TorchTier) -> Graph:
         return _fx(root, pickle)
     if tier == "aotautograd" and name in (*ROOTS[tier], *_BUNDLED):
         return _aot(root, pickle, bundled=name in _BUNDLED)
+    if tier == "dynamo" and name in ROOTS[tier]:
+        return _precompiled(root, pickle)
     return Graph(tier=tier, root=name, globals=pickle.globals)
+
+
+def _precompiled(root: PickledRecord, pickle: Pickle) -> Graph:
+    """What torch keeps of a function; its guards are pickles inside, which torch unpickles, too."""
+    tables = [part for part in walk(root) if isinstance(part, PickledTable)]
+    pairs = [(name, value) for table in tables for name, value in table.items if type(name) is str]
+    names = dict.fromkeys(pickle.globals)
+    operations_left = MAX_OPERATIONS - pickle.operations
+    for guards in {id(v): v for n, v in pairs if n == "guards_state" and type(v) is bytes}.values():
+        inner = read_pickle(guards, max_operations=operations_left)
+        operations_left -= inner.operations
+        names |= dict.fromkeys(inner.globals)
+    texts = {n: v[:_SHOWN_CHARACTERS] for n, v in reversed(pairs) if type(v) is str}
+    keys = (v for n, v in pairs if n == "cache_key" and type(v) is str)
+    return Graph(
+        tier="dynamo",
+        root=str(root.callee),
+        globals=tuple(names),
+        devices=tuple(filter(None, [texts.get("device_type")])),
+        function=texts.get("fn_name"),
+        references=tuple(dict.fromkeys(keys)),
+        bundled=True,
+    )
 
 
 def _class_of(root: Any) -> str:

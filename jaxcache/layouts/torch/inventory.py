@@ -185,7 +185,7 @@ class TorchInventory:
     def files(self) -> Iterator[tuple[StrEnum, FileInfo]]:
         """Yield every file with what it is."""
         for graph in self.graphs:
-            yield TorchKind.AOT if graph.tier == "aotautograd" else TorchKind.FX, graph.info
+            yield parse_path(graph.info.name).kind, graph.info
         for kind, code_files in self.code.items():
             yield from ((kind, info) for info in code_files.values())
         for other in self.others:

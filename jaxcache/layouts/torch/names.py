@@ -22,7 +22,7 @@ from jaxcache.core.names import TEMP_PREFIX
 from jaxcache.entry.names import FileKind, split_name
 from jaxcache.model import FileInfo
 
-TorchTier = Literal["aotautograd", "fxgraph"]
+TorchTier = Literal["aotautograd", "fxgraph", "dynamo"]
 
 AOT_DIR = "aotautograd"
 FX_DIR = "fxgraph"
@@ -37,6 +37,7 @@ class TorchKind(StrEnum):
 
     AOT = "aot-graph"
     FX = "fx-graph"
+    PRECOMPILED = "precompiled"
     SOURCE = "generated-python"
     KERNEL_SOURCE = "kernel-source"
     KERNEL = "kernel"
@@ -68,7 +69,11 @@ class TorchName(NamedTuple):
 
 
 #: The kinds of files that are graphs.
-TIERS: dict[TorchKind, TorchTier] = {TorchKind.AOT: "aotautograd", TorchKind.FX: "fxgraph"}
+TIERS: dict[TorchKind, TorchTier] = {
+    TorchKind.AOT: "aotautograd",
+    TorchKind.FX: "fxgraph",
+    TorchKind.PRECOMPILED: "dynamo",
+}
 
 
 class GraphFile(NamedTuple):
@@ -79,7 +84,7 @@ class GraphFile(NamedTuple):
     key: str
     """As torch calls it: ``a…`` or ``f…``. Several files may share it, with other guards."""
     digest: str
-    """The hash that its bytes must have."""
+    """The hash that its bytes must have; empty where the name has none."""
 
     @property
     def name(self) -> str:
@@ -96,6 +101,8 @@ _CODE = re.compile(
     rf"(?P<fan>[a-z2-7]{{2}})/(?P<key>c{_HASH})(?P<suffix>\.py|\.main\.cpp|\.main\.so|\.cpp|\.so(?:\.load_ok)?)"
 )
 LOCK = re.compile(rf"{LOCK_DIR}/c{_HASH}\.lock")
+#: What TORCH_CACHING_PRECOMPILE keeps of a function: guards, bytecode, graphs.
+_PRECOMPILED = re.compile(r"dynamo/([0-9a-f]{64})/entry")
 _BEST_CONFIG = re.compile(r"[a-z2-7]{2}/[0-9a-z]{51,64}\.best_config")
 #: Of one compile with ``force_disable_caches``: torch leaves it and never reads again
 #: (``fresh_cache`` of ``torch/_inductor/utils.py``; its name is Python's ``tempfile.mkdtemp``'s).
@@ -139,6 +146,8 @@ def parse_path(name: str) -> TorchName:
         if match["fan"] != key[1:3]:
             return _STRAY
         return TorchName(kind, key, key[1:] if kind is TorchKind.SOURCE else None)
+    if match := _PRECOMPILED.fullmatch(name):
+        return TorchName(TorchKind.PRECOMPILED, match[1])
     directory, slash, tail = name.partition("/")
     if directory == LOCK_DIR and tail.endswith(".lock") and "/" not in tail:
         return TorchName(TorchKind.LOCK)

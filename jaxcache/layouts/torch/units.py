@@ -73,6 +73,7 @@ def hold_lock(store: Store, name: str) -> Iterator[bool]:
 #: Torch's way from a graph to its code. Whatever interrupts a removal or a repair in this order,
 #: torch never finds something whose parts are gone.
 _ORDER = (
+    TorchKind.PRECOMPILED,
     TorchKind.AOT,
     TorchKind.FX,
     TorchKind.SOURCE,
