@@ -46,7 +46,7 @@ class Copies:
 
 
 @dataclass(slots=True, kw_only=True)
-class ColocatedCompiled(RunEvent):
+class FunctionCompiled(RunEvent):
     """A function and the arguments that it was compiled for."""
 
     function: str | None = None
@@ -64,7 +64,7 @@ class ColocatedCompiled(RunEvent):
 
 
 @dataclass(slots=True, kw_only=True)
-class CompileFinished(ColocatedCompiled):
+class CompileFinished(FunctionCompiled):
     """A compile request has ended."""
 
     number: int

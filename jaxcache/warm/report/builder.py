@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from jaxcache.core.compile_event import ColocatedCompiled, CompileFinished, RunEvent
+from jaxcache.core.compile_event import CompileFinished, FunctionCompiled, RunEvent
 from jaxcache.core.timeline import Timeline
 from jaxcache.warm.child.launch import RunResult
 from jaxcache.warm.report.events import (
@@ -59,7 +59,7 @@ class ReportBuilder:
     recorded: dict[tuple[int, int], CompileStarted] = field(default_factory=dict)
     """Requests that a recipe can be made of."""
     running: dict[tuple[int, int], CompileStarted] = field(default_factory=dict)
-    colocated: list[ColocatedCompiled] = field(default_factory=list)
+    colocated: list[FunctionCompiled] = field(default_factory=list)
     notices: list[Message] = field(default_factory=list)
     passed: list[GuardPassed] = field(default_factory=list)
     """The steps that guards let pass."""
@@ -98,7 +98,7 @@ class ReportBuilder:
                 self.passed.append(event)
             case SketchSent():
                 self.sketches[event.process, event.number] = event.sketch
-            case ColocatedCompiled():
+            case FunctionCompiled():
                 self.colocated.append(event)
             case CompileStarted():
                 self.running[event.process, event.number] = event

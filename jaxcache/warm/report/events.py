@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 from jaxcache.cache.recipe.model import Request
 from jaxcache.cache.untrusted_json import Scalar, build
-from jaxcache.core.compile_event import ColocatedCompiled, CompileFinished, RunEvent
+from jaxcache.core.compile_event import CompileFinished, FunctionCompiled, RunEvent
 from jaxcache.layouts.torch.names import TorchTier
 
 #: Longer lines are dropped: nothing that the listener sends comes near.
@@ -262,7 +262,7 @@ _KINDS: dict[str, type] = {
     "guard-passed": GuardPassed,
     "sketch": SketchSent,
     "phases": PhasesMeasured,
-    "colocated": ColocatedCompiled,
+    "colocated": FunctionCompiled,
     "end": ProcessExited,
     "torch": TorchLoaded,
     "torch-graph": TorchGraph,

@@ -7,7 +7,7 @@ from dataclasses import fields
 from heapq import nlargest
 from typing import Any
 
-from jaxcache.core.compile_event import Argument, ColocatedCompiled, CompileFinished, CompileStep
+from jaxcache.core.compile_event import Argument, CompileFinished, CompileStep, FunctionCompiled
 from jaxcache.warm.report.report import Function, FunctionSeconds, Module
 
 
@@ -48,9 +48,9 @@ def fold_modules(
 _OF_FIRST = {f.name for f in fields(Module)} & {f.name for f in fields(CompileFinished)}
 
 
-def fold_functions(events: Iterable[ColocatedCompiled]) -> Iterable[Function]:
+def fold_functions(events: Iterable[FunctionCompiled]) -> Iterable[Function]:
     """Yield a row for each function, over all its signatures."""
-    groups: defaultdict[tuple[str, str | None, int | None], list[ColocatedCompiled]] = defaultdict(
+    groups: defaultdict[tuple[str, str | None, int | None], list[FunctionCompiled]] = defaultdict(
         list
     )
     for e in events:
@@ -58,7 +58,7 @@ def fold_functions(events: Iterable[ColocatedCompiled]) -> Iterable[Function]:
             groups[e.function, e.file, e.line].append(e)
     for (function, file, line), same in groups.items():
         signatures = list(dict.fromkeys(e.arguments for e in same))
-        by_process: defaultdict[int, list[ColocatedCompiled]] = defaultdict(list)
+        by_process: defaultdict[int, list[FunctionCompiled]] = defaultdict(list)
         for e in same:
             by_process[e.process].append(e)
         # Work that processes do at the same time is not a repetition.
@@ -102,12 +102,12 @@ def find_longest(events: Iterable[CompileFinished]) -> dict[str, tuple[FunctionS
 _PHASES = {"retrieve": "load", "write": "compile"}
 
 
-def _repeated_seconds(events: list[ColocatedCompiled]) -> float:
+def _repeated_seconds(events: list[FunctionCompiled]) -> float:
     """Return the seconds from a trace until the function can run, without the longest time."""
     return math.fsum(sorted(map(_start_seconds, events))[:-1])
 
 
-def _start_seconds(event: ColocatedCompiled) -> float:
+def _start_seconds(event: FunctionCompiled) -> float:
     return math.fsum(seconds for _, seconds in event.spans.values())
 
 
