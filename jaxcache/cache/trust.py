@@ -18,7 +18,7 @@ from typing import Any
 
 from jaxcache.cache.bundle.format import Bundle, Signature, pack_signature, signed_bytes
 from jaxcache.core.atomic import claimed, new_file, remove_all_abandoned, replace_file
-from jaxcache.core.configuration import config_directory, find_writer_of_directory
+from jaxcache.core.configuration import config_directory, find_writer
 from jaxcache.core.directories import make_private_directory, open_directory, sync_directory
 from jaxcache.core.lock import hold_lockfile
 from jaxcache.core.signing import (
@@ -190,17 +190,11 @@ def load_trusted(directory: str | os.PathLike[str] | None = None) -> list[Truste
         raise UntrustedError(f"cannot read {path}: {error.strerror}") from error
     if len(data) > MAX_KEYS_BYTES:  # cut off, it would be written back without its end
         raise UntrustedError(f"{path} is larger than {MAX_KEYS_BYTES} bytes")
-    if reason := find_writer_of_directory(str(path)):
+    if reason := find_writer(str(path), status):
         raise UntrustedError(
-            f"{path} says nothing about trust: {reason}",
+            f"{path} cannot define trust: {reason}",
             code="unsafe-permissions",
-            hint=f"chmod go-w {directory} after looking through it",
-        )
-    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or status.st_uid not in (os.getuid(), 0):
-        raise UntrustedError(
-            f"others may write {path}, so it cannot define trust",
-            code="unsafe-permissions",
-            hint=f"chmod 600 {path} after looking through it",
+            hint=f"look through it, and then chmod go-w {path} {path.parent}",
         )
     keys = []
     for line in data.decode("utf-8", "replace").splitlines():
@@ -297,7 +291,7 @@ def check_signatures(bundle: Bundle, trusted: Sequence[TrustedKey], *, required:
     for public_key, signature in bundle.signatures:
         if find_spec("cryptography") is None:
             unchecked += 1
-        elif not holds(public_key, signature, bundle.signed_bytes):
+        elif not holds(public_key, signature, signed_bytes(bundle.head)):
             raise UntrustedError(
                 f"{bundle.name}: a signature does not hold: it was changed after signing",
                 code="bad-signature",

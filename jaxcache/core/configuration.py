@@ -167,10 +167,8 @@ def find_config_files(directory: "str | None" = None) -> "list[ConfigFile]":
         paths.append(os.path.join(here, PROJECT))
         parent = os.path.dirname(here)
         here = parent if parent != here else ""
-    with contextlib.suppress(FileNotFoundError):
-        paths.append(os.path.join(config_directory(), "config.toml"))
-    files = [file for path in paths if (file := read_config_file(path)) is not None]
-    return [file for file in files if not file.is_project or file.names_jaxcache]
+    files = [*map(read_config_file, paths), read_user_file("config.toml")]
+    return [file for file in files if file and (not file.is_project or file.names_jaxcache)]
 
 
 def read_counting(
@@ -205,17 +203,25 @@ def read_config_file(path: str) -> "ConfigFile | None":
             text = file.read(MAX_BYTES + 1)
     except OSError:
         return None
-    unsafe = find_other_writer(status)
+    is_project = os.path.basename(path) == PROJECT
+    unsafe = find_other_writer(status) if is_project else find_writer(path, status)
     if len(text) > MAX_BYTES:
         unsafe = f"it is larger than {MAX_BYTES} bytes"
-    elif os.path.basename(path) != PROJECT:
-        unsafe = unsafe or find_writer_of_directory(path)
     return ConfigFile(path, text[:MAX_BYTES], unsafe)
 
 
-def find_writer_of_directory(path: str) -> str:
-    """Return why another user may have replaced a file with a different one of the user's."""
-    return find_other_writer(os.stat(os.path.dirname(path)), "its directory")
+def read_user_file(name: str) -> "ConfigFile | None":
+    """Read a file of the user's configuration; None without it, or without a home directory."""
+    try:
+        return read_config_file(os.path.join(config_directory(), name))
+    except FileNotFoundError:
+        return None
+
+
+def find_writer(path: str, status: os.stat_result) -> str:
+    """Return why another user may have written a file, or replaced it with one of the user's."""
+    above = os.stat(os.path.dirname(path))
+    return find_other_writer(status) or find_other_writer(above, "its directory")
 
 
 def find_other_writer(status: os.stat_result, what: str = "it") -> str:
@@ -235,15 +241,11 @@ def find_other_writer(status: os.stat_result, what: str = "it") -> str:
 
 def read_trusted_projects() -> "dict[str, str]":
     """Return the digest of each trusted file by its path; none where others may write the list."""
-    try:
-        path = os.path.join(config_directory(), TRUSTED_PROJECTS)
-    except FileNotFoundError:
-        return {}
-    file = read_config_file(path)
+    file = read_user_file(TRUSTED_PROJECTS)
     if file is None:
         return {}
     if file.unsafe:
-        report_once(f"ignored {path}: {file.unsafe}")
+        report_once(f"ignored {file.path}: {file.unsafe}")
         return {}
     lines = (os.fsdecode(line).partition(" ") for line in file.text.split(b"\n"))
     return {project: digest for digest, _, project in lines if digest.startswith(_DIGEST)}

@@ -19,6 +19,8 @@ COMPACT_ABOVE = 64
 MAX_REPLACED = 500
 #: Keys without an entry whose events are kept: as many as there are entries, and at least these.
 MIN_ABSENT = 1_000
+#: What all segments hold together: a sparse file takes no space on the disk, and time to read.
+MAX_LEDGER_BYTES = 256 << 20
 #: Lines longer than this are damaged: nothing here writes such.
 MAX_LINE_BYTES = 256 << 10
 DAY_NS = 86_400 * 10**9

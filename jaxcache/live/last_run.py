@@ -139,7 +139,7 @@ def forget_runs_with(root: str, keys: "set[str]") -> None:
         OSError: the directory cannot be read or changed.
     """
     with own_directory_of(root, *_DIRECTORY, make=False) as directory:
-        for name in _records(directory):
+        for name in _records(directory)[: _MAX_PROGRAMS + 1]:  # all that are ours
             with contextlib.suppress(OSError):  # another user's
                 data = read_entry(name, _MAX_FILE_BYTES, directory=directory)[0]
                 if any(key.encode() in data for key in keys):

@@ -8,9 +8,9 @@ import os
 import stat
 from typing import Any
 
-from ..core.configuration import config_directory, find_writer_of_directory
+from ..core.configuration import read_user_file
+from ..core.ledger import MAX_LEDGER_BYTES
 from ..core.signing import (
-    MAX_KEYS_BYTES,
     MAX_SIGNATURES_BYTES,
     PRIVATE,
     PUBLIC,
@@ -20,7 +20,6 @@ from ..core.signing import (
     read_signed,
     sign_text,
 )
-from ..core.system import open_regular
 
 _MAX_FILES = 1000
 
@@ -81,8 +80,15 @@ class Signatures:
 
     def _read_bulk(self, tier: Any) -> "dict[str, set[str]]":
         signers: dict[str, set[str]] = {}
+        read_bytes = 0
         for name in sorted(n for n in self._list(tier) if not n.startswith("live-"))[-_MAX_FILES:]:
-            for file, digests in self._read(tier, f"{SIGNATURES_DIR}/{name}").items():
+            data = (
+                tier.read(f"{SIGNATURES_DIR}/{name}", fresh=True, limit=MAX_SIGNATURES_BYTES) or b""
+            )
+            read_bytes += len(data)
+            if read_bytes > MAX_LEDGER_BYTES:
+                break
+            for file, digests in read_signed(data, self._trusted).items():
                 signers.setdefault(file, set()).update(digests)
         return signers
 
@@ -102,15 +108,11 @@ class Signatures:
 
 def _trusted_keys() -> "frozenset[bytes]":
     """Return the keys of ``jaxcache trust add``; raise PermissionError if others may write them."""
-    try:
-        path = os.path.join(config_directory(), TRUSTED_KEYS)
-        with open_regular(path) as file:
-            status = os.fstat(file.fileno())
-            text = file.read(MAX_KEYS_BYTES).decode("utf-8", "replace")
-    except FileNotFoundError:
+    file = read_user_file(TRUSTED_KEYS)
+    if file is None:
         return frozenset()
-    is_writable = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    if is_writable or status.st_uid not in (os.getuid(), 0) or find_writer_of_directory(path):
-        raise PermissionError(f"others may write {path}")
-    keys = (parse_key(line.strip().rpartition(" ")[0], PUBLIC) for line in text.splitlines())
+    if file.unsafe:
+        raise PermissionError(f"others may write {file.path}: {file.unsafe}")
+    lines = file.text.decode("utf-8", "replace").splitlines()
+    keys = (parse_key(line.strip().rpartition(" ")[0], PUBLIC) for line in lines)
     return frozenset(key for key in keys if key is not None)

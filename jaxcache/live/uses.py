@@ -20,10 +20,12 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ..core.atomic import locked_name, remove_if_abandoned
+from ..core.configuration import report_once
 from ..core.ledger import (
     COMPACT_ABOVE,
     DAY_NS,
     MAX_AHEAD_NS,
+    MAX_LEDGER_BYTES,
     PINNING,
     Lines,
     count_of,
@@ -172,7 +174,9 @@ def _own_segments(directory: int, names: "list[str]") -> "Iterator[Lines]":
         except OSError:
             continue  # too large, or compacted meanwhile
         size_bytes += len(data)
-        if status.st_uid == os.geteuid() and size_bytes <= _MAX_COMPACTED_BYTES:
+        if size_bytes > _MAX_COMPACTED_BYTES:
+            return
+        if status.st_uid == os.geteuid():
             yield read_lines(name, data)
 
 
@@ -289,6 +293,7 @@ def _events(
 def _segments(root: str, missed: "list[str]") -> "Iterator[tuple[bytes, int]]":
     """Yield content and owner of each segment that can be read, the oldest first."""
     with contextlib.suppress(OSError), own_directory_of(root, "ledger", make=False) as directory:
+        read_bytes = 0
         names = [n for n in os.listdir(directory) if n.endswith(".jsonl")]
         for name in sorted(names):
             try:
@@ -298,6 +303,10 @@ def _segments(root: str, missed: "list[str]") -> "Iterator[tuple[bytes, int]]":
                 continue
             except OSError:
                 continue
+            read_bytes += len(data)
+            if read_bytes > MAX_LEDGER_BYTES:
+                report_once(f"{root}: its ledger is too large, and the end of it is ignored")
+                return
             yield data, status.st_uid
         now = (n for n in os.listdir(directory) if n.endswith(".jsonl"))
         missed += (n for n in now if "-c" in n and n not in names)

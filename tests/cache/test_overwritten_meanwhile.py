@@ -129,7 +129,7 @@ class RewoundFile(io.BytesIO):
 def test_a_signature_is_held_against_the_header_that_was_used(there: Path) -> None:
     data = make_bundle(there)
     later = bytes(byte ^ 1 for byte in data[:48])
-    assert read_bundle(RewoundFile(data, later), "test").signed_bytes == opened(data).signed_bytes
+    assert read_bundle(RewoundFile(data, later), "test").head == opened(data).head
 
 
 @pytest.mark.parametrize("writable", ["owner", "group"])

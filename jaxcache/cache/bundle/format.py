@@ -64,12 +64,16 @@ class Bundle:
     manifest: Manifest
     manifest_sha256: str
     signatures: tuple[Signature, ...]
-    signed_bytes: bytes
-    """The bytes that the signatures are over."""
-    stream_at: int
+    head: bytes
+    """All that comes before the stream: header, signatures and manifest."""
     stream_bytes: int
     refused: Mapping[str, str] | None = None
     """Files that must not come in, and why; None until every byte of the bundle was checked."""
+
+    @property
+    def stream_at(self) -> int:
+        """The place of the stream in the file."""
+        return len(self.head)
 
     @property
     def size_bytes(self) -> int:
@@ -188,19 +192,16 @@ def _read_bundle(file: BinaryIO, name: str) -> Bundle:
             f"should be {stream_at + stream_bytes} bytes long and is {size_bytes}: "
             + ("it is cut off" if size_bytes < stream_at + stream_bytes else "something follows")
         )
-    signatures = tuple(
-        Signature(*_SIGNATURE.unpack(file.read(_SIGNATURE.size))) for _ in range(signed)
-    )
+    signatures = file.read(signed * _SIGNATURE.size)
     packed = file.read(manifest_bytes)
     if hashlib.sha256(packed).digest() != digest:
         raise BundleError("its manifest is damaged")
     manifest = decode_manifest(_unpack_manifest(packed))
     # Packed again, not read again: whoever else may write to the file could give another one.
     header = _HEADER.pack(MAGIC, VERSION, signed, manifest_bytes, stream_bytes, digest)
-    signed_header = signed_bytes(header)
-    return Bundle(
-        name, file, manifest, digest.hex(), signatures, signed_header, stream_at, stream_bytes
-    )
+    keys = tuple(map(Signature._make, _SIGNATURE.iter_unpack(signatures)))
+    head = header + signatures + packed
+    return Bundle(name, file, manifest, digest.hex(), keys, head, stream_bytes)
 
 
 def _unpack_manifest(packed: bytes) -> bytearray:
@@ -215,39 +216,23 @@ def _unpack_manifest(packed: bytes) -> bytearray:
     return raw
 
 
-def check_stream(bundle: Bundle) -> None:
-    """Compare the stream, as stored in the file, with the digest in the manifest.
-
-    Raises:
-        BundleError
-    """
-    for _ in read_whole(bundle):
-        pass
-
-
 def read_whole(bundle: Bundle) -> Iterator[bytes]:
     """Yield the bytes of a bundle, as they are stored in the file.
 
     Raises:
-        BundleError: at the end of the manifest or of the stream, where its digest does not match.
+        BundleError: after the last one, where the digest of the stream does not match.
     """
-    signatures = b"".join(map(pack_signature, bundle.signatures))
-    head = MAGIC + bundle.signed_bytes[len(_SIGNED_PREFIX) :] + signatures
-    yield head
-    for part, start, end, sha256 in (
-        ("manifest", len(head), bundle.stream_at, bundle.manifest_sha256),
-        ("stream", bundle.stream_at, bundle.size_bytes, bundle.manifest.stream_sha256),
-    ):
-        digest = hashlib.sha256()
-        window = Window(bundle.file, start, end - start)
-        try:
-            while chunk := window.read(CHUNK_BYTES):
-                digest.update(chunk)
-                yield chunk
-        except OSError as error:
-            raise BundleError(f"{bundle.name}: {error}", hint=None) from error
-        if digest.hexdigest() != sha256:
-            raise BundleError(f"{bundle.name}: its {part} is damaged")
+    yield bundle.head
+    digest = hashlib.sha256()
+    window = Window(bundle.file, bundle.stream_at, bundle.stream_bytes)
+    try:
+        while chunk := window.read(CHUNK_BYTES):
+            digest.update(chunk)
+            yield chunk
+    except OSError as error:
+        raise BundleError(f"{bundle.name}: {error}", hint=None) from error
+    if digest.hexdigest() != bundle.manifest.stream_sha256:
+        raise BundleError(f"{bundle.name}: its stream is damaged")
 
 
 class ContentReader:

@@ -6,13 +6,14 @@ payload is in memory.
 
 import os
 import time
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxcache.cache.admission import check_payload_pieces, check_unknown_pieces
-from jaxcache.cache.bundle.format import Bundle, ContentReader, check_stream, open_bundle
+from jaxcache.cache.bundle.format import Bundle, ContentReader, open_bundle, read_whole
 from jaxcache.cache.bundle.manifest import JAX, BundleError, BundleItem, Manifest, Origin
 from jaxcache.cache.inventory import Inventory, OtherFile
 from jaxcache.cache.ledger.record import SEALED
@@ -51,7 +52,7 @@ def verify_bundle(
     """
     refused = bundle.refused
     if refused is None:
-        check_stream(bundle)
+        deque(read_whole(bundle), maxlen=0)
         refused = dict(_damaged(bundle, progress, allow_large))
     if atomic and refused:
         name, reason = next(iter(refused.items()))
@@ -79,8 +80,7 @@ def _damaged(
             if error is not None:
                 yield name, error.detail
         else:
-            for _ in pieces:
-                pass
+            deque(pieces, maxlen=0)
         done += size
         if progress:
             progress(done, bundle.manifest.content_bytes)

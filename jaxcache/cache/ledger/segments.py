@@ -25,9 +25,11 @@ from jaxcache.cache.ledger.record import (
     LedgerRecord,
     fold,
 )
+from jaxcache.core.configuration import report_once
 from jaxcache.core.ledger import (
     COUNTED,
     MAX_AHEAD_NS,
+    MAX_LEDGER_BYTES,
     PINNING,
     SEGMENT_KIND,
     SUMS,
@@ -155,7 +157,7 @@ class Ledger:
                 raise JaxcacheError(
                     f"{failure.message}: it may hold pins, so nothing is removed",
                     code="pins-unread",
-                    hint="check the disk, and run the command again",
+                    hint=f"check the disk and {LEDGER_DIR}, and run the command again",
                 )
 
     def events(self) -> Iterator[Event]:
@@ -277,7 +279,15 @@ def _read_listed(store: Store, files: Sequence[FileInfo]) -> list[_Segment]:
 
 
 def read_segments(store: Store, files: Sequence[FileInfo]) -> Iterator[FetchedFile | StoreError]:
-    """Read segments, in order, each with its owner; a failure takes its place."""
+    """Read segments, in order, each with its owner; a failure takes its place.
+
+    Of segments that are larger than any ledger together, none is read.
+    """
+    if sum(min(info.size_bytes, MAX_SEGMENT_BYTES) for info in files) > MAX_LEDGER_BYTES:
+        reason = f"the ledger holds more than {MAX_LEDGER_BYTES >> 20} MiB and is ignored"
+        report_once(f"{store.url}: {reason}; remove {LEDGER_DIR} from it")
+        yield from (StoreError(info.name, reason, code="io-error") for info in files)
+        return
     if store.remote:
         read = store.read_many([i.name for i in files], limit=MAX_SEGMENT_BYTES + 1)
         for info, data in zip(files, read, strict=True):

@@ -350,11 +350,7 @@ class BundleSource:
         """
         size = step.item.content_bytes
         file: Any = io.BytesIO() if size <= BUFFERED_BYTES else tempfile.TemporaryFile()  # noqa: SIM115
-        try:
-            file.writelines(self._content.take(step.name))
-        except BaseException:
-            file.close()
-            raise
+        file.writelines(self._content.take(step.name))
         return file  # type: ignore[no-any-return]
 
     def open(self, step: Step, taken: BinaryIO) -> BundleParcel:

@@ -14,6 +14,7 @@ from jaxcache.cache.admission import Signed
 from jaxcache.cache.move.items import MoveAction, Step
 from jaxcache.cache.move.plan import MoveSource, Plan
 from jaxcache.cache.trust import TrustedKey, load_ed25519, load_trusted
+from jaxcache.core.ledger import MAX_LEDGER_BYTES
 from jaxcache.core.signing import MAX_SIGNATURES_BYTES, SIGNATURES_DIR, read_signed, sign_text
 from jaxcache.entry.codec import CodecError
 from jaxcache.errors import UntrustedError
@@ -126,7 +127,10 @@ def load_signed(store: Store, trusted: Sequence[TrustedKey]) -> dict[str, Collec
     """
     keys = {key.public_key for key in trusted}
     signers: defaultdict[str, set[str]] = defaultdict(set)
-    names = [i.name for i in store.list(SIGNATURES_DIR) if i.type == "file"]
+    files = [i for i in store.list(SIGNATURES_DIR) if i.type == "file"]
+    names = [i.name for i in files]
+    if sum(min(i.size_bytes, MAX_SIGNATURES_BYTES) for i in files) > MAX_LEDGER_BYTES:
+        raise UntrustedError(f"{store.url} holds more signatures than {MAX_LEDGER_BYTES} bytes")
     if keys and names:
         load_ed25519()
     for data in store.read_many(names, limit=MAX_SIGNATURES_BYTES + 1):
