@@ -1,7 +1,5 @@
 """Features where the program or the cache is elsewhere: notebooks, buckets, beside ``top``."""
 
-import json
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -23,25 +21,6 @@ def test_a_notebook_fills_a_tier_and_is_filled_by_it(pair: Pair) -> None:
     assert len(keys(pair.directory / "tier")) == MODULES
     pair.use("second")
     pair.run("warm", *pair.python, *live, "--fail-on-miss", notebook)
-    assert pair.plain() == ALL_HITS
-
-
-def test_top_shows_what_the_live_layer_writes_and_hits(pair: Pair) -> None:
-    pair.cache.mkdir()
-    with subprocess.Popen(
-        [*pair.world.jaxcache, "top", "--jsonl", "--interval", "0.1s"],
-        cwd=pair.directory,
-        env=pair.world.environment(plain=False),
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as top:
-        assert top.stdout is not None
-        for change in ("new", "hit"):
-            pair.run("run", "--live", *pair.program())
-            shown = [json.loads(top.stdout.readline()) for _ in range(MODULES)]
-            assert {row["key"] for row in shown} == keys(pair.cache)
-            assert {row["change"] for row in shown} == {change}
-        top.terminate()
     assert pair.plain() == ALL_HITS
 
 
