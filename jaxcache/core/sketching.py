@@ -57,7 +57,7 @@ class Sketcher:
         os.register_at_fork(after_in_child=self._reset)
 
     def _reset(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._idle = threading.Condition(self._lock)
         self._waiting_characters = 0
         self._waiting = 0

@@ -76,7 +76,7 @@ def _describe(args: tuple[Any, ...], kwargs: dict[str, Any], started: float) -> 
 
 #: The only one of this process.
 LISTENER: "Listener | None" = None
-_lock = threading.Lock()
+_lock = threading.RLock()
 
 
 def listen(module: Any, sink: Sink, *, seal: bool = False) -> Listener:

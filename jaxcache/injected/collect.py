@@ -51,7 +51,7 @@ class Collector:
         self._passes = passmanager
         self._compiler = compiler
         self._made: dict[Any, Any] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._local = threading.local()
         self._stubbed = False
         self._steered: list[tuple[Any, int, int]] = []

@@ -97,7 +97,7 @@ class ProcessObserver:
     def __init__(self, jax: Jax) -> None:
         self._jax = jax
         self._sinks: tuple[Sink, ...] = ()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._lasting: dict[tuple[Any, Any], dict[str, Any]] = {}
         self._local = threading.local()
         self._introduced = False
@@ -110,7 +110,7 @@ class ProcessObserver:
 
     def _start_afresh(self) -> None:
         """A forked child counts for itself, and no other thread of it holds the lock."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._counters = dict.fromkeys(self._counters, 0)
         self._settings = None
         self._backends = {}

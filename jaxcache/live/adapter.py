@@ -204,11 +204,16 @@ class Adapter:
         """Give leases back when a compile is over, also one that failed or was not written."""
 
         def request(original: Any, *args: Any, **kwargs: Any) -> Any:
+            state = vars(layer.now)
+            outer = dict(state)  # of the request that a signal handler has interrupted
+            state.clear()
+            layer.now.leases = []
             try:
                 return original(*args, **kwargs)
             finally:
                 leases = layer.now.leases
-                layer.now.leases = []
+                state.clear()
+                state.update(outer)
                 for directory, key in leases:
                     layer.run(directory.release, key)
 

@@ -70,7 +70,7 @@ class Counters:
 
     def reset(self) -> None:
         """Start from zero in a forked child."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._values: dict[str, float] = {}
         self._kept: dict[str, float] = {}
         self.by_tier: dict[str, int] = {}

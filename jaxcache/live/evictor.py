@@ -87,7 +87,9 @@ class Evictor:
         self._say = say
         self._wait_seconds = _JAX_LOCK_SECONDS
         """How long to wait for JAX's lock; 0 after a wait in vain."""
-        self._lock = threading.Lock()
+        self._holders: set[int] = set()
+        """The threads that hold JAX's lock or wait for it."""
+        self._lock = threading.RLock()
         self._bytes = self._entries = self._since = 0
         self._next = 0.0
         self._first = True
@@ -105,9 +107,19 @@ class Evictor:
 
         A process waits for it in vain once: a holder may be stopped, or another user's.
         """
-        if not self.stamped:
+        thread = threading.get_ident()
+        if not self.stamped or thread in self._holders:  # a signal handler has interrupted it
             yield True
             return
+        self._holders.add(thread)
+        try:
+            with self._wait_for_lock(directory) as is_held:
+                yield is_held
+        finally:
+            self._holders.discard(thread)
+
+    @contextlib.contextmanager
+    def _wait_for_lock(self, directory: int) -> "Iterator[bool]":
         with hold_lockfile(directory, timeout_seconds=self._wait_seconds, keep=True) as is_held:
             if not is_held and self._wait_seconds:
                 self._wait_seconds = 0.0
@@ -120,7 +132,7 @@ class Evictor:
 
     def reset(self) -> None:
         """Reset in a forked child, which has no tiers."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.pending = None
 
     def is_due_at_opening(self, *, died: bool) -> bool:

@@ -16,6 +16,15 @@ MAX_ENTRY_BYTES = 2 << 30
 _PART_BYTES = 16 << 20
 
 
+class ReentrantEvent(threading.Event):
+    """An event whose lock a signal handler may take again in the thread that holds it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._cond = threading.Condition()  # reentrant; that of the base class is not
+        self.owner = threading.get_ident()
+
+
 def start_thread(name: str, call: "Callable[[], None]") -> "threading.Thread | None":
     """Start a thread in the background; None where the interpreter is ending."""
     thread = threading.Thread(target=call, name=f"jaxcache-{name}", daemon=True)

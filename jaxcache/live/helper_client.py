@@ -25,7 +25,7 @@ class DirectoryClient:
     """
 
     def __init__(self, path: str) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._idle: list[socket.socket] = []
         self._path = os.path.abspath(path)
         self._control = self._start()

@@ -36,7 +36,7 @@ class Background:
 
     def reset(self) -> None:
         """Reset: a forked child has no thread."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._queue: Any = None
         self._waiting: set[Any] = set()
         self._left = 0
@@ -283,7 +283,7 @@ def _begun_early(settings: ResolvedSettings, adapter: Adapter) -> "Layer | None"
 
 
 LAYER: "Layer | None" = None
-_starting = threading.Lock()
+_starting = threading.RLock()
 
 
 def start(

@@ -38,7 +38,7 @@ class Leases:
         self._patience = limit_seconds
         """How long this process may still wait in vain, for all keys together."""
         self._counters = counters
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._fd = -1
         self._held: set[str] = set()
         self._remote: set[str] = set()
@@ -112,7 +112,7 @@ class Leases:
     ) -> "tuple[bytes | None, bool]":
         """Take the lease in a tier, or wait for the machine that has it."""
         tier = tiers.last_writable()
-        if tier is None:
+        if tier is None or key in self._remote:
             return None, waited
         until = time.time() + self._limit
         text = json.dumps({"owner": f"{socket.gethostname()}:{os.getpid()}", "until": until})

@@ -43,7 +43,7 @@ class Loading:
     def __init__(self, root: str, title: str = _TITLE) -> None:
         self._root = root
         self._title = title
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._keys: list[str] = []
         self._fd = -1
         self._name = ""
@@ -174,7 +174,7 @@ class FirstRuns:
 
     def reset(self) -> None:
         """Reset: a forked child has no thread."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._waiting: dict[int, Callable[[], None]] = {}
         self._running: list[tuple[list[weakref.ref[Any]], Callable[[], None]]] = []
         self._is_looking = False

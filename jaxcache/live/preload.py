@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..core.system import available_cores
-from .files import start_thread
+from .files import ReentrantEvent, start_thread
 from .last_run import MAX_LOADS, LastRun, Load, program_name, read_last_run, write_last_run
 from .load_seam import LoadCall, LoadSeam, UnknownLoadError, describe_devices
 from .loading import AHEAD, Loading
@@ -55,7 +55,7 @@ class _Ahead:
         self.load = load
         self._hash = hash(serialized)
         self.size_bytes = len(serialized)
-        self.is_over = threading.Event()
+        self.is_over = ReentrantEvent()
         self.executable: Any = None
         self.seconds = 0.0
 
@@ -91,9 +91,9 @@ class Preload:
         """The client of the first request; loads of another one are left to JAX."""
         self._devices: list[list[Any]] = []
         self._saved: LastRun | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._room = threading.Condition(self._lock)
-        self._ended = threading.Event()
+        self._ended = ReentrantEvent()
         """Nothing more is loaded or handed out."""
 
     @property

@@ -34,7 +34,7 @@ class Refusals:
     """Why entries were refused, by tier and key."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._reasons: dict[tuple[str, str], str] = {}
         self._replaced: set[tuple[str, str]] = set()
         self._good_tiers: set[str] = set()
@@ -108,7 +108,7 @@ class CircuitBreaker:
     """Says whether to ask: not after failures in a row, nor when too much time was lost."""
 
     def __init__(self, budget: float) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._budget = budget
         self._row = 0
         self._lost = 0.0
@@ -176,9 +176,9 @@ class Tier:
         self._counters = layer.counters
         self._seconds: float = layer.settings["timeout"]
         self._store: Any = None
-        self._opening = threading.Lock()
+        self._opening = threading.RLock()
         self._requests: SimpleQueue[tuple[Future[Any], Callable[[Any], Any]]] = SimpleQueue()
-        self._counting = threading.Lock()
+        self._counting = threading.RLock()
         self._idle = 0
         """Threads that wait for a request, less the requests that wait for a thread."""
         self.reading = CircuitBreaker(layer.settings["miss-budget"])

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ..core.names import CACHE_SUFFIX, OWN_DIR, is_key
-from .files import own_directory_of, read_file, start_thread, write_whole
+from .files import ReentrantEvent, own_directory_of, read_file, start_thread, write_whole
 from .frame import DecodedEntry, add_checksum
 from .tier import Refusals, Tier
 from .uploads import Uploads
@@ -35,8 +35,8 @@ class Tiers:
         self._counters = layer.counters
         self._tiers = [Tier(address, layer) for address in addresses]
         self._signatures = _signatures(layer.settings)
-        self._in_flight: dict[str, threading.Event] = {}
-        self._lock = threading.Lock()
+        self._in_flight: dict[str, ReentrantEvent] = {}
+        self._lock = threading.RLock()
         self._used: dict[str, None] = {}
         self._local: dict[str, None] = {}
         """Keys that were hit in the local directory."""
@@ -70,11 +70,14 @@ class Tiers:
         finally:
             self._release(key)
 
-    def _claim(self, key: str) -> "threading.Event | None":
+    def _claim(self, key: str) -> "ReentrantEvent | None":
+        """Return what to wait for where another thread is fetching a key."""
         with self._lock:
             event = self._in_flight.get(key)
+            if event is not None and event.owner == threading.get_ident():
+                return None  # this is a signal handler of the thread that fetches it
             if event is None:
-                self._in_flight[key] = threading.Event()
+                self._in_flight[key] = ReentrantEvent()
             return event
 
     def _release(self, key: str) -> None:
@@ -189,7 +192,7 @@ class Tiers:
         keys = [line for line in lines if is_key(line)][:_MAX_KEYS]
         self._last_run = tuple(keys)
         wanted = iter([k for k in keys if not os.path.exists(self._directory.path(k))])
-        turn = threading.Lock()
+        turn = threading.RLock()
 
         def fetch() -> None:
             while True:

@@ -8,6 +8,7 @@ process finds the markers.
 import contextlib
 import os
 import queue
+import sys
 import threading
 import time
 from collections.abc import Iterable
@@ -54,8 +55,9 @@ class Uploads:
         self._counters = layer.counters
         self._refusals = refusals
         self._signatures = signatures
-        self._lock = threading.Lock()
-        self._queue: queue.Queue[tuple[Tier, str]] = queue.Queue(layer.settings["queue"])
+        self._lock = threading.RLock()
+        self._queue: queue.SimpleQueue[tuple[Tier, str]] = queue.SimpleQueue()
+        self._max_queued: int = layer.settings["queue"] or sys.maxsize
         self._queued: set[tuple[str, str]] = set()
         self._uploaded: set[tuple[str, str]] = set()
         self._uploaders: list[threading.Thread] = []
@@ -85,11 +87,10 @@ class Uploads:
 
     def _offer(self, tier: Tier, key: str) -> None:
         with self._lock:
-            if (tier.url, key) in self._queued:
+            if (tier.url, key) in self._queued or len(self._queued) >= self._max_queued:
                 return
-            with contextlib.suppress(queue.Full):
-                self._queue.put_nowait((tier, key))
-                self._queued.add((tier.url, key))
+            self._queued.add((tier.url, key))
+            self._queue.put((tier, key))
             if not self._uploaders:
                 threads = (start_thread("upload", self._run) for _ in range(_THREADS))
                 self._uploaders = [t for t in threads if t is not None]
@@ -126,7 +127,6 @@ class Uploads:
                 after = self._after.pop(key, None) if is_up else None
             if after is not None:
                 after()
-            self._queue.task_done()
 
     def _upload(self, tier: Tier, key: str) -> None:
         if not tier.can_write():
@@ -183,7 +183,7 @@ class Uploads:
                 continue
             with self._spool(tier) as directory:
                 for key in filter(is_key, os.listdir(directory)):
-                    if self._queue.full():
+                    if len(self._queued) >= self._max_queued:
                         return
                     if os.path.exists(self._directory.path(key)):
                         self._offer(tier, key)
@@ -209,14 +209,14 @@ class Uploads:
 
     def close(self, deadline: float) -> None:
         """Wait for the uploads until a deadline; what is left keeps its marker."""
-        while self._queue.unfinished_tasks and time.monotonic() < deadline:
+        while self._queued and time.monotonic() < deadline:
             if not any(tier.can_write() for tier in self._tiers):
                 break
             if self._uploaders:
                 time.sleep(0.005)
             else:  # Python 3.12 starts no thread at the end of the interpreter
                 self._finish_one(*self._queue.get_nowait())
-        unfinished = self._queue.unfinished_tasks
+        unfinished = len(self._queued)
         if unfinished:
             self._counters.count("uploads_left", unfinished)
         if self._resumer >= 0:

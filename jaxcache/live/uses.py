@@ -75,7 +75,7 @@ class UseLog:
 
     def reset(self) -> None:
         """Reset in a forked child: the parent writes its own events."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._hits: dict[str, tuple[int, int, float]] = {}
         self._misses: dict[str, tuple[int, int]] = {}
         self._events: list[dict[str, Any]] = []

@@ -105,7 +105,7 @@ class Target:
             platform=profile["platform"], platform_version=profile["platform_version"]
         )
         self.devices: list[Any] = []
-        self._making = threading.Lock()
+        self._making = threading.RLock()
 
     @property
     def platforms(self) -> "set[str]":

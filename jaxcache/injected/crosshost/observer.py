@@ -71,7 +71,7 @@ class CrossObserver:
         self._spool = request["spool"]
         self._directory = request["directory"]
         self._numbers = itertools.count(1)
-        self._opening = threading.Lock()
+        self._opening = threading.RLock()
         self._lowerings: weakref.WeakKeyDictionary[Any, CrossLowering] = weakref.WeakKeyDictionary()
         self._local = threading.local()
         self._sketcher = sketching.Sketcher()

@@ -20,7 +20,7 @@ _FORM = "ON:ACTION[:SECONDS] such as compile:raise or load:warn:60"
 _NAME = "injected.guard.environment"
 _armed: "CompileGuard | None" = None
 _is_reported = False
-_lock = threading.Lock()
+_lock = threading.RLock()
 
 
 def read_variable(text: str) -> "tuple[CompileGuard, float | None]":

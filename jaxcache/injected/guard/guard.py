@@ -260,7 +260,7 @@ _guards_here: "contextvars.ContextVar[tuple[CompileGuard, ...]]" = contextvars.C
     "jaxcache-guards", default=()
 )
 _guards_everywhere: "list[CompileGuard]" = []
-_lock = threading.Lock()
+_lock = threading.RLock()
 #: Which warnings were shown, as :mod:`warnings` keeps it.
 _warned: "dict[Any, Any]" = {}
 _watcher: "_Watcher | None" = None
