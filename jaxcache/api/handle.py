@@ -224,7 +224,7 @@ class Handle:
         Raises:
             NoCacheError: it names the caches.
         """
-        from jaxcache.cache.below import find_caches
+        from jaxcache.cache.inventory import find_caches
 
         if below := find_caches(self.location.path):
             import shlex

@@ -45,7 +45,7 @@ class MovingMethods(Handle):
             UsageError: ``other-layout``.
         """
         from jaxcache.cache.diff import diff_sides
-        from jaxcache.layouts.sides import check_same_layout, open_side
+        from jaxcache.layouts import check_same_layout, open_side
 
         with self.progress("reading") as progress:
             sides = [
@@ -94,7 +94,7 @@ class MovingMethods(Handle):
         >>> len(cache.plan_export("jit_mlp*").writes)
         1
         """
-        from jaxcache.layouts.sides import open_side
+        from jaxcache.layouts import open_side
         from jaxcache.options.move import ExportOptions
 
         chosen = ExportOptions.choose(options, keys=keys, **keywords)

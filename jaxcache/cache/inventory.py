@@ -4,7 +4,7 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from itertools import islice
 from typing import NamedTuple
@@ -13,11 +13,16 @@ from jaxcache.core.names import AUTOTUNE_DIR, OWN_DIR, Key
 from jaxcache.entry.names import FileKind, key_of, own_kind, split_name
 from jaxcache.errors import NoCacheError
 from jaxcache.model import FileInfo, Problem
+from jaxcache.store import is_remote
 from jaxcache.store.base import Store
 from jaxcache.units import format_count, format_size
 
 #: The most files that are counted in a directory of another program.
 _MAX_UNKNOWN_FILES = 100_000
+#: Levels of directories that are searched.
+_MAX_DEPTH = 3
+#: The most names to look at; caches deeper in a larger tree are not found.
+_MAX_NAMES = 200_000
 #: Directories by which a cache of torch's compilers is recognized.
 _TORCH_DIRECTORIES = frozenset({"aotautograd", "fxgraph", "locks"})
 #: Directories in such a cache; the short ones hold code, by the start of its hash.
@@ -231,3 +236,43 @@ def _why_stray(info: FileInfo) -> str:
     if info.type == "other":
         return "not a regular file"
     return "not a name that JAX or XLA gives"
+
+
+def find_caches(path: str) -> tuple[str, ...]:
+    """Return the paths of the caches below a directory, sorted; empty if it is a cache itself.
+
+    Looks at names only, and no further into a directory than to its first entry. Links are not
+    followed.
+    """
+    if is_remote(path) or not os.path.isdir(path):
+        return ()
+    budget = [_MAX_NAMES]
+    is_cache, below = _look(path, budget)
+    return () if is_cache else tuple(sorted(_search(below, 1, budget)))
+
+
+def _search(directories: Sequence[str], depth: int, budget: list[int]) -> Iterator[str]:
+    for directory in directories:
+        is_cache, below = _look(directory, budget)
+        if is_cache or os.path.isdir(os.path.join(directory, OWN_DIR, "ledger")):
+            yield directory
+        elif depth < _MAX_DEPTH:
+            yield from _search(below, depth + 1, budget)
+
+
+def _look(path: str, budget: list[int]) -> tuple[bool, list[str]]:
+    """Return whether a directory has an entry, and if not, the directories in it."""
+    directories = []
+    try:
+        with os.scandir(path) as names:
+            for name in names:
+                budget[0] -= 1
+                if key_of(name.name) or name.name in ("aotautograd", "fxgraph"):
+                    return True, []
+                if budget[0] < 0:
+                    break
+                if name.name != OWN_DIR and name.is_dir(follow_symlinks=False):
+                    directories.append(name.path)
+    except OSError:  # it cannot be read
+        pass
+    return False, directories

@@ -23,7 +23,7 @@ from jaxcache.cache.trust import (
 )
 from jaxcache.cli.options import Format
 from jaxcache.cli.output import emit, note
-from jaxcache.cli.terminal.progress import progress_bar
+from jaxcache.cli.terminal import progress_bar
 from jaxcache.errors import (
     ExitCode,
     JaxcacheError,

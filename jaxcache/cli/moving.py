@@ -23,10 +23,9 @@ from jaxcache.cli.bundle import (
 from jaxcache.cli.opening import open_target
 from jaxcache.cli.options import Format
 from jaxcache.cli.output import emit, note
-from jaxcache.cli.terminal import confirm
-from jaxcache.cli.terminal.progress import progress_bar
+from jaxcache.cli.terminal import confirm, progress_bar
 from jaxcache.errors import NoCacheError, UsageError
-from jaxcache.layouts.sides import names_there
+from jaxcache.layouts import names_there
 from jaxcache.options import ConfirmOptions
 from jaxcache.options.move import CopyOptions, SyncOptions, arrival_of
 from jaxcache.render.bundle import import_view, left_out_lines

@@ -4,7 +4,7 @@ import os
 
 from jaxcache.api import Cache
 from jaxcache.api.handle import locate
-from jaxcache.cli.terminal.progress import progress_bar
+from jaxcache.cli.terminal import progress_bar
 from jaxcache.core.system import available_cores
 from jaxcache.errors import UsageError
 from jaxcache.layouts import check_layout, load_layout

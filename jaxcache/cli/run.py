@@ -43,8 +43,7 @@ def command(
     is one of the N processes. The exit code is the command's own (128 + N if signal N ended
     it), or 1 where an assertion such as --fail-on-miss fails.
     """
-    from jaxcache.cli.running import checking, finish, place_run
-    from jaxcache.cli.terminal.live import live_callbacks
+    from jaxcache.cli.running import checking, finish, live_callbacks, place_run
 
     form = output.form
     wanted.check()

@@ -75,8 +75,7 @@ def command(
 
     MODULE:FUNCTION (or FILE.py:FUNCTION) is compiled for the shapes of --arg, and not run.
     """
-    from jaxcache.cli.running import checking, finish, place_run, program_of
-    from jaxcache.cli.terminal.live import live_callbacks
+    from jaxcache.cli.running import checking, finish, live_callbacks, place_run, program_of
 
     form = output.form
     wanted.check()

@@ -1,5 +1,6 @@
 """The caches of several compilers, with one interface; :func:`choose_layout` picks one."""
 
+import os
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 from jaxcache.entry.names import split_name
@@ -10,9 +11,10 @@ from jaxcache.store.base import MissingError, Store
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from jaxcache.cache.diff import DiffSide
     from jaxcache.cache.scan import ScanAids
     from jaxcache.layouts.torch import TorchLayout
-    from jaxcache.model import Progress, ScanResult
+    from jaxcache.model import FileInfo, Progress, ScanResult
 
 #: The facts about one compiler's cache; both classes have the same members.
 Layout: TypeAlias = "JaxLayout | TorchLayout"
@@ -175,3 +177,53 @@ def _is_directory(store: Store, name: str) -> bool:
         return store.info(name).type == "dir"
     except MissingError:
         return False
+
+
+def open_side(
+    location: str, progress: "Progress | None" = None, *, layout: str | None = None
+) -> "DiffSide":
+    """Read what a bundle or a cache holds.
+
+    Raises:
+        BundleError, NoCacheError
+        UsageError: ``two-layouts``.
+    """
+    from jaxcache.cache.bundle.format import is_bundle, open_bundle
+    from jaxcache.store import open_store
+
+    if not is_bundle(location):
+        store = open_store(location)
+        return choose_layout(store, layout).sides.read_side(store, progress)
+    bundle = open_bundle(location)
+    with bundle.file:
+        return load_layout(bundle.manifest.layout).sides.read_bundle(bundle)
+
+
+def names_there(location: str) -> frozenset[str]:
+    """Return the names of all regular files at a path or URL; none if it does not exist yet.
+
+    Raises:
+        NoCacheError: it cannot be listed.
+    """
+    from jaxcache.store import is_remote, open_store
+
+    if not is_remote(location) and not os.path.isdir(location):
+        return frozenset()
+    store = open_store(location)
+    files: list[FileInfo] = []
+    for info in store.list():
+        files += store.walk(info.name) if info.type == "dir" else [info]
+    return frozenset(info.name for info in files if info.type == "file")
+
+
+def check_same_layout(left: "DiffSide", right: "DiffSide") -> None:
+    """Refuse to compare what no compiler could exchange.
+
+    Raises:
+        UsageError: ``other-layout``.
+    """
+    if left.layout != right.layout and left.entries and right.entries:
+        raise UsageError(
+            f"one side is a cache of {left.layout}, the other of {right.layout}",
+            code="other-layout",
+        )

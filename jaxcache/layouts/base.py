@@ -6,7 +6,8 @@ module that is imported when it is asked for; mypy holds the module to the group
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from jaxcache.model import Entry, FileInfo, Problem, ScanResult
 from jaxcache.store.base import FileLock, Store
@@ -25,6 +26,32 @@ if TYPE_CHECKING:
     from jaxcache.layouts.torch.show import GraphDetails
     from jaxcache.model import Progress
     from jaxcache.options import PruneOptions, VerifyOptions
+
+
+T = TypeVar("T")
+
+
+class Words(NamedTuple):
+    """The words for one compiler on screens that all layouts share."""
+
+    compiler: str
+    fill: str
+    """How to fill its cache."""
+    record: str | None
+    """How to record its hits; None where they cannot be recorded."""
+
+
+class FunctionGroup(Generic[T]):
+    """A group of functions: a module, imported on first use.
+
+    ``tests/typed_layouts.py`` has mypy hold each module to the group's protocol.
+    """
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+
+    def __get__(self, layout: object, owner: type) -> T:
+        return cast("T", import_module(self._module))
 
 
 class CheckableFile(Protocol):

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from jaxcache.core.names import AUTOTUNE_DIR, OWN_DIR
 from jaxcache.entry.names import key_of
-from jaxcache.layouts.members import FunctionGroup, Words
+from jaxcache.layouts.base import FunctionGroup, Words
 
 if TYPE_CHECKING:
     from jaxcache.cache.index import Index

@@ -9,7 +9,7 @@ from jaxcache.cache.listing import Summary
 from jaxcache.cache.stats import Stats
 from jaxcache.core.refusals import TierRefusal, describe_refusal, refusal_fix
 from jaxcache.layouts import JAX
-from jaxcache.layouts.members import Words
+from jaxcache.layouts.base import Words
 from jaxcache.render.columns import count_column, size_column, text_column
 from jaxcache.render.document import fields_of, to_document
 from jaxcache.render.listing import group_columns

@@ -1,13 +1,16 @@
 """The account of a run: what is made of its events, during the program and after its end."""
 
+import contextlib
+import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from jaxcache.core.compile_event import RunEvent
 from jaxcache.core.machine import hashes_path
+from jaxcache.entry.names import key_of
 from jaxcache.errors import NoJaxError, UsageError
 from jaxcache.options.run import RunOptions
 from jaxcache.store import is_remote
@@ -26,10 +29,9 @@ from jaxcache.warm.report.ledger_updates import (
 from jaxcache.warm.report.notes import bucket_notes
 from jaxcache.warm.report.report import Report
 from jaxcache.warm.report.trace import trace_document
-from jaxcache.warm.report.unobserved import unreported_entries
 
 if TYPE_CHECKING:
-    from jaxcache.warm.callbacks import RunCallbacks
+    from jaxcache.warm.child.launch import RunCallbacks
     from jaxcache.warm.crosshost.cross_target import TargetOutput
     from jaxcache.warm.report.recording import RecordingDirectory
 
@@ -172,7 +174,7 @@ class Account:
         keys = {str(e.key) for r in (self._first, recorder) for e in r.modules}
         keys |= self._first.fetched | recorder.fetched
         for directory in recorder.directories or {self._expected}:
-            recorder.unreported += unreported_entries(directory, started_ns, keys)
+            recorder.unreported += _unreported_entries(directory, started_ns, keys)
 
     def _notes(self, report: Report, waiting: Mapping[str, int]) -> list[str]:
         options = self._options
@@ -189,3 +191,17 @@ class Account:
         if is_remote(options.cache_dir):
             notes += bucket_notes(options.cache_dir, recorder.modules, waiting)
         return notes
+
+
+def _unreported_entries(cache_dir: str, since_ns: int, reported: Collection[str]) -> list[str]:
+    """Return names of entries that were written since then under keys that no process reported."""
+    written: list[str] = []
+    with contextlib.suppress(OSError):  # a bucket, or no directory yet
+        if os.stat(cache_dir).st_mtime_ns < since_ns:
+            return []
+        for name in os.listdir(cache_dir):
+            if (key := key_of(name)) and key not in reported:
+                with contextlib.suppress(FileNotFoundError):
+                    if os.stat(os.path.join(cache_dir, name)).st_mtime_ns >= since_ns:
+                        written.append(name)
+    return sorted(written)

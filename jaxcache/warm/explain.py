@@ -13,11 +13,11 @@ from jaxcache.cache.leftovers import scratch_directory
 from jaxcache.options.run import WarmOptions
 from jaxcache.store import open_store
 from jaxcache.warm.advice import advise
-from jaxcache.warm.callbacks import RunCallbacks
+from jaxcache.warm.child.launch import RunCallbacks
 from jaxcache.warm.programs import WarmProgram
 from jaxcache.warm.report.builder import ReportBuilder
 from jaxcache.warm.report.causes import as_compile, compare_with
-from jaxcache.warm.report.unobserved import require_observed
+from jaxcache.warm.report.report import require_observed
 from jaxcache.warm.run import run_command, warm_program
 
 #: Keys of one module, the newest ones, that a miss is compared with.

@@ -16,10 +16,9 @@ from jaxcache.errors import JaxcacheError, ReportError, reporting
 from jaxcache.options.run import CompileOptions, RunOptions, WarmOptions
 from jaxcache.store import is_remote
 from jaxcache.units import format_count, format_duration
-from jaxcache.warm.callbacks import RunCallbacks
 from jaxcache.warm.child.child import free_port
 from jaxcache.warm.child.interpreter import find_python
-from jaxcache.warm.child.launch import Launch, RunResult, run_listening
+from jaxcache.warm.child.launch import Launch, RunCallbacks, RunResult, run_listening
 from jaxcache.warm.environment import DIRECTORY, run_environment
 from jaxcache.warm.programs import WarmProgram, words_of
 

@@ -37,8 +37,7 @@ from jaxcache.cache.move.items import MoveAction
 from jaxcache.core.names import AUTOTUNE_DIR, KERNEL_CACHE
 from jaxcache.entry.codec import CodecError
 from jaxcache.errors import JaxcacheError
-from jaxcache.layouts import load_layout
-from jaxcache.layouts.sides import open_side
+from jaxcache.layouts import load_layout, open_side
 from jaxcache.store.base import FetchedFile, MissingError, StoreError
 from jaxcache.store.local import LocalStore
 from jaxcache.store.system import name_errors

@@ -17,7 +17,7 @@ from golden import NOW_NS, held_still
 
 from jaxcache.cache.ledger.record import COMPILE, HIT, Event
 from jaxcache.cache.ledger.write import append
-from jaxcache.cli.terminal import progress
+from jaxcache.cli import terminal
 from jaxcache.store import find_store
 
 SCREENS = REPOSITORY / "tests" / "data" / "screens"
@@ -110,7 +110,7 @@ def world() -> Iterator[Path]:
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_screens(world: Path, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "_PATIENCE_SECONDS", 1e9)
+    monkeypatch.setattr(terminal, "_BAR_AFTER_SECONDS", 1e9)
     env = {"PATH": os.environ["PATH"], "HOME": str(world), "LANG": "C.UTF-8", "NO_COLOR": "1"}
     env |= {
         "COLUMNS": str(width),

@@ -154,7 +154,7 @@ def test_a_pipe_that_cannot_say_it_gets_escapes(spawn_cli: RunCli, hostile: Path
 
 _SLOW_WORK = """
 import sys, time
-from jaxcache.cli.terminal.progress import progress_bar
+from jaxcache.cli.terminal import progress_bar
 with progress_bar("reading entries", in_bytes=len(sys.argv) > 1) as progress:
     print("none" if progress is None else "some")
     for done in range(30):
@@ -176,8 +176,8 @@ def test_a_bar_shows_how_far_how_fast_and_how_long(tmp_path: Path, unit: list[st
 
 _AT_ONCE = """
 import sys
-from jaxcache.cli.terminal import progress
-progress._PATIENCE_SECONDS = -1
+from jaxcache.cli import terminal
+terminal._BAR_AFTER_SECONDS = -1
 from jaxcache.cli.main import main
 main()
 """

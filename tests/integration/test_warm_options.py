@@ -236,7 +236,7 @@ def test_run_chains_to_a_sitecustomize(
 
 
 def test_the_live_line(cache: Path) -> None:
-    from jaxcache.cli.terminal.live import LiveLine
+    from jaxcache.cli.terminal import LiveLine
     from jaxcache.warm.report.events import CompileStarted
 
     line = LiveLine()

@@ -41,7 +41,7 @@ from jaxcache.cli.bundle import (
 )
 from jaxcache.cli.ci import check_local
 from jaxcache.cli.opening import open_handle
-from jaxcache.cli.terminal.progress import progress_bar
+from jaxcache.cli.terminal import progress_bar
 from jaxcache.errors import NoCacheError, UntrustedError
 from jaxcache.layouts import check_layout, load_layout
 from jaxcache.options.move import RestoreOptions, SaveOptions

@@ -6,7 +6,7 @@ Each group of functions is imported when used.
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxcache.layouts.members import FunctionGroup, Words
+from jaxcache.layouts.base import FunctionGroup, Words
 from jaxcache.layouts.torch import names
 
 if TYPE_CHECKING:

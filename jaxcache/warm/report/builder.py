@@ -34,9 +34,8 @@ from jaxcache.warm.report.notes import (
     settings_notes,
     target_notes,
 )
-from jaxcache.warm.report.report import Process, Report
+from jaxcache.warm.report.report import Process, Report, describe_failure
 from jaxcache.warm.report.rows import find_longest, fold_functions, fold_modules
-from jaxcache.warm.report.unobserved import describe_failure
 
 #: Names this process among those that compile in themselves.
 _STARTED = time.time()

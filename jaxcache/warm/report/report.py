@@ -4,15 +4,19 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxcache.cache.explain.sides import is_helper
 from jaxcache.cache.ledger.uses import hit_rate, is_miss
 from jaxcache.core.compile_event import Argument, Copies, RunOutcome
 from jaxcache.core.timeline import PHASES
+from jaxcache.errors import JaxcacheError, NoJaxError
 from jaxcache.model import result_repr
 from jaxcache.warm.environment import DIRECTORY
 from jaxcache.warm.report.events import Configured, JaxLoaded, ProcessStarted
+
+if TYPE_CHECKING:
+    from jaxcache.warm.torch.report import TorchReport
 
 #: Causes of a miss that no other entry explains.
 FIRST_TIME = "first time"
@@ -298,3 +302,28 @@ class Report:
         """Seconds spent compiling in this run."""
         spent = (m for m in self.modules if m.outcome != "hit")
         return math.fsum((m.compile_seconds or 0.0) * m.occurrences for m in spent)
+
+
+_NO_COMPILE = "the program failed before its first compile; its own output says why"
+
+
+def describe_failure(library: str) -> str:
+    """Explain why nothing was observed of a program that failed."""
+    return f"the program failed before any use of {library} was seen; its own output says why"
+
+
+def require_observed(report: "Report | TorchReport", library: str) -> None:
+    """Refuse to explain a run of which nothing was observed, or that failed before any compile.
+
+    Raises:
+        JaxcacheError: ``program-failed``.
+        NoJaxError: ``unknown-jax`` or ``unknown-torch``.
+    """
+    if report.modules:
+        return
+    if code := report.script_exit_code:
+        how = f"exit code {code}" if code > 0 else f"signal {-code}"
+        why = next(iter(report.unobserved), _NO_COMPILE)
+        raise JaxcacheError(f"{how}: {why}", code="program-failed")
+    if report.unobserved:
+        raise NoJaxError(report.unobserved[0], code=f"unknown-{library}")

@@ -13,7 +13,7 @@ from jaxcache.layouts.torch.scan import scan
 from jaxcache.options.run import WarmOptions
 from jaxcache.store import open_store
 from jaxcache.warm.programs import WarmProgram
-from jaxcache.warm.report.unobserved import require_observed
+from jaxcache.warm.report.report import require_observed
 from jaxcache.warm.torch.report import Lookup
 from jaxcache.warm.torch.run import warm_program
 

@@ -15,9 +15,8 @@ from jaxcache.layouts.torch.check import record_new_code
 from jaxcache.layouts.torch.names import TorchTier, directory_of
 from jaxcache.options.run import RunOptions, WarmOptions
 from jaxcache.store import open_store
-from jaxcache.warm.callbacks import RunCallbacks
 from jaxcache.warm.child.interpreter import find_python
-from jaxcache.warm.child.launch import Launch, RunResult, run_listening
+from jaxcache.warm.child.launch import Launch, RunCallbacks, RunResult, run_listening
 from jaxcache.warm.programs import WarmProgram, words_of
 from jaxcache.warm.report.events import (
     Message,
@@ -31,7 +30,7 @@ from jaxcache.warm.report.events import (
     TorchRecompile,
     TorchSaved,
 )
-from jaxcache.warm.report.unobserved import describe_failure
+from jaxcache.warm.report.report import describe_failure
 from jaxcache.warm.torch.report import (
     CompiledFrame,
     Lookup,

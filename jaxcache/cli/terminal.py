@@ -1,4 +1,4 @@
-"""Abilities of the terminal: colour, width, and characters beyond ASCII.
+"""The terminal: colour, width, characters beyond ASCII, bars, and the line of a running program.
 
 ``--color`` wins over ``NO_COLOR`` (https://no-color.org), which wins over what the stream is.
 """
@@ -7,15 +7,27 @@ import codecs
 import contextlib
 import os
 import sys
+import time
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, TextIO
 
+from jaxcache.units import format_duration
+
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress as RichProgress
+
+    from jaxcache.core.compile_event import RunEvent
+    from jaxcache.model import Progress
+    from jaxcache.warm.report.events import CompileStarted
 
 #: One cell for one cell, so that nothing that was set in columns moves.
 _ASCII = {"…": "~", "→": ">", "·": ",", "×": "x", "–": "-", "—": "-", "█": "#", "░": "."}
 _HANDLER = "jaxcache-ascii"
+#: Work that ends sooner than this shows no bar, and a compile no line: it would only flicker.
+_BAR_AFTER_SECONDS = 0.4
+_LINE_AFTER_SECONDS = 1.0
 _BAR_WIDTH = 20
 
 
@@ -178,3 +190,104 @@ def _stand_in(character: str) -> str:
     from rich.cells import cell_len
 
     return _ASCII.get(character) or "?" * cell_len(character)
+
+
+@contextlib.contextmanager
+def progress_bar(title: str, *, in_bytes: bool = False) -> "Iterator[Progress | None]":
+    """Yield a function (done, total) that draws a bar; None without a terminal that can redraw it.
+
+    Args:
+        in_bytes: whether bytes are counted, and not things.
+    """
+    if not can_redraw():
+        yield None
+        return
+    started = time.monotonic()
+    bar = None
+
+    def show(done: int, total: int) -> None:
+        nonlocal bar
+        if bar is None:
+            if time.monotonic() - started < _BAR_AFTER_SECONDS or done >= total:
+                return
+            bar = _start_bar(title, total, in_bytes)
+        bar.update(bar.task_ids[0], completed=done, total=total)
+
+    try:
+        yield show
+    finally:
+        if bar is not None:
+            bar.stop()
+
+
+def _start_bar(title: str, total: int, in_bytes: bool) -> "RichProgress":
+    """A bar with what is done, the rate, and the time that is left."""
+    from rich import progress
+    from rich.table import Column
+    from rich.text import Text
+
+    class Rate(progress.ProgressColumn):
+        def render(self, task: progress.Task) -> Text:
+            return Text("" if task.speed is None else f"{task.speed:,.0f}/s")
+
+    bar = progress.Progress(
+        progress.TextColumn("{task.description}", table_column=Column(no_wrap=True)),
+        progress.BarColumn(bar_width=None),
+        progress.DownloadColumn() if in_bytes else progress.MofNCompleteColumn(),
+        progress.TransferSpeedColumn() if in_bytes else Rate(),
+        progress.TimeRemainingColumn(),
+        console=make_console(),
+        transient=True,
+        expand=True,
+    )
+    bar.add_task(title, total=total)
+    bar.start()
+    return bar
+
+
+class LiveLine:
+    """Keeps the line; the cursor stays at its start, so that the program's output replaces it."""
+
+    def __init__(self) -> None:
+        self._running: dict[tuple[int, int], CompileStarted] = {}
+        self._last: dict[str, float] = {}
+        self._drawn = False
+
+    def expect(self, seconds: Mapping[str, float]) -> None:
+        """Learn the compile seconds by key that earlier runs took."""
+        for key, took in seconds.items():
+            module = key.rpartition("-")[0]
+            self._last[module] = max(took, self._last.get(module, 0.0))
+
+    def take(self, event: "RunEvent") -> None:
+        """Take one event of the listener."""
+        from jaxcache.core.compile_event import CompileFinished
+        from jaxcache.warm.report.events import CompileStarted
+
+        if isinstance(event, CompileStarted):
+            self._running[event.process, event.number] = event
+        elif isinstance(event, CompileFinished):
+            self._running.pop((event.process, event.number), None)
+            self._erase()
+
+    def tick(self) -> None:
+        """Redraw the line if something has been compiling for a while."""
+        now = time.time()
+        slow = [e for e in self._running.values() if now - e.at > _LINE_AFTER_SECONDS]
+        if not slow:
+            self._erase()
+            return
+        draw_line(self.text(slow[0], now))
+        self._drawn = True
+
+    def text(self, event: "CompileStarted", now: float) -> str:
+        """Return the text of the line for one running compile."""
+        module = event.module
+        took = f" (last time {format_duration(self._last[module])})" if module in self._last else ""
+        elapsed = format_duration(now - event.at)
+        return f"compiling or loading {module} for {elapsed}{took}"
+
+    def _erase(self) -> None:
+        if self._drawn:
+            draw_line("")
+            self._drawn = False
