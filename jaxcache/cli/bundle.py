@@ -192,7 +192,7 @@ def receive(
     done = done if export is None else after_export(export, done)
     outlooks = outlooks or forecast(bundle.manifest, _answer(host), target)
     if is_jax:
-        print_forecast(outlooks, form, expect=expect)
+        print_forecast(outlooks, form, expect=expect or needed.require_compatible)
     emit(form, import_view(done, outlooks, verdict, manifest_sha256=bundle.manifest_sha256))
     return done.exit_code
 

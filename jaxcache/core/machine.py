@@ -1,10 +1,86 @@
 """A JAX on a machine: what its keys depend on, and whether they contain the cache's path."""
 
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
 from .names import AUTOTUNE_DIR, KERNEL_CACHE
 from .releases import CACHE_PATH, KERNEL_CACHE_PATH
 
 #: The setting that names the caches of XLA's own that JAX places below its cache.
 XLA_CACHES = "jax_persistent_cache_enable_xla_caches"
+DIFFERS = "differs"
+SAME = "same"
+UNKNOWN = "unknown"
+
+
+class FactDifference(NamedTuple):
+    """One fact of two machines."""
+
+    fact: str
+    """The name of a field of :class:`Machine`."""
+    answer: str
+    """``differs``, ``same``, or ``unknown`` where one side has not recorded it."""
+    left: Any = None
+    right: Any = None
+
+
+class Machine(NamedTuple):  # a dataclass takes 2 ms to make, in every process that has jax
+    """The facts on which keys depend; None where nothing has recorded one.
+
+    Their order is that in which a difference is named: the first explains the others.
+    """
+
+    jaxlib_version: "str | None" = None
+    platform: "str | None" = None
+    """As keys have it: ``cpu``, ``gpu``, ``tpu``."""
+    device_kind: "str | None" = None
+    """As JAX names it, such as ``NVIDIA H200`` or ``TPU v5e``."""
+    platform_version: "str | None" = None
+    """As the backend reports it; on GPUs it holds the versions of driver and toolkit."""
+    cpu_features: "tuple[str, ...] | None" = None
+    """As LLVM names them, such as ``+avx2`` and ``-xop``."""
+    device_count: "int | None" = None
+    """Devices of this platform in the process."""
+    process_count: "int | None" = None
+    """Processes of the program."""
+    topology: "str | None" = None
+    """JAX's own hash of all devices of the program (``accelerator_config`` of a key)."""
+    codec: "str | None" = None
+    xla_flags: "tuple[str, ...] | None" = None
+    """The flags that JAX hashes, as they are spelled, sorted."""
+    settings: "Mapping[str, Any] | None" = None
+    """Those that the environment sets and that act on keys: see :mod:`.key_settings`."""
+    jax_version: "str | None" = None
+    """Not hashed, but another release traces most programs otherwise."""
+    defaults: "Mapping[str, Any] | None" = None
+    """The values of all settings that act on keys where the environment sets none."""
+
+    @property
+    def changed_settings(self) -> "dict[str, Any]":
+        """The settings that the environment sets to another value than JAX's default."""
+        defaults = self.defaults or {}
+        settings = self.settings or {}
+        return {n: v for n, v in settings.items() if n not in defaults or defaults[n] != v}
+
+    def differences(self, other: "Machine") -> "Iterator[FactDifference]":
+        """Yield each fact in the order of the fields, with whether it differs."""
+        for fact in self._fields:
+            left = getattr(self, fact)
+            right = getattr(other, fact)
+            is_known = left is not None and right is not None
+            if fact == "settings" and is_known:
+                left, right = self._set_otherwise(other)
+            if fact != "defaults":
+                answer = DIFFERS if left != right else SAME
+                yield FactDifference(fact, answer if is_known else UNKNOWN, left, right)
+
+    def _set_otherwise(self, other: "Machine") -> "tuple[dict[str, Any], dict[str, Any]]":
+        """Return the settings that differ; a default that is not known is None."""
+        defaults = self.defaults or other.defaults or {}
+        sides = [{**defaults, **(side.settings or {})} for side in (self, other)]
+        names = {*(self.settings or ()), *(other.settings or ())}
+        apart = sorted(n for n in names if sides[0].get(n) != sides[1].get(n))
+        return tuple({n: side.get(n) for n in apart} for side in sides)  # type: ignore[return-value]
 
 
 def hashes_path(

@@ -15,7 +15,7 @@ from typing import Any
 from .names import unescape_mlir
 
 #: Sketches of another version have other digests, and are not compared.
-SKETCH_VERSION = 2
+SKETCH_VERSION = 3
 _MAX_CONSTANT_CHARACTERS = 48
 _MAX_TEXT = 160
 

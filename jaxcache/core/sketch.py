@@ -20,6 +20,8 @@ _MAX_TEXT_CHARACTERS = 128 << 20
 #: A sketch that is larger keeps a digest of each line instead of its operations, or is dropped.
 _MAX_BLOB_CHARACTERS = 64 << 10
 _MAX_JSON_BYTES = 4 << 20
+#: Version 2 records fewer settings.
+_VERSIONS = (2, SKETCH_VERSION)
 
 
 @dataclass(frozen=True)
@@ -74,9 +76,11 @@ class Sketch:
     static: "Mapping[str, str] | None" = None
     """Static arguments by name, those that are small values; None where they are not known."""
     config: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of JAX that change programs, those that are not off."""
+    """Settings of JAX that act on keys, those that are not off."""
     hash_seed: str = ""
     """``PYTHONHASHSEED``; ``random`` where Python chose it."""
+    version: int = SKETCH_VERSION
+    """Settings of different versions cannot be compared."""
 
 
 def make_sketch(text: str, facts: Mapping[str, Any] | None = None) -> "str | None":
@@ -107,7 +111,7 @@ def read_sketch(blob: object) -> "Sketch | None":
         if not unpacker.eof:
             return None
         document = json.loads(data)
-        if document["version"] != SKETCH_VERSION:
+        if document["version"] not in _VERSIONS:
             return None
         operations = [str(o) for o in document["operations"]]
         files = [str(f) for f in document["files"]]
@@ -137,6 +141,7 @@ def read_sketch(blob: object) -> "Sketch | None":
             None if static is None else {str(n): str(v) for n, v in static.items()},
             dict(document.get("config", {})),
             str(document.get("hash_seed", "")),
+            document["version"],
         )
     except (
         ValueError,

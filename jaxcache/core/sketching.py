@@ -18,33 +18,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from .key_settings import current_settings
+
 #: Text that waits for the thread; a module beyond it has no sketch.
 _MAX_WAITING_CHARACTERS = 256 << 20
 #: A constant with more elements is left out of the text.
 _MAX_ELEMENTS = 8
 _MAX_STATIC_CHARACTERS = 64
 _MAX_STATIC = 32
-#: Settings of JAX that change the programs that it makes, or what of them is in a key.
-_SETTINGS = (
-    "jax_compilation_cache_include_metadata_in_key",
-    "jax_compiler_enable_remat_pass",
-    "jax_default_dtype_bits",
-    "jax_default_matmul_precision",
-    "jax_default_prng_impl",
-    "jax_disable_most_optimizations",
-    "jax_enable_custom_prng",
-    "jax_enable_x64",
-    "jax_exec_time_optimization_effort",
-    "jax_memory_fitting_effort",
-    "jax_memory_fitting_level",
-    "jax_numpy_dtype_promotion",
-    "jax_optimization_level",
-    "jax_pmap_shmap_merge",
-    "jax_random_seed_offset",
-    "jax_softmax_custom_jvp",
-    "jax_threefry_partitionable",
-    "jax_use_shardy_partitioner",
-)
 
 Take = Callable[[str], Any]
 
@@ -105,14 +86,11 @@ class Sketcher:
                 self._idle.wait(left_seconds)
 
 
-def describe_process(config: Any) -> "dict[str, Any]":
+def describe_process() -> "dict[str, Any]":
     """Return the settings and the hash seed, which programs of this process depend on."""
-    settings = {name: getattr(config, name, None) for name in _SETTINGS}
     seed = os.environ.get("PYTHONHASHSEED") or "random"
     return {
-        "config": {
-            n: v if isinstance(v, (bool, int)) else str(v) for n, v in settings.items() if v
-        },
+        "config": {name: value for name, value in current_settings().items() if value},
         "hash_seed": seed if sys.flags.hash_randomization else "0",
     }
 

@@ -28,6 +28,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..core import sketching
+from ..core.key_settings import settings_of_environment
 from ..live.frame import sealing_compressor
 
 TRIED = "0.4.30 to 0.12"
@@ -146,7 +147,7 @@ class Jax:
     def describe_for_sketch(self, computation: Any) -> dict[str, Any]:
         """The facts of the process and of the call that the sketch of a lowered module holds."""
         call = self.lowering_of(computation).get("call") or {}
-        return {**sketching.describe_process(self.jax.config), **call}
+        return {**sketching.describe_process(), **call}
 
     @staticmethod
     def describe_lowering(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -252,7 +253,7 @@ class Jax:
             config.update("jax_enable_compilation_cache", True)
 
     def describe(self) -> dict[str, Any]:
-        """Return the versions of jax and jaxlib, and a digest that differs between builds."""
+        """Return the versions, a digest that differs between builds, and settings as they began."""
         import jaxlib
 
         from .settings import jaxlib_digest
@@ -262,6 +263,7 @@ class Jax:
             "jaxlib": str(getattr(jaxlib, "__version__", "")) or None,
             "jaxlib_digest": jaxlib_digest(),
             "xla_flags": _xla_flags(),
+            "key_settings": _key_settings(),
         }
 
     @staticmethod
@@ -273,6 +275,8 @@ class Jax:
             "platform_version": str(backend.platform_version),
             "device_kind": str(device.device_kind),
             "topology_fingerprint": _topology_fingerprint(devices),
+            "device_count": len(backend.local_devices()),
+            "process_count": len({d.process_index for d in backend.devices()}),
         }
 
 
@@ -376,6 +380,14 @@ def _xla_flags() -> str:
         *(a for a in sys.argv if a.startswith("--xla")),
     ]
     return " ".join(sorted(flags))
+
+
+def _key_settings() -> "dict[str, Any] | None":
+    """Return the settings of the environment that act on keys; None where JAX's are unknown."""
+    try:
+        return settings_of_environment()
+    except Exception:
+        return None
 
 
 def live_settings() -> "dict[str, Any] | None":

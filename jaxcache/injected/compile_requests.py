@@ -105,6 +105,7 @@ class Compiler:
             "platform": str(self.backend.platform),
             "platform_version": str(self.backend.platform_version),
             "device_kind": str(first.device_kind),
+            "device_count": len(self.backend.local_devices()),
             "caches": self._caches(),
             "compile_options": settings.compile_options().hex(),
         }
@@ -257,6 +258,7 @@ class CrossCompiler(Compiler):
             **{name: profile[name] for name in names},
             "jaxlib_digest": settings.jaxlib_digest(),
             "device_kind": profile["device_kinds"][0],
+            "device_count": len(profile["device_ids"]) // profile.get("process_count", 1),
             "caches": True,
             "compile_options": settings.compile_options().hex(),
         }

@@ -7,10 +7,14 @@ Private names of JAX for that, tried on 0.4.30 to 0.12: ``xla_client.get_topolog
 ``serialize`` of its result (all but 0.10), and those of :func:`sample`.
 """
 
+import importlib.util
 import os
 import re
 import sys
 from typing import Any
+
+from ..core import key_settings
+from .adapter import hash_component, wrap
 
 #: A feature as LLVM spells it, inside serialized bytes of XLA; not the middle of a triple.
 _FEATURE = re.compile(rb"(?<![\w-])[+-][a-z0-9][a-z0-9.-]*")
@@ -53,11 +57,40 @@ def sample(device: Any) -> bytes:
     return bytes(serialize() if serialize else device.client.serialize_executable(executable))
 
 
+def default_settings() -> "dict[str, Any]":
+    """Return the settings that act on keys, as they are where the environment sets none.
+
+    JAX keeps no defaults: its registry is made once more, without these variables.
+    """
+    current = key_settings.current_settings()
+    chosen = [n for n in current if os.environ.pop(n.upper(), None) is not None]
+    if not chosen:
+        return current
+    path = sys.modules["jax._src.config"].__file__
+    spec: Any = importlib.util.spec_from_file_location("_jaxcache_defaults", path)
+    module: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    fresh = module.config._value_holders
+    return {
+        name: key_settings.plain_value(fresh[name].value) if name in fresh else value
+        for name, value in current.items()
+        if name in fresh or name not in chosen
+    }
+
+
 def main(parent: Any) -> None:
     """Answer with the versions, once the entry is written; with an argument, the features, too."""
     import jax
     import jaxlib
+    from jax._src import cache_key
 
+    hashes: dict[str, str] = {}
+
+    def around_component(log: Any, args: Any, kwargs: Any) -> Any:
+        hashes.setdefault(str(args[1]), hash_component(args[2]))
+        return log(*args, **kwargs)
+
+    wrap(cache_key, "_log_cache_key_hash", around_component)
     jax.jit(lambda x: x + 1)(1.0).block_until_ready()
     device = jax.devices()[0]
     parent.answer(
@@ -67,4 +100,9 @@ def main(parent: Any) -> None:
         device_kind=str(device.device_kind),
         platform_version=str(device.client.platform_version),
         cpu_features=features() if sys.argv[1:] else None,
+        device_count=jax.local_device_count(),
+        process_count=int(os.environ.get("JAX_NUM_PROCESSES") or 1),
+        topology=hashes.get("accelerator_config"),
+        settings=key_settings.settings_of_environment(),
+        defaults=default_settings(),
     )

@@ -272,7 +272,7 @@ def forecast_line(outlooks: Compatibility) -> str:
     counts = outlooks.counts
     host = outlooks.host
     total = len(outlooks.forecasts)
-    with_what = f" with jax {host.jax_version} ({host.origin.platform})" if host else ""
+    with_what = f" with jax {host.machine.jax_version} ({host.origin.platform})" if host else ""
     if not total:
         return "no entries"
     if counts.get(ForecastOutcome.HIT) == total:
@@ -300,7 +300,13 @@ def forecast_line(outlooks: Compatibility) -> str:
         text += f". {len(misses)} will miss either way" if misses else ""
     elif unknown and host is None:
         text = f"{len(misses)} {of_all} will miss {where}"
-    text += f", {unknown} unknown" if unknown and host else ""
+    if unknown and host:
+        why = dict.fromkeys(f.reason for f in outlooks.forecasts if _is_unknown(f) and f.reason)
+        shown = "; ".join([*why][:_MISS_REASONS])
+        if unknown == total:
+            every = "the entry" if total == 1 else f"each of {total:,} entries"
+            return f"it is unknown whether {every} will hit {where}{with_what}: {shown}"
+        text += f", {unknown} unknown ({shown})"
     moved = [f for f in misses if f.restore_to]
     reasons = list(dict.fromkeys(f.reason for f in misses if f.reason and not f.restore_to))
     if moved:
@@ -315,6 +321,10 @@ def forecast_line(outlooks: Compatibility) -> str:
         f"--portable -C {place} SCRIPT (where plain JAX uses it, set {XLA_CACHES}=none)"
     )
     return f"{line}. {cure}" if moved else line
+
+
+def _is_unknown(forecast: Forecast) -> bool:
+    return forecast.outlook is ForecastOutcome.UNKNOWN and not forecast.portable
 
 
 def _release(version: str | None) -> str:

@@ -198,6 +198,9 @@ def restore_lines(restored: RestoreResult) -> Iterator[str]:
     refused = (step.problem for step in restored.done if step.action in _REFUSED)
     yield from left_out_lines(refused)
     yield from warning_lines(restored.done)
+    unknown = Counter(f.reason for f in outlooks.forecasts if f.unrecorded)
+    for gap, number in unknown.most_common(_SHOWN_REASONS):
+        yield f"not known whether {format_count(number, 'entry')} can hit: {gap}"
     if outlooks.host is None and forecast_count:
         yield "not checked whether they fit: no jax was found (--python)"
     for step in restored.done.failed:

@@ -30,7 +30,8 @@ SHAPES = {
     "Finding": "trap severity seen cost fix mendable files upstream",
     "GraphEntry": "-dependants -jaxlib",
     "Group": "name *summary last_used_at",
-    "Host": "python jax=jax_version jaxlib=jaxlib_version codec platform=origin.platform "
+    "Host": "python jax=machine.jax_version jaxlib=machine.jaxlib_version "
+    "codec=machine.codec platform=origin.platform "
     "target=origin.target",
     "RecipeRow": "module=request.module key=request.key hash=request.hash bytecode_bytes "
     "compile_seconds=request.compile_seconds occurrences=request.occurrences "

@@ -2,20 +2,27 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from jaxcache.cache.bundle.compat import Host
 from jaxcache.cache.bundle.manifest import Origin
 from jaxcache.cache.ci.key import CiKey, HashedFiles, describe_environment, hash_files
+from jaxcache.core.machine import Machine
 from jaxcache.errors import UsageError
 
 CPU = Host(
     python="python3",
-    jax_version="0.10.2",
-    jaxlib_version="0.10.2",
-    codec="zstd",
-    origin=Origin(platform="cpu", target="znver4", cpu_features=("avx", "sse")),
+    machine=Machine(
+        jax_version="0.10.2",
+        jaxlib_version="0.10.2",
+        codec="zstd",
+        cpu_features=("avx", "sse"),
+        device_count=1,
+        settings={},
+    ),
+    origin=Origin(platform="cpu", target="znver4"),
     key="jit_f-" + "a" * 64,
 )
 
@@ -24,17 +31,22 @@ def digest(host: Host = CPU, **variables: str) -> str:
     return describe_environment(host, variables, cache_dir="/cache").digest
 
 
-def with_features(*features: str) -> Host:
-    return replace(CPU, origin=replace(CPU.origin, cpu_features=features or None))
+def with_facts(host: Host = CPU, **facts: Any) -> Host:
+    return replace(host, machine=host.machine._replace(**facts))
 
 
-def test_the_features_of_a_cpu_count_in_any_order() -> None:
-    assert digest(with_features("sse", "avx")) == digest()
-    assert digest(with_features("avx")) != digest()
-    assert digest(replace(with_features(), cpu_features=("sse", "avx"))) == digest()
-    assert digest(with_features()) != digest()
+def test_the_features_of_a_cpu_count() -> None:
+    assert digest(with_facts(cpu_features=("avx",))) != digest()
+    assert digest(with_facts(cpu_features=None)) != digest()
     gpu = replace(CPU, origin=Origin(platform="gpu", target="sm_90a"))
-    assert digest(replace(gpu, cpu_features=("avx",))) == digest(gpu)
+    assert digest(with_facts(gpu, cpu_features=("avx",))) == digest(gpu)
+
+
+def test_settings_count_where_the_environment_changes_them() -> None:
+    defaults = {"jax_enable_x64": False}
+    assert digest(with_facts(settings={"jax_enable_x64": True}, defaults=defaults)) != digest()
+    assert digest(with_facts(settings={"jax_enable_x64": False}, defaults=defaults)) == digest()
+    assert digest(with_facts(process_count=2)) != digest()
 
 
 @pytest.mark.parametrize(
@@ -52,7 +64,7 @@ def test_the_features_of_a_cpu_count_in_any_order() -> None:
 def test_the_directory_counts_where_jax_hashes_it(
     version: str, caches: str | None, counts: bool
 ) -> None:
-    host = replace(CPU, jax_version=version)
+    host = with_facts(jax_version=version)
     variables = {"JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": caches} if caches else {}
     digests = {describe_environment(host, variables, cache_dir=d).digest for d in ("/a", "/b")}
     assert (len(digests) == 2) == counts
@@ -61,7 +73,7 @@ def test_the_directory_counts_where_jax_hashes_it(
 def test_older_names_go_from_precise_to_the_environment() -> None:
     environment = describe_environment(CPU, {}, cache_dir="/cache")
     key = CiKey(environment, HashedFiles("f" * 64, ("x",)), prefix="my job")
-    loosest = f"my_job-v1-cpu-znver4-jaxlib0.10.2-{environment.digest}-"
+    loosest = f"my_job-v2-cpu-znver4-jaxlib0.10.2-{environment.digest}-"
     assert key.key == f"{loosest}jax0.10.2-{'f' * 12}"
     assert key.restore_keys == (f"{loosest}jax0.10.2-", loosest)
     assert CiKey(environment, None, prefix="my job").restore_keys == (loosest,)

@@ -14,9 +14,11 @@ from jaxcache.cache.bundle.compat import (
 )
 from jaxcache.cache.bundle.manifest import BundleItem, Manifest, Origin
 from jaxcache.cache.ledger.record import Event
+from jaxcache.core.machine import Machine
 from jaxcache.core.releases import CACHE_PATH
 
 KEY = "jit_f-" + "a" * 64
+ALONE: dict[str, Any] = {"key_settings": {}, "device_count": 1, "process_count": 1}
 CPU = Origin(
     platform="cpu",
     target="zen4",
@@ -26,6 +28,7 @@ CPU = Origin(
     container="ifrt+proto",
     like_jaxlib="0.12.0.1",
 )
+DEFAULTS = {"jax_enable_x64": False, "jax_default_matmul_precision": None}
 GPU = Origin(
     platform="gpu",
     target="sm_90a",
@@ -46,6 +49,9 @@ def told(
     jax: str = "0.12.0.1",
     where: str = "/here",
     flags: tuple[str, ...] = (),
+    filled: dict[str, Any] = ALONE,
+    here: dict[str, Any] | None = None,
+    ledger: tuple[Event, ...] = (),
     **item: Any,
 ) -> Forecast:
     values: dict[str, Any] = {
@@ -59,9 +65,16 @@ def told(
         "created_ns": 1,
         "atime_ns": None,
         "origin": 0,
+        "ledger": (Event(KEY, "compile", 0, filled), *ledger),
     }
     manifest = Manifest((BundleItem(**values | item),), (), (origin,), "0" * 64, 1)
-    host = None if mine is None else Host("python", jax, jax, "zstd", mine, xla_flags=flags)
+    machine = Machine(jax_version=jax, jaxlib_version=jax, codec="zstd", xla_flags=flags)
+    machine = machine._replace(device_count=1, process_count=1, settings={}, defaults=DEFAULTS)
+    if mine is not None:
+        features = mine.cpu_features and tuple(sorted(mine.cpu_features))
+        platform = None if mine.platform == "unknown" else mine.platform
+        machine = machine._replace(cpu_features=features, platform=platform, **here or {})
+    host = None if mine is None else Host("python", machine, mine)
     (found,) = forecast(manifest, host, where).forecasts
     return found
 
@@ -120,6 +133,62 @@ def test_the_ledger_knows_the_version_better() -> None:
 
     assert told(CPU, CPU, ledger=ledger("0.12.0.1")).outlook is ForecastOutcome.HIT
     assert "jaxlib 0.12.1" in str(told(CPU, CPU, ledger=ledger("0.12.1")).reason)
+
+
+@pytest.mark.parametrize(
+    ("filled", "here", "reason"),
+    [
+        ({"device_count": 2}, {}, "compiled in a process of 2 devices, and this one has 1"),
+        ({}, {"device_count": 2}, "compiled in a process of 1 device, and this one has 2"),
+        ({}, {"process_count": 2}, "compiled by a program of 1 process, and this one has 2"),
+        (
+            {"key_settings": {"jax_enable_x64": True}},
+            {},
+            "compiled with JAX_ENABLE_X64=true, and here with JAX_ENABLE_X64=false",
+        ),
+        (
+            {},
+            {"settings": {"jax_default_matmul_precision": "float32"}},
+            "compiled with JAX_DEFAULT_MATMUL_PRECISION=unset, and here with "
+            "JAX_DEFAULT_MATMUL_PRECISION=float32",
+        ),
+        ({"key_settings": {"jax_enable_x64": False}}, {}, None),
+        ({"components": {"accelerator_config": "a"}}, {"topology": "a"}, None),
+        (
+            {"components": {"accelerator_config": "a"}},
+            {"topology": "b"},
+            "compiled for other devices, or another number of them",
+        ),
+    ],
+)
+def test_devices_processes_and_settings_count_as_they_were_recorded(
+    filled: dict[str, Any], here: dict[str, Any], reason: str | None
+) -> None:
+    found = told(CPU, CPU, filled=ALONE | filled, here=here)
+    assert found.outlook is (ForecastOutcome.MISS if reason else ForecastOutcome.HIT)
+    assert found.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("filled", "words"),
+    [
+        (
+            {},
+            "who filled it did not record the number of devices and settings of JAX, such as x64",
+        ),
+        ({"device_count": 1}, "who filled it did not record settings of JAX, such as x64"),
+        (
+            ALONE | {"process_count": 2},
+            "compiled by a program of 2 processes, as which jax was not asked",
+        ),
+    ],
+)
+def test_what_nothing_recorded_is_unknown_and_prevents_nothing(
+    filled: dict[str, Any], words: str
+) -> None:
+    found = told(CPU, CPU, filled=filled)
+    assert (found.outlook, found.reason) == (ForecastOutcome.UNKNOWN, words)
+    assert Compatibility((found,), None).compatible
 
 
 @pytest.mark.parametrize(

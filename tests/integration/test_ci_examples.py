@@ -168,7 +168,7 @@ jobs:
     assert counted(last) == (True, False)
     assert int(last.outputs["restore"]["entries"]) > 0
     assert float(last.outputs["save"]["saved-seconds"]) >= 0
-    assert last.outputs["restore"]["key"].startswith("jaxcache-v1-")
+    assert last.outputs["restore"]["key"].startswith("jaxcache-v2-")
     assert caches.size_bytes() == 0
 
 

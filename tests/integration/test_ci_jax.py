@@ -80,7 +80,7 @@ def test_a_key_from_precise_to_loose(run_cli: RunCli, jax_python: str, tmp_path:
     command = ("ci", "key", "-C", tmp_path / "cache", "--python", jax_python, *globs)
     key = run_cli(*command).stdout.strip()
     loose = run_cli(*command, "--restore-keys").stdout.splitlines()
-    assert key.startswith("my_job-v1-cpu-")
+    assert key.startswith("my_job-v2-cpu-")
     assert len(loose) == 2
     assert all(key.startswith(k) and k.endswith("-") for k in loose)
     assert len(loose[0]) > len(loose[1])

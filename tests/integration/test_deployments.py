@@ -205,7 +205,7 @@ def test_a_second_container_of_vllm_hits_what_the_first_compiled(
     assert is_cold(serve())
     assert is_warm(serve())
     (directory,) = root.iterdir()
-    assert directory.name.startswith("jaxcache-v1-cpu-")
+    assert directory.name.startswith("jaxcache-v2-cpu-")
 
 
 @needs_jax

@@ -9,22 +9,28 @@ where ``xla_gpu_kernel_cache_file`` is on.
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
 from jaxcache.cache.allow_lists import kept_flags
-from jaxcache.cache.bundle.manifest import Manifest, Origin
-from jaxcache.cache.ledger.record import Event
+from jaxcache.cache.bundle.manifest import Manifest, Origin, make_origin
+from jaxcache.cache.ledger.record import LedgerRecord, fold
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.move.items import Item, Step, bundle_items
-from jaxcache.core.machine import hashes_path
+from jaxcache.core.machine import (
+    DIFFERS,
+    SAME,
+    UNKNOWN,
+    FactDifference,
+    Machine,
+    hashes_path,
+)
 from jaxcache.entry.codec import CodecError
-from jaxcache.entry.contents import Contents
 from jaxcache.entry.decode import decode_origin
 from jaxcache.entry.read import read_payload
 from jaxcache.store.base import Store, StoreError
-from jaxcache.units import join_some, printable
+from jaxcache.units import format_count, join_some
 
 XLA_CACHES = "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES"
 #: Of entries that --portable filled, or plain JAX under that setting; nothing tells which.
@@ -36,6 +42,8 @@ PORTABLE_FIX = (
 _LOOKED_AT = 32
 _SHOWN_FEATURES = 4
 _SHOWN_FLAGS = 3
+#: The part of a key that is a hash of all devices of a program.
+TOPOLOGY = "accelerator_config"
 
 
 class ForecastOutcome(StrEnum):
@@ -49,24 +57,14 @@ class ForecastOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The jax that is going to use the cache."""
+    """The Python that is going to use the cache, and what its jax wrote for a trivial program."""
 
     python: str
-    jax_version: str
-    jaxlib_version: str
-    codec: str
+    machine: Machine
     origin: Origin
     """The origin of the entry that it wrote."""
-    device_kind: str = ""
-    """As JAX names it, such as ``NVIDIA H200`` or ``TPU v5e``."""
-    platform_version: str = ""
-    """As the backend reports it; on GPUs it holds the driver's and the toolkit's versions."""
     key: str = ""
-    """JAX's own key of the entry that it wrote."""
-    cpu_features: tuple[str, ...] | None = None
-    """The CPU's, as its jaxlib reports them; the entries of jaxlib before 0.8.3 hold none."""
-    xla_flags: tuple[str, ...] = ()
-    """Those of ``XLA_FLAGS`` and ``LIBTPU_INIT_ARGS`` that JAX hashes, sorted."""
+    """JAX's own key of that entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +81,8 @@ class Forecast:
     portable: bool = False
     """Its key lacks the directory that this jax puts into keys unless :data:`XLA_CACHES` is
     ``none``, as ``--portable`` sets it."""
+    unrecorded: bool = False
+    """Nothing that is known prevents a hit, but not all that matters was recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +103,8 @@ class Compatibility:
 
     @property
     def compatible(self) -> bool:
-        """Return whether every entry can be expected to hit."""
-        return all(f.outlook is ForecastOutcome.HIT for f in self.forecasts)
+        """Return whether no entry is known to miss, or to hit on a condition."""
+        return all(f.unrecorded or f.outlook is ForecastOutcome.HIT for f in self.forecasts)
 
 
 class _Known(NamedTuple):
@@ -112,11 +112,8 @@ class _Known(NamedTuple):
 
     key: str
     origin: Origin
-    codec: str | None = None
-    jax_version: str | None = None
-    jaxlib_version: str | None = None
-    xla_flags: str | None = None
-    """As :attr:`Host.xla_flags`, in one text, by the ledger."""
+    machine: Machine
+    """The machine that filled it."""
 
 
 def forecast(manifest: Manifest, host: Host | None, cache_dir: str | None) -> Compatibility:
@@ -136,13 +133,11 @@ def forecast_items(
             that or the whole path.
     """
     parts = [
-        _Known(
+        _known(
             item.key,
             item.facts.origin or Origin(),
-            item.facts.codec,
-            _latest(item.events, "jax_version"),
-            _latest(item.events, "jaxlib_version"),
-            _latest(item.events, "xla_flags"),
+            fold(item.key, item.events),
+            codec=item.facts.codec,
         )
         for item in items
         if item.key is not None and item.facts is not None
@@ -162,9 +157,26 @@ def forecast_steps(store: Store, steps: Sequence[Step], cache_dir: str | None) -
         key = step.key or ""
         facts = step.item.facts
         origin = (facts and facts.origin) or _read_origin(store, step)
-        record = ledger.record(key)
-        parts.append(_Known(key, origin, jax_version=record.jax_version if record else None))
+        parts.append(_known(key, origin, ledger.record(key) or LedgerRecord(key)))
     return _forecast_all(parts, None, cache_dir, len(steps))
+
+
+def _known(key: str, origin: Origin, record: LedgerRecord, *, codec: str | None = None) -> _Known:
+    """Put together what an entry itself and the ledger tell of the machine that filled it."""
+    flags = record.xla_flags
+    machine = Machine(
+        jaxlib_version=record.jaxlib_version,
+        platform=None if origin.platform == "unknown" else origin.platform,
+        cpu_features=origin.cpu_features and tuple(sorted(origin.cpu_features)),
+        device_count=record.device_count,
+        process_count=record.process_count,
+        topology=(record.components or {}).get(TOPOLOGY),
+        codec=codec,
+        xla_flags=None if flags is None else tuple(sorted(kept_flags(flags.split()))),
+        settings=record.key_settings,
+        jax_version=record.jax_version,
+    )
+    return _Known(key, origin, machine)
 
 
 def _read_origin(store: Store, step: Step) -> Origin:
@@ -188,7 +200,7 @@ def _forecast_all(
 
 def _forecast(item: _Known, host: Host | None, spellings: set[str]) -> Forecast:
     origin, recorded = item.origin, item.origin.written_in_cache_dir
-    version = host.jax_version if host else item.jax_version or origin.like_jaxlib
+    version = host.machine.jax_version if host else item.machine.jax_version or origin.like_jaxlib
     bound = hashes_path(version, kernel_cache=origin.kernel_cache)
     moved = recorded is not None and recorded not in spellings and bound
     hashed = version is not None and hashes_path(version)
@@ -197,15 +209,11 @@ def _forecast(item: _Known, host: Host | None, spellings: set[str]) -> Forecast:
     is_set_here = bool(spellings) and os.environ.get(XLA_CACHES) == "none"
     asked_portable = hashed and (host.origin.is_portable if host else is_set_here)
     if host is not None:
-        reason = _other_build(item, host) or _other_device(origin, host)
-        if not reason and item.codec != host.codec:
-            uses = f"jax here uses {host.codec}"
-            rule = "before Python 3.14, JAX uses zstd if the package zstandard is installed"
-            reason = f"compressed with {item.codec}, and {uses} ({rule})"
-        if reason:
+        compared = _compare(item, host)
+        if reason := _other_machine(item, host, compared):
             return Forecast(item.key, ForecastOutcome.MISS, reason)
-        if other_flags := _other_flags(item, host):
-            return Forecast(item.key, *other_flags)
+        if compared["xla_flags"].answer == UNKNOWN and (other := _other_flags(item, host)):
+            return other
     if asked_portable and recorded is not None:
         reason = f"its key holds the directory {recorded}, and {XLA_CACHES}=none is set here"
         return Forecast(item.key, ForecastOutcome.MISS, reason)
@@ -218,64 +226,125 @@ def _forecast(item: _Known, host: Host | None, spellings: set[str]) -> Forecast:
     if host is None:
         return Forecast(item.key, ForecastOutcome.UNKNOWN, "not checked with jax")
     if origin.platform == "unknown":
-        return Forecast(item.key, ForecastOutcome.UNKNOWN, "its executable could not be read")
+        reason = "its executable could not be read"
+        return Forecast(item.key, ForecastOutcome.UNKNOWN, reason, unrecorded=True)
+    if processes := _unlike_probe(item, host):
+        reason = f"compiled by a program of {processes} processes, as which jax was not asked"
+        return Forecast(item.key, ForecastOutcome.UNKNOWN, reason, unrecorded=True)
+    if missing := [name for fact, name in _NEEDED.items() if compared[fact].answer == UNKNOWN]:
+        reason = f"who filled it did not record {' and '.join(missing)}"
+        return Forecast(item.key, ForecastOutcome.UNKNOWN, reason, unrecorded=True)
     return Forecast(item.key, ForecastOutcome.HIT)
 
 
-def _latest(events: Sequence[Event], name: str) -> str | None:
-    """A text that the ledger knows; the latest event counts."""
-    for event in reversed(events):
-        if isinstance(version := event.facts.get(name), str):
-            return version
+#: The facts that an entry does not show, and without which its hits are not known.
+_NEEDED = {"device_count": "the number of devices", "settings": "settings of JAX, such as x64"}
+
+
+def _unlike_probe(item: _Known, host: Host) -> int | None:
+    """Return the number of processes of an entry's program, where it is not the probe's one."""
+    processes = item.machine.process_count or 1
+    return processes if processes > 1 and host.machine.process_count == 1 else None
+
+
+def _compare(item: _Known, host: Host) -> dict[str, FactDifference]:
+    """Compare the machines; JAX's own hash of the devices decides where both are known."""
+    theirs = item.machine
+    if _unlike_probe(item, host) or theirs.process_count is None:
+        theirs = theirs._replace(process_count=None)
+        if theirs.topology != host.machine.topology:
+            theirs = theirs._replace(topology=None)
+    compared = {found.fact: found for found in theirs.differences(host.machine)}
+    if compared["topology"].answer == SAME:
+        compared["device_count"] = compared["topology"]
+    return compared
+
+
+def _other_machine(item: _Known, host: Host, compared: dict[str, FactDifference]) -> str | None:
+    """Return the first reason why keys of an entry's machine are other ones here."""
+    if compared["jaxlib_version"].answer == UNKNOWN and (reason := _other_build(item.origin, host)):
+        return reason
+    for found in compared.values():
+        reason = _describe(found, item, host) if found.answer == DIFFERS else None
+        if reason:
+            return reason
+    return _other_device(item.origin, host.origin)
+
+
+def _describe(found: FactDifference, item: _Known, host: Host) -> str | None:
+    """Return what a fact that differs means for an entry; None where keys do not depend on it."""
+    theirs = found.left
+    here = found.right
+    match found.fact:
+        case "jaxlib_version":
+            return f"compiled by jaxlib {theirs}, and this is {here}"
+        case "platform":
+            return f"compiled for {theirs}, and jax here uses {here}"
+        case "cpu_features":
+            return _other_cpu(item.origin, host, set(theirs), set(here))
+        case "device_count":
+            devices = format_count(theirs, "device")
+            return f"compiled in a process of {devices}, and this one has {here}"
+        case "process_count":
+            processes = "1 process" if theirs == 1 else f"{theirs} processes"
+            return f"compiled by a program of {processes}, and this one has {here}"
+        case "topology":
+            return "compiled for other devices, or another number of them"
+        case "codec":
+            rule = "before Python 3.14, JAX uses zstd if the package zstandard is installed"
+            return f"compressed with {theirs}, and jax here uses {here} ({rule})"
+        case "xla_flags":
+            return f"compiled with {_named(set(theirs))}, and here {_are_set(set(here))}"
+        case "settings":
+            return f"compiled with {_assigned(theirs)}, and here with {_assigned(here)}"
     return None
 
 
-def _other_build(item: _Known, host: Host) -> str | None:
-    """Return the reason if another jaxlib compiled it, by the ledger or by its flags."""
-    if item.jaxlib_version is not None:
-        if item.jaxlib_version == host.jaxlib_version:
-            return None
-        return f"compiled by jaxlib {item.jaxlib_version}, and this is {host.jaxlib_version}"
-    origin = item.origin
+def _assigned(settings: Mapping[str, Any]) -> str:
+    """Return settings as a shell sets them; one that is None is not set, and has its default."""
+    shown = {n: str(v).lower() if isinstance(v, bool) else str(v) for n, v in settings.items()}
+    values = [f"{n.upper()}={'unset' if settings[n] is None else v}" for n, v in shown.items()]
+    return join_some(values, _SHOWN_FLAGS)
+
+
+def _other_build(origin: Origin, host: Host) -> str | None:
+    """Return the reason if another jaxlib compiled it, by the flags and the format of an entry."""
     mine = host.origin
+    version = host.machine.jaxlib_version
     if origin.like_jaxlib and mine.like_jaxlib and origin.like_jaxlib != mine.like_jaxlib:
-        return f"compiled by a jaxlib like {origin.like_jaxlib}, and this is {host.jaxlib_version}"
+        return f"compiled by a jaxlib like {origin.like_jaxlib}, and this is {version}"
     if origin.platform == mine.platform != "unknown" and (
         origin.ifrt_version,
         origin.container,
     ) != (mine.ifrt_version, mine.container):
-        return f"packed as no executable of jaxlib {host.jaxlib_version} is ({origin.container})"
+        return f"packed as no executable of jaxlib {version} is ({origin.container})"
     return None
 
 
-def _other_flags(item: _Known, host: Host) -> tuple[ForecastOutcome, str] | None:
-    """Return what other XLA flags, which JAX hashes as they are spelled, mean for an entry.
+def _other_flags(item: _Known, host: Host) -> Forecast | None:
+    """Forecast by the XLA flags of an executable, where the ledger does not know what was set.
 
-    The ledger knows them as they were set. The executable knows those that are not at their
-    default, and there one that the program gave to ``jit`` looks the same.
+    It holds those that are not at their default, and one that the program gave to ``jit`` looks
+    the same there.
     """
-    ours = set(host.xla_flags)
-    if item.xla_flags is not None:
-        theirs = set(kept_flags(item.xla_flags.split()))
-        if theirs == ours:
-            return None
-        reason = f"compiled with {_named(theirs)}, and here {_are_set(ours)}"
-        return ForecastOutcome.MISS, reason
+    ours = set(host.machine.xla_flags or ())
     recorded = item.origin.xla_flags
     here = host.origin.xla_flags
     if recorded is None or here is None:
         unknown = ours
     else:
         if lacking := set(here) - set(recorded):
-            return ForecastOutcome.MISS, f"compiled without {_named(lacking)}, which is set here"
+            reason = f"compiled without {_named(lacking)}, which is set here"
+            return Forecast(item.key, ForecastOutcome.MISS, reason)
         if extra := set(recorded) - set(here):
             reason = f"compiled with {_named(extra)}, which is not set here"
-            return ForecastOutcome.UNKNOWN, f"{reason}; it hits if the program itself asks for it"
+            reason += "; it hits if the program itself asks for it"
+            return Forecast(item.key, ForecastOutcome.UNKNOWN, reason)
         shown = {flag.partition("=")[0] for flag in here}
         unknown = {flag for flag in ours if flag.partition("=")[0] not in shown}
     if unknown:
         reason = f"whether it was compiled with {_named(unknown)} is not recorded"
-        return ForecastOutcome.UNKNOWN, reason
+        return Forecast(item.key, ForecastOutcome.UNKNOWN, reason, unrecorded=True)
     return None
 
 
@@ -287,17 +356,8 @@ def _are_set(flags: set[str]) -> str:
     return f"{_named(flags)} {'is' if len(flags) == 1 else 'are'} set"
 
 
-def _other_device(origin: Origin, host: Host) -> str | None:
-    mine = host.origin
-    if "unknown" in (origin.platform, mine.platform):
-        return None
-    if origin.platform != mine.platform:
-        return f"compiled for {origin.platform}, and jax here uses {mine.platform}"
-    if origin.cpu_features is not None and mine.cpu_features is not None:
-        theirs = set(origin.cpu_features)
-        ours = set(mine.cpu_features)
-        if theirs != ours:
-            return _other_cpu(origin, host, theirs, ours)
+def _other_device(origin: Origin, mine: Origin) -> str | None:
+    """Return the reason if an executable names another GPU, or another of its libraries."""
     for name, label in (
         ("compute_capability", "compute capability"),
         ("device_name", "device"),
@@ -316,23 +376,7 @@ def _other_cpu(origin: Origin, host: Host, theirs: set[str], ours: set[str]) -> 
     if lacking:
         shown = join_some([f[1:] for f in lacking], _SHOWN_FEATURES)
         lacks = f"compiled for a CPU ({origin.cpu_name}) with {shown}, which this one lacks"
-        is_limited = any(flag.startswith("--xla_cpu_max_isa") for flag in host.xla_flags)
+        ours_set = host.machine.xla_flags or ()
+        is_limited = any(flag.startswith("--xla_cpu_max_isa") for flag in ours_set)
         return f"{lacks}, or which --xla_cpu_max_isa in XLA_FLAGS hides" if is_limited else lacks
     return f"compiled for another CPU ({origin.cpu_name}; this is {host.origin.cpu_name})"
-
-
-def make_origin(contents: Contents) -> Origin:
-    """Read from a payload which compiler made it, and for which device."""
-    device = contents.device
-    facts: dict[str, Any] = {"device_name": device.name, "target": device.target}
-    for part in (device, contents.format, contents):
-        facts |= {f.name: getattr(part, f.name) for f in fields(part) if f.name in _FIELDS}
-    facts = {n: printable(v) if isinstance(v, str) else v for n, v in facts.items()}
-    changed = contents.compile_options.flags_changed
-    flags = None
-    if changed is not None:
-        flags = tuple(sorted(kept_flags(printable(f"--{n}={v}") for n, v in changed.items())))
-    return Origin(**facts, kernel_cache=contents.kernel_cache or None, xla_flags=flags)
-
-
-_FIELDS = {f.name for f in fields(Origin)}

@@ -9,11 +9,14 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Annotated, Any, get_args
 
 from jaxcache.cache.admission import check_file_name, normalize_name
+from jaxcache.cache.allow_lists import kept_flags
 from jaxcache.cache.archive import ArchiveError, parse_manifest
 from jaxcache.cache.ledger.record import Event
 from jaxcache.cache.untrusted_json import Digest, FieldError, Flag, Many, Text, build
 from jaxcache.core.names import AUTOTUNE_DIR, CACHE_SUFFIX, KERNEL_CACHE, Key, parse_key
+from jaxcache.entry.contents import Contents
 from jaxcache.model import Codec, result_repr
+from jaxcache.units import printable
 
 #: The layout that a manifest without one means.
 JAX = "jax"
@@ -71,6 +74,23 @@ class Origin:
     def is_portable(self) -> bool:
         """Return whether it was compiled without a directory for XLA's caches."""
         return self.platform != "unknown" and self.written_in_cache_dir is None
+
+
+_ORIGIN_FIELDS = {f.name for f in fields(Origin)}
+
+
+def make_origin(contents: Contents) -> Origin:
+    """Read from a payload which compiler made it, and for which device."""
+    device = contents.device
+    facts: dict[str, Any] = {"device_name": device.name, "target": device.target}
+    for part in (device, contents.format, contents):
+        facts |= {f.name: getattr(part, f.name) for f in fields(part) if f.name in _ORIGIN_FIELDS}
+    facts = {n: printable(v) if isinstance(v, str) else v for n, v in facts.items()}
+    changed = contents.compile_options.flags_changed
+    flags = None
+    if changed is not None:
+        flags = tuple(sorted(kept_flags(printable(f"--{n}={v}") for n, v in changed.items())))
+    return Origin(**facts, kernel_cache=contents.kernel_cache or None, xla_flags=flags)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,8 @@ At its heart is the key that the job's own jax made for one trivial program
 (``jaxcache/warm/child/query.py``): a SHA-256 over jaxlib, platform, XLA's flags, compile options,
 accelerator and codec, by JAX's own hand (``jax/_src/cache_key.py``), so that nothing that enters
 JAX's keys can be forgotten here. What that key leaves out is added: the directory, for those JAX
-that hash it, and the CPU, for those that do not.
+that hash it, the CPU, for those that do not, and the settings that act through the program, which a
+trivial one does not show.
 """
 
 import glob
@@ -14,6 +15,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from jaxcache.cache.allow_lists import hashed_flags
 from jaxcache.cache.bundle.compat import Host
@@ -21,7 +23,7 @@ from jaxcache.core.machine import XLA_CACHES, hashes_path
 from jaxcache.errors import UsageError, system_errors_as
 
 #: Counted up when the same environment gets another name.
-SCHEME = "v1"
+SCHEME = "v2"
 _DIGITS = 12
 
 
@@ -44,6 +46,12 @@ class KeyEnvironment:
     """``JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES``; None where it is not set."""
     cache_dir_in_key: str | None
     """None where the directory is not part of JAX's keys."""
+    device_count: int
+    """Devices of a process."""
+    process_count: int
+    """``JAX_NUM_PROCESSES``; 1 where it is not set."""
+    settings: Mapping[str, Any]
+    """Settings of JAX that act on keys and that the environment changes, by JAX's names."""
     jax_key: str
     """The hash that JAX gave to the trivial program."""
 
@@ -55,6 +63,8 @@ class KeyEnvironment:
             "cpu_features": self.cpu_features,
             "xla_caches": self.xla_caches,
             "cache_dir": self.cache_dir_in_key,
+            "process_count": self.process_count,
+            "settings": self.settings,
         }
         text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:_DIGITS]
@@ -156,25 +166,26 @@ def describe_environment(
         cache_dir: as JAX is going to be given it, for that is how it enters the key.
     """
     origin = host.origin
-    features = None
-    if origin.platform == "cpu":
-        listed = origin.cpu_features or host.cpu_features
-        features = None if listed is None else tuple(sorted(listed))
+    machine = host.machine
+    version = machine.jax_version or ""
     caches = environment.get(XLA_CACHES.upper())
-    if caches == "none" and not hashes_path(host.jax_version):
+    if caches == "none" and not hashes_path(version):
         caches = None  # no key of this jax has a path to leave out
     return KeyEnvironment(
         platform=origin.platform,
-        device=origin.target or origin.device_name or host.device_kind or "unknown",
-        device_kind=host.device_kind,
-        platform_version=host.platform_version,
-        jax_version=host.jax_version,
-        jaxlib_version=host.jaxlib_version,
-        codec=host.codec,
-        cpu_features=features,
+        device=origin.target or origin.device_name or machine.device_kind or "unknown",
+        device_kind=machine.device_kind or "",
+        platform_version=machine.platform_version or "",
+        jax_version=version,
+        jaxlib_version=machine.jaxlib_version or "",
+        codec=machine.codec or "",
+        cpu_features=machine.cpu_features if origin.platform == "cpu" else None,
         xla_flags=hashed_flags(environment),
         xla_caches=caches,
-        cache_dir_in_key=cache_dir if hashes_path(host.jax_version, caches) else None,
+        cache_dir_in_key=cache_dir if hashes_path(version, caches) else None,
+        device_count=machine.device_count or 1,
+        process_count=machine.process_count or 1,
+        settings=machine.changed_settings,
         jax_key=host.key[-64:],
     )
 

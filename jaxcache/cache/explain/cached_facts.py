@@ -105,6 +105,7 @@ class CachedFacts:
             xla_flags=flags,
             jax_version=compile_.jax_version or (record.jax_version if record else None),
             jaxlib_version=compile_.jaxlib_version or (record.jaxlib_version if record else None),
+            device_count=compile_.device_count or (record.device_count if record else None),
             sketch=compile_.sketch or (read_sketch(record.sketch) if record else None),
             script=compile_.script or (record.script if record else None),
             is_helper=compile_.is_helper

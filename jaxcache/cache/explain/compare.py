@@ -10,11 +10,11 @@ from dataclasses import replace
 
 from jaxcache.cache.explain.matching import match_compiles, match_recorded, user_lines
 from jaxcache.cache.explain.options import (
+    compare_device_counts,
     compare_flags,
     compare_options,
     compare_paths,
     compare_placements,
-    device_counts,
     device_facts,
     device_name,
 )
@@ -238,20 +238,17 @@ def _by_device(left: Compile, right: Compile) -> Difference | None:
         return _by_hash("backend version", left, right)
     old = left.contents
     new = right.contents
-    counts = device_counts(left, right)
     if names is not None:
         if "accelerator_config" not in names:
             return compare_placements(left, right) if "compile_options" in names else None
-        if None not in counts and counts[0] != counts[1]:
-            return _of_device_count(*counts)
-        return _by_hash("accelerator_config", left, right)
+        counted = compare_device_counts(left, right, are_others=True)
+        return counted or _by_hash("accelerator_config", left, right)
     if old is None or new is None:
         return None
     if any(a and b and a != b for a, b in zip(*map(device_facts, (old, new)), strict=True)):
         return _of_meaning("accelerator_config", device_name(left), device_name(right))
-    if None not in counts and counts[0] != counts[1]:
-        return _of_device_count(*counts)
-    return compare_placements(left, right)
+    counted = compare_device_counts(left, right, are_others=False)
+    return counted or compare_placements(left, right)
 
 
 def _by_flags(left: Compile, right: Compile) -> Difference | None:
@@ -267,7 +264,7 @@ def _by_config(left: Compile, right: Compile) -> Difference | None:
     names = differing_components(left, right)
     if names is not None and not {"computation", "compile_options"} & set(names):
         return None
-    if left.sketch is None or right.sketch is None:
+    if left.sketch is None or right.sketch is None or left.sketch.version != right.sketch.version:
         return None
     old = left.sketch.config
     new = right.sketch.config
@@ -337,10 +334,6 @@ def _by_hash(name: str, left: Compile, right: Compile) -> Difference:
         elif old == new:  # what is known of the devices does not show it
             old, new = (f"{v} {c.hash_of(name)}" for v, c in ((old, left), (new, right)))
     return _of_meaning(name, old, new)
-
-
-def _of_device_count(left: object, right: object) -> Difference:
-    return _of_meaning("accelerator_config", f"device_count={left}", f"device_count={right}")
 
 
 def _of_meaning(name: str, left: str | None, right: str | None) -> Difference:

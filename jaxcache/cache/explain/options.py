@@ -95,11 +95,38 @@ def compare_placements(left: Compile, right: Compile) -> Difference | None:
     )
 
 
-def device_counts(left: Compile, right: Compile) -> tuple[object, object]:
-    """Return how many devices each CPU was set to show; None if an entry does not record it."""
-    lefts = _entry_flags(left) or {}
-    rights = _entry_flags(right) or {}
-    return lefts.get(_DEVICE_COUNT), rights.get(_DEVICE_COUNT)
+def compare_device_counts(left: Compile, right: Compile, *, are_others: bool) -> Difference | None:
+    """Compare how many devices the processes had, or the CPUs were set to show.
+
+    Args:
+        are_others: the keys differ in the devices; those of one kind of CPU then differ in number.
+    """
+    old = _device_count(left)
+    new = _device_count(right)
+    is_told = None not in (old, new) or (are_others and _is_same_cpu(left, right))
+    if old == new or not is_told:
+        return None
+    return Difference(
+        "accelerator_config",
+        f"device_count={old or 'unknown'}",
+        f"device_count={new or 'unknown'}",
+        "the number of devices of the process, which every key contains",
+        "show as many devices to both: on a CPU JAX_NUM_CPU_DEVICES sets the number, or "
+        "--xla_force_host_platform_device_count in XLA_FLAGS",
+        Cause.DEVICE,
+        title="number of devices",
+    )
+
+
+def _is_same_cpu(left: Compile, right: Compile) -> bool:
+    facts = [device_facts(side.contents) if side.contents else None for side in (left, right)]
+    return facts[0] == facts[1] and facts[0] is not None and facts[0][0] == "cpu"
+
+
+def _device_count(side: Compile) -> int | None:
+    """Return what was recorded; an entry records only what the XLA flag sets, which is 1 else."""
+    flagged = (_entry_flags(side) or {}).get(_DEVICE_COUNT)
+    return side.device_count or (flagged if isinstance(flagged, int) and flagged > 1 else None)
 
 
 def device_facts(contents: Contents) -> tuple[object, ...]:

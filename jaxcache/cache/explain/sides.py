@@ -142,6 +142,8 @@ class Compile:
     codec: str | None = None
     jax_version: str | None = None
     jaxlib_version: str | None = None
+    device_count: int | None = None
+    """Devices that its process had."""
     sketch: Sketch | None = None
     """The program before optimization, where jaxcache saw it compile."""
     script: str | None = None

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
 
-from jaxcache.cache.untrusted_json import Seconds, read_fields
+from jaxcache.cache.untrusted_json import Scalar, Seconds, read_fields
 from jaxcache.core.ledger import MAX_AHEAD_NS, PINNING, SUMS, count_of
 from jaxcache.core.system import is_own_or_roots
 from jaxcache.model import FileInfo
@@ -125,6 +125,12 @@ class LedgerRecord:
     components: Mapping[str, str] | None = None
     """Hash of each key component by JAX's own name for it (``jax/_src/cache_key.py``)."""
     xla_flags: str | None = None
+    key_settings: Mapping[str, Scalar] | None = None
+    """The settings of JAX that its environment set and that act on keys."""
+    device_count: int | None = None
+    """Devices that its process had."""
+    process_count: int | None = None
+    """Processes of the program."""
     script: str | None = None
     function: str | None = None
     file: str | None = None

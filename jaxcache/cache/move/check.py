@@ -6,7 +6,7 @@ from typing import BinaryIO, NamedTuple
 
 from jaxcache.cache.admission import CheckedContent, ImportPolicy, read_content
 from jaxcache.cache.archive import hash_chunks, read_chunks
-from jaxcache.cache.bundle.compat import make_origin
+from jaxcache.cache.bundle.manifest import make_origin
 from jaxcache.cache.inventory import EntryFile
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.move.items import Item, ItemFacts, MoveAction, StaysError

@@ -13,7 +13,7 @@ from jaxcache.cache.allow_lists import (
     refused_options,
 )
 from jaxcache.cache.archive import ArchiveError, parse_manifest
-from jaxcache.cache.untrusted_json import Digest, FieldError, Many, Seconds, Text, build
+from jaxcache.cache.untrusted_json import Digest, FieldError, Many, Scalar, Seconds, Text, build
 from jaxcache.core.names import parse_key
 from jaxcache.core.releases import read_release
 from jaxcache.entry.wire import WireError
@@ -70,6 +70,8 @@ class Environment:
     platform_version: Text | None = None
     device_kind: Text | None = None
     topology_fingerprint: Text | None = None
+    key_settings: Mapping[Text, Scalar] | None = None
+    """The settings of JAX that the environment set and that act on keys, through the modules."""
 
 
 @dataclass(frozen=True, slots=True)

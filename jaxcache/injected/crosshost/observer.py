@@ -239,6 +239,8 @@ class CrossObserver:
             names = ("platform", "platform_version", "topology_fingerprint")
             facts = {name: profile[name] for name in names}
             facts["device_kind"] = profile["device_kinds"][0]
+            facts["process_count"] = profile.get("process_count", 1)
+            facts["device_count"] = len(profile["device_ids"]) // facts["process_count"]
             self._send({"event": "backend", "backend": 0, **facts})
 
     def on_exit(self) -> None:

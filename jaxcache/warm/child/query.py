@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 _SETTINGS_SECONDS = 120
 _PROBE_SECONDS = 300
 _PRINT_SECONDS = 600
+#: The facts of a machine that a probe answers with.
+_ANSWERED = (
+    *("jax_version", "jaxlib_version", "device_kind", "platform_version"),
+    *("device_count", "process_count", "topology", "settings", "defaults"),
+)
 
 
 def query_settings(
@@ -60,10 +65,6 @@ def query_python(python: str | None = None) -> "tuple[Interpreter, list[Setting]
     interpreter = build(Interpreter, {**answer, "executable": python, "flags": flags})
     settings = settings_of_jax(answer["settings"], os.environ)
     return interpreter, [*settings, *settings_of_live(answer["live"])]
-
-
-def _names(value: object) -> tuple[str, ...] | None:
-    return tuple(map(str, value)) if isinstance(value, list) else None
 
 
 def _flags(options: str | None) -> list[str] | None:
@@ -145,6 +146,7 @@ def _read_host(child: Child, python: str, directory: str, environment: Mapping[s
     from jaxcache.cache.bundle.compat import Host
     from jaxcache.cache.move.bundle_file import write_stream
     from jaxcache.cache.move.export_plan import plan_export
+    from jaxcache.core.machine import Machine
     from jaxcache.store.local import LocalStore
 
     answer = take_answers(child, python, _PROBE_SECONDS)
@@ -159,18 +161,16 @@ def _read_host(child: Child, python: str, directory: str, environment: Mapping[s
             hint="JAX up to 0.4.29 caches nothing on the CPU",
         )
     first = min(items, key=lambda item: item.created_ns)  # asking for features may write another
-    return Host(
-        python,
-        str(answer.get("jax_version")),
-        str(answer.get("jaxlib_version")),
-        first.codec,
-        exported.manifest.origin_of(first),
-        str(answer.get("device_kind", "")),
-        str(answer.get("platform_version", "")),
-        first.key,
-        _names(answer.get("cpu_features")),
-        hashed_flags(environment),
+    origin = exported.manifest.origin_of(first)
+    features = origin.cpu_features or answer.pop("cpu_features", None)
+    machine = Machine(
+        platform=None if origin.platform == "unknown" else origin.platform,
+        cpu_features=features and tuple(sorted(features)),
+        codec=first.codec,
+        xla_flags=hashed_flags(environment),
+        **{name: answer.get(name) for name in _ANSWERED},
     )
+    return Host(python, machine, origin, first.key)
 
 
 def has_jax(python: str | None = None) -> bool:

@@ -125,6 +125,8 @@ def _facts(job: Job, answer: Answer) -> dict[str, Any]:
     facts = {
         **asdict(answer.jax),
         "compile_options": None,
+        "process_count": e.process_count,
+        "key_settings": e.key_settings,
         "xla_flags": " ".join(sorted(flags)),
         "function": job.request.function,
         "components": dict(answer.components),

@@ -45,6 +45,7 @@ class HostJax:
     platform: str
     platform_version: str
     device_kind: str
+    device_count: int
     compile_options: str
     """The options that it uses by default, in hexadecimal."""
 

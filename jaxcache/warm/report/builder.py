@@ -148,11 +148,13 @@ class ReportBuilder:
         loaded = self.processes[process].loaded
         hardware = self.hardware.get((process, backend))
         names = ("platform", "platform_version", "device_kind", "topology_fingerprint")
+        counts = ("device_count", "process_count")
         return {
             "jax_version": loaded.jax,
             "jaxlib_version": loaded.jaxlib,
             "jaxlib_digest": loaded.jaxlib_digest,
-            **{name: getattr(hardware, name, None) for name in names},
+            "key_settings": loaded.key_settings,
+            **{name: getattr(hardware, name, None) for name in (*names, *counts)},
         }
 
     def report(self, ended: RunResult, recorded_seconds: Mapping[str, float]) -> Report:

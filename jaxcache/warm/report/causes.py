@@ -7,7 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from jaxcache.cache.bundle.compat import make_origin
+from jaxcache.cache.bundle.manifest import make_origin
 from jaxcache.cache.explain.cached_facts import CachedFacts
 from jaxcache.cache.explain.compare import differing_components, explain
 from jaxcache.cache.explain.matching import is_of_other_machine
@@ -86,6 +86,7 @@ def as_compile(event: CompileFinished, recorder: ReportBuilder) -> Compile:
         source=f"{event.file}:{event.line}" if is_placed else None,
         jax_version=process.jax,
         jaxlib_version=process.jaxlib,
+        device_count=recorder.origin(event.process, event.backend)["device_count"],
         sketch=read_sketch(recorder.sketch_of(event)),
         script=process.script,
         cache_path=_hashed_path(process),

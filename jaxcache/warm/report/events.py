@@ -37,6 +37,8 @@ class JaxLoaded(RunEvent):
     jaxlib: str | None = None
     jaxlib_digest: str | None = None
     xla_flags: str | None = None
+    key_settings: Mapping[str, Scalar] | None = None
+    """The settings of the environment that act on keys."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -68,6 +70,8 @@ class Hardware(RunEvent):
     platform_version: str | None = None
     device_kind: str | None = None
     topology_fingerprint: str | None = None
+    device_count: int | None = None
+    process_count: int | None = None
 
 
 @dataclass(slots=True, kw_only=True)

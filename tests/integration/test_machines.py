@@ -1,0 +1,189 @@
+"""One difference between two machines at a time: whoever is asked of it gives the same answer.
+
+A cache is filled on one machine and wanted on another. Forecast, ``--require-compatible``,
+``ci restore``, ``ci key``, ``explain`` and the cause that ``warm`` prints are asked on the other
+one, and plain JAX is the judge: what it counts there, in a process of its own.
+"""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import RunCli, clean_environment
+
+from jaxcache.core.machine import hashes_path
+
+pytestmark = pytest.mark.jax
+
+PLAIN_JAX = Path(__file__).parents[2] / "tools/plain_jax.py"
+PROGRAM = """
+import os
+import jax, jax.numpy as jnp, numpy as np
+
+if "JAX_COORDINATOR_ADDRESS" in os.environ:
+    jax.distributed.initialize()
+
+@jax.jit
+def step(x):
+    return (x @ x).sum() + jax.random.normal(jax.random.key(0), ()) + jnp.argmax(x)
+
+step(np.ones((8, 8), np.float32)).block_until_ready()
+"""
+PORTABLE = {"JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"}
+EAGER = {
+    "JAX_PLATFORMS": "cpu",
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A difference, and the answer that all must give."""
+
+    name: str
+    env: Mapping[str, str] = field(default_factory=lambda: PORTABLE)
+    """The environment where the cache is wanted."""
+    cause: str = ""
+    """Begins ``explain``'s cause of the miss; empty where plain JAX hits."""
+    why: str = ""
+    """Is in the reason that ``warm`` prints."""
+    by_plain_jax: bool = False
+    """Plain JAX fills the cache, so that nothing records more than the entry holds."""
+    processes: int = 1
+    lacks_codec: bool = False
+
+
+ROWS = (
+    Row("nothing"),
+    Row("devices", {"JAX_NUM_CPU_DEVICES": "2"}, "device", "number of devices: "),
+    Row(
+        "devices by flag",
+        {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"},
+        "device",
+        "number of devices: ",
+    ),
+    Row("processes", processes=2, cause="device", why="devices"),
+    Row("x64", {"JAX_ENABLE_X64": "1"}, "config", "jax_enable_x64"),
+    Row("its default", {"JAX_ENABLE_X64": "0"}),
+    Row(
+        "matmul precision",
+        {"JAX_DEFAULT_MATMUL_PRECISION": "float32"},
+        "config",
+        "jax_default_matmul_precision",
+    ),
+    Row("threefry", {"JAX_THREEFRY_PARTITIONABLE": "0"}, "config", "jax_threefry_partitionable"),
+    Row("generator", {"JAX_DEFAULT_PRNG_IMPL": "rbg"}, "config", "jax_default_prng_impl"),
+    Row("XLA flag", {"XLA_FLAGS": "--xla_cpu_enable_fast_math=true"}, "flag", "XLA flags"),
+    Row("CPU features", {"XLA_FLAGS": "--xla_cpu_max_isa=SSE4_2"}, "device"),
+    Row("codec", cause="codec", why="codec", lacks_codec=True),
+    Row("path", {}, "path", "cache path"),
+    Row("unknown", by_plain_jax=True),
+)
+
+
+class Machines:
+    """A cache that one machine fills, and another one that wants it."""
+
+    def __init__(self, run_cli: RunCli, python: str, directory: Path, row: Row) -> None:
+        self._run_cli = run_cli
+        self._python = python
+        self._directory = directory
+        self.row = row
+        self.script = directory / "program.py"
+        self.script.write_text(PROGRAM)
+        self.filling = EAGER | ({} if row.name == "path" else PORTABLE)
+        self.wanting = EAGER | ({} if row.name == "path" else PORTABLE) | row.env
+        if row.lacks_codec:
+            self.wanting |= {"PYTHONPATH": str(self._without_zstandard())}
+
+    def _without_zstandard(self) -> Path:
+        lacking = self._directory / "lacking"
+        lacking.mkdir()
+        (lacking / "zstandard.py").write_text("raise ImportError")
+        return lacking
+
+    def fill(self, cache: Path) -> None:
+        if self.row.by_plain_jax:
+            self.plain(cache, self.filling)
+            return
+        options = ("--processes", str(self.row.processes)) if self.row.processes > 1 else ()
+        done = self.ask("warm", *options, self.script, cache=cache, env=self.filling)
+        assert done.returncode == 0, done.stderr
+
+    def plain(self, cache: Path, env: Mapping[str, str]) -> dict[str, Any]:
+        """Run the program by plain JAX, which uses a cache; return its own counts."""
+        own = clean_environment(self._directory) | env | {"JAX_COMPILATION_CACHE_DIR": str(cache)}
+        command = [self._python, str(PLAIN_JAX), str(self.script)]
+        done = subprocess.run(command, env=own, check=True, stdout=subprocess.PIPE, text=True)
+        counts: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return counts
+
+    def ask(
+        self, *words: str | Path, cache: Path, env: Mapping[str, str] | None = None
+    ) -> "subprocess.CompletedProcess[str]":
+        """Run a command on the machine that wants the cache, or in another environment."""
+        chosen = dict(self.wanting if env is None else env)
+        *before, last = words
+        return self._run_cli(*before, "-C", cache, "--python", self._python, last, env=chosen)
+
+    def read(self, *words: str | Path, **options: Any) -> dict[str, Any]:
+        """Return the JSON of a command."""
+        document: dict[str, Any] = json.loads(self.ask(*words, **options).stdout)
+        return document
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_all_answers_agree_with_plain_jax(
+    run_cli: RunCli, each_jax_python: str, tmp_path: Path, row: Row
+) -> None:
+    machines = Machines(run_cli, each_jax_python, tmp_path, row)
+    filled = tmp_path / "filled"
+    machines.fill(filled)
+    bundle = tmp_path / "cache.jxb"
+    assert run_cli("export", bundle, "-C", filled).returncode == 0
+
+    def place(name: str) -> Path:
+        """Return the cache as it arrives on the other machine, at a path of its own."""
+        shutil.copytree(filled, tmp_path / name)
+        return tmp_path / name
+
+    judged = machines.plain(place("judged"), machines.wanting)
+    is_hit = judged["misses"] == 0
+    entries = len([*filled.glob("*-cache")])
+
+    words = ("import", "--json", "--dry-run", bundle)
+    forecast = machines.read(*words, cache=tmp_path / "new")["forecast"]
+    is_unknown = forecast["unknown"] == entries
+    assert is_unknown is (row.by_plain_jax or row.processes > 1)
+    if not is_unknown:
+        assert forecast["hit" if is_hit else "miss"] == entries, forecast
+
+    required = machines.ask("import", "--require-compatible", bundle, cache=tmp_path / "new")
+    assert (required.returncode == 0) is (is_hit or is_unknown), required.stderr
+    assert ("unknown whether" in required.stderr) is is_unknown
+
+    restored = machines.read("ci", "restore", "--json", bundle, cache=tmp_path / "restored")
+    assert restored["written"] == (entries if is_hit or is_unknown else 0)
+
+    keys = [
+        machines.read("ci", "key", "--json", cache=tmp_path / "cache", env=env)["key"]
+        for env in (machines.filling, machines.wanting)
+    ]
+    if row.name != "path" and not is_unknown:  # that key is of one path
+        assert (keys[0] == keys[1]) is is_hit
+
+    explained = machines.read("explain", "--json", machines.script, cache=place("a"))
+    causes = {d["cause"] for d in explained["differences"]}
+    assert any(cause.startswith(row.cause) for cause in causes) if not is_hit else not causes
+
+    warmed = machines.read("warm", "--json", machines.script, cache=place("b"))
+    reasons = [m["cause"] for m in warmed["modules"] if m["outcome"] == "written"]
+    assert any(row.why in reason for reason in reasons) if not is_hit else not reasons
+    if row.name == "path":
+        assert is_hit is not hashes_path(warmed["processes"][0]["jax"])
