@@ -4,6 +4,7 @@ Plain JAX is the judge: it counts its own hits in a process without jaxcache.
 """
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,16 +17,40 @@ pytestmark = [pytest.mark.jax, pytest.mark.core]
 
 HITS = Counts(MODULES, 0)
 LONG_AGO = (1_700_000_000, 1_700_000_000)
+Run = Callable[..., str]
+
+
+def make_world(top: Path, python: str) -> World:
+    """A program whose cache is the absolute directory ``jc``, under keys without its path."""
+    world = World(top / "world", python, SPELLINGS["absolute"])
+    world.extra["JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES"] = "none"
+    return world
 
 
 @pytest.fixture
 def world(tmp_path: Path, jax_python: str) -> World:
-    """A program whose cache is the absolute directory ``jc``."""
-    return World(tmp_path / "world", jax_python, SPELLINGS["absolute"])
+    return make_world(tmp_path, jax_python)
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory, jax_python: str) -> Path:
+    """What ``warm`` wrote for the program."""
+    world = make_world(tmp_path_factory.mktemp("filled"), jax_python)
+    fill(world, "warm")
+    return world.directory / "jc"
 
 
 @pytest.fixture
-def run(world: World) -> Callable[..., str]:
+def full(world: World, filled: Path) -> World:
+    """A world that has the entries of its program."""
+    shutil.copytree(filled, world.directory / "jc")
+    for path in (world.directory / "jc").iterdir():
+        os.utime(path, LONG_AGO)
+    return world
+
+
+@pytest.fixture
+def run(world: World) -> Run:
     """Run a command to its expected exit code; what it printed."""
 
     def run_to_end(*words: str, code: int = 0) -> str:
@@ -36,48 +61,50 @@ def run(world: World) -> Callable[..., str]:
     return run_to_end
 
 
-def edit(world: World) -> None:
-    program = world.directory / "program.py"
-    program.write_text(program.read_text().replace("numpy.sin", "numpy.cosh"))
-
-
-def damage_one(world: World) -> Path:
-    (path,) = (world.directory / "jc").glob("jit_first-*-cache")
-    os.truncate(path, path.stat().st_size // 2)
-    os.utime(path, LONG_AGO)
-    return path
-
-
-@pytest.mark.parametrize(
-    "way", ["run", "warm --live", "compile RECIPE", "bundle", "pull", "ci restore"]
-)
+@pytest.mark.parametrize("way", ["run", "warm --live", "compile RECIPE"])
 def test_plain_jax_hits_what_jaxcache_filled(world: World, way: str) -> None:
     fill(world, way)
     assert world.plain() == HITS
 
 
-def test_warm_hits_what_plain_jax_filled_and_explain_names_an_edit(
-    world: World, run: Callable[..., str]
+@pytest.mark.parametrize(
+    ("save", "load"),
+    [
+        (("export", "../x.jxb"), ("import", "../x.jxb")),
+        (("push", "../there"), ("pull", "../there")),
+        (("ci", "save", "../saved"), ("ci", "restore", "../saved")),
+    ],
+    ids=["bundle", "pull", "ci"],
+)
+def test_plain_jax_hits_what_moved(
+    full: World, run: Run, save: tuple[str, ...], load: tuple[str, ...]
 ) -> None:
+    run(*save)
+    shutil.rmtree(full.directory / "jc")
+    run(*load, *(full.choice if load[0] == "ci" else ()))
+    assert full.plain() == HITS
+
+
+def test_warm_hits_what_plain_jax_filled_and_explain_names_an_edit(world: World, run: Run) -> None:
     assert world.plain() == Counts(0, MODULES)
     run("warm", "--fail-on-miss", *world.choice, "program.py")
-    edit(world)
+    program = world.directory / "program.py"
+    program.write_text(program.read_text().replace("numpy.sin", "numpy.cosh"))
     assert "jit_first" in run("explain", *world.choice, "program.py")
     run("warm", "--fail-on-miss", *world.choice, "program.py", code=1)
 
 
-def test_a_damaged_entry_is_found_moved_away_and_compiled_again(
-    world: World, run: Callable[..., str]
-) -> None:
-    fill(world, "warm")
-    path = damage_one(world)
+def test_a_damaged_entry_is_found_moved_away_and_compiled_again(full: World, run: Run) -> None:
+    (path,) = (full.directory / "jc").glob("jit_first-*-cache")
+    os.truncate(path, path.stat().st_size // 2)
+    os.utime(path, LONG_AGO)
     assert "truncated" in run("verify", code=1)
     run("verify", "--fix", "--yes")
     assert not path.exists()
-    assert world.plain() == Counts(MODULES - 1, 1)
+    assert full.plain() == Counts(MODULES - 1, 1)
 
 
-def test_plain_jax_hits_what_was_sealed(world: World, run: Callable[..., str]) -> None:
+def test_plain_jax_hits_what_was_sealed(world: World, run: Run) -> None:
     world.plain()
     for path in (world.directory / "jc").iterdir():
         os.utime(path, LONG_AGO)
@@ -85,27 +112,27 @@ def test_plain_jax_hits_what_was_sealed(world: World, run: Callable[..., str]) -
     assert world.plain() == HITS
 
 
-def test_plain_jax_hits_what_prune_has_kept(world: World, run: Callable[..., str]) -> None:
-    fill(world, "warm")
-    run("prune", "--max-entries", "1", "--grace", "0s", "--yes")
-    assert world.plain() == Counts(1, MODULES - 1)
+def test_plain_jax_hits_what_prune_has_kept(full: World, run: Run) -> None:
+    run("prune", "--max-entries", "1", "--yes")
+    assert full.plain() == Counts(1, MODULES - 1)
 
 
-def test_a_guard_refuses_to_compile_and_allows_hits(world: World, run: Callable[..., str]) -> None:
+def test_a_guard_refuses_to_compile_and_allows_hits(world: World, filled: Path, run: Run) -> None:
     guarded = ("run", "--guard", "compile:raise:0", "--", world.python, "program.py")
     assert "UnexpectedCompileError" in run(*guarded, code=1)
-    fill(world, "warm")
+    shutil.copytree(filled, world.directory / "jc", dirs_exist_ok=True)
     run(*guarded)
 
 
-def test_a_program_that_watches_itself_counts_as_jax_does(world: World) -> None:
-    (world.directory / "watched.py").write_text(
+def test_a_program_that_watches_itself_counts_as_jax_does(full: World) -> None:
+    (full.directory / "watched.py").write_text(
         "import jaxcache, program\n"
         "with jaxcache.watch() as report:\n"
         "    program.main()\n"
         "told = (report.hits, report.written)\n"
         "assert told == (program.COUNTS['cache_hits'], program.COUNTS['cache_misses']), told\n"
     )
-    world.extra["PYTHONPATH"] = str(REPOSITORY)
-    for counts in (Counts(0, MODULES), HITS):
-        assert world.plain(world.python, "watched.py") == counts
+    (path,) = (full.directory / "jc").glob("jit_first-*-cache")
+    path.unlink()
+    full.extra["PYTHONPATH"] = str(REPOSITORY)
+    assert full.plain(full.python, "watched.py") == Counts(MODULES - 1, 1)

@@ -51,7 +51,7 @@ def server() -> Iterator[S3Server]:
         yield running
 
 
-@pytest.mark.parametrize("place", ["there", pytest.param("refuses", marks=pytest.mark.core)])
+@pytest.mark.parametrize("place", ["there", "refuses"])
 @pytest.mark.parametrize("how", ["fork", "os.fork", "forkserver"])
 def test_a_forked_child_leaves_the_bucket_to_its_parent(
     jax_python: str, server: S3Server, tmp_path: Path, how: str, place: str

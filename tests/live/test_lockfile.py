@@ -44,7 +44,6 @@ def held_lockfile(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.jax
-@pytest.mark.core
 def test_a_program_waits_for_jaxs_lock_once(
     run_live: RunLive, held_lockfile: Path, tmp_path: Path
 ) -> None:

@@ -7,7 +7,7 @@ import pytest
 from live.conftest import PROGRAM, RunLive
 from live.machines import PORTABLE
 
-pytestmark = [pytest.mark.jax, pytest.mark.core]
+pytestmark = pytest.mark.jax
 
 #: Sends a signal before each line of the layer that the main thread runs, once. Its handler runs
 #: a function that is new, and one that the program itself runs. The alarm ends a deadlock.

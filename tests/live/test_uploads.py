@@ -37,7 +37,7 @@ def server() -> Iterator[S3Server]:
         yield running
 
 
-@pytest.fixture(params=["bucket", pytest.param("directory", marks=pytest.mark.core)])
+@pytest.fixture(params=["bucket", "directory"])
 def empty_tier(request: pytest.FixtureRequest, server: S3Server, tmp_path: Path) -> dict[str, str]:
     """The environment of a program whose tier has nothing."""
     if request.param == "directory":
