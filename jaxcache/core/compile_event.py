@@ -107,8 +107,6 @@ class CompileFinished(FunctionCompiled):
     """``tuned`` or ``untuned``, for an entry that was compiled without its GPU."""
     spool: str | None = None
     """The file with an executable for a target, of which the parent makes an entry."""
-    xla_flags: tuple[str, ...] | None = None
-    ignored_flags: tuple[str, ...] = ()
     sketch: str | None = None
     """The sketch of a request of which only the key was wanted."""
 

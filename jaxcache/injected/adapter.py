@@ -262,9 +262,20 @@ class Jax:
             "jax": self.version,
             "jaxlib": str(getattr(jaxlib, "__version__", "")) or None,
             "jaxlib_digest": jaxlib_digest(),
-            "xla_flags": _xla_flags(),
+            "xla_flags": self._xla_flags(),
             "key_settings": _key_settings(),
         }
+
+    def _xla_flags(self) -> str:
+        """The flags that JAX puts into the key (``_hash_xla_flags`` in jax/_src/cache_key.py)."""
+        # Up to 0.4.30 the list is in a function; these flags are left out of comparisons, too.
+        left_out = getattr(self._cache_key, "xla_flags_to_exclude_from_cache_key", ())
+        flags = [
+            *os.environ.get("XLA_FLAGS", "").split(),
+            *os.environ.get("LIBTPU_INIT_ARGS", "").split(),
+            *(a for a in sys.argv if a.startswith("--xla")),
+        ]
+        return " ".join(sorted(f for f in flags if f.partition("=")[0] not in left_out))
 
     @staticmethod
     def describe_backend(backend: Any, devices: Any) -> dict[str, Any]:
@@ -370,16 +381,6 @@ def _topology_fingerprint(devices: Any) -> str | None:
     except Exception:
         return None
     return None if value is None else str(value)
-
-
-def _xla_flags() -> str:
-    """The flags that JAX puts into the key (``_hash_xla_flags`` in jax/_src/cache_key.py)."""
-    flags = [
-        *os.environ.get("XLA_FLAGS", "").split(),
-        *os.environ.get("LIBTPU_INIT_ARGS", "").split(),
-        *(a for a in sys.argv if a.startswith("--xla")),
-    ]
-    return " ".join(sorted(flags))
 
 
 def _key_settings() -> "dict[str, Any] | None":

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..core import sketching
-from . import collect, copies, key_flags, module_recorder
+from . import collect, copies, module_recorder
 from .adapter import Jax, hash_component
 from .channel import safely
 from .outcome import CompileRequest, entry_file, identity
@@ -48,7 +48,6 @@ class Listener(ProcessObserver):
         self._scratch = os.environ.get(_SCRATCH)
         self.no_write = bool(os.environ.get(_NO_WRITE))
         """Nothing is written into the cache."""
-        self._flags = key_flags.listen()
         self._recording = module_recorder.start(jax.jax)
         self._collector = collect.start(self.send)
         self._retraces = Retraces(lambda: bool(self._sinks))
@@ -342,8 +341,6 @@ class Listener(ProcessObserver):
         request.cache_dir = directory
         request.thread = threading.get_ident()
         request.counters = self._counters
-        if self._flags:
-            request.add(self._flags.take(request.key))
         self.send(request.wire())
         if directory != (self._settings or {}).get("opened_directory"):
             self.tell_settings()

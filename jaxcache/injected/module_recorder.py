@@ -79,6 +79,8 @@ class ModuleRecorder:
             "argv_flags": [a for a in sys.argv if a.startswith("--xla")],
             "settings": {n: v for n, v in settings.items() if v not in _SETTINGS[n]},
             "cache_dir": config.jax_compilation_cache_dir,
+            "jax_version": self._jax.__version__,
+            "jaxlib_version": self._jax.lib.__version__,
             "python_version": sys.version.split()[0],
             "platform": str(backend.platform),
             "device_count": len(backend.local_devices()),

@@ -38,6 +38,8 @@ DONE = {
 }
 DIGEST = "ab" * 32
 ENVIRONMENT = {
+    "jax_version": "0.12.0.1",
+    "jaxlib_version": "0.12.0.1",
     "platform": "cpu",
     "device_count": 1,
     "process_count": 1,
@@ -113,7 +115,7 @@ def test_the_parent_reads_every_fact_that_the_listener_sends() -> None:
         {"components": [1]},
         {"arguments": [{"name": "x"}]},
         {"counted": "often"},
-        {"ignored_flags": [""] * 70_000},
+        {"counted": [""] * 70_000},
         {"size_bytes": 1 << 70},
     ],
 )

@@ -20,7 +20,7 @@ _MAX_BYTES = 512 << 20
 _MAX_VALUES = 32 << 20
 _FACTS = (
     *("module", "key", "components", "outcome", "reason", "rule"),
-    *("xla_flags", "ignored_flags", "source", "compile_seconds"),
+    *("xla_flags", "source", "compile_seconds"),
 )
 
 
@@ -147,6 +147,9 @@ def _recorded(path: str) -> tuple[Compile, ...]:
                 components=r.components or None,
                 xla_flags=tuple(sorted(flags)),
                 cache_path=e.cache_dir,
+                jax_version=e.jax_version,
+                jaxlib_version=e.jaxlib_version,
+                device_count=e.device_count,
                 source=f"{r.file}:{r.line}" if r.file and r.line else None,
                 is_helper=is_helper(r.function, r.file),
                 compile_seconds=r.compile_seconds,

@@ -327,12 +327,8 @@ def _together(left: Compile, right: Compile) -> Iterator[Difference]:
 
 def _by_hash(name: str, left: Compile, right: Compile) -> Difference:
     old, new = (_value(name, c) for c in (left, right))
-    if name == "accelerator_config":
-        ignored = [set(c.ignored_flags) for c in (left, right)]
-        if ignored[0] != ignored[1]:
-            old, new = (" ".join([v, *sorted(f)]) for v, f in zip((old, new), ignored, strict=True))
-        elif old == new:  # what is known of the devices does not show it
-            old, new = (f"{v} {c.hash_of(name)}" for v, c in ((old, left), (new, right)))
+    if name == "accelerator_config" and old == new:  # what is known of the devices does not show it
+        old, new = (f"{v} {c.hash_of(name)}" for v, c in ((old, left), (new, right)))
     return _of_meaning(name, old, new)
 
 

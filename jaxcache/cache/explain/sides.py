@@ -125,8 +125,6 @@ class Compile:
     """Whether it is known to be an operation of JAX's own; see :func:`is_helper`."""
     xla_flags: tuple[str, ...] | None = None
     """The flags that went into the key."""
-    ignored_flags: tuple[str, ...] = ()
-    """Flags that JAX keeps out of the key, though they may change the devices."""
     cache_path: str | None = None
     """The cache directory that the options point into."""
     source: str | None = None

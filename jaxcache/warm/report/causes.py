@@ -66,9 +66,7 @@ def path_note(modules: Iterable[CompileFinished], jax_version: str | None) -> It
 def as_compile(event: CompileFinished, recorder: ReportBuilder) -> Compile:
     """Return a compile of a run as ``explain`` compares it."""
     process = recorder.processes[event.process]
-    flags = event.xla_flags
-    if flags is None and process.loaded.xla_flags is not None:
-        flags = tuple(process.loaded.xla_flags.split())
+    flags = process.loaded.xla_flags
     is_placed = event.file is not None and event.line is not None
     types = (f"{a.dtype}[{','.join(map(str, a.shape))}]" for a in event.arguments)
     return Compile(
@@ -81,8 +79,7 @@ def as_compile(event: CompileFinished, recorder: ReportBuilder) -> Compile:
         arguments=", ".join(types),
         names=tuple(a.name for a in event.arguments),
         is_helper=is_helper(event.function, event.file),
-        xla_flags=flags,
-        ignored_flags=event.ignored_flags,
+        xla_flags=None if flags is None else tuple(flags.split()),
         source=f"{event.file}:{event.line}" if is_placed else None,
         jax_version=process.jax,
         jaxlib_version=process.jaxlib,

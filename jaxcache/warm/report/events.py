@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from jaxcache.cache.recipe.model import Request
+from jaxcache.cache.recipe.model import Environment, Request
 from jaxcache.cache.untrusted_json import Scalar, build
 from jaxcache.core.compile_event import CompileFinished, FunctionCompiled, RunEvent
 from jaxcache.layouts.torch.names import TorchTier
@@ -75,22 +75,6 @@ class Hardware(RunEvent):
 
 
 @dataclass(slots=True, kw_only=True)
-class RecordedEnvironment:
-    """The parts of a process's environment that a recipe needs."""
-
-    platform: str
-    device_count: int
-    process_count: int
-    process_id: int
-    python_version: str
-    cache_dir: str | None = None
-    xla_flags: tuple[str, ...] = ()
-    libtpu_init_args: tuple[str, ...] = ()
-    argv_flags: tuple[str, ...] = ()
-    settings: Mapping[str, Scalar] = field(default_factory=dict)
-
-
-@dataclass(slots=True, kw_only=True)
 class CompileStarted(RunEvent):
     """A compile request has begun."""
 
@@ -102,7 +86,7 @@ class CompileStarted(RunEvent):
     backend: int | None = None
     recorded: Request | None = None
     """The inputs needed to compile it again; bytes are named by their SHA-256."""
-    environment: RecordedEnvironment | None = None
+    environment: Environment | None = None
 
 
 class PhaseSpan(NamedTuple):

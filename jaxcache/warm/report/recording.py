@@ -4,7 +4,7 @@ import contextlib
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jaxcache.cache.archive import write_file
@@ -16,10 +16,15 @@ from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.units import format_count
 from jaxcache.warm.child.launch import RunResult
 from jaxcache.warm.report.builder import ReportBuilder
-from jaxcache.warm.report.events import CompileStarted, RecordedEnvironment
+from jaxcache.warm.report.events import CompileStarted
 
 #: JAX measures to less than that; more digits would only make the file larger.
 _SECONDS_DIGITS = 3
+#: The facts of an environment that other events have.
+_TOLD = (
+    *("jaxlib_digest", "platform_version", "device_kind"),
+    *("topology_fingerprint", "key_settings"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,18 +98,11 @@ class RecordingDirectory:
         return Recipe(tuple(environments), requests, tuple(notes))
 
 
-def _environment(
-    recorder: ReportBuilder, begun: CompileStarted, recorded: RecordedEnvironment
-) -> Environment:
-    sent = asdict(recorded)
-    sent["settings"] = {
-        name: value
-        for name, value in sent["settings"].items()
-        if name in KEY_SETTINGS and type(value) is KEY_SETTINGS[name]
-    }
+def _environment(recorder: ReportBuilder, begun: CompileStarted, sent: Environment) -> Environment:
+    """Return the environment of a process, with what other events told of it."""
+    settings = {n: v for n, v in sent.settings.items() if type(v) is KEY_SETTINGS.get(n)}
     origin = recorder.origin(begun.process, begun.backend)
-    versions = {name: str(origin[name]) for name in ("jax_version", "jaxlib_version")}
-    return Environment(**origin | sent | versions)
+    return replace(sent, settings=settings, **{name: origin[name] for name in _TOLD})
 
 
 def _ends(ended: RunResult) -> Iterator[str]:
