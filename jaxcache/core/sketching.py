@@ -89,10 +89,10 @@ class Sketcher:
 def describe_process() -> "dict[str, Any]":
     """Return the settings and the hash seed, which programs of this process depend on."""
     seed = os.environ.get("PYTHONHASHSEED") or "random"
-    return {
-        "config": {name: value for name, value in current_settings().items() if value},
-        "hash_seed": seed if sys.flags.hash_randomization else "0",
-    }
+    described: dict[str, Any] = {"hash_seed": seed if sys.flags.hash_randomization else "0"}
+    with contextlib.suppress(Exception):  # a JAX whose registry of settings is another
+        described["config"] = {name: value for name, value in current_settings().items() if value}
+    return described
 
 
 def describe_call() -> "dict[str, Any]":

@@ -57,6 +57,15 @@ def sample(device: Any) -> bytes:
     return bytes(serialize() if serialize else device.client.serialize_executable(executable))
 
 
+def settings() -> "dict[str, Any]":
+    """Return the settings of the environment and the defaults; none if JAX's are not known."""
+    try:
+        found = key_settings.settings_of_environment()
+        return {"settings": found, "defaults": default_settings()}
+    except Exception:
+        return {}
+
+
 def default_settings() -> "dict[str, Any]":
     """Return the settings that act on keys, as they are where the environment sets none.
 
@@ -103,6 +112,5 @@ def main(parent: Any) -> None:
         device_count=jax.local_device_count(),
         process_count=int(os.environ.get("JAX_NUM_PROCESSES") or 1),
         topology=hashes.get("accelerator_config"),
-        settings=key_settings.settings_of_environment(),
-        defaults=default_settings(),
+        **settings(),
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import RunCli, clean_environment
+from conftest import RunCli, clean_environment, find_jax_pythons
 
 from jaxcache.core.machine import hashes_path
 
@@ -57,6 +57,7 @@ class Row:
     """Plain JAX fills the cache, so that nothing records more than the entry holds."""
     processes: int = 1
     lacks_codec: bool = False
+    is_other_jax: bool = False
 
 
 ROWS = (
@@ -82,6 +83,7 @@ ROWS = (
     Row("XLA flag", {"XLA_FLAGS": "--xla_cpu_enable_fast_math=true"}, "flag", "XLA flags"),
     Row("CPU features", {"XLA_FLAGS": "--xla_cpu_max_isa=SSE4_2"}, "device"),
     Row("codec", cause="codec", why="codec", lacks_codec=True),
+    Row("jaxlib", cause="jax", why="jax version", is_other_jax=True),
     Row("path", {}, "path", "cache path"),
     Row("unknown", by_plain_jax=True),
 )
@@ -92,13 +94,18 @@ class Machines:
 
     def __init__(self, run_cli: RunCli, python: str, directory: Path, row: Row) -> None:
         self._run_cli = run_cli
-        self._python = python
+        self._python = self._filler = python
         self._directory = directory
         self.row = row
         self.script = directory / "program.py"
         self.script.write_text(PROGRAM)
         self.filling = EAGER | ({} if row.name == "path" else PORTABLE)
         self.wanting = EAGER | ({} if row.name == "path" else PORTABLE) | row.env
+        if row.is_other_jax:
+            others = [other for other in find_jax_pythons() if other != python]
+            if not others:
+                pytest.skip("needs a second JAX: set JAXCACHE_TEST_JAX_PYTHONS")
+            self._filler = others[0]
         if row.lacks_codec:
             self.wanting |= {"PYTHONPATH": str(self._without_zstandard())}
 
@@ -113,7 +120,8 @@ class Machines:
             self.plain(cache, self.filling)
             return
         options = ("--processes", str(self.row.processes)) if self.row.processes > 1 else ()
-        done = self.ask("warm", *options, self.script, cache=cache, env=self.filling)
+        words = ("warm", "-C", cache, "--python", self._filler, *options, self.script)
+        done = self._run_cli(*words, env=self.filling)
         assert done.returncode == 0, done.stderr
 
     def plain(self, cache: Path, env: Mapping[str, str]) -> dict[str, Any]:
@@ -175,7 +183,7 @@ def test_all_answers_agree_with_plain_jax(
         machines.read("ci", "key", "--json", cache=tmp_path / "cache", env=env)["key"]
         for env in (machines.filling, machines.wanting)
     ]
-    if row.name != "path" and not is_unknown:  # that key is of one path
+    if not (row.name == "path" or row.is_other_jax or is_unknown):  # a key has one path and one jax
         assert (keys[0] == keys[1]) is is_hit
 
     explained = machines.read("explain", "--json", machines.script, cache=place("a"))
@@ -187,3 +195,18 @@ def test_all_answers_agree_with_plain_jax(
     assert any(row.why in reason for reason in reasons) if not is_hit else not reasons
     if row.name == "path":
         assert is_hit is not hashes_path(warmed["processes"][0]["jax"])
+
+
+def test_settings_of_a_jax_with_another_registry_are_unknown(
+    run_cli: RunCli, jax_python: str, tmp_path: Path
+) -> None:
+    names = "jax._src.config.trace_context_names jax._src.config.config_states"
+    lacking = {"PYTHONPATH": str(Path(__file__).with_name("lacking")), "LACKING": names}
+    machines = Machines(run_cli, jax_python, tmp_path, Row("registry", PORTABLE | lacking))
+    filled = tmp_path / "filled"
+    done = machines.ask("warm", machines.script, cache=filled)
+    assert "trouble" not in done.stderr
+    assert run_cli("export", tmp_path / "b.jxb", "-C", filled).returncode == 0
+    words = ("import", "--json", "--dry-run", tmp_path / "b.jxb")
+    assert machines.read(*words, cache=tmp_path / "new")["forecast"]["unknown"] == 1
+    assert machines.read("ci", "key", "--json", cache=filled)["components"]["settings"] == {}

@@ -268,6 +268,8 @@ def _by_config(left: Compile, right: Compile) -> Difference | None:
         return None
     old = left.sketch.config
     new = right.sketch.config
+    if not (old and new):  # some setting is always on, where they are known
+        return None
     apart = sorted(n for n in {*old, *new} if old.get(n) != new.get(n))
     if not apart:
         return None
