@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import RunCli, clean_environment, find_jax_pythons
+from conftest import RunCli, clean_environment, find_jax_pythons, jax_version
 
 from jaxcache.core.machine import hashes_path
 
@@ -163,7 +163,8 @@ def test_all_answers_agree_with_plain_jax(
 
     judged = machines.plain(place("judged"), machines.wanting)
     is_hit = judged["misses"] == 0
-    entries = len([*filled.glob("*-cache")])
+    # JAX 0.4.30 names a file by the key alone.
+    entries = sum(not path.name.endswith("-atime") for path in filled.glob("jit_*"))
 
     words = ("import", "--json", "--dry-run", bundle)
     forecast = machines.read(*words, cache=tmp_path / "new")["forecast"]
@@ -200,6 +201,8 @@ def test_all_answers_agree_with_plain_jax(
 def test_settings_of_a_jax_with_another_registry_are_unknown(
     run_cli: RunCli, jax_python: str, tmp_path: Path
 ) -> None:
+    if jax_version(jax_python) < (0, 10):
+        pytest.skip("a JAX without these names")
     names = "jax._src.config.trace_context_names jax._src.config.config_states"
     lacking = {"PYTHONPATH": str(Path(__file__).with_name("lacking")), "LACKING": names}
     machines = Machines(run_cli, jax_python, tmp_path, Row("registry", PORTABLE | lacking))

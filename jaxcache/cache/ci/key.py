@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jaxcache.cache.allow_lists import hashed_flags
 from jaxcache.cache.bundle.compat import Host
 from jaxcache.core.machine import XLA_CACHES, hashes_path
 from jaxcache.errors import UsageError, system_errors_as
@@ -180,7 +179,7 @@ def describe_environment(
         jaxlib_version=machine.jaxlib_version or "",
         codec=machine.codec or "",
         cpu_features=machine.cpu_features if origin.platform == "cpu" else None,
-        xla_flags=hashed_flags(environment),
+        xla_flags=machine.xla_flags or (),
         xla_caches=caches,
         cache_dir_in_key=cache_dir if hashes_path(version, caches) else None,
         device_count=machine.device_count or 1,
