@@ -1,4 +1,4 @@
-"""Features where the program or the cache is elsewhere: notebooks, buckets, beside ``top``."""
+"""Features where the program or the cache is elsewhere: notebooks, buckets."""
 
 from pathlib import Path
 
