@@ -185,6 +185,7 @@ class Tier:
         self._writing = CircuitBreaker(layer.settings["miss-budget"])
         self._known: frozenset[str] | None = None
         self._listed = 0.0
+        self._is_listing = False
 
     def prepare(self) -> None:
         """Start a thread for requests to a bucket while threads can be started.
@@ -327,11 +328,25 @@ class Tier:
         self._listed = time.monotonic()
         if not self.reading.allows():
             return
+        self._is_listing = True
         try:
             self._known = frozenset(self._call(lambda store: store.names(), 15 * self._seconds))
         except Exception:
             self._known = None  # each request will find out by itself
+        self._is_listing = False
         self._listed = time.monotonic()
+
+    def is_listed(self) -> bool:
+        """Whether a listing has ended; one that is under way gets the time of a request.
+
+        A short program ends before the thread that lists has begun, or can begin.
+        """
+        until = time.monotonic() + self._seconds
+        if not self._listed and start_thread("list", self.list) is None:
+            self.list()
+        while (self._is_listing or not self._listed) and time.monotonic() < until:
+            time.sleep(0.005)
+        return bool(self._listed) and not self._is_listing
 
     def has_lost(self, name: str) -> bool:
         """Whether the last listing, however old, lacks an object."""

@@ -198,14 +198,16 @@ class Uploads:
             if not tier.can_write():
                 continue
             others = [k for k in local_keys if (tier.url, k) not in self._uploaded]
-            lost = [key for key in others if tier.has_lost(key + CACHE_SUFFIX)]
+            is_listed = not others or tier.is_listed()
+            lost = [k for k in others if not is_listed or tier.has_lost(k + CACHE_SUFFIX)]
             for key in lost[:_MAX_BROUGHT_BACK]:
                 with contextlib.suppress(OSError, DamagedEntryError):
                     data = read_file(self._directory.path(key))
                     # Others refuse an entry without a checksum.
                     if data is not None and open_entry(key, data, is_foreign=False).sealed:
                         self._mark(tier, key, replacing=False)
-                        self._offer(tier, key)
+                        if is_listed:  # else the next process finds out
+                            self._offer(tier, key)
 
     def close(self, deadline: float) -> None:
         """Wait for the uploads until a deadline; what is left keeps its marker."""

@@ -82,3 +82,43 @@ def test_what_the_end_leaves_goes_up_with_the_next_process(
         in run_live(other, JAXCACHE_LIVE_SUMMARY="1", **PORTABLE, **empty_tier).err
     )
     assert waiting(tmp_path / "cache") == set()
+
+
+#: Lists a tier only when it is told to, and not at once.
+LISTS_LATE = """
+import threading, time
+import jaxcache.live.tier as tier
+is_due = threading.Event()
+list_tier = tier.Tier.list
+
+def list_late(self):
+    is_due.wait()
+    time.sleep(0.5)
+    list_tier(self)
+
+tier.Tier.list = list_late
+"""
+AT_ITS_END = "\nimport atexit; atexit.register(is_due.set)\n"
+
+
+def test_a_program_that_ends_before_its_tier_is_listed_fills_it(
+    run_live: RunLive, empty_tier: dict[str, str], tmp_path: Path
+) -> None:
+    number = run_live(**PORTABLE)["written"]
+    patient = {"JAXCACHE_LIVE_TIMEOUT": "60s", "JAXCACHE_LIVE_SUMMARY": "1"}
+    ran = run_live(LISTS_LATE + PROGRAM + AT_ITS_END, **patient, **PORTABLE, **empty_tier)
+    assert ran["hits_local"] == number > 1
+    assert f"{number} uploaded" in ran.err
+    assert waiting(tmp_path / "cache") == set()
+
+
+def test_what_a_tier_lacks_goes_up_with_a_later_process_where_it_was_never_listed(
+    run_live: RunLive, empty_tier: dict[str, str], tmp_path: Path
+) -> None:
+    number = run_live(**PORTABLE)["written"]
+    run_live(LISTS_LATE + PROGRAM, JAXCACHE_LIVE_TIMEOUT="0.1s", **PORTABLE, **empty_tier)
+    keys = {path.name.removesuffix("-cache") for path in entries(tmp_path / "cache")}
+    assert waiting(tmp_path / "cache") == keys
+    assert len(keys) == number
+    run_live(PROGRAM + ENDS, **PORTABLE, **empty_tier)
+    assert waiting(tmp_path / "cache") == set()
