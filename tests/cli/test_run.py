@@ -166,13 +166,16 @@ def test_a_directory_of_other_files_is_named_as_such(
 
 def test_an_interruption_is_reported_though_the_program_has_ended(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
+    may_end = tmp_path / "may-end"
 
     def interrupt() -> None:
+        may_end.touch()
         os.kill(os.getpid(), signal.SIGINT)
         while not pid_file.exists() or is_running(int(pid_file.read_text() or os.getpid())):
             time.sleep(0.01)
 
-    launch = Launch(("sh", "-c", f"echo $$ > {pid_file}"))
+    wait = f"until [ -e {may_end} ]; do sleep 0.01; done"
+    launch = Launch(("sh", "-c", f"echo $$ > {pid_file}; {wait}"))
     result = run_listening([launch], on_event=lambda _: None, on_tick=interrupt)
     assert result.interrupted
 
