@@ -107,14 +107,14 @@ class ReportError(JaxcacheError):
     """
 
     def __init__(self, cause: Exception, script_exit_code: int) -> None:
-        known = cause
-        if not isinstance(known, JaxcacheError):
+        reason = cause
+        if not isinstance(reason, JaxcacheError):
             text = f"{type(cause).__name__}: {cause}"
-            known = JaxcacheError(text, code="report-failed", hint=REPORT_BUG)
+            reason = JaxcacheError(text, code="report-failed", hint=REPORT_BUG)
         super().__init__(
-            f"the program has run to its end; the report of it failed: {known.message}",
-            code=known.code,
-            hint=known.hint,
+            f"the program has run to its end; the report of it failed: {reason.message}",
+            code=reason.code,
+            hint=reason.hint,
             exit_code=shell_code(script_exit_code),
         )
 

@@ -217,7 +217,7 @@ class Handle:
         require_writable(self.store)
 
     def refuse_caches_below(self) -> None:
-        """Refuse a directory that is no cache and has caches below it.
+        """Refuse a directory that holds caches below it, and no entries of its own.
 
         >>> cache.refuse_caches_below()
 

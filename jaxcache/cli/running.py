@@ -144,8 +144,8 @@ def checking(wanted: Assertions, options: RunOptions, extent: ReportOptions) -> 
     try:
         yield
     except ReportError as error:
-        asked = (wanted.fail_on_miss, options.guard, options.record, extent.trace)
-        if wanted.strict or options.check_contents or any(a is not None for a in asked):
+        requested = (wanted.fail_on_miss, options.guard, options.record, extent.trace)
+        if wanted.strict or options.check_contents or any(r is not None for r in requested):
             error.exit_code = error.exit_code or ExitCode.PROBLEMS
         raise
 

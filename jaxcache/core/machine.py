@@ -65,14 +65,14 @@ class Machine(NamedTuple):  # a dataclass takes 2 ms to make, in every process t
     def differences(self, other: "Machine") -> "Iterator[FactDifference]":
         """Yield each fact in the order of the fields, with whether it differs."""
         for fact in self._fields:
-            left = getattr(self, fact)
-            right = getattr(other, fact)
-            is_known = left is not None and right is not None
+            own_value = getattr(self, fact)
+            other_value = getattr(other, fact)
+            is_known = own_value is not None and other_value is not None
             if fact == "settings" and is_known:
-                left, right = self._set_otherwise(other)
+                own_value, other_value = self._set_otherwise(other)
             if fact != "defaults":
-                answer = DIFFERS if left != right else SAME
-                yield FactDifference(fact, answer if is_known else UNKNOWN, left, right)
+                answer = DIFFERS if own_value != other_value else SAME
+                yield FactDifference(fact, answer if is_known else UNKNOWN, own_value, other_value)
 
     def _set_otherwise(self, other: "Machine") -> "tuple[dict[str, Any], dict[str, Any]]":
         """Return the settings that differ; a default that is not known is None."""

@@ -35,7 +35,7 @@ _MAX_WINDOW_BYTES = 1 << zstd.MAX_WINDOW_LOG
 _MAX_ZSTD_RATIO = _BLOCK_BYTES // 4
 _RLE_BLOCK = 1
 _RESERVED_BLOCK = 3
-#: Something before the frame, such as a signature, is no longer than this.
+#: The longest prefix, such as a signature, that a known frame may have.
 _MAX_OFFSET_BYTES = 64
 #: What is decompressed at a time: small enough for the second-level cache of a core.
 _CHUNK_BYTES = 1 << 18

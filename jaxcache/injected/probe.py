@@ -60,8 +60,8 @@ def sample(device: Any) -> bytes:
 def settings() -> "dict[str, Any]":
     """Return the settings of the environment and the defaults; none if JAX's are not known."""
     try:
-        found = key_settings.settings_of_environment()
-        return {"settings": found, "defaults": default_settings()}
+        environment_settings = key_settings.settings_of_environment()
+        return {"settings": environment_settings, "defaults": default_settings()}
     except Exception:
         return {}
 
