@@ -4,12 +4,12 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import zstandard
+from acting import fragile_python
 from conftest import has_modules
 
 from jaxcache.cache.verify.run_checks import INFORMATIONAL
@@ -103,28 +103,10 @@ def test_a_truncated_entry_is_rewritten_after_a_fix(cache: Cache, run_cli) -> No
     assert run_cli("verify", "-C", cache.path).returncode == 0
 
 
-#: A Python that passes requests on to the real one, and dies of a real signal at one payload.
-FRAGILE = """#!{own}
-import json, os, signal, subprocess, sys
-answers = int(sys.argv[3])
-real = subprocess.Popen([{real!r}, *sys.argv[1:]], stdin=subprocess.PIPE, pass_fds=(answers,))
-os.close(answers)
-while line := sys.stdin.buffer.readline():
-    payload = sys.stdin.buffer.read(json.loads(line)["size_bytes"])
-    if b"jit_step" in payload:
-        real.kill()
-        real.wait()
-        os.kill(os.getpid(), signal.SIGSEGV)
-    real.stdin.write(line + payload); real.stdin.flush()
-"""
-
-
 def test_load_names_the_entry_that_kills_its_child_and_goes_on(
     cache: Cache, run_cli, tmp_path: Path
 ) -> None:
-    fragile = tmp_path / "fragile"
-    fragile.write_text(FRAGILE.format(own=sys.executable, real=cache.python))
-    fragile.chmod(0o755)
+    fragile = fragile_python(tmp_path, cache.python, "jit_step")
     hollow_out(cache.entry("jit_loss"))  # found by a child that is alive, before or after
     done = run_cli(
         "verify", "-C", cache.path, "--level", "load", "--python", fragile, "--no-payload", "--json"

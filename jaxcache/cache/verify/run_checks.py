@@ -92,6 +92,8 @@ class Verification:
     """The age below which a file is young."""
     unit: str = "entry"
     """The name of what was checked: ``file`` where an entry consists of several."""
+    python: str | None = None
+    """The Python whose JAX loaded the entries, where one was named."""
 
     def __str__(self) -> str:
         """Return the sums; what cannot be proven is not called unchanged."""
@@ -209,6 +211,7 @@ def verify(
         ),
         grace_seconds=options.grace_seconds,
         unit="entry" if layout.single_file_entries else "file",
+        python=options.python,
     )
 
 
