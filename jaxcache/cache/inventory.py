@@ -4,7 +4,7 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from enum import StrEnum
 from itertools import islice
 from typing import NamedTuple
@@ -50,6 +50,22 @@ def foreign_directory(url: str) -> NoCacheError:
         f"{url} is not a cache: it contains no entry of JAX or torch",
         hint="name the cache with -C; jaxcache where prints the directory in use",
     )
+
+
+def nothing_there(url: str) -> NoCacheError:
+    """Return the error for a place without entries that was named to be read."""
+    path = "the path in the URL" if "://" in url else "the path"
+    return NoCacheError(f"cache not found: {url}", hint=f"check {path}; jaxcache push fills it")
+
+
+def require_objects(store: Store, entries: Collection[object]) -> None:
+    """Refuse a prefix of a bucket below which there is no object: nobody has filled it.
+
+    Raises:
+        NoCacheError
+    """
+    if store.remote and not entries and next(iter(store.list()), None) is None:
+        raise nothing_there(store.url)
 
 
 class EntryFile(NamedTuple):

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxcache.cache.index import read_checked, side_path, write_checked
-from jaxcache.cache.inventory import UNCOUNTED_KINDS
+from jaxcache.cache.inventory import UNCOUNTED_KINDS, require_objects
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.uses import Uses, count_uses
 from jaxcache.cache.listing import Group, Summary, group_entries, summarize
@@ -125,6 +125,7 @@ def count_cache(cache: "ReadCache", *, read: bool = True) -> Stats:
     aids = cache.aids()
     at_once = read and store.remote  # one request for head and payload
     scan_result = layout.scans.scan(store, aids, headers=read, details=at_once, deep=True)
+    require_objects(store, scan_result.entries)
     if read and not at_once:
         scan_result = layout.scans.decode(
             store, scan_result, scan_result.entries, aids, hurried=True

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from jaxcache.api import Cache
 from jaxcache.cache.bundle.compat import Compatibility, forecast_items, forecast_steps
 from jaxcache.cache.diff import DiffSide
+from jaxcache.cache.inventory import nothing_there
 from jaxcache.cache.move import import_bundle
 from jaxcache.cache.move.bundle_file import make_temporary_bundle
 from jaxcache.cache.move.export_plan import ExportPlan, empty_warning
@@ -24,7 +25,7 @@ from jaxcache.cli.opening import open_target
 from jaxcache.cli.options import Format
 from jaxcache.cli.output import emit, note
 from jaxcache.cli.terminal import confirm, progress_bar
-from jaxcache.errors import NoCacheError, UsageError
+from jaxcache.errors import UsageError
 from jaxcache.layouts import names_there
 from jaxcache.options import ConfirmOptions
 from jaxcache.options.move import CopyOptions, SyncOptions, arrival_of
@@ -63,7 +64,7 @@ def copy_between(
     vouched = is_remote(target.path) or bool(options.sign and not pulls)
     plan = source.plan_push(target, vouched=vouched, options=options)
     if pulls and not plan.entries:
-        raise nothing_to_pull(source.store.url)
+        raise nothing_there(source.store.url)
     place = plan.target if pulls else None
     is_far = source.store.remote
     outlooks = None if is_far else _forecast(source.store, plan.writes, place, form)
@@ -78,12 +79,6 @@ def copy_between(
         )  # which costs no request now
     emit(form, sync_view(done, outlooks))
     return done.exit_code
-
-
-def nothing_to_pull(url: str) -> NoCacheError:
-    """Return the error for a source without entries."""
-    path = "the path in the URL" if is_remote(url) else "the path"
-    return NoCacheError(f"cache not found: {url}", hint=f"check {path}; jaxcache push fills it")
 
 
 def _forecast(

@@ -65,11 +65,12 @@ def pull(url: Url, place: CacheLocation, options: SyncOptions, dry: DryRun, outp
     if "://" in path and (request := getattr(opened.store, "request_listings", None)):
         request("", OWN_DIR)
     # Imported while the listings are on their way.
-    from jaxcache.cli.moving import copy_between, copy_layout_files, nothing_to_pull
+    from jaxcache.cache.inventory import nothing_there
+    from jaxcache.cli.moving import copy_between, copy_layout_files
 
     form = output.form
     if not (is_remote(path) or os.path.exists(path)):
-        raise nothing_to_pull(path)
+        raise nothing_there(path)
     if not opened.layout.single_file_entries:
         return copy_layout_files(opened, place.cache_dir, options, form, dry_run=dry.dry_run)
     target = open_target(place.cache_dir, place.layout, opened.layout.name)

@@ -219,3 +219,12 @@ def test_throttling_is_told(spawn_cli: RunCli, remote: str, s3: Proxy) -> None:
     assert f"{remote} asks to slow down; waiting" in done.stderr
     assert "3 requests (3 list)" in done.stderr
     assert "2 sent again, 2 throttled" in done.stderr
+
+
+@pytest.mark.parametrize("words", [("ls",), ("stats",), ("verify",), ("prune", "--max-size", "1")])
+def test_a_prefix_without_objects_is_no_cache(
+    run_cli: RunCli, remote: str, words: tuple[str, ...]
+) -> None:
+    done = run_cli(*words, "-C", f"{remote}-mistyped", "--json")
+    assert done.returncode == 10, done
+    assert "cache not found" in done.stderr and "check the path in the URL" in done.stderr

@@ -13,7 +13,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from jaxcache.cache.inventory import foreign_directory
+from jaxcache.cache.inventory import foreign_directory, require_objects
 from jaxcache.cache.leftovers import find_leftovers
 from jaxcache.cache.scan import NO_AIDS
 from jaxcache.cache.selection import Selection
@@ -146,6 +146,7 @@ def verify(
     """
     selection = Selection.parse(options.keys, options.filters)
     scan_result = layout.scans.scan(store, NO_AIDS, headers=False, details=False, deep=False)
+    require_objects(store, scan_result.entries)
     _refuse_foreign(store, scan_result)
     # What a filter reads of entries may bring findings of its own, which the checks repeat.
     read = scan_result
