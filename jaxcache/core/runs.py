@@ -1,0 +1,574 @@
+"""What the last distinct runs of a program compiled: the history that ``explain`` compares with.
+
+A record is a file ``.jaxcache/runs/<16 hex of the program>``: a line of JSON that names the
+program, and the runs as JSON, compressed with zlib. It is small and holds no text of a source file,
+no variable of the environment that JAX does not read, and of the command line only what
+:func:`hide_values` leaves. A record is a help to the reader and decides nothing: whatever is wrong
+with one makes it count as missing.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import math
+import os
+import re
+import stat
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from .atomic import new_file, remove_all_abandoned
+from .directories import open_below, open_directory
+from .lock import open_lock
+from .names import OWN_DIR, TEMP_PREFIX, is_key
+from .system import is_own_or_roots, try_flock
+
+RUNS_DIR = f"{OWN_DIR}/runs"
+MAX_RUNS = 8
+#: Programs that one cache remembers.
+MAX_PROGRAMS = 256
+MAX_ROWS = 4096
+MAX_RECORD_BYTES = 1 << 20
+MAX_SOURCES = 64
+MAX_SOURCE_BYTES = 4 << 20
+_MAX_LINES = 40_000
+_MAX_JSON_BYTES = 32 << 20
+_MAX_HEADER_BYTES = 4096
+_MAX_TEXT = 1024
+_MAX_ITEMS = 512
+_MAX_NUMBER = 1 << 40
+_VERSION = 1
+_NAME = re.compile("[0-9a-f]{16}")
+_LINES = re.compile("(?:[0-9a-f]{8})*")
+_LOCK = f"{TEMP_PREFIX}lock"
+#: How long a run waits for another that records into the same cache.
+_LOCK_SECONDS = 2.0
+_SALT_BYTES = 16
+ORIGINS = ("environment", "code", "default")
+#: Values of a command line that are shown: numbers, and words that are shorter than four letters.
+_NUMBER = re.compile(r"[+-]?(\d{1,8}(\.\d{0,8})?|\.\d{1,8})([eE][+-]?\d{1,3})?")
+_MAX_SHOWN = 3
+_LONG_OPTION = re.compile(r"--[A-Za-z][\w.-]{0,80}")
+_SHORT_OPTION = re.compile(r"-[A-Za-z]")
+#: Stands for a value whose digest another cache made, which nothing here can be compared with.
+HIDDEN = "#"
+
+
+class CompileRow(NamedTuple):
+    """One distinct key of a run, or a compile that JAX made no key for; hits have a row, too."""
+
+    module: str
+    key: str = ""
+    """Empty where JAX made none."""
+    outcome: str = ""
+    """An outcome of :mod:`.compile_event`."""
+    reason: str = ""
+    kind: str = ""
+    """``primal``, ``linearize``, ``backward`` or ``eager``; empty where it is unknown."""
+    function: str = ""
+    file: str = ""
+    """The file of the function: relative to the program's directory, or from the directory of its
+    package on for a library; never absolute."""
+    line: int = 0
+    definition: str = ""
+    """Digest of the text of the line that defines the function."""
+    call_file: str = ""
+    call_line: int = 0
+    call: str = ""
+    """Digest of the text of the line of the user's code that called it."""
+    signature: str = ""
+    """Digest of the arguments that were passed, and of the static values."""
+    process: int = 0
+    """The number of the process in the program."""
+    seconds: float = 0.0
+    """Of the compile; 0 where they are unknown."""
+    written: float = 0.0
+    """When a recorded run wrote the entry, in seconds since the epoch; 0 where none did."""
+
+
+class Run(NamedTuple):
+    """What one run of a program depended on, and what it compiled."""
+
+    at: float
+    """When it began, in seconds since the epoch."""
+    program: str
+    """How the reader names it: a script, or ``-m`` and a module."""
+    argv: "tuple[str, ...]"
+    """The command line as :func:`hide_values` leaves it."""
+    hash_seed: str
+    versions: "dict[str, str]"
+    """Of jax, jaxlib, the platform, and each distribution that a file of a row belongs to."""
+    machine: "dict[str, Any]"
+    """Facts of :class:`.machine.Machine` by name."""
+    settings: "dict[str, list[Any]]"
+    """Value and origin, ``environment`` or ``code``, of each setting that is not JAX's default."""
+    xla_flags: "tuple[str, ...]"
+    cache_path: str
+    """The path of the cache, where keys contain it."""
+    sources: "dict[str, str]"
+    """Eight hexadecimal digits for each line of each file that a row names."""
+    rows: "tuple[CompileRow, ...]"
+
+
+class Record(NamedTuple):
+    """The content of one file."""
+
+    program: str
+    runs: "tuple[Run, ...]"
+    """Newest first."""
+    travelled: bool = False
+    """Whether it came from another cache, and no run here has been added."""
+
+
+class History(NamedTuple):
+    """What is known of the earlier runs of one program."""
+
+    runs: "tuple[Run, ...]" = ()
+    """Newest first."""
+    others: "tuple[str, ...]" = ()
+    """Names of other programs with recorded runs."""
+
+
+# Making the parts of a run -----------------------------------------------------------------------
+
+
+def identify(place: str) -> str:
+    """Return the name of a program's record.
+
+    Args:
+        place: the real path of a script; a module and its directory; or a notebook's name.
+    """
+    text = f"{os.geteuid()}\0{place}"
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def digest_line(line: bytes) -> str:
+    """Return eight hexadecimal digits of a line's text, without the blanks at its end."""
+    return hashlib.blake2b(line.rstrip(), digest_size=4).hexdigest()
+
+
+def digest_lines(source: bytes) -> str:
+    """Return the digests of all lines of a file, one after another."""
+    return "".join(map(digest_line, source.splitlines()[:_MAX_LINES]))
+
+
+def hide_values(argv: "Iterable[str]", salt: bytes) -> "tuple[str, ...]":
+    """Return a command line without what may be private.
+
+    The names of options, numbers and words of up to three characters stay. Each other value
+    becomes ``#`` and a digest that only this cache can make again.
+    """
+    return tuple(_hide_word(word, salt) for word in [*argv][:_MAX_ITEMS])
+
+
+def _hide_word(word: str, salt: bytes) -> str:
+    option, equals, value = word.partition("=")
+    if _LONG_OPTION.fullmatch(option):
+        return option + (f"={_hide(value, salt)}" if equals else "")
+    if match := _SHORT_OPTION.match(word):
+        rest = word[match.end() :]
+        return match[0] + (_hide(rest, salt) if rest else "")
+    return _hide(word, salt)
+
+
+def _hide(value: str, salt: bytes) -> str:
+    if len(value) <= _MAX_SHOWN or _NUMBER.fullmatch(value):
+        return value
+    data = value.encode("utf-8", "surrogatepass")
+    return f"{HIDDEN}{hashlib.blake2b(data, digest_size=4, key=salt).hexdigest()}"
+
+
+# Reading and writing -----------------------------------------------------------------------------
+
+
+def encode(record: Record) -> bytes:
+    """Return the content of a record's file, as many of its newest runs as fit into it.
+
+    Returns:
+        Empty where not even the newest run fits.
+    """
+    head = {"version": _VERSION, "program": _clean(record.program), "travelled": record.travelled}
+    start = _json(head) + b"\n"
+    runs = [_bounded(run) for run in record.runs[:MAX_RUNS]]
+    while runs:
+        texts = list(dict.fromkeys(text for run in runs for text in run.sources.values()))
+        documents = []
+        for run in runs:
+            sources = {file: texts.index(text) for file, text in run.sources.items()}
+            documents.append(_clean({**run._asdict(), "sources": sources}))
+        text = _json({"texts": texts, "runs": documents})
+        data = start + zlib.compress(text, 6)
+        if len(text) <= _MAX_JSON_BYTES and len(data) <= MAX_RECORD_BYTES:
+            return data
+        if len(runs) == 1 and runs[0].sources:
+            runs = [runs[0]._replace(sources={})]
+        else:
+            runs = runs[: len(runs) // 2]
+    return b""
+
+
+def decode(data: bytes) -> "Record | None":
+    """Read the content of a record's file; None for anything else."""
+    try:
+        head = read_head(data)
+        if head is None or len(data) > MAX_RECORD_BYTES:
+            return None
+        unpacker = zlib.decompressobj()
+        text = unpacker.decompress(data[data.index(b"\n") + 1 :], _MAX_JSON_BYTES)
+        if not unpacker.eof or unpacker.unused_data:
+            return None
+        document = _parse(text)
+        texts = [_lines(one) for one in _list(document["texts"], MAX_RUNS * MAX_SOURCES)]
+        runs = tuple(_read_run(one, texts) for one in _list(document["runs"], MAX_RUNS))
+    except (ValueError, TypeError, LookupError, AttributeError, zlib.error, RecursionError):
+        return None
+    return head._replace(runs=runs)
+
+
+def read_head(start: bytes) -> "Record | None":
+    """Read what a record's file begins with: its program, without the runs."""
+    end = start.find(b"\n", 0, _MAX_HEADER_BYTES)
+    try:
+        head = _parse(start[: max(end, 0)])
+        if head["version"] != _VERSION or type(head["travelled"]) is not bool:
+            return None
+        return Record(_text(head["program"]), (), head["travelled"])
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return None
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _parse(text: bytes) -> "dict[str, Any]":
+    value = json.loads(text, parse_constant=_refuse)
+    if not isinstance(value, dict):
+        raise TypeError("no object")
+    return value
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} instead of a number")
+
+
+def _clean(value: Any) -> Any:
+    """Return a value that JSON and a terminal can hold, with texts of bounded length."""
+    if isinstance(value, str):
+        return value[:_MAX_TEXT].encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {_clean(str(n)): _clean(v) for n, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_clean(one) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return 0.0
+    return value
+
+
+def _bounded(run: Run) -> Run:
+    """Return a run with no more of anything than a reader takes."""
+    return run._replace(
+        argv=run.argv[:_MAX_ITEMS],
+        versions=_first(run.versions),
+        machine={n: v for n, v in _first(run.machine).items() if _is_fact(_clean(v))},
+        settings={n: v for n, v in _first(run.settings).items() if _is_scalar(_clean(v[0]))},
+        xla_flags=run.xla_flags[:_MAX_ITEMS],
+        sources=dict([*run.sources.items()][:MAX_SOURCES]),
+        rows=run.rows[:MAX_ROWS],
+    )
+
+
+def _first(values: "dict[str, Any]") -> "dict[str, Any]":
+    return dict([*values.items()][:_MAX_ITEMS])
+
+
+def _read_run(value: Any, texts: "list[str]") -> Run:
+    sources = _dict(value["sources"], MAX_SOURCES)
+    if not all(type(number) is int and 0 <= number < len(texts) for number in sources.values()):
+        raise ValueError("no such source")
+    settings = {name: _setting(one) for name, one in _dict(value["settings"]).items()}
+    machine = _dict(value["machine"])
+    if not all(map(_is_fact, machine.values())):
+        raise ValueError("a fact of the machine is of another type")
+    return Run(
+        at=_number(value["at"]),
+        program=_text(value["program"]),
+        argv=tuple(map(_text, _list(value["argv"]))),
+        hash_seed=_text(value["hash_seed"]),
+        versions={name: _text(text) for name, text in _dict(value["versions"]).items()},
+        machine=machine,
+        settings=settings,
+        xla_flags=tuple(map(_text, _list(value["xla_flags"]))),
+        cache_path=_text(value["cache_path"]),
+        sources={file: texts[number] for file, number in sources.items()},
+        rows=tuple(map(_read_row, _list(value["rows"], MAX_ROWS))),
+    )
+
+
+def _read_row(values: Any) -> CompileRow:
+    fields = _list(values, len(CompileRow._fields))
+    readers = (_READERS[kind] for kind in CompileRow.__annotations__.values())
+    row = CompileRow._make(read(value) for read, value in zip(readers, fields, strict=True))
+    if row.key and not is_key(row.key):
+        raise ValueError("no key")
+    return row
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str or len(value) > _MAX_TEXT:
+        raise ValueError("no text")
+    value.encode()  # no half of a surrogate pair
+    return value
+
+
+def _lines(value: Any) -> str:
+    if type(value) is not str or len(value) > 8 * _MAX_LINES or not _LINES.fullmatch(value):
+        raise ValueError("no digests of lines")
+    return value
+
+
+def _number(value: Any) -> float:
+    if type(value) not in (int, float) or not 0 <= value < _MAX_NUMBER:
+        raise ValueError("no number")
+    return float(value)
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < _MAX_NUMBER:
+        raise ValueError("no count")
+    return value
+
+
+_READERS: "dict[type, Callable[[Any], Any]]" = {str: _text, int: _count, float: _number}
+
+
+def _list(value: Any, most: int = _MAX_ITEMS) -> "list[Any]":
+    if type(value) is not list or len(value) > most:
+        raise ValueError("no list")
+    return value
+
+
+def _dict(value: Any, most: int = _MAX_ITEMS) -> "dict[str, Any]":
+    if type(value) is not dict or len(value) > most:
+        raise ValueError("no object")
+    return {_text(name): one for name, one in value.items()}
+
+
+def _setting(value: Any) -> "list[Any]":
+    setting, origin = _list(value, 2)
+    if not _is_scalar(setting) or origin not in ORIGINS:
+        raise ValueError("no setting")
+    return [setting, origin]
+
+
+def _is_scalar(value: Any) -> bool:
+    if isinstance(value, str):
+        return bool(value == _clean(value))
+    if isinstance(value, (int, float)):
+        return -_MAX_NUMBER < value < _MAX_NUMBER
+    return value is None
+
+
+def _is_fact(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return len(value) <= _MAX_ITEMS and all(type(v) is str and _is_scalar(v) for v in value)
+    return _is_scalar(value)
+
+
+# Distinct runs -----------------------------------------------------------------------------------
+
+
+def add_run(record: "Record | None", run: Run) -> Record:
+    """Return a record with one more run, which replaces one that differs in no cause from it.
+
+    What earlier runs know of a key stays: when its entry was written, and how long that took.
+    """
+    earlier = record.runs if record else ()
+    known = {row.key: row for old in reversed(earlier) for row in old.rows if row.key}
+    new = run._replace(rows=tuple(_with_known(row, run.at, known) for row in run.rows))
+    causes = _causes(new)
+    distinct = [old for old in earlier if _causes(old) != causes]
+    return Record(run.program, (new, *distinct)[:MAX_RUNS])
+
+
+def _with_known(row: CompileRow, at: float, known: "dict[str, CompileRow]") -> CompileRow:
+    old = known.get(row.key)
+    written = at if row.outcome == "written" else old.written if old else 0.0
+    return row._replace(written=written, seconds=row.seconds or (old.seconds if old else 0.0))
+
+
+def _causes(run: Run) -> Run:
+    """Return a run without what may differ between two that request the same."""
+    rows = sorted(r._replace(outcome="", reason="", seconds=0.0, written=0.0) for r in run.rows)
+    facts = run._replace(at=0.0, rows=tuple(rows))
+    return Run(**{name: _listed(value) for name, value in facts._asdict().items()})
+
+
+def _listed(value: Any) -> Any:
+    """Return a value as JSON gives it back."""
+    return json.loads(_json(_clean(value)))
+
+
+def take_over(data: bytes, own: bytes = b"") -> bytes:
+    """Return the content of a record that came from another cache, as this one keeps it.
+
+    Args:
+        own: the content of the record that is here by the same name.
+
+    Returns:
+        Empty where it is damaged, or adds nothing.
+    """
+    brought = decode(data)
+    if brought is None:
+        return b""
+    hidden = tuple(run._replace(argv=tuple(map(_forget, run.argv))) for run in brought.runs)
+    here = decode(own) if own else None
+    merged: dict[str, Run] = {}
+    for run in sorted([*(here.runs if here else ()), *hidden], key=lambda run: -run.at):
+        merged.setdefault(repr(_causes(run._replace(argv=tuple(map(_forget, run.argv))))), run)
+    if here:
+        record = here._replace(runs=tuple(merged.values()))
+    else:
+        record = Record(brought.program, tuple(merged.values()), travelled=True)
+    return b"" if record == here else encode(record)
+
+
+def _forget(word: str) -> str:
+    """Return a word without the digest of a value, which another cache's salt made."""
+    start, mark, _ = word.partition(HIDDEN)
+    return start + mark
+
+
+# The files ---------------------------------------------------------------------------------------
+
+
+def record_run(root: str, identity: str, run: Run) -> None:
+    """Add a run to the record of its program, durable or not at all.
+
+    Raises:
+        OSError: the cache cannot be written.
+    """
+    with _opened(root, make=True) as directory, _locked(directory) as is_held:
+        data = encode(add_run(_read(directory, identity), run)) if is_held else b""
+        if not data:
+            return
+        with new_file(directory, [data], like=directory, durable=False) as file:
+            file.give_name(identity)
+        names = _records(directory)
+        if len(names) > MAX_PROGRAMS:
+            _remove_oldest(directory, names)
+
+
+def read_history(root: str, identity: str, program: str) -> History:
+    """Return the earlier runs of a program: its own, else those that travelled under its name.
+
+    Raises:
+        OSError: the cache cannot be read.
+    """
+    own: Record | None = None
+    travelled: list[Run] = []
+    others: set[str] = set()
+    with contextlib.suppress(FileNotFoundError), _opened(root) as directory:
+        own = _read(directory, identity)
+        for name in sorted(_records(directory))[: 2 * MAX_PROGRAMS]:
+            head = read_head(_read_file(directory, name, _MAX_HEADER_BYTES))
+            if head is None or name == identity:
+                continue
+            is_namesake = _base(head.program) == _base(program)
+            if is_namesake and head.travelled and not own:
+                record = _read(directory, name)
+                travelled += record.runs if record else ()
+            else:
+                others.add(head.program)
+    travelled.sort(key=lambda run: -run.at)
+    runs = own.runs if own else tuple(travelled[:MAX_RUNS])
+    return History(runs, tuple(sorted(others)))
+
+
+def is_record(name: str) -> bool:
+    """Return whether a file below :data:`RUNS_DIR` is a record, by its name."""
+    return bool(_NAME.fullmatch(name.rpartition("/")[2]))
+
+
+def read_salt(root: str) -> bytes:
+    """Return this user's salt for :func:`hide_values`; make it once. It never leaves the cache.
+
+    Raises:
+        OSError: the cache cannot be written.
+    """
+    name = f"salt-{os.geteuid()}"
+    with _opened(root, make=True) as directory:
+        if salt := _read_file(directory, name, _SALT_BYTES):
+            return salt
+        fresh = os.urandom(_SALT_BYTES)
+        with (
+            contextlib.suppress(FileExistsError),  # another process was first
+            new_file(directory, [fresh], mode=0o600, durable=False) as file,
+        ):
+            file.give_name(name, replace=False)
+        return _read_file(directory, name, _SALT_BYTES) or fresh
+
+
+@contextlib.contextmanager
+def _opened(root: str, *, make: bool = False) -> "Iterator[int]":
+    with open_directory(root) as cache, open_below(cache, RUNS_DIR, make=make) as directory:
+        yield directory
+
+
+def _base(program: str) -> str:
+    return os.path.basename(program.replace("\\", "/"))
+
+
+def _records(directory: int) -> "list[str]":
+    return [name for name in os.listdir(directory) if is_record(name)]
+
+
+def _read(directory: int, name: str) -> "Record | None":
+    data = _read_file(directory, name, MAX_RECORD_BYTES + 1)
+    return decode(data) if data else None
+
+
+def _read_file(directory: int, name: str, most: int) -> bytes:
+    """Return the first bytes of a regular file of this user's or root's; else nothing."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        fd = os.open(name, flags, dir_fd=directory)
+    except OSError:
+        return b""
+    try:
+        status = os.fstat(fd)
+        is_ours = stat.S_ISREG(status.st_mode) and is_own_or_roots(status.st_uid)
+        return os.read(fd, most) if is_ours else b""
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def _locked(directory: int) -> "Iterator[bool]":
+    """Keep others from changing records; yield False where one of them does not end."""
+    fd, _ = open_lock(directory, _LOCK)
+    try:
+        deadline = time.monotonic() + _LOCK_SECONDS
+        while not (is_held := try_flock(fd)) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        yield is_held
+    finally:
+        with contextlib.suppress(OSError):
+            fcntl.flock(fd, fcntl.LOCK_UN)
+        os.close(fd)
+
+
+def _remove_oldest(directory: int, names: "list[str]") -> None:
+    remove_all_abandoned(directory)
+    dated = []
+    for name in names:
+        with contextlib.suppress(OSError):
+            dated.append((os.stat(name, dir_fd=directory, follow_symlinks=False).st_mtime, name))
+    for _, name in sorted(dated)[: max(0, len(dated) - MAX_PROGRAMS)]:
+        with contextlib.suppress(OSError):  # another user's
+            os.unlink(name, dir_fd=directory)

@@ -1,0 +1,356 @@
+"""The records of a program's runs: their file, its bounds, and whom it is believed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxcache.core import runs
+from jaxcache.core.runs import CompileRow, History, Record, Run
+
+KEY = f"jit_f-{'0' * 64}"
+_TEXTS = st.text(max_size=40)
+_DIGESTS = st.text("0123456789abcdef", min_size=8, max_size=8)
+_FINITE = st.floats(0, 2e9)
+
+
+def row(**facts: Any) -> CompileRow:
+    return CompileRow(**{"module": "jit_f", "key": KEY, "outcome": "hit", **facts})
+
+
+def run(at: float = 1.0, **facts: Any) -> Run:
+    empty: dict[str, Any] = {
+        "program": "main.py",
+        "argv": (),
+        "hash_seed": "",
+        "versions": {},
+        "machine": {},
+        "settings": {},
+        "xla_flags": (),
+        "cache_path": "",
+        "sources": {},
+        "rows": (row(),),
+    }
+    return Run(at=at, **{**empty, **facts})
+
+
+ROWS = st.builds(
+    CompileRow,
+    module=_TEXTS,
+    key=st.sampled_from(["", KEY]),
+    function=_TEXTS,
+    file=_TEXTS,
+    line=st.integers(0, 10**6),
+    definition=_DIGESTS,
+    signature=_DIGESTS,
+    call_line=st.integers(0, 10**6),
+    process=st.integers(0, 99),
+    seconds=_FINITE,
+    written=_FINITE,
+)
+RUNS = st.builds(
+    Run,
+    at=_FINITE,
+    program=_TEXTS,
+    argv=st.lists(_TEXTS, max_size=4).map(tuple),
+    hash_seed=_TEXTS,
+    versions=st.dictionaries(_TEXTS, _TEXTS, max_size=3),
+    machine=st.dictionaries(_TEXTS, st.one_of(_TEXTS, st.integers(0, 9), st.none()), max_size=3),
+    settings=st.dictionaries(
+        _TEXTS,
+        st.tuples(st.one_of(_TEXTS, st.booleans()), st.sampled_from(runs.ORIGINS)).map(list),
+        max_size=3,
+    ),
+    xla_flags=st.lists(_TEXTS, max_size=3).map(tuple),
+    cache_path=_TEXTS,
+    sources=st.dictionaries(_TEXTS, st.lists(_DIGESTS, max_size=5).map("".join), max_size=3),
+    rows=st.lists(ROWS, max_size=5).map(tuple),
+)
+
+
+@given(st.builds(Record, _TEXTS, st.lists(RUNS, min_size=1, max_size=8).map(tuple), st.booleans()))
+def test_a_record_is_read_as_it_was_written(record: Record) -> None:
+    assert runs.decode(runs.encode(record)) == record
+
+
+@given(st.binary(max_size=400))
+def test_any_bytes_are_a_record_or_none(data: bytes) -> None:
+    head = b'{"version":1,"program":"a.py","travelled":false}\n'
+    for content in (data, head + data, head + zlib.compress(data)):
+        assert runs.decode(content) is None
+        assert runs.take_over(content) == b""
+
+
+_JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), _TEXTS),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_TEXTS, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.sampled_from(Run._fields), _JSON)
+def test_a_fact_of_another_type_is_no_record(field: str, value: Any) -> None:
+    data = runs.encode(Record("main.py", (run(),)))
+    head, _, packed = data.partition(b"\n")
+    document = json.loads(zlib.decompress(packed))
+    document["runs"][0][field] = value
+    read = runs.decode(head + b"\n" + zlib.compress(json.dumps(document).encode()))
+    if read is not None:
+        assert runs.decode(runs.encode(read)) == read
+
+
+@given(st.sampled_from(range(len(CompileRow._fields))), _JSON)
+def test_a_field_of_a_row_of_another_type_is_no_record(index: int, value: Any) -> None:
+    data = runs.encode(Record("main.py", (run(),)))
+    head, _, packed = data.partition(b"\n")
+    document = json.loads(zlib.decompress(packed))
+    document["runs"][0]["rows"][0][index] = value
+    read = runs.decode(head + b"\n" + zlib.compress(json.dumps(document).encode()))
+    if read is not None:
+        assert (
+            type(read.runs[0].rows[0][index])
+            is CompileRow.__annotations__[CompileRow._fields[index]]
+        )
+
+
+def test_a_record_keeps_within_its_bounds() -> None:
+    rows = tuple(
+        row(key=f"jit_f-{os.urandom(32).hex()}", function="é" * 2000)
+        for _ in range(runs.MAX_ROWS + 9)
+    )
+    sources = {f"f{n}.py": os.urandom(40_000).hex() for n in range(80)}
+    many = run(rows=rows, sources=sources, argv=("x" * 5000,) * 600)
+    data = runs.encode(Record("main.py", (many,) * 20))
+    record = runs.decode(data)
+    assert len(data) <= runs.MAX_RECORD_BYTES
+    assert record is not None
+    assert 0 < len(record.runs) <= runs.MAX_RUNS
+    assert len(record.runs[0].rows) == runs.MAX_ROWS
+    assert len(record.runs[0].sources) <= runs.MAX_SOURCES
+
+
+def test_a_bomb_is_no_record() -> None:
+    head = b'{"version":1,"program":"a.py","travelled":false}\n'
+    bomb = zlib.compress(b'{"runs":[],"texts":["' + b"0" * (64 << 20) + b'"]}', 9)
+    assert len(head + bomb) < runs.MAX_RECORD_BYTES
+    assert runs.decode(head + bomb) is None
+
+
+# Distinct runs -----------------------------------------------------------------------------------
+
+
+def recorded(*given_runs: Run) -> Record:
+    record = None
+    for one in given_runs:
+        record = runs.add_run(record, one)
+    assert record is not None
+    return record
+
+
+def test_the_last_eight_distinct_runs_are_kept() -> None:
+    record = recorded(*(run(n, argv=(str(n),)) for n in range(12)))
+    assert [r.argv[0] for r in record.runs] == ["11", "10", "9", "8", "7", "6", "5", "4"]
+
+
+def test_an_equal_run_takes_the_place_of_the_earlier_one() -> None:
+    cold = run(1, rows=(row(outcome="written", reason="not-in-cache", seconds=2.5),))
+    other = run(2, argv=("-v",))
+    record = recorded(cold, other, run(3))
+    assert [r.at for r in record.runs] == [3, 2]
+    assert record.runs[0].rows == (row(seconds=2.5, written=1),)
+
+
+def test_an_equal_run_does_not_let_the_file_grow(tmp_path: Path) -> None:
+    for at in (1.0, 2.0, 3.0):
+        runs.record_run(str(tmp_path), "0" * 16, run(at))
+        if at == 1:
+            size = (tmp_path / runs.RUNS_DIR / ("0" * 16)).stat().st_size
+    assert (tmp_path / runs.RUNS_DIR / ("0" * 16)).stat().st_size <= size
+    assert [r.at for r in history(tmp_path).runs] == [3.0]
+
+
+# Privacy -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("word", "shown"),
+    [
+        ("--epochs", "--epochs"),
+        ("--epochs=12", "--epochs=12"),
+        ("--rate=1.5e-4", "--rate=1.5e-4"),
+        ("--mode=xyz", "--mode=xyz"),
+        ("-v", "-v"),
+        ("-n8", "-n8"),
+        ("1024", "1024"),
+    ],
+)
+def test_options_and_numbers_stay(word: str, shown: str) -> None:
+    assert runs.hide_values([word], b"salt") == (shown,)
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["hunter2", "--password=hunter2", "-phunter2", "--=hunter2", "-hunter2=1", "=hunter2"],
+)
+def test_values_are_hidden(word: str) -> None:
+    (hidden,) = runs.hide_values([word], b"salt")
+    assert "unter" not in hidden
+    assert runs.hide_values([word], b"salt") == (hidden,)
+    assert runs.hide_values([word], b"other") != (hidden,)
+
+
+def test_a_long_number_is_hidden() -> None:
+    assert "4111" not in runs.hide_values(["4111111111111111"], b"salt")[0]
+
+
+def test_a_salt_is_made_once_and_is_the_users(tmp_path: Path) -> None:
+    salt = runs.read_salt(str(tmp_path))
+    assert len(salt) == 16
+    assert runs.read_salt(str(tmp_path)) == salt
+    (file,) = (tmp_path / runs.RUNS_DIR).iterdir()
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert not runs.is_record(file.name)
+
+
+# The files ---------------------------------------------------------------------------------------
+
+
+def history(root: Path, identity: str = "0" * 16, program: str = "main.py") -> History:
+    return runs.read_history(str(root), identity, program)
+
+
+def record_file(root: Path, identity: str = "0" * 16) -> Path:
+    return root / runs.RUNS_DIR / identity
+
+
+def test_another_program_is_named(tmp_path: Path) -> None:
+    runs.record_run(str(tmp_path), "0" * 16, run())
+    runs.record_run(str(tmp_path), "1" * 16, run(program="lib/other.py"))
+    assert history(tmp_path) == History((run(),), ("lib/other.py",))
+    assert history(tmp_path, "2" * 16).runs == ()
+
+
+def test_there_is_no_history_without_a_cache(tmp_path: Path) -> None:
+    assert history(tmp_path) == History()
+    assert history(tmp_path / "gone") == History()
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 99, b"{}\n", b'{"version":1}\n' + b"x" * 99])
+def test_a_damaged_record_counts_as_missing(tmp_path: Path, content: bytes) -> None:
+    runs.record_run(str(tmp_path), "0" * 16, run())
+    record_file(tmp_path).write_bytes(content)
+    assert history(tmp_path).runs == ()
+    runs.record_run(str(tmp_path), "0" * 16, run(2))
+    assert history(tmp_path).runs == (run(2),)
+
+
+def test_a_huge_record_counts_as_missing(tmp_path: Path) -> None:
+    runs.record_run(str(tmp_path), "0" * 16, run())
+    with record_file(tmp_path).open("r+b") as file:
+        file.truncate(1 << 40)
+    assert history(tmp_path).runs == ()
+
+
+def test_a_link_and_a_pipe_count_as_missing(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    runs.record_run(str(cache), "0" * 16, run())
+    record_file(cache).rename(tmp_path / "elsewhere")
+    record_file(cache).symlink_to(tmp_path / "elsewhere")
+    os.mkfifo(record_file(cache, "1" * 16))
+    assert history(cache).runs == ()
+    assert history(cache, "1" * 16).runs == ()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a file to another user")
+def test_another_users_record_counts_as_missing(tmp_path: Path) -> None:
+    runs.record_run(str(tmp_path), "0" * 16, run())
+    os.chown(record_file(tmp_path), 4711, 4711)
+    assert history(tmp_path).runs == ()
+
+
+def test_only_so_many_programs_are_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "MAX_PROGRAMS", 3)
+    for number in range(5):
+        identity = f"{number:016x}"
+        runs.record_run(str(tmp_path), identity, run(program=f"{number}.py"))
+        os.utime(record_file(tmp_path, identity), (number, number))
+    assert history(tmp_path, f"{4:016x}").others == ("2.py", "3.py")
+
+
+def test_two_processes_at_once_lose_no_run(tmp_path: Path) -> None:
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from test_runs import *\n"
+        "for n in range(4): runs.record_run(sys.argv[2], '0' * 16, run(n, argv=(sys.argv[3],)))\n"
+    )
+    here = str(Path(__file__).parent)
+    command = [sys.executable, "-c", program, here, str(tmp_path)]
+    children = [subprocess.Popen([*command, f"--{n}"]) for n in "abcd"]
+    assert [child.wait(60) for child in children] == [0] * 4
+    assert sorted(r.argv for r in history(tmp_path).runs) == [
+        ("--a",),
+        ("--b",),
+        ("--c",),
+        ("--d",),
+    ]
+
+
+def test_a_killed_writer_leaves_a_whole_record(tmp_path: Path) -> None:
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from test_runs import *\n"
+        "runs.record_run(sys.argv[2], '0' * 16, run(0))\n"
+        "print(flush=True)\n"
+        "n = 0\n"
+        "while n := n + 1: runs.record_run(sys.argv[2], '0' * 16, run(n, argv=(str(n),)))\n"
+    )
+    command = [sys.executable, "-c", program, str(Path(__file__).parent), str(tmp_path)]
+    for attempt in range(5):
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+            assert child.stdout is not None
+            child.stdout.readline()
+            time.sleep(0.003 * attempt)
+            child.send_signal(signal.SIGKILL)
+        assert history(tmp_path).runs
+        runs.record_run(str(tmp_path), "0" * 16, run(10**6, argv=("after",)))
+        assert history(tmp_path).runs[0].argv == ("after",)
+
+
+# Travelling --------------------------------------------------------------------------------------
+
+
+def test_a_record_that_travelled_is_found_by_the_scripts_name(tmp_path: Path) -> None:
+    (tmp_path / runs.RUNS_DIR).mkdir(parents=True)
+    sent = runs.encode(Record("main.py", (run(argv=("--key=#12345678", "#12345678", "3")),)))
+    record_file(tmp_path).write_bytes(runs.take_over(sent))
+    (found,) = history(tmp_path, "1" * 16, "src/main.py").runs
+    assert found.argv == ("--key=#", "#", "3")
+    assert history(tmp_path, "1" * 16, "other.py") == History((), ("main.py",))
+    runs.record_run(str(tmp_path), "1" * 16, run(9, program="src/main.py"))
+    assert [r.at for r in history(tmp_path, "1" * 16, "src/main.py").runs] == [9]
+
+
+def test_of_a_record_that_is_here_the_runs_are_merged() -> None:
+    own = runs.encode(Record("main.py", (run(3, argv=("#aaaaaaaa",)), run(1, argv=("1",)))))
+    sent = runs.encode(Record("main.py", (run(4, argv=("4",)), run(2, argv=("#bbbbbbbb",)))))
+    merged = runs.decode(runs.take_over(sent, own))
+    assert merged is not None
+    assert [(r.at, r.argv) for r in merged.runs] == [
+        (4, ("4",)),
+        (3, ("#aaaaaaaa",)),
+        (1, ("1",)),
+    ]
+    assert not merged.travelled
+    assert runs.take_over(runs.encode(merged), runs.encode(merged)) == b""
