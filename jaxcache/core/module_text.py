@@ -12,10 +12,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from .layers import Graph
 from .names import unescape_mlir
 
 #: Sketches of another version have other digests, and are not compared.
-SKETCH_VERSION = 3
+SKETCH_VERSION = 4
 _MAX_CONSTANT_CHARACTERS = 48
 _MAX_TEXT = 160
 
@@ -96,6 +97,7 @@ class ModuleText:
         self._attributes: list[str] = []
         self._results = ""
         self._is_main = False
+        self._graph = Graph()
         for line in text.splitlines():
             self._read(line)
         self._digests: dict[str, str] = {}
@@ -113,10 +115,15 @@ class ModuleText:
         start = line.lstrip()
         if start.startswith("}) ") and self._open:
             name, result, operands, attributes = self._open.pop()
+            self._graph.end(start[3 : start.rfind(" loc(")])
             if name not in ("func.func", "builtin.module"):
-                self._add(result, name, operands, attributes, start)
-        elif start.startswith("^bb0(") and self._is_main and not self._arguments:
-            self._read_arguments(start)
+                self._add(result, name, operands, attributes, start, is_open=False)
+        elif start.startswith("^bb0("):
+            self._graph.read_block_arguments(start)
+            if self._is_main and not self._arguments:
+                self._read_arguments(start)
+        elif start.startswith("}, {"):
+            self._graph.next_region()
 
     def _read_operation(self, result: str, name: str, operands: str, tail: str) -> None:
         if tail.endswith("({"):
@@ -128,26 +135,48 @@ class ModuleText:
                 self._is_main = function == "main"
                 if self._is_main:
                     self._attributes = list(_argument_attributes(tail))
+            is_function = name == "func.func"
+            self._graph.begin(
+                result, name, _values(operands), tail[:-2], function if is_function else ""
+            )
             return
+        at = tail.rfind(" : (")
+        attributes = tail[:at] if at >= 0 else ""
         if name in ("stablehlo.constant", "mhlo.constant"):
             value = _VALUE.search(tail)
             self._constants[result] = _constant(value[1] if value else "")
+            types = tail[at : tail.rfind(" loc(")]
+            self._graph.add(result, name, [], attributes, types)
             return
-        at = tail.rfind(" : (")
-        self._add(result, name, operands, tail[:at] if at >= 0 else "", tail)
+        self._add(result, name, operands, attributes, tail)
 
-    def _add(self, result: str, name: str, operands: str, attributes: str, end: str) -> None:
-        """Add one operation, whose types and location are at the end of a line."""
+    def _add(
+        self,
+        result: str,
+        name: str,
+        operands: str,
+        attributes: str,
+        end: str,
+        *,
+        is_open: bool = True,
+    ) -> None:
+        """Add one operation, whose types and location are at the end of a line.
+
+        Args:
+            is_open: the graph does not have it yet.
+        """
         at = end.rfind(" loc(")
         types = end[end.rfind(" -> ", 0, at) + 4 : at]
-        taken = [x.strip().lstrip("%") for x in operands.split(",") if x.strip()]
+        taken = _values(operands)
         constants = [c for x in taken if (c := self._constants.get(x)) is not None]
+        symbol = _CALLEE.search(attributes) if name.endswith("call") else None
+        callee = unescape_mlir(symbol[1].strip('"')) if symbol else ""
+        if is_open:
+            self._graph.add(result, name, taken, attributes, types, callee)
         if name in _RETURNS:
             if name == "func.return" and self._is_main:
                 self._results = end[end.rfind(" : (") + 4 : end.rfind(") -> ")]
             return
-        symbol = _CALLEE.search(attributes) if name.endswith("call") else None
-        callee = unescape_mlir(symbol[1].strip('"')) if symbol else ""
         short = f"call {_NUMBERED.sub('', callee)}" if callee else name.rpartition(".")[2]
         kind = f"~{_digest([attributes], 3)}" if attributes.strip() and not callee else ""
         constants_text = f"({','.join(constants)})" if constants else ""
@@ -302,7 +331,13 @@ class ModuleText:
                 if place in from_libraries and place in self._callback_sites
             ],
             "order": order.hexdigest(),
+            "layers": self._graph.digests([(name, type_) for name, type_, *_ in self._arguments]),
         }
+
+
+def _values(operands: str) -> list[str]:
+    """Return the names of the values that an operation takes."""
+    return [x.strip().lstrip("%") for x in operands.split(",") if x.strip()]
 
 
 def _argument_attributes(header: str) -> Iterator[str]:

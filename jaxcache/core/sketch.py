@@ -20,8 +20,8 @@ _MAX_TEXT_CHARACTERS = 128 << 20
 #: A sketch that is larger keeps a digest of each line instead of its operations, or is dropped.
 _MAX_BLOB_CHARACTERS = 64 << 10
 _MAX_JSON_BYTES = 4 << 20
-#: Version 2 records fewer settings.
-_VERSIONS = (2, SKETCH_VERSION)
+#: Version 2 records fewer settings, and version 3 no layers.
+_VERSIONS = (2, 3, SKETCH_VERSION)
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,9 @@ class Sketch:
     hash_seed: str = ""
     """``PYTHONHASHSEED``; ``random`` where Python chose it."""
     version: int = SKETCH_VERSION
-    """Settings of different versions cannot be compared."""
+    """Settings of version 2 cannot be compared with others."""
+    layers: Mapping[str, str] = field(default_factory=dict)
+    """Digests of the graph, by what each leaves out (:mod:`.layers`); empty where unknown."""
 
 
 def make_sketch(text: str, facts: Mapping[str, Any] | None = None) -> "str | None":
@@ -142,6 +144,7 @@ def read_sketch(blob: object) -> "Sketch | None":
             dict(document.get("config", {})),
             str(document.get("hash_seed", "")),
             document["version"],
+            {str(name): str(digest) for name, digest in document.get("layers", {}).items()},
         )
     except (
         ValueError,
