@@ -1,201 +1,235 @@
-"""Make each change to each program, and judge what ``explain`` answers.
+"""Change programs after histories, and judge what ``explain`` answers.
 
-    python tools/explain_changes PYTHON --other PYTHON [--codec DIR] [--only TEXT]... [--jobs N]
+    python -m tools.explain_changes PYTHON --other PYTHON --codec DIR [--sample N] [--only TEXT]…
+        [--history TEXT]… [--change TEXT]… [--every] [--seed N] [--jobs N] [--keep DIR]
 
-Each program fills a cache once. Each change then runs once, in a copy of that cache, and is
-explained twice: against the cache with its ledger (``with``), and against its entries alone, as
-plain JAX leaves them (``without``). Prints a table in Markdown, and exits 1 where an answer is
-wrong.
+A trial is a program, a history of its cache, and one change or two. Trials are drawn by a seed: the
+first N of them are the same for each N. Prints tables in Markdown, and exits 1 where an answer is
+wrong or a trial failed.
 """
 
 import argparse
 import json
 import os
-import shutil
-import subprocess
+import random
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from itertools import combinations, islice, product
 from pathlib import Path
-from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
+from tools.explain_changes.changes import ALL_PROGRAMS, Change, apply, changes_of, source_of
+from tools.explain_changes.judge import Verdict
+from tools.explain_changes.lab import HISTORIES, Lab, Result, Setting, Trial
 
-from changes import CODE_EDITS, Change, changes_of
-from judge import Verdict, judge
-
-PROGRAMS = Path(__file__).with_name("programs")
-
-
-@dataclass(frozen=True)
-class Row:
-    """The verdicts on one change."""
-
-    change: Change
-    with_sketches: tuple[Verdict, str]
-    without: tuple[Verdict, str]
+_WHY_EVERY = 3
+"""Of so many trials one runs ``warm``, too."""
 
 
-@dataclass(frozen=True)
-class Setting:
-    """What all programs are run with."""
+def draw(seed: int) -> Iterator[Trial]:
+    """Yield trials without end: histories in turn, of each the kinds that came least often.
 
-    python: str
-    other: str
-    codec: str | None
-    keep: Path | None
+    Every third is of two changes.
+    """
+    choose = random.Random(seed)
+    changes = {program: changes_of(program) for program in ALL_PROGRAMS}
+    pairs = {program: list(_pairs(program, changes[program])) for program in ALL_PROGRAMS}
+    kinds: Counter[str] = Counter()
+    programs: Counter[str] = Counter()
+    drawn: set[str] = set()
+    for number in range(10**6):
+        history = list(HISTORIES)[number % len(HISTORIES)]
+        is_pair = number // len(HISTORIES) % 3 == 2
+
+        def cost(item: tuple[str, tuple[Change, ...]]) -> tuple[float, float, float]:
+            program, chosen = item
+            uses = sum(kinds[c.kind] for c in chosen) / len(chosen)
+            return uses, programs[program], choose.random()
+
+        every = [
+            (program, chosen)
+            for program in ALL_PROGRAMS
+            for chosen in (pairs[program] if is_pair else [(c,) for c in changes[program]])
+        ]
+        items = choose.sample(every, 200)
+        fresh = [i for i in items if str(Trial(i[0], history, i[1])) not in drawn]
+        if not fresh:
+            continue
+        program, chosen = min(fresh, key=cost)
+        kinds.update(change.kind for change in chosen)
+        programs[program] += 1
+        trial = Trial(program, history, chosen)
+        drawn.add(str(trial))
+        yield trial
 
 
-def run_jaxcache(*words: Any, env: dict[str, str] | None = None) -> dict[str, Any]:
-    """Run a command with ``--json``, and return its document."""
-    command = [sys.executable, "-m", "jaxcache", *map(str, words)]
-    clean = {n: v for n, v in os.environ.items() if not n.startswith(("JAX", "XLA"))}
-    base = {"JAX_PLATFORMS": "cpu", "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(
-        command, env={**clean, **base, **(env or {})}, capture_output=True, text=True, check=False
-    )
-    if not done.stdout.startswith("{"):
-        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr}")
-    document: dict[str, Any] = json.loads(done.stdout)
-    if document.get("script_exit_code"):
-        raise RuntimeError(f"the program failed:\n{done.stderr[-2000:]}")
-    return document
+def _pairs(program: str, changes: Sequence[Change]) -> Iterator[tuple[Change, ...]]:
+    """Yield pairs of changes that can be made at once."""
+    source = source_of(program)
+    for pair in combinations(changes, 2):
+        if "nothing" in (pair[0].kind, pair[1].kind):
+            continue
+        names = [set(change.env) - {"XLA_FLAGS"} for change in pair]
+        if names[0] & names[1]:
+            continue
+        try:
+            both = apply(source, pair)
+        except ValueError:
+            continue
+        if all(both != apply(source, (c,)) or not o.edits for c, o in (pair, pair[::-1])):
+            yield pair
 
 
-class Lab:
-    """One program with a cache that it has filled."""
+def _every() -> Iterator[Trial]:
+    """Yield every change alone after every history."""
+    for history, program in product(HISTORIES, ALL_PROGRAMS):
+        for change in changes_of(program):
+            yield Trial(program, history, (change,))
 
-    def __init__(self, program: str, setting: Setting, root: Path) -> None:
-        self._setting = setting
-        self._source = PROGRAMS / program
-        self._root = root / program
-        self._work, self._cache = self._root / "program", self._root / "cache"
-        self._base, self._plain = self._root / "base", self._root / "plain"
-        shutil.copytree(self._source, self._work, ignore=shutil.ignore_patterns("__pycache__"))
-        first = self._warm(setting.python, self._cache, {})
-        unwritten = (m for m in first["modules"] if m["outcome"] == "uncacheable")
-        self._uncacheable = {m["module"] for m in unwritten}
-        shutil.copytree(self._cache, self._base)
-        shutil.copytree(self._base, self._plain, ignore=shutil.ignore_patterns(".jaxcache"))
-        listed = run_jaxcache("ls", "--json", "-C", self._base)["entries"]
-        self._modules = {entry["module"] for entry in listed}
 
-    def _warm(self, python: str, cache: Path, env: dict[str, str]) -> dict[str, Any]:
-        script = self._work / "main.py"
-        words = ("warm", "--json", "-C", cache, "--python", python, script)
-        return run_jaxcache(*words, env=env)
+def choose_trials(args: argparse.Namespace) -> list[Trial]:
+    """Return the trials that the options choose."""
 
-    def make(self, change: Change) -> Row:
-        """Make one change, run the program, and judge both answers."""
-        for file in self._source.glob("*.py"):
-            shutil.copyfile(file, self._work / file.name)
-        for edit in change.edits:
-            path = self._work / edit.file
-            text = path.read_text()
-            if text.count(edit.before) != 1:
-                raise ValueError(f"{path} holds {edit.before!r} {text.count(edit.before)} times")
-            path.write_text(text.replace(edit.before, edit.after))
-        cache = self._root / "moved" if change.other_directory else self._cache
-        shutil.rmtree(cache, ignore_errors=True)
-        shutil.copytree(self._base, cache)
-        env = dict(change.env)
-        if change.with_codec and self._setting.codec:
-            env["PYTHONPATH"] = self._setting.codec
-        python = self._setting.other if change.other_jax else self._setting.python
-        document = self._warm(python, cache, env)
-        saved = self._root / "run.json"
-        saved.write_text(json.dumps(document))
-        verdicts = []
-        for left in (self._base, self._plain):
-            answer = run_jaxcache("explain", "--json", left, saved)
-            comparisons = answer["comparisons"]
-            verdicts.append(
-                judge(change, comparisons, self._work, self._modules, self._uncacheable)
+    def is_chosen(trial: Trial) -> bool:
+        return (
+            (not args.only or any(text in str(trial) for text in args.only))
+            and (not args.history or any(text in trial.history for text in args.history))
+            and (
+                not args.change
+                or any(text in c.kind for text in args.change for c in trial.changes)
             )
-        return Row(change, *verdicts)
+        )
+
+    if args.every:
+        return [trial for trial in _every() if is_chosen(trial)][: args.sample]
+    drawn = islice(draw(args.seed), args.sample)
+    return [trial for trial in drawn if is_chosen(trial)]
 
 
-def measure(program: str, setting: Setting, only: Sequence[str], root: Path) -> list[Row]:
-    """Make the changes of one program."""
-    rows = []
-    lab = None
-    for change in changes_of(program):
-        if only and not any(text in f"{program}: {change.name}" for text in only):
-            continue
-        if change.with_codec and setting.codec is None:
-            continue
-        lab = lab or Lab(program, setting, root)
+def run_program(
+    program: str, trials: Sequence[tuple[int, Trial]], setting: Setting, root: Path
+) -> tuple[list[Result], list[str]]:
+    """Run the trials of one program; return their results, and what failed."""
+    lab = Lab(program, setting, root)
+    results, failures = [], []
+    for number, trial in trials:
         started = time.monotonic()
         try:
-            row = lab.make(change)
+            result = lab.run(trial, asks_why=number % _WHY_EVERY == 0)
         except RuntimeError as error:
-            print(f"{program}: {change.name}: {error}", file=sys.stderr, flush=True)
+            failures.append(f"{trial}: {error}")
+            print(failures[-1], file=sys.stderr, flush=True)
             continue
-        rows.append(row)
+        results.append(result)
         seconds = time.monotonic() - started
-        for mode, (verdict, said) in (("with", row.with_sketches), ("without", row.without)):
-            text = f"{program}: {change.name} {mode}: {verdict} ({said}) {seconds:.0f} s"
-            print(text, file=sys.stderr, flush=True)
-    return rows
+        for name, judged in (("", result.explain), (" WHY", result.why)):
+            if judged:
+                problem = f" ({judged.problem})" if judged.problem else ""
+                text = f"{trial}:{name} {judged.verdict}{problem}: {judged.said}"
+                print(f"{text} [{seconds:.0f} s]", file=sys.stderr, flush=True)
+    return results, failures
 
 
-def is_good(row: Row, verdict: Verdict) -> bool:
-    """Return whether a verdict counts as right."""
-    is_expected = verdict is Verdict.NO_MISS and row.change.expects_no_miss
-    return is_expected or verdict in (Verdict.RIGHT, Verdict.NEVER_CACHED)
-
-
-def table(rows: Sequence[Row]) -> str:
-    """Return the verdicts by program, and their sums."""
-    lines = [
-        "| program | changes | with: right | silent | wrong | without: right | silent | wrong |"
-    ]
-    lines.append("|---|---|---|---|---|---|---|---|")
-    programs = list(dict.fromkeys(row.change.program for row in rows))
-    for program in [*programs, ""]:
-        mine = [row for row in rows if program in ("", row.change.program)]
-        cells = []
-        for mode in ("with_sketches", "without"):
-            verdicts: Counter[str] = Counter()
-            for row in mine:
-                verdict = getattr(row, mode)[0]
-                if is_good(row, verdict):
-                    verdicts["right"] += 1
-                elif verdict is Verdict.WRONG:
-                    verdicts["wrong"] += 1
-                else:
-                    verdicts["silent"] += 1
-            cells += [str(verdicts[name]) for name in ("right", "silent", "wrong")]
-        lines.append(f"| {program or 'all'} | {len(mine)} | {' | '.join(cells)} |")
+def table(title: str, results: Sequence[Result], rows_of: Callable[[Result], Sequence[str]]) -> str:
+    """Return the verdicts by something in Markdown, and their sums."""
+    counts: dict[str, Counter[Verdict]] = defaultdict(Counter)
+    total: Counter[Verdict] = Counter()
+    for result in results:
+        total[result.explain.verdict] += 1
+        for row in rows_of(result):
+            counts[row][result.explain.verdict] += 1
+    lines = [f"| {title} | trials | right | silent | wrong |", "|---|---|---|---|---|"]
+    for row, verdicts in [*sorted(counts.items()), ("all", total)]:
+        cells = [str(verdicts[verdict]) for verdict in Verdict]
+        lines.append(f"| {row} | {sum(verdicts.values())} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
+def report(results: Sequence[Result]) -> str:
+    """Return all tables, and the kinds of what is wrong."""
+
+    def kinds(result: Result) -> Sequence[str]:
+        changes = result.trial.changes
+        return [changes[0].kind] if len(changes) == 1 else ["two changes"]
+
+    parts = [
+        table("history", results, lambda r: [r.trial.history]),
+        table("change", results, kinds),
+        table("program", results, lambda r: [r.trial.program]),
+    ]
+    why = Counter(r.why.verdict for r in results if r.why)
+    texts = ", ".join(f"{why[verdict]} {verdict}" for verdict in Verdict)
+    parts.append(f"WHY of {sum(why.values())} of these runs: {texts}.")
+    problems: dict[str, list[Trial]] = defaultdict(list)
+    for result in results:
+        for judged in (result.explain, result.why):
+            if judged and judged.verdict is Verdict.WRONG:
+                problems[judged.problem].append(result.trial)
+    ordered = sorted(problems.items(), key=lambda item: -len(item[1]))
+    parts.append("\n".join(f"- {len(t)} × {problem}: {t[0]}" for problem, t in ordered))
+    return "\n\n".join(parts)
+
+
 def main() -> None:
-    """Run the suite, and print the table."""
+    """Run the trials, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("python", help="a Python with JAX and the libraries, without zstandard")
     parser.add_argument("--other", required=True, help="the same with another version of JAX")
-    parser.add_argument("--codec", help="a directory with zstandard for that Python")
-    parser.add_argument("--only", action="append", default=[], help="PROGRAM: CHANGE, or a part")
-    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--codec", required=True, help="a directory with zstandard for that Python")
+    parser.add_argument("--sample", type=int, default=420, help="so many trials (default: 420)")
+    parser.add_argument("--every", action="store_true", help="each change alone, not drawn")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", action="append", help="part of PROGRAM: HISTORY: CHANGE")
+    parser.add_argument("--history", action="append", help="a history, or a part of its name")
+    parser.add_argument("--change", action="append", help="a kind of change, or a part of it")
+    parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--keep", type=Path, help="an empty directory to work in")
+    parser.add_argument("--list", action="store_true", help="print the trials, and run none")
+    parser.add_argument("--save", type=Path, help="write what was not right into this file")
     args = parser.parse_args()
-    setting = Setting(args.python, args.other, args.codec, args.keep)
+    if args.every and args.sample == parser.get_default("sample"):
+        args.sample = 10**6
+    trials = choose_trials(args)
+    if args.list:
+        print("\n".join(map(str, trials)))
+        return
+    # Not resolved: a venv's Python is a link.
+    setting = Setting(*(os.path.abspath(path) for path in (args.python, args.other, args.codec)))
+    by_program: dict[str, list[tuple[int, Trial]]] = defaultdict(list)
+    for number, trial in enumerate(trials):
+        by_program[trial.program].append((number, trial))
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(args.jobs) as pool:
-        root = args.keep or Path(scratch)
-        jobs = [pool.submit(measure, name, setting, args.only, root) for name in CODE_EDITS]
-        rows = [row for job in jobs for row in job.result()]
-    print(table(rows))
-    for row in rows:
-        for mode, (verdict, said) in (("with", row.with_sketches), ("without", row.without)):
-            if not is_good(row, verdict) and (mode == "with" or verdict is Verdict.WRONG):
-                print(f"- {row.change.program}, {row.change.name}, {mode}: {verdict}: {said}")
-    wrong = any(Verdict.WRONG in (row.with_sketches[0], row.without[0]) for row in rows)
-    sys.exit(1 if wrong or not rows else 0)
+        root = (args.keep or Path(scratch)).resolve()
+        jobs = [pool.submit(run_program, p, t, setting, root) for p, t in by_program.items()]
+        done = [job.result() for job in jobs]
+    results = [result for found, _ in done for result in found]
+    failures = [failure for _, found in done for failure in found]
+    print(report(results))
+    if args.save:
+        args.save.write_text("".join(f"{line}\n" for line in _not_right(results)))
+    for failure in failures:
+        print(f"- failed: {failure.splitlines()[0]}")
+    judged = [j for r in results for j in (r.explain, r.why) if j]
+    is_wrong = any(j.verdict is Verdict.WRONG for j in judged)
+    sys.exit(1 if is_wrong or failures or not results else 0)
+
+
+def _not_right(results: Sequence[Result]) -> Iterator[str]:
+    """Yield a line of JSON for each answer that is not right."""
+    for result in results:
+        for name, judged in (("explain", result.explain), ("WHY", result.why)):
+            if judged and judged.verdict is not Verdict.RIGHT:
+                row = {
+                    "trial": str(result.trial),
+                    "by": name,
+                    "verdict": judged.verdict,
+                    "problem": judged.problem,
+                    "said": judged.said,
+                }
+                yield json.dumps(row, ensure_ascii=False)
 
 
 if __name__ == "__main__":

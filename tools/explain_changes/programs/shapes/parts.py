@@ -1,0 +1,6 @@
+"""Statistics."""
+
+
+def center(x):
+    """Subtract the mean."""
+    return x - x.mean()
