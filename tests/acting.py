@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from conftest import clean_environment
@@ -31,6 +32,28 @@ def act(text: str, home: Path, **env: str) -> "subprocess.CompletedProcess[str]"
         text=True,
         check=False,
     )
+
+
+_COUNTING = """
+import jax
+_events = []
+jax.monitoring.register_event_listener(lambda event, **_: _events.append(event))
+exec({source!r})
+print("hits:", _events.count("/jax/compilation_cache/cache_hits"))
+"""
+
+
+def plain_hits(python: str, source: str, home: Path, env: Mapping[str, str]) -> int:
+    """Run a program in plain JAX, and return its hits as JAX counts them."""
+    done = subprocess.run(
+        [python, "-c", _COUNTING.format(source=source)],
+        env=clean_environment(home) | env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout.rpartition("hits: ")[2])
 
 
 #: A Python that passes requests on to the real one, and dies of a real signal at one payload.

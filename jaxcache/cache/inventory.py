@@ -192,7 +192,8 @@ def take_inventory(store: Store, *, deep: bool = False, start: str = "") -> Inve
     inventory = Inventory()
     for info in store.list(start=start):
         kind, key = split_name(info.name)
-        if info.type == "file" and key is not None:
+        # JAX follows a link with an entry's name, so it is listed; nobody here reads through it.
+        if key is not None and info.type in ("file", "symlink"):
             if kind is FileKind.ATIME:
                 inventory.atimes[key] = info
             else:
@@ -251,6 +252,8 @@ def _why_stray(info: FileInfo) -> str:
         return "a directory has its name"
     if info.type == "other":
         return "not a regular file"
+    if info.name.startswith("._"):
+        return "attributes of a file, which macOS keeps beside it"
     return "not a name that JAX or XLA gives"
 
 

@@ -43,8 +43,11 @@ class FileKind(StrEnum):
 def split_name(name: str) -> tuple[FileKind, str | None]:
     """Tell what a name in the root of a cache directory is, and the key in it, as text.
 
-    A name that no version of JAX or XLA would write is :attr:`FileKind.STRAY`.
+    A name that no version of JAX or XLA would write is :attr:`FileKind.STRAY`; so is ``._NAME``,
+    in which macOS keeps the attributes of ``NAME`` on other file systems.
     """
+    if name.startswith("._"):
+        return FileKind.STRAY, None
     match = _KEY_AND_SUFFIX.fullmatch(name)
     if match and match[2]:
         return _BY_SUFFIX[match[2]], match[1]

@@ -134,6 +134,25 @@ def test_cache_dir_in_key(doctor: Doctor, corpus: Path, tmp_path: Path, cache: P
     assert doctor.is_silent("cache-dir-in-key", corpus / "0.4.30-cpu-zstd")
 
 
+def test_foreign_names(doctor: Doctor, capped: Path, cache: Path) -> None:
+    cap = {"JAX_COMPILATION_CACHE_MAX_SIZE": "1000000000"}
+    for directory in (capped, cache):
+        (directory / f"jit_f-{HASH}-cache.sync-conflict-1-cache").write_bytes(b"x")
+    assert doctor.is_silent("foreign-name", cache)
+    found = doctor.finds("foreign-name", capped, env=cap)
+    assert len(found["files"]) == 1 and found["fix"].startswith("mv -n ")
+
+
+def test_links_are_read_by_jax_and_not_by_us(doctor: Doctor, cache: Path, tmp_path: Path) -> None:
+    linked = tmp_path / "linked"
+    linked.mkdir()
+    for path in cache.glob("*-cache"):
+        (linked / path.name).symlink_to(path)
+    found = doctor.finds("links", linked, env=LOW)
+    assert (len(found["files"]), found["severity"]) == (7, "note")
+    assert doctor.is_silent("unreadable-entries", linked, env=LOW)
+
+
 def test_missing_atime(doctor: Doctor, capped: Path, cache: Path, run_cli: RunCli) -> None:
     assert doctor.is_silent("missing-atime", capped)
     cap = {"JAX_COMPILATION_CACHE_MAX_SIZE": "1000000"}

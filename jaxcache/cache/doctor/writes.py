@@ -4,8 +4,9 @@ import os
 import shlex
 from collections.abc import Iterator, Sequence
 
-from jaxcache.cache.doctor.inputs import Facts, Finding, install_into
+from jaxcache.cache.doctor.inputs import Facts, Finding, Severity, install_into
 from jaxcache.cache.verify.run_checks import CORRUPT
+from jaxcache.core.names import CACHE_SUFFIX
 from jaxcache.core.releases import ATIME_REQUIRED
 from jaxcache.entry.names import FileKind
 from jaxcache.units import format_command, format_count, format_size, join_some
@@ -169,6 +170,38 @@ def find_missing_atime(facts: Facts) -> Iterator[Finding]:
     )
 
 
+def find_foreign_names(facts: Facts) -> Iterator[Finding]:
+    """Under a size cap JAX takes every name that ends in ``-cache`` for an entry."""
+    if not facts.capped:
+        return
+    others = ((o.info.name.partition("/")[0], o) for o in facts.cache.inventory.others)
+    named = {name: o for name, o in others if name.endswith(CACHE_SUFFIX)}
+    root = facts.cache.path
+    is_old = facts.jax_release is None or facts.jax_release < ATIME_REQUIRED.before
+    broken = [n for n in named if not os.path.exists(os.path.join(root, n))]
+    if names := sorted(named) if is_old else broken:
+        severity: Severity = "problem"
+        version = "JAX before 0.11.2" if is_old else "JAX"
+        cost = f"with jax_compilation_cache_max_size set, {version} fails on it and writes nothing"
+    elif names := sorted(named):
+        severity = "note"
+        cost = (
+            "JAX takes it for an entry, and removes a file first where the cap is reached; a "
+            "directory it cannot remove, and then writes nothing"
+        )
+    else:
+        return
+    paths = " ".join(shlex.quote(os.path.join(root, name)) for name in names)
+    yield Finding(
+        "foreign-name",
+        severity,
+        f"{join_some(names, 3)}: no entry of JAX, and named like one",
+        cost,
+        f"mv -n {paths} {shlex.quote(os.path.dirname(root))}",
+        files=tuple(names),
+    )
+
+
 def find_lock_held(facts: Facts) -> Iterator[Finding]:
     """Somebody has held JAX's lock for a while."""
     if holders := facts.host.lock_holders:
@@ -226,7 +259,19 @@ def find_damage(facts: Facts) -> Iterator[Finding]:
 
 def find_unreadable(facts: Facts) -> Iterator[Finding]:
     """Files that this user may not read."""
-    files = dict.fromkeys(p.file for p in facts.cache.problems if p.kind == "unreadable")
+    entries = {e.info.name: e.info for e in facts.cache.inventory.entries}
+    if links := [name for name, info in entries.items() if info.type == "symlink"]:
+        target = shlex.quote(f"{facts.cache.path}-copy")
+        yield Finding(
+            "links",
+            "note",
+            f"{format_count(len(links), 'entry')} that are symbolic links",
+            "JAX reads them; jaxcache follows no link, and neither checks nor carries them",
+            f"cp -RL {shlex.quote(facts.cache.path)} {target} makes a cache of files",
+            files=tuple(links),
+        )
+    unreadable = (p.file for p in facts.cache.problems if p.kind == "unreadable")
+    files = dict.fromkeys(name for name in unreadable if name not in links)
     if files:
         yield Finding(
             "unreadable-entries",

@@ -257,6 +257,8 @@ def _about_directory(store: Store, scan_result: "ScanResult") -> Iterator[Proble
         yield Problem(".", "unsafe-permissions", detail)
     trusted = {0, root.owner, os.geteuid()}
     for info, key in scan_result.inventory.trusted():
+        if info.type == "symlink":
+            continue  # it has no mode of its own, and nobody here follows it
         if info.mode & _WORLD_WRITABLE:
             detail = f"mode {info.mode & 0o7777:o}: anybody may change it"
             yield Problem(info.name, "unsafe-permissions", detail, key)
