@@ -29,7 +29,7 @@ from jaxcache.cache.verify.check import (
     recorded_digest,
 )
 from jaxcache.core.names import HEADER_BYTES
-from jaxcache.entry.codec import CodecError, check_content, decompress_whole
+from jaxcache.entry.codec import CodecError, check_content, check_frame, decompress_whole
 from jaxcache.entry.frame import seal_frame
 from jaxcache.model import (
     CUT_SHORT,
@@ -149,12 +149,28 @@ def plan_seal(
     for entry in selection.pick(scan_result.entries, time.time_ns()):
         if "unknown-format" in entry.problems:
             skipped.append(SkippedEntry(entry, "unknown-format"))
-        elif not entry.sealed or _wants_level(entry, ledger.record(entry.key), options.recompress):
+        elif (
+            not entry.sealed
+            or _wants_level(entry, ledger.record(entry.key), options.recompress)
+            or _is_cut(store, entry)
+        ):
             todo.append(entry)
         else:
             skipped.append(SkippedEntry(entry, "sealed"))
     todo.sort(key=lambda e: -e.size_bytes)  # the longest first, so that no worker ends alone
     return SealPlan(store.url, options.recompress, tuple(todo), tuple(skipped), scan_result)
+
+
+def _is_cut(store: Store, entry: Entry) -> bool:
+    """Return whether an entry ends elsewhere than its start says, which spoils its checksum."""
+    if store.remote:  # a request for each block
+        return False
+    try:
+        with store.open(entry.file) as file:
+            check_frame(file, entry.size_bytes)
+    except (CodecError, StoreError):
+        return True
+    return False
 
 
 def _wants_level(entry: Entry, record: LedgerRecord | None, level: int | None) -> bool:

@@ -128,6 +128,17 @@ def test_a_bad_entry_is_reported_and_not_cemented(run_cli, corpus: Path, tmp_pat
     assert {p: p.read_bytes() for p in (short, odd)} == before
 
 
+def test_a_large_sealed_entry_that_was_cut_is_found(run_cli, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    path = cache / f"jit_large-{'ab' * 32}-cache"
+    content = bytes(4) + os.urandom(700_000)
+    path.write_bytes(zstandard.ZstdCompressor(write_checksum=True).compress(content)[:-300_000])
+    os.utime(path, (10**9, 10**9))
+    document = seal(run_cli, cache, code=1)
+    assert [p["kind"] for p in document["problems"]] == ["truncated"]
+
+
 def test_what_is_being_written_is_left_alone(run_cli, corpus: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     shutil.copytree(corpus / "0.12.0.1-cpu-zstd", cache)
