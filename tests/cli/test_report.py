@@ -112,6 +112,21 @@ def test_the_data_of_the_page_are_those_of_the_cache(
     assert churn["keys"] == 5
 
 
+@needs_charts
+def test_one_entry_has_ticks_on_both_axes(
+    browser: Browser, report: Callable[..., Path], tmp_path: Path, corpus: Path
+) -> None:
+    cache = tmp_path / "one"
+    cache.mkdir()
+    shutil.copy(next((corpus / "0.12.0.1-cpu-zstd").glob("jit_mlp-*")), cache)
+    browser.open(report(cache).as_uri())
+    for axis in "xy":
+        shown = f"[...document.querySelectorAll('#scatter .{axis}tick text')].length"
+        assert browser.evaluate(shown) >= 1
+    told = browser.evaluate("document.getElementById('rounded').textContent")
+    assert told.startswith("1 entry took under a second, and how long is not known")
+
+
 def test_the_slider_says_what_prune_does(tmp_path: Path, corpus: Path) -> None:
     from benchmarks.make_cache import make_cache
 

@@ -79,7 +79,7 @@ const powers = (low, high) => {
   for (let e = Math.floor(Math.log10(low)); e <= Math.ceil(Math.log10(high)); e += 1) {
     found.push(...steps.map((step) => step * 10 ** e));
   }
-  return found;
+  return found.some((value) => value >= low && value <= high) ? found : [low, high];
 };
 
 // Ticks of a linear axis from 0 to top, five at the most, at round values of bytes or seconds.
@@ -234,9 +234,10 @@ const scatter = () => {
   if (!count) { nothing("scatter", "The cache is empty."); return; }
   const floor = 0.5; // where "under a second" is drawn, since a logarithm has no zero
   const known = [...Array(count).keys()].filter((i) => all.seconds[i] !== null);
-  const unsure = known.some((i) => all.seconds[i] === 0);
+  const whole = known.filter((i) => all.seconds[i] === 0).length;
+  const unsure = whole > 0;
   element("rounded").textContent = unsure
-    ? "Entries record whole seconds: those under one are drawn at the bottom." : "";
+    ? `${entriesText(whole)} took under a second, and how long is not known: drawn at the bottom.` : "";
   const height = (i) => Math.max(all.seconds[i], all.seconds[i] === 0 ? floor : 0.001);
   const one = (i) => `<b>${plain(data.modules[all.module[i]])}</b><br>${hash(i)}<br>`
     + `${bytes(all.size[i])}, compiled in ${took(i)}<br>used ${ago(all.used[i])}`;
