@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from .call_site import CallSite
+
 RunOutcome = Literal["hit", "written", "skipped", "uncacheable", "refused", "error"]
 Counted = Literal["hit", "miss", "request"]
 CompileStep = Literal["trace", "lower", "key", "retrieve", "compile", "write"]
@@ -54,6 +56,8 @@ class FunctionCompiled(RunEvent):
     file: str | None = None
     line: int | None = None
     arguments: tuple[Argument, ...] = ()
+    site: CallSite | None = None
+    """None where it was not lowered by a call that was observed."""
     spans: Mapping[CompileStep, Span] = field(default_factory=dict)
     """When each step was done that this compile took."""
 

@@ -82,6 +82,28 @@ def current_settings() -> "dict[str, Any]":
     return {name: plain_value(holders[name].value) for name in sorted(key_settings())}
 
 
+def changed_settings(
+    before: "dict[str, Any]", *, are_defaults_known: bool
+) -> "dict[str, tuple[Any, str]]":
+    """Return value and origin of each setting that is not JAX's default.
+
+    Args:
+        before: the values of all of them when the program began, as far as that was observed.
+        are_defaults_known: whether the program can have changed none before; else the origin of a
+            value that is on is ``unknown``.
+    """
+    environment = settings_of_environment()
+    changed = {}
+    for name, value in current_settings().items():
+        if value != before.get(name):
+            changed[name] = (value, "code")
+        elif name in environment:
+            changed[name] = (value, "environment")
+        elif value and not are_defaults_known:
+            changed[name] = (value, "unknown")
+    return changed
+
+
 def plain_value(value: Any) -> Any:
     """Return a value of a setting as JSON has it."""
     if isinstance(value, enum.Enum):

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from .call_site import is_library
 from .layers import Graph
 from .names import unescape_mlir
 
@@ -31,10 +32,6 @@ _VALUE = re.compile(r"value = (dense<.*?>|dense_resource<[^>]*>|[^:]*?) :")
 _SHARDING = re.compile(r'(?:mhlo|sdy)\.sharding = ("[^"]*"|#sdy\.sharding<[^>]*>)')
 _NUMBERED = re.compile(r"_\d+$")
 _TYPE = re.compile(r"tensor<((?:\d+x|\?x)*)([^<>x,]+(?:<[^<>]*>)?)[^<>]*>")
-#: Files of libraries, among the frames of a location; a cell of IPython is the user's own.
-_LIBRARY = re.compile(
-    r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python3[^/\\]*[/\\]|^<(?!ipython-input-)"
-)
 #: Names of private functions that always hold code of the user's.
 _BODIES = frozenset({"closed_call", "checkpoint", "core_call", "remat", "None", "shmap_body"})
 _RETURNS = frozenset({"stablehlo.return", "func.return", "sdy.return"})
@@ -58,11 +55,6 @@ class _Stack:
     """Whether a frame of a library is outside of all of the user's."""
     own_functions: "tuple[tuple[str, str], ...]" = ()
     """File and name of each function of the user's, from the innermost outwards."""
-
-
-def is_library(file: str) -> bool:
-    """Return whether a file is part of an installed package or of Python, and not the user's."""
-    return bool(_LIBRARY.search(file))
 
 
 def _digest(parts: Iterable[str], size: int = 4) -> str:

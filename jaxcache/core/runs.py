@@ -47,7 +47,7 @@ _LOCK = f"{TEMP_PREFIX}lock"
 #: How long a run waits for another that records into the same cache.
 _LOCK_SECONDS = 2.0
 _SALT_BYTES = 16
-ORIGINS = ("environment", "code", "default")
+ORIGINS = ("environment", "code", "default", "unknown")
 #: Values of a command line that are shown: numbers, and words that are shorter than four letters.
 _NUMBER = re.compile(r"[+-]?(\d{1,8}(\.\d{0,8})?|\.\d{1,8})([eE][+-]?\d{1,3})?")
 _MAX_SHOWN = 3
@@ -104,7 +104,7 @@ class Run(NamedTuple):
     machine: "dict[str, Any]"
     """Facts of :class:`.machine.Machine` by name."""
     settings: "dict[str, list[Any]]"
-    """Value and origin, ``environment`` or ``code``, of each setting that is not JAX's default."""
+    """Value and origin of each setting that is not JAX's default: :data:`ORIGINS`."""
     xla_flags: "tuple[str, ...]"
     cache_path: str
     """The path of the cache, where keys contain it."""
@@ -384,13 +384,15 @@ def _is_fact(value: Any) -> bool:
 def add_run(record: "Record | None", run: Run) -> Record:
     """Return a record with one more run, which replaces one that differs in no cause from it.
 
+    It also replaces what was recorded of the same run earlier, while it went on.
+
     What earlier runs know of a key stays: when its entry was written, and how long that took.
     """
     earlier = record.runs if record else ()
     known = {row.key: row for old in reversed(earlier) for row in old.rows if row.key}
     new = run._replace(rows=tuple(_with_known(row, run.at, known) for row in run.rows))
     causes = _causes(new)
-    distinct = [old for old in earlier if _causes(old) != causes]
+    distinct = [old for old in earlier if old.at != run.at and _causes(old) != causes]
     return Record(run.program, (new, *distinct)[:MAX_RUNS])
 
 
@@ -462,8 +464,11 @@ def record_run(root: str, identity: str, run: Run) -> None:
             _remove_oldest(directory, names)
 
 
-def read_history(root: str, identity: str, program: str) -> History:
+def read_history(root: str, identity: str, program: str, *, before: float = math.inf) -> History:
     """Return the earlier runs of a program: its own, else those that travelled under its name.
+
+    Args:
+        before: runs that began then or later are left out.
 
     Raises:
         OSError: the cache cannot be read.
@@ -484,8 +489,8 @@ def read_history(root: str, identity: str, program: str) -> History:
             else:
                 others.add(head.program)
     travelled.sort(key=lambda run: -run.at)
-    runs = own.runs if own else tuple(travelled[:MAX_RUNS])
-    return History(runs, tuple(sorted(others)))
+    earlier = [run for run in (own.runs if own else travelled) if run.at < before]
+    return History(tuple(earlier[:MAX_RUNS]), tuple(sorted(others)))
 
 
 def is_record(name: str) -> bool:

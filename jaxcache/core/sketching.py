@@ -88,11 +88,16 @@ class Sketcher:
 
 def describe_process() -> "dict[str, Any]":
     """Return the settings and the hash seed, which programs of this process depend on."""
-    seed = os.environ.get("PYTHONHASHSEED") or "random"
-    described: dict[str, Any] = {"hash_seed": seed if sys.flags.hash_randomization else "0"}
+    described: dict[str, Any] = {"hash_seed": hash_seed()}
     with contextlib.suppress(Exception):  # a JAX whose registry of settings is another
         described["config"] = {name: value for name, value in current_settings().items() if value}
     return described
+
+
+def hash_seed() -> str:
+    """Return ``PYTHONHASHSEED`` of this process; ``random`` where Python chose it."""
+    seed = os.environ.get("PYTHONHASHSEED") or "random"
+    return seed if sys.flags.hash_randomization else "0"
 
 
 def describe_call() -> "dict[str, Any]":

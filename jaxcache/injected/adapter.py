@@ -28,7 +28,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ..core import sketching
-from ..core.key_settings import settings_of_environment
+from ..core.call_site import find_call_site
+from ..core.key_settings import changed_settings, current_settings, settings_of_environment
 from ..live.frame import sealing_compressor
 
 TRIED = "0.4.30 to 0.12"
@@ -41,10 +42,15 @@ class UnknownJaxError(Exception):
 
 
 class Jax:
-    """The parts of one imported jax that are listened to."""
+    """The parts of one imported jax that are listened to.
 
-    def __init__(self, jax: Any) -> None:
+    Args:
+        is_new: whether the program has not run since jax was imported.
+    """
+
+    def __init__(self, jax: Any, *, is_new: bool = True) -> None:
         self.jax = jax
+        self._is_new = is_new
         self.version = str(jax.__version__)
         try:
             from jax._src import cache_key, compilation_cache, compiler, distributed, monitoring
@@ -78,6 +84,7 @@ class Jax:
         )
         self._lowered: dict[int, tuple[Any, Any]] = {}
         self._request = inspect.signature(compiler.compile_or_get_cached)
+        self._first_settings = _or_none(current_settings)
 
     def asked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The arguments of one request by their names; ``executable_devices`` since 0.6."""
@@ -172,7 +179,10 @@ class Jax:
                 for name, aval in zip(names, avals, strict=False)
             ],
         }
-        return {**described, **_find_mapped(place["function"], place["file"])}
+        call = sketching.describe_call()
+        site = find_call_site(call, {**kwargs, **described})
+        mapped = _find_mapped(place["function"], place["file"])
+        return {**described, **mapped, "call": call, "site": site}
 
     @staticmethod
     def are_alike(request: tuple[Any, ...], error: Any) -> bool:
@@ -212,6 +222,13 @@ class Jax:
             "jax_share_binary_between_hosts",
         )
         return {name: getattr(config, name, None) for name in names}
+
+    def changed_settings(self) -> dict[str, Any]:
+        """Value and origin of each setting that acts on keys and is not JAX's default."""
+        first = self._first_settings
+        if first is None:
+            return {}
+        return changed_settings(first, are_defaults_known=self._is_new)
 
     def opened_directory(self) -> str | None:
         """The directory that JAX has opened, which later settings no longer change.
@@ -263,7 +280,8 @@ class Jax:
             "jaxlib": str(getattr(jaxlib, "__version__", "")) or None,
             "jaxlib_digest": jaxlib_digest(),
             "xla_flags": self._xla_flags(),
-            "key_settings": _key_settings(),
+            "key_settings": _or_none(settings_of_environment),
+            "hash_seed": sketching.hash_seed(),
         }
 
     def _xla_flags(self) -> str:
@@ -383,10 +401,10 @@ def _topology_fingerprint(devices: Any) -> str | None:
     return None if value is None else str(value)
 
 
-def _key_settings() -> "dict[str, Any] | None":
-    """Return the settings of the environment that act on keys; None where JAX's are unknown."""
+def _or_none(read: "Callable[[], dict[str, Any]]") -> "dict[str, Any] | None":
+    """Return some of the settings that act on keys; None where those of this JAX are unknown."""
     try:
-        return settings_of_environment()
+        return read()
     except Exception:
         return None
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from . import channel, multiprocess
+from . import channel, hook, multiprocess
 from .adapter import Jax, UnknownJaxError
 from .channel import safely
 from .hook import when_imported
@@ -79,11 +79,12 @@ LISTENER: "Listener | None" = None
 _lock = threading.RLock()
 
 
-def listen(module: Any, sink: Sink, *, seal: bool = False) -> Listener:
+def listen(module: Any, sink: Sink, *, seal: bool = False, is_new: bool = False) -> Listener:
     """Send the events of the imported jax to a sink, by the one listener of this process.
 
     Args:
         seal: add a checksum to each entry that JAX writes from now on.
+        is_new: whether the program has not run since jax was imported.
 
     Raises:
         UnknownJaxError: no adapter supports this jax.
@@ -91,7 +92,7 @@ def listen(module: Any, sink: Sink, *, seal: bool = False) -> Listener:
     global LISTENER
     with _lock:
         if LISTENER is None:
-            jax = Jax(module)
+            jax = Jax(module, is_new=is_new or hook.imported is not None)
             LISTENER = Listener(jax)
             if seal:
                 jax.seal_writes()
@@ -107,7 +108,7 @@ def attach(module: Any) -> None:
     if imported := getattr(sys.modules.get("_jaxcache_hook"), "imported", None):
         send(imported)
     try:
-        atexit.register(listen(module, send, seal=True).on_exit)
+        atexit.register(listen(module, send, seal=True, is_new=True).on_exit)
     except UnknownJaxError as error:
         send({"event": "unobserved", "detail": str(error)})
     multiprocess.join(module)

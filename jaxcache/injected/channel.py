@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from ..core.call_site import name_program
+
 _EVENTS = "JAXCACHE_EVENTS"
 _SEND_TIMEOUT_SECONDS = 30.0
 
@@ -80,12 +82,15 @@ class Channel:
 
 
 def _introduction() -> dict[str, Any]:
+    directory = _working_directory()
+    argv = [str(a) for a in getattr(sys, "argv", [])]
     return {
         "event": "start",
         "pid": os.getpid(),
         "executable": sys.executable,
-        "cwd": _working_directory(),
-        "argv": redact([str(a) for a in getattr(sys, "argv", [])][:64]),
+        "cwd": directory,
+        "argv": redact(argv[:64]),
+        "program": name_program(argv, directory),
     }
 
 

@@ -73,7 +73,6 @@ class Listener(ProcessObserver):
             info = self._jax.describe_lowering(args, kwargs)
             info["retrace"] = self._retraces.take(info)
             spans = {"lower": (started, ended - started)}
-            info["call"] = sketching.describe_call()
             if self._collector:
                 info["doubts"] = self._collector.end_lowering()
             if traced:
@@ -348,6 +347,7 @@ class Listener(ProcessObserver):
     def on_exit(self) -> None:
         """The process ends in good order: what only then can be known."""
         safely(self.send, self.finish_sketches)
+        safely(self.send, self.tell_changed)
         safely(self.send, self.send_phases)
         safely(self.send, lambda: self.send({"event": "end", "counters": self._counters}))
 

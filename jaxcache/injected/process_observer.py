@@ -103,6 +103,7 @@ class ProcessObserver:
         self._introduced = False
         self._counters: dict[str, float] = dict.fromkeys([*_COUNTED.values(), "saved_seconds"], 0)
         self._settings: dict[str, Any] | None = None
+        self._changed: dict[str, Any] = {}
         self._backends: dict[tuple[int, str, int], int] = {}
         self._phases = PhaseSpans()
         self._phases.listen()
@@ -197,8 +198,16 @@ class ProcessObserver:
         }
         if settings != self._settings:
             self._settings = settings
-            self.send({"event": "settings", **settings, "live": live_settings()})
+            self._changed = self._jax.changed_settings()
+            live = live_settings()
+            self.send({"event": "settings", **settings, "changed": self._changed, "live": live})
         return settings
+
+    def tell_changed(self) -> None:
+        """Send the settings that act on keys, where they have changed since they were sent."""
+        if self._settings is not None and self._changed != self._jax.changed_settings():
+            self._settings = None
+            self.tell_settings()
 
     @property
     def _request(self) -> CompileRequest | None:

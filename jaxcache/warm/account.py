@@ -28,6 +28,7 @@ from jaxcache.warm.report.ledger_updates import (
 )
 from jaxcache.warm.report.notes import bucket_notes
 from jaxcache.warm.report.report import Report
+from jaxcache.warm.report.run_records import record_runs
 from jaxcache.warm.report.trace import trace_document
 
 if TYPE_CHECKING:
@@ -148,6 +149,8 @@ class Account:
         report = recorder.report(ended, self._seconds_by_key)
         target_dir = self._expected if self._spool else None
         causes = {} if options.scratch else find_causes(recorder, known_keys, cache_dir=target_dir)
+        if self._writes and self._spool is None and options.collect is None:
+            record_runs(self._first, self._seconds_by_key)  # after it was compared with the others
         waiting: Mapping[str, int] = {}
         if is_remote(options.cache_dir):
             waiting = count_pending_uploads(options.cache_dir, recorder.modules)

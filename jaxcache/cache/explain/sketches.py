@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jaxcache.cache.explain.sides import Cause, Difference, SourceLocation, file_name
-from jaxcache.core.module_text import is_library
+from jaxcache.core.call_site import is_library
 from jaxcache.core.sketch import Sketch, SketchedLine
 from jaxcache.units import join_some
 

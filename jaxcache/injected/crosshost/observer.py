@@ -119,8 +119,7 @@ class CrossObserver:
         """JAX has made a module for the target."""
 
         def remember() -> None:
-            info = self._jax.describe_lowering(args, kwargs)
-            self._jax.remember_lowering(module, {**info, "call": sketching.describe_call()})
+            self._jax.remember_lowering(module, self._jax.describe_lowering(args, kwargs))
 
         safely(self._send, remember)
 

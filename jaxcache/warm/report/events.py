@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 
 from jaxcache.cache.recipe.model import Environment, Request
 from jaxcache.cache.untrusted_json import Scalar, build
+from jaxcache.core.call_site import NamedProgram
 from jaxcache.core.compile_event import CompileFinished, FunctionCompiled, RunEvent
 from jaxcache.layouts.torch.names import TorchTier
 
@@ -27,6 +28,7 @@ class ProcessStarted(RunEvent):
     executable: str = ""
     argv: tuple[str, ...] = ()
     cwd: str = ""
+    program: NamedProgram | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,6 +41,8 @@ class JaxLoaded(RunEvent):
     xla_flags: str | None = None
     key_settings: Mapping[str, Scalar] | None = None
     """The settings of the environment that act on keys."""
+    hash_seed: str = ""
+    """``PYTHONHASHSEED``; ``random`` where Python chose it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,6 +61,8 @@ class Configured(RunEvent):
     next_directory: str | None = None
     """The opened directory, or the one that JAX would have opened then."""
     settings: Mapping[str, Scalar] = field(default_factory=dict)
+    changed: Mapping[str, tuple[Scalar, str]] = field(default_factory=dict)
+    """Value and origin of each setting that acts on keys and is not JAX's default."""
     live: Mapping[str, LiveSetting] | None = None
     """None where the live layer is off."""
 

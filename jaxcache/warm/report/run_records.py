@@ -1,0 +1,250 @@
+"""Record the runs of the programs that a run has observed: see :mod:`jaxcache.core.runs`."""
+
+import contextlib
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxcache.core import runs
+from jaxcache.core.call_site import NamedProgram, is_library
+from jaxcache.core.compile_event import CompileFinished
+from jaxcache.core.machine import XLA_CACHES, hashes_path
+from jaxcache.core.runs import CompileRow, Run
+from jaxcache.core.sketch import read_sketch
+from jaxcache.warm.report.builder import ReportBuilder
+from jaxcache.warm.report.events import ProcessStarted
+from jaxcache.warm.report.report import Process
+
+#: Lines after the first of a function, of its decorators, that are searched for its name.
+_MAX_DECORATOR_LINES = 40
+_MAX_ALL_SOURCE_BYTES = 16 << 20
+#: Directories that the path of a source file may go up from that of the program.
+_MAX_UPWARDS = 3
+_MACHINE = ("platform", "device_kind", "device_count", "process_count")
+_PACKAGES = re.compile(r"^.*[/\\](?:site|dist)-packages[/\\]|^.*[/\\]lib[/\\]python3[^/\\]*[/\\]")
+_CELL = re.compile(r"<ipython-input-(\d+)-\w+>|.*[/\\]ipykernel_\d+[/\\]\d+\.py")
+_DEFINITION = re.compile(rb"\s*(?:async\s+)?(?:def|class)\s")
+
+
+def record_runs(
+    recorder: ReportBuilder,
+    seconds: Mapping[str, float],
+    own: ProcessStarted | None = None,
+) -> None:
+    """Record each program of a run in each local directory that it used.
+
+    A directory that cannot be written learns nothing.
+
+    Args:
+        seconds: exact compile seconds by key, as the ledger has them.
+        own: this process, if it is the one that compiles.
+    """
+    for (directory, *_), done in _by_program(recorder, own).items():
+        first = min(done, key=lambda one: one.process_id)
+        started = own or recorder.processes[first.process].started
+        with contextlib.suppress(OSError):
+            _record(directory, recorder, done, started, seconds)
+
+
+def _by_program(
+    recorder: ReportBuilder, own: ProcessStarted | None
+) -> dict[tuple[str, ...], list[CompileFinished]]:
+    """Return the compiles by directory and program; the processes of one program count as one."""
+    used = recorder.used_directory
+    grouped: defaultdict[tuple[str, ...], list[CompileFinished]] = defaultdict(list)
+    for done in recorder.modules:
+        started = own or recorder.processes[done.process].started
+        directory = done.local_directory or used
+        if started.program is None or not directory or "://" in directory:
+            continue
+        count = recorder.origin(done.process, done.backend)["process_count"] or 1
+        words = started.argv[1:] if count == 1 else ()
+        grouped[directory, started.program.place, *words].append(done)
+    return grouped
+
+
+def _record(
+    directory: str,
+    recorder: ReportBuilder,
+    compiles: Sequence[CompileFinished],
+    started: ProcessStarted,
+    seconds: Mapping[str, float],
+) -> None:
+    first = min(compiles, key=lambda done: done.process_id)
+    process = recorder.processes[first.process]
+    named = started.program
+    if named is None:
+        return
+    identity = runs.identify(named.place)
+    sources = Sources(_directory_of(named), started.cwd, started.at)
+    rows = tuple(_rows(compiles, sources, seconds))
+    for done in compiles:
+        if done.outcome != "hit" and (sketch := read_sketch(recorder.sketch_of(done))):
+            for file in {line.file for line in sketch.lines}:
+                sources.add(file)
+    sources.add_known(runs.read_history(directory, identity, named.name).runs)
+    facts = recorder.origin(first.process, first.backend)
+    run = Run(
+        at=started.at,
+        program=named.name,
+        argv=runs.hide_values(started.argv[1:], runs.read_salt(directory)),
+        hash_seed=process.loaded.hash_seed,
+        versions=_versions(facts, sources),
+        machine={name: facts[name] for name in _MACHINE if facts[name] is not None},
+        settings={name: list(value) for name, value in process.configured.changed.items()},
+        xla_flags=tuple((process.loaded.xla_flags or "").split()),
+        cache_path=_hashed_path(process),
+        sources=sources.digests,
+        rows=rows,
+    )
+    runs.record_run(directory, identity, run)
+
+
+def _rows(
+    compiles: Iterable[CompileFinished], sources: "Sources", seconds: Mapping[str, float]
+) -> Iterator[CompileRow]:
+    """Yield the first compile of each key, and each place where none was made."""
+    known: set[tuple[Any, ...]] = set()
+    for done in compiles:
+        site = done.site
+        place = (site, done.file, done.line) if done.key is None else ()
+        distinct = (done.process_id, done.module, done.key, place)
+        if distinct in known:
+            continue
+        known.add(distinct)
+        took = None if done.outcome == "hit" else done.seconds_of("compile")
+        took = seconds.get(done.key or "", 0.0) if took is None else took
+        yield CompileRow(
+            module=done.module,
+            key=done.key or "",
+            outcome=done.outcome,
+            reason=done.reason,
+            kind=site.kind if site else "",
+            function=done.function or "",
+            file=sources.add(done.file),
+            line=done.line or 0,
+            definition=sources.definition(done.file, done.line or 0),
+            call_file=sources.add(site.file) if site else "",
+            call_line=site.line if site else 0,
+            call=sources.line(site.file, site.line) if site else "",
+            signature=site.signature if site else "",
+            process=done.process_id,
+            seconds=round(took, 6),
+        )
+
+
+def _directory_of(program: NamedProgram) -> str:
+    name, _, place = program.place.rpartition("\0")
+    return place if name and os.path.isdir(place) else os.path.dirname(place)
+
+
+def _hashed_path(process: Process) -> str:
+    """Return the path that the keys of a process contain, as it is set; empty where they do not."""
+    settings = process.settings
+    if process.jax and hashes_path(process.jax, settings.get(XLA_CACHES) or ""):
+        return str(settings.get("jax_compilation_cache_dir") or "")
+    return ""
+
+
+def _versions(facts: Mapping[str, Any], sources: "Sources") -> dict[str, str]:
+    named = {
+        "jax": facts["jax_version"],
+        "jaxlib": facts["jaxlib_version"],
+        "platform_version": facts["platform_version"],
+    }
+    return {**sources.distributions(), **{n: str(v) for n, v in named.items() if v}}
+
+
+class Sources:
+    """The source files that the compiles of one run name.
+
+    Args:
+        directory: the program's.
+        working_directory: where it was started.
+        began_at: when the run began; a file that was edited since is not what it ran.
+    """
+
+    def __init__(self, directory: str, working_directory: str, began_at: float) -> None:
+        self._directory = os.path.realpath(directory)
+        self._working_directory = working_directory
+        self._began_at = began_at
+        self._names: dict[str, str] = {}
+        self._lines: dict[str, list[bytes]] = {}
+        self._left_bytes = _MAX_ALL_SOURCE_BYTES
+        self._packages: dict[str, set[str]] = {}
+        self.digests: dict[str, str] = {}
+        """The digests of all lines of each file of the user's own, by its name here."""
+
+    def add(self, file: str | None) -> str:
+        """Return the name of a file, which says nothing of where the user keeps it."""
+        if not file:
+            return ""
+        if file not in self._names:
+            self._names[file] = self._read(file)
+        return self._names[file]
+
+    def add_known(self, earlier: Iterable[Run]) -> None:
+        """Take the files of the last run, too: only sketches name some, and hits have none."""
+        for run in [*earlier][:1]:
+            for name in run.sources.keys() - self.digests.keys():
+                if not name.startswith(("…", os.sep)):
+                    self.add(os.path.join(self._directory, name))
+
+    def line(self, file: str | None, number: int) -> str:
+        """Return the digest of one line; empty where it is not known."""
+        lines = self._lines.get(file or "", [])
+        return runs.digest_line(lines[number - 1]) if 0 < number <= len(lines) else ""
+
+    def definition(self, file: str | None, number: int) -> str:
+        """Return the digest of the line that names a function, which its decorators precede."""
+        lines = self._lines.get(file or "", [])
+        for at in range(number, min(number + _MAX_DECORATOR_LINES, len(lines) + 1)):
+            if at and _DEFINITION.match(lines[at - 1]):
+                return self.line(file, at)
+            if at and not lines[number - 1].lstrip().startswith(b"@"):
+                break
+        return self.line(file, number)
+
+    def distributions(self) -> dict[str, str]:
+        """Return the version of each distribution that a file belongs to, by its directory."""
+        found: dict[str, str] = {}
+        for directory, packages in self._packages.items():
+            with contextlib.suppress(OSError):
+                for name in os.listdir(directory):
+                    stem, dash, version = name.removesuffix(".dist-info").partition("-")
+                    if name.endswith(".dist-info") and dash and stem.lower() in packages:
+                        found[stem.lower()] = version
+        return found
+
+    def _read(self, file: str) -> str:
+        if match := _CELL.fullmatch(file):
+            return f"In[{match[1]}]" if match[1] else "cell"
+        if is_library(file):
+            inner = _PACKAGES.sub("", file)
+            if "-packages" in file and os.sep in inner:
+                packages = self._packages.setdefault(file[: -len(inner)], set())
+                packages.add(inner.partition(os.sep)[0].lower())
+            return inner if inner != file or file.startswith("<") else os.path.basename(file)
+        path = os.path.realpath(os.path.join(self._working_directory, file))
+        name = os.path.relpath(path, self._directory)
+        upwards = Path(name).parts.count(os.pardir)
+        if upwards > _MAX_UPWARDS or upwards >= len(Path(self._directory).parts) - 1:
+            name = os.path.join("…", *Path(path).parts[-2:])
+        with contextlib.suppress(OSError):
+            self._read_lines(file, path, name)
+        return name
+
+    def _read_lines(self, file: str, path: str, name: str) -> None:
+        status = os.stat(path)
+        is_fitting = status.st_size <= min(runs.MAX_SOURCE_BYTES, self._left_bytes)
+        if status.st_mtime > self._began_at or not is_fitting or not os.path.isfile(path):
+            return
+        with open(path, "rb") as opened:
+            data = opened.read(runs.MAX_SOURCE_BYTES)
+        self._left_bytes -= len(data)
+        self._lines[file] = data.splitlines()
+        if len(self.digests) < runs.MAX_SOURCES:
+            self.digests[name] = runs.digest_lines(data)
