@@ -24,6 +24,7 @@ from .atomic import new_file, remove_all_abandoned
 from .directories import open_below, open_directory
 from .lock import open_lock
 from .names import OWN_DIR, TEMP_PREFIX, is_key
+from .redaction import hide_secrets
 from .system import is_own_or_roots, try_flock
 
 RUNS_DIR = f"{OWN_DIR}/runs"
@@ -161,7 +162,7 @@ def hide_values(argv: "Iterable[str]", salt: bytes) -> "tuple[str, ...]":
     The names of options, numbers and words of up to three characters stay. Each other value
     becomes ``#`` and a digest that only this cache can make again.
     """
-    return tuple(_hide_word(word, salt) for word in [*argv][:_MAX_ITEMS])
+    return tuple(_hide_word(word, salt) for word in hide_secrets([*argv][:_MAX_ITEMS]))
 
 
 def _hide_word(word: str, salt: bytes) -> str:
@@ -399,6 +400,8 @@ def add_run(record: "Record | None", run: Run) -> Record:
 def _with_known(row: CompileRow, at: float, known: "dict[str, CompileRow]") -> CompileRow:
     old = known.get(row.key)
     written = at if row.outcome == "written" else old.written if old else 0.0
+    if old and not row.kind:  # this run was not observed closely enough
+        row = old._replace(outcome=row.outcome, reason=row.reason, seconds=row.seconds)
     return row._replace(written=written, seconds=row.seconds or (old.seconds if old else 0.0))
 
 

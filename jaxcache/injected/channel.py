@@ -7,7 +7,6 @@ So the parent can distinguish processes, and one that dies leaves whole lines.
 
 import json
 import os
-import re
 import socket
 import sys
 import threading
@@ -16,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..core.call_site import name_program
+from ..core.redaction import hide_secrets
 
 _EVENTS = "JAXCACHE_EVENTS"
 _SEND_TIMEOUT_SECONDS = 30.0
@@ -49,7 +49,7 @@ class Channel:
                 if self._socket is None:
                     self._socket = self._connect()
                     self._inode = os.fstat(self._socket.fileno()).st_ino
-                    self._socket.sendall(self._line(_introduction()))
+                    self._socket.sendall(self._line(introduction()))
                 self._socket.sendall(line)
             except OSError:
                 self._broken = True
@@ -81,7 +81,8 @@ class Channel:
         return json.dumps({"at": time.time(), **event}, default=str).encode() + b"\n"
 
 
-def _introduction() -> dict[str, Any]:
+def introduction() -> dict[str, Any]:
+    """Return the event that names this process and its program."""
     directory = _working_directory()
     argv = [str(a) for a in getattr(sys, "argv", [])]
     return {
@@ -89,7 +90,7 @@ def _introduction() -> dict[str, Any]:
         "pid": os.getpid(),
         "executable": sys.executable,
         "cwd": directory,
-        "argv": redact(argv[:64]),
+        "argv": hide_secrets(argv[:64]),
         "program": name_program(argv, directory),
     }
 
@@ -99,37 +100,6 @@ def _working_directory() -> str:
         return os.getcwd()
     except OSError:  # it is gone
         return ""
-
-
-#: Names of secret values; "tokenizer" and "max_tokens" do not match.
-_SECRET = re.compile(
-    r"(^|[-_.])(token|secret|passw(or)?d|passphrase|credentials?|auth(orization)?|bearer|"
-    r"(api|access|private|secret|signing|encryption|account|license)[-_]?key|apikey)($|[-_.])",
-    re.IGNORECASE,
-)
-_PASSWORD_IN_URL = re.compile(r"(?<=://)[^/@\s]*@")
-#: Items of a URL's query that give access, as in presigned URLs of S3, GCS and Azure.
-_SECRET_IN_QUERY = re.compile(
-    r"(?i)(?<=[?&])([\w-]*(?:token|signature|credential|secret|password)|sig|(?:[\w-]*[-_])?key)"
-    r"=[^&#\s]*"
-)
-
-
-def redact(arguments: "list[str]") -> "list[str]":
-    """Replace the values of arguments that look secret: what is sent may end up in files."""
-    shown = []
-    hide_next = False
-    for argument in arguments:
-        name, equals, _ = argument.partition("=")
-        secret = bool(_SECRET.search(name.lstrip("-"))) and "/" not in name
-        if hide_next and not argument.startswith("-"):
-            shown.append("***")
-        elif equals and secret:
-            shown.append(f"{name}=***")
-        else:
-            shown.append(_SECRET_IN_QUERY.sub(r"\1=***", _PASSWORD_IN_URL.sub("***@", argument)))
-        hide_next = secret and not equals and argument.startswith("-")
-    return shown
 
 
 def safely(send: Callable[[dict[str, Any]], Any], action: Callable[[], Any]) -> None:

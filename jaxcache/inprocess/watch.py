@@ -12,7 +12,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from jaxcache.core.runs import MAX_ROWS
 from jaxcache.injected import hook
+from jaxcache.injected.channel import introduction
 
 if TYPE_CHECKING:
     from jaxcache.cache.explain.sides import Compile
@@ -20,11 +22,15 @@ if TYPE_CHECKING:
     from jaxcache.injected.listener import Listener
     from jaxcache.render.view import Block
     from jaxcache.warm.report.builder import ReportBuilder
+    from jaxcache.warm.report.events import ProcessStarted
     from jaxcache.warm.report.report import Module, Report
 
 _last: "Observation | None" = None
 #: Numbers of the requests that the ledger has: blocks may nest.
 _remembered: "set[int]" = set()
+#: Each compile that blocks have seen, by the number of its request, for the record of this run.
+_compiles: "dict[int, CompileFinished]" = {}
+_BEGAN_AT = time.time()
 #: What this process has written, by key, under a parent, which writes the ledger every few seconds.
 _written: "dict[str | None, Compile]" = {}
 
@@ -87,7 +93,7 @@ class Observation(Printable):
             self._listener.remove(self.take)
 
     def record(self) -> None:
-        """Wait for the sketches, and write what was compiled into the ledger.
+        """Wait for the sketches, and record what was compiled: in the ledger, and of this run.
 
         A parent writes it itself. The live layer records each compile itself, but not its sketch.
         Whatever fails here only costs a miss its explanation.
@@ -96,12 +102,13 @@ class Observation(Printable):
             return
         with contextlib.suppress(Exception), self._lock:
             self._listener.finish_sketches()
+            self._listener.tell_changed()
             if "JAXCACHE_EVENTS" in os.environ:
                 _written.update((c.key, c) for c in self.compared() if c.outcome == "written")
                 return
             from jaxcache.warm.report.ledger_updates import record_in_ledger, record_sketches
 
-            recorded = self._fold()
+            recorded = self.keep()
             live = recorded.processes[0].configured.live
             written = [d for d in recorded.modules if d.outcome == "written"]
             fresh = [d for d in written if d.number not in _remembered]
@@ -110,6 +117,19 @@ class Observation(Printable):
                 record_in_ledger(fresh, recorded)
             elif "ledger" not in live or live["ledger"].value is not False:
                 record_sketches(fresh, recorded)
+            if not self._listener.no_write:
+                from jaxcache.warm.report.run_records import record_runs
+
+                whole = replace(recorded, modules=[*_compiles.values()])
+                record_runs(whole, {}, own=_own_process())
+
+    def keep(self) -> "ReportBuilder":
+        """Remember the compiles of this block for the record of this run, and return them."""
+        with self._lock:
+            recorded = self._fold()
+            for done in recorded.modules if len(_compiles) < MAX_ROWS else ():
+                _compiles.setdefault(done.number, done)
+            return recorded
 
     def take(self, event: "dict[str, Any]") -> None:
         """Take one event of the listener; failures here are reported as events, never raised."""
@@ -222,6 +242,14 @@ class Observation(Printable):
             directory = process.settings.get("jax_compilation_cache_dir")
             recorder.cache_dir = str(process.configured.opened_directory or directory or "")
         return recorder
+
+
+def _own_process() -> "ProcessStarted":
+    """Return this process as the listener introduces one to a parent."""
+    from jaxcache.warm.report.events import ProcessStarted, parse_event
+
+    started = parse_event(json.dumps({**introduction(), "at": _BEGAN_AT}).encode(), 0)
+    return started if isinstance(started, ProcessStarted) else ProcessStarted(pid=0)
 
 
 class Misses(Printable):

@@ -187,6 +187,11 @@ class Adapter:
 
         _wrap(self._compiler, "_cache_write", write)
 
+    @property
+    def process_index(self) -> int:
+        """The number of this process in a distributed program."""
+        return int(self._distributed.global_state.process_id or 0)
+
     def _put(self, request: "dict[str, Any]") -> None:
         """Write an entry as ``_cache_write`` does in process 0, by the same thresholds."""
         config = self.jax.config

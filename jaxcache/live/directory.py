@@ -382,6 +382,8 @@ class Directory:
                 self._counters.save_totals(self.root, _LAST_TOTALS_SECONDS)
             if self.uses is not None:
                 self.uses.flush()
+                if not self._layer.adapter.process_index:
+                    self.uses.record_run()
                 if time.monotonic() < deadline:  # unless another process is at it
                     compact(self.root)
         self.loading.close(is_unswept=self._is_unswept)

@@ -14,12 +14,14 @@ import hashlib
 import json
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ..core.atomic import locked_name, remove_if_abandoned
+from ..core.call_site import name_program
 from ..core.configuration import report_once
 from ..core.ledger import (
     COMPACT_ABOVE,
@@ -70,6 +72,9 @@ class UseLog:
     def __init__(self, root: str, facts: "dict[str, str]") -> None:
         self._root = root
         self._facts = facts
+        self._began_at = time.time()
+        self._argv = [str(word) for word in sys.argv]
+        self._program = name_program(self._argv, _working_directory())
         self.reset()
         self._due = time.monotonic() + _FLUSH_SECONDS
 
@@ -79,10 +84,16 @@ class UseLog:
         self._hits: dict[str, tuple[int, int, float]] = {}
         self._misses: dict[str, tuple[int, int]] = {}
         self._events: list[dict[str, Any]] = []
+        self._outcomes: dict[str, tuple[str, float]] = {}
+
+    def _note(self, key: str, outcome: str, seconds: float = 0.0) -> None:
+        if len(self._outcomes) < _MAX_EVENTS:
+            self._outcomes.setdefault(key, (outcome, seconds))
 
     def hit(self, key: str, took_seconds: float = 0.0) -> bool:
         """Note a hit; whether a segment is due."""
         with self._lock:
+            self._note(key, "hit")
             count, _, took = self._hits.get(key, (0, 0, 0.0))
             self._hits[key] = (count + 1, time.time_ns(), took + took_seconds)
             return self._is_due()
@@ -90,12 +101,14 @@ class UseLog:
     def missed(self, key: str) -> None:
         """Note a compile that was not written."""
         with self._lock:
+            self._note(key, "skipped")
             self._misses[key] = (self._misses.get(key, (0, 0))[0] + 1, time.time_ns())
 
     def compiled(self, key: str, seconds: float) -> bool:
         """Note how long the compile of a new entry took; whether a segment is due."""
         event = {"key": key, "kind": "compile", "at_ns": time.time_ns()}
         with self._lock:
+            self._note(key, "written", seconds)
             self._events.append({**event, "compile_seconds": seconds, **self._facts})
             return self._is_due()
 
@@ -134,6 +147,54 @@ class UseLog:
         name = f"{time.time_ns():020d}-{os.urandom(8).hex()}.jsonl"
         with own_directory_of(self._root, "ledger") as directory:
             write_whole(directory, name, lines)
+
+    def record_run(self) -> None:
+        """Add this run to the history of its program, without what only a listener knows.
+
+        Raises:
+            OSError: the directory cannot be written.
+        """
+        if not self._outcomes or _is_observed():
+            return
+        # Of no use before the program ends.
+        from ..core import runs
+        from ..core.key_settings import changed_settings, current_settings
+        from ..core.sketching import hash_seed
+
+        settings: dict[str, list[Any]] = {}
+        with contextlib.suppress(Exception):  # a JAX whose registry of settings is another
+            changed = changed_settings(current_settings(), are_defaults_known=False)
+            settings = {name: [*one] for name, one in changed.items()}
+        run = runs.Run(
+            at=self._began_at,
+            program=self._program.name,
+            argv=runs.hide_values(self._argv[1:], runs.read_salt(self._root)),
+            hash_seed=hash_seed(),
+            versions={n: self._facts.get(f"{n}_version", "") for n in ("jax", "jaxlib")},
+            machine={},
+            settings=settings,
+            xla_flags=tuple(sorted(os.environ.get("XLA_FLAGS", "").split())),
+            cache_path="",
+            sources={},
+            rows=tuple(
+                runs.CompileRow(key[:-65], key, outcome, seconds=round(seconds, 6))
+                for key, (outcome, seconds) in self._outcomes.items()
+            ),
+        )
+        runs.record_run(self._root, runs.identify(self._program.place), run)
+
+
+def _is_observed() -> bool:
+    """Return whether a listener of this process records the run."""
+    modules = (sys.modules.get(f"{name}.injected.attach") for name in ("jaxcache", "_jaxcache"))
+    return any(getattr(module, "LISTENER", None) is not None for module in modules)
+
+
+def _working_directory() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # it is gone
+        return ""
 
 
 def compact(root: str) -> None:

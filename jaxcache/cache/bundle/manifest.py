@@ -4,15 +4,17 @@ docs/bundles.md describes every field. Nothing in a manifest is believed: sizes 
 bounded, names must be ones that a cache can hold, and no two may meet in one file.
 """
 
+import base64
 import json
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Annotated, Any, get_args
 
 from jaxcache.cache.admission import check_file_name, normalize_name
 from jaxcache.cache.allow_lists import kept_flags
 from jaxcache.cache.archive import ArchiveError, parse_manifest
 from jaxcache.cache.ledger.record import Event
-from jaxcache.cache.untrusted_json import Digest, FieldError, Flag, Many, Text, build
+from jaxcache.cache.untrusted_json import Base64, Digest, FieldError, Flag, Many, Text, build
 from jaxcache.core.names import AUTOTUNE_DIR, CACHE_SUFFIX, KERNEL_CACHE, Key, parse_key
 from jaxcache.entry.contents import Contents
 from jaxcache.model import Codec, result_repr
@@ -152,6 +154,8 @@ class Manifest:
     content_bytes: Size
     since: Text | None = None
     """SHA-256 of the manifest that this bundle is an increment to; empty for a directory."""
+    runs: Mapping[Text, Base64] = field(default_factory=dict)
+    """The records of programs' runs (``jaxcache/core/runs.py``), by name."""
     layout: Text = JAX
     """The layout of its cache; layouts other than JAX have files but no items."""
 
@@ -190,6 +194,8 @@ def encode_manifest(manifest: Manifest) -> bytes:
         "entries": [_item_json(i) for i in manifest.items],
         "files": [asdict(f) for f in manifest.files],
     }
+    if manifest.runs:
+        document["runs"] = {n: base64.b64encode(d).decode() for n, d in manifest.runs.items()}
     if manifest.layout != JAX:
         document["layout"] = manifest.layout
     return json.dumps(document, separators=(",", ":"), sort_keys=True).encode()

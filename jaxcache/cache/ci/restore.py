@@ -12,6 +12,7 @@ from jaxcache.cache.ledger.record import fold
 from jaxcache.cache.move.import_bundle import execute_import, plan_import, receive
 from jaxcache.cache.move.items import WRITES, Item, ItemFacts, MoveAction, Step
 from jaxcache.cache.move.plan import Outcome
+from jaxcache.cache.move.run_records import read_records, receive_records
 from jaxcache.cache.move.stores import make_source
 from jaxcache.cache.move.sync import plan_sync
 from jaxcache.errors import UntrustedError
@@ -180,6 +181,8 @@ def restore_cache(
         )
     if any(map(_fits, done.steps)) or done.count(MoveAction.PRESENT):
         sides_done = receive_some(sides).steps
+        if target is not None and plan.runs and not job.options.lookup_only:
+            receive_records(target, read_records(source))
     else:
         sides_done = tuple(map(_leave, sides))
     whole = replace(plan, steps=(*entries, *sides))

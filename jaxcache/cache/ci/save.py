@@ -18,6 +18,7 @@ from jaxcache.cache.move.export_plan import ExportPlan, plan_export
 from jaxcache.cache.move.import_bundle import events_of
 from jaxcache.cache.move.items import MoveAction
 from jaxcache.cache.move.plan import Outcome, Plan
+from jaxcache.cache.move.run_records import read_records, receive_records
 from jaxcache.cache.move.sync import execute, plan_copy
 from jaxcache.cache.prune.execute import remove
 from jaxcache.cache.prune.plan import plan_prune, weighs_seconds
@@ -287,6 +288,7 @@ def save_shared(
     if plan.saves:
         saving = _plan(store, target, plan, allow_large=options.allow_large)
         done = execute(store, target, saving, signers=signers, now_ns=now_ns, progress=progress)
+        receive_records(target, read_records(store))
         learnt += events_of(done.written, {}, Ledger())
         saved = save_result(done)
     append(target, learnt)

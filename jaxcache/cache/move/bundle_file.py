@@ -37,6 +37,7 @@ from jaxcache.cache.move.execute import move
 from jaxcache.cache.move.export_plan import ExportPlan
 from jaxcache.cache.move.items import Item, ItemFacts, MoveAction
 from jaxcache.cache.move.plan import MoveTarget, Outcome, Parcel, Plan
+from jaxcache.cache.move.run_records import portable_records
 from jaxcache.cache.move.stores import StoreSource
 from jaxcache.cache.trust import sign_header
 from jaxcache.errors import JaxcacheError, UsageError, system_errors_as
@@ -95,7 +96,7 @@ class BundleTarget(MoveTarget):
             ledger=item.events,
         )
 
-    def finish(self, plan: ExportPlan) -> Manifest:
+    def finish(self, store: Store, plan: ExportPlan) -> Manifest:
         """End the stream, and describe it."""
         if self._content_bytes:
             self._stream.finish()
@@ -106,6 +107,7 @@ class BundleTarget(MoveTarget):
             self._stream.digest.hex(),
             self._content_bytes,
             plan.since,
+            portable_records(store, {item.key for item in self._items}),
             plan.layout,
         )
 
@@ -203,7 +205,7 @@ def _write(
         now_ns=plan.now_ns,
         progress=progress,
     )
-    manifest = target.finish(plan)
+    manifest = target.finish(store, plan)
     packed = pack_manifest(encode_manifest(manifest))
     out.seek(0)
     return ExportResult(

@@ -30,6 +30,7 @@ from jaxcache.cache.move.execute import is_unwritten, move
 from jaxcache.cache.move.export_plan import refuse_side_file
 from jaxcache.cache.move.items import WRITES, Item, ItemFacts, MoveAction, Step, bundle_items
 from jaxcache.cache.move.plan import MoveSource, MoveTarget, Outcome, Plan
+from jaxcache.cache.move.run_records import receive_records
 from jaxcache.cache.move.signatures import make_signer
 from jaxcache.cache.move.stores import StagedTarget, StoreTarget, arrivals
 from jaxcache.cache.seal import LEVEL_FACT
@@ -124,7 +125,10 @@ def execute_import(
     source = BundleSource(bundle, level=level)
     if bundle.manifest.layout != JAX and not store.remote:
         jobs = 1  # torch must never find a graph before its parts
-    return receive(store, source, plan, atomic=atomic, jobs=jobs, progress=progress)
+    done = receive(store, source, plan, atomic=atomic, jobs=jobs, progress=progress)
+    if not done.rolled_back:
+        receive_records(store, bundle.manifest.runs)
+    return done
 
 
 def receive(

@@ -137,6 +137,8 @@ class Plan(Steps):
     """The target exceeds its limit even after the removals."""
     segments: tuple[FileInfo, ...] = ()
     """Segments of the ledger to copy."""
+    runs: bool = False
+    """Whether the records of programs' runs go, too."""
     records: bool = True
     """Whether the target's ledger records what arrives."""
     check: "Check | None" = None

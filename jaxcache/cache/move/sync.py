@@ -23,6 +23,7 @@ from jaxcache.cache.move.execute import move, open_step
 from jaxcache.cache.move.export_plan import ExportPlan, plan_export
 from jaxcache.cache.move.items import WRITES, Item, ItemFacts, MoveAction, Step
 from jaxcache.cache.move.plan import MoveTarget, Outcome, Plan
+from jaxcache.cache.move.run_records import read_records, receive_records
 from jaxcache.cache.move.signatures import make_signer
 from jaxcache.cache.move.stores import (
     StoreSource,
@@ -102,6 +103,7 @@ def plan_sync(
         plan,
         entries=len(ours.inventory.entries),
         records=options.ledger,
+        runs=records,
         segments=missing_segments(export.ledger, target) if records and on_conflict is None else (),
     )
     return make_room(plan, ours, theirs, options, now_ns) if theirs else plan
@@ -244,6 +246,8 @@ def execute(
     done = moving(target=receiver)
     carried = {step.key for step in done.written if step.key is not None}
     segments = carry_segments(source, target, plan.segments, done.written) if plan.segments else 0
+    if plan.runs:
+        receive_records(target, read_records(source))
     if carried and plan.records and not target.remote:  # an object has the date of its arrival
         append(target, arrivals(carried, Ledger.load(target)))
     written_bytes = sum(file.size_bytes for file in receiver.files.values())
