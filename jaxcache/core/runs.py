@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from .atomic import new_file, remove_all_abandoned
 from .directories import open_below, open_directory
 from .lock import open_lock
-from .names import OWN_DIR, TEMP_PREFIX, is_key
+from .names import OWN_DIR, is_key
 from .redaction import hide_secrets
 from .system import is_own_or_roots, try_flock
 
@@ -44,7 +44,7 @@ _MAX_NUMBER = 1 << 40
 _VERSION = 1
 _NAME = re.compile("[0-9a-f]{16}")
 _LINES = re.compile("(?:[0-9a-f]{8})*")
-_LOCK = f"{TEMP_PREFIX}lock"
+_LOCK = "lock"
 #: How long a run waits for another that records into the same cache.
 _LOCK_SECONDS = 2.0
 _SALT_BYTES = 16

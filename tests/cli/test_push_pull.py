@@ -205,8 +205,9 @@ def test_records_come_with_entries_and_pins_stay(
     other = tmp_path / "other"
     s3.forget()
     assert told(run_cli("pull", bucket, "-C", other, "--json"))["ledger_segments"] == 1
-    # The cache, jaxcache's own files, each entry and the ledger's one segment, nothing twice.
-    assert s3.counts() == {"list": 2, "get": len(list(other.glob("*-cache"))) + 1}
+    # The cache, jaxcache's own files, the records of runs, each entry and the ledger's one segment,
+    # nothing twice.
+    assert s3.counts() == {"list": 3, "get": len(list(other.glob("*-cache"))) + 1}
     record = Ledger.load(open_store(str(other))).record(keys[0])
     assert record is not None
     assert (record.compile_seconds, record.payload_sha256) == (1.25, None)

@@ -199,13 +199,18 @@ def test_options_and_numbers_stay(word: str, shown: str) -> None:
 
 @pytest.mark.parametrize(
     "word",
-    ["hunter2", "--password=hunter2", "-phunter2", "--=hunter2", "-hunter2=1", "=hunter2"],
+    ["hunter2", "--name=hunter2", "-phunter2", "--=hunter2", "-hunter2=1", "=hunter2"],
 )
 def test_values_are_hidden(word: str) -> None:
     (hidden,) = runs.hide_values([word], b"salt")
     assert "unter" not in hidden
     assert runs.hide_values([word], b"salt") == (hidden,)
     assert runs.hide_values([word], b"other") != (hidden,)
+
+
+def test_a_secret_is_hidden_whatever_it_is() -> None:
+    words = ["--password=123", "--token", "xyz"]
+    assert runs.hide_values(words, b"salt") == ("--password=***", "--token", "***")
 
 
 def test_a_long_number_is_hidden() -> None:
@@ -293,17 +298,19 @@ def test_two_processes_at_once_lose_no_run(tmp_path: Path) -> None:
     program = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from test_runs import *\n"
-        "for n in range(4): runs.record_run(sys.argv[2], '0' * 16, run(n, argv=(sys.argv[3],)))\n"
+        "for n in range(4):\n"
+        "    at = n + ord(sys.argv[3][-1])\n"
+        "    runs.record_run(sys.argv[2], '0' * 16, run(at, argv=(sys.argv[3],)))\n"
     )
     here = str(Path(__file__).parent)
     command = [sys.executable, "-c", program, here, str(tmp_path)]
-    children = [subprocess.Popen([*command, f"--{n}"]) for n in "abcd"]
+    children = [subprocess.Popen([*command, f"--{n}"]) for n in "aeim"]
     assert [child.wait(60) for child in children] == [0] * 4
     assert sorted(r.argv for r in history(tmp_path).runs) == [
         ("--a",),
-        ("--b",),
-        ("--c",),
-        ("--d",),
+        ("--e",),
+        ("--i",),
+        ("--m",),
     ]
 
 
