@@ -47,6 +47,24 @@ class Copies:
     line: int | None = None
 
 
+UndoneKind = Literal["flag", "option", "setting", "devices", "codec", "path"]
+
+
+@dataclass(frozen=True, slots=True)
+class UndonePart:
+    """One part of a key as a process has it, and as the entry that is there has it."""
+
+    kind: UndoneKind
+    name: str
+    """The variable or setting: ``XLA_FLAGS``, ``JAX_NUM_CPU_DEVICES``, ``compiler_options``."""
+    value: str
+    """What the process has: the flags that the entry lacks, a number of devices, a codec."""
+    undone: str
+    """What the entry has in its place; empty for nothing."""
+    restored: str | None = None
+    """The value of the variable that undoes it, empty to unset it; None where no variable does."""
+
+
 @dataclass(slots=True, kw_only=True)
 class FunctionCompiled(RunEvent):
     """A function and the arguments that it was compiled for."""
@@ -113,6 +131,10 @@ class CompileFinished(FunctionCompiled):
     """The file with an executable for a target, of which the parent makes an entry."""
     sketch: str | None = None
     """The sketch of a request of which only the key was wanted."""
+    undone: tuple[UndonePart, ...] = ()
+    """The parts of the key of a miss without which it is :attr:`undone_key`, whose entry is there;
+    looked for by ``explain`` alone."""
+    undone_key: str | None = None
 
     @property
     def local_directory(self) -> str | None:

@@ -37,6 +37,12 @@ def key_settings() -> "frozenset[str]":
     return frozenset(names & config.config._value_holders.keys()) - _OF_PATH
 
 
+def settings_of_options() -> "frozenset[str]":
+    """Return those of which JAX makes compile options; JAX must have been imported."""
+    make_options = sys.modules["jax._src.compiler"].get_compile_options
+    return frozenset(_read_by([make_options], sys.modules["jax._src.config"])) - _OF_PATH
+
+
 def _trace_context(config: Any) -> "Iterable[str]":
     """Return the names of what JAX's trace context holds."""
     if isinstance(config.trace_context, types.FunctionType):  # up to 0.7

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..core import sketching
-from . import collect, copies, module_recorder
+from . import collect, copies, module_recorder, undo
 from .adapter import Jax, hash_component
 from .channel import safely
 from .outcome import CompileRequest, entry_file, identity
@@ -53,6 +53,7 @@ class Listener(ProcessObserver):
         self._retraces = Retraces(lambda: bool(self._sinks))
         self._retraces.listen()
         self._sketcher = sketching.Sketcher()
+        self._undo = undo.start(jax.jax)
 
     # The steps of a compile -------------------------------------------------------------------
 
@@ -180,6 +181,7 @@ class Listener(ProcessObserver):
         if request is None:
             return make_key(*args, **kwargs)
         request.hashers.clear()  # with PGLE several keys are made; the last one is used
+        request.key_inputs = args[:4]
         started = time.time()
         try:
             return make_key(*args, **kwargs)
@@ -222,6 +224,9 @@ class Listener(ProcessObserver):
         request.hit = executable is not None
         request.stored_seconds = seconds
         # Now, not at the end: compiling may change the module.
+        if self._undo and not request.hit:
+            undo_parts = self._undo
+            safely(self.send, lambda: undo_parts.look(request, self._jax.opened_directory()))
         safely(self.send, lambda: self._hash_components(request))
         is_wanted = not request.hit or self._hashes_all
         if is_wanted and request.computation is not None:
@@ -331,6 +336,7 @@ class Listener(ProcessObserver):
 
     def _end(self, request: CompileRequest) -> None:
         request.computation = None
+        request.key_inputs = ()
         self.send_phases()
         directory = self._jax.opened_directory()
         written_to = self._scratch if self._scratch and "write" in request.spans else directory

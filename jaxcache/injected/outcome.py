@@ -37,6 +37,8 @@ class CompileRequest(CompileFinished):
     key_error: str | None = None
     hashers: dict[str, Any] = field(default_factory=dict)
     """Component name to the function that hashes it."""
+    key_inputs: tuple[Any, ...] = ()
+    """The module, devices, compile options and backend that the key is made of."""
     found: tuple[int, ...] | None = None
     """The entry's file at the look-up; see :func:`identity`."""
     existed: bool = False

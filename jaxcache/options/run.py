@@ -122,6 +122,8 @@ class RunOptions(TargetOptions, panel=None):
     stdout_to_stderr: bool = False
     scratch: str | None = None
     """A directory that takes what would be written; the cache and its ledger stay as they are."""
+    undo: tuple[str, ...] | None = None
+    """Undo parts of the key of each miss, to find an entry; the paths that the cache had."""
     processes: int | None = option(
         "--processes", COUNT, "Run as N JAX processes on this machine.", min=1
     )

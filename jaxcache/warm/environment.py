@@ -6,6 +6,7 @@ so it leaves them as the user has them, unless the run writes nothing that stays
 """
 
 import contextlib
+import json
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -70,6 +71,8 @@ def run_environment(
         env |= _PORTABLE
     if options.scratch:
         env["JAXCACHE_SCRATCH"] = options.scratch
+    if options.undo is not None:
+        env["JAXCACHE_UNDO"] = json.dumps(options.undo)
     if options.no_write:
         env["JAXCACHE_NO_WRITE"] = "1"
     if _has_live_layer(options):

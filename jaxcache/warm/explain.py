@@ -9,6 +9,7 @@ from dataclasses import replace
 from jaxcache.cache.explain.cached_facts import CachedFacts, open_cached_facts
 from jaxcache.cache.explain.compare import explain
 from jaxcache.cache.explain.sides import Comparison, Compile, Explanation, Side
+from jaxcache.cache.explain.undone import past_paths
 from jaxcache.cache.leftovers import scratch_directory
 from jaxcache.options.run import WarmOptions
 from jaxcache.store import open_store
@@ -44,7 +45,7 @@ def explain_script(
     cache = open_cached_facts(options.cache_dir)
     recorder = ReportBuilder(options.cache_dir)
     with scratch_directory("explain") as scratch:
-        run_options = options.replace(components=True, scratch=scratch)
+        run_options = options.replace(components=True, scratch=scratch, undo=past_paths(cache))
         watch = RunCallbacks(on_event=recorder.add)
         if command:
             report = run_command(command, run_options, watch)
@@ -64,10 +65,11 @@ def explain_script(
         cache = CachedFacts(open_store(directory))
     candidates: list[Compile] = []
     hits = {c.key for c in compiles if c.outcome == "hit"}
+    undone = {c.undone_key for c in missed}
     for module in sorted({c.module for c in missed}):
         keys = cache.keys_by_use(module)
-        nearest = ([k for k in keys if k not in hits] or keys)[:_MAX_CANDIDATES]
-        candidates += (cache.complete(Compile(module, k)) for k in nearest)
+        nearest = sorted([k for k in keys if k not in hits] or keys, key=lambda k: k not in undone)
+        candidates += (cache.complete(Compile(module, k)) for k in nearest[:_MAX_CANDIDATES])
     left = Side(directory, tuple(candidates), is_run=False)
     explanation = explain(left, Side(script or shlex.join(command), missed))
     served = [c for c in compiles if c.outcome == "hit"]
@@ -100,4 +102,8 @@ def _first_looks(recorder: ReportBuilder) -> list[Compile]:
         name = event.key or f"{event.module} {len(compiles)}"
         if name not in compiles or event.outcome != "hit":
             compiles[name] = as_compile(event, recorder)
-    return list(compiles.values())
+    return [
+        # What this run uses itself is another compile of it, and no cause.
+        replace(c, undone=(), undone_key=None) if c.undone_key in compiles else c
+        for c in compiles.values()
+    ]

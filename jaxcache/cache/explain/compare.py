@@ -31,6 +31,7 @@ from jaxcache.cache.explain.sides import (
     WriteRule,
 )
 from jaxcache.cache.explain.sketches import find_moved_lines
+from jaxcache.cache.explain.undone import proved_by_undoing
 from jaxcache.entry.options import default_flags, nearest_version, same_generation
 
 _SAME_KEY = "entry"
@@ -45,7 +46,9 @@ def explain(left: Side, right: Side) -> Explanation:
     same = 0
     single = len(left.compiles) == len(right.compiles) == 1  # with any names
     pairs = zip(left.compiles, right.compiles, strict=True) if single else None
+    by_key: dict[str | None, Compile | None] = {c.key: c for c in left.compiles if c.key}
     for old, new in pairs or match_compiles(left.compiles, right.compiles):
+        old = by_key.get(new.undone_key, old)
         differences = tuple(compare(old, new, left))
         if differences:
             basis = None
@@ -76,6 +79,9 @@ def _prefer_recorded(nearest: Comparison, side: Side) -> Comparison:
 
 def compare(left: Compile | None, right: Compile, side: Side) -> Iterator[Difference]:
     """Yield the differences of one compile, the cause first; none if nothing is wrong with it."""
+    if right.undone:
+        yield from proved_by_undoing(right)
+        return
     if right.outcome == "uncacheable" and right.rule == WriteRule.HOST_CALLBACKS:
         yield (_by_version(left, right) if left else None) or _callbacks(left, right)
         return

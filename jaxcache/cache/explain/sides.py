@@ -12,7 +12,7 @@ from typing import get_args
 from jaxcache.cache.doctor.inputs import Finding
 from jaxcache.cache.ledger.record import LedgerRecord
 from jaxcache.cache.untrusted_json import Seconds
-from jaxcache.core.compile_event import RunOutcome
+from jaxcache.core.compile_event import RunOutcome, UndonePart
 from jaxcache.core.sketch import Sketch
 from jaxcache.entry.contents import Contents
 from jaxcache.model import result_repr
@@ -145,6 +145,9 @@ class Compile:
     sketch: Sketch | None = None
     """The program before optimization, where jaxcache saw it compile."""
     script: str | None = None
+    undone: tuple[UndonePart, ...] = ()
+    """The parts of its key without which it is ``undone_key``, whose entry is there."""
+    undone_key: str | None = None
 
     @property
     def used_ns(self) -> int:

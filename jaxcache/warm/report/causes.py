@@ -87,6 +87,8 @@ def as_compile(event: CompileFinished, recorder: ReportBuilder) -> Compile:
         sketch=read_sketch(recorder.sketch_of(event)),
         script=process.script,
         cache_path=_hashed_path(process),
+        undone=event.undone,
+        undone_key=event.undone_key,
     )
 
 

@@ -1,0 +1,497 @@
+"""Undo one part of the key of a miss after the other, and look whether the cache has that entry.
+
+A key is a hash over its parts. If it is another entry's with one part as it would be without a
+flag, a setting or a device, then that alone is the cause of the miss: nothing need be recorded of
+the program that wrote the entry. ``jaxcache explain`` wants this, of scripts and commands.
+
+``JAXCACHE_UNDO`` is a JSON list of the paths that the cache has had. Whatever is not certain is
+left out: first JAX's own key is made in the same way, and if that fails nothing is tried.
+
+Private names of JAX, tried on 0.6.2, 0.10.2 and 0.12.0.1: ``_hash_serialized_compile_options``,
+``_hash_accelerator_config``, ``xla_flags_to_exclude_from_cache_key`` and ``get_flag_prefixes`` of
+``jax/_src/cache_key.py``, ``config.compilation_cache_include_metadata_in_key``, and
+``xla_client.{CompileOptions,make_cpu_client,get_topology_for_devices}``.
+"""
+
+import copy
+import functools
+import hashlib
+import itertools
+import json
+import os
+import subprocess
+import sys
+import time
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ..core.key_settings import settings_of_options
+from . import undo_child
+from .outcome import CompileRequest, entry_file
+
+_UNDO = "JAXCACHE_UNDO"
+_MOST_KEYS = 32
+#: For all keys of a process; one of a large program takes 50 ms.
+_KEYS_SECONDS = 2.0
+#: For the process that has other flags: 0.3 s where the machine is idle, 1 s with settings.
+_CHILD_SECONDS = 5.0
+#: All subsets of so many flags are tried; of more, each alone and all of them.
+_SUBSETS = 4
+_FLAG_VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
+_DEVICE_FLAG = "--xla_force_host_platform_device_count"
+_DEVICE_VARIABLE = "JAX_NUM_CPU_DEVICES"
+_DEVICE_COUNTS = (1, 2, 4, 8, 16, 32)
+_METADATA = "jax_compilation_cache_include_metadata_in_key"
+_DIRECTORY = "jax_compilation_cache_dir"
+_CODECS = ("zstandard", "zlib")
+#: Options with a path inside the cache directory (jax/_src/compiler.py), which JAX 0.4.36 to 0.10
+#: hashes.
+_PATH_OPTIONS = ("xla_gpu_per_fusion_autotune_cache_dir", "xla_gpu_kernel_cache_file")
+
+_Hasher = Callable[[Any], None]
+_Part = dict[str, Any]
+
+
+class _Change(NamedTuple):
+    """Parts of a key that are undone together."""
+
+    parts: "tuple[_Part, ...]" = ()
+    hashers: "Mapping[str, _Hasher]" = types.MappingProxyType({})
+    """By the component of the key that they replace."""
+    edits: "tuple[Callable[[Any], Any], ...]" = ()
+    """Functions from compile options to others."""
+
+    def __add__(self, other: "_Change") -> "_Change":  # type: ignore[override]
+        hashers = {**self.hashers, **other.hashers}
+        return _Change(self.parts + other.parts, hashers, self.edits + other.edits)
+
+
+class Undo:
+    """Looks for the entries that a process missed by one part of their keys."""
+
+    def __init__(self, jax: Any) -> None:
+        from jax._src import cache_key, config
+        from jax._src.lib import xla_client
+
+        self._jax = jax
+        self._cache_key = cache_key
+        self._config = config
+        self._client = xla_client
+        self._paths: list[str] = json.loads(os.environ[_UNDO])
+        self._seconds_left = _KEYS_SECONDS
+        self._environment = _first_environment()
+
+    def look(self, request: CompileRequest, directory: "str | None") -> None:
+        """Note in a request that missed without which parts of its key there is an entry."""
+        if directory is None or "://" in directory or self._seconds_left <= 0:
+            return
+        attempt = _Attempt(request, self._client, self._cache_key)
+        if not attempt.is_understood():
+            return
+        for change in itertools.islice(self._changes(request), _MOST_KEYS):
+            started = time.thread_time()
+            key = attempt.key_with(change)
+            is_there = key != request.key and entry_file(directory, key) is not None
+            self._seconds_left -= time.thread_time() - started
+            if is_there:
+                request.add({"undone": change.parts, "undone_key": key})
+            if is_there or self._seconds_left <= 0:
+                return
+
+    def _changes(self, request: CompileRequest) -> "Iterator[_Change]":
+        _, devices, options, backend = request.key_inputs
+        flags = self._flags(backend)
+        settings = [*self._settings(backend), *self._metadata(request)]
+        counts = self._device_counts(backend, devices)
+        yield from flags
+        yield from settings
+        yield from self._codecs(request)
+        yield from self._cache_paths(options)
+        yield from counts
+        yield from self._overrides(options)
+        together = [*flags[-1:], *settings, *counts[:1]]
+        if len(together) > 1:
+            yield functools.reduce(_Change.__add__, together)
+
+    # Flags and settings -----------------------------------------------------------------------
+
+    def _flags(self, backend: Any) -> "list[_Change]":
+        """Flags that are undone together, all of them last."""
+        tokens = self._flag_tokens()
+        hashed = [n for n, (_, flag) in enumerate(tokens) if self._is_hashed(flag)]
+        subsets = [*_subsets(hashed)]
+        described = self._described(backend)
+        changes = []
+        for gone in subsets:
+            kept = [token for n, token in enumerate(tokens) if n not in gone]
+            values = sorted(flag for _, flag in kept if self._is_hashed(flag))
+            text = "".join(flag.strip() for flag in values).encode()
+            hashers: dict[str, _Hasher] = {"XLA flags": functools.partial(_update, text)}
+            edits: tuple[Any, ...] = ()
+            if (other := described.get(_of_xla(kept))) is not None:
+                own = self._client.CompileOptions().SerializeAsString()
+                edits = (functools.partial(self._merge, own, bytes.fromhex(other["options"])),)
+                if "topology" in other:
+                    topology = bytes.fromhex(other["topology"])
+                    hashers["accelerator_config"] = functools.partial(_update, topology)
+            elif _of_xla(kept) != _of_xla(tokens):
+                continue  # what XLA makes of the others is not known
+            parts = (
+                self._flag_part(source, [tokens[n] for n in gone], kept)
+                for source in dict.fromkeys(tokens[n][0] for n in gone)
+            )
+            changes.append(_Change((*parts,), hashers, edits))
+        return changes
+
+    def _flag_tokens(self) -> "list[tuple[str, str]]":
+        """The flags that JAX looks at, with the variable that has each; ``argv`` for arguments."""
+        tokens = [(v, flag) for v in _FLAG_VARIABLES for flag in os.environ.get(v, "").split()]
+        prefixes = ("--xla", *self._cache_key.get_flag_prefixes())
+        return tokens + [("argv", a) for a in sys.argv if a.startswith(prefixes)]
+
+    def _is_hashed(self, flag: str) -> bool:
+        return flag.split("=")[0] not in self._cache_key.xla_flags_to_exclude_from_cache_key
+
+    def _flag_part(self, source: str, gone: Any, kept: Any) -> _Part:
+        value = " ".join(flag for variable, flag in gone if variable == source)
+        rest = " ".join(flag for variable, flag in kept if variable == source)
+        return _part("flag", source, value, "", rest if self._is_outside(source) else None)
+
+    @functools.lru_cache(maxsize=4)  # noqa: B019 - one object a process
+    def _described(self, backend: Any) -> "dict[str, dict[str, str]]":
+        """What a process has with other XLA flags, by their text; empty where that is unknown."""
+        tokens = self._flag_tokens()
+        hashed = [n for n, (_, flag) in enumerate(tokens) if self._is_hashed(flag)]
+        of_xla = [n for n in hashed if tokens[n][0] == "XLA_FLAGS"]
+        if not of_xla:
+            return {}
+        texts = {_of_xla([t for n, t in enumerate(tokens) if n not in s]) for s in _subsets(hashed)}
+        count = len(backend.local_devices()) if backend.platform == "cpu" else None
+        own = _of_xla(tokens)
+        order = [own, *(texts - {own})]
+        answers = self._ask(flags=order, devices=count)
+        if len(answers) != len(order):
+            return {}
+        if count is not None:
+            topology = undo_child.describe_topology(self._client, backend.local_devices())
+            if answers[0].get("topology") != topology.hex():  # this process has more than flags
+                for answer in answers:
+                    answer.pop("topology", None)
+        return dict(zip(order, answers, strict=True))
+
+    @functools.lru_cache(maxsize=4)  # noqa: B019 - one object a process
+    def _settings(self, backend: Any) -> "tuple[_Change, ...]":  # noqa: ARG002 - as for flags
+        """The settings of the environment that JAX makes compile options of, each undone."""
+        values = self._config.config._value_holders
+        settings = {}
+        for name in sorted(settings_of_options()):
+            value = values[name].value
+            if name.upper() in os.environ and isinstance(value, (bool, int, float, str)):
+                settings[name] = value
+        answers = self._ask(settings=settings, undone=[[], *([n] for n in settings)])
+        if len(answers) != len(settings) + 1:
+            return ()
+        own, *others = (bytes.fromhex(answer["options"]) for answer in answers)
+        return tuple(
+            _Change(
+                (self._variable_part("setting", name.upper(), os.environ[name.upper()]),),
+                edits=(functools.partial(self._merge, own, other),),
+            )
+            for name, other in zip(settings, others, strict=True)
+            if other != own
+        )
+
+    def _metadata(self, request: CompileRequest) -> "Iterator[_Change]":
+        """The setting that puts source lines into the key."""
+        setting = getattr(self._config, _METADATA.removeprefix("jax_"), None)
+        if setting is None or not setting.value or _METADATA.upper() not in os.environ:
+            return
+        hash_computation = request.hashers["computation"]
+
+        def without(digest: Any) -> None:
+            with setting(False):
+                hash_computation(digest)
+
+        value = os.environ[_METADATA.upper()]
+        part = self._variable_part("setting", _METADATA.upper(), value)
+        yield _Change((part,), {"computation": without})
+
+    def _ask(
+        self,
+        flags: Sequence[str] = (),
+        devices: "int | None" = None,
+        settings: "Mapping[str, Any] | None" = None,
+        undone: "Sequence[Sequence[str]]" = (),
+    ) -> "list[dict[str, str]]":
+        """Ask a Python that has read neither flags nor settings; see :mod:`undo_child`."""
+        if not (flags or settings) or not sys.executable:
+            return []
+        request = {
+            "path": sys.path,
+            "flags": flags,
+            "devices": devices,
+            "settings": settings or {},
+            "undone": undone,
+        }
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("JAXCACHE_")}
+        try:
+            done = subprocess.run(
+                [sys.executable, "-I", "-S", undo_child.__file__],
+                input=json.dumps(request).encode(),
+                env={**environment, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                timeout=_CHILD_SECONDS,
+                check=False,
+            )
+            return [json.loads(line) for line in done.stdout.splitlines()]
+        except (OSError, ValueError, subprocess.SubprocessError):
+            return []
+
+    def _merge(self, old: bytes, new: bytes, options: Any) -> Any:
+        """Options with what differs between two others, but for what JAX has set itself."""
+        merged = _merge(options.SerializeAsString(), old, new)
+        return self._client.CompileOptions.ParseFromString(merged)
+
+    # What else is in a key ----------------------------------------------------------------------
+
+    def _codecs(self, request: CompileRequest) -> "Iterator[_Change]":
+        own = hashlib.sha256()
+        request.hashers["compression"](own)
+        for value, other in (_CODECS, _CODECS[::-1]):
+            if own.digest() == hashlib.sha256(value.encode()).digest():
+                part = _part("codec", "zstandard", value, other, None)
+                yield _Change((part,), {"compression": functools.partial(_update, other.encode())})
+
+    def _cache_paths(self, options: Any) -> "Iterator[_Change]":
+        """The paths that the cache has had, other spellings of its path, and none."""
+        now = str(self._jax.config.jax_compilation_cache_dir or "")
+        debug = options.executable_build_options.debug_options
+        own = {name: getattr(debug, name) for name in _PATH_OPTIONS if hasattr(debug, name)}
+        used = [name for name in own if own[name]] or [*own][:1]
+        spellings = (os.path.realpath(now), os.path.abspath(now), os.path.relpath(now))
+        paths = dict.fromkeys((*self._paths, *spellings)) if now else {}
+        for path in (*paths, ""):
+            chosen = {name: os.path.join(path, name) if path else "" for name in used}
+            if all(chosen[name] == own[name] for name in used):
+                continue
+            part = _part("path", _DIRECTORY, now if any(own.values()) else "", path)
+            yield _Change((part,), edits=(functools.partial(_with_paths, chosen),))
+
+    def _device_counts(self, backend: Any, devices: Any) -> "list[_Change]":
+        """Other numbers of CPU devices, one first; in a program of several processes none."""
+        own = len(backend.local_devices())
+        if backend.platform != "cpu" or len(backend.devices()) != own or devices.size != 1:
+            return []
+        changes = []
+        for count in _DEVICE_COUNTS:
+            if count != own:
+                hasher = functools.partial(_update, self._topology(count))
+                part = self._device_part(own, count)
+                changes.append(_Change((part,), {"accelerator_config": hasher}))
+        return changes
+
+    @functools.lru_cache(maxsize=8)  # noqa: B019 - one object a process
+    def _topology(self, count: int) -> bytes:
+        """What JAX hashes of a CPU that shows so many devices."""
+        import numpy as np
+
+        parts: list[bytes] = []
+        cpus = self._client.make_cpu_client(num_devices=count).local_devices()
+        self._cache_key._hash_accelerator_config(_Recorder(parts), np.array(cpus, dtype=object))
+        return b"".join(parts)
+
+    def _device_part(self, own: int, count: int) -> _Part:
+        flags = os.environ.get("XLA_FLAGS", "").split()
+        rest = [flag for flag in flags if flag.split("=")[0] != _DEVICE_FLAG]
+        name = _DEVICE_VARIABLE
+        restored: str | None = str(count) if count > 1 else ""
+        if len(rest) < len(flags):
+            name = "XLA_FLAGS"
+            restored = " ".join([*rest, *([f"{_DEVICE_FLAG}={count}"] if count > 1 else [])])
+        if own > 1 and not self._is_outside(name):
+            restored = None
+        return _part("devices", name, str(own), str(count), restored)
+
+    def _overrides(self, options: Any) -> "Iterator[_Change]":
+        """The ``compiler_options`` of one ``jit``: each alone, then all."""
+        own = [*options.env_option_overrides]
+        for gone in _subsets(range(len(own))):
+            kept = [pair for n, pair in enumerate(own) if n not in gone]
+            value = " ".join("=".join(map(str, own[n])) for n in gone)
+            yield _Change(
+                (_part("option", "compiler_options", value, ""),),
+                edits=(functools.partial(_with_overrides, kept),),
+            )
+
+    def _variable_part(self, kind: str, name: str, value: str) -> _Part:
+        return _part(kind, name, value, "", "" if self._is_outside(name) else None)
+
+    def _is_outside(self, variable: str) -> bool:
+        """Whether a variable has the value that the process began with."""
+        if self._environment is None:
+            return variable in os.environ
+        return self._environment.get(variable) == os.environ.get(variable, "")
+
+
+class _Attempt:
+    """Makes the key of one request again, with parts that are replaced."""
+
+    def __init__(self, request: CompileRequest, client: Any, cache_key: Any) -> None:
+        self._request = request
+        self._client = client
+        self._cache_key = cache_key
+        self._computation = hashlib.sha256()
+        request.hashers["computation"](self._computation)
+
+    def is_understood(self) -> bool:
+        """Whether JAX's own key comes out."""
+        parse = self._client.CompileOptions.ParseFromString
+        unchanged = _Change(edits=(lambda options: parse(options.SerializeAsString()),))
+        return self.key_with(unchanged) == self._request.key
+
+    def key_with(self, change: _Change) -> str:
+        """The key with some of its parts undone."""
+        _, _, options, backend = self._request.key_inputs
+        hashers: dict[str, _Hasher] = {**self._request.hashers, **change.hashers}
+        if change.edits:
+            options = copy.deepcopy(options)
+            for edit in change.edits:
+                options = edit(options)
+            hashers["compile_options"] = lambda digest: (
+                self._cache_key._hash_serialized_compile_options(
+                    digest, options, strip_device_assignment=backend.platform == "gpu"
+                )
+            )
+        digest = self._computation.copy()
+        if "computation" in change.hashers:
+            digest = hashlib.sha256()
+            hashers["computation"](digest)
+        for name, hasher in hashers.items():
+            if name != "computation":
+                hasher(digest)
+        return f"{self._request.module}-{digest.hexdigest()}"
+
+
+class _Recorder:
+    """Takes what is hashed."""
+
+    def __init__(self, parts: "list[bytes]") -> None:
+        self.update = parts.append
+
+
+def _part(kind: str, name: str, value: str, undone: str, restored: "str | None" = None) -> _Part:
+    """See ``UndonePart`` of ``core/compile_event.py``."""
+    return {"kind": kind, "name": name, "value": value, "undone": undone, "restored": restored}
+
+
+def _update(data: bytes, digest: Any) -> None:
+    digest.update(data)
+
+
+def _subsets(items: "Sequence[int]") -> "Iterator[tuple[int, ...]]":
+    """The subsets of some items that are tried, all of them last."""
+    sizes = range(1, len(items)) if len(items) <= _SUBSETS else (1,)
+    for size in sizes:
+        yield from itertools.combinations(items, size)
+    if items:
+        yield tuple(items)
+
+
+def _of_xla(tokens: "Sequence[tuple[str, str]]") -> str:
+    """The value of ``XLA_FLAGS`` with these flags."""
+    return " ".join(flag for variable, flag in tokens if variable == "XLA_FLAGS")
+
+
+def _with_paths(chosen: "Mapping[str, str]", options: Any) -> Any:
+    for name, path in chosen.items():
+        setattr(options.executable_build_options.debug_options, name, path)
+    return options
+
+
+def _with_overrides(kept: Any, options: Any) -> Any:
+    options.env_option_overrides = kept
+    return options
+
+
+def _first_environment() -> "dict[str, str] | None":
+    """The environment that the process began with; None where the system does not tell."""
+    try:
+        with open("/proc/self/environ", "rb") as file:
+            pairs = file.read().split(b"\0")
+    except OSError:
+        return None
+    return dict(os.fsdecode(pair).partition("=")[::2] for pair in pairs if pair)
+
+
+# Messages of protobuf: CompileOptionsProto has ExecutableBuildOptionsProto as its field 3, and that
+# has DebugOptions as its field 3 (xla/pjrt/proto/compile_options.proto).
+_NESTED = 3
+_LEVELS = 2
+
+
+def _merge(own: bytes, old: bytes, new: bytes, levels: int = _LEVELS) -> bytes:
+    """The fields of a message as in ``new`` where it has them as ``old`` has, and as ours else."""
+    ours, before, after = (_read_fields(message) for message in (own, old, new))
+    merged = []
+    for number in sorted({*ours, *before, *after}):
+        fields = [side.get(number, []) for side in (ours, before, after)]
+        if number == _NESTED and levels and all(len(some) == 1 for some in fields):
+            ours_inner, old_inner, new_inner = (some[0][1] for some in fields)
+            inner = _merge(ours_inner, old_inner, new_inner, levels - 1)
+            merged.append(_varint(number << 3 | 2) + _varint(len(inner)) + inner)
+            continue
+        chosen = fields[2] if fields[0] == fields[1] else fields[0]
+        merged += [raw for raw, _ in chosen]
+    return b"".join(merged)
+
+
+def _read_fields(message: bytes) -> "dict[int, list[tuple[bytes, bytes]]]":
+    """The fields of a message by number: their bytes, and their contents where they are nested."""
+    fields: dict[int, list[tuple[bytes, bytes]]] = {}
+    position = 0
+    while position < len(message):
+        start = position
+        tag, position = _read_varint(message, position)
+        content = b""
+        if tag & 7 == 0:
+            _, position = _read_varint(message, position)
+        elif tag & 7 == 2:
+            size, position = _read_varint(message, position)
+            content = message[position : position + size]
+            position += size
+        else:
+            position += {1: 8, 5: 4}[tag & 7]
+        fields.setdefault(tag >> 3, []).append((message[start:position], content))
+    return fields
+
+
+def _read_varint(message: bytes, position: int) -> "tuple[int, int]":
+    value = shift = 0
+    while True:
+        byte = message[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return value, position
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def start(jax: Any) -> "Undo | None":
+    """Return what undoes parts of keys, where that is wanted and this JAX is known."""
+    if not os.environ.get(_UNDO):
+        return None
+    try:
+        return Undo(jax)
+    except (ImportError, AttributeError, ValueError):
+        return None
