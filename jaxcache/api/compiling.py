@@ -35,7 +35,7 @@ class Runner(NamedTuple):
     warm: Callable[..., Any]
     """Runs a program in the same way, with all of the cache on."""
     explain_script: Callable[..., Any]
-    """Runs a script (name, arguments, options) and explains why each of its compiles missed."""
+    """Runs a program (that, options) and explains why each of its compiles missed."""
     report_view: Callable[..., Any]
     """Makes the view of the report of ``run`` and ``warm``."""
 
@@ -206,9 +206,11 @@ class CompilingMethods(Handle):
             NoJaxError: that Python has no jax.
         """
         from jaxcache.options.run import WarmOptions
+        from jaxcache.warm.programs import WarmProgram
 
         runner, chosen = self._place(WarmOptions.read(**keywords))
-        explanation: Explanation = runner.explain_script(os.fspath(script), arguments, chosen)[0]
+        program = WarmProgram(os.fspath(script), arguments)
+        explanation: Explanation = runner.explain_script(program, chosen)[0]
         return explanation
 
     def diagnose(

@@ -1,46 +1,75 @@
 """``jaxcache explain``."""
 
 import os
+import shlex
 from typing import Annotated, Any
 
 import typer
 
 from jaxcache.api import Cache
+from jaxcache.cli.commands import load_function
+from jaxcache.cli.declared import expand_options
 from jaxcache.cli.opening import open_handle
 from jaxcache.cli.options import Format, JsonOutput
 from jaxcache.cli.panels import PanelCommand
 from jaxcache.errors import NoCacheError, UsageError
 from jaxcache.options import CacheLocation
-from jaxcache.options.declare import TEXTS, option
+from jaxcache.options.declare import TEXT, TEXTS, option
 from jaxcache.options.query import ExplainOptions
 from jaxcache.store.location import absolute_location
+from jaxcache.warm.programs import SAVED_RUNS, WarmProgram, is_program, is_script
 
 EXAMPLE = "jaxcache explain train.py --width 96"
 EXIT_CODES = (0, 1, 2, 10, 13)
-#: A side that ends so is a program.
-_PROGRAMS = (".py", ".ipynb")
-#: A side that ends so is a file, not a key.
-_FILES = (".json", ".jsonl", ".recipe")
-
-
 #: Whether the words are a command line, because all of them come after ``--``.
 _COMMAND = "jaxcache.explain.command"
 
 
 class ExplainCommand(PanelCommand):
-    """``explain``: options after a script that are not ours belong to the script."""
+    """``explain``: options after a program that are not ours belong to the program."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Leave options that are unknown to the script, if there is one."""
+        """Leave options that are unknown to the program, if there is one.
+
+        Raises:
+            UsageError: one of them is an option of ``warm``, so that either may be meant.
+        """
         place = args.index("--") if "--" in args else len(args)
-        before = args[:place]
+        program = self._find_program(args[:place])
         after = args[place + 1 :]
-        ctx.ignore_unknown_options = any(word.endswith(_PROGRAMS) for word in before)
+        ctx.ignore_unknown_options = program < place
+        ours = {name for p in self.params for name in p.opts} - {"-m"}
+        for word in [] if ctx.resilient_parsing else args[program + 1 : place]:
+            name = word.partition("=")[0]
+            if name in _options_of_warm() - ours:
+                raise UsageError(
+                    f"{name} is an option of warm, which explain does not take after a program",
+                    hint="where it is one of the program's own, write it after --",
+                )
+        ctx.meta[_COMMAND] = program == place and bool(after) and not is_script(after[0])
         remaining = super().parse_args(ctx, args)
-        sides = [*(ctx.params.get("sides") or ())]
-        if after and sides == after and not after[0].endswith(_PROGRAMS):
-            ctx.meta[_COMMAND] = True
+        ctx.meta[_COMMAND] &= after == [*(ctx.params.get("sides") or ())]
         return remaining
+
+    def _find_program(self, words: list[str]) -> int:
+        """The position of the word that names a program, or of ``-m``; that after all else."""
+        flags = {n for p in self.params if getattr(p, "is_flag", False) for n in p.opts}
+        options = {n for p in self.params for n in p.opts}
+        position = 0
+        while position < len(words):
+            word = words[position]
+            if word.split("=")[0] == "-m":
+                return position
+            if not word.startswith("-") or word == "-":
+                return position if is_program(word) else len(words)
+            position += 2 if word in options - flags else 1
+        return len(words)
+
+
+def _options_of_warm() -> set[str]:
+    _, parameters = expand_options(load_function("warm")[1])
+    names = (p.declared.names for p in parameters if p.declared and not p.is_argument)
+    return {name for some in names for name in some}
 
 
 COMMAND_CLASS = "explain:ExplainCommand"
@@ -54,9 +83,18 @@ def command(
             "sides",
             TEXTS,
             "Saved runs (warm --json, a recipe), keys, caches, a "
-            "script with its options (after -- where they are spelt like ours), or any command.",
+            "program with its options (after -- where they are spelt like ours), or any command.",
             metavar="[LEFT RIGHT | KEY | SCRIPT [ARG]... | -- CMD...]",
             show_default=False,
+        ),
+    ] = None,
+    module: Annotated[
+        str | None,
+        option(
+            "-m",
+            TEXT,
+            "Run a module, as python -m does; the remaining words are its arguments.",
+            metavar="NAME",
         ),
     ] = None,
     *,
@@ -66,9 +104,9 @@ def command(
 ) -> None:
     """Explain why a script would compile, or why two runs, keys or caches differ.
 
-    With SCRIPT and its options, or a command: which modules the cache lacks, and what differs from
-    the nearest entry. Runs it without writing to the cache. If everything hits now, it shows why
-    each entry was compiled when it was written.
+    With SCRIPT (any program that warm takes, - for standard input) and its options, or a command:
+    which modules the cache lacks, and what differs from the nearest entry. Runs it without writing
+    to the cache. If everything hits now, it shows why each entry was compiled when it was written.
     """
     from jaxcache.cli.output import emit, note
     from jaxcache.render.explain import churn_view, explain_view
@@ -76,31 +114,33 @@ def command(
     cache = open_handle(place)
     words = sides or []
     command_line = words if context.meta.get(_COMMAND) else []
-    if words and not command_line and words[0].startswith("-"):
+    is_run = bool(command_line or module or (words and is_program(words[0])))
+    if words and not is_run and words[0].startswith("-"):
         raise UsageError(f"No such option: {words[0]}")
-    missing = [s for s in words if s.endswith(_FILES) and not os.path.exists(s)]
-    if len(words) <= 2 and missing and not command_line:
+    missing = [s for s in words if s.endswith(SAVED_RUNS) and not os.path.exists(s)]
+    if len(words) <= 2 and missing and not is_run:
         raise UsageError(
             f"no such file: {', '.join(missing)}",
             hint="save a run with: jaxcache warm --json SCRIPT > FILE",
         )
     if options.churn:
-        if words:
+        if words or module:
             raise UsageError("--churn cannot be combined with arguments")
         churn = cache.churn()
         what = "MODULE" if cache.layout.single_file_entries else "FUNCTION"
         emit(output.form, churn_view(churn, cache.store.url, what=what))
         return
-    if not command_line and len(words) in (1, 2) and _are_keys(cache, words):
+    if not is_run and len(words) in (1, 2) and _are_keys(cache, words):
         explanation = cache.explain(*words)
         emit(output.form, explain_view(explanation, cache.store.url, unfolded=options.all))
         return
     path = cache.location.path
-    if command_line or (words and words[0].endswith(_PROGRAMS)):
+    if is_run:
         if place.cache_dir is not None and cache.compiler != "torch":
             _ = cache.store  # no cache there: the program need not run
         from jaxcache.api.compiling import runner_of
-        from jaxcache.options.run import WarmOptions
+        from jaxcache.cli.running import program_of
+        from jaxcache.options.run import CallOptions, WarmOptions
 
         run = WarmOptions(
             cache_dir=absolute_location(path),
@@ -110,15 +150,18 @@ def command(
             stdout_to_stderr=output.form is not Format.TABLE,
         )
         explain_script = runner_of(cache.compiler).explain_script
-        if command_line:
-            if cache.compiler == "torch":
-                raise UsageError("explain -- CMD is for JAX's cache: name a script for torch")
-            explanation, exit_code = explain_script("", (), run, command=command_line)
+        program = WarmProgram(shlex.join(command_line))
+        if not command_line:
+            script = None if module else words.pop(0)
+            program = program_of(script, words, CallOptions(), module=module)
+            explanation, exit_code = explain_script(program, run)
+        elif cache.compiler == "torch":
+            raise UsageError("explain -- CMD is for JAX's cache: name a script for torch")
         else:
-            explanation, exit_code = explain_script(words[0], words[1:], run)
+            explanation, exit_code = explain_script(program, run, command=command_line)
         emit(output.form, explain_view(explanation, run.cache_dir, unfolded=options.all))
         if exit_code:
-            note(f"{words[0]} ended with exit code {exit_code}")
+            note(f"{program.name} ended with exit code {exit_code}")
     elif len(words) in (1, 2):
         from jaxcache.cache.explain.arguments import explain_keys
 
@@ -133,7 +176,7 @@ def command(
 
 def _are_keys(cache: Cache, sides: list[str]) -> bool:
     """Whether what is compared are keys in a cache that is there."""
-    if any(os.path.exists(side) or side.endswith(_PROGRAMS) for side in sides):
+    if any(os.path.exists(side) or is_script(side) for side in sides):
         return False
     try:
         return bool(cache.layout)

@@ -91,7 +91,7 @@ class OptionalValueCommand(PanelCommand):
         while position < len(args) and args[position] != "--":
             option = args[position]
             following = args[position + 1] if position + 1 < len(args) else ""
-            if not option.startswith("-"):
+            if not option.startswith("-") or option == "-":  # a program on standard input
                 if not self.takes_options_after(option):
                     if not ctx.resilient_parsing:
                         self._note_lost_options(option, args[position + 1 :])

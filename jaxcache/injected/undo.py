@@ -34,8 +34,8 @@ _UNDO = "JAXCACHE_UNDO"
 _MOST_KEYS = 32
 #: For all keys of a process; one of a large program takes 50 ms.
 _KEYS_SECONDS = 2.0
-#: For the process that has other flags: 0.3 s where the machine is idle, 1 s with settings.
-_CHILD_SECONDS = 5.0
+#: For the process that has other flags: 0.3 s, 1 s with settings, but on a busy machine.
+_CHILD_SECONDS = 20.0
 #: All subsets of so many flags are tried; of more, each alone and all of them.
 _SUBSETS = 4
 _FLAG_VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -26,12 +25,12 @@ _MAX_CANDIDATES = 20
 
 
 def explain_script(
-    script: str, arguments: Sequence[str], options: WarmOptions, *, command: Sequence[str] = ()
+    program: WarmProgram, options: WarmOptions, *, command: Sequence[str] = ()
 ) -> tuple[Explanation, int]:
     """Run a script that reads the cache but does not fill it, and explain each miss.
 
     Args:
-        command: any command line, to be run instead of a script.
+        command: any command line, which the program is.
 
     Returns:
         The explanation, with the cache on the left, and the exit code.
@@ -50,7 +49,7 @@ def explain_script(
         if command:
             report = run_command(command, run_options, watch)
         else:
-            report = warm_program(WarmProgram(script, tuple(arguments)), run_options, watch)
+            report = warm_program(program, run_options, watch)
         if cache is None:  # JAX has made it
             with contextlib.suppress(OSError):
                 os.rmdir(options.cache_dir)
@@ -71,7 +70,7 @@ def explain_script(
         nearest = sorted([k for k in keys if k not in hits] or keys, key=lambda k: k not in undone)
         candidates += (cache.complete(Compile(module, k)) for k in nearest[:_MAX_CANDIDATES])
     left = Side(directory, tuple(candidates), is_run=False)
-    explanation = explain(left, Side(script or shlex.join(command), missed))
+    explanation = explain(left, Side(program.name, missed))
     served = [c for c in compiles if c.outcome == "hit"]
     earlier = (_compare_with_earlier(cache, c) for c in served)
     past = tuple(sorted(earlier, key=_rank))

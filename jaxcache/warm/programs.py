@@ -8,12 +8,13 @@ builds the real ones from: ``{"array": ["float32", [8, 128]]}``, ``{"value": …
 
 import json
 import re
+import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jaxcache.errors import UsageError
+from jaxcache.errors import UsageError, system_errors_as
 from jaxcache.options.run import CallOptions
 
 #: One argument, as the child reads it.
@@ -26,6 +27,10 @@ _KEY = re.compile(r"key\[(\d+(,\d+)*)?\]")
 _MAX_TABLE_BYTES = 16 << 20
 _FIELDS = {"args": list, "kwargs": dict, "static": dict, "committed": bool}
 _MARKS = ("$tuple", "$value", "$call")
+#: How the names of files end that are no programs, but records of what one compiled.
+SAVED_RUNS = (".json", ".jsonl", ".recipe")
+_STDIN = "-"
+_START_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,11 @@ class WarmProgram:
     call: Call | None = None
     """The function to lower and compile, instead of running a script."""
 
+    @property
+    def name(self) -> str:
+        """What a reader knows it by."""
+        return f"-m {self.module}" if self.module else self.script
+
 
 def _read_toml(path: str) -> dict[str, Any]:
     """Read a file that people have written.
@@ -76,6 +86,26 @@ def _read_toml(path: str) -> dict[str, Any]:
         reason = getattr(error, "strerror", None)  # str() of a system's error repeats the path
         message = reason.lower() if reason else error
         raise UsageError(f"cannot read {path}: {message}", code="bad-list") from error
+
+
+def is_script(name: str) -> bool:
+    """Whether a name is that of a script or a notebook, which need not exist."""
+    return name.endswith((".py", ".ipynb"))
+
+
+def is_program(name: str) -> bool:
+    """Whether a name is that of a program: standard input, a directory, an archive or a script."""
+    if name == _STDIN or is_script(name) or (Path(name) / "__main__.py").is_file():
+        return True
+    path = Path(name)
+    if name.endswith(SAVED_RUNS) or not path.is_file():
+        return False
+    with system_errors_as(UsageError, f"cannot read {name}", code="no-script"):
+        with path.open("rb") as file:
+            start = file.read(_START_BYTES).lstrip()
+        is_text = not (start.startswith(b"{") or b"\0" in start)
+        is_named_so = not path.suffix or start.startswith(b"#!")
+        return zipfile.is_zipfile(name) or (is_text and is_named_so)
 
 
 def names_function(text: str) -> bool:
@@ -241,6 +271,8 @@ def words_of(program: WarmProgram) -> tuple[str, ...]:
         return str(_INJECTED / "call_function.py"), json.dumps(program.call.to_json())
     if program.module:
         return "-m", program.module, *program.arguments
+    if program.script == _STDIN:
+        return _STDIN, *program.arguments
     path = Path(program.script)
     if not (path.is_file() or (path / "__main__.py").is_file()):
         what = "no __main__.py in" if path.is_dir() else "no script"

@@ -7,12 +7,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import CORPUS, RunCli, clean_environment
+from conftest import CORPUS, GiveAway, RunCli, clean_environment
 from explaining import KEY, components, document
 
 from jaxcache.cache.explain.cached_facts import CachedFacts
@@ -115,6 +116,65 @@ def test_the_entry_that_was_used_last_is_compared_first(corpus: Path, tmp_path: 
     cache = CachedFacts(store)
     assert cache.keys_of("jit_mlp") == keys
     assert cache.keys_by_use("jit_mlp") == [keys[8], *keys[:8]]
+
+
+def test_an_entry_of_another_user_cannot_be_read_and_is_not_damaged(
+    corpus: Path, unprivileged: Path, give_away: GiveAway
+) -> None:
+    (file,) = (corpus / "0.12.0.1-cpu-zstd").glob("jit_mlp-*-cache")
+    entry = Path(shutil.copy(file, unprivileged))
+    entry.chmod(0)
+    give_away(entry)
+    module, key = "jit_mlp", entry.name.removesuffix("-cache")
+    left = CachedFacts(open_store(str(unprivileged))).complete(Compile(module, key))
+    right = Compile(module, key, outcome="error", rule="read-error")
+    (difference,) = compare(left, right, Side("a cache", (left,), is_run=False))
+    assert difference.meaning == "the same key: the entry cannot be read: permission denied"
+    assert difference.fix == f"make it readable for the user of the program: {entry.name}"
+
+
+#: Prints what a program gets, and ends before it needs any jax.
+ARGUMENTS = "import sys; print(sys.argv, file=sys.stderr)"
+
+
+@pytest.mark.parametrize("program", ["script", "train.py", "directory", "archive.pyz", "link", "-"])
+def test_explain_runs_what_warm_runs(run_cli: RunCli, cache: Path, program: str) -> None:
+    """Its own options are anywhere; after ``--`` they are the program's."""
+    here = cache.parent
+    cache.mkdir()
+    (here / "directory").mkdir()
+    for name in ("script", "train.py", "directory/__main__.py"):
+        (here / name).write_text(ARGUMENTS)
+    (here / "link").symlink_to("script")
+    with zipfile.ZipFile(here / "archive.pyz", "w") as archive:
+        archive.writestr("__main__.py", ARGUMENTS)
+    words = ("--steps", "3", "-C", str(cache), "--python", sys.executable, "--", "-C", "x")
+    given = ARGUMENTS if program == "-" else None
+    done = run_cli("explain", program, *words, cwd=here, input=given)
+    assert f"[{program!r}, '--steps', '3', '-C', 'x']" in done.stderr
+    assert (done.returncode, "[unknown-jax]" in done.stderr) == (13, True)
+
+
+def test_explain_runs_a_module(run_cli: RunCli, cache: Path) -> None:
+    cache.mkdir()
+    (cache.parent / "training.py").write_text(ARGUMENTS)
+    words = ("explain", "--python", sys.executable, "-m", "training", "--steps", "-C", cache)
+    done = run_cli(*words, cwd=cache.parent, env={"PYTHONSAFEPATH": ""})
+    assert f"[{str(cache.parent / 'training.py')!r}, '--steps']" in done.stderr
+
+
+@pytest.mark.parametrize("option", ["--strict", "--jobs=2", "-m"])
+def test_an_option_of_warm_after_the_program_is_refused(
+    run_cli: RunCli, cache: Path, option: str
+) -> None:
+    cache.mkdir()
+    (cache.parent / "train.py").write_text(ARGUMENTS)
+    words = ("explain", "-C", cache, "--python", sys.executable, "train.py")
+    refused = run_cli(*words, option, cwd=cache.parent)
+    assert (refused.returncode, "is an option of warm" in refused.stderr) == (2, True)
+    assert "train.py" not in refused.stderr
+    passed = run_cli(*words, "--", option, cwd=cache.parent)
+    assert f"['train.py', {option!r}]" in passed.stderr
 
 
 SLEEPING = """

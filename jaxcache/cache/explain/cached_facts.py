@@ -18,7 +18,7 @@ from jaxcache.entry.read import read_payload
 from jaxcache.entry.wire import WireError
 from jaxcache.errors import MissingPackageError, NoCacheError
 from jaxcache.store import open_store
-from jaxcache.store.base import Store, StoreError
+from jaxcache.store.base import MissingError, Store, StoreError
 
 
 class CachedFacts:
@@ -97,6 +97,7 @@ class CachedFacts:
             compile_,
             contents=facts.contents,
             is_damaged=facts.is_damaged,
+            unreadable=facts.unreadable,
             outline=facts.outline,
             names=compile_.names or facts.names,
             codec=facts.codec,
@@ -125,8 +126,10 @@ class CachedFacts:
             decoded = replace(blank, contents=decode_payload(payload, check=False), codec=codec)
         except CodecError:
             return replace(blank, is_damaged=True)
-        except (StoreError, MissingPackageError):
+        except (MissingError, MissingPackageError):
             return blank
+        except StoreError as error:
+            return replace(blank, unreadable=error.reason)
         try:
             module = find_hlo_module(payload)
             return replace(decoded, outline=tuple(outline(module)), names=parameter_names(module))

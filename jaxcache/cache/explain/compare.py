@@ -128,6 +128,17 @@ def _same_key(left: Compile, right: Compile) -> Iterator[Difference]:
     """One key, so whether it hits depends on the entry alone."""
     if right.outcome in (None, "hit"):
         return
+    if left.unreadable:
+        yield Difference(
+            _SAME_KEY,
+            left.outcome,
+            right.outcome,
+            f"the same key: the entry cannot be read: {left.unreadable}",
+            f"make it readable for the user of the program: {left.key}-cache",
+            Cause.LOST,
+            title="the entry cannot be read",
+        )
+        return
     if left.outcome not in ("skipped", "uncacheable"):
         place = "damaged" if left.is_damaged else "gone, damaged, or in another directory"
         search = "jaxcache verify; and jaxcache where -- CMD prints the directory in use"

@@ -134,6 +134,8 @@ class Compile:
     """The contents of its entry, if the cache has it."""
     is_damaged: bool = False
     """Whether its entry exists but cannot be decompressed."""
+    unreadable: str | None = None
+    """The reason why its entry, which exists, cannot be read, in the system's words."""
     outline: tuple[str, ...] | None = None
     """The optimized program of its entry, one line per instruction."""
     record: LedgerRecord | None = None

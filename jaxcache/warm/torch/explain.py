@@ -3,7 +3,6 @@
 import contextlib
 import os
 import shutil
-from collections.abc import Sequence
 from dataclasses import replace
 
 from jaxcache.cache.explain.sides import Comparison, Compile, Difference, Explanation
@@ -18,9 +17,7 @@ from jaxcache.warm.torch.report import Lookup
 from jaxcache.warm.torch.run import warm_program
 
 
-def explain_script(
-    script: str, arguments: Sequence[str], options: WarmOptions
-) -> tuple[Explanation, int]:
+def explain_script(program: WarmProgram, options: WarmOptions) -> tuple[Explanation, int]:
     """Run a script on a copy of torch's cache, and explain why each graph missed.
 
     An FX graph is compared with the nearest that the cache has; torch keeps no parts of an AOT key,
@@ -42,7 +39,7 @@ def explain_script(
         store = open_store(copy)
         before = {g.info.name for g in scan(store, details=False).inventory.graphs}
         run_options = options.replace(cache_dir=copy)
-        report = warm_program(WarmProgram(script, tuple(arguments)), run_options)
+        report = warm_program(program, run_options)
         if report.interrupted:
             raise KeyboardInterrupt
         require_observed(report, "torch")
@@ -66,7 +63,7 @@ def explain_script(
                 comparison = compare_with_nearest(store, among, file)
             comparisons.append(comparison or _unmatched(look))
     same = report.count("hit")
-    explanation = Explanation(options.cache_dir, script, same, tuple(comparisons), hits=same)
+    explanation = Explanation(options.cache_dir, program.name, same, tuple(comparisons), hits=same)
     return explanation, report.script_exit_code
 
 
