@@ -160,6 +160,20 @@ def test_a_page_of_evidence_begins_with_its_circumstances(path: Path) -> None:
     assert fields[:6] == ["field", "date", "command", "commit", "machine", "load"]
 
 
+def test_no_printed_line_goes_on_with_a_name_that_could_not_be_made() -> None:
+    """The exit code of ``$(…)`` is kept by an assignment alone."""
+    places = [REPOSITORY / "README.md", *(REPOSITORY / "docs").rglob("*.md")]
+    places += [p for p in (REPOSITORY / "examples").rglob("*") if p.is_file()]
+    lost = [
+        f"{path.name}: {line.strip()}"
+        for path in places
+        for line in path.read_text("utf-8").splitlines()
+        if "$(jaxcache ci key" in line
+        and not re.search(r"(^|[\s`;])\w+=[^\s=]*\$\(jaxcache ci key", line)
+    ]
+    assert not lost
+
+
 def test_the_reader_sees_a_difference() -> None:
     """The comparison above can fail."""
     shown = "KEY   SIZE\njit_f-0123456789ab   1.2 kB   3 s\n2 entries, 5 kB\n"

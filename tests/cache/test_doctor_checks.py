@@ -127,7 +127,10 @@ def test_hosts_that_share_a_path_and_not_a_cpu(seen: CacheFacts) -> None:
     (finding,) = directory.find_mixed_cpus(Facts(other))
     assert "2 kinds of CPU" in finding.seen
     assert "avx512f" in finding.seen
-    assert f"export JAX_COMPILATION_CACHE_DIR={seen.path}/$(jaxcache ci key" in finding.fix
+    assert finding.fix.endswith(
+        f": key=$(jaxcache ci key -C {seen.path}) && "
+        f"export JAX_COMPILATION_CACHE_DIR={seen.path}/$key"
+    )
 
 
 @pytest.mark.parametrize(

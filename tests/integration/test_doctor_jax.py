@@ -368,7 +368,7 @@ def test_two_kinds_of_cpu_in_one_directory_and_the_command_that_parts_them(
         run(f"JAX_COMPILATION_CACHE_DIR={shared} {each_jax_python} -c '{step}'", env)
     found = traps(doctor(shared, each_jax_python))["mixed-cpus"]
     assert "2 kinds of CPU" in found["seen"]
-    command = "export " + found["fix"].partition("export ")[2]
+    command = "key=" + found["fix"].partition("key=")[2]
     ours = f"{sys.executable} -m jaxcache ci key --python {each_jax_python}"
     command = command.replace("jaxcache ci key", ours)
     then = f"{each_jax_python} -c '{step}'; echo $JAX_COMPILATION_CACHE_DIR"

@@ -93,7 +93,7 @@ def _directory_per_machine(facts: Facts) -> str:
     path = shlex.quote(facts.cache.path)
     return (
         "give each kind of machine a directory of its own, in the script that starts programs: "
-        f"export JAX_COMPILATION_CACHE_DIR={path}/$(jaxcache ci key -C {path})"
+        f"key=$(jaxcache ci key -C {path}) && export JAX_COMPILATION_CACHE_DIR={path}/$key"
     )
 
 
