@@ -52,7 +52,8 @@ INTERNAL = frozenset(
     f"JAXCACHE_{name}"
     for name in (
         "CHECK", "COLLECT", "COMPONENTS", "EVENTS", "FORCE_CACHE_DIR", "LISTEN_TO", "NEEDS",
-        "NO_WRITE", "PARENT", "RECORD", "SCRATCH", "TARGET", "TOGETHER", "WORKER",
+        "NO_WRITE", "PARENT", "RECORD", "SCRATCH", "TARGET", "TOGETHER", "UNDO",
+        "WORKER",
     )
 )  # fmt: skip
 #: Variables of others that jaxcache reads.
