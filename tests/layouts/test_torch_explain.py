@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from conftest import RunCli
 
 import jaxcache
@@ -30,9 +31,11 @@ def test_parts_that_differ_are_named(run_cli: RunCli, golden: Path) -> None:
     )
     found = explain(run_cli, golden, forward, backward)
     parts = {d["component"]: d for d in found["differences"]}
-    assert {d["cause"] for d in parts.values()} == {"argument"}, "they explain the rest"
+    assert {d["cause"] for d in parts.values()} == {"argument", "code", "config"}
     assert parts["example_inputs[2]"]["right"].startswith("TensorMetadata(dtype=torch.float32")
-    assert "fx_kwargs[is_backward]" not in parts, "it follows from the program"
+    assert {"gm", "fx_kwargs[is_backward]"} < parts.keys()
+    assert all("this alone brings no hit" in d["meaning"] for d in parts.values())
+    assert not [d["fix"] for d in parts.values() if d["fix"]]
     assert "inductor_config[max_autotune]" not in parts
     assert explain(run_cli, golden, scale, scale)["same"] == 1
 
@@ -88,23 +91,86 @@ def test_a_function_with_several_keys_is_counted_and_explained(
     assert (found["module"], found["keys"]) == ("scale", 2)
     assert found["size_bytes"] > graph["size_bytes"] and found["compile_seconds"] > 0
     causes = {c["component"]: (c["meaning"], c["count"]) for c in found["causes"]}
-    assert {c["cause"] for c in found["causes"]} == {"argument"}
+    assert found["causes"][0]["cause"] == "argument"
     assert causes["example_inputs[0]"][0].startswith("an input: its dtype")
     page = run_cli("explain", "--churn", "-C", torch_cache, env={"COLUMNS": "100"})
     assert page.stdout.split("\t")[:2] == ["scale", "2"]
     assert [c.module for c in jaxcache.open(torch_cache).churn()] == ["scale"]
 
 
-def test_a_program_that_alone_differs_is_the_cause(run_cli: RunCli, torch_cache: Path) -> None:
-    (graph,) = graphs(run_cli, torch_cache, "spread")
-    path = torch_cache / graph["file"]
+def change_parts(cache: Path, *parts: str, renamed: str = "") -> tuple[str, str]:
+    """Copy a graph to another key, with other hashes of some parts; return both keys.
+
+    Args:
+        renamed: the name of a new part, in place of one with a name as long, or longer.
+    """
+    path = next(p for p in cache.glob("fxgraph/*/*/*") if b"] gm: " in p.read_bytes())
     data = path.read_bytes()
-    start = data.index(b"] gm: ") - 51
+    for part in parts:
+        end = data.index(f"] {part}: ".encode())
+        data = data[: end - 3] + b"zzz" + data[end:]
+    if renamed:
+        names = (c.name for c in decode_graph(path.read_bytes(), "fxgraph").components)
+        old = next(n for n in names if len(n) >= len(renamed) and n not in parts)
+        new = f"] {renamed}: ".ljust(len(old) + 4, "x")
+        data = data.replace(f"] {old}: ".encode(), new.encode())
     other = path.parent.with_name(path.parent.name[:-1] + "z")
     other.mkdir()
-    (other / path.name).write_bytes(data[:start] + b"z" * 3 + data[start + 3 :])
-    (found,) = explain(run_cli, torch_cache, path.parent.name, other.name)["differences"]
-    assert (found["component"], found["cause"]) == ("gm", "code")
+    (other / path.name).write_bytes(data)
+    return path.parent.name, other.name
+
+
+@pytest.mark.parametrize(
+    ("part", "cause", "has_fix"),
+    [
+        ("gm", "code", True),
+        ("torch_version", "torch-version", True),
+        ("system_info[hash]", "device", False),
+    ],
+)
+def test_a_part_that_alone_differs_is_the_cause(
+    run_cli: RunCli, torch_cache: Path, part: str, cause: str, has_fix: bool
+) -> None:
+    keys = change_parts(torch_cache, part)
+    (found,) = explain(run_cli, torch_cache, *keys)["differences"]
+    assert (found["component"], found["cause"]) == (part, cause)
+    assert "alone" not in found["meaning"]
+    assert (found["fix"] is not None) is has_fix
+
+
+def test_no_version_of_torch_is_the_cause_where_the_program_differs_too(
+    run_cli: RunCli, torch_cache: Path
+) -> None:
+    keys = change_parts(torch_cache, "torch_version", "inductor_config[debug]", "gm")
+    found = explain(run_cli, torch_cache, *keys)["differences"]
+    named = {d["component"]: d["cause"] for d in found}
+    assert named == {
+        "torch_version": "torch-version",
+        "inductor_config[debug]": "config",
+        "gm": "code",
+    }
+    assert all("this alone brings no hit" in d["meaning"] for d in found)
+    assert not [d["fix"] for d in found if d["fix"]]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nested_inductor_config_patches",
+        "provenance_tracking_to_timeline",
+        "compile_on_one_rank",
+        "custom_backend_codegen_implications",
+    ],
+)
+def test_a_part_that_is_not_known_is_named_as_unknown(
+    run_cli: RunCli, torch_cache: Path, name: str
+) -> None:
+    """Beside the program, and in the place of a part that only the other torch has."""
+    keys = change_parts(torch_cache, "gm", renamed=name)
+    found = {d["component"]: d for d in explain(run_cli, torch_cache, *keys)["differences"]}
+    assert (found[name]["cause"], found[name]["left"]) == ("unknown", None)
+    assert found[name]["meaning"].startswith("a part of the key that is not known here")
+    assert (len(found), found["gm"]["cause"]) == (3, "code")
 
 
 def test_the_program_of_a_large_model_is_kept_whole(golden: Path) -> None:

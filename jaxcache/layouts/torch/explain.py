@@ -41,8 +41,10 @@ _SAME_TORCH = "install the same torch on both sides"
 _INPUT = "an input: its dtype, shape, stride, device or alignment"
 _INPUT_FIX = "make the inputs alike, or let sizes vary: torch.compile(dynamic=True)"
 _TRACES = "compare the traces: TORCH_LOGS=aot_graphs"
+_NOT_ALONE = "; other parts differ, too, so that this alone brings no hit"
+_NO_PART = "the keys differ, and no part that torch stored does"
 #: The parts of a key by how their names begin: the cause, its meaning, and what to do. The first
-#: that fits counts, and a cause that comes earlier explains all that come later.
+#: that fits counts; differences are listed in this order.
 _MEANINGS: tuple[tuple[str, Cause, str, str | None], ...] = (
     ("torch_version", Cause.TORCH_VERSION, "torch's own source code", _SAME_TORCH),
     ("system_info", Cause.DEVICE, "the device, its driver, or CUDA", None),
@@ -220,16 +222,25 @@ def _hash(side: _Read, name: str) -> str | None:
 
 
 def _compare(left: _Read, right: _Read) -> Iterator[Difference]:
-    """Yield the parts of the first cause that differs, which explains the others."""
+    """Yield every part that differs: one alone is the cause, and of several none is."""
     names = _differing(left, right)
-    ranks = [next(n for n, m in enumerate(_MEANINGS) if name.startswith(m[0])) for name in names]
-    for name, rank in zip(names, ranks, strict=True):
+    if not names and left.file.key != right.file.key:
+        yield Difference("unknown", left.file.key, right.file.key, _NO_PART, None, Cause.UNKNOWN)
+    for rank, name in sorted((_rank(name), name) for name in names):
         _, cause, meaning, fix = _MEANINGS[rank]
-        if cause is _MEANINGS[min(ranks)][1]:
-            old = left.components.get(name)
-            new = right.components.get(name)
-            texts = _changed_lines(old, new) if name == _PROGRAM else (_text(old), _text(new))
-            yield Difference(name, *texts, meaning, fix, cause)
+        old = left.components.get(name)
+        new = right.components.get(name)
+        texts = _changed_lines(old, new) if name == _PROGRAM else (_text(old), _text(new))
+        title = meaning if len(names) > 1 else ""
+        if len(names) > 1:
+            meaning = f"{meaning}{_NOT_ALONE}"
+            fix = None
+        yield Difference(name, *texts, meaning, fix, cause, title=title)
+
+
+def _rank(part: str) -> int:
+    """The place of a part of a key among those that are known; the last for one that is not."""
+    return next(n for n, (start, *_) in enumerate(_MEANINGS) if part.startswith(start))
 
 
 def _text(component: Component | None) -> str | None:
