@@ -34,7 +34,7 @@ print(time.perf_counter() - started)
 
 
 def measure(setting: Setting) -> Iterator[Row]:
-    """Nothing remembered first, then with index and snapshot."""
+    """Nothing remembered first, then with the index."""
     count = setting.count(_ENTRIES)
     big = setting.scratch("listing")
     make_cache(big, count)

@@ -33,14 +33,14 @@ _CRC_BYTES = 4
 _LONGEST_NAME = 200
 
 
-def side_path(directory: Path, url: str, suffix: str) -> Path:
-    """Return the path of the file of that kind for the cache at ``url``."""
+def _index_path(directory: Path, url: str) -> Path:
+    """Return the path of the index of the cache at ``url``."""
     name = url.replace("%", "%25").replace("/", "%2F")
     if "://" in url or len(os.fsencode(name)) > _LONGEST_NAME:
         import hashlib  # takes OpenSSL along
 
         name = hashlib.sha256(os.fsencode(url)).hexdigest()[:32]
-    return directory / f"{name}{suffix}"
+    return directory / f"{name}.idx"
 
 
 def read_checked(path: Path, magic: bytes) -> memoryview:
@@ -120,7 +120,7 @@ class FactIndex:
         Args:
             now_ns: the time before anything is read; what is younger is not remembered.
         """
-        index = cls(side_path(directory, url, ".idx"), now_ns=now_ns)
+        index = cls(_index_path(directory, url), now_ns=now_ns)
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
             index._read(read_checked(index.path, cls.magic))
         return index

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxcache.core.names import AUTOTUNE_DIR, OWN_DIR
 from jaxcache.entry.names import key_of
 from jaxcache.layouts.base import FunctionGroup, Words
 
@@ -26,8 +25,6 @@ class JaxLayout:
     has_headers = True
     #: Whether facts of its entries are worth remembering.
     keeps_index = True
-    #: The directories in a cache whose files belong to it; None for all.
-    directories = (AUTOTUNE_DIR, OWN_DIR)
 
     def own_directory(self) -> None:
         """JAX has none: its settings name one."""
@@ -59,7 +56,6 @@ class BundleLayout:
     single_file_entries = True
     has_headers = True
     keeps_index = False
-    directories = None
 
     scans: FunctionGroup["base.Scans"] = FunctionGroup("jaxcache.cache.bundle.reader")
     shows: FunctionGroup["base.Shows"] = FunctionGroup("jaxcache.cache.bundle.reader")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from jaxcache.cache.index import Index
 from jaxcache.cache.listing import Listing, list_cache
-from jaxcache.cache.stats import RememberedStats, count_cache
+from jaxcache.cache.stats import count_cache
 from jaxcache.layouts import ReadCache, load_layout
 from jaxcache.options import ListOptions
 from jaxcache.store.local import LocalStore
@@ -204,94 +204,6 @@ def test_a_damaged_index_counts_as_absent(
     again, _ = listing(cache, directory)
     used = {e.key: e.last_used_ns for e in whole.entries}  # reading may have moved the atime
     assert [replace(e, last_used_ns=used[e.key]) for e in again.entries] == list(whole.entries)
-
-
-@pytest.fixture
-def small_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jaxcache.cache.stats._WORTH_KEEPING", 1)
-
-
-@pytest.mark.usefixtures("small_snapshots")
-def test_an_unchanged_cache_is_not_counted_again(cache: Path, tmp_path: Path) -> None:
-    first = count_cache(ReadCache(Counting(cache), JAX, time.time_ns(), tmp_path / "i"))
-    store = Counting(cache)
-    later_ns = time.time_ns() + 3 * 86_400 * 10**9
-    assert (
-        RememberedStats(tmp_path / "i", store.url, JAX, now_ns=later_ns).recall(store) is not None
-    )
-    second = count_cache(ReadCache(store, JAX, later_ns, tmp_path / "i"))
-    assert store.opened == 0
-    assert second == count_cache(ReadCache(store, JAX, later_ns))
-    assert replace(second, by_age=()) == replace(first, by_age=())
-    # Uses that -atime files date are older than any of the ages in both.
-    assert second.by_age != first.by_age or list(cache.glob("*-atime"))
-
-
-@pytest.mark.usefixtures("small_snapshots")
-def test_a_date_beyond_2262_is_no_obstacle(cache: Path, tmp_path: Path) -> None:
-    key = next(cache.glob("*-cache")).name.removesuffix("-cache")
-    (cache / f"{key}-atime").write_bytes(b"\xff" * 8)
-    os.utime(cache / f"{key}-atime", (1.7e9, 1.7e9))
-    now_ns = time.time_ns()
-    first = count_cache(ReadCache(LocalStore(cache), JAX, now_ns, tmp_path / "i"))
-    assert (
-        RememberedStats(tmp_path / "i", str(cache), JAX, now_ns=now_ns).recall(LocalStore(cache))
-        == first
-    )
-
-
-@pytest.mark.usefixtures("small_snapshots")
-@pytest.mark.parametrize(
-    "change", ["rewrite", "touch", "rename", "add", "delete", "stray", "own", "mode", "index"]
-)
-def test_any_change_is_counted(tmp_path: Path, change: str) -> None:
-    cache = tmp_path / "cache"
-    shutil.copytree(CORPUS / DIRECTORIES[0], cache)
-    (cache / ".jaxcache").mkdir()
-    (cache / ".jaxcache" / "note").write_text("x")
-    then = time.time() - 60
-    for path in cache.rglob("*"):
-        os.utime(path, (then, then))
-    count_cache(ReadCache(LocalStore(cache), JAX, time.time_ns(), tmp_path / "i"))
-    path = next(cache.glob("*-cache"))
-    if change == "rewrite":
-        path.write_bytes(path.read_bytes())
-        os.utime(path, (then, then + 0.001))
-    elif change == "touch":
-        os.utime(next(cache.glob("*-atime")), (then, then - 1))
-    elif change == "rename":
-        path.rename(path.with_name(path.name.replace("jit", "jat")))
-    elif change == "add":
-        shutil.copy2(path, path.with_name(path.name.replace("jit", "jat")))
-    elif change == "delete":
-        path.unlink()
-    elif change == "stray":
-        (cache / "README").write_text("")
-    elif change == "own":
-        (cache / ".jaxcache" / "note").write_text("xy")
-    elif change == "mode":
-        path.chmod(0o600)
-    else:
-        next((tmp_path / "i").glob("*.idx")).unlink()
-    store, now_ns = LocalStore(cache), time.time_ns()
-    assert RememberedStats(tmp_path / "i", store.url, JAX, now_ns=now_ns).recall(store) is None
-    assert count_cache(ReadCache(store, JAX, now_ns, tmp_path / "i")) == count_cache(
-        ReadCache(store, JAX, now_ns)
-    )
-
-
-@pytest.mark.usefixtures("small_snapshots")
-def test_a_damaged_snapshot_counts_as_absent(cache: Path, tmp_path: Path) -> None:
-    store = LocalStore(cache)
-    count_cache(ReadCache(store, JAX, time.time_ns(), tmp_path / "i"))
-    path = next((tmp_path / "i").glob("*.stats"))
-    good = path.read_bytes()
-    for bad in (good[:-1], good[: len(good) // 2], b"", good.replace(b'"sealed"', b'"seeled"')):
-        path.write_bytes(bad)
-        assert (
-            RememberedStats(tmp_path / "i", store.url, JAX, now_ns=time.time_ns()).recall(store)
-            is None
-        )
 
 
 def test_the_index_forgets_caches_that_are_gone(cache: Path, tmp_path: Path) -> None:

@@ -4,8 +4,6 @@ import json
 import os
 import pickle
 import shutil
-import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +11,7 @@ import pytest
 from conftest import RunCli, first_file
 
 from jaxcache.cache.index import read_checked, write_checked
-from jaxcache.cache.stats import RememberedStats, count_cache
-from jaxcache.layouts import ReadCache, load_layout
 from jaxcache.layouts.torch.scan import GraphIndex
-from jaxcache.store.local import LocalStore
 
 
 def document(run_cli: RunCli, *args: str | Path, code: int = 0) -> Any:
@@ -278,22 +273,3 @@ def test_what_one_compiler_wrote_is_no_finding_about_the_cache_of_the_other(
 def test_show_refuses_what_is_for_jax(run_cli: RunCli, golden: Path) -> None:
     assert run_cli("show", "-C", golden, "f*", "--hlo").returncode == 2
     assert run_cli("verify", "-C", golden, "--level", "load").returncode == 2
-
-
-def test_the_statistics_of_an_unchanged_cache_are_remembered(
-    torch_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("jaxcache.cache.stats._WORTH_KEEPING", 1)
-    store, layout, now_ns = LocalStore(torch_cache), load_layout("torch"), time.time_ns()
-    first = count_cache(ReadCache(store, layout, now_ns, tmp_path / "i"))
-    snapshot = RememberedStats(tmp_path / "i", store.url, layout, now_ns=now_ns)
-    recalled = snapshot.recall(store)
-    assert recalled and replace(recalled, by_age=()) == replace(first, by_age=())
-    assert [(name, s.entries) for name, s in recalled.by_age] == [
-        (name, s.entries) for name, s in count_cache(ReadCache(store, layout, now_ns)).by_age
-    ]
-    as_jax = RememberedStats(tmp_path / "i", store.url, load_layout("jax"), now_ns=now_ns)
-    assert as_jax.recall(store) is None
-    (torch_cache / "locks").mkdir(exist_ok=True)
-    (torch_cache / "locks" / "another.lock").write_bytes(b"")
-    assert snapshot.recall(store) is None

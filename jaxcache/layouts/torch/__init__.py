@@ -22,7 +22,6 @@ class TorchLayout:
     single_file_entries = False
     has_headers = False
     keeps_index = True
-    directories = None
 
     own_directory = staticmethod(names.own_directory)
     key_of = staticmethod(names.key_of)
