@@ -16,7 +16,7 @@ from conftest import REPOSITORY, clean_environment
 from documented import MARK, Page, missing_line, read_page
 from terminal import Terminal, without_style
 
-from jaxcache.core.releases import CACHE_PATH
+from jaxcache.core.machine import CACHE_PATH
 
 DOCS = REPOSITORY / "docs"
 PAGES = [REPOSITORY / "README.md", *sorted(DOCS.rglob("*.md"))]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from jaxcache.cache.doctor.inputs import Finding
 from jaxcache.cache.explain.sides import is_helper
-from jaxcache.core.releases import read_release
+from jaxcache.core.machine import read_release
 from jaxcache.core.system import available_cores
 from jaxcache.units import format_count, format_duration, format_size
 from jaxcache.warm.report.report import Function, FunctionSeconds, Report

@@ -14,8 +14,7 @@ from jaxcache.cache.bundle.compat import (
 )
 from jaxcache.cache.bundle.manifest import BundleItem, Manifest, Origin
 from jaxcache.cache.ledger.record import Event
-from jaxcache.core.machine import Machine
-from jaxcache.core.releases import CACHE_PATH
+from jaxcache.core.machine import CACHE_PATH, Machine
 
 KEY = "jit_f-" + "a" * 64
 ALONE: dict[str, Any] = {"key_settings": {}, "device_count": 1, "process_count": 1}

@@ -15,7 +15,7 @@ from made_caches import key, put
 from jaxcache.cache.doctor import directory, keys, writes
 from jaxcache.cache.doctor.inputs import CacheFacts, Facts, Finding, HostFacts, Interpreter, Setting
 from jaxcache.cache.doctor.run_checks import Fix, apply_fixes, collect_cache_facts, filesystem_of
-from jaxcache.core.releases import read_release
+from jaxcache.core.machine import read_release
 from jaxcache.entry.contents import Device, XlaCompileOptions
 from jaxcache.model import FileInfo, Platform
 from jaxcache.store.local import LocalStore

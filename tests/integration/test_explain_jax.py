@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from conftest import RunCli, clean_environment, jax_version
 
-from jaxcache.core.releases import CACHE_PATH
+from jaxcache.core.machine import CACHE_PATH
 
 WORKLOAD = Path(__file__).with_name("explain_workload.py")
 WRITE_ALL = {

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from conftest import clean_environment
 
-from jaxcache.core.releases import MOSAIC_PATHS
+from jaxcache.core.machine import MOSAIC_PATHS
 from tools.generate.releases import CHANGES
 
 pytestmark = pytest.mark.jax

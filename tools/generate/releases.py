@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from jaxcache.core.releases import (
+from jaxcache.core.machine import (
     ATIME_REQUIRED,
     CACHE_PATH,
     KERNEL_CACHE_PATH,

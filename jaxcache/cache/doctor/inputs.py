@@ -7,8 +7,8 @@ from typing import Any, Literal
 from jaxcache.cache.inventory import Inventory
 from jaxcache.cache.ledger.record import LedgerRecord
 from jaxcache.core.configuration import JAX_DEFAULTS
+from jaxcache.core.machine import read_release
 from jaxcache.core.refusals import TierRefusal
-from jaxcache.core.releases import read_release
 from jaxcache.entry.contents import Contents
 from jaxcache.entry.names import FileKind
 from jaxcache.entry.options import nearest_version, same_generation

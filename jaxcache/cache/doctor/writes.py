@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from jaxcache.cache.doctor.inputs import Facts, Finding, Severity, install_into
 from jaxcache.cache.verify.run_checks import CORRUPT
+from jaxcache.core.machine import ATIME_REQUIRED
 from jaxcache.core.names import CACHE_SUFFIX
-from jaxcache.core.releases import ATIME_REQUIRED
 from jaxcache.entry.names import FileKind
 from jaxcache.units import format_command, format_count, format_size, join_some
 

@@ -9,7 +9,7 @@ from functools import partial
 from jaxcache.cache.explain.matching import argument_types, user_lines, without_addresses
 from jaxcache.cache.explain.sides import Cause, Compile, Difference, file_name
 from jaxcache.cache.explain.sketches import compare_code, compare_places
-from jaxcache.core.releases import MOSAIC_PATHS
+from jaxcache.core.machine import MOSAIC_PATHS
 from jaxcache.core.sketch import Sketch
 from jaxcache.entry.contents import ArrayType, dtype_names
 from jaxcache.entry.options import nearest_version

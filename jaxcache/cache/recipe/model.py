@@ -14,8 +14,8 @@ from jaxcache.cache.allow_lists import (
 )
 from jaxcache.cache.archive import ArchiveError, parse_manifest
 from jaxcache.cache.untrusted_json import Digest, FieldError, Many, Scalar, Seconds, Text, build
+from jaxcache.core.machine import read_release
 from jaxcache.core.names import parse_key
-from jaxcache.core.releases import read_release
 from jaxcache.entry.wire import WireError
 
 #: Larger assignments are damage.
