@@ -7,7 +7,7 @@ from typing import Any
 #: Command name to the module in this package that holds it, under the headings and in the order of
 #: ``--help``. A name of two words is a command of a group, which :data:`GROUPS` describes.
 HEADINGS: dict[str, dict[str, str]] = {
-    "Look": {"ls": "ls", "show": "show", "stats": "stats", "report": "report"},
+    "Look": {"ls": "look:ls", "show": "look:show", "stats": "look:stats", "report": "look:report"},
     "Fill": {
         "warm": "warm",
         "run": "run",
@@ -18,17 +18,17 @@ HEADINGS: dict[str, dict[str, str]] = {
     },
     "Diagnose": {
         "explain": "explain",
-        "doctor": "doctor",
+        "doctor": "diagnose:doctor",
         "where": "where",
-        "diff": "diff",
-        "bug-report": "bug_report",
+        "diff": "diagnose:diff",
+        "bug-report": "diagnose:bug_report",
     },
     "Maintain": {
-        "verify": "verify",
-        "seal": "seal",
-        "prune": "prune:prune",
-        "rm": "prune:rm",
-        "pin": "pin",
+        "verify": "maintain:verify",
+        "seal": "maintain:seal",
+        "prune": "maintain:prune",
+        "rm": "maintain:rm",
+        "pin": "maintain:pin",
     },
     "Move": {
         "export": "export",
@@ -36,9 +36,9 @@ HEADINGS: dict[str, dict[str, str]] = {
         "push": "sync:push",
         "pull": "sync:pull",
         "copy": "sync:copy",
-        "ci key": "ci.key",
-        "ci restore": "ci.restore",
-        "ci save": "ci.save",
+        "ci key": "ci:key",
+        "ci restore": "ci:restore",
+        "ci save": "ci:save",
     },
     "Advanced": {
         "trust here": "trust:here",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from jaxcache.cli.opening import open_handle
 from jaxcache.cli.options import Output
+from jaxcache.cli.output import emit
 from jaxcache.cli.terminal import can_redraw, draw_line, progress_line
 from jaxcache.errors import ExitCode
 from jaxcache.options import CacheDir
@@ -35,7 +36,6 @@ def command(
     What the cache has already is left alone. Workers are processes with the devices, flags and
     settings that were recorded; a module that kills its worker is tried once more and then named.
     """
-    from jaxcache.cli.output import emit
     from jaxcache.render.compile import compile_view
     from jaxcache.warm.compiling.run import compile_recipe
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from jaxcache.cli.options import JsonOutput
+from jaxcache.cli.output import emit, note
 from jaxcache.errors import UsageError
 from jaxcache.options.declare import FLAG, TEXT, TEXTS, option
 
@@ -43,7 +44,6 @@ def here(
     import sys
 
     from jaxcache.cache.trusted_projects import find_project, trust_project
-    from jaxcache.cli.output import note
     from jaxcache.cli.terminal import confirm
     from jaxcache.render.trust import settings_lines
     from jaxcache.store.location import read_settings
@@ -65,7 +65,6 @@ def here(
 def keygen(name: Name, output: JsonOutput) -> None:
     """Make a key to sign bundles with; print its public half."""
     from jaxcache.cache.trust import TrustedKey, generate_key, key_path
-    from jaxcache.cli.output import note
 
     path = key_path(name)
     key = TrustedKey(path.stem, generate_key(path))
@@ -118,7 +117,6 @@ def _print(
     keys: "Sequence[TrustedKey]", projects: "Sequence[TrustedProject]", output: JsonOutput
 ) -> None:
     from jaxcache.cache.trust import key_directory
-    from jaxcache.cli.output import emit
     from jaxcache.render.trust import trust_view
 
     emit(output.form, trust_view(keys, projects, str(key_directory())))

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from jaxcache.cli.options import JsonOutput
+from jaxcache.cli.output import emit
 from jaxcache.errors import NoCacheError, NoJaxError, UsageError
 from jaxcache.options import CacheDir
 from jaxcache.options.declare import TEXTS, option
@@ -32,7 +33,6 @@ def command(
 
     With a command, what it prints goes to standard error.
     """
-    from jaxcache.cli.output import emit
     from jaxcache.render.columns import text_column
     from jaxcache.render.document import versioned
     from jaxcache.render.view import Line, View

@@ -1,14 +1,31 @@
-"""Shared by the steps of a CI job: its environment, its outputs, its summary."""
+"""``jaxcache ci``: the steps of a CI job, their environment, outputs and summary."""
 
 import os
 import secrets
 from collections.abc import Mapping
-from typing import Annotated
+from contextlib import ExitStack
+from typing import Annotated, Any
 
-from jaxcache.errors import UsageError
+from jaxcache.cli.options import JsonOutput, Output
+from jaxcache.cli.output import emit, note, write_text
+from jaxcache.errors import ExitCode, JaxcacheError, UsageError
+from jaxcache.options import CacheDir, DryRun
 from jaxcache.options.declare import TEXT, option
-from jaxcache.store.location import VARIABLE
+from jaxcache.options.move import RestoreOptions, SaveOptions
+from jaxcache.options.query import KeyOptions
+from jaxcache.store import is_remote
+from jaxcache.store.location import VARIABLE, expand_location, locate_cache
 
+EXAMPLES = {
+    "key": "jaxcache ci key --hash-files 'src/**/*.py'",
+    "restore": "jaxcache ci restore cache.jxb --python .venv/bin/python",
+    "save": "jaxcache ci save cache.jxb --max-size 500MB",
+}
+EXIT_CODES = {
+    "key": (0, 2, 13),
+    "restore": (0, 1, 2, 3, 10, 12, 13),
+    "save": (0, 1, 2, 3, 10, 11, 12),
+}
 OutputsFile = Annotated[
     str | None,
     option(
@@ -27,6 +44,99 @@ SummaryFile = Annotated[
         metavar="FILE",
     ),
 ]
+
+
+def key(place: CacheDir, options: KeyOptions, output: JsonOutput) -> None:
+    """Print a key for the CI system's cache, from everything that JAX's keys depend on.
+
+    JAX 0.4.36 to 0.10 puts the cache's path into its keys: give every job the same path, or fill
+    the cache with warm --portable.
+    """
+    from jaxcache.cache.bundle.compat import XLA_CACHES
+    from jaxcache.cache.ci.key import CiKey, describe_environment, hash_files
+    from jaxcache.render.ci import key_view
+    from jaxcache.warm.child.query import probing
+
+    files = hash_files(options.hash_files, os.getcwd()) if options.hash_files else None
+    path = locate_cache(place.cache_dir).path
+    environment = job_environment(options.platform)
+    probed = {**environment, XLA_CACHES: "none"}
+    with probing(options.python, probed, features=True) as answer:
+        host = answer()
+    components = describe_environment(host, environment, cache_dir=path)
+    ci_key = CiKey(components, files, options.prefix)
+    emit(output.form, key_view(path, ci_key, restore_keys=options.restore_keys))
+    write_outputs({"key": ci_key.key, "restore-keys": "\n".join(ci_key.restore_keys)})
+
+
+def restore(
+    source: Annotated[
+        str, option("source", TEXT, "A bundle, a directory, or a URL.", metavar="SOURCE")
+    ],
+    place: CacheDir,
+    options: RestoreOptions,
+    outputs: OutputsFile = None,
+    summary: SummaryFile = None,
+    *,
+    output: Output,
+) -> int:
+    """Add the entries that can hit here to the cache, before the job.
+
+    A source that is missing or damaged is a cache miss, not an error.
+    """
+    target = locate_cache(place.cache_dir).path
+    location = expand_location(source)
+    check_local(target, location)
+    with ExitStack() as opened:
+        host: Any = lambda: None  # noqa: E731
+        anything = is_remote(location) or location == "-" or os.path.lexists(location)
+        if anything and (options.python is not None or not options.everything):
+            from jaxcache.warm.child.query import probing_host
+
+            environment = job_environment(options.platform)
+            host = opened.enter_context(probing_host(options.python, environment=environment))
+        # Imported while the jax of the job starts.
+        from jaxcache.cli.ci import places
+        from jaxcache.cli.opening import open_handle
+        from jaxcache.cli.output import emit
+        from jaxcache.render import ci as render
+
+        open_handle(target).refuse_caches_below()
+        restored = places.restore(location, target, options, host)
+    emit(output.form, render.restore_view(restored))
+    note_directory(restored.cache_dir)
+    write_outputs(render.restore_outputs(restored), outputs)
+    write_summary(render.restore_summary(restored), summary)
+    if options.fail_on_cache_miss and not restored.hit:
+        raise JaxcacheError(f"nothing in {source} fits this job", code="cache-miss")
+    return ExitCode.PARTIAL if restored.unwritten else ExitCode.DONE
+
+
+def save(
+    target: Annotated[
+        str, option("target", TEXT, "A bundle (FILE.jxb), a directory, or a URL.", metavar="TARGET")
+    ],
+    place: CacheDir,
+    options: SaveOptions,
+    outputs: OutputsFile = None,
+    summary: SummaryFile = None,
+    *,
+    dry: DryRun,
+    output: Output,
+) -> int:
+    """Save the entries that the job used, if it compiled anything new."""
+    from jaxcache.cli.ci import places
+    from jaxcache.render import ci as render
+
+    planned = places.plan(locate_cache(place.cache_dir).path, expand_location(target), options)
+    write = places.check if dry.dry_run else places.carry_out
+    saved = write(planned, options)
+    emit(output.form, render.save_view(planned, saved, options.key))
+    if not (planned.usage.new or planned.usage.used):
+        note_directory(planned.cache_dir)
+    write_outputs(render.save_outputs(planned, saved, options.key), outputs)
+    write_summary(render.save_summary(planned, saved), summary)
+    return ExitCode.DONE if saved.complete else ExitCode.PARTIAL
 
 
 def check_local(cache_dir: str, other: str) -> None:
@@ -60,7 +170,6 @@ def write_outputs(outputs: Mapping[str, str], file: str | None = None) -> None:
     Raises:
         UsageError: ``cannot-write``
     """
-    from jaxcache.cli.output import write_text
     from jaxcache.render.ci import dotenv, github_outputs
 
     if path := os.environ.get("GITHUB_OUTPUT"):
@@ -75,7 +184,6 @@ def write_summary(text: str, file: str | None) -> None:
     Raises:
         UsageError: ``cannot-write``
     """
-    from jaxcache.cli.output import write_text
 
     if path := file or os.environ.get("GITHUB_STEP_SUMMARY"):
         write_text(path, text + "\n", "a")
@@ -83,7 +191,6 @@ def write_summary(text: str, file: str | None) -> None:
 
 def note_directory(cache_dir: str) -> None:
     """Say how plain Python finds this cache, where this step's environment leads elsewhere."""
-    from jaxcache.cli.output import note
 
     named = os.environ.get(VARIABLE)
     if not named or os.path.realpath(named) != os.path.realpath(cache_dir):

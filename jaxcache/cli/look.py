@@ -1,5 +1,6 @@
-"""``jaxcache show``."""
+"""``jaxcache ls``, ``show``, ``stats`` and ``report``."""
 
+import contextlib
 import os
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated
@@ -7,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 from jaxcache.api import Cache, Detail
 from jaxcache.api.handle import kind_of_file
 from jaxcache.cli.opening import open_handle
-from jaxcache.cli.options import Format, JsonOutput
+from jaxcache.cli.options import Format, JsonOutput, Output
+from jaxcache.cli.output import emit, print_lines, write_file
 from jaxcache.errors import ExitCode, UsageError
-from jaxcache.options import CacheLocation, ListOptions
+from jaxcache.options import GROUP_FIELDS, CacheLocation, ListOptions
 from jaxcache.options.declare import FLAG, TEXT, option
 from jaxcache.units import printable_lines
 
@@ -17,13 +19,88 @@ if TYPE_CHECKING:
     from jaxcache.layouts import Layout
     from jaxcache.store.base import Store
 
-EXAMPLE = "jaxcache show 'jit_train_step*'"
+EXAMPLES = {
+    "ls": "jaxcache ls --sort size:desc --filter 'unused>7d'",
+    "show": "jaxcache show 'jit_train_step*'",
+    "stats": "jaxcache stats --prometheus > /var/lib/node_exporter/jaxcache.prom",
+    "report": "jaxcache report cache.html",
+}
+EXIT_CODES = {
+    "ls": (0, 1, 2, 10),
+    "show": (0, 1, 2, 10, 13),
+    "stats": (0, 2, 10),
+    "report": (0, 1, 2, 10),
+}
+
+
+#: How much of each entry a format shows.
+_DETAIL = {
+    Format.KEYS: Detail.KEYS,
+    Format.TSV: Detail.ROWS,
+    Format.JSONL: Detail.RECORDS,
+    Format.TABLE: Detail.SCREEN,
+    Format.JSON: Detail.DOCUMENT,
+}
+
+
+def ls(
+    place: CacheLocation,
+    options: ListOptions,
+    group_by: Annotated[
+        str | None,
+        option(
+            "--group-by",
+            TEXT,
+            "List one row for each value of this field.",
+            metavar="|".join(GROUP_FIELDS),
+        ),
+    ] = None,
+    *,
+    output: Output,
+) -> None:
+    """List the entries of a cache.
+
+    Also the modules of a recipe (-C FILE.recipe) and the entries of a bundle (-C FILE.jxb). In a
+    pipe each line is key, bytes, compile seconds, time of the last use, problems, with tabs between
+    them and no header; --long adds platform, target, signature, source, and
+    for torch the function.
+    """
+    from jaxcache.render.listing import listing_view
+
+    form = output.form
+    cache = open_handle(place)
+    if cache.kind == "recipe":
+        if options.filters or group_by or options.long:
+            raise UsageError("--filter, --group-by and --long are not for recipes")
+        _list_recipe(cache.location.path, options, form)
+        return
+    listing = cache.select(options=options, group_by=group_by, detail=_DETAIL[form])
+    view = listing_view(
+        listing,
+        now_ns=cache.clock(),
+        group_by=group_by,
+        sort=options.sort,
+        limit=options.limit,
+        long=options.long,
+    )
+    emit(form, view)
+
+
+def _list_recipe(path: str, options: ListOptions, form: Format) -> None:
+    from jaxcache.cache.recipe.format import list_recipe, open_recipe
+    from jaxcache.render.recipe import listing_view
+
+    sort = "key" if options.sort == "used" else options.sort  # a recipe records no use
+    with open_recipe(path) as file:
+        listed = list_recipe(file, keys=options.keys, sort=sort, limit=options.limit)
+        emit(form, listing_view(file, listed))
+
+
 #: How a pickle of protocol 2 or later begins.
 _PICKLED = b"\x80"
-EXIT_CODES = (0, 1, 2, 10, 13)
 
 
-def command(
+def show(
     key: Annotated[
         str,
         option(
@@ -66,7 +143,6 @@ def command(
     Also in a bundle or recipe: show FILE [KEY], or show KEY -C FILE.
     """
     from jaxcache.cache import show
-    from jaxcache.cli.output import emit, write_file
     from jaxcache.entry.names import FileKind, split_name
     from jaxcache.render.show import kernels_view, show_view
 
@@ -116,7 +192,6 @@ def command(
 def _show_recipe(path: str, keys: list[str], form: Format) -> None:
     """Show modules of a recipe; all of them without a KEY."""
     from jaxcache.cache.recipe.format import list_recipe, open_recipe
-    from jaxcache.cli.output import emit
     from jaxcache.render.recipe import show_view
 
     with open_recipe(path) as file:
@@ -127,7 +202,6 @@ def _show_bundle(cache: Cache, form: Format) -> None:
     """List a bundle as a whole, with its size."""
     from jaxcache.cache.bundle.format import open_bundle
     from jaxcache.cache.move.bundle_file import written_bundle
-    from jaxcache.cli.output import emit
     from jaxcache.render.bundle import export_summary
     from jaxcache.render.listing import listing_view
 
@@ -149,3 +223,80 @@ def _open_file(directory: str, name: str) -> "tuple[Store, Layout]":
     store = open_store(directory or ".")
     pickled = store.read(name, limit=1) == _PICKLED
     return store, load_layout("torch" if pickled else "jax")
+
+
+def stats(
+    place: CacheLocation,
+    prometheus: Annotated[
+        bool, option("--prometheus", FLAG, "Print in Prometheus text format.")
+    ] = False,
+    long: Annotated[
+        bool,
+        option(
+            "--long -l",
+            FLAG,
+            "In a bucket, read every entry, for codec, compile time and platform.",
+        ),
+    ] = False,
+    *,
+    output: JsonOutput,
+) -> None:
+    """Summarize a cache: hits, entries, size, compile time, age."""
+    from jaxcache.render.stats import stats_prometheus, stats_view
+
+    if prometheus and output.form.is_json:
+        raise UsageError("--prometheus and --json cannot be combined")
+    cache = open_handle(place)
+    stats = cache.stats(long=long)
+    live = cache.live_stats(stats)
+    if prometheus:
+        print_lines(stats_prometheus(stats, live.totals))
+    else:
+        emit(output.form, stats_view(stats, live, cache.readable[1].words, now_ns=cache.clock()))
+
+
+def report(
+    file: Annotated[str, option("file", TEXT, "The HTML file to write.", metavar="FILE")],
+    place: CacheLocation,
+    force: Annotated[
+        bool, option("--force", FLAG, "Replace FILE even if it is not a report.")
+    ] = False,
+    *,
+    output: JsonOutput,
+) -> None:
+    """Write a report of a cache as one HTML file.
+
+    The file opens in any browser, without a network. Its interactive charts need plotly
+    (pip install 'jaxcache[report]'); its tables, sums and the slider of prune do not.
+    """
+    from jaxcache import __version__
+    from jaxcache.render.report import report_html, report_view
+
+    _check_replaceable(file, force=force)
+    cache = open_handle(place)
+    overview = cache.overview()
+    page = report_html(overview, version=__version__).encode()
+    write_file(file, [page])
+    emit(output.form, report_view(overview, file, len(page)))
+
+
+def _check_replaceable(path: str, *, force: bool) -> None:
+    """Refuse to overwrite anything but a report.
+
+    Raises:
+        UsageError: ``exists``.
+    """
+    from jaxcache.render.report import MARK
+
+    if os.path.isdir(path):
+        raise UsageError(f"{path} is a directory", code="exists", hint="name a file in it")
+    if force or not os.path.lexists(path):
+        return
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        if file.read(len(MARK)) == MARK.encode():
+            return
+    raise UsageError(
+        f"{path} exists and is not a report",
+        code="exists",
+        hint="name another file, or add --force to replace it",
+    )

@@ -1,18 +1,20 @@
-"""``jaxcache doctor``."""
+"""``jaxcache doctor``, ``diff`` and ``bug-report``."""
 
 import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
+from jaxcache import __version__
 from jaxcache.api import Cache
 from jaxcache.api.compiling import runner_of
 from jaxcache.api.handle import refuse_foreign
 from jaxcache.cli.opening import open_handle
-from jaxcache.cli.options import JsonOutput
-from jaxcache.errors import ExitCode, UsageError
-from jaxcache.options import CacheLocation, DryRun
-from jaxcache.options.declare import FLAG, TEXTS, option
-from jaxcache.options.query import DoctorOptions
+from jaxcache.cli.options import JsonOutput, Output
+from jaxcache.cli.output import emit
+from jaxcache.errors import ExitCode, JaxcacheError, UsageError
+from jaxcache.options import CacheDir, CacheLocation, DryRun, LayoutChoice
+from jaxcache.options.declare import FLAG, TEXT, TEXTS, option
+from jaxcache.options.query import DoctorOptions, PythonChoice
 from jaxcache.options.run import RunOptions
 from jaxcache.store import open_store
 
@@ -20,11 +22,19 @@ if TYPE_CHECKING:
     from jaxcache.warm.report.report import Report
     from jaxcache.warm.where import Use
 
-EXAMPLE = "jaxcache doctor --python .venv/bin/python --fix"
-EXIT_CODES = (0, 1, 2, 10, 11)
+EXAMPLES = {
+    "doctor": "jaxcache doctor --python .venv/bin/python --fix",
+    "diff": "jaxcache diff host0.jxb host1.jxb",
+    "bug_report": "jaxcache bug-report > report.md",
+}
+EXIT_CODES = {
+    "doctor": (0, 1, 2, 10, 11),
+    "diff": (0, 1, 2, 10),
+    "bug_report": (0, 2),
+}
 
 
-def command(
+def doctor(
     command_line: Annotated[
         list[str] | None,
         option(
@@ -44,7 +54,6 @@ def command(
     output: JsonOutput,
 ) -> int:
     """Show the settings in effect, and find known problems."""
-    from jaxcache.cli.output import emit
 
     if dry.dry_run and not options.fix:
         raise UsageError("--dry-run needs --fix")
@@ -94,7 +103,6 @@ def _diagnose_torch(
     """
     from collections import Counter
 
-    from jaxcache.cli.output import emit
     from jaxcache.layouts.torch.doctor import diagnose
     from jaxcache.render.doctor import torch_view
 
@@ -114,3 +122,39 @@ def _diagnose_torch(
 
 
 _LOOKED = ("hit", "miss")
+
+
+def diff(
+    left: Annotated[str, option("left", TEXT, "A cache directory or a bundle.", metavar="A")],
+    right: Annotated[
+        str, option("right", TEXT, "The cache directory or bundle to compare with.", metavar="B")
+    ],
+    place: LayoutChoice,
+    output: Output,
+) -> int:
+    """Compare two caches or bundles; exit with 1 if they differ.
+
+    Entries are compared by what they hold, not by how they are compressed.
+    """
+    from jaxcache.render.diff import diff_view
+
+    cache, other = (open_handle(side, place.layout) for side in (left, right))
+    difference = cache.diff(other)
+    emit(output.form, diff_view(difference))
+    return ExitCode.DONE if difference.equal else ExitCode.PROBLEMS
+
+
+def bug_report(*, place: CacheDir, chosen: PythonChoice, output: JsonOutput) -> None:
+    """Print what a bug report needs, as Markdown, without paths, names or keys."""
+    from jaxcache.cache.doctor.bug_report import make_bug_report, read_versions
+    from jaxcache.render.doctor import bug_report_view
+
+    diagnosis = error_code = None
+    try:
+        cache = open_handle(place.cache_dir, "jax")
+        cache.refuse_caches_below()
+        diagnosis = cache.diagnose(options=DoctorOptions(python=chosen.python))
+    except JaxcacheError as error:
+        error_code = error.code
+    report = make_bug_report(read_versions(__version__), diagnosis, error_code)
+    emit(output.form, bug_report_view(report))
