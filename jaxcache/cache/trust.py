@@ -17,10 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from jaxcache.cache.bundle.format import Bundle, Signature, pack_signature, signed_bytes
-from jaxcache.core.atomic import claimed, new_file, remove_all_abandoned, replace_file
+from jaxcache.core.atomic import (
+    claimed,
+    hold_lockfile,
+    new_file,
+    remove_all_abandoned,
+    replace_file,
+)
 from jaxcache.core.configuration import config_directory, find_writer
 from jaxcache.core.directories import make_private_directory, open_directory, sync_directory
-from jaxcache.core.lock import hold_lockfile
 from jaxcache.core.signing import (
     KEY_BYTES,
     MAX_KEYS_BYTES,

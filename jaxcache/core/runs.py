@@ -20,9 +20,8 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from .atomic import new_file, remove_all_abandoned
+from .atomic import new_file, open_lock, remove_all_abandoned
 from .directories import open_below, open_directory
-from .lock import open_lock
 from .names import OWN_DIR, is_key
 from .redaction import hide_secrets
 from .system import is_own_or_roots, try_flock

@@ -115,7 +115,7 @@ class Counters:
         Raises:
             OSError: the directory cannot be written.
         """
-        from ..core.lock import open_lock
+        from ..core.atomic import open_lock
         from ..core.system import try_lock_where_possible
         from .files import own_directory_of
 

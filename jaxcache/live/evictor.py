@@ -16,10 +16,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from ..core.atomic import remove_if_abandoned
+from ..core.atomic import hold_lockfile, open_lock, remove_if_abandoned
 from ..core.directories import open_directory
 from ..core.eviction import Candidate, choose_cheapest, estimate_hits, rank_by_value
-from ..core.lock import hold_lockfile, open_lock
 from ..core.names import ATIME_SUFFIX, CACHE_SUFFIX, LOCKFILE, TEMP_PREFIX, ends_key
 from ..core.system import try_lock_where_possible
 from ..core.use import FileDates, LastUses, find_reads, find_writes, mean_seconds, saved_seconds

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ..core.lock import open_lock
+from ..core.atomic import open_lock
 from ..core.system import try_lock
 from .files import own_directory_of
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ..core.lock import open_lock
+from ..core.atomic import open_lock
 from ..core.names import CACHE_SUFFIX, is_key, spool_name
 from ..core.system import try_lock_where_possible
 from .files import own_directory_of, read_file, start_thread, write_whole

@@ -13,13 +13,13 @@ from typing import BinaryIO, NamedTuple
 from jaxcache.core.atomic import (
     Dates,
     TemporaryFile,
+    hold_lockfile,
     locked_name,
     move_to_new_name,
     new_file,
     remove_if_abandoned,
 )
 from jaxcache.core.directories import open_below, sync_directory
-from jaxcache.core.lock import hold_lockfile
 from jaxcache.core.names import LOCKFILE
 from jaxcache.errors import LockedError, NoCacheError
 from jaxcache.model import FileInfo

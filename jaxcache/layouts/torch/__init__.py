@@ -38,5 +38,5 @@ class TorchLayout:
     removals: FunctionGroup["base.Removals"] = FunctionGroup("jaxcache.layouts.torch.units")
     exports: FunctionGroup["base.Exports"] = FunctionGroup("jaxcache.layouts.torch.bundle")
     imports: FunctionGroup["base.Imports"] = FunctionGroup("jaxcache.layouts.torch.bundle")
-    sides: FunctionGroup["base.Sides"] = FunctionGroup("jaxcache.layouts.torch.sides")
+    sides: FunctionGroup["base.Sides"] = FunctionGroup("jaxcache.layouts.torch.scan")
     explains: FunctionGroup["base.Explains"] = FunctionGroup("jaxcache.layouts.torch.explain")

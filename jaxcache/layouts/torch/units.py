@@ -24,8 +24,8 @@ from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.write import pinned_keys
 from jaxcache.cache.prune.removable import RemovableItem, RemovableSet, other_item, protect_young
 from jaxcache.cache.prune.removal import Hold, Removal, RemovalKind
+from jaxcache.core.atomic import open_lock
 from jaxcache.core.eviction import Candidate, estimate_hits
-from jaxcache.core.lock import open_lock
 from jaxcache.core.system import try_flock
 from jaxcache.errors import UsageError
 from jaxcache.layouts.torch.graph import GraphFacts
