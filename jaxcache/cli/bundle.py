@@ -1,18 +1,18 @@
-"""Shared by the commands about bundles: write one, receive one, check signatures."""
+"""``jaxcache export`` and ``import``; what they and ``copy`` print, ask and check."""
 
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
 from jaxcache.cache.archive import write_file
 from jaxcache.cache.bundle.compat import XLA_CACHES, Compatibility, Host, forecast
 from jaxcache.cache.bundle.format import Bundle, is_bundle, open_bundle, read_whole
 from jaxcache.cache.bundle.manifest import BundleError
 from jaxcache.cache.bundle.reader import verify_bundle
-from jaxcache.cache.move.bundle_file import check_file_path, spool, written_bundle
+from jaxcache.cache.move.bundle_file import check_file_name, check_file_path, spool, written_bundle
 from jaxcache.cache.move.export_plan import ExportPlan
 from jaxcache.cache.move.import_bundle import after_export
 from jaxcache.cache.move.plan import Outcome, Plan
@@ -21,7 +21,8 @@ from jaxcache.cache.trust import (
     check_signatures,
     load_trusted,
 )
-from jaxcache.cli.options import Format
+from jaxcache.cli.opening import open_handle, open_target
+from jaxcache.cli.options import Format, Output
 from jaxcache.cli.output import emit, note
 from jaxcache.cli.terminal import progress_bar
 from jaxcache.errors import (
@@ -33,7 +34,9 @@ from jaxcache.errors import (
 )
 from jaxcache.layouts import load_layout
 from jaxcache.model import Problem
-from jaxcache.options.move import ArrivalOptions, CompatibilityOptions
+from jaxcache.options import CacheLocation, DryRun
+from jaxcache.options.declare import TEXT, option
+from jaxcache.options.move import ArrivalOptions, CompatibilityOptions, ExportOptions, ImportOptions
 from jaxcache.render.bundle import (
     export_view,
     forecast_line,
@@ -46,6 +49,92 @@ from jaxcache.store.location import config_is_set
 
 if TYPE_CHECKING:
     from jaxcache.api import Cache
+
+EXAMPLES = {
+    "export": "jaxcache export cache.jxb",
+    "import_": "jaxcache import cache.jxb --require-compatible",
+}
+EXIT_CODES = {
+    "export": (0, 1, 2, 3, 10, 12),
+    "import_": (0, 1, 2, 3, 10, 12, 13),
+}
+
+
+def export(
+    file: Annotated[
+        str, option("file", TEXT, "The bundle to write; - for stdout.", metavar="FILE")
+    ],
+    place: CacheLocation,
+    options: ExportOptions,
+    output: Output,
+) -> int:
+    """Write entries to one compressed, checkable file.
+
+    JAX 0.4.36 to 0.10 puts the cache's path into its keys: keep the same path, or fill the cache
+    from the start with jaxcache warm --portable SCRIPT and use it with --portable, too. For plain
+    JAX, set JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none in both places.
+    """
+    form = output.form
+    if file == "-" and (form is Format.TABLE or form.is_json or form is Format.KEYS):
+        raise UsageError(
+            "a bundle on standard output needs a pipe, without --json, --jsonl or --quiet"
+        )
+    if file != "-":
+        check_file_name(file)
+    cache = open_handle(place)
+    plan = cache.plan_export(options=options)
+    return deliver(cache, plan, file, form, options.level, options.sign)
+
+
+def import_(
+    file: Annotated[
+        str,
+        option(
+            "file",
+            TEXT,
+            "A bundle, or artifacts saved by torch.compiler; - for stdin.",
+            metavar="FILE",
+        ),
+    ],
+    place: CacheLocation,
+    options: ImportOptions,
+    needed: CompatibilityOptions,
+    dry: DryRun,
+    output: Output,
+) -> int:
+    """Check a bundle, and add its entries to a cache.
+
+    The bundle is checked from end to end before anything is written. With --python,
+    --require-compatible or --dry-run a jax is started, and what will hit here is forecast.
+
+    JAX 0.4.36 to 0.10 puts the cache's path into its keys: keep the same path, or fill the cache
+    from the start with jaxcache warm --portable SCRIPT and use it with --portable, too. For plain
+    JAX, set JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none in both places.
+    """
+    required = needed.require_compatible
+    python = needed.python
+    with ExitStack() as opened:
+        bundle, left_out = opened.enter_context(open_import(file))
+        layout = bundle.manifest.layout
+        verdict = check_trust(bundle, required=options.require_signed)
+        host: Callable[[], Any] = lambda: None  # noqa: E731
+        asks_jax = layout == "jax" and (required or dry.dry_run or python is not None)
+        if asks_jax:
+            from jaxcache.warm.child.query import probing_host
+
+            host = opened.enter_context(probing_host(python, required=required))
+        code = receive(
+            open_target(place.cache_dir, place.layout, layout),
+            bundle,
+            output.form,
+            options,
+            verdict=verdict,
+            host=host,
+            needed=needed,
+            dry_run=dry.dry_run,
+            expect=asks_jax,
+        )
+    return ExitCode.PARTIAL if left_out and code == ExitCode.DONE else code
 
 
 def deliver(

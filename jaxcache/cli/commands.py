@@ -31,8 +31,8 @@ HEADINGS: dict[str, dict[str, str]] = {
         "pin": "maintain:pin",
     },
     "Move": {
-        "export": "export",
-        "import": "import_",
+        "export": "bundle:export",
+        "import": "bundle:import_",
         "push": "sync:push",
         "pull": "sync:pull",
         "copy": "sync:copy",
