@@ -407,17 +407,3 @@ def _or_none(read: "Callable[[], dict[str, Any]]") -> "dict[str, Any] | None":
         return read()
     except Exception:
         return None
-
-
-def live_settings() -> "dict[str, Any] | None":
-    """Return the changed settings of the live layer, with their origins; None if it is off."""
-    for name, module in list(sys.modules.items()):
-        layer = getattr(module, "LAYER", None) if name.endswith("live.layer") else None
-        if layer is not None:
-            shown = {**layer.settings.shown, "tiers": ", ".join(layer.settings.shown["tiers"])}
-            return {
-                name: {"value": shown[name], "origin": origin}
-                for name, origin in layer.settings.origins.items()
-                if origin != "default"
-            }
-    return None

@@ -15,6 +15,7 @@ A trace is measured by the event that JAX sends at its end; the events of nested
 """
 
 import os
+import sys
 import threading
 import time
 from collections import deque
@@ -22,7 +23,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..core.timeline import Timeline
-from .adapter import Jax, live_settings, wrap
+from .adapter import Jax, wrap
 from .outcome import CompileRequest
 
 #: Shorter spans are dropped: JAX asks for its backends at each compile.
@@ -199,7 +200,7 @@ class ProcessObserver:
         if settings != self._settings:
             self._settings = settings
             self._changed = self._jax.changed_settings()
-            live = live_settings()
+            live = _live_settings()
             self.send({"event": "settings", **settings, "changed": self._changed, "live": live})
         return settings
 
@@ -212,3 +213,17 @@ class ProcessObserver:
     @property
     def _request(self) -> CompileRequest | None:
         return getattr(self._local, "request", None)
+
+
+def _live_settings() -> "dict[str, Any] | None":
+    """Return the changed settings of the live layer, with their origins; None if it is off."""
+    for name, module in list(sys.modules.items()):
+        layer = getattr(module, "LAYER", None) if name.endswith("live.layer") else None
+        if layer is not None:
+            shown = {**layer.settings.shown, "tiers": ", ".join(layer.settings.shown["tiers"])}
+            return {
+                name: {"value": shown[name], "origin": origin}
+                for name, origin in layer.settings.origins.items()
+                if origin != "default"
+            }
+    return None

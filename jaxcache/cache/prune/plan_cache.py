@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 from jaxcache.cache.entry_headers import HeaderRequest, read_facts
 from jaxcache.cache.inventory import count_bytes
-from jaxcache.cache.prune.plan import PrunePlan, plan_items, plan_removal, weighs_seconds
+from jaxcache.cache.prune.plan import PrunePlan, plan_from, plan_items, weighs_seconds
+from jaxcache.cache.prune.removable import PlanBuilder, RemovableSet
+from jaxcache.cache.prune.removal import RemovalReason
 from jaxcache.cache.selection import REMOVAL_PREFIX, Selection, select_by_keys
-from jaxcache.errors import UsageError
-from jaxcache.model import ScanResult
+from jaxcache.errors import JaxcacheError, UsageError
+from jaxcache.model import Entry, ScanResult
 from jaxcache.options import PruneOptions
 
 if TYPE_CHECKING:
@@ -71,6 +73,34 @@ def plan_cache_removal(
         cache.store, scan_result, None, now_ns=cache.now_ns, keep=()
     )
     return _price(cache, plan_removal(removable, chosen, cache_dir=cache.store.url))
+
+
+def plan_removal(removable: RemovableSet, chosen: Sequence[Entry], *, cache_dir: str) -> PrunePlan:
+    """Plan to remove exactly these entries, what only they need, and what is useless without them.
+
+    Raises:
+        JaxcacheError: ``pinned`` where one of them is.
+    """
+    wanted = {e.file for e in chosen}
+    builder = PlanBuilder(removable)
+    for item in removable.items:
+        name = item.removal.file.name
+        if name in wanted and item.held_by == "pinned":
+            raise JaxcacheError(
+                f"{item.removal.key} is pinned",
+                code="pinned",
+                hint=f"jaxcache pin --remove {item.removal.key}",
+            )
+        if name in wanted or any(files <= wanted for files in item.alternatives):
+            builder.take(item, "requested")
+    gone = {r.file.name for r in builder.removals}
+    parts = {p.file.name: p for item in removable.items for p in item.parts}
+    builder.removals += [parts[name] for name in wanted - gone if name in parts]
+    # Files of other entries do not matter; a file without an entry may belong to any.
+    others = (parts.keys() | {item.removal.file.name for item in removable.items}) - gone - wanted
+    unread = {name: why for name, why in removable.unread.items() if name not in others}
+    unmet: tuple[RemovalReason, ...] = ("requested",) if unread else ()
+    return replace(plan_from(builder, cache_dir), unmet=unmet, unread=unread)
 
 
 def _scan(cache: "ReadCache", *, headers: bool, details: bool) -> "ScanResult":

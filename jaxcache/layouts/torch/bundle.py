@@ -16,7 +16,6 @@ import io
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from jaxcache.cache.admission import ImportPolicy
@@ -285,16 +284,6 @@ class Artifact(NamedTuple):
     content: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Artifacts:
-    """The files of a cache directory that a file of artifacts contains."""
-
-    files: dict[str, bytes]
-    """The files by path below the cache directory."""
-    left_out: tuple[Problem, ...]
-    """The artifacts that are damaged, name no place in a cache, or have none outside torch."""
-
-
 def is_artifacts(path: str) -> bool:
     """Whether a file begins as torch's artifacts do."""
     try:
@@ -304,8 +293,11 @@ def is_artifacts(path: str) -> bool:
         return False
 
 
-def read_artifacts(path: str) -> Artifacts:
-    """Read a file of artifacts, believing nothing in it. Nothing is unpickled.
+def _read_artifacts(path: str) -> tuple[dict[str, bytes], tuple[Problem, ...]]:
+    """Return files by path below the cache directory; nothing is believed, or unpickled.
+
+    With them come the artifacts that are damaged, name no place in a cache, or have none outside
+    torch.
 
     Raises:
         BundleError: the file is damaged as a whole.
@@ -330,7 +322,7 @@ def read_artifacts(path: str) -> Artifacts:
             left_out.append(Problem(name, "bad-payload", problem, artifact.key))
         else:
             files[name] = artifact.content
-    return Artifacts(files, tuple(left_out))
+    return files, tuple(left_out)
 
 
 _PLACES = frozenset({"aot_autograd", "inductor", "autotune"})
@@ -396,11 +388,11 @@ def as_bundle(path: str) -> Iterator[tuple[Bundle, tuple[Problem, ...]]]:
     """
     from jaxcache.store.local import LocalStore
 
-    artifacts = read_artifacts(path)
+    files, left_out = _read_artifacts(path)
     with scratch_directory("torch") as directory:
         store = LocalStore(directory)
-        for name, content in artifacts.files.items():
+        for name, content in files.items():
             store.write(name, [content])
         bundle, _ = make_temporary_bundle(store, plan_export(store, now_ns=0))
     with bundle.file:
-        yield bundle, artifacts.left_out
+        yield bundle, left_out
