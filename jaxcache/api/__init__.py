@@ -110,18 +110,15 @@ class Cache(ChangingMethods, MovingMethods, CompilingMethods):
             keywords.setdefault("details", not store.remote)
         chosen = ListOptions.choose(options, keys=keys, **keywords)
         depth = group_depth(group_by) if group_by else Depth.LISTED
-        details = chosen.long or depth is Depth.DECODED
-        headers = detail is not Detail.KEYS
-        if store.remote:  # every read is a request, so it is only done on request
-            headers = headers and (details or depth is Depth.OPENED)
-        elif detail is not None:
-            details = details or detail >= Detail.RECORDS
+        if chosen.long or (detail and detail >= Detail.RECORDS and not store.remote):
+            depth = Depth.DECODED
+        elif detail is not Detail.KEYS and not store.remote:  # there, every read is a request
+            depth = max(depth, Depth.OPENED)
         with self._reading(self.readable) as cache:
             return list_cache(
                 cache,
                 chosen.replace(limit=None) if group_by else chosen,
-                headers=headers,
-                details=details,
+                depth=depth,
                 deep=detail is Detail.SCREEN and layout.keeps_index and not store.remote,
                 sums=detail in (None, Detail.DOCUMENT),
             )

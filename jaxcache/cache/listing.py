@@ -3,9 +3,9 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
-from jaxcache.cache.inventory import count_bytes, require_objects
+from jaxcache.cache.inventory import count_bytes
 from jaxcache.cache.scan import Scan, decode
 from jaxcache.errors import UsageError
 from jaxcache.model import Depth, Entry, Problem, ScanResult, result_repr
@@ -93,18 +93,15 @@ def list_cache(
     cache: "ReadCache",
     options: ListOptions,
     *,
-    headers: bool,
-    details: bool = False,
+    depth: Depth,
     deep: bool = False,
     sums: bool = True,
 ) -> Listing:
     """List a cache: the entries that fit every KEY and filter, sorted, at most ``limit``.
 
     Args:
-        headers: whether the output shows facts for which entries must be opened; if not, entries
-            are opened only if a filter or the order needs it.
-        details: whether it shows facts for which they must be decoded; only those shown are decoded
-            unless a filter or the order needs all.
+        depth: how much must be read of the entries that are shown; of others, what a filter or the
+            order needs.
         deep: whether to measure the whole cache, too.
         sums: whether the summary must include facts for which every entry must be opened; if not,
             a limit in a large cache opens only those that it shows.
@@ -120,37 +117,37 @@ def list_cache(
     sort = options.sort
     limit = options.limit
     # Imported here because a plain listing, the most frequent, needs none of it.
-    selection = needed = None
-    by_use = False
-    decode_all = details and limit is None and store.remote  # one request for both
-    by_name = sort.partition(":")[0] in ("key", "used")
-    indexed = bool(headers or details or filters or not by_name or store.remote)
+    selection = None
+    needed = Depth.LISTED
     if keys or filters or sort != "key":
         from jaxcache.cache.selection import Selection
 
         selection = Selection.parse(keys, filters, sort)
-        needed = selection.scan_options(has_headers=layout.has_headers)
-        headers |= needed["headers"]
-        decode_all |= needed["details"]
-        by_use = selection.depth >= Depth.DATED
-    # Then only the entries that are shown are opened, and the sums leave the others out.
-    opens_shown = not (sums or store.remote or limit is None) and headers
-    opens_shown &= layout.keeps_index and layout.has_headers and not (needed and needed["headers"])
-    first: dict[str, Any] = (
-        {"headers": False, "dates": by_use} if opens_shown else {"headers": headers}
-    )
+        needed = selection.scan_depth(has_headers=layout.has_headers)
+    is_opened = max(depth, needed) >= Depth.OPENED
+    first = Depth.OPENED if is_opened else Depth.DATED
+    # Only the entries that are shown are opened, and the sums leave the others out.
+    opens_shown = is_opened and not (sums or store.remote or limit is None)
+    opens_shown &= layout.keeps_index and layout.has_headers and needed < Depth.OPENED
+    at_once = depth is Depth.DECODED and limit is None and store.remote  # one request for both
+    if opens_shown:
+        first = min(selection.depth if selection else Depth.LISTED, Depth.DATED)
+    elif at_once or needed is Depth.DECODED:
+        first = Depth.DECODED
+    by_name = sort.partition(":")[0] in ("key", "used")
+    indexed = depth >= Depth.OPENED or bool(filters) or not by_name or store.remote
     aids = cache.aids(indexed=indexed)
-    scan_result = layout.scans.scan(store, aids, details=decode_all, deep=deep, **first)
-    require_objects(store, scan_result.entries)
+    scan_result = layout.scans.scan(store, aids, first, deep=deep)
     if selection is None:
         chosen = sorted(scan_result.entries, key=lambda e: e.key)
     else:
         chosen = selection.pick_sorted(scan_result.entries, cache.now_ns)
     if opens_shown:
         shown = chosen if len(chosen) <= _READ_AT_ONCE else chosen[:limit]
-        scan_result = decode(store, cast("Scan", scan_result), shown, aids, details=False)
+        scan_result = decode(store, cast("Scan", scan_result), shown, aids, depth=Depth.OPENED)
         chosen = _as_read(scan_result, chosen)
-    if (details or (headers and not layout.has_headers)) and not decode_all:
+    is_decoded = depth is Depth.DECODED or (is_opened and not layout.has_headers)
+    if is_decoded and first is not Depth.DECODED:
         hurried = not (options.long or layout.has_headers)
         scan_result = layout.scans.decode(store, scan_result, chosen[:limit], aids, hurried=hurried)
         chosen = _as_read(scan_result, chosen)

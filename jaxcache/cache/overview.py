@@ -18,7 +18,7 @@ from jaxcache.cache.prune.removal import Removal, count_entries, freed_bytes, lo
 from jaxcache.cache.scan import Scan
 from jaxcache.core.eviction import POLICIES, choose_in_order, eviction_order
 from jaxcache.errors import JaxcacheError
-from jaxcache.model import Entry, Problem
+from jaxcache.model import Depth, Entry, Problem
 from jaxcache.options import PruneOptions
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def make_overview(cache: "ReadCache") -> Overview:
     """
     layout = cache.layout
     now_ns = cache.now_ns
-    scan_result: Any = cache.scan(headers=True, details=True)
+    scan_result: Any = cache.scan(Depth.DECODED)
     alone = layout.single_file_entries
     ledger = scan_result.ledger if alone else None
     records = [ledger.record(entry.key) for entry in scan_result.entries] if ledger else []

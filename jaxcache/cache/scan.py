@@ -19,7 +19,7 @@ from jaxcache.core.names import ATIME_SUFFIX, HEADER_BYTES
 from jaxcache.core.use import FileDates, LastUse, LastUses, find_reads, find_writes, is_possible
 from jaxcache.entry.names import FileKind
 from jaxcache.entry.summary import EntrySummary
-from jaxcache.model import Entry, FileInfo, Problem, Progress
+from jaxcache.model import Depth, Entry, FileInfo, Problem, Progress
 from jaxcache.store.base import Store
 
 if TYPE_CHECKING:  # a plain listing uses neither
@@ -66,31 +66,27 @@ class Scan(NamedTuple):
 def scan(
     store: Store,
     aids: ScanAids = NO_AIDS,
+    depth: Depth = Depth.OPENED,
     *,
-    headers: bool = True,
-    dates: bool = True,
     deep: bool = False,
-    details: bool = False,
 ) -> Scan:
     """Scan a cache directory.
 
     A bad entry is an entry with problems; a file that vanishes while the scan runs is left out.
 
     Args:
-        headers: read the start of each entry, for codec, payload size, seal and seconds. Without
-            it those are unknown, and the scan opens no entry.
-        dates: read the ``-atime`` files; without them, the last use comes from the file system.
+        depth: how much is read. Codec, payload size, seal and seconds are in the start of an entry;
+            platform, target, signature and source take decoding; without ``-atime`` files, the last
+            use comes from the file system.
         deep: also take inventory of side caches (see :func:`take_inventory`).
-        details: also decode each entry, for platform, target, signature and source.
 
     Raises:
         NoCacheError: the directory cannot be listed.
     """
     inventory = take_inventory(store, deep=deep)
-    scan_options = {"headers": headers, "dates": dates, "details": details}
     rule = make_rule(store, inventory)
     entries, problems = read_entries(
-        store, inventory.entries, inventory.atimes, aids, rule=rule, **scan_options
+        store, inventory.entries, inventory.atimes, aids, depth, rule=rule
     )
     problems.extend(inventory.problems())
     ledger = load_ledger(store, inventory)
@@ -125,21 +121,23 @@ def decode(
     aids: ScanAids = NO_AIDS,
     *,
     hurried: bool = False,
-    details: bool = True,
+    depth: Depth = Depth.DECODED,
 ) -> Scan:
-    """Decode some entries of a scan that was made without details; the others stay as they are.
+    """Read more of some entries of a scan; the others stay as they are.
 
     Args:
         hurried: decode none of them if that takes time to speak of.
-        details: if not, read their headers alone, of a scan that was made without.
+        depth: how much of them to read.
     """
-    names = {e.file for e in wanted if (e.platform if details else e.codec) == "unknown"}
+    names = {
+        e.file for e in wanted if (e.platform if depth is Depth.DECODED else e.codec) == "unknown"
+    }
     if not names or (hurried and len(names) > _DECODED_AT_ONCE):
         return scan_result
     files = [file for file in scan_result.inventory.entries if file.info.name in names]
     rule = make_rule(store, scan_result.inventory)
     entries, problems = read_entries(
-        store, files, scan_result.inventory.atimes, aids, rule=rule, details=details
+        store, files, scan_result.inventory.atimes, aids, depth, rule=rule
     )
     decoded = {entry.file: entry for entry in with_ledger(entries, scan_result.ledger, rule)}
     return scan_result._replace(
@@ -195,11 +193,9 @@ def read_entries(
     files: Sequence[EntryFile],
     atimes: dict[str, FileInfo],
     aids: ScanAids = NO_AIDS,
+    depth: Depth = Depth.OPENED,
     *,
     rule: LastUses | None = None,
-    headers: bool = True,
-    dates: bool = True,
-    details: bool = False,
 ) -> tuple[list[Entry], list[Problem]]:
     """Read some files of an inventory as entries; see :func:`scan` for the arguments.
 
@@ -211,6 +207,8 @@ def read_entries(
     """
     now_ns = time.time_ns()
     rule = rule or LastUses(now_ns)
+    headers = depth >= Depth.OPENED
+    details = depth is Depth.DECODED
     index: Index | None = aids.index
     recalled: Sequence[KnownEntry | None] = [None] * len(files)
     if index is not None:
@@ -219,7 +217,7 @@ def read_entries(
         f for f, recalled_facts in zip(files, recalled, strict=True) if recalled_facts is None
     ]
     # For objects, a request for each date would only repeat the listing: see _entry.
-    stamps = {} if store.remote or not dates else atimes
+    stamps = {} if store.remote or depth < Depth.DATED else atimes
     dated = ((f.info, _atime_of(f, stamps)) for f in unread)
     requests = [
         HeaderRequest(i.name, i.size_bytes, stamp and stamp.name, headers) for i, stamp in dated

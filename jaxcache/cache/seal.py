@@ -142,7 +142,7 @@ def plan_seal(
     """
     options = options or SealOptions()
     selection = Selection.parse(options.keys, options.filters)
-    scan_result = scan(store, ScanAids(progress=progress), details=selection.depth is Depth.DECODED)
+    scan_result = scan(store, ScanAids(progress=progress), max(selection.depth, Depth.OPENED))
     ledger = scan_result.ledger or Ledger()
     todo: list[Entry] = []
     skipped: list[SkippedEntry] = []

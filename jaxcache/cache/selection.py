@@ -279,14 +279,12 @@ class Selection(NamedTuple):
         filters = (_FIELDS[f.field].depth for f in self.filters)
         return max([_SORTS[self.sort.partition(":")[0]].depth, *filters])
 
-    def scan_options(self, *, has_headers: bool) -> dict[str, bool]:
-        """Return ``headers`` and ``details`` of the scan that this selection needs."""
+    def scan_depth(self, *, has_headers: bool) -> Depth:
+        """Return the depth of the scan that this selection needs, with the dates at the least."""
         # A key may be the name of a function, which only the graphs contain.
-        headers = self.depth >= Depth.OPENED or bool(self.keys and not has_headers)
-        return {
-            "headers": headers,
-            "details": headers if not has_headers else self.depth is Depth.DECODED,
-        }
+        if not has_headers and (self.keys or self.depth >= Depth.OPENED):
+            return Depth.DECODED
+        return max(self.depth, Depth.DATED)
 
     def pick(
         self, entries: Sequence[Entry], now_ns: int, *, shortest_prefix: int = 1

@@ -20,7 +20,7 @@ from jaxcache.entry.read import OpenPayload, read_contents, read_payload
 from jaxcache.entry.summary import summarize_contents
 from jaxcache.entry.wire import WireError
 from jaxcache.errors import JaxcacheError
-from jaxcache.model import Entry, FileInfo, Problem, result_repr
+from jaxcache.model import Depth, Entry, FileInfo, Problem, result_repr
 from jaxcache.store.base import Store, StoreError
 from jaxcache.units import differing_columns
 
@@ -170,7 +170,7 @@ def _select(store: Store, wanted: str) -> tuple[list[EntryFile], Inventory]:
     # A full key can mean no other entry, so that a large bucket need not be listed for it.
     key = parse_key(wanted)
     inventory = take_inventory(store, start=wanted if store.remote and key and key.module else "")
-    stubs, _ = read_entries(store, inventory.entries, {}, headers=False)
+    stubs, _ = read_entries(store, inventory.entries, {}, depth=Depth.LISTED)
     chosen = {entry.file for entry in select_by_keys(stubs, [wanted])}
     return [f for f in inventory.entries if f.info.name in chosen], inventory
 

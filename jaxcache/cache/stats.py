@@ -10,7 +10,7 @@ from jaxcache.cache.inventory import UNCOUNTED_KINDS, require_objects
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.uses import Uses, count_uses
 from jaxcache.cache.listing import Group, Summary, group_entries, summarize
-from jaxcache.model import Entry, FileInfo, result_repr
+from jaxcache.model import Depth, Entry, FileInfo, result_repr
 from jaxcache.units import NS_PER_SECOND, format_size
 
 if TYPE_CHECKING:
@@ -92,7 +92,8 @@ def count_cache(cache: "ReadCache", *, read: bool = True) -> Stats:
     layout = cache.layout
     aids = cache.aids()
     at_once = read and store.remote  # one request for head and payload
-    scan_result = layout.scans.scan(store, aids, headers=read, details=at_once, deep=True)
+    depth = Depth.DECODED if at_once else Depth.OPENED if read else Depth.DATED
+    scan_result = layout.scans.scan(store, aids, depth, deep=True)
     require_objects(store, scan_result.entries)
     if read and not at_once:
         scan_result = layout.scans.decode(

@@ -69,3 +69,23 @@ def note_foreign(path: str) -> None:
 
     if os.path.isdir(path) and is_foreign(path):
         note(f"note: {path} has files of other programs, and the cache is written beside them")
+
+
+def check_local(cache_dir: str, other: str) -> None:
+    """Refuse a cache that the steps of a job can do nothing with.
+
+    Raises:
+        UsageError: ``not-local``, ``same-directory``
+    """
+    if "://" in cache_dir:
+        raise UsageError(
+            f"{cache_dir} is not a local directory",
+            code="not-local",
+            hint="give JAX a local directory, and name the bucket as source and target",
+        )
+    if os.path.realpath(other) == os.path.realpath(cache_dir):
+        raise UsageError(
+            f"{other} is the cache itself",
+            code="same-directory",
+            hint="name another directory, or a bundle, which is also smaller",
+        )

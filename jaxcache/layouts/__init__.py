@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from jaxcache.cache.diff import DiffSide
     from jaxcache.cache.scan import ScanAids
     from jaxcache.layouts.torch import TorchLayout
-    from jaxcache.model import FileInfo, Progress, ScanResult
+    from jaxcache.model import Depth, FileInfo, Progress, ScanResult
 
 #: The facts about one compiler's cache; both classes have the same members.
 Layout: TypeAlias = "JaxLayout | TorchLayout"
@@ -63,7 +63,7 @@ class ReadCache(NamedTuple):
             index = self.layout.load_index(self.index_directory, self.store.url, now_ns=self.now_ns)
         return ScanAids(index, self.workers, self.progress)
 
-    def scan(self, *, headers: bool, details: bool, indexed: bool = True) -> "ScanResult":
+    def scan(self, depth: "Depth", *, indexed: bool = True) -> "ScanResult":
         """Scan the whole cache, with the files in its directories, and keep the index.
 
         Raises:
@@ -72,9 +72,7 @@ class ReadCache(NamedTuple):
         from jaxcache.cache.inventory import require_objects
 
         aids = self.aids(indexed=indexed)
-        scan_result = self.layout.scans.scan(
-            self.store, aids, headers=headers, details=details, deep=True
-        )
+        scan_result = self.layout.scans.scan(self.store, aids, depth, deep=True)
         require_objects(self.store, scan_result.entries)
         aids.keep(scan_result.entries)
         return scan_result

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
-from jaxcache.model import Entry, FileInfo, Problem, ScanResult
+from jaxcache.model import Depth, Entry, FileInfo, Problem, ScanResult
 from jaxcache.store.base import FileLock, Store
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from jaxcache.cache.show import EntryDetails
     from jaxcache.cache.verify.check import EntryCheck
     from jaxcache.layouts.torch.show import GraphDetails
-    from jaxcache.model import Progress
+    from jaxcache.model import Depth, Progress
     from jaxcache.options import PruneOptions, VerifyOptions
 
 
@@ -64,14 +64,11 @@ class CheckableFile(Protocol):
 class Scans(Protocol):
     """Takes inventory of a cache, with the facts of every entry."""
 
-    def scan(
-        self, store: Store, aids: "ScanAids", *, headers: bool, details: bool, deep: bool
-    ) -> "ScanResult":
+    def scan(self, store: Store, aids: "ScanAids", depth: Depth, *, deep: bool) -> "ScanResult":
         """Scan a cache.
 
         Args:
-            headers, details: whether to read the start of each entry, or all of it; otherwise the
-                facts come from its name and the index.
+            depth: how much to read of each entry; other facts come from its name and the index.
             deep: whether files in directories count.
 
         Raises:

@@ -16,6 +16,7 @@ from jaxcache.cache.index import Index
 from jaxcache.cache.listing import Listing, list_cache
 from jaxcache.cache.stats import count_cache
 from jaxcache.layouts import ReadCache, load_layout
+from jaxcache.model import Depth
 from jaxcache.options import ListOptions
 from jaxcache.store.local import LocalStore
 
@@ -50,8 +51,7 @@ def listing(cache: Path, index_directory: Path, **changes: object) -> tuple[List
     """``ls --long`` and how many files it opened."""
     store = Counting(cache)
     arguments: Any = {
-        "headers": True,
-        "details": True,
+        "depth": Depth.DECODED,
         "index_directory": index_directory,
     } | changes
     options = ListOptions(
@@ -117,7 +117,7 @@ def test_deleted_entries_leave_and_come_back(cache: Path, tmp_path: Path) -> Non
 def test_only_what_is_shown_is_decoded(cache: Path, tmp_path: Path) -> None:
     limited, _ = listing(cache, tmp_path / "i", limit=2)
     assert all(e.platform != "unknown" for e in limited.entries)
-    again, _ = listing(cache, tmp_path / "i", details=False)
+    again, _ = listing(cache, tmp_path / "i", depth=Depth.OPENED)
     assert sum(e.platform != "unknown" for e in again.entries) == 2
 
 
@@ -129,12 +129,14 @@ def test_a_limit_in_a_large_cache_opens_the_entries_it_shows(
     dates = len(list(cache.glob("*-atime"))) if sort == "used" else 0
     store = Counting(cache)
     options = ListOptions(sort=sort, limit=2)
-    found = list_cache(ReadCache(store, JAX, time.time_ns()), options, headers=True, sums=False)
+    found = list_cache(
+        ReadCache(store, JAX, time.time_ns()), options, depth=Depth.OPENED, sums=False
+    )
     assert store.opened <= dates + 4 * 2  # a first block may be larger than what is read of a head
     assert [e.codec == "unknown" for e in found.entries] == [False, False]
     assert found.summary.entries > 2
     assert "compiling" not in str(found.summary)
-    whole = list_cache(ReadCache(Counting(cache), JAX, time.time_ns()), options, headers=True)
+    whole = list_cache(ReadCache(Counting(cache), JAX, time.time_ns()), options, depth=Depth.OPENED)
     assert whole.entries == found.entries
     assert "compiling" in str(whole.summary)
 
@@ -154,7 +156,9 @@ def test_filters_on_decoded_fields(cache: Path, tmp_path: Path) -> None:
         if wanted is None:
             continue
         escaped = wanted.replace("[", "[[]")
-        found, _ = listing(cache, tmp_path / "i2", details=False, filters=(f"{field}={escaped}",))
+        found, _ = listing(
+            cache, tmp_path / "i2", depth=Depth.OPENED, filters=(f"{field}={escaped}",)
+        )
         assert [e.key for e in found.entries] == [
             e.key for e in everything.entries if getattr(e, field) == wanted
         ]

@@ -10,6 +10,7 @@ import pytest
 from benchmarks.make_cache import make_cache
 from jaxcache.cache import entry_headers
 from jaxcache.cache.scan import ScanAids, scan
+from jaxcache.model import Depth
 from jaxcache.store import concurrency
 from jaxcache.store.local import LocalStore
 
@@ -74,7 +75,7 @@ def test_a_plain_scan_without_heads_opens_no_entry(tmp_path: Path, corpus: Path)
     for path in (corpus / "0.10.2-cpu-zstd").iterdir():
         shutil.copy(path, tmp_path)
         os.chmod(tmp_path / path.name, 0)
-    entries = scan(LocalStore(tmp_path), headers=False).entries
+    entries = scan(LocalStore(tmp_path), depth=Depth.DATED).entries
     assert len(entries) == 7
     assert {e.codec for e in entries} == {"unknown"}
     assert not any(e.problems for e in entries)

@@ -27,7 +27,7 @@ from jaxcache.entry.decode import decode_payload, decode_program
 from jaxcache.entry.names import split_name
 from jaxcache.entry.summary import summarize_contents
 from jaxcache.errors import ExitCode, JaxcacheError, UsageError
-from jaxcache.model import Entry, FileInfo, Problem, Progress
+from jaxcache.model import Depth, Entry, FileInfo, Problem, Progress
 
 
 def verify_bundle(
@@ -121,8 +121,8 @@ def open_as_store(path: str) -> BundleStore:
         )
 
 
-def scan(store: BundleStore, *_: Any, details: bool = False, **__: Any) -> Scan:
-    """List the entries by the manifest; their signature and source only with ``details``."""
+def scan(store: BundleStore, _: Any = None, depth: Depth = Depth.OPENED, **__: Any) -> Scan:
+    """List the entries by the manifest; their signature and source take decoding."""
     manifest = store.manifest
     inventory = Inventory()
     for name, size_bytes, at_ns in (
@@ -134,9 +134,9 @@ def scan(store: BundleStore, *_: Any, details: bool = False, **__: Any) -> Scan:
     entries = [_entry(item, manifest.origin_of(item)) for item in manifest.items]
     rule = LastUses(time.time_ns())
     scan_result = Scan(with_ledger(entries, store.ledger, rule), inventory, (), store.ledger)
-    return (
-        decode(store, scan_result, scan_result.entries, hurried=False) if details else scan_result
-    )
+    if depth is Depth.DECODED:
+        return decode(store, scan_result, scan_result.entries, hurried=False)
+    return scan_result
 
 
 def _entry(item: BundleItem, origin: Origin) -> Entry:

@@ -27,7 +27,7 @@ from jaxcache.cache.scan import Scan, ScanAids, scan
 from jaxcache.core.eviction import choose_for_room
 from jaxcache.core.ledger import COMPACT_ABOVE
 from jaxcache.errors import ExitCode, JaxcacheError, UsageError
-from jaxcache.model import Entry, Problem, Progress
+from jaxcache.model import Depth, Entry, Problem, Progress
 from jaxcache.options import PruneOptions
 from jaxcache.options.move import SaveIf, SaveOptions
 from jaxcache.store import is_remote
@@ -297,7 +297,9 @@ def save_shared(
     bounds = options.pruning
     if bounds is None or not _binds(target, bounds):
         return saved
-    scan_result = scan(target, headers=weighs_seconds(bounds), deep=True)
+    scan_result = scan(
+        target, depth=Depth.OPENED if weighs_seconds(bounds) else Depth.DATED, deep=True
+    )
     pruning = plan_prune(scan_result, bounds, cache_dir=target.url, now_ns=now_ns)
     return replace(saved, pruned=len(remove(target, pruning.removals).removed))
 
@@ -306,4 +308,4 @@ def _binds(target: Store, bounds: PruneOptions) -> bool:
     """Return whether there is anything to prune, by names alone: a value costs a request."""
     if bounds.by_age or bounds.max_size_bytes is None:
         return True
-    return total_bytes(scan(target, headers=False, deep=True)) > bounds.max_size_bytes
+    return total_bytes(scan(target, depth=Depth.LISTED, deep=True)) > bounds.max_size_bytes

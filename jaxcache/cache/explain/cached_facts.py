@@ -17,6 +17,7 @@ from jaxcache.entry.outline import outline, parameter_names
 from jaxcache.entry.read import read_payload
 from jaxcache.entry.wire import WireError
 from jaxcache.errors import MissingPackageError, NoCacheError
+from jaxcache.model import Depth
 from jaxcache.store import open_store
 from jaxcache.store.base import MissingError, Store, StoreError
 
@@ -63,7 +64,7 @@ class CachedFacts:
             parsed = parse_key(wanted)
             compiled = Compile(parsed.module if parsed else "", wanted, record=record)
             return Side(wanted, (compiled,), is_run=False)
-        stubs, _ = read_entries(self._store, list(self._files.values()), {}, headers=False)
+        stubs, _ = read_entries(self._store, list(self._files.values()), {}, depth=Depth.LISTED)
         chosen = select_by_keys(stubs, [wanted])
         return Side(wanted, tuple(Compile(e.module, e.key) for e in chosen), is_run=False)
 

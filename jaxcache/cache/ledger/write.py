@@ -32,6 +32,7 @@ from jaxcache.core.ledger import (
 from jaxcache.core.names import LEDGER_DIR, TEMP_PREFIX
 from jaxcache.entry.names import split_name
 from jaxcache.errors import JaxcacheError, NoCacheError
+from jaxcache.model import Depth
 from jaxcache.store.base import Store, StoreError
 
 if TYPE_CHECKING:
@@ -203,7 +204,7 @@ def pin(store: Store, layout: "Layout", keys: Sequence[str], *, now_ns: int) -> 
     Raises:
         JaxcacheError: ``no-match``, ``ambiguous-key`` or ``read-only``.
     """
-    scan_result = layout.scans.scan(store, NO_AIDS, headers=False, details=False, deep=False)
+    scan_result = layout.scans.scan(store, NO_AIDS, Depth.LISTED, deep=False)
     chosen = sorted({e.key for e in select_by_keys(scan_result.entries, keys)})
     _record(store, chosen, PIN, now_ns)
     return chosen

@@ -18,7 +18,7 @@ from jaxcache.cache.selection import Selection
 from jaxcache.core.ledger import PINNING
 from jaxcache.core.names import ATIME_SUFFIX, AUTOTUNE_DIR, KERNEL_CACHE
 from jaxcache.entry.names import FileKind
-from jaxcache.model import GRACE_NS, Entry, FileInfo, Progress
+from jaxcache.model import GRACE_NS, Depth, Entry, FileInfo, Progress
 from jaxcache.store.base import MissingError, Store, StoreError
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def plan_export(
     since: "DiffSide | None" = None,
     only: Callable[[Entry], bool] | None = None,
     side_caches: bool | None = None,
-    headers: bool = False,
+    depth: Depth = Depth.DATED,
     by_use: bool = False,
     records: bool = True,
     scan_result: Scan | None = None,
@@ -145,9 +145,8 @@ def plan_export(
     """
     selection = Selection.parse(keys, filters, "key")
     if scan_result is None:
-        depth = selection.scan_options(has_headers=True)
-        depth["headers"] |= headers
-        scan_result = scan(store, ScanAids(progress=progress), deep=True, **depth)
+        depth = max(depth, selection.scan_depth(has_headers=True))
+        scan_result = scan(store, ScanAids(progress=progress), depth, deep=True)
     selected = selection.pick_sorted(scan_result.entries, now_ns)
     chosen = {e.file for e in selected if only is None or only(e)}
     ledger = Ledger() if scan_result.ledger is None else scan_result.ledger

@@ -36,7 +36,7 @@ from jaxcache.cache.move.stores import (
 from jaxcache.cache.prune.execute import remove
 from jaxcache.cache.prune.plan import plan_prune
 from jaxcache.cache.scan import Scan, ScanAids, scan
-from jaxcache.model import Entry, Progress
+from jaxcache.model import Depth, Entry, Progress
 from jaxcache.options import PruneOptions
 from jaxcache.options.move import SyncOptions
 from jaxcache.store.base import Store
@@ -123,7 +123,7 @@ def plan_offer(
         filters=options.filters,
         only=partial(_is_selected, options),
         side_caches=options.side_caches and not options.filters,
-        headers=options.max_size_bytes is not None and not source.remote,
+        depth=Depth.DATED if options.max_size_bytes is None or source.remote else Depth.OPENED,
         by_use=by_use,
         records=records,
         now_ns=now_ns,
@@ -193,7 +193,7 @@ def plan_copy(
 def _scan_target(target: Store | None, index: "Index | None", progress: Progress | None) -> Scan:
     if target is None:
         return Scan((), Inventory(), ())
-    scan_result = scan(target, ScanAids(index, progress=progress), headers=True, deep=True)
+    scan_result = scan(target, ScanAids(index, progress=progress), deep=True)
     if index is not None:
         index.save(file.info.name for file in scan_result.inventory.entries)
     return scan_result

@@ -11,7 +11,7 @@ from jaxcache.cache.prune.removable import PlanBuilder, RemovableSet
 from jaxcache.cache.prune.removal import RemovalReason
 from jaxcache.cache.selection import REMOVAL_PREFIX, Selection, select_by_keys
 from jaxcache.errors import JaxcacheError, UsageError
-from jaxcache.model import Entry, ScanResult
+from jaxcache.model import Depth, Entry, ScanResult
 from jaxcache.options import PruneOptions
 
 if TYPE_CHECKING:
@@ -33,9 +33,10 @@ def plan_cache_prune(cache: "ReadCache", options: PruneOptions) -> PrunePlan:
     """
     options.check()
     selection = Selection.parse((), options.filters)
-    needed = selection.scan_options(has_headers=cache.layout.has_headers)
-    headers = weighs_seconds(options) or needed["headers"]
-    scan_result = _scan(cache, headers=headers, details=needed["details"])
+    depth = selection.scan_depth(has_headers=cache.layout.has_headers)
+    if weighs_seconds(options):
+        depth = max(depth, Depth.OPENED)
+    scan_result = _scan(cache, depth)
     # Each must fit an entry, so that a typing error deletes nothing.
     kept = (
         {e.key for e in select_by_keys(scan_result.entries, options.keep)}
@@ -51,7 +52,7 @@ def plan_cache_prune(cache: "ReadCache", options: PruneOptions) -> PrunePlan:
     )
     plan = plan_items(removable, options, cache_dir=cache.store.url, now_ns=cache.now_ns)
     plan = replace(plan, uncounted_bytes=count_bytes(scan_result.inventory.files())[1])
-    return plan if headers else _price(cache, plan)
+    return plan if depth >= Depth.OPENED else _price(cache, plan)
 
 
 def plan_cache_removal(
@@ -67,7 +68,7 @@ def plan_cache_removal(
     if not (keys or filters):
         raise UsageError("nothing is selected to be removed", hint="give a KEY, or --filter")
     selection = Selection.parse(keys, filters)
-    scan_result = _scan(cache, **selection.scan_options(has_headers=cache.layout.has_headers))
+    scan_result = _scan(cache, selection.scan_depth(has_headers=cache.layout.has_headers))
     chosen = selection.pick(scan_result.entries, cache.now_ns, shortest_prefix=REMOVAL_PREFIX)
     removable = cache.layout.removals.find_removable(
         cache.store, scan_result, None, now_ns=cache.now_ns, keep=()
@@ -103,10 +104,10 @@ def plan_removal(removable: RemovableSet, chosen: Sequence[Entry], *, cache_dir:
     return replace(plan_from(builder, cache_dir), unmet=unmet, unread=unread)
 
 
-def _scan(cache: "ReadCache", *, headers: bool, details: bool) -> "ScanResult":
-    details |= not cache.layout.has_headers  # only the contents show which files belong together
-    indexed = headers or details or cache.store.remote
-    return cache.scan(headers=headers, details=details, indexed=indexed)
+def _scan(cache: "ReadCache", depth: Depth) -> "ScanResult":
+    if not cache.layout.has_headers:  # only the contents show which files belong together
+        depth = Depth.DECODED
+    return cache.scan(depth, indexed=depth >= Depth.OPENED or cache.store.remote)
 
 
 def _price(cache: "ReadCache", plan: PrunePlan) -> PrunePlan:

@@ -33,7 +33,7 @@ from jaxcache.cache.verify.run_checks import CORRUPT, INFORMATIONAL, Verificatio
 from jaxcache.core.names import ATIME_SUFFIX, CACHE_SUFFIX, QUARANTINE_DIR
 from jaxcache.entry.names import FileKind, split_name
 from jaxcache.errors import JaxcacheError
-from jaxcache.model import FileInfo, Problem, Progress, plan_text, result_repr
+from jaxcache.model import Depth, FileInfo, Problem, Progress, plan_text, result_repr
 from jaxcache.options import VerifyOptions
 from jaxcache.store import open_store
 from jaxcache.store.base import Store, StoreError, same_file
@@ -164,7 +164,7 @@ def _find_damage(
     damage: dict[str, str] = {}
     for directory in {i.info.name.removesuffix(f"/{i.file}") for i in items}:
         inner = open_store(f"{store.url}/{directory}")
-        scan = layout.scans.scan(inner, NO_AIDS, headers=False, details=False, deep=False)
+        scan = layout.scans.scan(inner, NO_AIDS, Depth.LISTED, deep=False)
         chosen = {e.file for e in scan.entries if f"{directory}/{e.file}" in names}
         files = layout.checks.files_to_check(inner, scan, chosen, options)
         for name, checked in layout.checks.check(inner, scan, files, options):

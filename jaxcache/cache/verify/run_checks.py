@@ -22,6 +22,7 @@ from jaxcache.cache.verify.check import EntryCheck
 from jaxcache.core.names import OWN_DIR
 from jaxcache.model import (
     CUT_SHORT,
+    Depth,
     Entry,
     FileInfo,
     Problem,
@@ -145,14 +146,14 @@ def verify(
         JaxcacheError: a KEY fits nothing, or more than it may.
     """
     selection = Selection.parse(options.keys, options.filters)
-    scan_result = layout.scans.scan(store, NO_AIDS, headers=False, details=False, deep=False)
+    scan_result = layout.scans.scan(store, NO_AIDS, Depth.DATED, deep=False)
     require_objects(store, scan_result.entries)
     _refuse_foreign(store, scan_result)
     # What a filter reads of entries may bring findings of its own, which the checks repeat.
     read = scan_result
-    scan_options = selection.scan_options(has_headers=layout.has_headers)
-    if any(scan_options.values()):
-        read = layout.scans.scan(store, NO_AIDS, deep=False, **scan_options)
+    depth = selection.scan_depth(has_headers=layout.has_headers)
+    if depth >= Depth.OPENED:
+        read = layout.scans.scan(store, NO_AIDS, depth, deep=False)
     chosen = {e.file for e in selection.pick(read.entries, now_ns)}
     entries = {e.file: e for e in scan_result.entries if e.file in chosen}
     files = layout.checks.files_to_check(store, scan_result, entries, options)

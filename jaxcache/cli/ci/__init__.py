@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Annotated, Any
 
+from jaxcache.cli.opening import check_local
 from jaxcache.cli.options import JsonOutput, Output
 from jaxcache.cli.output import emit, note, write_text
-from jaxcache.errors import ExitCode, JaxcacheError, UsageError
+from jaxcache.errors import ExitCode, JaxcacheError
 from jaxcache.options import CacheDir, DryRun
 from jaxcache.options.declare import TEXT, option
 from jaxcache.options.move import RestoreOptions, SaveOptions
@@ -137,26 +138,6 @@ def save(
     write_outputs(render.save_outputs(planned, saved, options.key), outputs)
     write_summary(render.save_summary(planned, saved), summary)
     return ExitCode.DONE if saved.complete else ExitCode.PARTIAL
-
-
-def check_local(cache_dir: str, other: str) -> None:
-    """Refuse a cache that the steps of a job can do nothing with.
-
-    Raises:
-        UsageError: ``not-local``, ``same-directory``
-    """
-    if "://" in cache_dir:
-        raise UsageError(
-            f"{cache_dir} is not a local directory",
-            code="not-local",
-            hint="give JAX a local directory, and name the bucket as source and target",
-        )
-    if os.path.realpath(other) == os.path.realpath(cache_dir):
-        raise UsageError(
-            f"{other} is the cache itself",
-            code="same-directory",
-            hint="name another directory, or a bundle, which is also smaller",
-        )
 
 
 def job_environment(platform: str | None) -> dict[str, str]:

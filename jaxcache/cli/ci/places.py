@@ -39,8 +39,7 @@ from jaxcache.cli.bundle import (
     interruptible,
     open_input,
 )
-from jaxcache.cli.ci import check_local
-from jaxcache.cli.opening import open_handle
+from jaxcache.cli.opening import check_local, open_handle
 from jaxcache.cli.terminal import progress_bar
 from jaxcache.errors import NoCacheError, UntrustedError
 from jaxcache.layouts import check_layout, load_layout

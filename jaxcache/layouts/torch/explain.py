@@ -18,7 +18,7 @@ from jaxcache.errors import JaxcacheError
 from jaxcache.layouts.torch.graph import Component, Graph, read_graph_file
 from jaxcache.layouts.torch.names import GraphFile
 from jaxcache.layouts.torch.scan import GraphEntry, TorchScan, scan
-from jaxcache.model import Entry
+from jaxcache.model import Depth, Entry
 from jaxcache.store import open_store
 from jaxcache.store.base import MissingError, Store
 
@@ -77,7 +77,7 @@ def explain_keys(keys: Sequence[str], url: str) -> Explanation:
         JaxcacheError: ``no-match``, ``ambiguous-key``, or ``bad-entry``.
     """
     store = open_store(url)
-    scan_result = scan(store, details=False)
+    scan_result = scan(store, depth=Depth.LISTED)
     rights = _resolve(store, scan_result, keys[-1])
     if len(keys) > 1:
         pairs = _match_graphs(_resolve(store, scan_result, keys[0]), rights)

@@ -23,7 +23,7 @@ from jaxcache.layouts.torch.graph import GraphFacts, read_graph, read_graph_file
 from jaxcache.layouts.torch.inventory import TorchInventory, take_inventory
 from jaxcache.layouts.torch.names import GraphFile, as_graph
 from jaxcache.layouts.torch.pickled import MAX_BYTES
-from jaxcache.model import Entry, FileInfo, Platform, Problem, Progress
+from jaxcache.model import Depth, Entry, FileInfo, Platform, Problem, Progress
 from jaxcache.store.base import MissingError, Store
 from jaxcache.store.concurrency import spread
 
@@ -99,15 +99,14 @@ class GraphIndex(FactIndex):
 def scan(
     store: Store,
     aids: ScanAids = NO_AIDS,
+    depth: Depth = Depth.DECODED,
     *,
-    headers: bool = True,  # noqa: ARG001 - a graph has nothing that is cheaper to read than all of it
-    details: bool = True,
     deep: bool = True,  # noqa: ARG001 - every directory is walked anyway
 ) -> TorchScan:
     """Scan a cache directory by names and by what the index knows.
 
     Args:
-        details: also read the graphs that it does not know.
+        depth: whether to read the graphs that the index does not know (``DECODED``).
 
     Raises:
         NoCacheError: the directory cannot be listed.
@@ -116,7 +115,7 @@ def scan(
     index: GraphIndex | None = aids.index
     recalled = {g.info.name: index.recall(g.info) for g in inventory.graphs} if index else {}
     facts = {name: graph_facts for name, graph_facts in recalled.items() if graph_facts is not None}
-    if details:
+    if depth is Depth.DECODED:  # nothing in a graph is cheaper to read than all of it
         unread = [g for g in inventory.graphs if g.info.name not in facts]
         facts |= _read(store, unread, aids)
     return make_scan(inventory, facts)

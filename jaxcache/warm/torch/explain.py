@@ -9,6 +9,7 @@ from jaxcache.cache.explain.sides import Comparison, Compile, Difference, Explan
 from jaxcache.cache.leftovers import scratch_directory
 from jaxcache.layouts.torch.explain import compare_with_nearest
 from jaxcache.layouts.torch.scan import scan
+from jaxcache.model import Depth
 from jaxcache.options.run import WarmOptions
 from jaxcache.store import open_store
 from jaxcache.warm.programs import WarmProgram
@@ -37,13 +38,13 @@ def explain_script(program: WarmProgram, options: WarmOptions) -> tuple[Explanat
         with contextlib.suppress(FileNotFoundError):
             shutil.copytree(options.cache_dir, copy, dirs_exist_ok=True, symlinks=True)
         store = open_store(copy)
-        before = {g.info.name for g in scan(store, details=False).inventory.graphs}
+        before = {g.info.name for g in scan(store, depth=Depth.LISTED).inventory.graphs}
         run_options = options.replace(cache_dir=copy)
         report = warm_program(program, run_options)
         if report.interrupted:
             raise KeyboardInterrupt
         require_observed(report, "torch")
-        scan_result = scan(store, details=False)
+        scan_result = scan(store, depth=Depth.LISTED)
         old = [g for g in scan_result.inventory.graphs if g.info.name in before]
         new = {g.name: g for g in scan_result.inventory.graphs if g.info.name not in before}
         missed = {g.compile_id for g in report.modules if g.key in new and g.tier == "fxgraph"}
