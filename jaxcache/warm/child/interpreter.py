@@ -1,13 +1,11 @@
 """Choose the Python that runs JAX: the one that the user's own ``python`` is.
 
-jaxcache is often installed apart from JAX, by ``uv tool``, ``pipx`` or a CI action. Packages are
-looked up as files: to import JAX only to find it would take a second.
+jaxcache is often installed apart from JAX, by ``uv tool``, ``pipx`` or a CI action. A Python is
+asked whether it finds JAX: to import JAX only to find it would take a second.
 """
 
-import contextlib
 import importlib.util
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -20,13 +18,11 @@ from jaxcache.core.system import expand_home
 from jaxcache.errors import NoJaxError, system_errors_as
 from jaxcache.store.location import configured_python
 
-_SITES = (
-    "lib/python{}/site-packages",
-    "lib64/python{}/site-packages",
-    "lib/python{}/dist-packages",
-    "local/lib/python{}/dist-packages",
-    "lib/python3/dist-packages",
-)
+_HAS_PACKAGE = """
+import sys, importlib.util
+spec = importlib.util.find_spec(sys.argv[1])
+sys.exit(spec is None or spec.origin is None)
+"""
 _ASK_SECONDS = 20
 #: Variables that name the active environment.
 _ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX")
@@ -123,71 +119,15 @@ def _candidates(script: str) -> Iterator[ChosenPython]:
 
 
 def has_package(python: str, package: str) -> bool:
-    """Whether a Python has a package, judged by the files of its environment."""
-    if not os.access(python, os.X_OK):
-        return False
-    return any(
-        (directory / package / "__init__.py").is_file()
-        or any(directory.glob(f"{package}-*.dist-info"))
-        for directory in _package_directories(python)
-    )
-
-
-def _package_directories(python: str) -> Iterator[Path]:
-    yield from map(Path, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
-    prefix = _prefix(python)
-    config = _read(prefix / "pyvenv.cfg")
-    for directory in _sites(prefix, python):
-        yield directory
-        for file in directory.glob("*.pth"):
-            lines = _read(file).splitlines()
-            yield from (directory / line for line in lines if line and line[0] not in "#i")
-    if config and not re.search(r"(?m)^include-system-site-packages\s*=\s*true", config):
-        return
-    with contextlib.suppress(FileNotFoundError):
-        yield from _sites(Path(expand_home("~/.local")), python)
-    if home := re.search(r"(?m)^home\s*=\s*(.+)$", config):
-        yield from _sites(Path(home[1].strip()).parent, python)
-
-
-def _prefix(python: str) -> Path:
-    """Return the directory of the environment that an interpreter belongs to."""
-    here = Path(os.path.abspath(python)).parent.parent
-    if (here / "pyvenv.cfg").is_file():
-        return here
-    if not _is_script(python):
-        return Path(os.path.realpath(python)).parent.parent
-    # A shim, such as pyenv's, starts another Python: only running it shows which.
-    command = [python, "-c", "import sys; print(sys.prefix)"]
+    """Ask a Python whether it has a package, which it finds and does not import."""
+    command = [os.path.abspath(python), "-c", _HAS_PACKAGE, package]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_ASK_SECONDS, check=False
+            command, capture_output=True, cwd=os.sep, timeout=_ASK_SECONDS, check=False
         )
     except (OSError, subprocess.SubprocessError):
-        return here
-    return Path(done.stdout.strip() or here)
-
-
-def _is_script(path: str) -> bool:
-    try:
-        with open(path, "rb") as file:
-            return file.read(2) == b"#!"
-    except OSError:
         return False
-
-
-def _sites(prefix: Path, python: str) -> Iterator[Path]:
-    """Yield the directories of packages below a prefix, for the version where the name has one."""
-    version = re.search(r"python(3\.\d+)$", os.path.realpath(python))
-    for site in _SITES:
-        yield from prefix.glob(site.format(version[1] if version else "3*"))
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text("utf-8", "replace")
-    except OSError:
-        return ""
+    return done.returncode == 0
 
 
 def _is_own(python: str) -> bool:
