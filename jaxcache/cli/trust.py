@@ -1,16 +1,18 @@
 """``jaxcache trust here|keygen|add|list|remove``."""
 
+import os
+import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+from jaxcache.cache import trust, trusted_projects
 from jaxcache.cli.options import JsonOutput
 from jaxcache.cli.output import emit, note
+from jaxcache.cli.terminal import confirm
 from jaxcache.errors import UsageError
 from jaxcache.options.declare import FLAG, TEXT, TEXTS, option
-
-if TYPE_CHECKING:
-    from jaxcache.cache.trust import TrustedKey
-    from jaxcache.cache.trusted_projects import TrustedProject
+from jaxcache.render.trust import settings_lines, trust_view
+from jaxcache.store.location import read_settings
 
 EXAMPLES = {
     "here": "jaxcache trust here",
@@ -40,15 +42,7 @@ def here(
     Shows the settings and asks. Without trust, a project's file cannot choose the cache or switch
     the live layer on. A file that changes afterwards is not trusted until you repeat this.
     """
-    import os
-    import sys
-
-    from jaxcache.cache.trusted_projects import find_project, trust_project
-    from jaxcache.cli.terminal import confirm
-    from jaxcache.render.trust import settings_lines
-    from jaxcache.store.location import read_settings
-
-    file = find_project(directory)
+    file = trusted_projects.find_project(directory)
     note(f"{file.path}{f', {file.unsafe}' if file.unsafe else ''}:")
     note(*settings_lines(read_settings(file)))
     if not yes:
@@ -59,15 +53,13 @@ def here(
                 hint="if you trust these settings, add --yes",
             )
         confirm("Trust these settings?", f"{os.path.basename(file.path)} is not trusted")
-    _print([], [trust_project(file)], output)
+    _print([], [trusted_projects.trust_project(file)], output)
 
 
 def keygen(name: Name, output: JsonOutput) -> None:
     """Make a key to sign bundles with; print its public half."""
-    from jaxcache.cache.trust import TrustedKey, generate_key, key_path
-
-    path = key_path(name)
-    key = TrustedKey(path.stem, generate_key(path))
+    path = trust.key_path(name)
+    key = trust.TrustedKey(path.stem, trust.generate_key(path))
     note(f"the private key is in {path}; pass on only the public one")
     _print([key], [], output)
 
@@ -78,17 +70,12 @@ def add(
     output: JsonOutput,
 ) -> None:
     """Trust a public key from now on."""
-    from jaxcache.cache.trust import add_trusted, key_directory
-
-    _print([add_trusted(key_directory(), name, " ".join(key))], [], output)
+    _print([trust.add_trusted(trust.key_directory(), name, " ".join(key))], [], output)
 
 
 def show(output: JsonOutput) -> None:
     """List the keys and the projects that you trust."""
-    from jaxcache.cache.trust import load_trusted
-    from jaxcache.cache.trusted_projects import list_trusted_projects
-
-    _print(load_trusted(), list_trusted_projects(), output)
+    _print(trust.load_trusted(), trusted_projects.list_trusted_projects(), output)
 
 
 def remove(
@@ -104,19 +91,15 @@ def remove(
     output: JsonOutput,
 ) -> None:
     """Stop trusting a key or a project."""
-    from jaxcache.cache.trust import key_directory, remove_trusted
-    from jaxcache.cache.trusted_projects import distrust_project
-
     if "/" in name:
-        _print([], [distrust_project(name)], output)
+        _print([], [trusted_projects.distrust_project(name)], output)
     else:
-        _print([remove_trusted(key_directory(), name)], [], output)
+        _print([trust.remove_trusted(trust.key_directory(), name)], [], output)
 
 
 def _print(
-    keys: "Sequence[TrustedKey]", projects: "Sequence[TrustedProject]", output: JsonOutput
+    keys: Sequence[trust.TrustedKey],
+    projects: Sequence[trusted_projects.TrustedProject],
+    output: JsonOutput,
 ) -> None:
-    from jaxcache.cache.trust import key_directory
-    from jaxcache.render.trust import trust_view
-
-    emit(output.form, trust_view(keys, projects, str(key_directory())))
+    emit(output.form, trust_view(keys, projects, str(trust.key_directory())))
