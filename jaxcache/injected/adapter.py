@@ -31,6 +31,7 @@ from ..core import sketching
 from ..core.call_site import find_call_site
 from ..core.key_settings import changed_settings, current_settings, settings_of_environment
 from ..live.frame import sealing_compressor
+from .facts import describe_devices, describe_versions, jaxlib_digest
 
 TRIED = "0.4.30 to 0.12"
 #: File and name of what ``jax.pmap`` puts around the user's function.
@@ -271,13 +272,9 @@ class Jax:
 
     def describe(self) -> dict[str, Any]:
         """Return the versions, a digest that differs between builds, and settings as they began."""
-        import jaxlib
-
-        from .settings import jaxlib_digest
-
         return {
             "jax": self.version,
-            "jaxlib": str(getattr(jaxlib, "__version__", "")) or None,
+            "jaxlib": describe_versions()["jaxlib_version"],
             "jaxlib_digest": jaxlib_digest(),
             "xla_flags": self._xla_flags(),
             "key_settings": _or_none(settings_of_environment),
@@ -298,13 +295,9 @@ class Jax:
     @staticmethod
     def describe_backend(backend: Any, devices: Any) -> dict[str, Any]:
         """Describe the hardware as it enters the key: by the first device."""
-        device = devices.flat[0]
         return {
-            "platform": str(backend.platform),
-            "platform_version": str(backend.platform_version),
-            "device_kind": str(device.device_kind),
+            **describe_devices(backend, devices.flat[0]),
             "topology_fingerprint": _topology_fingerprint(devices),
-            "device_count": len(backend.local_devices()),
             "process_count": len({d.process_index for d in backend.devices()}),
         }
 

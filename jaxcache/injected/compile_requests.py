@@ -30,6 +30,7 @@ from .channel import describe_error
 from .crosshost import tuning
 from .crosshost.hooks import CompileArguments
 from .crosshost.host import Target
+from .facts import describe_devices, describe_versions, jaxlib_digest
 
 #: What XLA calls through a raw pointer while it compiles.
 _PARTITIONING = "CustomSPMDPartitioning"
@@ -95,17 +96,10 @@ class Compiler:
 
     def describe(self) -> "dict[str, Any]":
         """Describe this host, to be compared with the recorded one."""
-        import jaxlib
-
-        first = self.backend.local_devices()[0]
         return {
-            "jax_version": str(self.jax.__version__),
-            "jaxlib_version": str(getattr(jaxlib, "__version__", "")),
-            "jaxlib_digest": settings.jaxlib_digest(),
-            "platform": str(self.backend.platform),
-            "platform_version": str(self.backend.platform_version),
-            "device_kind": str(first.device_kind),
-            "device_count": len(self.backend.local_devices()),
+            **describe_versions(),
+            **describe_devices(self.backend, self.backend.local_devices()[0]),
+            "jaxlib_digest": jaxlib_digest(),
             "caches": self._caches(),
             "compile_options": settings.compile_options().hex(),
         }
@@ -256,7 +250,7 @@ class CrossCompiler(Compiler):
         names = ("jax_version", "jaxlib_version", "platform", "platform_version")
         return {
             **{name: profile[name] for name in names},
-            "jaxlib_digest": settings.jaxlib_digest(),
+            "jaxlib_digest": jaxlib_digest(),
             "device_kind": profile["device_kinds"][0],
             "device_count": len(profile["device_ids"]) // profile.get("process_count", 1),
             "caches": True,

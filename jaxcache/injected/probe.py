@@ -15,6 +15,7 @@ from typing import Any
 
 from ..core import key_settings
 from .adapter import hash_component, wrap
+from .facts import describe_devices, describe_versions
 
 #: A feature as LLVM spells it, inside serialized bytes of XLA; not the middle of a triple.
 _FEATURE = re.compile(rb"(?<![\w-])[+-][a-z0-9][a-z0-9.-]*")
@@ -90,7 +91,6 @@ def default_settings() -> "dict[str, Any]":
 def main(parent: Any) -> None:
     """Answer with the versions, once the entry is written; with an argument, the features, too."""
     import jax
-    import jaxlib
     from jax._src import cache_key
 
     hashes: dict[str, str] = {}
@@ -103,13 +103,9 @@ def main(parent: Any) -> None:
     jax.jit(lambda x: x + 1)(1.0).block_until_ready()
     device = jax.devices()[0]
     parent.answer(
-        jax_version=jax.__version__,
-        jaxlib_version=getattr(jaxlib, "__version__", "") or jaxlib.version.__version__,
-        platform=jax.default_backend(),
-        device_kind=str(device.device_kind),
-        platform_version=str(device.client.platform_version),
+        **describe_versions(),
+        **describe_devices(device.client, device),
         cpu_features=features() if sys.argv[1:] else None,
-        device_count=jax.local_device_count(),
         process_count=int(os.environ.get("JAX_NUM_PROCESSES") or 1),
         topology=hashes.get("accelerator_config"),
         **settings(),

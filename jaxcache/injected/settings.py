@@ -6,23 +6,11 @@ Private names of JAX, tried on 0.4.30 to 0.12: ``jax._src.compilation_cache.{zst
 (its codecs), ``jax._src.compiler.get_compile_options``.
 """
 
-import hashlib
 import sys
 from typing import Any
 
 from . import probe
-
-
-def jaxlib_digest() -> "str | None":
-    """Return the SHA-256 of the lines for binaries in jaxlib's list of files; None without one."""
-    from importlib.metadata import PackageNotFoundError, distribution
-
-    try:
-        record = distribution("jaxlib").read_text("RECORD")
-    except PackageNotFoundError:
-        return None
-    lines = sorted(x for x in (record or "").splitlines() if x.split(",")[0].endswith(".so"))
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest() if lines else None
+from .facts import describe_versions, jaxlib_digest
 
 
 def has_module(name: str) -> bool:
@@ -37,15 +25,13 @@ def has_module(name: str) -> bool:
 def describe(names: "list[str]") -> "dict[str, Any]":
     """Describe the imported jax: versions, settings, codecs."""
     import jax
-    import jaxlib
     from jax._src import compilation_cache
 
     standard = getattr(compilation_cache, "zstd", None)
     package = getattr(compilation_cache, "zstandard", None)
     return {
         "python_version": sys.version.split()[0],
-        "jax_version": str(jax.__version__),
-        "jaxlib_version": str(jaxlib.__version__),
+        **describe_versions(),
         "jaxlib_digest": jaxlib_digest(),
         "key_codec": "zstandard" if package is not None else "zlib",
         "written_codec": "zlib" if standard is None and package is None else "zstd",
