@@ -298,7 +298,6 @@ class Jax:
         return {
             **describe_devices(backend, devices.flat[0]),
             "topology_fingerprint": _topology_fingerprint(devices),
-            "process_count": len({d.process_index for d in backend.devices()}),
         }
 
 

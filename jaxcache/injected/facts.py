@@ -32,4 +32,5 @@ def describe_devices(backend: Any, device: Any) -> "dict[str, Any]":
         "platform_version": str(backend.platform_version),
         "device_kind": str(device.device_kind),
         "device_count": len(backend.local_devices()),
+        "process_count": len({d.process_index for d in backend.devices()}),
     }

@@ -11,6 +11,8 @@ import sys
 import tempfile
 from typing import Any
 
+from .facts import describe_devices, describe_versions
+
 _RECORD = "JAXCACHE_RECORD"
 #: Settings of JAX that enter keys, and the values at which they do not.
 _SETTINGS = {
@@ -79,12 +81,9 @@ class ModuleRecorder:
             "argv_flags": [a for a in sys.argv if a.startswith("--xla")],
             "settings": {n: v for n, v in settings.items() if v not in _SETTINGS[n]},
             "cache_dir": config.jax_compilation_cache_dir,
-            "jax_version": self._jax.__version__,
-            "jaxlib_version": self._jax.lib.__version__,
             "python_version": sys.version.split()[0],
-            "platform": str(backend.platform),
-            "device_count": len(backend.local_devices()),
-            "process_count": len({d.process_index for d in backend.devices()}),
+            **describe_versions(),
+            **describe_devices(backend, backend.local_devices()[0]),
             "process_id": int(backend.process_index()),
         }
 

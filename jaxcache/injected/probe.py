@@ -102,11 +102,13 @@ def main(parent: Any) -> None:
     wrap(cache_key, "_log_cache_key_hash", around_component)
     jax.jit(lambda x: x + 1)(1.0).block_until_ready()
     device = jax.devices()[0]
-    parent.answer(
+    described = {
         **describe_versions(),
         **describe_devices(device.client, device),
-        cpu_features=features() if sys.argv[1:] else None,
-        process_count=int(os.environ.get("JAX_NUM_PROCESSES") or 1),
-        topology=hashes.get("accelerator_config"),
         **settings(),
-    )
+        "cpu_features": features() if sys.argv[1:] else None,
+        "topology": hashes.get("accelerator_config"),
+        # This process is alone; the program that is to use the cache need not be.
+        "process_count": int(os.environ.get("JAX_NUM_PROCESSES") or 1),
+    }
+    parent.answer(**described)
