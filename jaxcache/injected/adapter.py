@@ -31,7 +31,7 @@ from ..core import sketching
 from ..core.call_site import find_call_site
 from ..core.key_settings import changed_settings, current_settings, settings_of_environment
 from ..live.frame import sealing_compressor
-from .facts import describe_devices, describe_versions, jaxlib_digest
+from .facts import describe_devices, describe_versions, jaxlib_digest, topology_fingerprint
 
 TRIED = "0.4.30 to 0.12"
 #: File and name of what ``jax.pmap`` puts around the user's function.
@@ -297,7 +297,7 @@ class Jax:
         """Describe the hardware as it enters the key: by the first device."""
         return {
             **describe_devices(backend, devices.flat[0]),
-            "topology_fingerprint": _topology_fingerprint(devices),
+            "topology_fingerprint": topology_fingerprint(devices),
         }
 
 
@@ -378,19 +378,6 @@ def place_of(source: Any) -> dict[str, Any]:
         "file": file or None,
         "line": int(line) if line.isdigit() else None,
     }
-
-
-def _topology_fingerprint(devices: Any) -> str | None:
-    """The fingerprint that JAX 0.10 and later put into the key; None before."""
-    try:
-        from jax._src.lib import xla_client
-
-        topology = xla_client.get_topology_for_devices(list(devices.flat))
-        value = getattr(topology, "fingerprint", None)
-        value = value() if callable(value) else value  # a method on 0.10.2
-    except Exception:
-        return None
-    return None if value is None else str(value)
 
 
 def _or_none(read: "Callable[[], dict[str, Any]]") -> "dict[str, Any] | None":

@@ -34,3 +34,16 @@ def describe_devices(backend: Any, device: Any) -> "dict[str, Any]":
         "device_count": len(backend.local_devices()),
         "process_count": len({d.process_index for d in backend.devices()}),
     }
+
+
+def topology_fingerprint(devices: Any) -> str | None:
+    """The fingerprint that JAX 0.10 and later put into the key; None before."""
+    try:
+        from jax._src.lib import xla_client
+
+        topology = xla_client.get_topology_for_devices(list(devices.flat))
+        value = getattr(topology, "fingerprint", None)
+        value = value() if callable(value) else value  # a method on 0.10.2
+    except Exception:
+        return None
+    return None if value is None else str(value)
