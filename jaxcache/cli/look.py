@@ -142,51 +142,66 @@ def show(
 
     Also in a bundle or recipe: show FILE [KEY], or show KEY -C FILE.
     """
-    from jaxcache.cache import show
+    writes = hlo or payload is not None
+    if hlo and payload is not None:
+        raise UsageError("--hlo and --payload cannot be combined")
+    if writes and wanted.form.is_json:
+        raise UsageError("--hlo and --payload cannot be combined with --json or --jsonl")
+    is_container = os.path.isfile(key) and kind_of_file(key) != "cache"
+    if inside is not None and not is_container:
+        raise UsageError(f"{key} is neither a bundle nor a recipe", code="not-a-bundle")
+    cache = open_handle(place.replace(cache_dir=key) if is_container else place)
+    chosen = inside if is_container else key
+    if cache.kind == "recipe":
+        if writes:
+            raise UsageError("--hlo and --payload are for entries: a recipe holds none")
+        _show_recipe(cache.location.path, [chosen] if chosen else [], wanted.form)
+    elif not chosen:
+        _show_bundle(cache, wanted.form)
+    elif writes:
+        _write_part(cache, chosen, payload, python)
+    else:
+        return _show_entry(cache, chosen, wanted.form, verbose=verbose)
+    return ExitCode.DONE
+
+
+def _show_entry(cache: Cache, key: str, form: Format, *, verbose: bool) -> int:
+    from jaxcache.cache.show import show_kernels
     from jaxcache.entry.names import FileKind, split_name
     from jaxcache.render.show import kernels_view, show_view
 
-    if hlo and payload is not None:
-        raise UsageError("--hlo and --payload cannot be combined")
-    if (hlo or payload is not None) and wanted.form.is_json:
-        raise UsageError("--hlo and --payload cannot be combined with --json or --jsonl")
-    whole = False
-    if os.path.isfile(key) and kind_of_file(key) != "cache":
-        whole = inside is None
-        place = place.replace(cache_dir=key)
-        key = inside or key
-    elif inside is not None:
-        raise UsageError(f"{key} is neither a bundle nor a recipe", code="not-a-bundle")
-    cache = open_handle(place)
-    if cache.kind == "recipe":
-        if hlo or payload is not None:
-            raise UsageError("--hlo and --payload are for entries: a recipe holds none")
-        _show_recipe(cache.location.path, [] if whole else [key], wanted.form)
+    store, layout, name, is_file = _find_entry(cache, key)
+    if split_name(name)[0] is FileKind.KERNEL_CACHE:
+        emit(form, kernels_view(show_kernels(store, name)))
         return ExitCode.DONE
-    if whole:
-        _show_bundle(cache, wanted.form)
-        return ExitCode.DONE
-    is_file = os.sep in key or os.path.isfile(key)
-    directory, name = os.path.split(key) if is_file else ("", key)
-    store, layout = _open_file(directory, name) if is_file else cache.readable
-    if hlo or payload is not None:
-        if not (layout.single_file_entries and layout.keeps_index):
-            raise UsageError("--hlo and --payload are for entries of JAX in a directory")
-        name = name if is_file else show.choose_file(store, key)
+    details = list(layout.shows.show_file(store, name)) if is_file else cache.show_all(key)
+    emit(form, show_view(details, now_ns=cache.clock(), verbose=verbose))
+    return ExitCode.PROBLEMS if any(s.damaged for s in details) else ExitCode.DONE
+
+
+def _write_part(cache: Cache, key: str, payload: str | None, python: str | None) -> None:
+    """Write the executable of an entry into a file, or print its HLO."""
+    from jaxcache.cache import show
+
+    store, layout, name, is_file = _find_entry(cache, key)
+    if not (layout.single_file_entries and layout.keeps_index):
+        raise UsageError("--hlo and --payload are for entries of JAX in a directory")
+    if not is_file:
+        name = show.choose_file(store, key)
     if payload is not None:
         write_file(payload, show.payload_chunks(store, name))
-    elif hlo:
-        from jaxcache.warm.child.query import hlo_text
+        return
+    from jaxcache.warm.child.query import hlo_text
 
-        print(printable_lines(hlo_text(show.read_hlo(store, name), python=python)), end="")
-    elif split_name(name)[0] is FileKind.KERNEL_CACHE:
-        emit(wanted.form, kernels_view(show.show_kernels(store, name)))
-    else:
-        details = list(layout.shows.show_file(store, name)) if is_file else cache.show_all(key)
-        emit(wanted.form, show_view(details, now_ns=cache.clock(), verbose=verbose))
-        if any(s.damaged for s in details):
-            return ExitCode.PROBLEMS
-    return ExitCode.DONE
+    print(printable_lines(hlo_text(show.read_hlo(store, name), python=python)), end="")
+
+
+def _find_entry(cache: Cache, key: str) -> "tuple[Store, Layout, str, bool]":
+    """Return where an entry is, its file's name or its key, and which of the two."""
+    if not (os.sep in key or os.path.isfile(key)):
+        return *cache.readable, key, False
+    directory, name = os.path.split(key)
+    return *_open_file(directory, name), name, True
 
 
 def _show_recipe(path: str, keys: list[str], form: Format) -> None:
