@@ -349,10 +349,19 @@ def hold_lockfile(directory: int, *, timeout_seconds: float, keep: bool = False)
 
 
 def _try_to_take(directory: int) -> tuple[int, bool] | None:
-    """Take the lock if it is free; (descriptor, whether the file was made for it)."""
-    fd, is_new = open_lock(directory, LOCKFILE)
+    """Take the lock if it is free; (descriptor, whether the file was made for it).
+
+    On a full disk nobody can make the file, JAX included: there the directory itself is locked.
+    """
     try:
-        if try_flock(fd) and is_named(fd, directory, LOCKFILE):
+        fd, is_new = open_lock(directory, LOCKFILE)
+        name = LOCKFILE
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        fd, is_new, name = os.open(".", os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory), False, "."
+    try:
+        if try_flock(fd) and is_named(fd, directory, name):
             return fd, is_new
     except BaseException:
         os.close(fd)

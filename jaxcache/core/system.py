@@ -35,6 +35,15 @@ def user_directory(variable: str, usual: str) -> str:
     return expand_home(os.environ.get(variable) or usual)
 
 
+def is_full(directory: str) -> bool:
+    """Return whether the file system of a directory has no room, or no inode, for this user."""
+    try:
+        space = os.statvfs(directory)
+    except OSError:
+        return False
+    return not space.f_bavail or bool(space.f_files and not space.f_favail)
+
+
 def open_regular(path: "str | os.PathLike[str]") -> "BinaryIO":
     """Open a regular file to read; a FIFO that somebody put in its place is not waited for.
 

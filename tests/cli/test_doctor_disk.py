@@ -14,15 +14,22 @@ SOURCE = CORPUS / "0.12.0.1-cpu-zstd"
 CAPPED = CORPUS / "0.12.0.1-cpu-zstd-maxsize"
 
 
-def mounted(tmp_path: Path, options: str, source: Path, *args: str) -> dict[str, Any]:
-    """Run ``doctor`` over a copy of ``source`` on a file system of its own."""
+def mounted(
+    tmp_path: Path, options: str, source: Path, *args: str, before: str = ":"
+) -> dict[str, Any]:
+    """Run ``doctor`` over a copy of ``source`` on a file system of its own.
+
+    Args:
+        before: a command line that runs first; ``$jaxcache`` and ``$cache`` stand for these.
+    """
     point = tmp_path / "mount"
-    point.mkdir()
+    point.mkdir(parents=True)
     readonly = "ro" in options.split(",")
     script = (
         'mount -t tmpfs -o "$1" none "$2" || exit 99; mkdir "$2/c" && chmod 755 "$2/c" && '
         'cp -p "$3"/* "$2/c" && { [ -z "$4" ] || mount -o remount,ro "$2"; } || exit 99; '
-        'cd /; python=$5; point=$2; shift 5; exec "$python" -m jaxcache doctor --json '
+        'cd /; python=$5; point=$2; shift 5; jaxcache="$python -m jaxcache"; cache=$point/c; '
+        f"{{ {before}; }} >/dev/null; exec $jaxcache doctor --json "
         '-C "$point/c" "$@"'
     )
     plain = ",".join(o for o in options.split(",") if o != "ro") or "rw"
@@ -56,6 +63,19 @@ def test_disk_nearly_full(tmp_path: Path) -> None:
     pages = sum(-(-p.stat().st_size // 4096) for p in SOURCE.iterdir())
     size = (pages + 3) * 4096
     assert "disk-nearly-full" in traps(mounted(tmp_path, f"size={size}", SOURCE))
+
+
+def test_a_disk_without_inodes_can_prune(tmp_path: Path) -> None:
+    sources = len([*SOURCE.iterdir()])
+    options = f"nr_inodes={sources + 2},size=50m"
+    found = {f["trap"]: f for f in mounted(tmp_path / "a", options, SOURCE)["findings"]}
+    assert "no inode left" in found["disk-nearly-full"]["seen"]
+    cure = found["disk-nearly-full"]["fix"].partition(", or")[0]
+    cure = cure.replace("jaxcache ", "$jaxcache ", 1).partition(" -C ")[0]
+    document = mounted(
+        tmp_path / "b", options, SOURCE, before=f'{cure} -C "$cache" --grace 0s --yes || exit 98'
+    )
+    assert "disk-nearly-full" not in traps(document)
 
 
 def test_disk_with_room(tmp_path: Path) -> None:

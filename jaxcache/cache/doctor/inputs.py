@@ -62,6 +62,8 @@ class HostFacts:
     """Type of the mount, such as ``ext4`` or ``nfs4``."""
     free_bytes: int | None = None
     total_bytes: int | None = None
+    free_files: int | None = None
+    """How many files can still be made, where the file system has a limit of them."""
     lock_holders: tuple[str, ...] | None = None
     """The holder of ``.lockfile``, as ``PID COMMAND``; empty if it is free."""
     name_max: int = 255

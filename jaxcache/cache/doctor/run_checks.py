@@ -118,12 +118,13 @@ def collect_host_facts(path: str) -> HostFacts:
     if is_remote(path):
         return HostFacts(os.geteuid(), sys.platform, name_max=_OBJECT_NAME_MAX)
     directory = _nearest(path)
-    free = total = None
+    free = total = files = None
     name_max = 255
     with contextlib.suppress(OSError):
         space = os.statvfs(directory)
         free = space.f_bavail * space.f_frsize
         total = space.f_blocks * space.f_frsize
+        files = space.f_favail if space.f_files else None
         name_max = space.f_namemax or name_max
     mounts = _text("/proc/self/mountinfo")
     return HostFacts(
@@ -132,6 +133,7 @@ def collect_host_facts(path: str) -> HostFacts:
         filesystem=filesystem_of(os.path.realpath(directory), mounts),
         free_bytes=free,
         total_bytes=total,
+        free_files=files,
         lock_holders=_lock_holders(os.path.join(path, LOCKFILE)),
         name_max=name_max,
     )

@@ -1,14 +1,17 @@
 """Checks for what keeps JAX from writing entries."""
 
+import contextlib
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from jaxcache.cache.doctor.inputs import Facts, Finding, Severity, install_into
 from jaxcache.cache.verify.run_checks import CORRUPT
 from jaxcache.core.machine import ATIME_REQUIRED
 from jaxcache.core.names import CACHE_SUFFIX
+from jaxcache.core.system import expand_home
 from jaxcache.entry.names import FileKind
+from jaxcache.store import cannot_make
 from jaxcache.units import format_command, format_count, format_size, join_some
 
 #: A file system is nearly full below this share of it, unless that is still this much.
@@ -75,7 +78,7 @@ def _directory(facts: Facts) -> str:
     """The directory that JAX should use: a bucket is pulled from."""
     path = shlex.quote(facts.cache.path)
     if not facts.cache.writable:
-        return "~/.cache/jax"
+        return _writable_directory(facts)
     if not facts.cache.remote:
         return path
     if any(c.written_in_cache_dir == facts.cache.path for c in facts.cache.contents.values()):
@@ -91,14 +94,35 @@ def find_not_writable(facts: Facts) -> Iterator[Finding]:
             "problem",
             f"{facts.cache.path}: {facts.cache.why_not_writable or 'cannot be written'}",
             "JAX warns at every write, and the next run compiles again",
-            "choose another directory, such as: export JAX_COMPILATION_CACHE_DIR=~/.cache/jax",
+            "choose another directory, such as: "
+            f"export JAX_COMPILATION_CACHE_DIR={_writable_directory(facts)}",
         )
+
+
+def _writable_directory(facts: Facts) -> str:
+    """Another directory that this user can make: a user of a container may have no home."""
+    with contextlib.suppress(FileNotFoundError):
+        usual = expand_home("~/.cache/jax")
+        is_other = os.path.realpath(usual) != os.path.realpath(facts.cache.path)
+        if is_other and not cannot_make(usual):
+            return "~/.cache/jax"
+    return "DIR, a directory of your own"
 
 
 def find_disk_full(facts: Facts) -> Iterator[Finding]:
     """Little room is left; JAX's writes are not atomic, so a full disk leaves torn entries."""
     free = facts.host.free_bytes
     total = facts.host.total_bytes
+    if facts.host.free_files == 0:
+        prune = f"prune --max-entries {max(len(facts.cache.entries) // 2, 1)}"
+        yield Finding(
+            "disk-nearly-full",
+            "problem",
+            "the file system takes no more files (it has no inode left)",
+            "JAX can write no entry",
+            f"{format_command(prune, facts.cache.path)}, or move the cache",
+        )
+        return
     if free is None or not total:
         return
     largest = max((e.size_bytes for e in facts.cache.entries), default=0)
@@ -278,9 +302,21 @@ def find_unreadable(facts: Facts) -> Iterator[Finding]:
             "problem",
             f"{format_count(len(files), 'file')} that you may not read",
             "JAX warns and compiles at every run",
-            "give yourself the permission (chmod, chown), or use a cache of your own",
+            _give_permission(facts, files),
             files=tuple(files),
         )
+
+
+def _give_permission(facts: Facts, files: Iterable[str]) -> str:
+    """Say how a file can be read: its owner can make it so, and nobody else."""
+    owners = {info.owner for _, info in facts.cache.inventory.files() if info.name in {*files}}
+    if owners <= {facts.host.user}:
+        paths = (shlex.quote(os.path.join(facts.cache.path, name)) for name in files)
+        return f"chmod u+r {' '.join(paths)}"
+    return (
+        f"its owner (user {', '.join(map(str, sorted(owners)))}) can let you read it; or use a "
+        f"cache of your own: export JAX_COMPILATION_CACHE_DIR={_writable_directory(facts)}"
+    )
 
 
 def find_long_names(facts: Facts) -> Iterator[Finding]:

@@ -30,10 +30,12 @@ from jaxcache.core.ledger import (
     sum_uses,
 )
 from jaxcache.core.names import LEDGER_DIR, TEMP_PREFIX
+from jaxcache.core.system import is_full
 from jaxcache.entry.names import split_name
 from jaxcache.errors import JaxcacheError, NoCacheError
 from jaxcache.model import Depth
 from jaxcache.store.base import Store, StoreError
+from jaxcache.units import format_command
 
 if TYPE_CHECKING:
     from jaxcache.layouts import Layout
@@ -238,9 +240,16 @@ def _record(store: Store, keys: Sequence[str], kind: str, now_ns: int) -> None:
     """Record a pin or unpin as later than those before it, even if the clock was set back."""
     last_ns = {e.key: e.at_ns for e in Ledger.load(store).events() if e.kind in PINNING}
     at_ns = {key: max(now_ns, last_ns.get(key, -1) + 1) for key in keys}
-    if not append(store, [Event(key, kind, at_ns[key]) for key in keys]):
+    if append(store, [Event(key, kind, at_ns[key]) for key in keys]):
+        return
+    if not store.remote and is_full(store.url):
         raise NoCacheError(
-            f"the ledger of {store.url} cannot be written",
-            code="read-only",
-            hint="name keys to be kept with prune --keep instead",
+            f"the disk of {store.url} is full, so nothing can be recorded",
+            code="disk-full",
+            hint=format_command("prune --max-size SIZE", store.url),
         )
+    raise NoCacheError(
+        f"the ledger of {store.url} cannot be written",
+        code="read-only",
+        hint="name keys to be kept with prune --keep instead",
+    )

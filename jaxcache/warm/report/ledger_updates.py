@@ -18,6 +18,7 @@ from jaxcache.cache.ledger.uses import is_miss
 from jaxcache.cache.ledger.write import append
 from jaxcache.core.compile_event import CompileFinished
 from jaxcache.core.names import CACHE_SUFFIX, OWN_DIR, is_key, live_directory, spool_name
+from jaxcache.core.system import is_full
 from jaxcache.entry.codec import CodecError
 from jaxcache.errors import JaxcacheError
 from jaxcache.store import open_store
@@ -72,7 +73,7 @@ def _append(learnt: Iterable[_Learnt], recorder: ReportBuilder) -> None:
             store = open_store(directory)
             with_digests = [replace(e, facts={**e.facts, **_digest(store, e)}) for e in events]
             with contextlib.suppress(OSError):
-                if not append(store, with_digests) and not os.statvfs(directory).f_bavail:
+                if not append(store, with_digests) and is_full(directory):
                     recorder.full.add(directory)
 
 
