@@ -86,17 +86,23 @@ class Undo:
         """Note in a request that missed without which parts of its key there is an entry."""
         if directory is None or "://" in directory or self._seconds_left <= 0:
             return
+        started = time.thread_time()
+        try:
+            self._find(request, directory, started + self._seconds_left)
+        except Exception:  # a JAX that is not known: nothing is claimed
+            self._seconds_left = 0.0
+        self._seconds_left -= time.thread_time() - started
+
+    def _find(self, request: CompileRequest, directory: str, deadline: float) -> None:
         attempt = _Attempt(request, self._client, self._cache_key)
         if not attempt.is_understood():
             return
         for change in itertools.islice(self._changes(request), _MOST_KEYS):
-            started = time.thread_time()
             key = attempt.key_with(change)
-            is_there = key != request.key and entry_file(directory, key) is not None
-            self._seconds_left -= time.thread_time() - started
-            if is_there:
+            if key != request.key and entry_file(directory, key) is not None:
                 request.add({"undone": change.parts, "undone_key": key})
-            if is_there or self._seconds_left <= 0:
+                return
+            if time.thread_time() > deadline:
                 return
 
     def _changes(self, request: CompileRequest) -> "Iterator[_Change]":

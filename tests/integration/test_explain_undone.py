@@ -21,10 +21,11 @@ import jax, jax.numpy as jnp
 counts = Counter()
 jax.monitoring.register_event_listener(lambda name, **_: counts.update([name.rpartition("/")[2]]))
 {before}
-@jax.jit{options}
+
 def step(x):
     return jnp.{function}(x).sum()
 
+step = jax.jit(step{options})
 step(jnp.ones((4, 4)))
 print(counts["cache_hits"], counts["cache_misses"])
 """
@@ -208,7 +209,7 @@ def test_portable_on_one_side_alone_is_proved(use: Use, filled_portable: bool) -
 
 def test_options_of_a_jit_are_undone(use: Use) -> None:
     use.run_plain({})
-    use.write(options='(compiler_options={"xla_cpu_enable_fast_math": True})')
+    use.write(options=', compiler_options={"xla_cpu_enable_fast_math": True}')
     (difference,) = use.explain({})
     assert (difference["cause"], difference["left"]) == ("flag", "without")
     assert difference["fix"] == "leave xla_cpu_enable_fast_math=True out of compiler_options"
