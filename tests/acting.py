@@ -10,7 +10,7 @@ from pathlib import Path
 from conftest import clean_environment
 
 #: A command in a sentence: from its first word to the end of the line, or to what closes it.
-_COMMAND = re.compile(r"jaxcache [a-z][^\n]*?(?=\s*(?:\n|$)|[)`;](?:\s|$))")
+_COMMAND = re.compile(r"(?:jaxcache [a-z]|\S+ -m pip |uv pip )[^\n]*?(?=\s*(?:\n|$)|[)`;](?:\s|$))")
 
 
 def commands_in(text: str) -> list[str]:

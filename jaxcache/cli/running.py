@@ -14,7 +14,7 @@ from jaxcache.cli.terminal import LiveLine, can_redraw, silence
 from jaxcache.errors import ExitCode, ReportError, UsageError, reporting, shell_code
 from jaxcache.options import CacheLocation
 from jaxcache.options.run import Assertions, CallOptions, ReportOptions, RunOptions, WarmOptions
-from jaxcache.store import check_made, is_remote
+from jaxcache.store import check_made, check_tier, is_remote
 from jaxcache.store.location import absolute_location
 from jaxcache.warm.child.launch import RunCallbacks
 from jaxcache.warm.programs import WarmProgram, names_function, read_call
@@ -75,6 +75,8 @@ def place_run(
             if isinstance(options, WarmOptions) and not os.listdir(path):
                 cache.require_writable()
             note(f"note: {path} cannot be written: what this run compiles will not be kept")
+    for tier in options.tiers:
+        check_tier(tier.removesuffix(":ro"))
     if options.tiers and not (cache.spelling or options.force_cache_dir):
         note(
             "note: no cache directory is named; unless the program sets one, JAX has none, and "

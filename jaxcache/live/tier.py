@@ -163,6 +163,13 @@ class CircuitBreaker:
         self._pause = min(2 * self._pause, _MAX_PAUSE_SECONDS)
 
 
+def report_to_parent(**event: str) -> None:
+    """Send an event to the parent of a run, where the process has one."""
+    hook = sys.modules.get("_jaxcache_hook")
+    if hook is not None:
+        hook.report(event)
+
+
 class Tier:
     """One tier: asked with a time limit, never raising, counted."""
 
@@ -322,6 +329,8 @@ class Tier:
             if missing:
                 reason = f"a bucket needs obstore in {sys.executable}: pip install obstore"
             self._layer.say(f"live: cannot {verb} {self.url} ({reason}); going on without it")
+            if self._store is None:  # no request was ever sent
+                report_to_parent(event="no-tier", detail=f"{self.url}: {reason}")
 
     def list(self) -> None:
         """Learn what the tier has, so that the rest needs no request; for the background."""

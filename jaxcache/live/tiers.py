@@ -6,7 +6,6 @@ and are fetched at the start of the next.
 
 import contextlib
 import os
-import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.names import CACHE_SUFFIX, OWN_DIR, is_key
 from .files import ReentrantEvent, own_directory_of, read_file, start_thread, write_whole
 from .frame import DecodedEntry, add_checksum
-from .tier import Refusals, Tier
+from .tier import Refusals, Tier, report_to_parent
 from .uploads import Uploads
 from .uses import SharedUses
 
@@ -99,7 +98,8 @@ class Tiers:
                 continue
             self.refusals.accept(tier.url, key)
             with contextlib.suppress(OSError):
-                _report_fetched(key)
+                # No compile request may name it, and the parent of a run is to know its origin.
+                report_to_parent(event="fetched", key=key)
                 sealed = value if decoded.sealed else add_checksum(value, decoded.content)
                 self._directory.write(key, sealed)
             return value, tier.url
@@ -268,13 +268,6 @@ class Tiers:
             left_seconds = deadline - time.monotonic()
             if tier.can_write() and left_seconds > 0:
                 tier.write(name, data, replace=True, limit_seconds=left_seconds)
-
-
-def _report_fetched(key: str) -> None:
-    """Let the parent of a run know whence an entry comes that no compile request may name."""
-    hook = sys.modules.get("_jaxcache_hook")
-    if hook is not None:
-        hook.report({"event": "fetched", "key": key})
 
 
 def _signatures(settings: Any) -> Any:

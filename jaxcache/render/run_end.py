@@ -91,6 +91,8 @@ def failed_assertions(
             yield f"--guard {guard} had no effect: it {_why_unarmed(guard, report.wall_seconds)}"
         elif refused:
             yield f"the guard refused {format_count(refused, 'compile')}"
+    for tier in getattr(report, "unused_tiers", ()):
+        yield f"a process could not use {tier}"
     if report.recorded == 0:
         yield "nothing was recorded"
     allowed = {reason for name in wanted.excepted for reason in EXCEPTED[name]}

@@ -122,6 +122,20 @@ def open_store(location: str) -> "Store":
     return LocalStore(local_path(location))
 
 
+def check_tier(location: str) -> None:
+    """Refuse a tier that no program can open, with the environment as it is.
+
+    Raises:
+        UsageError: ``bad-url`` or ``unknown-store``.
+    """
+    if is_remote(location):
+        from jaxcache.store.object.connect import check_url
+
+        check_url(location)
+    else:
+        local_path(location)
+
+
 def require_writable(store: "Store") -> None:
     """Refuse to change a cache that cannot be changed, before any work.
 

@@ -14,8 +14,7 @@ from jaxcache.entry.names import key_of
 from jaxcache.errors import NoJaxError, UsageError
 from jaxcache.options.run import RunOptions
 from jaxcache.store import is_remote
-from jaxcache.units import no_jax_hint
-from jaxcache.warm.child.interpreter import describe_no_jax
+from jaxcache.warm.child.interpreter import missing_module
 from jaxcache.warm.child.launch import RunResult
 from jaxcache.warm.environment import PORTABLE_NOTE, effective_thresholds
 from jaxcache.warm.report.builder import ReportBuilder
@@ -93,10 +92,11 @@ class Account:
 
         Raises:
             NoJaxError: a Python has no jax, or this jax cannot be listened to.
+            JaxcacheError: a Python lacks what the live layer needs there.
             UsageError: no such function.
         """
-        for notice in self._recorder.heard("no-jax"):
-            raise NoJaxError(describe_no_jax(notice.executable or ""), hint=no_jax_hint())
+        for notice in self._recorder.heard("no-module"):
+            raise missing_module(notice.executable or "", notice.detail)
         for notice in self._recorder.heard("refused"):
             raise NoJaxError(notice.detail, code=notice.code or "refused", hint=notice.hint)
         for notice in self._recorder.heard("no-function"):
@@ -164,10 +164,17 @@ class Account:
             notes=tuple(dict.fromkeys([*report.notes, *self._notes(report, waiting)])),
             recorded=self._recorded,
             waiting=waiting,
+            unused_tiers=self._unused_tiers(),
             guard=options.guard,
             is_guarded=bool(self._first.heard("guarded")),
             trace=trace_document(recorder),
         )
+
+    def _unused_tiers(self) -> tuple[str, ...]:
+        """Return which requested tiers a process could not open, and why."""
+        is_requested = self._options.tiers or is_remote(self._options.cache_dir)
+        unused = [notice.detail for notice in self._recorder.heard("no-tier")]
+        return tuple(dict.fromkeys(unused)) if is_requested else ()
 
     def _note_unreported(self, started_ns: int) -> None:
         """Record what the hits saved; find the entries that no process has reported."""

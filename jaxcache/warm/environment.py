@@ -8,6 +8,7 @@ so it leaves them as the user has them, unless the run writes nothing that stays
 import contextlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -86,6 +87,24 @@ def run_environment(
     if options.guard:
         env["JAXCACHE_GUARD"] = options.guard
     return env
+
+
+def live_modules(launched: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the modules that the live layer needs in a program's Python to do what was asked.
+
+    Args:
+        launched: what a run puts into the environment of its program.
+    """
+    env = {**os.environ, **launched}
+    tiers = re.split(r"[,\s]+", env.get("JAXCACHE_LIVE_TIERS", ""))
+    is_signed = _is_on(env, "JAXCACHE_LIVE_REQUIRE_SIGNED") or "JAXCACHE_LIVE_SIGNING_KEY" in env
+    is_in_bucket = any(map(is_remote, (env.get("JAX_COMPILATION_CACHE_DIR", ""), *tiers)))
+    needed = {"obstore": is_in_bucket, "cryptography": is_signed and (is_in_bucket or any(tiers))}
+    return tuple(n for n in needed if needed[n] and _is_on(env, "JAXCACHE_LIVE"))
+
+
+def _is_on(env: Mapping[str, str], variable: str) -> bool:
+    return env.get(variable, "").strip().lower() in ("1", "true", "yes", "on")
 
 
 def _has_live_layer(options: RunOptions) -> bool:

@@ -19,7 +19,7 @@ from jaxcache.units import format_count, format_duration
 from jaxcache.warm.child.child import free_port
 from jaxcache.warm.child.interpreter import find_python
 from jaxcache.warm.child.launch import Launch, RunCallbacks, RunResult, run_listening
-from jaxcache.warm.environment import DIRECTORY, run_environment
+from jaxcache.warm.environment import DIRECTORY, live_modules, run_environment
 from jaxcache.warm.programs import WarmProgram, words_of
 
 if TYPE_CHECKING:
@@ -120,7 +120,8 @@ def run_command(
         UsageError: the command cannot be run, or options do not go together.
     """
     cross = _read_cross(options)
-    launch = Launch(tuple(command), run_environment(options, cross), unset=_unset(cross))
+    env = run_environment(options, cross)
+    launch = Launch(tuple(command), env, needs=live_modules(env), unset=_unset(cross))
     processes = cross.processes if cross else options.processes
     report = _run([*_together(launch, processes)], options, cross, callbacks or RunCallbacks())
     return replace(report, notes=(*report.notes, *_other_nodes_notes(command[0])))
@@ -151,7 +152,7 @@ def _launches(
         flag = f"--xla_force_host_platform_device_count={options.devices}"
         env["XLA_FLAGS"] = f"{flags} {flag}".strip()
     command = (find_python(options.python, script=program.script), *words)
-    launch = Launch(command, env, needs="jax", unset=_unset(cross))
+    launch = Launch(command, env, needs=("jax", *live_modules(env)), unset=_unset(cross))
     yield from _together(launch, cross.processes if cross else options.processes)
 
 

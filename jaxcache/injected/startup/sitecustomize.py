@@ -11,7 +11,7 @@ from _frozen_importlib_external import PathFinder, SourceFileLoader
 _HERE = os.path.dirname(os.path.abspath(__file__))
 #: Process id of jaxcache: some requests are for its own children, and not for theirs.
 _PARENT = "JAXCACHE_PARENT"
-#: The module without which the child is to stop: jax or torch.
+#: The modules without which the child is to stop: jax or torch, and what the live layer needs.
 _NEEDS = "JAXCACHE_NEEDS"
 _MISSING_EXIT_CODE = 13
 
@@ -41,8 +41,11 @@ def _run_hidden_sitecustomize():
 _load_hook().install()
 _run_hidden_sitecustomize()
 _OWN_CHILD = os.environ.get(_PARENT) == str(os.getppid())
-_NEEDED = os.environ.get(_NEEDS)
-if _OWN_CHILD and _NEEDED and PathFinder.find_spec(_NEEDED) is None:
-    event = {"event": "no-jax", "executable": sys.executable, "detail": _NEEDED}
-    _load_hook().report(event)
-    os._exit(_MISSING_EXIT_CODE)
+for _needed in os.environ.get(_NEEDS, "").split() if _OWN_CHILD else ():
+    if PathFinder.find_spec(_needed) is not None:
+        continue
+    # A launcher has no jax, and another Python than this one does what the live layer is for.
+    if _needed in ("jax", "torch") or PathFinder.find_spec("jax") is not None:
+        event = {"event": "no-module", "executable": sys.executable, "detail": _needed}
+        _load_hook().report(event)
+        os._exit(_MISSING_EXIT_CODE)

@@ -4,9 +4,10 @@ Credentials and endpoints come from the environment variables that each provider
 docs/remote.md lists them.
 """
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxcache.core.remote import (
     SERVICES,
@@ -20,6 +21,9 @@ from jaxcache.errors import NoCacheError, UsageError
 from jaxcache.store.object.retry import CREDENTIAL_HINTS, find_meaning, first_line
 from jaxcache.store.object.store import ObjectStore
 from jaxcache.units import format_install
+
+if TYPE_CHECKING:
+    from urllib.parse import SplitResult
 
 #: A stalled connection is given up after the first; a slow transfer of a large entry after the
 #: second.
@@ -39,14 +43,10 @@ def open_object_store(url: str) -> ObjectStore:
         UsageError: the URL is malformed, or holds credentials; ``no-obstore`` without the extra.
         NoCacheError: ``no-credentials`` where the configuration of the environment is unusable.
     """
-    try:
-        parts = split_url(url)
-        service = SERVICES[parts.scheme]
-        if service != "memory":
-            check_endpoints()
+    parts = check_url(url)
+    service = SERVICES[parts.scheme]
+    with _as_usage_errors():
         options = connection(service, _CLIENT)
-    except RemoteError as error:
-        raise UsageError(str(error), code="bad-url", hint=error.hint) from error
     shown = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
     obstore = _import_obstore()
     if service == "memory":
@@ -55,6 +55,27 @@ def open_object_store(url: str) -> ObjectStore:
         client = _connect(obstore, url, shown, service, options)
     can_skip = service in ("s3", "gs")
     return ObjectStore(client, shown, can_skip=can_skip, writable=service != "http")
+
+
+def check_url(url: str) -> "SplitResult":
+    """Split the URL of a store that a program can open with the environment as it is.
+
+    Raises:
+        UsageError: ``bad-url``.
+    """
+    with _as_usage_errors():
+        parts = split_url(url)
+        if SERVICES[parts.scheme] != "memory":
+            check_endpoints()
+        return parts
+
+
+@contextlib.contextmanager
+def _as_usage_errors() -> Iterator[None]:
+    try:
+        yield
+    except RemoteError as error:
+        raise UsageError(str(error), code="bad-url", hint=error.hint) from error
 
 
 def _import_obstore() -> Any:

@@ -6,6 +6,7 @@ asked whether it finds JAX: to import JAX only to find it would take a second.
 
 import importlib.util
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,8 +16,9 @@ from typing import NamedTuple
 
 from jaxcache.core.configuration import find_other_writer, report_once, working_directory
 from jaxcache.core.system import expand_home
-from jaxcache.errors import NoJaxError, system_errors_as
+from jaxcache.errors import JaxcacheError, NoJaxError, system_errors_as
 from jaxcache.store.location import configured_python
+from jaxcache.units import no_jax_hint
 
 _HAS_PACKAGE = """
 import sys, importlib.util
@@ -76,6 +78,21 @@ def describe_no_jax(python: str, reason: str = "") -> str:
     if len(tried) < 2 or not _is_own(python) or (reason and has_package(python, "jax")):
         return f"{python} has no usable jax: {reason}" if reason else f"{python} has no jax"
     return f"none of these has jax: {', '.join(dict.fromkeys(tried))}"
+
+
+def missing_module(python: str, module: str) -> JaxcacheError:
+    """Return the error of a Python that lacks a module: jax, or what the live layer needs."""
+    if module == "jax":
+        return NoJaxError(describe_no_jax(python), hint=no_jax_hint())
+    has_pip = has_package(python, "pip")
+    path = shlex.quote(python)
+    return JaxcacheError(
+        f"{python} has no {module}, which the requested tier or cache needs there",
+        code=f"no-{module}",
+        hint=f"{path} -m pip install {module}"
+        if has_pip
+        else f"uv pip install --python {path} {module}",
+    )
 
 
 def choose_python(script: str = "", package: str = "jax") -> ChosenPython | None:

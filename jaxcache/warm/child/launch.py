@@ -54,9 +54,9 @@ class Launch:
     command: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
     """Over the caller's environment."""
-    needs: str | None = None
-    """The command itself is a Python that must have this module, jax or torch; where it has not,
-    it stops with exit code 13 after a ``no-jax`` event."""
+    needs: tuple[str, ...] = ()
+    """Modules that the command must have if it is a Python; without one of them it stops with exit
+    code 13 after a ``no-module`` event. What the live layer needs may be missing beside no jax."""
     aside: bool = False
     """Not the one at the terminal: no standard input, and its output to standard error."""
     silent: bool = False
@@ -99,7 +99,7 @@ def listening_environment(launch: Launch, *, events: str) -> dict[str, str]:
     env["PYTHONPATH"] = os.pathsep.join(path)
     env["JAXCACHE_PARENT"] = str(os.getpid())
     if launch.needs:
-        env["JAXCACHE_NEEDS"] = launch.needs
+        env["JAXCACHE_NEEDS"] = " ".join(launch.needs)
     return env
 
 

@@ -141,8 +141,8 @@ class Message(RunEvent):
     """A sentence for the reader, or the reason why nothing can be done here."""
 
     event: str
-    """``trouble``, ``unobserved``, ``remark``, ``jax-failed``, ``no-jax``, ``no-function``,
-    ``refused``, ``marker`` or ``guarded``."""
+    """``trouble``, ``unobserved``, ``remark``, ``jax-failed``, ``no-module``, ``no-function``,
+    ``refused``, ``marker``, ``guarded`` or ``no-tier``."""
     detail: str = ""
     executable: str | None = None
     code: str | None = None
@@ -265,8 +265,9 @@ _KINDS: dict[str, type] = {
     "torch-break": TorchBreak,
     "torch-recompile": TorchRecompile,
     "torch-end": TorchExited,
+    **dict.fromkeys(("guarded", "no-tier"), Message),
     **dict.fromkeys(("trouble", "unobserved", "remark", "jax-failed"), Message),
-    **dict.fromkeys(("no-jax", "no-function", "refused", "marker", "guarded"), Message),
+    **dict.fromkeys(("no-module", "no-function", "refused", "marker"), Message),
 }
 
 

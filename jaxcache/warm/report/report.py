@@ -212,6 +212,8 @@ class Report:
     """Why compiles may be missing here, one sentence each; empty where all were observed."""
     denied: frozenset[str] = frozenset()
     """Reasons of compiles whose entry this user may not read or write."""
+    unused_tiers: tuple[str, ...] = ()
+    """Requested tiers that a process could not open, with the reason of each."""
     recorded: int | None = None
     """Modules in the recipe; None if no recipe was requested."""
     waiting: Mapping[str, int] = field(default_factory=dict)

@@ -69,7 +69,7 @@ def warm_program(
         raise UsageError("functions (MODULE:FUNCTION) are for JAX's cache")
     python = find_python(options.python, script=program.script, package="torch")
     env = {**_LIFTED, **_environment(options)}
-    launch = Launch((python, *words_of(program)), env, needs="torch", unset=_DISABLING)
+    launch = Launch((python, *words_of(program)), env, needs=("torch",), unset=_DISABLING)
     return _run(launch, options, callbacks)
 
 
@@ -90,7 +90,7 @@ def _run(launch: Launch, options: RunOptions, callbacks: RunCallbacks | None) ->
         timeout_seconds=options.timeout_seconds,
     )
     for notice in recorder.notices:
-        if notice.event == "no-jax":
+        if notice.event == "no-module":
             raise NoJaxError(
                 f"{notice.executable} has no torch",
                 code="no-torch",

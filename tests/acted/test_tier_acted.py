@@ -1,0 +1,131 @@
+"""A tier that the program's Python cannot open is an error before the program starts."""
+
+import os
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+from acting import act
+
+pytestmark = pytest.mark.jax
+
+PROGRAM = """
+import sys
+open(sys.argv[1], "w").close()
+import jax
+jax.jit(lambda x: x * 3 + 1)(1.0)
+"""
+#: Loads the real package, as if it had been installed here.
+SHIM = """
+__path__ = [{real!r}]
+exec(compile(open({real!r} + "/__init__.py").read(), __file__, "exec"))
+"""
+LIFTED = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "PYTHONWARNINGS": ""}
+
+
+def real_obstore(python: str) -> str:
+    """The directory of obstore beside the jax of the tests."""
+    command = (python, "-c", "import obstore; print(obstore.__path__[0])")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"{python} has no obstore")
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def lacking(jax_python: str, tmp_path: Path) -> Path:
+    """A Python with jax and without obstore."""
+    root = tmp_path / "no-obstore"
+    subprocess.run((jax_python, "-m", "venv", root), check=True)
+    (site,) = root.glob("lib/python3*/site-packages")
+    for path in Path(real_obstore(jax_python)).parent.iterdir():
+        is_left_out = path.suffix == ".pth" or path.name.startswith(("obstore", "pip", "jaxcache"))
+        if not is_left_out and not (site / path.name).exists():
+            (site / path.name).symlink_to(path)
+    return root / "bin" / "python"
+
+
+@pytest.fixture
+def index(jax_python: str, tmp_path: Path) -> Path:
+    """A directory of wheels that holds obstore."""
+    directory = tmp_path / "wheels"
+    directory.mkdir()
+    with zipfile.ZipFile(directory / "obstore-1-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("obstore/__init__.py", SHIM.format(real=real_obstore(jax_python)))
+        about = "obstore-1.dist-info"
+        wheel.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: obstore\nVersion: 1\n")
+        tags = "Root-Is-Purelib: true\nTag: py3-none-any\n"
+        wheel.writestr(f"{about}/WHEEL", f"Wheel-Version: 1.0\nGenerator: test\n{tags}")
+        wheel.writestr(f"{about}/RECORD", "")
+    return directory
+
+
+@pytest.mark.parametrize("how", ["run", "warm", "cache", "variables"])
+def test_what_is_printed_lets_the_program_share(
+    run_cli, lacking: Path, index: Path, bucket: str, script, tmp_path: Path, how: str
+) -> None:
+    started = tmp_path / "started"
+    program = (script(PROGRAM), started)
+    place = ("-C", tmp_path / "cache", "--portable")
+    env = dict(LIFTED)
+    if how == "warm":
+        command = ("warm", "--tier", bucket, *place, "--python", lacking, *program)
+    elif how == "run":
+        command = ("run", "--tier", bucket, *place, "--", lacking, *program)
+    elif how == "cache":
+        command = ("run", "-C", bucket, "--", lacking, *program)
+    else:
+        env |= {"JAXCACHE_LIVE": "1", "JAXCACHE_LIVE_TIERS": bucket}
+        command = ("run", *place, "--", lacking, *program)
+    told = run_cli(*command, env=env)
+    assert told.returncode == 1, told
+    assert "[no-obstore]" in told.stderr
+    assert not started.exists()
+
+    hint = told.stderr.partition("hint: ")[2]
+    installed = act(hint, tmp_path, PIP_NO_INDEX="1", PIP_FIND_LINKS=str(index), PYTHONWARNINGS="")
+    assert installed.returncode == 0, (hint, installed)
+
+    done = run_cli(*command, env=env | {"JAXCACHE_LIVE_FLUSH": "60s"})
+    assert done.returncode == 0, done
+    assert started.exists()
+    listed = run_cli("ls", "-C", bucket, "--quiet")
+    assert listed.stdout.strip(), listed
+
+
+def test_a_python_that_a_shell_starts_is_reported_at_the_end(
+    run_cli, lacking: Path, bucket: str, script, tmp_path: Path
+) -> None:
+    shell = ("sh", "-c", '"$@"; true', "sh", lacking, script(PROGRAM), tmp_path / "started")
+    done = run_cli("run", "--tier", bucket, "-C", tmp_path / "cache", "--", *shell, env=LIFTED)
+    assert done.returncode == 1, done
+    assert (tmp_path / "started").exists()
+    assert f"failed: a process could not use {bucket}" in " ".join(done.stderr.split())
+
+
+def test_a_launcher_without_jax_needs_no_obstore(
+    run_cli, jax_python: str, bucket: str, script, tmp_path: Path
+) -> None:
+    real_obstore(jax_python)  # or the test is skipped
+    root = tmp_path / "launcher"
+    subprocess.run((jax_python, "-m", "venv", "--without-pip", root), check=True)
+    launch = "import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]))"
+    command = (root / "bin" / "python", "-c", launch, jax_python, script(PROGRAM))
+    place = ("-C", tmp_path / "cache", "--portable")
+    env = LIFTED | {"JAXCACHE_LIVE_FLUSH": "60s"}
+    done = run_cli(*("run", "--tier", bucket, *place, "--", *command, os.devnull), env=env)
+    assert done.returncode == 0, done
+    assert run_cli("ls", "-C", bucket, "--quiet").stdout.strip()
+
+
+@pytest.mark.parametrize("tier", ["ftp://host/x", "s3://", "s3://user:secret@bucket/x"])
+def test_a_tier_that_nothing_can_open_is_an_error_before_the_program_starts(
+    run_cli, jax_python: str, script, tmp_path: Path, tier: str
+) -> None:
+    started = tmp_path / "started"
+    command = (jax_python, script(PROGRAM), started)
+    done = run_cli("run", "--tier", tier, "-C", tmp_path / "cache", "--", *command, env=LIFTED)
+    assert done.returncode == 2, done
+    assert "secret" not in done.stdout + done.stderr
+    assert not started.exists()
