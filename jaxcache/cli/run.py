@@ -43,11 +43,12 @@ def command(
     is one of the N processes. The exit code is the command's own (128 + N if signal N ended
     it), or 1 where an assertion such as --fail-on-miss fails.
     """
-    from jaxcache.cli.running import checking, finish, live_callbacks, place_run
+    from jaxcache.cli.running import checking, finish, import_report, place_run
+    from jaxcache.warm.child.launch import RunCallbacks
 
     form = output.form
     wanted.check()
     runner, placed = place_run(options, place, form)
     with checking(wanted, options, extent):
-        report = runner.run(command_line, placed, live_callbacks())
+        report = runner.run(command_line, placed, RunCallbacks(import_report))
         return finish(report, wanted, form, runner, check=options.check_contents, extent=extent)

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, TypeVar
 from jaxcache.api.compiling import Runner, runner_of
 from jaxcache.cli.opening import note_foreign, open_handle
 from jaxcache.cli.options import Format
-from jaxcache.cli.terminal import LiveLine, can_redraw, silence
+from jaxcache.cli.terminal import silence
 from jaxcache.errors import ExitCode, ReportError, UsageError, reporting, shell_code
 from jaxcache.options import CacheLocation
 from jaxcache.options.run import Assertions, CallOptions, ReportOptions, RunOptions, WarmOptions
 from jaxcache.store import check_made, check_tier, is_remote
 from jaxcache.store.location import absolute_location
-from jaxcache.warm.child.launch import RunCallbacks
 from jaxcache.warm.programs import WarmProgram, names_function, read_call
 
 if TYPE_CHECKING:
@@ -26,16 +25,11 @@ if TYPE_CHECKING:
 RunOptionsT = TypeVar("RunOptionsT", bound=RunOptions)
 
 
-def live_callbacks() -> RunCallbacks:
-    """Return the callbacks of a run; they draw nothing unless standard error is a live terminal."""
-    if not can_redraw():
-        return RunCallbacks(_import_report)
-    line = LiveLine()
-    return RunCallbacks(_import_report, line.take, line.tick, line.expect)
+def import_report() -> None:
+    """Import what prints the report while the program runs, so that it takes no time afterwards.
 
-
-def _import_report() -> None:
-    """Import what prints the report while the program runs, so that it takes no time afterwards."""
+    Nothing is drawn meanwhile: the terminal is the program's, and what it prints cannot be seen.
+    """
     import jaxcache.cli.output
     import jaxcache.render.typeset
     import jaxcache.render.warm  # noqa: F401

@@ -1,4 +1,4 @@
-"""The terminal: colour, width, characters beyond ASCII, bars, and the line of a running program.
+"""The terminal: colour, width, characters beyond ASCII, and bars.
 
 ``--color`` wins over ``NO_COLOR`` (https://no-color.org), which wins over what the stream is.
 """
@@ -8,26 +8,21 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import TYPE_CHECKING, TextIO
-
-from jaxcache.units import format_duration
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as RichProgress
 
-    from jaxcache.core.compile_event import RunEvent
     from jaxcache.model import Progress
-    from jaxcache.warm.report.events import CompileStarted
 
 #: One cell for one cell, so that nothing that was set in columns moves.
 _ASCII = {"…": "~", "→": ">", "·": ",", "×": "x", "–": "-", "—": "-", "█": "#", "░": "."}
 _HANDLER = "jaxcache-ascii"
-#: Work that ends sooner than this shows no bar, and a compile no line: it would only flicker.
+#: Work that ends sooner than this shows no bar: it would only flicker.
 _BAR_AFTER_SECONDS = 0.4
-_LINE_AFTER_SECONDS = 1.0
 _BAR_WIDTH = 20
 
 
@@ -243,51 +238,3 @@ def _start_bar(title: str, total: int, in_bytes: bool) -> "RichProgress":
     bar.add_task(title, total=total)
     bar.start()
     return bar
-
-
-class LiveLine:
-    """Keeps the line; the cursor stays at its start, so that the program's output replaces it."""
-
-    def __init__(self) -> None:
-        self._running: dict[tuple[int, int], CompileStarted] = {}
-        self._last: dict[str, float] = {}
-        self._drawn = False
-
-    def expect(self, seconds: Mapping[str, float]) -> None:
-        """Learn the compile seconds by key that earlier runs took."""
-        for key, took in seconds.items():
-            module = key.rpartition("-")[0]
-            self._last[module] = max(took, self._last.get(module, 0.0))
-
-    def take(self, event: "RunEvent") -> None:
-        """Take one event of the listener."""
-        from jaxcache.core.compile_event import CompileFinished
-        from jaxcache.warm.report.events import CompileStarted
-
-        if isinstance(event, CompileStarted):
-            self._running[event.process, event.number] = event
-        elif isinstance(event, CompileFinished):
-            self._running.pop((event.process, event.number), None)
-            self._erase()
-
-    def tick(self) -> None:
-        """Redraw the line if something has been compiling for a while."""
-        now = time.time()
-        slow = [e for e in self._running.values() if now - e.at > _LINE_AFTER_SECONDS]
-        if not slow:
-            self._erase()
-            return
-        draw_line(self.text(slow[0], now))
-        self._drawn = True
-
-    def text(self, event: "CompileStarted", now: float) -> str:
-        """Return the text of the line for one running compile."""
-        module = event.module
-        took = f" (last time {format_duration(self._last[module])})" if module in self._last else ""
-        elapsed = format_duration(now - event.at)
-        return f"compiling or loading {module} for {elapsed}{took}"
-
-    def _erase(self) -> None:
-        if self._drawn:
-            draw_line("")
-            self._drawn = False

@@ -75,7 +75,8 @@ def command(
 
     MODULE:FUNCTION (or FILE.py:FUNCTION) is compiled for the shapes of --arg, and not run.
     """
-    from jaxcache.cli.running import checking, finish, live_callbacks, place_run, program_of
+    from jaxcache.cli.running import checking, finish, import_report, place_run, program_of
+    from jaxcache.warm.child.launch import RunCallbacks
 
     form = output.form
     wanted.check()
@@ -90,5 +91,5 @@ def command(
         )
     check = options.check_contents
     with checking(wanted, options, extent):
-        report = runner.warm(program, placed, live_callbacks())
+        report = runner.warm(program, placed, RunCallbacks(import_report))
         return finish(report, wanted, form, runner, check=check, extent=extent, fills=True)

@@ -68,8 +68,6 @@ class Account:
 
     def _look_up(self) -> None:
         self._seconds_by_key.update(recorded_seconds(self._expected))
-        if self._callbacks.on_known:
-            self._callbacks.on_known(self._seconds_by_key)
 
     def take(self, event: RunEvent) -> None:
         """Take one event of the program."""
@@ -84,8 +82,6 @@ class Account:
         if self._spool is None and time.monotonic() >= self._learn_at:
             self._learn()  # jaxcache stats reads it meanwhile
             self._learn_at = time.monotonic() + _LEARN_SECONDS
-        if self._callbacks.on_tick:
-            self._callbacks.on_tick()
 
     def check_start(self) -> None:
         """Refuse a run whose program could not be started as it was meant.

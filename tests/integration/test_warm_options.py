@@ -235,18 +235,6 @@ def test_run_chains_to_a_sitecustomize(
     assert json.loads(done.stdout)["summary"]["skipped"] > 0
 
 
-def test_the_live_line(cache: Path) -> None:
-    from jaxcache.cli.terminal import LiveLine
-    from jaxcache.warm.report.events import CompileStarted
-
-    line = LiveLine()
-    line.expect({"jit_step-" + "0" * 64: 8.0, "jit_init-" + "1" * 64: 1.0})
-    begin = CompileStarted(process=1, at=100.0, number=1, module="jit_step")
-    text = line.text(begin, 103.0)
-    assert "compiling or loading jit_step for 3.0 s (last time 8.0 s)" in text
-    line.take(begin)
-
-
 def test_portable_keys_hit_in_another_directory(
     script: Any, run_cli: RunCli, tmp_path: Path, jax_python: str
 ) -> None:

@@ -42,9 +42,6 @@ class RunCallbacks:
     on_start: Callable[[], None] | None = None
     """Called once the first program has started, to import what the end of the run needs."""
     on_event: "Callable[[RunEvent], None] | None" = None
-    on_tick: Callable[[], None] | None = None
-    on_known: Callable[[Mapping[str, float]], None] | None = None
-    """Told, from another thread, the compile seconds by key that earlier runs took."""
 
 
 @dataclass(frozen=True, slots=True)

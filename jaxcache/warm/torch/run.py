@@ -84,8 +84,8 @@ def _run(launch: Launch, options: RunOptions, callbacks: RunCallbacks | None) ->
     started_ns = time.time_ns()
     ended = run_listening(
         [launch],
+        on_start=callbacks.on_start if callbacks else None,
         on_event=recorder.add,
-        on_tick=callbacks.on_tick if callbacks else None,
         stdout_to_stderr=options.stdout_to_stderr,
         timeout_seconds=options.timeout_seconds,
     )
