@@ -17,7 +17,7 @@ import jax, jax.numpy as jnp
 def tick():
     for number in range(16):
         time.sleep(0.2)
-        print(f"tick {number} of a thread", flush=True)
+        print(f"tick {number} from a thread", flush=True)
 
 @jax.jit
 def slow(x):
@@ -34,8 +34,10 @@ thread.join()
 print("done\\n50 %", end="\\r", flush=True)
 print("100 %", flush=True)
 """
-BEFORE = "\x1b[32mcompiling\x1b[0m ... tick 0 of a thread\n"
-PRINTED = BEFORE + "".join(f"tick {n} of a thread\n" for n in range(1, 16)) + "done\n50 %\r100 %\n"
+BEFORE = "\x1b[32mcompiling\x1b[0m ... tick 0 from a thread\n"
+PRINTED = (
+    BEFORE + "".join(f"tick {n} from a thread\n" for n in range(1, 16)) + "done\n50 %\r100 %\n"
+)
 
 
 def start(
