@@ -157,6 +157,7 @@ class CompileGuard(contextlib.ContextDecorator):
             )
         if self.threads == "this":
             _guards_here.set((*_guards_here.get(), self))
+            _guards_somewhere.append(self)
         else:
             _guards_everywhere.append(self)
         return self
@@ -168,6 +169,7 @@ class CompileGuard(contextlib.ContextDecorator):
             if self in guards:  # not where it was put up in another context
                 guards.remove(self)
             _guards_here.set(tuple(guards))
+            _guards_somewhere.remove(self)
         else:
             _guards_everywhere.remove(self)
 
@@ -259,6 +261,8 @@ def guard(
 _guards_here: "contextvars.ContextVar[tuple[CompileGuard, ...]]" = contextvars.ContextVar(
     "jaxcache-guards", default=()
 )
+#: Those that guard one thread or task each.
+_guards_somewhere: "list[CompileGuard]" = []
 _guards_everywhere: "list[CompileGuard]" = []
 _lock = threading.RLock()
 #: Which warnings were shown, as :mod:`warnings` keeps it.
@@ -276,6 +280,7 @@ class _Watcher:
         self.history = History(self.seams)
         self._local = threading.local()
         self._printed: set[str] = set()
+        self._has_noted = False
         self.seams.install(self._check, self._record)
 
     def print_once(self, warning: str) -> None:
@@ -290,8 +295,12 @@ class _Watcher:
             for guard in (*reversed(_guards_here.get()), *_guards_everywhere)
             if step in _REFUSED[guard.on]
         ]
-        if not guards or getattr(self._local, "is_acting", False):
+        if getattr(self._local, "is_acting", False):
             return  # what an action itself compiles is allowed
+        if not guards:
+            with contextlib.suppress(Exception):  # not one of a thread that nobody guards
+                self._note_unguarded(step, traced)
+            return
         call = PendingCall(self.seams, traced)
         refused = UnexpectedCompile(step, _module_name(module), call, self.history)
         self._local.is_acting = True
@@ -311,6 +320,24 @@ class _Watcher:
             raise
         finally:
             self._local.is_acting = False
+
+    def _note_unguarded(self, step: str, traced: Any) -> None:
+        """Print once that the guard of another thread or task does not hold here."""
+        guards = [g for g in _guards_somewhere if step in _REFUSED[g.on]]
+        if self._has_noted or not guards:
+            return
+        call = PendingCall(self.seams, traced)
+        if call.is_eager and all(g.eager == "allow" for g in guards):
+            return
+        self._has_noted = True
+        file, line = (
+            (call.caller_file, call.caller_line) if call.is_eager else (call.file, call.line)
+        )
+        self.print_once(
+            f"JAX is about to {_VERBS[step]} {call.function} ({file}:{line}) in "
+            f"{threading.current_thread().name}, where no guard is up: a guard holds in the thread "
+            'or task that put it up; jaxcache.guard(threads="all") holds in all of them'
+        )
 
     def _record(self, module: Any) -> None:  # noqa: ARG002 - the call's frames have it all
         with contextlib.suppress(Exception):

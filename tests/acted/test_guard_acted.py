@@ -1,0 +1,113 @@
+"""What a guard prints about the threads that it does not guard makes it guard them."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import clean_environment, jax_version
+
+pytestmark = pytest.mark.jax
+
+SERVER = """
+import threading, urllib.request
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+import jax, jax.numpy as jnp, numpy as np
+import jaxcache
+
+@jax.jit
+def step(x):
+    return x * 3 + 1
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        try:
+            np.asarray(step(np.ones(int(self.path[1:]), np.float32)))
+            self.send_response(200)
+        except jaxcache.UnexpectedCompileError:
+            self.send_response(503)
+        self.end_headers()
+    def log_message(self, *_):
+        pass
+
+step(np.ones(4, np.float32))  # the warm-up
+server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+
+def ask():
+    for size in (4, 5, 6):
+        url = f"http://127.0.0.1:{{server.server_port}}/{{size}}"
+        try:
+            print(size, urllib.request.urlopen(url).status)
+        except urllib.error.HTTPError as error:
+            print(size, error.code)
+    server.shutdown()
+
+threading.Thread(target=ask).start()
+with {guard}:
+    server.serve_forever()
+"""
+
+
+def run(python: str, program: Path) -> "subprocess.CompletedProcess[str]":
+    more = {"JAX_ENABLE_COMPILATION_CACHE": "false", "JAX_PLATFORMS": "cpu", "PYTHONWARNINGS": ""}
+    return subprocess.run(
+        [python, program],
+        env=clean_environment(program.parent) | more,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=True,
+    )
+
+
+def test_the_guard_that_is_printed_refuses_what_the_server_compiles(
+    each_jax_python: str, tmp_path: Path
+) -> None:
+    if jax_version(each_jax_python) < (0, 6):
+        pytest.skip("below JAX 0.6 a guard only warns")
+
+    def serve(guard: str) -> "subprocess.CompletedProcess[str]":
+        (tmp_path / "server.py").write_text(SERVER.format(guard=guard))
+        return run(each_jax_python, tmp_path / "server.py")
+
+    alone = serve("jaxcache.guard()")
+    assert alone.stdout.splitlines() == ["4 200", "5 200", "6 200"]
+    (line,) = [line for line in alone.stderr.splitlines() if line.startswith("jaxcache: ")]
+    assert "about to compile step (" in line
+    printed = re.search(r"jaxcache\.guard\(.*?\)", line)
+    assert printed, line
+
+    everywhere = serve(printed[0])
+    assert everywhere.stdout.splitlines() == ["4 200", "5 503", "6 503"]
+    assert "no guard is up" not in everywhere.stderr
+
+
+def test_nothing_is_printed_where_no_guard_is_up_or_all_allow_it(
+    each_jax_python: str, tmp_path: Path
+) -> None:
+    (tmp_path / "quiet.py").write_text(QUIET)
+    assert "guard" not in run(each_jax_python, tmp_path / "quiet.py").stderr
+
+
+#: Compiles in another thread: before a guard, after it, and what one allows.
+QUIET = """
+import threading
+import jax, numpy as np, jax.numpy as jnp
+import jaxcache
+
+@jax.jit
+def step(x):
+    return x * 3
+
+def elsewhere(call):
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+
+with jaxcache.guard():
+    pass
+elsewhere(lambda: step(np.ones(2, np.float32)))
+with jaxcache.guard(eager="allow"):
+    elsewhere(lambda: step(np.ones(2, np.float32)))
+    elsewhere(lambda: jnp.zeros(7))
+"""
