@@ -9,29 +9,32 @@ Performance with Greedy-Dual-Size-Frequency Caching Policy", HPL-98-69R1, 1998; 
 S. Irani, "Cost-Aware WWW Proxy Caching Algorithms", USITS 1997). GreedyDual ages entries by a
 clock that only a running cache can keep; a snapshot has none, so the value decays with the time
 since the last use, as in hyperbolic caching (A. Blankstein, S. Sen, M. J. Freedman, "Hyperbolic
-Caching", USENIX ATC 2017), on the cache's own time scale::
+Caching", USENIX ATC 2017), but by its root::
 
-    value = compile_seconds / size_bytes * sqrt(1 + hits) / (age + median age + 5 minutes)
+    value = compile_seconds / size_bytes * sqrt((1 + hits) / (age + 10 minutes))
 
 Entries that were unused for two weeks are removed first, then those unused for two days, of any
 value: an entry that a team used yesterday, or uses every week, must not give way to one that was
-once expensive.
+once expensive. Among what was used within two days seconds count far more than age: an entry of two
+hours ago weighs a quarter of what it weighed when it was used.
 
-The root, because old popularity fades where code is edited; the median, because a cache that is
-swept through in a week and one that turns over in an hour need the same answer. Without a count
-of hits, an entry that was read after the run that wrote it counts as 3 hits.
-``docs/eviction.md`` shows how both fare on traces.
+The root, because old popularity fades where code is edited, and because an entry that was not used
+for some hours is mostly used again. Without a count of hits, an entry that was read after the run
+that wrote it counts as 3 hits. ``docs/eviction.md`` shows how both policies fare on traces.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate, groupby
 from math import inf, sqrt
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple, TypeVar
 
 _NS_PER_SECOND = 10**9
 _T = TypeVar("_T")
 
-#: Uses closer together than this are one run of a program and no sign of the next.
-_ONE_RUN_SECONDS = 300.0
+#: Added to every age: uses closer together are one run of a program and no sign of the next.
+_ONE_RUN_SECONDS = 600.0
 #: The hits assumed for an entry that was read some time after it was written, if none were counted.
 UNCOUNTED_HITS = 3
 #: ``cost`` removes entries that are unused for longer than these before all others.
@@ -61,12 +64,11 @@ def estimate_hits(counted: int, created_ns: int, last_used_ns: int) -> int:
     return max(counted, UNCOUNTED_HITS if reused else 0)
 
 
-def value_per_byte(candidate: Candidate, now_ns: int, median_age_seconds: float) -> float:
-    """Estimate, up to a factor, the compile seconds that a byte of it saves per second to come."""
+def expected_seconds(candidate: Candidate, now_ns: int) -> float:
+    """Estimate, up to a factor, the compile seconds that it saves in the time to come."""
     age_seconds = max(0, now_ns - candidate.last_used_ns) / _NS_PER_SECOND
-    interval_seconds = age_seconds + median_age_seconds + _ONE_RUN_SECONDS
-    value = candidate.compile_seconds * sqrt(1 + candidate.hits) / interval_seconds
-    return value / max(1, candidate.size_bytes)
+    rate = (1 + candidate.hits) / (age_seconds + _ONE_RUN_SECONDS)
+    return candidate.compile_seconds * sqrt(rate)
 
 
 def recency(candidate: Candidate, now_ns: int) -> int:
@@ -76,25 +78,16 @@ def recency(candidate: Candidate, now_ns: int) -> int:
 
 
 def rank_by_value(
-    candidate: Candidate, now_ns: int, median_age_seconds: float, *, per_byte: bool
+    candidate: Candidate, now_ns: int, *, per_byte: bool
 ) -> tuple[int, float, int, str]:
     """Return what the policy ``cost`` sorts by; the lowest is removed first."""
-    value = value_per_byte(candidate, now_ns, median_age_seconds)
-    scale = 1 if per_byte else max(1, candidate.size_bytes)
-    return recency(candidate, now_ns), value * scale, candidate.last_used_ns, candidate.name
-
-
-def _median_age_seconds(candidates: Sequence[Candidate], now_ns: int) -> float:
-    used_ns = sorted(c.last_used_ns for c in candidates)
-    median_ns = used_ns[len(used_ns) // 2] if used_ns else now_ns
-    return max(0, now_ns - median_ns) / _NS_PER_SECOND
+    value = expected_seconds(candidate, now_ns)
+    scale = max(1, candidate.size_bytes) if per_byte else 1
+    return recency(candidate, now_ns), value / scale, candidate.last_used_ns, candidate.name
 
 
 def _by_value(candidates: list[Candidate], now_ns: int, per_byte: bool) -> list[Candidate]:
-    median_age_seconds = _median_age_seconds(candidates, now_ns)
-    return sorted(
-        candidates, key=lambda c: rank_by_value(c, now_ns, median_age_seconds, per_byte=per_byte)
-    )
+    return sorted(candidates, key=lambda c: rank_by_value(c, now_ns, per_byte=per_byte))
 
 
 class Policy(NamedTuple):
@@ -142,14 +135,8 @@ def choose_in_order(
     """The same over candidates that are in the policy's order already."""
     if not POLICIES[policy].weighs_seconds:
         return _choose_first(order, excess_bytes)
-    median_age_seconds = _median_age_seconds(order, now_ns)
-    weighed = (
-        (recency(c, now_ns), c.size_bytes, value_per_byte(c, now_ns, median_age_seconds), c)
-        for c in order
-    )
-    chosen = choose_cheapest(weighed, excess_bytes)
-    _take_back(chosen, sum(c.size_bytes for c in chosen) - excess_bytes, now_ns)
-    return chosen
+    weighed = ((recency(c, now_ns), c.size_bytes, expected_seconds(c, now_ns), c) for c in order)
+    return choose_cheapest(weighed, excess_bytes)
 
 
 def _choose_first(order: Iterable[Candidate], excess_bytes: int) -> list[Candidate]:
@@ -162,50 +149,104 @@ def _choose_first(order: Iterable[Candidate], excess_bytes: int) -> list[Candida
     return chosen
 
 
-def choose_cheapest(order: "Iterable[tuple[Any, int, float, _T]]", excess_bytes: int) -> "list[_T]":
-    """Choose in order, but pass over a large candidate where smaller ones lose far less.
+class _Weighed(NamedTuple):
+    """An entry of one class, as the choice sees it."""
 
-    This is the greedy algorithm for the minimum knapsack problem: each candidate that would free
-    the rest alone completes one choice, and the search goes on without it. Nothing of a later
-    class goes in place of a candidate.
+    size_bytes: int
+    lost: float
+    """The seconds that its removal is expected to lose."""
+    position: int
+    """In the order of the policy."""
+
+
+def choose_cheapest(order: "Iterable[tuple[Any, int, float, _T]]", excess_bytes: int) -> "list[_T]":
+    """Choose what to remove: whole classes in order, and of the last one what loses least.
+
+    In that class nothing more loses less: neither to keep one of the chosen after all, nor to
+    remove another in its place.
 
     Args:
-        order: class, size, value per byte, and the candidate itself, the first to go first.
+        order: class, size, expected seconds, and the candidate itself, the first to go first.
     """
-    if excess_bytes <= 0:
-        return []
     chosen: list[_T] = []
-    best: list[_T] | None = None
-    class_of_best = None
-    least_loss = inf  # of the cheapest completion, without the candidates before the first
-    loss = 0.0
-    for of_class, size_bytes, value, candidate in order:
-        lost = value * max(1, size_bytes)
-        if best is not None and of_class != class_of_best:
+    for _, group in groupby(order, itemgetter(0)):
+        if excess_bytes <= 0:
             break
-        if size_bytes < excess_bytes:
-            chosen.append(candidate)
-            excess_bytes -= size_bytes
+        candidates: list[_T] = []
+        weighed: list[_Weighed] = []
+        for position, (_, size_bytes, lost, candidate) in enumerate(group):
+            candidates.append(candidate)
+            weighed.append(_Weighed(size_bytes, lost, position))
+        freed_bytes = sum(item.size_bytes for item in weighed)
+        if freed_bytes >= excess_bytes:
+            first = _choose_greedily(weighed, excess_bytes)
+            weighed = _exchange(first, weighed, excess_bytes)
+        chosen += [candidates[item.position] for item in weighed]
+        excess_bytes -= freed_bytes
+    return chosen
+
+
+def _choose_greedily(order: "list[_Weighed]", excess_bytes: int) -> "list[_Weighed]":
+    """Choose in order, but pass over a large one where smaller ones lose far less.
+
+    This is the greedy algorithm for the minimum knapsack problem: each one that would free the
+    rest alone completes one choice, and the search goes on without it.
+    """
+    chosen: list[_Weighed] = []
+    best: list[_Weighed] | None = None
+    least_loss = inf  # of the cheapest completion, without what was chosen before the first
+    loss = 0.0
+    for item in order:
+        if item.size_bytes < excess_bytes:
+            chosen.append(item)
+            excess_bytes -= item.size_bytes
             if best is not None:
-                loss += lost
-        elif loss + lost < least_loss / _NOTABLE:
-            best = [*chosen, candidate]
-            class_of_best = of_class
-            least_loss = loss + lost
+                loss += item.lost
+        elif loss + item.lost < least_loss / _NOTABLE:
+            best = [*chosen, item]
+            least_loss = loss + item.lost
         if loss >= least_loss / _NOTABLE:
             break
     return chosen if best is None else best
 
 
-def _take_back(chosen: list[Candidate], spare_bytes: int, now_ns: int) -> None:
-    """Keep after all what fits into the room that the last, large ones freed beyond need.
-
-    Nothing stays at the cost of something that was used more recently, by class.
-    """
-    for index in range(len(chosen) - 1, -1, -1):
-        is_older = recency(chosen[index], now_ns) < recency(chosen[-1], now_ns)
-        if spare_bytes <= 0 or is_older:
+def _exchange(
+    chosen: "list[_Weighed]", everything: "list[_Weighed]", excess_bytes: int
+) -> "list[_Weighed]":
+    """Keep what need not go, and exchange one for another where that loses less, to the end."""
+    remaining = {item.position: item for item in chosen}
+    spare_bytes = sum(item.size_bytes for item in chosen) - excess_bytes
+    is_changed = True
+    while is_changed:
+        is_changed = False
+        kept = [item for item in everything if item.position not in remaining]
+        dearest_first = sorted(remaining.values(), key=lambda item: (-item.lost, -item.position))
+        for item in dearest_first:
+            if item.size_bytes <= spare_bytes:
+                spare_bytes -= item.size_bytes
+                del remaining[item.position]
+                kept.append(item)
+        if not kept or not remaining:
             break
-        if (size_bytes := chosen[index].size_bytes) <= spare_bytes:
-            spare_bytes -= size_bytes
-            del chosen[index]
+        most = max(item.lost for item in remaining.values())
+        kept = [item for item in kept if item.lost < most]
+        kept.sort(key=lambda item: -item.size_bytes)
+        sizes = [-item.size_bytes for item in kept]
+        cheapest = list(accumulate(kept, _cheaper))
+        for item in dearest_first:
+            large_enough = bisect_right(sizes, spare_bytes - item.size_bytes)
+            other = cheapest[large_enough - 1] if large_enough else item
+            if (
+                item.position in remaining
+                and other.lost < item.lost
+                and other.position not in remaining
+            ):
+                del remaining[item.position]
+                remaining[other.position] = other
+                spare_bytes += other.size_bytes - item.size_bytes
+                is_changed = True
+    return sorted(remaining.values(), key=attrgetter("position"))
+
+
+def _cheaper(one: _Weighed, other: _Weighed) -> _Weighed:
+    return other if other.lost < one.lost else one

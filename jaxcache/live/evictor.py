@@ -241,7 +241,7 @@ class Evictor:
         """Return the entries to remove, as ``prune`` would choose them."""
         if self._policy == "cost" and self.max_bytes is not None and self._max_entries is None:
             weighed = (
-                ((is_waiting, rank[0]), file[1], rank[1], file)
+                ((is_waiting, rank[0]), file[1], rank[1] * max(1, file[1]), file)
                 for is_waiting, rank, file in _unhurried(order)
             )
             return choose_cheapest(weighed, math.ceil(size_bytes - self.max_bytes * _LOW_WATER))
@@ -281,9 +281,6 @@ class Evictor:
         if self._policy == "lru":
             return lambda item: (item[0], item[1][0])
         now_ns = time.time_ns()
-        some = sorted(used_ns for used_ns, _ in items[:: len(items) // 4096 + 1])
-        median_ns = some[len(some) // 2] if some else now_ns
-        median_age_seconds = max(0, now_ns - median_ns) / 1e9
         per_byte = self.max_bytes is not None
         records = (ledger.get(file[0]) for _, file in items)
         means = mean_seconds(r.seconds for r in records if r and r.seconds is not None)
@@ -301,7 +298,7 @@ class Evictor:
                 0.0 if damaged else saved_seconds(measured, header, means),
                 estimate_hits(record.hits if record else 0, written_ns, used_ns),
             )
-            return rank_by_value(candidate, now_ns, median_age_seconds, per_byte=per_byte)
+            return rank_by_value(candidate, now_ns, per_byte=per_byte)
 
         return rank
 

@@ -9,7 +9,7 @@ from jaxcache.core.eviction import (
     choose_for_room,
     estimate_hits,
     eviction_order,
-    value_per_byte,
+    expected_seconds,
 )
 
 NS = 1_000_000_000
@@ -21,19 +21,18 @@ def candidate(name: str = "a", size: int = 100, age: float = 0, **more: object) 
 
 
 @pytest.mark.parametrize(
-    ("one", "median", "value"),
+    ("one", "seconds"),
     [
-        (candidate(), 0.0, 2.0 / 300 / 100),
-        (candidate(hits=3), 0.0, 2 * 2.0 / 300 / 100),
-        (candidate(hits=1), 0.0, sqrt(2) * 2.0 / 300 / 100),
-        (candidate(age=600), 0.0, 2.0 / 900 / 100),
-        (candidate(age=600), 100.0, 2.0 / 1000 / 100),
-        (candidate(age=-50), 0.0, 2.0 / 300 / 100),
-        (candidate(size=0), 0.0, 2.0 / 300),
+        (candidate(), 2.0 / sqrt(600)),
+        (candidate(hits=3), 2 * 2.0 / sqrt(600)),
+        (candidate(hits=1), sqrt(2) * 2.0 / sqrt(600)),
+        (candidate(age=1800), 2.0 / sqrt(2400)),
+        (candidate(age=-50), 2.0 / sqrt(600)),
+        (candidate(size=0), 2.0 / sqrt(600)),
     ],
 )
-def test_value(one: Candidate, median: float, value: float) -> None:
-    assert isclose(value_per_byte(one, NOW, median), value)
+def test_value(one: Candidate, seconds: float) -> None:
+    assert isclose(expected_seconds(one, NOW), seconds)
 
 
 @pytest.mark.parametrize(
@@ -46,12 +45,11 @@ def test_hits_are_counted_or_guessed_from_dates(
     assert estimate_hits(counted, NOW, NOW + int(later_seconds * NS)) == hits
 
 
-def test_the_median_age_is_that_of_all() -> None:
-    young, old = candidate("young", 100, 0), candidate("old", 80, 600)
-    oldest = [candidate(f"oldest-{n}", 10**6, 10**7) for n in range(3)]
+def test_a_large_entry_of_now_outlives_a_small_one_of_yesterday() -> None:
+    young, old = candidate("young", 100, 0), candidate("old", 20, 86_400)
     assert [c.name for c in eviction_order([young, old], "cost", NOW)] == ["old", "young"]
-    order = eviction_order([young, old, *oldest], "cost", NOW)
-    assert [c.name for c in order][3:] == ["young", "old"]  # next to that, 600 s are nothing
+    tiny = candidate("tiny", 8, 86_400)
+    assert [c.name for c in eviction_order([young, tiny], "cost", NOW)] == ["young", "tiny"]
 
 
 def test_where_entries_are_scarce_size_does_not_count() -> None:
