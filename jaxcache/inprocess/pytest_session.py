@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from jaxcache.injected.hook import when_imported
-from jaxcache.inprocess.watch import Observation, find_listener
+from jaxcache.inprocess.watch import Observation, find_listener, watching
 from jaxcache.render.columns import count_column, seconds_column, text_column
 from jaxcache.render.typeset import set_blocks
 from jaxcache.render.view import Block, Column, Table
@@ -104,6 +104,7 @@ class PytestSession:
     def _count(self) -> Counts:
         """Count what was compiled since the last change of tests; never raises."""
         try:
+            self._now.keep()
             return _counts(self._now.report)
         except Exception as error:
             self._trouble[f"{type(error).__name__}: {error}"] = None
@@ -183,6 +184,9 @@ class PytestSession:
         self._outside += self._count()
         self._now = Observation()
         output = getattr(session.config, "workeroutput", None)
+        if output is None and self._listener is not None:
+            with watching():  # its end records this run; a worker of xdist runs a part of it
+                pass
         if output is not None:
             output["jaxcache"] = {"outside": dict(self._outside), "trouble": [*self._trouble]}
 
