@@ -17,7 +17,8 @@ import re
 import stat
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from .atomic import new_file, open_lock, remove_all_abandoned
@@ -198,9 +199,10 @@ def encode(record: Record) -> bytes:
         documents = []
         for run in runs:
             sources = {file: texts.index(text) for file, text in run.sources.items()}
-            documents.append(_clean({**run._asdict(), "sources": sources}))
+            head = _clean({**run._asdict(), "sources": sources, "rows": ()})
+            documents.append({**head, "rows": [*map(_clean_row, run.rows)]})
         text = _json({"texts": texts, "runs": documents})
-        data = start + zlib.compress(text, 6)
+        data = start + zlib.compress(text, 1)  # by a program that ends
         if len(text) <= _MAX_JSON_BYTES and len(data) <= MAX_RECORD_BYTES:
             return data
         if len(runs) == 1 and runs[0].sources:
@@ -268,6 +270,15 @@ def _clean(value: Any) -> Any:
     return value
 
 
+def _clean_row(row: CompileRow) -> "Sequence[Any]":
+    row = row._replace(seconds=float(row.seconds), written=float(row.written))
+    with contextlib.suppress(UnicodeEncodeError):
+        if _is_clean(row):
+            return row
+    cleaned: Sequence[Any] = _clean(row)
+    return cleaned
+
+
 def _bounded(run: Run) -> Run:
     """Return a run with no more of anything than a reader takes."""
     return run._replace(
@@ -309,12 +320,25 @@ def _read_run(value: Any, texts: "list[str]") -> Run:
 
 
 def _read_row(values: Any) -> CompileRow:
+    """Read one of the many rows: all of its texts are checked at once."""
     fields = _list(values, len(CompileRow._fields))
-    readers = (_READERS[kind] for kind in CompileRow.__annotations__.values())
-    row = CompileRow._make(read(value) for read, value in zip(readers, fields, strict=True))
+    if [*map(type, fields)] != _TYPES or not _is_clean(fields):
+        raise ValueError("no row")
+    row = CompileRow._make(fields)
     if row.key and not is_key(row.key):
         raise ValueError("no key")
     return row
+
+
+def _is_clean(fields: "Sequence[Any]") -> bool:
+    texts = _TEXTS(fields)
+    "".join(texts).encode()  # no half of a surrogate pair
+    return max(map(len, texts)) <= _MAX_TEXT and all(0 <= n < _MAX_NUMBER for n in _NUMBERS(fields))
+
+
+_TYPES = [*CompileRow.__annotations__.values()]
+_TEXTS = itemgetter(*(index for index, kind in enumerate(_TYPES) if kind is str))
+_NUMBERS = itemgetter(*(index for index, kind in enumerate(_TYPES) if kind is not str))
 
 
 def _text(value: Any) -> str:
@@ -334,15 +358,6 @@ def _number(value: Any) -> float:
     if type(value) not in (int, float) or not 0 <= value < _MAX_NUMBER:
         raise ValueError("no number")
     return float(value)
-
-
-def _count(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < _MAX_NUMBER:
-        raise ValueError("no count")
-    return value
-
-
-_READERS: "dict[type, Callable[[Any], Any]]" = {str: _text, int: _count, float: _number}
 
 
 def _list(value: Any, most: int = _MAX_ITEMS) -> "list[Any]":
@@ -381,19 +396,24 @@ def _is_fact(value: Any) -> bool:
 # Distinct runs -----------------------------------------------------------------------------------
 
 
-def add_run(record: "Record | None", run: Run) -> Record:
+def add_run(record: "Record | None", run: Run) -> "Record | None":
     """Return a record with one more run, which replaces one that differs in no cause from it.
 
-    It also replaces what was recorded of the same run earlier, while it went on.
+    It also replaces what was recorded of the same run earlier, while it went on. What earlier runs
+    know of a key stays: when its entry was written, and how long that took.
 
-    What earlier runs know of a key stays: when its entry was written, and how long that took.
+    Returns:
+        None where the run does not fit into a file.
     """
     earlier = record.runs if record else ()
     known = {row.key: row for old in reversed(earlier) for row in old.rows if row.key}
-    new = run._replace(rows=tuple(_with_known(row, run.at, known) for row in run.rows))
-    causes = _causes(new)
-    distinct = [old for old in earlier if old.at != run.at and _causes(old) != causes]
-    return Record(run.program, (new, *distinct)[:MAX_RUNS])
+    rows = tuple(_with_known(row, run.at, known) for row in run.rows)
+    fitting = decode(encode(Record(run.program, (run._replace(rows=rows),))))
+    if fitting is None:
+        return None
+    (new,) = fitting.runs
+    distinct = [old for old in earlier if old.at != new.at and not _request_same(old, new)]
+    return Record(new.program, (new, *distinct)[:MAX_RUNS])
 
 
 def _with_known(row: CompileRow, at: float, known: "dict[str, CompileRow]") -> CompileRow:
@@ -404,16 +424,14 @@ def _with_known(row: CompileRow, at: float, known: "dict[str, CompileRow]") -> C
     return row._replace(written=written, seconds=row.seconds or (old.seconds if old else 0.0))
 
 
-def _causes(run: Run) -> Run:
-    """Return a run without what may differ between two that request the same."""
-    rows = sorted(r._replace(outcome="", reason="", seconds=0.0, written=0.0) for r in run.rows)
-    facts = run._replace(at=0.0, rows=tuple(rows))
-    return Run(**{name: _listed(value) for name, value in facts._asdict().items()})
+def _request_same(left: Run, right: Run) -> bool:
+    """Return whether two runs differ at most in their dates, outcomes and seconds."""
+    heads = [run._replace(at=0.0, program="", rows=()) for run in (left, right)]
+    return heads[0] == heads[1] and _requests(left) == _requests(right)
 
 
-def _listed(value: Any) -> Any:
-    """Return a value as JSON gives it back."""
-    return json.loads(_json(_clean(value)))
+def _requests(run: Run) -> "list[CompileRow]":
+    return sorted(r._replace(outcome="", reason="", seconds=0.0, written=0.0) for r in run.rows)
 
 
 def take_over(data: bytes, own: bytes = b"") -> bytes:
@@ -428,16 +446,21 @@ def take_over(data: bytes, own: bytes = b"") -> bytes:
     brought = decode(data)
     if brought is None:
         return b""
-    hidden = tuple(run._replace(argv=tuple(map(_forget, run.argv))) for run in brought.runs)
     here = decode(own) if own else None
-    merged: dict[str, Run] = {}
+    merged: list[Run] = []
+    hidden = map(_without_digests, brought.runs)
     for run in sorted([*(here.runs if here else ()), *hidden], key=lambda run: -run.at):
-        merged.setdefault(repr(_causes(run._replace(argv=tuple(map(_forget, run.argv))))), run)
-    if here:
-        record = here._replace(runs=tuple(merged.values()))
-    else:
-        record = Record(brought.program, tuple(merged.values()), travelled=True)
+        plain = _without_digests(run)
+        if not any(_request_same(_without_digests(newer), plain) for newer in merged):
+            merged.append(run)
+    record = (here or Record(brought.program, (), travelled=True))._replace(
+        runs=tuple(merged[:MAX_RUNS])
+    )
     return b"" if record == here else encode(record)
+
+
+def _without_digests(run: Run) -> Run:
+    return run._replace(argv=tuple(map(_forget, run.argv)))
 
 
 def _forget(word: str) -> str:
@@ -449,16 +472,30 @@ def _forget(word: str) -> str:
 # The files ---------------------------------------------------------------------------------------
 
 
-def record_run(root: str, identity: str, run: Run) -> None:
-    """Add a run to the record of its program, durable or not at all.
+def record_run(
+    root: str,
+    identity: str,
+    run: Run,
+    complete: "Callable[[Run, Sequence[Run]], Run] | None" = None,
+) -> None:
+    """Add a run to the record of its program, whole or not at all.
+
+    Args:
+        complete: adds what only the earlier runs name.
 
     Raises:
         OSError: the cache cannot be written.
     """
     with _opened(root, make=True) as directory, _locked(directory) as is_held:
-        data = encode(add_run(_read(directory, identity), run)) if is_held else b""
-        if not data:
+        if not is_held:
             return
+        earlier = _read(directory, identity)
+        if complete is not None:
+            run = complete(run, earlier.runs if earlier else ())
+        record = add_run(earlier, run)
+        if record is None:
+            return
+        data = encode(record)
         with new_file(directory, [data], like=directory, durable=False) as file:
             file.give_name(identity)
         names = _records(directory)

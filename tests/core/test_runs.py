@@ -149,7 +149,7 @@ def test_a_bomb_is_no_record() -> None:
 
 
 def recorded(*given_runs: Run) -> Record:
-    record = None
+    record: Record | None = None
     for one in given_runs:
         record = runs.add_run(record, one)
     assert record is not None

@@ -85,7 +85,6 @@ def _record(
         if done.outcome != "hit" and (sketch := read_sketch(recorder.sketch_of(done))):
             for file in {line.file for line in sketch.lines}:
                 sources.add(file)
-    sources.add_known(runs.read_history(directory, identity, named.name).runs)
     facts = recorder.origin(first.process, first.backend)
     run = Run(
         at=started.at,
@@ -100,7 +99,7 @@ def _record(
         sources=sources.digests,
         rows=rows,
     )
-    runs.record_run(directory, identity, run)
+    runs.record_run(directory, identity, run, sources.complete)
 
 
 def _rows(
@@ -186,12 +185,12 @@ class Sources:
             self._names[file] = self._read(file)
         return self._names[file]
 
-    def add_known(self, earlier: Iterable[Run]) -> None:
+    def complete(self, run: Run, earlier: Sequence[Run]) -> Run:
         """Take the files of the last run, too: only sketches name some, and hits have none."""
-        for run in [*earlier][:1]:
-            for name in run.sources.keys() - self.digests.keys():
-                if not name.startswith(("…", os.sep)):
-                    self.add(os.path.join(self._directory, name))
+        for name in sorted({n for last in earlier[:1] for n in last.sources} - run.sources.keys()):
+            if not name.startswith(("…", os.sep)):
+                self.add(os.path.join(self._directory, name))
+        return run._replace(sources=self.digests)
 
     def line(self, file: str | None, number: int) -> str:
         """Return the digest of one line; empty where it is not known."""
