@@ -118,7 +118,7 @@ def test_a_listing_takes_a_request_for_each_thousand(
         (("verify",), {"list": 4, "get": ENTRIES}),
         (("rm", "jit_mlp*", "-y"), {"list": 2, "head": 1, "delete": 1}),
         (("prune", "--unused-for", "1d", "-y"), {"list": 2}),
-        (("pull", "URL"), {"list": 2, "get": ENTRIES}),
+        (("pull", "URL"), {"list": 3, "get": ENTRIES}),
         (("export", "out.jxb"), {"list": 2, "get": ENTRIES}),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

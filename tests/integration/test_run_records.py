@@ -77,7 +77,7 @@ def test_a_run_records_where_and_how_each_key_was_made(
     assert [row.kind for row in own] == ["primal", "linearize", "backward"]
     assert {(row.file, row.line) for row in own} == {("model.py", 4)}
     assert [(row.call_file, row.call_line) for row in own] == [
-        ("train.py", 9),
+        ("train.py", 8),
         ("model.py", 9),
         ("model.py", 9),
     ]
@@ -151,7 +151,7 @@ def test_nothing_is_recorded_where_nothing_is_written(
 
 
 def run_python(program: str, *words: str, cwd: Path, **variables: str) -> None:
-    env = {**clean_environment(), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", **variables}
+    env = {**clean_environment(cwd), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", **variables}
     command = [sys.executable, program, *words]
     subprocess.run(command, cwd=cwd, env=env, check=True, capture_output=True)
 
@@ -190,7 +190,7 @@ def test_pytest_records_the_run_of_its_tests(cache: Path, tmp_path: Path) -> Non
         "import jax\ndef test_it():\n    jax.jit(lambda x: x * 3)(2.0)\n"
     )
     environment = {
-        **clean_environment(),
+        **clean_environment(tmp_path),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
     }
