@@ -19,6 +19,9 @@ OPERATION = frozenset({"code"})
 #: that makes it.
 STRUCTURE = frozenset({"argument-structure", "argument-shape"}) | CODE
 
+#: A static value is seen as such, or where the program uses it.
+STATIC = frozenset({"static-argument"}) | CODE
+
 
 @dataclass(frozen=True)
 class Edit:
@@ -358,10 +361,11 @@ OWN_CHANGES: dict[str, tuple[Change, ...]] = {
         ),
         Change(
             "static argument",
-            frozenset({"static-argument"}),
+            STATIC,
             _edits(MAIN, "config=Config(depth=3)", "config=Config(depth=3, gain=0.25)"),
             old=r"0\.5",
             new=r"0\.25",
+            is_anywhere=True,
         ),
         Change("unroll", OPERATION, _edits(MAIN, "[: config.depth])", "[: config.depth], unroll=3)")),
         Change(
@@ -543,8 +547,10 @@ def _argument_changes(program: str) -> Iterator[Change]:
         name = {"recurrent": "unroll"}.get(program, "steps")
         old, new = _STEPS.get(program, (1, 2))
         static = Edit(MAIN, f"{name}={old})", f"{name}={new})")
-        causes = frozenset({"static-argument"})
-        yield Change("static argument", causes, (static,), old=rf"\b{old}\b", new=rf"\b{new}\b")
+        patterns = [rf"\b{value}\b" for value in (old, new)]
+        yield Change(
+            "static argument", STATIC, (static,), old=patterns[0], new=patterns[1], is_anywhere=True
+        )
 
 
 def _jit_changes(program: str) -> Iterator[Change]:
