@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Make the changes of tools/explain_changes to programs after histories, and judge what
-# `jaxcache explain` answers. Exits 1 where an answer is wrong. What was not right is written to
-# build/explain-changes/not-right-JAX.jsonl.
+# `jaxcache explain` answers. Exits 1 where an answer is wrong. Each result is appended to
+# build/explain-changes/results-JAX.jsonl: where the run was interrupted, the next one goes on. Remove
+# the file to begin again.
 #
 # usage: tools/explain_changes.sh JAXCACHE_PYTHON [--sample N] [--only TEXT]... [--jobs N] ...
 # Makes build/explain-changes, once. JAX=VERSION in the environment chooses another jax than 0.10.2,
@@ -28,4 +29,4 @@ if [ ! -d "$home/codec-$JAX" ]; then
 fi
 exec "$python" -m tools.explain_changes "$home/venv-$JAX/bin/python" \
   --other "$home/venv-$OTHER/bin/python" --codec "$PWD/$home/codec-$JAX" \
-  --save "$home/not-right-$JAX.jsonl" "$@"
+  --results "$home/results-$JAX.jsonl" "$@"

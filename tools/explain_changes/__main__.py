@@ -1,7 +1,7 @@
 """Change programs after histories, and judge what ``explain`` answers.
 
     python -m tools.explain_changes PYTHON --other PYTHON --codec DIR [--sample N] [--only TEXT]…
-        [--history TEXT]… [--change TEXT]… [--every] [--seed N] [--jobs N] [--keep DIR]
+        [--history TEXT]… [--change TEXT]… [--every] [--seed N] [--jobs N] [--results FILE]
 
 A trial is a program, a history of its cache, and one change or two. Trials are drawn by a seed: the
 first N of them are the same for each N. Prints tables in Markdown, and exits 1 where an answer is
@@ -18,11 +18,12 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from itertools import combinations, islice, product
 from pathlib import Path
 
 from tools.explain_changes.changes import ALL_PROGRAMS, Change, apply, changes_of, source_of
-from tools.explain_changes.judge import Verdict
+from tools.explain_changes.judge import Judgement, Verdict
 from tools.explain_changes.lab import HISTORIES, Lab, Result, Setting, Trial
 
 _WHY_EVERY = 3
@@ -110,7 +111,11 @@ def choose_trials(args: argparse.Namespace) -> list[Trial]:
 
 
 def run_program(
-    program: str, trials: Sequence[tuple[int, Trial]], setting: Setting, root: Path
+    program: str,
+    trials: Sequence[tuple[int, Trial]],
+    setting: Setting,
+    root: Path,
+    saved: Path | None,
 ) -> tuple[list[Result], list[str]]:
     """Run the trials of one program; return their results, and what failed."""
     lab = Lab(program, setting, root)
@@ -119,11 +124,14 @@ def run_program(
         started = time.monotonic()
         try:
             result = lab.run(trial, asks_why=number % _WHY_EVERY == 0)
-        except RuntimeError as error:
-            failures.append(f"{trial}: {error}")
+        except Exception as error:  # the others go on
+            failures.append(f"{trial}: {error!r}")
             print(failures[-1], file=sys.stderr, flush=True)
             continue
         results.append(result)
+        if saved:
+            with saved.open("a") as file:
+                file.write(f"{_saved(result)}\n")
         seconds = time.monotonic() - started
         for name, judged in (("", result.explain), (" WHY", result.why)):
             if judged:
@@ -131,6 +139,29 @@ def run_program(
                 text = f"{trial}:{name} {judged.verdict}{problem}: {judged.said}"
                 print(f"{text} [{seconds:.0f} s]", file=sys.stderr, flush=True)
     return results, failures
+
+
+def _saved(result: Result) -> str:
+    """Return a result as one line of JSON."""
+    why = asdict(result.why) if result.why else None
+    row = {"trial": str(result.trial), "explain": asdict(result.explain), "why": why}
+    return json.dumps(row, ensure_ascii=False)
+
+
+def _earlier(trials: Sequence[Trial], saved: Path | None) -> Iterator[Result]:
+    """Yield the results of trials that a file has."""
+    if saved is None or not saved.exists():
+        return
+    rows = [json.loads(line) for line in saved.read_text().splitlines()]
+    by_name = {row["trial"]: row for row in rows}
+    for trial in trials:
+        if row := by_name.get(str(trial)):
+            why = _judgement(row["why"]) if row["why"] else None
+            yield Result(trial, _judgement(row["explain"]), why)
+
+
+def _judgement(row: dict[str, str]) -> Judgement:
+    return Judgement(Verdict(row["verdict"]), row["problem"], row["said"])
 
 
 def table(title: str, results: Sequence[Result], rows_of: Callable[[Result], Sequence[str]]) -> str:
@@ -188,7 +219,9 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--keep", type=Path, help="an empty directory to work in")
     parser.add_argument("--list", action="store_true", help="print the trials, and run none")
-    parser.add_argument("--save", type=Path, help="write what was not right into this file")
+    parser.add_argument(
+        "--results", type=Path, help="a file of JSON lines; trials that it has are not run again"
+    )
     args = parser.parse_args()
     if args.every and args.sample == parser.get_default("sample"):
         args.sample = 10**6
@@ -198,38 +231,27 @@ def main() -> None:
         return
     # Not resolved: a venv's Python is a link.
     setting = Setting(*(os.path.abspath(path) for path in (args.python, args.other, args.codec)))
+    results = list(_earlier(trials, args.results))
+    known = {str(result.trial) for result in results}
     by_program: dict[str, list[tuple[int, Trial]]] = defaultdict(list)
     for number, trial in enumerate(trials):
-        by_program[trial.program].append((number, trial))
+        if str(trial) not in known:
+            by_program[trial.program].append((number, trial))
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(args.jobs) as pool:
         root = (args.keep or Path(scratch)).resolve()
-        jobs = [pool.submit(run_program, p, t, setting, root) for p, t in by_program.items()]
+        jobs = [
+            pool.submit(run_program, p, t, setting, root, args.results)
+            for p, t in by_program.items()
+        ]
         done = [job.result() for job in jobs]
-    results = [result for found, _ in done for result in found]
+    results += [result for found, _ in done for result in found]
     failures = [failure for _, found in done for failure in found]
     print(report(results))
-    if args.save:
-        args.save.write_text("".join(f"{line}\n" for line in _not_right(results)))
     for failure in failures:
         print(f"- failed: {failure.splitlines()[0]}")
     judged = [j for r in results for j in (r.explain, r.why) if j]
     is_wrong = any(j.verdict is Verdict.WRONG for j in judged)
     sys.exit(1 if is_wrong or failures or not results else 0)
-
-
-def _not_right(results: Sequence[Result]) -> Iterator[str]:
-    """Yield a line of JSON for each answer that is not right."""
-    for result in results:
-        for name, judged in (("explain", result.explain), ("WHY", result.why)):
-            if judged and judged.verdict is not Verdict.RIGHT:
-                row = {
-                    "trial": str(result.trial),
-                    "by": name,
-                    "verdict": judged.verdict,
-                    "problem": judged.problem,
-                    "said": judged.said,
-                }
-                yield json.dumps(row, ensure_ascii=False)
 
 
 if __name__ == "__main__":
