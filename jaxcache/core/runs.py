@@ -532,18 +532,44 @@ def read_history(root: str, identity: str, program: str, *, before: float = math
     return History(tuple(earlier[:MAX_RUNS]), tuple(sorted(others)))
 
 
+def read_records(root: str) -> "Iterator[Record]":
+    """Yield the records of all programs of a cache; nothing where it cannot be read."""
+    with contextlib.suppress(OSError), _opened(root) as directory:
+        for name in sorted(_records(directory))[: 2 * MAX_PROGRAMS]:
+            if record := _read(directory, name):
+                yield record
+
+
+def find_writer(root: str, key: str) -> "tuple[Run, History] | None":
+    """Return the run that made a key, with the earlier runs of its program."""
+    for record in read_records(root):
+        runs = [run for run in record.runs if any(row.key == key for row in run.rows)]
+        if runs:
+            written = max((r.written for run in runs for r in run.rows if r.key == key), default=0)
+            writer = next((run for run in runs if run.at == written), runs[-1])
+            return writer, History(tuple(run for run in record.runs if run.at < writer.at))
+    return None
+
+
 def is_record(name: str) -> bool:
     """Return whether a file below :data:`RUNS_DIR` is a record, by its name."""
     return bool(_NAME.fullmatch(name.rpartition("/")[2]))
 
 
-def read_salt(root: str) -> bytes:
+def read_salt(root: str, *, make: bool = True) -> bytes:
     """Return this user's salt for :func:`hide_values`; make it once. It never leaves the cache.
+
+    Args:
+        make: write one where there is none; else it is good for this call alone.
 
     Raises:
         OSError: the cache cannot be written.
     """
     name = f"salt-{os.geteuid()}"
+    if not make:
+        with contextlib.suppress(FileNotFoundError), _opened(root) as directory:
+            return _read_file(directory, name, _SALT_BYTES) or os.urandom(_SALT_BYTES)
+        return os.urandom(_SALT_BYTES)
     with _opened(root, make=True) as directory:
         if salt := _read_file(directory, name, _SALT_BYTES):
             return salt

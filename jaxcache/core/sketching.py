@@ -10,6 +10,8 @@ values.
 """
 
 import contextlib
+import enum
+import hashlib
 import os
 import queue
 import sys
@@ -26,6 +28,7 @@ _MAX_WAITING_CHARACTERS = 256 << 20
 _MAX_ELEMENTS = 8
 _MAX_STATIC_CHARACTERS = 64
 _MAX_STATIC = 32
+_MAX_FIELDS_CHARACTERS = 512
 
 Take = Callable[[str], Any]
 
@@ -135,12 +138,25 @@ def _static(info: Any, args: Any, kwargs: Any) -> "dict[str, str]":
 
 
 def _value(value: Any) -> str:
-    """Return a value of Python's own as text, any other as its type: its text may be anything."""
+    """Return a value of Python's own as text, of an object its fields, of any other its type."""
     if value is None or type(value) in (bool, int, float, str):
         return repr(value)[:_MAX_STATIC_CHARACTERS]
     if type(value) is tuple and len(value) <= 8:
         return f"({', '.join(map(_value, value))})"[:_MAX_STATIC_CHARACTERS]
-    return type(value).__name__
+    name = type(value).__name__
+    if isinstance(value, enum.Enum):
+        return f"{name}.{value.name}"
+    names = getattr(value, "__dataclass_fields__", None) or getattr(value, "_fields", None)
+    if not names:
+        return name
+    fields = ((n, getattr(value, n, None)) for n in names)
+    shown = ", ".join(f"{n}={_digest(v) if type(v) is str else _value(v)}" for n, v in fields)
+    return f"{name}({shown})"[:_MAX_FIELDS_CHARACTERS]
+
+
+def _digest(text: str) -> str:
+    """Return a text of an object's as a digest: it may be a path, or a secret."""
+    return "#" + hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=4).hexdigest()
 
 
 def _passed(jaxpr: Any) -> "list[list[Any]]":

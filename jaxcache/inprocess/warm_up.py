@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +13,6 @@ if TYPE_CHECKING:
     from jaxcache.cache.explain.sides import Compile, Difference, Explanation
     from jaxcache.render.view import Block
     from jaxcache.warm.report.report import Report
-
-#: Entries of the module, the newest ones, that the call is compared with.
-_CANDIDATES = 20
 
 
 @dataclass(frozen=True, repr=False)
@@ -84,7 +81,7 @@ def explain_miss(function: Any, *args: Any, **kwargs: Any) -> Prediction:
     if cache and key in cache.keys_of(module):
         text = f"{module} is in {directory}, and would be retrieved"
         return Prediction("hit", module, key, text)
-    explanation = _compare(compile_, cache, earlier, directory)
+    explanation = _compare(compile_, cache, earlier, directory, observation)
     text = f"{module} would be compiled: {_why(explanation, directory)}"
     return Prediction("miss", module, key, text, explanation)
 
@@ -106,21 +103,24 @@ def require_jitted(function: Any, caller: str) -> None:
 
 
 def _compare(
-    wanted: "Compile", cache: "CachedFacts | None", earlier: "Iterable[Compile]", directory: str
+    wanted: "Compile",
+    cache: "CachedFacts | None",
+    earlier: "Iterable[Compile]",
+    directory: str,
+    observation: "watch.Observation",
 ) -> "Explanation":
-    """Compare it with the entries of its module, and with what this process has compiled."""
-    from jaxcache.cache.explain.compare import explain
-    from jaxcache.cache.explain.sides import Compile, Side
+    """Compare it with what this process has compiled, else with what the cache records."""
+    from jaxcache.cache.explain.answer import Answers, explain
+    from jaxcache.cache.explain.sides import Explanation, Side
+    from jaxcache.core.runs import History
 
-    def candidates() -> "Iterator[Compile]":
-        yield from (c for c in earlier if c.module == wanted.module)
-        if cache:
-            for key in cache.keys_by_use(wanted.module)[:_CANDIDATES]:
-                yield cache.complete(Compile(wanted.module, key))
-
-    by_key = {c.key: c for c in candidates()}
-    earlier_side = Side(directory or "no cache", tuple(by_key.values()), is_run=False)
-    return explain(earlier_side, Side("this call", (cache.complete(wanted) if cache else wanted,)))
+    own = {c.key: c for c in earlier if c.module == wanted.module and c.source == wanted.source}
+    if own:
+        side = Side(directory or "this process", tuple(own.values()), is_run=False)
+        return explain(side, Side("this call", (cache.complete(wanted) if cache else wanted,)))
+    history = observation.find_history(wanted.key) if directory else None
+    comparisons = Answers(cache, [wanted], *(history or (None, History()))).explain([wanted])
+    return Explanation(directory or "no cache", "this call", 0, tuple(comparisons))
 
 
 def _why(explanation: "Explanation", directory: str) -> str:
@@ -128,12 +128,7 @@ def _why(explanation: "Explanation", directory: str) -> str:
 
     if not directory:
         return "JAX has no cache directory; jaxcache.enable() sets one"
-    comparisons = [c for c in explanation.comparisons if c.left and c.differences]
-    if not comparisons:
-        return f"{directory} has no entry of that name"
-    first = comparisons[0]
-    if first.left and first.left.key == first.right.key:
-        return first.differences[0].meaning
+    (first,) = explanation.comparisons
     return describe_comparison(first)
 
 

@@ -19,6 +19,7 @@ from jaxcache.injected.channel import introduction
 if TYPE_CHECKING:
     from jaxcache.cache.explain.sides import Compile
     from jaxcache.core.compile_event import CompileFinished
+    from jaxcache.core.runs import History, Run
     from jaxcache.injected.listener import Listener
     from jaxcache.render.view import Block
     from jaxcache.warm.report.builder import ReportBuilder
@@ -192,17 +193,23 @@ class Observation(Printable):
     @property
     def modules(self) -> "tuple[Module, ...]":
         """Every module, those that were written with the cause."""
-        from jaxcache.warm.report.causes import find_causes
-
         with self._lock:
             modules = self.report.modules
             if self._recorder is not None and self._causes[0] != self._read:
-                self._causes = self._read, find_causes(self._recorder, (), earlier=_written)
+                self._causes = self._read, self._find_causes(self._recorder)
             causes = self._causes[1]
         return tuple(
             replace(m, cause=causes.get(m.key or "")) if m.outcome == "written" else m
             for m in modules
         )
+
+    def _find_causes(self, recorder: "ReportBuilder") -> "dict[str, str]":
+        from jaxcache.warm.report.causes import find_causes
+
+        self.keep()
+        whole = replace(recorder, modules=[*_compiles.values()])
+        own = None if "JAXCACHE_EVENTS" in os.environ else _own_process()
+        return find_causes(whole, (), earlier=_written, own=own)
 
     def _blocks(self) -> "Iterable[Block]":
         return _page(replace(self.report, modules=self.modules))
@@ -219,6 +226,16 @@ class Observation(Printable):
         with self._lock:
             recorded = self._fold()
             return [as_compile(done, recorded) for done in recorded.modules]
+
+    def find_history(self, key: "str | None") -> "tuple[Run, History] | None":
+        """Return this run and the earlier ones of this program, for a key of this block."""
+        from jaxcache.warm.report.run_records import describe_runs
+
+        own = None if "JAXCACHE_EVENTS" in os.environ else _own_process()
+        for described in describe_runs(self._fold(), {}, own):
+            if any(row.key == key for row in described.run.rows):
+                return described.run, described.history
+        return None
 
     def misses(self) -> "Misses":
         """The modules that were compiled: neither retrieved nor refused by a guard."""

@@ -15,13 +15,16 @@ from jaxcache.cache.explain.sides import (
 from jaxcache.render.columns import count_column, seconds_column, size_column, text_column
 from jaxcache.render.doctor import finding_lines
 from jaxcache.render.document import fields_of
+from jaxcache.render.typeset import SHOWN_HASH_DIGITS
 from jaxcache.render.view import Block, Column, Line, Table, View
 from jaxcache.units import format_count, join_some
 from jaxcache.warm.report.causes import describe_comparison
 from jaxcache.warm.report.report import FIRST_TIME
 
 _SHOWN_MODULES = 4
+_HASH_DIGITS = 64
 _SHOWN_DIFFERENCES = 3
+_SHOWN_VERDICTS = 5
 
 
 def explain_view(explanation: Explanation, cache_dir: str, *, unfolded: bool = False) -> View:
@@ -37,10 +40,11 @@ def explain_view(explanation: Explanation, cache_dir: str, *, unfolded: bool = F
         "right": explanation.right,
         "same": explanation.same,
         "differences": [
-            {**fields_of(d), "modules": [c.module for c in compiles]}
-            for d, compiles in _summed(comparisons)
+            {**fields_of(d), "modules": [c.right.module for c in members]}
+            for d, members in _summed(comparisons)
         ],
         "comparisons": comparisons,
+        "verdict": explanation.verdict,
     }
     past = explanation.past
     hits = [{**fields_of(c), "cause": _past_cause(c)} for c in past]
@@ -61,17 +65,15 @@ def explain_view(explanation: Explanation, cache_dir: str, *, unfolded: bool = F
     alike = f"no difference in {format_count(explanation.same, 'module')}"
     note = f"{alike} between {explanation.left} and {explanation.right}"
     headline = ""
-    if has_causes:
+    if has_causes and (unfolded or not comparisons):
         note = f"{hit}; the rows show why they were compiled when they were written"
-        if comparisons and not unfolded and all(c.right.is_helper for c in past):
-            page += ["", f"{hit}, all of them helpers of JAX (--all lists them)"]
-        elif comparisons:
+        if comparisons:
             page += ["", note, *_past_table(past, unfolded=unfolded)]
         else:
             headline = note
             page += _past_table(past, unfolded=unfolded)
     elif explanation.hits and explanation.hits == explanation.same:
-        note = f"{hit}; the cache has no earlier entry of their modules to compare them with"
+        note = f"{hit}; no earlier run is recorded to compare them with"
     for finding in explanation.advice:
         page += ["", *finding_lines(finding, name_files=False)]
     notes = [] if comparisons or headline else [note]
@@ -106,13 +108,13 @@ def _past_table(past: Sequence[Comparison], *, unfolded: bool) -> Iterator[Block
     yield from _listed_differences(shown, unfolded=unfolded)
 
 
-def _summed(comparisons: Sequence[Comparison]) -> list[tuple[Difference, list[Compile]]]:
+def _summed(comparisons: Sequence[Comparison]) -> list[tuple[Difference, list[Comparison]]]:
     """Equal differences of several modules as one, the most frequent first."""
-    compiles: defaultdict[Difference, list[Compile]] = defaultdict(list)
+    summed: defaultdict[Difference, list[Comparison]] = defaultdict(list)
     for comparison in comparisons:
         for difference in comparison.differences:
-            compiles[difference].append(comparison.right)
-    return sorted(compiles.items(), key=lambda item: -len(item[1]))
+            summed[difference].append(comparison)
+    return sorted(summed.items(), key=lambda item: -len(item[1]))
 
 
 def _page(explanation: Explanation, *, unfolded: bool) -> Iterator[Block]:
@@ -123,16 +125,15 @@ def _page(explanation: Explanation, *, unfolded: bool) -> Iterator[Block]:
     if differing and total > 1:
         verb = "differs" if len(differing) == 1 else "differ"
         yield f"{len(differing):,} of {format_count(total, 'module')} {verb}"
-    yield Line(explanation.left, "left   ")
-    yield Line(explanation.right, "right  ")
+    if explanation.verdict:
+        listed = explanation.verdict if unfolded else explanation.verdict[:_SHOWN_VERDICTS]
+        yield from listed
+        if more := len(explanation.verdict) - len(listed):
+            yield f"and {format_count(more, 'other cause')} (--all lists them)"
+    else:
+        yield Line(explanation.left, "left   ")
+        yield Line(explanation.right, "right  ")
     yield from _listed_differences(shown, unfolded=unfolded)
-    last = [c.left.key or "" for c in shown if c.left and c.compared_with == "last-recorded"]
-    if last:
-        yield ""
-        yield Line(join_some(last, _SHOWN_MODULES), "the last recorded program: ")
-    if any(c.compared_with == "nearest" for c in shown):
-        yield ""
-        yield "compared with the most similar entry of the same module"
     if folded := differing[len(shown) :]:
         some = format_count(len(folded), "helper")
         verb = "differs" if len(folded) == 1 else "differ"
@@ -144,15 +145,15 @@ def _listed_differences(comparisons: Sequence[Comparison], *, unfolded: bool) ->
     """Yield the first few differences in full."""
     differences = _summed(comparisons)
     listed = differences if unfolded else differences[:_SHOWN_DIFFERENCES]
-    for difference, compiles in listed:
-        yield from _difference_lines(difference, compiles)
+    for difference, members in listed:
+        yield from _difference_lines(difference, members)
     if more := len(differences) - len(listed):
         yield ""
         yield f"and {format_count(more, 'other difference')} (--all lists them)"
 
 
-def _difference_lines(d: Difference, compiles: Sequence[Compile]) -> Iterator[Block]:
-    places = list(dict.fromkeys(map(_place, compiles)))
+def _difference_lines(d: Difference, comparisons: Sequence[Comparison]) -> Iterator[Block]:
+    places = list(dict.fromkeys(_place(c.right) for c in comparisons))
     is_named = d.component in ("computation", Cause.UNKNOWN)
     text = d.meaning if is_named else f"{d.component}: {d.meaning}"
     several = join_some(places, _SHOWN_MODULES)
@@ -161,7 +162,15 @@ def _difference_lines(d: Difference, compiles: Sequence[Compile]) -> Iterator[Bl
         text = f"{places[0]}: {text}"
         several = ""
     yield Line(text, style="bold")
-    for label, value in (("in", several), ("left", d.left), ("right", d.right), ("fix", d.fix)):
+    runs = list(dict.fromkeys(c.compared_with for c in comparisons if c.compared_with))
+    keys = list(dict.fromkeys(c.left.key for c in comparisons if c.left and c.left.key))
+    old = join_some(runs, _SHOWN_MODULES)
+    if old and len(keys) == 1:
+        old = f"{keys[0][: -_HASH_DIGITS + SHOWN_HASH_DIGITS]} of the {old}"
+    for label, value in (
+        *(("in", several), ("before", old)),
+        *(("left", d.left), ("right", d.right), ("fix", d.fix)),
+    ):
         if value:
             yield Line(value, f"  {label:<7}")
 

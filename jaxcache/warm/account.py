@@ -144,7 +144,11 @@ class Account:
             self._seconds_by_key.update(recorded_seconds(directory))
         report = recorder.report(ended, self._seconds_by_key)
         target_dir = self._expected if self._spool else None
-        causes = {} if options.scratch else find_causes(recorder, known_keys, cache_dir=target_dir)
+        causes = (
+            {}
+            if options.scratch
+            else find_causes(recorder, known_keys, before_in=self._expected, cache_dir=target_dir)
+        )
         if self._writes and self._spool is None and options.collect is None:
             record_runs(self._first, self._seconds_by_key)  # after it was compared with the others
         waiting: Mapping[str, int] = {}

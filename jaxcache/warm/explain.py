@@ -1,27 +1,26 @@
 """``explain SCRIPT``: run it, and compare each miss with what the cache had before."""
 
 import contextlib
+import math
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 
+from jaxcache.cache.explain.answer import sum_up
 from jaxcache.cache.explain.cached_facts import CachedFacts, open_cached_facts
-from jaxcache.cache.explain.compare import explain
-from jaxcache.cache.explain.sides import Comparison, Compile, Explanation, Side
+from jaxcache.cache.explain.sides import Comparison, Explanation
 from jaxcache.cache.explain.undone import past_paths
 from jaxcache.cache.leftovers import scratch_directory
+from jaxcache.core.compile_event import CompileFinished
 from jaxcache.options.run import WarmOptions
 from jaxcache.store import open_store
 from jaxcache.warm.advice import advise
 from jaxcache.warm.child.launch import RunCallbacks
 from jaxcache.warm.programs import WarmProgram
 from jaxcache.warm.report.builder import ReportBuilder
-from jaxcache.warm.report.causes import as_compile, compare_with
+from jaxcache.warm.report.causes import explain_hits, explain_misses
 from jaxcache.warm.report.report import require_observed
+from jaxcache.warm.report.run_records import describe_runs
 from jaxcache.warm.run import run_command, warm_program
-
-#: Keys of one module, the newest ones, that a miss is compared with.
-_MAX_CANDIDATES = 20
 
 
 def explain_script(
@@ -56,35 +55,30 @@ def explain_script(
         if report.interrupted:
             raise KeyboardInterrupt
         require_observed(report, "jax")
-        compiles = _first_looks(recorder)
         new = CachedFacts(open_store(scratch))
-        missed = tuple(new.complete(c) for c in compiles if c.outcome != "hit")
-    directory = report.cache_dir or options.cache_dir
-    if cache is None or directory != options.cache_dir:  # the program may name another one
-        cache = CachedFacts(open_store(directory))
-    candidates: list[Compile] = []
-    hits = {c.key for c in compiles if c.outcome == "hit"}
-    undone = {c.undone_key for c in missed}
-    for module in sorted({c.module for c in missed}):
-        keys = cache.keys_by_use(module)
-        nearest = sorted([k for k in keys if k not in hits] or keys, key=lambda k: k not in undone)
-        candidates += (cache.complete(Compile(module, k)) for k in nearest[:_MAX_CANDIDATES])
-    left = Side(directory, tuple(candidates), is_run=False)
-    explanation = explain(left, Side(program.name, missed))
-    served = [c for c in compiles if c.outcome == "hit"]
-    earlier = (_compare_with_earlier(cache, c) for c in served)
-    past = tuple(sorted(earlier, key=_rank))
-    same = explanation.same + len(served)
-    # The comparisons already explain why a module was compiled.
-    advice = tuple(f for f in advise(report) if f.trap != "slow-compile")
-    explanation = replace(explanation, same=same, hits=len(served), past=past, advice=advice)
+        directory = report.cache_dir or options.cache_dir
+        if cache is None or directory != options.cache_dir:  # the program may name another one
+            cache = CachedFacts(open_store(directory))
+        looks = _first_looks(recorder)
+        missed = {name: done for name, done in looks.items() if done.outcome != "hit"}
+        hits = [done for done in looks.values() if done.outcome == "hit"]
+        described = [*describe_runs(recorder, {}, directory=directory)]
+        comparisons = explain_misses(
+            recorder, described, directory, missed, cache, new=new, max_bytes=math.inf
+        )
+        comparisons.sort(key=lambda c: c.right.is_helper)
+        past = explain_hits(recorder, described, hits, cache)
+        explanation = Explanation(
+            directory,
+            program.name,
+            len(hits),
+            tuple(comparisons),
+            hits=len(hits),
+            past=tuple(sorted(past, key=_rank)),
+            advice=() if comparisons else tuple(advise(report)),
+            verdict=tuple(sum_up(comparisons, len(looks), len(hits))),
+        )
     return explanation, report.script_exit_code
-
-
-def _compare_with_earlier(cache: CachedFacts, hit: Compile) -> Comparison:
-    """Compare an entry that is hit with those that its module had when it was written."""
-    keys = cache.keys_of(hit.module, before=hit.key)
-    return compare_with(cache, keys, hit) if keys else Comparison(None, hit, ())
 
 
 def _rank(comparison: Comparison) -> tuple[bool, bool, float]:
@@ -94,15 +88,15 @@ def _rank(comparison: Comparison) -> tuple[bool, bool, float]:
     return right.is_helper, not comparison.differences, -(seconds or 0.0)
 
 
-def _first_looks(recorder: ReportBuilder) -> list[Compile]:
+def _first_looks(recorder: ReportBuilder) -> dict[str, CompileFinished]:
     """Return one compile for each key: only the first look-up shows whether the cache had it."""
-    compiles: dict[str, Compile] = {}
+    looks: dict[str, CompileFinished] = {}
     for event in recorder.modules:
-        name = event.key or f"{event.module} {len(compiles)}"
-        if name not in compiles or event.outcome != "hit":
-            compiles[name] = as_compile(event, recorder)
-    return [
-        # What this run uses itself is another compile of it, and no cause.
-        replace(c, undone=(), undone_key=None) if c.undone_key in compiles else c
-        for c in compiles.values()
-    ]
+        name = event.key or f"{event.module} {len(looks)}"
+        if name not in looks or event.outcome != "hit":
+            looks[name] = event
+    for event in looks.values():
+        if event.undone_key in looks:  # what this run uses itself is another compile, and no cause
+            event.undone = ()
+            event.undone_key = None
+    return looks

@@ -17,7 +17,7 @@ from conftest import CORPUS, GiveAway, RunCli, clean_environment
 from explaining import KEY, components, document
 
 from jaxcache.cache.explain.cached_facts import CachedFacts
-from jaxcache.cache.explain.compare import compare
+from jaxcache.cache.explain.parts import compare
 from jaxcache.cache.explain.sides import (
     COMPONENTS,
     Cause,
@@ -25,10 +25,9 @@ from jaxcache.cache.explain.sides import (
     Compile,
     Difference,
     Explanation,
-    Side,
     WriteRule,
 )
-from jaxcache.cache.ledger.record import COMPILE, HIT, Event
+from jaxcache.cache.ledger.record import COMPILE, Event
 from jaxcache.cache.ledger.write import append
 from jaxcache.render.explain import explain_view
 from jaxcache.render.typeset import set_blocks
@@ -54,7 +53,8 @@ def test_two_caches(
         assert (named[0]["left"], named[0]["right"]) == values
     for difference in found["differences"]:
         assert set(difference) == {
-            *("component", "left", "right", "meaning", "fix", "cause", "where", "modules")
+            *("component", "left", "right", "meaning", "fix", "cause", "where", "modules"),
+            "evidence",
         }
 
 
@@ -77,8 +77,7 @@ def test_a_cache_and_itself(run_cli: RunCli, corpus: Path) -> None:
 def test_another_version_explains_a_callback_that_is_not_cached(version: str, cause: Cause) -> None:
     rule = WriteRule.HOST_CALLBACKS
     right = Compile("jit_f", outcome="uncacheable", rule=rule, jax_version="0.10.2")
-    side = Side("a cache", (), is_run=False)
-    (difference,) = compare(Compile("jit_f", jax_version=version), right, side)
+    (difference,) = compare(Compile("jit_f", jax_version=version), right)
     assert difference.cause is cause
 
 
@@ -92,30 +91,17 @@ def test_the_flags_of_an_entry_of_plain_jax_name_its_version(corpus: Path) -> No
         rule=WriteRule.HOST_CALLBACKS,
         jaxlib_version="0.10.2",
     )
-    (difference,) = compare(left, right, Side("a cache", (left,), is_run=False))
+    (difference,) = compare(left, right)
     assert difference.cause is Cause.JAXLIB_VERSION
     assert (difference.left, difference.right) == ("0.12.0.1", "0.10.2")
-    (difference,) = compare(left, replace(right, jaxlib_version="0.12.0.1"), Side("a", (left,)))
+    (difference,) = compare(left, replace(right, jaxlib_version="0.12.0.1"))
     assert difference.cause is Cause.CALLBACK
 
 
 def test_a_module_that_is_never_cached_has_that_as_its_cause() -> None:
     right = Compile("jit_f", outcome="uncacheable", rule=WriteRule.HOST_CALLBACKS)
-    (difference,) = compare(None, right, Side("a cache", (), is_run=False))
+    (difference,) = compare(None, right)
     assert difference.cause is Cause.CALLBACK
-
-
-def test_the_entry_that_was_used_last_is_compared_first(corpus: Path, tmp_path: Path) -> None:
-    (file,) = (corpus / "0.12.0.1-cpu-zstd").glob("jit_mlp-*-cache")
-    keys = [f"jit_mlp-{number:064x}" for number in range(9)]
-    for age, key in enumerate(keys):
-        shutil.copy(file, tmp_path / f"{key}-cache")
-        os.utime(tmp_path / f"{key}-cache", (1_000 - age, 1_000 - age))
-    store = open_store(str(tmp_path))
-    append(store, [Event(keys[8], HIT, 2_000 * 10**9)])
-    cache = CachedFacts(store)
-    assert cache.keys_of("jit_mlp") == keys
-    assert cache.keys_by_use("jit_mlp") == [keys[8], *keys[:8]]
 
 
 def test_an_entry_of_another_user_cannot_be_read_and_is_not_damaged(
@@ -128,7 +114,7 @@ def test_an_entry_of_another_user_cannot_be_read_and_is_not_damaged(
     module, key = "jit_mlp", entry.name.removesuffix("-cache")
     left = CachedFacts(open_store(str(unprivileged))).complete(Compile(module, key))
     right = Compile(module, key, outcome="error", rule="read-error")
-    (difference,) = compare(left, right, Side("a cache", (left,), is_run=False))
+    (difference,) = compare(left, right)
     assert difference.meaning == "the same key: the entry cannot be read: permission denied"
     assert difference.fix == f"make it readable for the user of the program: {entry.name}"
 
@@ -340,7 +326,7 @@ def test_hits_are_compared_with_what_their_module_had_before() -> None:
     first = replace(found, past=(Comparison(None, own, ()),), same=1, hits=1)
     view = explain_view(first, "cache")
     assert (view.rows, view.page) == ([], [])
-    said = "1 of 1 hit now; the cache has no earlier entry of their modules to compare them with"
+    said = "1 of 1 hit now; no earlier run is recorded to compare them with"
     assert view.notes == [said]
 
 

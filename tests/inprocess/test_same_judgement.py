@@ -28,6 +28,13 @@ ARGUMENTS = np.ones((8, 8), np.float32), np.ones((ROWS, 8), np.float32)
 if __name__ == "__main__":
     fit(*ARGUMENTS, steps=STEPS)
 """
+BEFORE = """
+import jaxcache, edited
+
+with jaxcache.watch():
+    edited.fit(*edited.ARGUMENTS, steps=edited.STEPS)
+print("null")
+"""
 INSIDE = """
 import json
 import jaxcache, edited
@@ -71,6 +78,9 @@ def test_all_name_the_same_cause(
         return json.loads(done.stdout)
 
     script.write_text(PROGRAM)
+    run("warm", *options, script)
+    shutil.rmtree(cache)
+    run_inside(BEFORE)
     run("warm", *options, script)
     shutil.copytree(cache, tmp_path / "base")
     script.write_text(PROGRAM.replace(before, after))

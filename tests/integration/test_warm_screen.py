@@ -15,8 +15,6 @@ import pytest
 from command_line import run_in_process
 from conftest import RunCli, clean_environment
 
-from jaxcache.warm.report import causes
-
 pytestmark = pytest.mark.jax
 
 PROGRAM = """
@@ -87,14 +85,14 @@ def test_the_screen_says_why_each_function_was_compiled(
     assert first[1].split() == ["MODULE", "SOURCE", "OUTCOME", "COMPILE", "SIZE", "WHY"]
     (row,) = [line for line in first if line.startswith("jit_step")]
     assert f"{path.name}:5" in row or f"{path.name}:6" in row
-    assert row.endswith("first time")
+    assert row.endswith(f"first time: no run of {path.name} is recorded")
     (folded,) = [line for line in first if line.startswith("and ")]
     assert "of JAX" in folded
     assert "(--all lists them)" in folded
     assert not [line for line in first if line.startswith("jit_broadcast_in_dim")]
 
     (row,) = [line for line in warm(str(path), "16", "1") if line.startswith("jit_step")]
-    assert row.endswith("x float32[8,8] → [16,16]"), row
+    assert row.endswith("x float32[8,8] → float32[16,16]"), row
     assert " 0.0 s" not in row
     (row,) = [line for line in warm(str(path), "16", "3") if line.startswith("jit_step")]
     assert row.endswith("1 → 3"), row
@@ -156,46 +154,33 @@ def test_trouble_in_finding_causes_ends_no_run(
     assert row.split()[-1] != "kB", row
 
 
-@pytest.mark.parametrize("seconds", [0.0, 60.0])
-def test_beside_entries_of_jax_alone_each_miss_has_a_reason(
-    jax_python: str, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
+def test_beside_entries_of_jax_alone_the_reason_is_not_known(
+    jax_python: str, cache: Path, tmp_path: Path
 ) -> None:
-    """The time to find causes is bounded: what is left then names an entry that it differs from."""
     path = tmp_path / "train.py"
     path.write_text(MANY)
     env = clean_environment(tmp_path) | {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     alone = env | {"JAX_COMPILATION_CACHE_DIR": str(cache)}
     subprocess.run([jax_python, path, "8"], env=alone, check=True, timeout=180)
-    monkeypatch.setattr(causes, "_BUDGET_SECONDS", seconds)
     words = ["warm", "-C", cache, "--python", jax_python, path, "12"]
     done = run_in_process(words, env=env | {"COLUMNS": "160"}, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     lines = done.stderr.splitlines()
     (row,) = [line for line in lines if line.startswith("jit_train")]
-    if seconds:
-        assert row.endswith("params[0][0] float32[4,8] → [4,12], +3 more"), row
-    else:
-        assert row.endswith(causes.NOT_COMPARED), row
-    (named,) = [line for line in lines if line.startswith("in full: ")]
-    found = run_in_process(named.split()[3:], env=env, cwd=tmp_path)
-    assert found.returncode == 0, found.stderr
-    (row,) = found.stdout.splitlines()  # of the module that took longest to compile
-    assert row.split("\t")[1] == "computation"
-
-    words = ["explain", "-C", cache, "--python", jax_python, path, "--", "12"]
+    assert row.endswith("not known: the earlier program was not recorded; runs under jaxcache are")
+    words = ["warm", "-C", cache, "--python", jax_python, path, "16"]
+    assert run_in_process(words, env=env, cwd=tmp_path).returncode == 0
+    words = ["explain", "-C", cache, "--python", jax_python, path, "--", "16"]
     done = run_in_process(words, env=env, cwd=tmp_path)
-    assert done.returncode == 0
     hits, _, asked = done.stderr.splitlines()[-1].partition(" of ")
     assert (
         asked == f"{hits} hit now; the rows show why they were compiled when they were written"
     ), done.stderr
-    assert any(line.startswith("jit_train\tcomputation\t") for line in done.stdout.splitlines())
     done = run_in_process([*words[:5], "--json", *words[5:]], env=env, cwd=tmp_path)
-    past = json.loads(done.stdout)["hits"]
-    (found,) = [c for c in past if c["module"] == "jit_train"]
-    assert found["cause"] == "params[0][0] float32[4,8] → [4,12], +3 more"
+    (found,) = [c for c in json.loads(done.stdout)["hits"] if c["module"] == "jit_train"]
+    assert found["cause"] == "params[0][0] float32[4,12] → float32[4,16], +3 more"
     assert (found["outcome"], bool(found["differences"])) == ("hit", True)
-    words[-1] = "8"  # what was written first has nothing before it
+    words[-1] = "12"  # what was written first has nothing before it
     done = run_in_process([*words[:5], "--json", *words[5:]], env=env, cwd=tmp_path)
     (found,) = [c for c in json.loads(done.stdout)["hits"] if c["module"] == "jit_train"]
     assert (found["cause"], found["left_key"]) == ("first time", None)

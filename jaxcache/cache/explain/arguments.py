@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from jaxcache.cache.allow_lists import kept_flags
+from jaxcache.cache.explain.answer import Answers, explain
 from jaxcache.cache.explain.cached_facts import CachedFacts, open_cached_facts
-from jaxcache.cache.explain.compare import explain
 from jaxcache.cache.explain.sides import Compile, Explanation, Side, is_helper
 from jaxcache.cache.recipe.format import is_recipe, open_recipe
 from jaxcache.cache.untrusted_json import parse_json, read_fields
+from jaxcache.core.runs import find_writer
 from jaxcache.errors import JaxcacheError, UsageError, system_errors_as
 from jaxcache.store import open_store
 
@@ -43,10 +44,25 @@ def explain_keys(words: Sequence[str], path: str, *, explicit: bool = True) -> E
     sides = [_side(text, cache, path, explicit=explicit) for text in words]
     if len(sides) == 1:
         side = _newest(sides[0][0], cache)
+        if cache and not side.is_run and (explanation := _by_record(side, cache, path)):
+            return explanation
         sides = [(_others(side, cache), cache), (side, cache)]
     shared = {c.key for c in sides[0][0].compiles} & {c.key for c in sides[1][0].compiles}
     left, right = (_complete(*side, shared) for side in sides)
     return explain(left, right)
+
+
+def _by_record(side: Side, cache: CachedFacts, path: str) -> Explanation | None:
+    """Compare each key with what the runs before the one that wrote it compiled in its place."""
+    comparisons = []
+    for compile_ in side.compiles:
+        writer = find_writer(path, compile_.key or "")
+        if writer is None or not writer[1].runs:
+            return None
+        whole = cache.complete(compile_)
+        comparisons += Answers(cache, [whole], *writer).explain([whole])
+    since = comparisons[0].compared_with
+    return Explanation(since or "earlier runs", side.name, 0, tuple(comparisons))
 
 
 def _side(

@@ -37,22 +37,19 @@ class CachedFacts:
         self._ledger = Ledger.load(store)
         self._complete: dict[tuple[str, float], Compile] = {}
 
-    def keys_of(self, module: str, *, before: str | None = None) -> list[str]:
-        """The keys of a module, those written last first; only those written before one of them."""
+    def has(self, key: str) -> bool:
+        """Whether the cache has an entry of a key."""
+        return key in self._files
+
+    def knows(self, key: str) -> bool:
+        """Whether the cache has an entry of a key, or its ledger had one."""
+        record = self._ledger.record(key)
+        return key in self._files or bool(record and record.payload_sha256)
+
+    def keys_of(self, module: str) -> list[str]:
+        """The keys of a module, those written last first."""
         files = [f for f in self._files.values() if f.key.module == module]
-        if before is not None:
-            own = self._files.get(before)
-            files = [f for f in files if own and f.info.mtime_ns < own.info.mtime_ns]
         return [f.key_text for f in sorted(files, key=lambda f: -f.info.mtime_ns)]
-
-    def keys_by_use(self, module: str) -> list[str]:
-        """Return the keys of a module, those used last first, as far as uses are recorded."""
-
-        def last_used_ns(key: str) -> int:
-            record = self._ledger.record(key)
-            return max(self._files[key].info.mtime_ns, record.last_used_ns if record else 0)
-
-        return sorted(self.keys_of(module), key=last_used_ns, reverse=True)
 
     def side(self, wanted: str) -> Side:
         """A KEY argument as a side: every compile that it fits, not yet opened.

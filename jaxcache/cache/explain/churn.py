@@ -9,9 +9,8 @@ from itertools import islice, pairwise
 
 from jaxcache.cache.explain.arguments import explain_keys as explain_keys
 from jaxcache.cache.explain.cached_facts import CachedFacts
-from jaxcache.cache.explain.compare import compare
-from jaxcache.cache.explain.matching import without_addresses
-from jaxcache.cache.explain.sides import Cause, Compile, Difference, Side
+from jaxcache.cache.explain.parts import compare
+from jaxcache.cache.explain.sides import Cause, Compile, Difference, without_addresses
 from jaxcache.cache.scan import Scan, scan
 from jaxcache.model import Entry
 from jaxcache.store.base import Store
@@ -101,4 +100,4 @@ def rank_churn(
 def _differences(cache: CachedFacts, entries: Sequence[Entry]) -> Iterator[Difference]:
     """Yield the cause of each pair of neighbours."""
     for left, right in pairwise(cache.complete(Compile(e.module, e.key)) for e in entries):
-        yield from islice(compare(left, right, Side("", (left,), is_run=False)), 1)
+        yield from islice(compare(left, right), 1)

@@ -35,11 +35,7 @@ COMPONENTS = (
 
 
 class Cause(enum.StrEnum):
-    """The reason of a miss, as JSON holds it.
-
-    The members before :attr:`PATH` each explain a miss alone: where one of them holds, nothing
-    else is claimed.
-    """
+    """The reason of a miss, as JSON holds it."""
 
     JAX_VERSION = "jax-version"
     JAXLIB_VERSION = "jaxlib-version"
@@ -71,6 +67,22 @@ class Cause(enum.StrEnum):
     UNKNOWN = "unknown"
 
 
+class Evidence(enum.StrEnum):
+    """What shows that a difference is a reason of the miss; it decides what may be claimed."""
+
+    PROVED = "proved"
+    """It is the only part of the key that differs, or the key without it is of an entry."""
+    LAYER = "layer"
+    """Without one layer, such as the constants, both programs are equal."""
+    OBSERVED = "observed"
+    """It differs; nothing shows that it alone makes another key."""
+    IN_PART = "in-part"
+    """This part of the key differs, and so does another: undoing it alone brings no hit."""
+    UNSTABLE = "unstable"
+    """It is another one in each process."""
+    UNKNOWN = "unknown"
+
+
 class WriteRule(enum.StrEnum):
     """A rule by which JAX does not write an entry, as the reason of a compile names it."""
 
@@ -97,6 +109,14 @@ def file_name(source: str) -> str:
     if match := _CELL.match(source):
         return f"line {match[1]} of a cell" if match[1] else "a cell"
     return os.path.basename(_NUMBERED_CELL.sub(r"In[\1]", source))
+
+
+_ADDRESS = re.compile(r"0x[0-9a-fA-F]{6,}|(?<=[_.])[0-9a-f]{12}(?=[_.]|$)")
+
+
+def without_addresses(module: str) -> str:
+    """A module's name with every address in it replaced by ``0x…``."""
+    return _ADDRESS.sub("0x…", module)
 
 
 def is_helper(function: str | None, file: str | None) -> bool:
@@ -220,6 +240,7 @@ class Difference:
     """The meaning in a few words, without places and values."""
     brief: str = ""
     """What differs in one short line with values: ``multiply, … → silu at model.py:12``."""
+    evidence: Evidence = Evidence.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,9 +251,8 @@ class Comparison:
     right: Compile
     differences: tuple[Difference, ...]
     compared_with: str | None = None
-    """``last-used``: the left one is what the same call used last, as the ledger recorded;
-    ``nearest``: the entry of its module that is most alike; ``last-recorded``: the last one whose
-    program is recorded, because that of the nearest is not; None where a run names it."""
+    """The run that compiled the left one: ``run of 10:02, two runs ago``; None where a run or a
+    key was named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,5 +271,7 @@ class Explanation:
     advice: tuple[Finding, ...] = ()
     """The parts of the script's start that are worth shortening."""
     past: tuple[Comparison, ...] = ()
-    """Each hit compared with the nearest entry of its module that was written before; no
-    differences if there was no such entry."""
+    """Each hit compared with what the run before the one that wrote it had compiled in its place;
+    no differences where no run did."""
+    verdict: tuple[str, ...] = ()
+    """The causes of the whole run, one a sentence, with what undoes them."""

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from jaxcache.cache.explain.cached_facts import CachedFacts
-from jaxcache.cache.explain.sides import Cause, Compile, Difference
+from jaxcache.cache.explain.sides import Cause, Compile, Difference, Evidence
 from jaxcache.core.compile_event import UndonePart
 from jaxcache.core.machine import XLA_CACHES
 
@@ -34,7 +34,17 @@ def proved_by_undoing(compile_: Compile) -> Iterator[Difference]:
             undoing = f"{undoing}, and all of these differences undone,"
         where = f" in {part.name}" if part.kind == "flag" else ""
         meaning = f"{title}{where}: {undoing} this is the key of an entry of the cache"
-        yield Difference(component, undone, value, meaning, _fix(part), cause, title=title)
+        is_alone = len(compile_.undone) == 1
+        yield Difference(
+            component,
+            undone,
+            value,
+            meaning,
+            _fix(part) if is_alone else None,
+            cause,
+            title=title,
+            evidence=Evidence.PROVED if is_alone else Evidence.IN_PART,
+        )
 
 
 def _shown(part: UndonePart, text: str) -> str:

@@ -1,22 +1,20 @@
-"""Say why a run compiled what it wrote: the nearest entry known, and what differs from it."""
+"""Say why a run compiled what it wrote: what it is compared with, and what differs."""
 
 import contextlib
-import math
 import shlex
-import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from jaxcache.cache.bundle.manifest import make_origin
+from jaxcache.cache.explain.answer import Answers
 from jaxcache.cache.explain.cached_facts import CachedFacts
-from jaxcache.cache.explain.compare import differing_components, explain
-from jaxcache.cache.explain.matching import is_of_other_machine
-from jaxcache.cache.explain.programs import first_change
-from jaxcache.cache.explain.sides import Cause, Comparison, Compile, Difference, Side, is_helper
+from jaxcache.cache.explain.say import NEVER_HITS
+from jaxcache.cache.explain.sides import Cause, Comparison, Compile, Difference, Evidence, is_helper
 from jaxcache.cache.verify.repair import list_quarantine
 from jaxcache.core.compile_event import CompileFinished
 from jaxcache.core.machine import XLA_CACHES, hashes_path
 from jaxcache.core.names import CACHE_SUFFIX
+from jaxcache.core.runs import History, find_writer
 from jaxcache.core.sketch import read_sketch
 from jaxcache.entry.codec import CodecError
 from jaxcache.entry.decode import decode_origin
@@ -26,20 +24,16 @@ from jaxcache.errors import NoCacheError
 from jaxcache.store import open_store
 from jaxcache.store.base import StoreError
 from jaxcache.warm.report.builder import COMPILED_AHEAD, ReportBuilder
-from jaxcache.warm.report.report import FIRST_TIME, LOST, UNKNOWN_CHANGE, Process
+from jaxcache.warm.report.events import ProcessStarted
+from jaxcache.warm.report.report import FIRST_TIME, LOST, Process
+from jaxcache.warm.report.run_records import DescribedRun, describe_runs
 
-NOT_COMPARED = "not compared, to save time; see jaxcache explain KEY"
 #: What a difference in the path of the cache begins with.
 CACHE_PATH = "cache path: "
-#: Bounds of what a run spends on it: entries looked at per compile, their size, and the time.
-MOST_CANDIDATES = 4
-#: The ledger is queried for this many, to prefer those of this machine in a shared cache.
-_MOST_RANKED = 20
+#: Larger entries are not opened at the end of a run.
 _MAX_ENTRY_BYTES = 16 << 20
-_BUDGET_SECONDS = 3.0
 _SHOWN_CHARACTERS = 40
 _SHOWN_PATH = 24
-_OF_TYPES = frozenset({Cause.ARGUMENT_SHAPE, Cause.ARGUMENT_DTYPE})
 
 
 def path_note(modules: Iterable[CompileFinished], jax_version: str | None) -> Iterator[str]:
@@ -86,6 +80,7 @@ def as_compile(event: CompileFinished, recorder: ReportBuilder) -> Compile:
         device_count=recorder.origin(event.process, event.backend)["device_count"],
         sketch=read_sketch(recorder.sketch_of(event)),
         script=process.script,
+        compile_seconds=event.seconds_of("compile"),
         cache_path=_hashed_path(process),
         undone=event.undone,
         undone_key=event.undone_key,
@@ -112,129 +107,129 @@ def find_causes(
     recorder: ReportBuilder,
     before: Collection[str],
     *,
+    before_in: str = "",
     cache_dir: str | None = None,
     earlier: Mapping[str | None, Compile] | None = None,
+    own: ProcessStarted | None = None,
 ) -> dict[str, str]:
     """Say why each key that was written was not in the cache, or that this is unknown.
 
     Errors end nothing, because a cause only helps the reader.
 
     Args:
-        before: keys that the cache or its ledger knew when the run began.
+        before: keys that a cache or its ledger knew when the run began.
+        before_in: that cache.
         cache_dir: where all of the entries go, if JAX wrote them elsewhere.
         earlier: compiles by key that the ledger may not have yet.
+        own: this process, if it is the one that compiles.
     """
     written: defaultdict[str, dict[str, CompileFinished]] = defaultdict(dict)
     for done in recorder.modules:
         if is_new(done.outcome, done.reason) and done.key:
             written[cache_dir or done.cache_dir or ""].setdefault(done.key, done)
     causes: dict[str, str] = {}
-    quarantined: set[str | None] = set()
-    deadline = time.monotonic() + _BUDGET_SECONDS
+    described = [*describe_runs(recorder, {}, own, directory=cache_dir)] if written else []
     for directory, compiles in written.items():
         if not directory or "://" in directory:
-            causes |= dict.fromkeys(compiles, "unknown (only a directory's entries are compared)")
+            causes |= dict.fromkeys(compiles, "not known: only a directory's entries are compared")
             continue
         try:
             store = open_store(directory)
-            quarantined |= {entry.key for entry in list_quarantine(store, key_of)}
-            _find_in(CachedFacts(store, earlier), compiles, causes, deadline, recorder)
+            lost = {entry.key for entry in list_quarantine(store, key_of)}
+            if before_in == directory:
+                lost.update(before)
+            cache = CachedFacts(store, earlier)
+            for comparison in explain_misses(recorder, described, directory, compiles, cache):
+                key = comparison.right.key or ""
+                causes[key] = LOST if key in lost else describe_comparison(comparison)
         except Exception as error:
             causes |= {k: f"unknown ({error})" for k in compiles if k not in causes}
-    return causes | {
-        key: LOST
-        for compiles in written.values()
-        for key in compiles
-        if key in before or key in quarantined
-    }
+    return causes
 
 
-def _find_in(
-    cache: CachedFacts,
-    written: dict[str, CompileFinished],
-    causes: dict[str, str],
-    deadline: float,
+def explain_misses(
     recorder: ReportBuilder,
-) -> None:
-    order = {key: number for number, key in enumerate(written)}
-    hits = {d.key for d in recorder.modules if d.outcome == "hit"}
-
-    def rank(item: tuple[str, CompileFinished]) -> tuple[bool, float]:
-        """The program's own functions first, of these what took longest to compile."""
-        done = item[1]
-        return is_helper(done.function, done.file), -(done.seconds_of("compile") or 0.0)
-
-    for key, done in sorted(written.items(), key=rank):
-        # Known when it was compiled: what an earlier run wrote, or this one before.
-        others = [k for k in cache.keys_by_use(done.module) if order.get(k, -1) < order[key]]
-        others = [k for k in others if k not in hits] or others
-        if not others:
-            causes[key] = FIRST_TIME
-            continue
-        new = as_compile(done, recorder)
-        compared = compare_with(cache, others, new, max_bytes=0)
-        # The listener has reported the arguments of everything that this run compiled.
-        if not _is_told_by_sketches(compared, any_shapes=all(k in written for k in others)):
-            if time.monotonic() > deadline:
-                causes[key] = NOT_COMPARED
-                continue
-            compared = compare_with(cache, others, new, max_bytes=_MAX_ENTRY_BYTES)
-        causes[key] = describe_comparison(compared)
-
-
-def _is_told_by_sketches(comparison: Comparison, *, any_shapes: bool) -> bool:
-    """Whether what the ledger knows suffices, so that no entry need be decoded."""
-    left = comparison.left
-    right = comparison.right
-    if not (left and left.sketch and right.sketch):
-        return False
-    if not (any_shapes or left.sketch.passed == right.sketch.passed):
-        return False
-    is_known = comparison.differences[0].cause is not Cause.UNKNOWN
-    return is_known and differing_components(left, right) == ["computation"]
-
-
-def compare_with(
-    cache: CachedFacts, keys: Sequence[str], new: Compile, *, max_bytes: float = math.inf
-) -> Comparison:
-    """Compare a compile with the first few of the entries that its module has.
+    described: Iterable[DescribedRun],
+    directory: str,
+    missed: Mapping[str, CompileFinished],
+    cache: CachedFacts | None,
+    *,
+    new: CachedFacts | None = None,
+    max_bytes: float = _MAX_ENTRY_BYTES,
+) -> list[Comparison]:
+    """Compare the misses of each program of a run with its earlier runs.
 
     Args:
+        described: the programs and their histories.
+        missed: by key; those without a key by any other text.
+        cache: what is in the directory.
+        new: what this run has compiled, if that is elsewhere.
         max_bytes: larger entries are not opened.
     """
-    recorded = [cache.complete(Compile(new.module, k), max_bytes=0) for k in keys[:_MOST_RANKED]]
-    recorded.sort(key=lambda candidate: is_of_other_machine(candidate, new))
-    candidates = (Compile(new.module, c.key) for c in recorded[:MOST_CANDIDATES])
-    left = tuple(cache.complete(c, max_bytes=max_bytes) for c in candidates)
-    right = (cache.complete(new, max_bytes=max_bytes),)
-    return explain(Side("", left, is_run=False), Side("", right)).comparisons[0]
+    left = dict(missed)
+    comparisons: list[Comparison] = []
+    programs = [d for d in described if d.directory == directory]
+    for program in [*programs, None]:
+        events = program.compiles if program else tuple(recorder.modules)
+        ids = {id(done) for done in events}
+        own = {k: done for k, done in left.items() if program is None or id(done) in ids}
+        if not own:
+            continue
+        left = {k: done for k, done in left.items() if k not in own}
+        compiles = {id(done): as_compile(done, recorder) for done in (*events, *own.values())}
+        answers = Answers(
+            cache,
+            list(compiles.values()),
+            program.run if program else None,
+            program.history if program else History(),
+            new=new,
+            max_bytes=max_bytes,
+        )
+        comparisons += answers.explain([compiles[id(done)] for done in own.values()])
+    return comparisons
+
+
+def explain_hits(
+    recorder: ReportBuilder,
+    described: Iterable[DescribedRun],
+    hits: Iterable[CompileFinished],
+    cache: CachedFacts,
+) -> Iterator[Comparison]:
+    """Yield why each entry that is hit was compiled when it was written, as far as recorded."""
+    programs = [(d, {id(done) for done in d.compiles}) for d in described]
+    for done in hits:
+        new = cache.complete(as_compile(done, recorder), max_bytes=_MAX_ENTRY_BYTES)
+        directory = next((d.directory for d, ids in programs if id(done) in ids), "")
+        writer = find_writer(directory, done.key or "") if directory else None
+        if writer is None or not writer[1].runs:
+            yield Comparison(None, new, ())
+            continue
+        yield from Answers(cache, [new], *writer, max_bytes=_MAX_ENTRY_BYTES).explain([new])
 
 
 def describe_comparison(comparison: Comparison) -> str:
     """Return one line: the first difference itself, and the other parts of the key that differ."""
-    first, *others = comparison.differences
-    others = [d for d in others if d.where or d.cause is not Cause.CODE]  # follow from the first
-    left = comparison.left
-    right = comparison.right
-    if first.cause is Cause.NOT_CACHED_BEFORE:
+    if not comparison.differences:
         return FIRST_TIME
-    if first.cause is Cause.UNKNOWN and not first.brief and left and left.key and right.key:
-        return UNKNOWN_CHANGE
+    first, *others = comparison.differences
+    if first.cause in (Cause.NOT_CACHED_BEFORE, Cause.LOST):
+        return first.meaning
+    if first.cause is Cause.UNKNOWN and not first.brief:
+        return first.meaning
     what = first.title
     values = [v for v in (first.left, first.right) if v]
-    if first.cause in _OF_TYPES and left and (change := first_change(left, right)):
-        what = change
-    elif first.cause is Cause.PATH:
+    if first.cause is Cause.PATH:
         what = _of_path(first)
     elif first.brief:
         what = first.brief
     elif len(values) == 2 and all(_is_shown(v) for v in values):
         what = f"{what}: {values[0]} → {values[1]}"
+    if first.evidence is Evidence.UNSTABLE:
+        what = f"{what}; {NEVER_HITS}"
     more = [_of_path(d) if d.cause is Cause.PATH else d.title for d in others[:1]]
     if len(others) > 1:
         more.append(f"{len(others) - 1} more")
-    since = "since the last recorded one: " if comparison.compared_with == "last-recorded" else ""
-    return f"{since}{what}; also {', '.join(more)}" if others else f"{since}{what}"
+    return f"{what}; also {', '.join(more)}" if others else what
 
 
 def _of_path(difference: Difference) -> str:

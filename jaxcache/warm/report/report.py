@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 #: Causes of a miss that no other entry explains.
 FIRST_TIME = "first time"
-UNKNOWN_CHANGE = "a new program of this name; what changed is unknown"
+UNKNOWN_CHANGE = "not known: the earlier program was not recorded; runs under jaxcache are"
 LOST = "its entry was removed or quarantined"
 
 

@@ -6,13 +6,13 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxcache.core import runs
 from jaxcache.core.call_site import NamedProgram, is_library
 from jaxcache.core.compile_event import CompileFinished
 from jaxcache.core.machine import XLA_CACHES, hashes_path
-from jaxcache.core.runs import CompileRow, Run
+from jaxcache.core.runs import CompileRow, History, Run
 from jaxcache.core.sketch import read_sketch
 from jaxcache.warm.report.builder import ReportBuilder
 from jaxcache.warm.report.events import ProcessStarted
@@ -29,6 +29,17 @@ _CELL = re.compile(r"<ipython-input-(\d+)-\w+>|.*[/\\]ipykernel_\d+[/\\]\d+\.py"
 _DEFINITION = re.compile(rb"\s*(?:async\s+)?(?:def|class)\s")
 
 
+class DescribedRun(NamedTuple):
+    """A program that was run, and the earlier runs of it."""
+
+    directory: str
+    identity: str
+    run: Run
+    history: History
+    compiles: tuple[CompileFinished, ...]
+    sources: "Sources"
+
+
 def record_runs(
     recorder: ReportBuilder,
     seconds: Mapping[str, float],
@@ -42,22 +53,44 @@ def record_runs(
         seconds: exact compile seconds by key, as the ledger has them.
         own: this process, if it is the one that compiles.
     """
-    for (directory, *_), done in _by_program(recorder, own).items():
+    for one in describe_runs(recorder, seconds, own, records=True):
+        with contextlib.suppress(OSError):
+            runs.record_run(one.directory, one.identity, one.run, one.sources.complete)
+
+
+def describe_runs(
+    recorder: ReportBuilder,
+    seconds: Mapping[str, float],
+    own: ProcessStarted | None = None,
+    *,
+    directory: str | None = None,
+    records: bool = False,
+) -> Iterator[DescribedRun]:
+    """Yield each program of a run for each local directory that it used.
+
+    Args:
+        seconds: exact compile seconds by key, as the ledger has them.
+        own: this process, if it is the one that compiles.
+        directory: the cache whose records count, if the run wrote elsewhere.
+        records: only to record them: the earlier runs are not read.
+    """
+    for (used, *_), done in _by_program(recorder, own, directory).items():
         first = min(done, key=lambda one: one.process_id)
         started = own or recorder.processes[first.process].started
         with contextlib.suppress(OSError):
-            _record(directory, recorder, done, started, seconds)
+            if described := _describe(used, recorder, done, started, seconds, records):
+                yield described
 
 
 def _by_program(
-    recorder: ReportBuilder, own: ProcessStarted | None
+    recorder: ReportBuilder, own: ProcessStarted | None, chosen: str | None
 ) -> dict[tuple[str, ...], list[CompileFinished]]:
     """Return the compiles by directory and program; the processes of one program count as one."""
     used = recorder.used_directory
     grouped: defaultdict[tuple[str, ...], list[CompileFinished]] = defaultdict(list)
     for done in recorder.modules:
         started = own or recorder.processes[done.process].started
-        directory = done.local_directory or used
+        directory = chosen or done.local_directory or used
         if started.program is None or not directory or "://" in directory:
             continue
         count = recorder.origin(done.process, done.backend)["process_count"] or 1
@@ -66,18 +99,19 @@ def _by_program(
     return grouped
 
 
-def _record(
+def _describe(
     directory: str,
     recorder: ReportBuilder,
     compiles: Sequence[CompileFinished],
     started: ProcessStarted,
     seconds: Mapping[str, float],
-) -> None:
+    records: bool,
+) -> DescribedRun | None:
     first = min(compiles, key=lambda done: done.process_id)
     process = recorder.processes[first.process]
     named = started.program
     if named is None:
-        return
+        return None
     identity = runs.identify(named.place)
     sources = Sources(_directory_of(named), started.cwd, started.at)
     rows = tuple(_rows(compiles, sources, seconds))
@@ -89,7 +123,7 @@ def _record(
     run = Run(
         at=started.at,
         program=named.name,
-        argv=runs.hide_values(started.argv[1:], runs.read_salt(directory)),
+        argv=runs.hide_values(started.argv[1:], runs.read_salt(directory, make=records)),
         hash_seed=process.loaded.hash_seed,
         versions=_versions(facts, sources),
         machine={name: facts[name] for name in _MACHINE if facts[name] is not None},
@@ -99,7 +133,11 @@ def _record(
         sources=sources.digests,
         rows=rows,
     )
-    runs.record_run(directory, identity, run, sources.complete)
+    if records:
+        return DescribedRun(directory, identity, run, History(), tuple(compiles), sources)
+    history = runs.read_history(directory, identity, named.name, before=started.at)
+    run = sources.complete(run, history.runs)
+    return DescribedRun(directory, identity, run, history, tuple(compiles), sources)
 
 
 def _rows(

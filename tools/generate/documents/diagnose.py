@@ -24,6 +24,7 @@ class ExplainDocument(TypedDict):
     same: int
     differences: list[Annotated[Difference, InModules]]
     comparisons: list[Comparison]
+    verdict: list[str]
     hits: NotRequired[list[Annotated[Comparison, Caused]]]
     advice: NotRequired[list[Finding]]
 

@@ -1,0 +1,249 @@
+"""Answer why a compile missed: choose the earlier one, compare, and sum a whole run up."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from jaxcache.cache.explain import say
+from jaxcache.cache.explain.cached_facts import CachedFacts
+from jaxcache.cache.explain.choose import (
+    Chosen,
+    choose,
+    is_same_place,
+    is_unstable,
+    match_compiles,
+)
+from jaxcache.cache.explain.parts import compare, differing_components, first_time
+from jaxcache.cache.explain.past import Past, show_time
+from jaxcache.cache.explain.program import show_argument
+from jaxcache.cache.explain.sides import (
+    Cause,
+    Comparison,
+    Compile,
+    Difference,
+    Evidence,
+    Explanation,
+    Side,
+    file_name,
+)
+from jaxcache.cache.explain.undone import proved_by_undoing
+from jaxcache.core.runs import CompileRow, History, Run
+
+#: Parts of a key whose values only entries show.
+_OF_ENTRIES = frozenset({"compile_options", "accelerator_config"})
+
+
+def explain(left: Side, right: Side) -> Explanation:
+    """Compare each compile of the right side with the most alike of the left side."""
+    comparisons = []
+    same = 0
+    single = len(left.compiles) == len(right.compiles) == 1  # with any names
+    pairs = zip(left.compiles, right.compiles, strict=True) if single else None
+    for old, new in pairs or match_compiles(left.compiles, right.compiles):
+        is_callback = new.outcome == "uncacheable"
+        absent = (first_time(new, say.not_in(left.name)),)
+        if differences := compare(old, new) if old or is_callback else absent:
+            comparisons.append(Comparison(old, new, differences))
+        else:
+            same += 1
+    comparisons.sort(key=lambda c: c.right.is_helper)  # what people wrote comes first
+    return Explanation(left.name, right.name, same, tuple(comparisons))
+
+
+class Answers:
+    """Why the compiles of one run missed.
+
+    Args:
+        cache: what the keys of the cache are known by.
+        run: the run itself; None where nothing describes it.
+        history: the earlier runs of its program.
+        new: what the run has compiled, if that is elsewhere.
+        max_bytes: larger entries are not opened.
+    """
+
+    def __init__(
+        self,
+        cache: CachedFacts | None,
+        compiles: Sequence[Compile],
+        run: Run | None,
+        history: History,
+        *,
+        new: CachedFacts | None = None,
+        max_bytes: float = math.inf,
+    ) -> None:
+        self._cache = cache
+        self._run = run
+        self._history = history
+        self._new = new or cache
+        self._max_bytes = max_bytes
+        self._compiles = {c.key: c for c in compiles if c.key}
+        self._used = self._compiles.keys()
+        self._rows = {row.key: row for row in run.rows if row.key} if run else {}
+        self._chosen: dict[CompileRow, Chosen] = {}
+        self._known: dict[str, Compile] = {}
+
+    def explain(self, missed: Sequence[Compile]) -> list[Comparison]:
+        """Return the comparison of each compile that missed, the user's own first."""
+        rows = [row for c in missed if (row := self._rows.get(c.key or ""))]
+        if self._run:
+            self._chosen = choose(rows, self._run, self._history, self._facts)
+        comparisons = [self._compare(c) for c in missed]
+        return sorted(comparisons, key=lambda c: c.right.is_helper)
+
+    def _facts(self, row: CompileRow) -> Compile:
+        """Return what the ledger and the entries know of a row's key."""
+        if row.key in self._compiles:
+            return self._compiles[row.key]
+        if row.key not in self._known:
+            facts = Compile(row.module, row.key or None, outcome=None)
+            if self._cache and row.key:
+                facts = self._cache.complete(facts, max_bytes=0)
+            self._known[row.key] = facts
+        return self._known[row.key]
+
+    def _compare(self, new: Compile) -> Comparison:
+        row = self._rows.get(new.key or "")
+        if new.outcome == "uncacheable":
+            return Comparison(None, new, compare(None, new))
+        if self._cache and new.key and self._new is not self._cache and self._cache.knows(new.key):
+            return self._unkept(new, *((row and self._same_key(row)) or (None, None)))
+        if row and (earlier := self._same_key(row)):
+            return self._unkept(new, *earlier)
+        if new.undone and (self._history.runs or not self._is_recorded(new)):
+            old = self._recorded(new.module, new.undone_key or "")
+            return Comparison(old, new, tuple(proved_by_undoing(new)))
+        if row is None or row not in self._chosen:
+            return Comparison(None, new, (self._first_time(new, row),))
+        chosen = self._chosen[row]
+        old = self._facts(chosen.row)
+        names = differing_components(old, new)
+        if names is None or _OF_ENTRIES.intersection(names):
+            old = self._complete(chosen.row)
+            new = self._new.complete(new, max_bytes=self._max_bytes) if self._new else new
+        differences = compare(old, new, past=chosen.past)
+        if self._run and is_unstable(row, self._run, self._history):
+            differences = tuple(map(_as_unstable, differences))
+        # A cure promises a hit, so the entry must be there.
+        if not (self._cache and self._cache.has(chosen.row.key)):
+            differences = tuple(
+                replace(d, fix=None) if d.evidence is Evidence.PROVED else d for d in differences
+            )
+        return Comparison(old, new, differences, chosen.past.name)
+
+    def _complete(self, row: CompileRow) -> Compile:
+        facts = Compile(row.module, row.key or None)
+        cache = self._cache
+        return cache.complete(facts, max_bytes=self._max_bytes) if cache and row.key else facts
+
+    def _same_key(self, row: CompileRow) -> tuple[Run, CompileRow] | None:
+        """Return the newest run that had this key already."""
+        for run in self._history.runs:
+            for old in run.rows:
+                if old.key == row.key:
+                    return run, old
+        return None
+
+    def _unkept(self, new: Compile, run: Run | None, old: CompileRow | None) -> Comparison:
+        """Describe a key that was compiled before: its entry was never written, or is gone."""
+        left = self._complete(CompileRow(new.module, new.key or ""))
+        name = Past(run).name
+        since = ""
+        if run and old:
+            since = show_time(old.written or run.at)
+            left = replace(left, outcome=old.outcome or None, rule=old.reason)  # type: ignore[arg-type]
+        if old and not old.written and old.outcome in ("skipped", "uncacheable"):
+            differences = compare(replace(left, reason=old.reason), replace(new, outcome="skipped"))
+            return Comparison(left, new, differences, name)
+        # A run that fills the cache has written the entry by now.
+        is_fresh = self._new is self._cache
+        is_there = not is_fresh and self._cache is not None and self._cache.has(new.key or "")
+        if left.is_damaged or left.unreadable or is_there:
+            return Comparison(left, new, compare(left, replace(new, outcome="error")), name)
+        meaning = say.lost(since)
+        lost = Difference(
+            "entry",
+            say.written_at(since) if since else None,
+            new.outcome,
+            meaning,
+            None,
+            Cause.LOST,
+            title="the entry is gone",
+            brief=meaning,
+            evidence=Evidence.PROVED,
+        )
+        return Comparison(left, new, (lost,), name)
+
+    def _first_time(self, new: Compile, row: CompileRow | None) -> Difference:
+        """Say that nothing earlier is known, and of what."""
+        facts = [self._recorded(new.module, key) for key in self._keys_of(new.module)]
+        if any(c.components is None for c in facts):  # by plain JAX
+            return Difference("computation", None, None, say.NOT_KNOWN, None, title=say.NOT_KNOWN)
+        if row is None or self._run is None:
+            return first_time(new, say.first_time("", ()))
+        if not self._history.runs:
+            scripts = sorted({file_name(c.script) for c in facts if c.script})
+            return first_time(new, say.first_time(self._run.program, scripts))
+        last = self._history.runs[0]
+        since = show_time(last.at)
+        alike = [r for r in self._run.rows if r.key != row.key and is_same_place(r, row)]
+        hits = [r for r in alike if r.outcome == "hit"]
+        if not hits:
+            return first_time(new, say.new_function(since))
+        place = file_name(f"{row.call_file}:{row.call_line}") if row.call_file else row.module
+        now = _signature(self._facts(row))
+        for hit in hits:
+            earlier = _signature(self._facts(hit))
+            apart = [
+                n for n, types in enumerate(zip(now, earlier, strict=False)) if len({*types}) > 1
+            ]
+            if apart and len(now) == len(earlier):
+                shown = [", ".join(side[n] for n in apart) for side in (now, earlier)]
+                return first_time(new, say.new_signature(since, place, *shown))
+        return first_time(new, say.one_more(since, place, len(hits)))
+
+    def _keys_of(self, module: str) -> list[str]:
+        """Return the keys of a module in the cache that this run does not use."""
+        keys = self._cache.keys_of(module) if self._cache else []
+        return [key for key in keys if key not in self._used]
+
+    def _is_recorded(self, new: Compile) -> bool:
+        """Return whether a run under jaxcache, so one of another program, made the undone key."""
+        return self._recorded(new.module, new.undone_key or "").components is not None
+
+    def _recorded(self, module: str, key: str) -> Compile:
+        """Return what the ledger knows of a key; it knows no parts of what plain JAX compiled."""
+        facts = Compile(module, key)
+        return self._cache.complete(facts, max_bytes=0) if self._cache else facts
+
+
+def _as_unstable(difference: Difference) -> Difference:
+    meaning = f"{difference.meaning}; {say.NEVER_HITS}"
+    return replace(difference, evidence=Evidence.UNSTABLE, meaning=meaning, fix=None)
+
+
+def _signature(compile_: Compile) -> list[str]:
+    passed = compile_.sketch.passed if compile_.sketch else None
+    if passed:
+        return [*map(show_argument, passed)]
+    return (compile_.arguments or "").split(", ")
+
+
+# One verdict -------------------------------------------------------------------------------------
+
+
+def sum_up(comparisons: Sequence[Comparison], total: int, hits: int) -> Iterator[str]:
+    """Yield one sentence a cause of a run: how many compiles it costs, how long, what undoes it."""
+    groups: defaultdict[tuple[str, str, Cause], list[Comparison]] = defaultdict(list)
+    for comparison in comparisons:
+        first = comparison.differences[0]
+        cure = (first.fix or "") if first.evidence is Evidence.PROVED else ""
+        title = first.title if first.cause is not Cause.NOT_CACHED_BEFORE else say.FIRST_TIME
+        groups[title, cure, first.cause].append(comparison)
+    ordered = sorted(groups.items(), key=lambda item: -_seconds(item[1]))
+    for (title, cure, _), members in ordered:
+        yield say.verdict(title, len(members), _seconds(members), hits + len(members), total, cure)
+
+
+def _seconds(comparisons: Iterable[Comparison]) -> float:
+    return math.fsum(c.right.compile_seconds or 0.0 for c in comparisons)

@@ -1,0 +1,225 @@
+"""Choose what a compile is compared with: an earlier compile of the same place in the program.
+
+Keys that the run itself used are other compiles of it. A place is a function of a file, told by the
+text of its first line, and a call, told by the text of its line; names and the order only break
+ties. Of several runs the one with the fewest differing parts is taken, then the newest.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import product
+from typing import NamedTuple
+
+from jaxcache.cache.explain.edits import find_edits
+from jaxcache.cache.explain.parts import differing_components
+from jaxcache.cache.explain.past import Past
+from jaxcache.cache.explain.program import fewest_layers
+from jaxcache.cache.explain.sides import JAXLIB, Compile, file_name, without_addresses
+from jaxcache.core.runs import CompileRow, History, Run
+
+#: The parts of a key that one machine with one jaxlib has alike in all its keys.
+_OF_MACHINE = (JAXLIB, "backend version", "accelerator_config")
+_UNSTABLE_RUNS = 2
+
+Facts = Callable[[CompileRow], Compile]
+Cost = tuple[bool | int, ...]
+
+
+class Chosen(NamedTuple):
+    """An earlier compile, and the run that did it."""
+
+    row: CompileRow
+    past: Past
+
+
+def choose(
+    wanted: Sequence[CompileRow], run: Run, history: History, facts: Facts
+) -> dict[CompileRow, Chosen]:
+    """Return the earlier compile of each of some rows of a run; none for what is new.
+
+    Args:
+        facts: what is known of the key of a row.
+    """
+    used = {row.key for row in run.rows}
+    chosen: dict[CompileRow, Chosen] = {}
+    ranks: dict[CompileRow, tuple[object, ...]] = {}
+    for age, old in enumerate(history.runs, 1):
+        free = [row for row in old.rows if row.key not in used]
+        edits = find_edits(old.sources, run.sources)
+        settings = len({*map(str, old.settings.items())} ^ {*map(str, run.settings.items())})
+        for new, row in _pair(wanted, free, run.sources, facts).items():
+            parts = differing_components(facts(row), facts(new))
+            rank = (
+                math.inf if parts is None else len(parts),
+                row.signature != new.signature,
+                settings,
+                old.argv != run.argv,
+                len(edits),
+                age,
+            )
+            if new not in ranks or rank < ranks[new]:
+                ranks[new] = rank
+                count = _count_signatures(new, run, history)
+                chosen[new] = Chosen(row, Past(old, run, row, age, count))
+    return chosen
+
+
+def _pair(
+    wanted: Sequence[CompileRow], free: Sequence[CompileRow], sources: Collection[str], facts: Facts
+) -> dict[CompileRow, CompileRow]:
+    """Pair rows of two runs, the most alike first; each has one partner at most."""
+    orders = {id(row): n for rows in (wanted, free) for row, n in _ordinals(rows)}
+    costs = []
+    for (i, new), (j, old) in product(enumerate(wanted), enumerate(free)):
+        cost = _cost(old, new, sources)
+        if cost is not None:
+            costs.append((cost, abs(orders[id(old)] - orders[id(new)]), i, j))
+    pairs: dict[CompileRow, CompileRow] = {}
+    taken: set[int] = set()
+    for _, _, i, j in sorted(costs):
+        if wanted[i] not in pairs and j not in taken:
+            pairs[wanted[i]] = free[j]
+            taken.add(j)
+    # A function that has only another name: its program shows it.
+    for new in wanted:
+        sketch = None if new in pairs else facts(new).sketch
+        for j, old in enumerate(free) if sketch else ():
+            other = None if j in taken or old.kind != new.kind else facts(old).sketch
+            if sketch and other and fewest_layers(other, sketch) in ("", "names"):
+                pairs[new] = old
+                taken.add(j)
+                break
+    return pairs
+
+
+def _ordinals(rows: Sequence[CompileRow]) -> Iterator[tuple[CompileRow, int]]:
+    counts: defaultdict[tuple[str, str, int], int] = defaultdict(int)
+    for row in rows:
+        place = row.file, row.function, row.process
+        yield row, counts[place]
+        counts[place] += 1
+
+
+def _cost(old: CompileRow, new: CompileRow, sources: Collection[str]) -> Cost | None:
+    """Return how unlike two rows of two runs are; None where they are of different places."""
+    is_call = bool(new.call) and (old.call_file, old.call) == (new.call_file, new.call)
+    is_named = without_addresses(old.module) == without_addresses(new.module)
+    if old.kind and new.kind and old.kind != new.kind:
+        return None
+    if new.kind == "eager" or not new.file:
+        if not is_named or old.file != new.file:
+            return None
+        return (False, old.signature != new.signature, not is_call, False, False, False)
+    is_definition = bool(new.definition) and old.definition == new.definition
+    if old.file != new.file:
+        # It moved: its old file has another text, or is gone; two files may each have one.
+        if not (is_named and (is_definition or file_name(old.file) == file_name(new.file))):
+            return None
+        if old.file in sources and not is_definition:
+            return None
+    elif not (is_named or is_definition):
+        return None
+    return (
+        old.file != new.file,
+        old.signature != new.signature,
+        not is_call,
+        not is_definition,
+        not is_named,
+        old.process != new.process,
+    )
+
+
+def is_same_place(old: CompileRow, new: CompileRow) -> bool:
+    """Return whether two rows are of one function and kind, whatever was passed."""
+    if old.kind != new.kind or old.file != new.file:
+        return False
+    is_definition = bool(new.definition) and old.definition == new.definition
+    return is_definition or without_addresses(old.module) == without_addresses(new.module)
+
+
+def _count_signatures(new: CompileRow, run: Run, history: History) -> int:
+    rows = [row for each in (run, *history.runs) for row in each.rows]
+    return len({row.signature for row in rows if row.signature and is_same_place(row, new)})
+
+
+def is_unstable(new: CompileRow, run: Run, history: History) -> bool:
+    """Return whether a place had another key in each of several runs that were alike else."""
+    keys = {new.key}
+    for old in history.runs:
+        if _conditions(old) != _conditions(run):
+            continue
+        alike = [r for r in old.rows if is_same_place(r, new) and r.signature == new.signature]
+        own = [r for r in run.rows if is_same_place(r, new) and r.signature == new.signature]
+        if len(alike) != 1 or len(own) != 1:
+            return False
+        if alike[0].outcome == "hit" or alike[0].key in keys:
+            return False
+        keys.add(alike[0].key)
+    return len(keys) > _UNSTABLE_RUNS
+
+
+def _conditions(run: Run) -> tuple[object, ...]:
+    return run.argv, run.sources, run.settings, run.xla_flags, run.versions, run.machine
+
+
+# Without runs ------------------------------------------------------------------------------------
+
+
+def match_compiles(
+    left: Sequence[Compile], right: Sequence[Compile]
+) -> Iterator[tuple[Compile | None, Compile]]:
+    """Yield (left, right) of two sides: the same key, else the most alike of one module, else None.
+
+    Each left one is the partner of one right one, as long as there are enough; one that the right
+    side has, too, comes last.
+    """
+    by_key = {c.key: c for c in left if c.key}
+    shared = {c.key for c in right if c.key in by_key}
+    modules: defaultdict[str, list[Compile]] = defaultdict(list)
+    for compile_ in left:
+        modules[without_addresses(compile_.module)].append(compile_)
+    partners: dict[int, Compile] = {}
+    for module, candidates in modules.items():
+        wanted = [
+            n
+            for n, c in enumerate(right)
+            if c.key not in by_key and without_addresses(c.module) == module
+        ]
+        free = [c for c in candidates if c.key not in shared]
+        pairs = sorted((_unlike(c, right[n]), at, n) for n in wanted for at, c in enumerate(free))
+        taken: set[int] = set()
+        for _, at, n in pairs:
+            if at not in taken and n not in partners:
+                taken.add(at)
+                partners[n] = free[at]
+        for n in wanted:
+            if n not in partners:
+                partners[n] = min(free or candidates, key=lambda c: _unlike(c, right[n]))
+    for n, compile_ in enumerate(right):
+        same_key = by_key.get(compile_.key) if compile_.key else None
+        yield same_key or partners.get(n), compile_
+
+
+def _unlike(left: Compile, right: Compile) -> tuple[object, ...]:
+    names = differing_components(left, right)
+    passed = [c.sketch.passed if c.sketch else c.arguments for c in (left, right)]
+    static = [c.sketch.static if c.sketch else None for c in (left, right)]
+    files = [file_name((c.source or "").rpartition(":")[0]) for c in (left, right)]
+    changed = sum(
+        a.operations != b.operations
+        for a, b in zip(
+            left.sketch.lines if left.sketch else (),
+            right.sketch.lines if right.sketch else (),
+            strict=False,
+        )
+    )
+    return (
+        any(n in _OF_MACHINE for n in names or ()),
+        all(files) and files[0] != files[1],
+        passed[0] != passed[1],
+        static[0] != static[1],
+        len(names or ()),
+        changed,
+        -left.used_ns,
+    )

@@ -1,0 +1,246 @@
+"""``explain`` after several runs of a program: what it compares with, and what it then claims.
+
+A cure is done, and plain JAX hits in a process of its own, without jaxcache.
+"""
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from conftest import RunCli, clean_environment
+
+pytestmark = pytest.mark.jax
+
+PROGRAM = """\
+import sys
+import jax, jax.numpy as jnp, numpy as np
+from collections import Counter
+counts = Counter()
+jax.monitoring.register_event_listener(lambda name, **_: counts.update([name.rpartition("/")[2]]))
+RATE = 0.1
+SIZES = [int(word) for word in sys.argv[1:]] or [8]
+
+@jax.jit
+def step(w, x):
+    y = jnp.tanh(x @ w)
+    return {"loss": (y * RATE).sum()}
+
+def make(power):
+    return jax.jit(lambda x: x * power + 1)
+
+layers = [make(power) for power in (1.5, 2.5, 3.5)]
+for size in SIZES:
+    x = np.ones((size, 4), np.float32)
+    step(np.ones((4, 4), np.float32), x)
+    for layer in layers:
+        layer(x)
+print(counts["cache_hits"])
+"""
+FAST_MATH = {"XLA_FLAGS": "--xla_cpu_enable_fast_math=true"}
+FOUR = {"JAX_NUM_CPU_DEVICES": "4"}
+BASE = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PLATFORMS": "cpu"}
+
+
+class Program(NamedTuple):
+    """A program and its cache."""
+
+    run_cli: RunCli
+    python: str
+    directory: Path
+
+    @property
+    def script(self) -> Path:
+        return self.directory / "main.py"
+
+    @property
+    def cache(self) -> Path:
+        return self.directory / "cache"
+
+    def write(self, *edits: tuple[str, str]) -> None:
+        text = PROGRAM
+        for before, after in edits:
+            assert text.count(before) == 1
+            text = text.replace(before, after)
+        self.script.write_text(text)
+
+    def warm(self, *argv: str, **env: str) -> dict[str, Any]:
+        words = ("warm", "--json", "-C", self.cache, "--python", self.python, self.script, *argv)
+        done = self.run_cli(*words, env=BASE | env)
+        assert done.returncode == 0, done.stderr
+        document: dict[str, Any] = json.loads(done.stdout)
+        return document
+
+    def explain(self, *argv: str, **env: str) -> dict[str, Any]:
+        options = ("--json", "-C", self.cache, "--python", self.python)
+        done = self.run_cli("explain", *options, self.script, *argv, env=BASE | env)
+        assert done.returncode == 0, done.stderr
+        document: dict[str, Any] = json.loads(done.stdout)
+        return document
+
+    def run_plain(self, env: dict[str, str]) -> int:
+        """Return the hits that plain JAX counts; it writes nothing."""
+        quiet = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "100000"}
+        base = clean_environment(self.directory) | BASE | quiet | env
+        base["JAX_COMPILATION_CACHE_DIR"] = str(self.cache)
+        done = subprocess.run(
+            [self.python, self.script], env=base, capture_output=True, text=True, check=True
+        )
+        return int(done.stdout)
+
+
+@pytest.fixture
+def program(run_cli: RunCli, jax_python: str, tmp_path: Path) -> Program:
+    made = Program(run_cli, jax_python, tmp_path)
+    made.write()
+    return made
+
+
+def only(document: dict[str, Any]) -> dict[str, Any]:
+    """The only difference of the only miss."""
+    (comparison,) = document["comparisons"]
+    (difference,) = comparison["differences"]
+    found: dict[str, Any] = difference
+    return found
+
+
+@pytest.mark.parametrize(
+    ("env", "variable"), [(FAST_MATH, "XLA_FLAGS"), (FOUR, "JAX_NUM_CPU_DEVICES")]
+)
+def test_a_part_that_alone_differs_is_proved_and_its_cure_brings_hits(
+    program: Program, env: dict[str, str], variable: str
+) -> None:
+    program.warm()
+    document = program.explain(**env)
+    assert len(document["comparisons"]) == 4
+    for comparison in document["comparisons"]:
+        (difference,) = comparison["differences"]
+        assert (difference["evidence"], difference["fix"]) == ("proved", f"unset {variable}")
+    (verdict,) = document["verdict"]
+    assert verdict.startswith(f"4 of 4 hit after: unset {variable}")
+    assert program.run_plain(env) == 0
+    assert program.run_plain({}) == 4
+
+
+def test_the_flags_of_another_run_are_not_blamed_for_an_edit(program: Program) -> None:
+    program.warm()
+    program.warm(**FAST_MATH)
+    program.write(("RATE = 0.1", "RATE = 0.2"))
+    document = program.explain()
+    difference = only(document)
+    assert document["comparisons"][0]["module"] == "jit_step"
+    assert document["comparisons"][0]["compared_with"].endswith("two runs ago")
+    assert (difference["cause"], difference["evidence"]) == ("constant", "layer")
+    assert (difference["left"], difference["right"], difference["fix"]) == ("0.1", "0.2", None)
+    assert [place["line"] for place in difference["where"]] == [6, 12]
+    assert re.search(r"since \d\d:\d\d, main.py:6 was edited", difference["meaning"])
+
+
+def test_one_of_several_functions_of_one_name_is_compared_with_its_own(program: Program) -> None:
+    program.warm()
+    program.write(("2.5", "2.75"))
+    difference = only(program.explain())
+    assert (difference["left"], difference["right"]) == ("2.5", "2.75")
+
+
+def test_a_flag_and_an_edit_are_each_a_part_of_the_cause(program: Program) -> None:
+    program.warm()
+    program.write(("tanh", "sin"))
+    document = program.explain(**FAST_MATH)
+    rows = {tuple(d["evidence"] for d in c["differences"]) for c in document["comparisons"]}
+    assert rows == {("proved",), ("in-part", "observed")}
+    (step,) = (c for c in document["comparisons"] if c["module"] == "jit_step")
+    flag, code = step["differences"]
+    assert flag["meaning"].endswith("undoing this alone brings no hit")
+    assert (flag["fix"], code["fix"]) == (None, None)
+    assert "main.py:11 in `step` was edited" in code["meaning"]
+
+
+def test_a_script_of_another_directory_has_functions_of_its_own(program: Program) -> None:
+    elsewhere = program.directory / "elsewhere"
+    elsewhere.mkdir()
+    program._replace(directory=elsewhere).write(("RATE = 0.1", "RATE = 0.2"))
+    words = ("-C", program.cache, "--python", program.python, elsewhere / "main.py")
+    assert program.run_cli("warm", *words, env=BASE).returncode == 0
+    document = program.explain()
+    causes = {d["cause"] for c in document["comparisons"] for d in c["differences"]}
+    assert causes == {"not-cached-before"}
+    assert only({"comparisons": document["comparisons"][:1]})["meaning"] == (
+        "first time: no run of main.py is recorded (main.py has one of that name)"
+    )
+
+
+def test_one_more_shape_is_new_beside_those_that_hit(program: Program) -> None:
+    program.warm("8", "9")
+    document = program.explain("8", "9", "10")
+    (step,) = (c for c in document["comparisons"] if c["module"] == "jit_step")
+    (difference,) = step["differences"]
+    assert difference["cause"] == "not-cached-before"
+    assert re.fullmatch(
+        r"new since \d\d:\d\d: main\.py:20 uses float32\[10,4\]; float32\[\d,4\] hits",
+        difference["meaning"],
+    )
+
+
+def test_to_pad_is_advised_from_three_shapes_on(program: Program) -> None:
+    program.warm("8")
+    shapes = [only({"comparisons": [c]}) for c in program.explain("9")["comparisons"]]
+    assert {(d["cause"], d["fix"]) for d in shapes} == {("argument-shape", None)}
+    program.warm("9")
+    step = next(c for c in program.explain("10")["comparisons"] if c["module"] == "jit_step")
+    assert step["differences"][0]["fix"].startswith("pad to a few shapes: 3 of this call")
+
+
+def test_an_entry_that_is_gone_is_lost(program: Program) -> None:
+    program.warm()
+    (entry,) = program.cache.glob("jit_step-*-cache")
+    entry.unlink()
+    difference = only(program.explain())
+    assert (difference["cause"], difference["fix"]) == ("lost", None)
+    assert re.match(r"was written at \d\d:\d\d and is gone", difference["meaning"])
+
+
+NAMED = """\
+step.__name__ = f"step_{id(step):#x}_{__import__('os').getpid()}"
+step = jax.jit(step)
+"""
+
+
+def test_a_name_that_is_new_in_each_process_never_hits(program: Program) -> None:
+    program.write(("@jax.jit\ndef step", "def step"), ("\ndef make", f"{NAMED}\ndef make"))
+    for _ in range(2):
+        program.warm()
+    step = next(c for c in program.explain()["comparisons"] if c["module"].startswith("jit_step"))
+    assert {d["evidence"] for d in step["differences"]} == {"unstable"}
+    assert "never hits" in step["differences"][0]["meaning"]
+
+
+def test_a_cache_of_plain_jax_is_not_guessed_about(program: Program) -> None:
+    env = clean_environment(program.directory) | BASE
+    env["JAX_COMPILATION_CACHE_DIR"] = str(program.cache)
+    subprocess.run([program.python, program.script], env=env, check=True, capture_output=True)
+    program.write(("RATE = 0.1", "RATE = 0.2"))
+    difference = only(program.explain())
+    assert (difference["cause"], difference["evidence"]) == ("unknown", "unknown")
+    assert difference["meaning"].startswith("not known: the earlier program was not recorded")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")
+def test_an_entry_that_may_not_be_read_is_not_said_to_be_gone(program: Program) -> None:
+    program.warm()
+    (entry,) = program.cache.glob("jit_step-*-cache")
+    entry.chmod(0)
+    difference = only(program.explain())
+    assert difference["cause"] == "lost"
+    assert "could not be read" in difference["meaning"]
+
+
+def test_the_run_and_explain_give_one_answer(program: Program) -> None:
+    program.warm()
+    program.write(("tanh", "sin"))
+    told = only(program.explain())
+    (cause,) = {m["cause"] for m in program.warm()["modules"] if m["cause"]}
+    assert cause == f"{told['left']} → {told['right']} at main.py:11 in `step`"
