@@ -17,15 +17,20 @@ from pathlib import Path
 from typing import IO, Any
 from unittest import mock
 
+from conftest import find_jax_pythons
 from schemas import check_output
 
 from jaxcache.cache.bundle.compat import Host
 from jaxcache.cli import main, metering, terminal
 from jaxcache.cli.terminal import Color
 from jaxcache.warm.child import query
+from tools.oracle.world import World
 
 #: Handlers that a command may change.
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE)
+
+#: Variables that change what a probe answers; the last is of ``tests/integration/lacking``.
+_PROBED = ("JAX", "XLA", "PYTHON", "LACKING")
 
 
 class _Terminal(io.TextIOWrapper):
@@ -103,25 +108,27 @@ def _streams(files: Sequence[IO[bytes]], *, on_terminal: bool, one_stream: bool)
 
 
 _probe = query.probing
-_hosts: dict[frozenset[tuple[str, str]], Host] = {}
+_hosts: dict[tuple[str | None, bool, frozenset[tuple[str, str]]], Host] = {}
 
 
 @contextmanager
 def _probing_once(
     python: str | None, environment: Mapping[str, str], *, features: bool = False
 ) -> Iterator[Callable[[], Host]]:
-    """Probe our own Python once for all commands under the same settings: it imports jax."""
+    """Probe a Python of the tests once for all commands under the same settings: it imports jax."""
     own = {**environment, "JAX_COMPILATION_CACHE_DIR": ""}  # a probe has its own directory
-    settings = frozenset(i for i in own.items() if i[0].startswith(("JAX", "XLA", "PYTHON")))
-    if python is None and settings in _hosts:
-        yield lambda: _hosts[settings]
+    settings = frozenset(i for i in own.items() if i[0].startswith(_PROBED))
+    features = features or python is None
+    key = (python, features, settings)
+    if key in _hosts:
+        yield lambda: _hosts[key]
         return
-    with _probe(python, environment, features=features or python is None) as answer:
+    with _probe(python, environment, features=features) as answer:
 
         def remember() -> Host:
             host = answer()
-            if python is None:
-                _hosts[settings] = host
+            if python is None or python in find_jax_pythons():
+                _hosts[key] = host
             return host
 
         yield remember
@@ -166,3 +173,11 @@ def error_of(done: "subprocess.CompletedProcess[str]") -> str:
     """The code of the error that a command with ``--json`` ended with."""
     code: str = json.loads(done.stderr)["error"]["code"]
     return code
+
+
+class WorldInProcess(World):
+    """A world whose commands run in this process."""
+
+    def run_jaxcache(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        """Run ``jaxcache ARG…`` in the directory of the program."""
+        return run_in_process(arguments, env=self.environment(plain=False), cwd=self.directory)

@@ -65,9 +65,6 @@ def clean_environment(home: Path) -> dict[str, str]:
 
 #: Directories and files whose commands get a process each: signals, mounts, servers.
 _SPAWNING = {
-    "integration",
-    "conformance",
-    "live",
     "store",
     "test_mount",
     "test_push_at_work",

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command_line import WorldInProcess
 from conftest import jax_version
 
 from tools.oracle.world import (
@@ -37,7 +38,7 @@ MakeWorld = Callable[[Spelling], World]
 @pytest.fixture
 def make_world(tmp_path: Path, each_jax_python: str) -> MakeWorld:
     """Make a world with a spelling."""
-    return lambda spelling: World(tmp_path / "world", each_jax_python, spelling)
+    return lambda spelling: WorldInProcess(tmp_path / "world", each_jax_python, spelling)
 
 
 @pytest.mark.parametrize("name", NAMES)

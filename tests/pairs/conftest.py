@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import WorldInProcess
 from conftest import jax_version
 
 from tools.oracle.world import MODULES, SPELLINGS, Counts, World
@@ -80,7 +81,7 @@ def make_pair(tmp_path: Path) -> MakePair:
     def make(python: str) -> Pair:
         if jax_version(python) < (0, 5):
             pytest.skip("recipes and portable keys need JAX 0.5")
-        return Pair(World(tmp_path / "world", python, SPELLINGS["absolute"]))
+        return Pair(WorldInProcess(tmp_path / "world", python, SPELLINGS["absolute"]))
 
     return make
 
