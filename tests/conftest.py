@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 from hypothesis import HealthCheck, settings
 from schemas import check_output
 
@@ -222,6 +223,31 @@ def spawn(
     if "PYTHONPATH" not in (env or {}):  # else it is another jaxcache
         check_output([*map(str, args)], done.stdout, done.stderr)
     return done
+
+
+MakeOnce = Callable[[str, Callable[[Path], None]], Path]
+
+
+@pytest.fixture(scope="session")
+def make_once(tmp_path_factory: pytest.TempPathFactory) -> MakeOnce:
+    """Make a directory once for all workers of a run of pytest; tests only read and copy it."""
+    top = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        top = top.parent
+
+    def make(name: str, fill: Callable[[Path], None]) -> Path:
+        directory = top / "shared" / name
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        done = directory.with_name(f"{name}.done")
+        with FileLock(directory.with_name(f"{name}.lock")):
+            if not done.exists():
+                shutil.rmtree(directory, ignore_errors=True)  # of a fill that failed
+                directory.mkdir()
+                fill(directory)
+                done.touch()
+        return directory
+
+    return make
 
 
 @pytest.fixture(scope="session")
