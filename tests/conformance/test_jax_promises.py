@@ -25,7 +25,7 @@ class Place:
 
     path: Path
     python: str
-    run_cli: RunCli
+    run_cli: RunCli | None = None
 
     def jax(self, program: str, *args: str | Path, **more: str) -> Any:
         env = {k: v for k, v in os.environ.items() if not k.startswith(("JAX", "XLA", "PYTHON"))}
@@ -51,6 +51,7 @@ class Place:
         return self.jax("compile_program.py", **more)
 
     def cli(self, *args: str | Path, code: int = 0) -> None:
+        assert self.run_cli is not None
         done = self.run_cli(*args)
         assert done.returncode == code, done.stderr
 
@@ -117,15 +118,38 @@ def repair(place: Place) -> None:
 CHANGES: list[Callable[[Place], None]] = [leave, seal, prune, import_, pull, repair]
 
 
+Cold = Callable[[str], tuple[Path, Any]]
+
+
+@pytest.fixture(scope="module")
+def fill_cold(tmp_path_factory: pytest.TempPathFactory) -> Cold:
+    """Return where JAX has filled a cache, put back as it was then, and what JAX said."""
+    filled: dict[str, tuple[Path, Any]] = {}
+
+    def fill(python: str) -> tuple[Path, Any]:
+        if python not in filled:
+            cache = tmp_path_factory.mktemp("cold") / "cache"
+            filled[python] = cache, Place(cache, python).compile()
+            shutil.copytree(cache, cache.with_name("template"))
+        cache, cold = filled[python]
+        for path in cache.parent.iterdir():
+            if path.name != "template":
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        shutil.copytree(cache.with_name("template"), cache)
+        return cache, cold
+
+    return fill
+
+
 @pytest.fixture(params=CHANGES, ids=lambda change: change.__name__)
 def changed(
-    request: pytest.FixtureRequest, each_jax_python: str, tmp_path: Path, run_cli: RunCli
+    request: pytest.FixtureRequest, each_jax_python: str, fill_cold: Cold, run_cli: RunCli
 ) -> tuple[Place, Any]:
     """A cache after a change, and what JAX said before it."""
     if not has_modules(each_jax_python, "filelock"):
         pytest.skip("JAX needs filelock for a cap")
-    place = Place(tmp_path / "cache", each_jax_python, run_cli)
-    cold = place.compile()
+    cache, cold = fill_cold(each_jax_python)
+    place = Place(cache, each_jax_python, run_cli)
     assert (cold["hits"], cold["warnings"]) == (0, [])
     request.param(place)
     return place, cold
