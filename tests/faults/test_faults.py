@@ -74,9 +74,19 @@ def test_a_store_that_writes_in_place_is_found_out() -> None:
 
 
 @pytest.mark.jax
-def test_jax_runs_right_on_what_a_kill_leaves(jax_python: str) -> None:
-    done = run_python("-m", "faults.with_jax", jax_python, "1")
+@pytest.mark.parametrize(
+    "rows",
+    [
+        # In place, into a new directory, and what a child writes.
+        ("verify --fix", "import into nothing", "warm --record", "compile into nothing"),
+        pytest.param((), marks=pytest.mark.slow),
+    ],
+    ids=["some", "all"],
+)
+def test_jax_runs_right_on_what_a_kill_leaves(jax_python: str, rows: tuple[str, ...]) -> None:
+    done = run_python("-m", "faults.with_jax", jax_python, "1", *rows)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert int(done.stdout.splitlines()[-1].split()[0]) >= (len(rows) or 11)
 
 
 @pytest.mark.jax

@@ -1,4 +1,7 @@
-"""Kill commands, then let a real JAX use what is left: ``python -m faults.with_jax PYTHON [N]``."""
+"""Kill commands, then let a real JAX use what is left.
+
+``python -m faults.with_jax PYTHON [N [ROW…]]``: N times each, all rows by default.
+"""
 
 import json
 import os
@@ -143,6 +146,7 @@ def entry_names(cache: Path) -> list[str]:
 def main() -> int:
     """Run; 1 if JAX did anything wrong, 77 if nothing can be run."""
     python, wanted = os.path.abspath(sys.argv[1]), int((*sys.argv[2:], "6")[0])
+    chosen = sys.argv[3:] or [*_ROWS, *_COMPILING]
     if reason := why_not():
         print(f"skipped: {reason}")
         return 77
@@ -152,10 +156,12 @@ def main() -> int:
     try:
         lab = Lab(directory, python)
         for row in ROWS:
-            if row.name in _ROWS:
+            if row.name in _ROWS and row.name in chosen:
                 outcomes += lab.kills(row, wanted)
                 print(f"{row.name}, then JAX: {wanted} tried", flush=True)
         for name, line in _COMPILING.items():
+            if name not in chosen:
+                continue
             outcomes += lab.kills(Row(name, tuple((line % python).split())), wanted)
             print(f"{name}, then JAX: {wanted} tried", flush=True)
     finally:
