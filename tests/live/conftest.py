@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import REPOSITORY, clean_environment
+from conftest import REPOSITORY, clean_environment, jax_version
 
 from jaxcache.core.system import available_cores
 from live.loading_ahead import ON, START
@@ -96,9 +96,7 @@ def live_environment(python: str, home: Path, cache_dir: Path | str | None) -> d
 @pytest.fixture
 def jax_python(each_jax_python: str) -> str:
     """Each interpreter of the matrix in turn whose JAX the layer knows."""
-    script = "from importlib.metadata import version; print(version('jax'))"
-    told = subprocess.run([each_jax_python, "-c", script], capture_output=True, check=True)
-    if tuple(int(n) for n in told.stdout.decode().split(".")[:3]) < (0, 4, 38):
+    if jax_version(each_jax_python) < (0, 4, 38):
         pytest.skip("the layer knows JAX from 0.4.38")
     return each_jax_python
 
@@ -149,12 +147,18 @@ def entries(cache_dir: Path, module: str = "") -> list[Path]:
     return sorted(cache_dir.glob(f"jit_{module}*-cache"))
 
 
+@cache
+def can_load_ahead(python: str) -> bool:
+    """Whether that jax lets the layer load entries ahead."""
+    script = "from jax._src import util; print(hasattr(util, 'register_cache'))"
+    done = subprocess.run([python, "-c", script], capture_output=True, text=True, check=True)
+    return done.stdout.strip() == "True"
+
+
 @pytest.fixture
 def run_ahead(run_live: RunLive, jax_python: str) -> RunLive:
     """Run a program that waits until so many entries are loaded ahead."""
-    script = "from jax._src import util; print(hasattr(util, 'register_cache'))"
-    done = subprocess.run([jax_python, "-c", script], capture_output=True, text=True, check=True)
-    if done.stdout.strip() == "False":
+    if not can_load_ahead(jax_python):
         pytest.skip("nothing is loaded ahead before JAX 0.8")
     if available_cores() < 2:
         pytest.skip("nothing is loaded ahead on one core")
