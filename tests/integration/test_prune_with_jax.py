@@ -15,11 +15,12 @@ pytestmark = pytest.mark.jax
 #: Compiles one program per length, and prints how many hits and writes JAX counted.
 PROGRAM = """
 import json, sys
-import jax, jax.numpy as jnp
+import jax, jax.numpy as jnp, numpy as np
 events = []
 jax.monitoring.register_event_listener(lambda event, **_: events.append(event))
 for length in map(int, sys.argv[1:]):
-    jax.jit(lambda x: jnp.sort(jnp.tanh(x) @ x))(jnp.ones((length, length))).block_until_ready()
+    x = np.ones((length, length), np.float32)
+    jax.jit(lambda x: jnp.sort(jnp.tanh(x) @ x))(x).block_until_ready()
 print(json.dumps({name: sum(e.endswith(name) for e in events) for name in
                   ("cache_hits", "cache_misses")}))
 """
