@@ -91,7 +91,13 @@ def _streams(files: Sequence[IO[bytes]], *, on_terminal: bool, one_stream: bool)
     terminals = (False, on_terminal or one_stream, one_stream)
     kinds = [_Terminal if claims else io.TextIOWrapper for claims in terminals]
     made: list[Any] = [
-        kind(os.fdopen(os.dup(number), mode), "utf-8", write_through=one_stream or number == 2)
+        kind(
+            os.fdopen(os.dup(number), mode),
+            "utf-8",
+            write_through=one_stream or number == 2,
+            # As in a process of its own: a child that shares the stream writes after us.
+            line_buffering=number == 2 and not one_stream,
+        )
         for number, (kind, mode) in enumerate(zip(kinds, ("rb", "wb", "wb"), strict=True))
     ]
     sys.stdin, sys.stdout, sys.stderr = made

@@ -173,13 +173,13 @@ def test_jax_does_not_mind_our_directory(each_jax_python: str, tmp_path: Path, r
 
 
 @pytest.mark.parametrize("cap", ["-1", "1000000000"])
-def test_beside_a_running_jax(cache: Cache, run_cli, cap: str) -> None:
+def test_beside_a_running_jax(cache: Cache, spawn_cli, cap: str) -> None:
     """JAX reads and writes in a loop while entries are sealed, broken and put away."""
     if cap != "-1" and not cache.has_filelock():
         pytest.skip("JAX's Python has no filelock, which a size cap takes")
     env = cache.environment(JAX_COMPILATION_CACHE_MAX_SIZE=cap, LOOP="1")
     if cap != "-1":
-        assert run_cli("verify", "-C", cache.path, "--fix", "--atimes").returncode == 0
+        assert spawn_cli("verify", "-C", cache.path, "--fix", "--atimes").returncode == 0
     process = subprocess.Popen(
         [cache.python, PROGRAM],
         env=env,
@@ -195,9 +195,9 @@ def test_beside_a_running_jax(cache: Cache, run_cli, cap: str) -> None:
         broken.with_name(broken.name.replace("-cache", "-atime")).write_bytes(bytes(8))
         broken.write_bytes(b"")
         os.utime(broken, (LONG_AGO, LONG_AGO))
-        done = run_cli("seal", "-C", cache.path, "--recompress", str(level), "--json")
+        done = spawn_cli("seal", "-C", cache.path, "--recompress", str(level), "--json")
         assert {p["kind"] for p in json.loads(done.stdout)["problems"]} <= {"empty"}
-        done = run_cli("verify", "-C", cache.path, "--fix", "--json")
+        done = spawn_cli("verify", "-C", cache.path, "--fix", "--json")
         assert done.returncode == 0, done.stdout + done.stderr
         assert not broken.exists()
     out, err = process.communicate("stop\n", timeout=120)
