@@ -72,6 +72,9 @@ _SPAWNING = {
     "test_shared_directory",
 }
 
+#: Variables that decide which modules a Python finds.
+_OF_PYTHON = {"PYTHONPATH", "PYTHONSAFEPATH", "PYTHONHOME", "PYTHONNOUSERSITE"}
+
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out a file whose every test is marked ``jax`` where such tests are not wanted."""
@@ -93,6 +96,8 @@ def run_cli(request: pytest.FixtureRequest, tmp_path: Path, spawn_cli: RunCli) -
         input: str | None = None,  # noqa: A002
         cwd: Path | None = None,
     ) -> "subprocess.CompletedProcess[str]":
+        if _OF_PYTHON & {*(env or {})}:  # they count when a Python starts
+            return spawn_cli(*args, env=env, input=input, cwd=cwd)
         given = clean_environment(tmp_path) | (env or {})
         return run_in_process(args, env=given, cwd=cwd or tmp_path, input=input)
 
