@@ -18,6 +18,14 @@ def commands_in(text: str) -> list[str]:
     return _COMMAND.findall(text)
 
 
+def with_settings(text: str, env: dict[str, str]) -> dict[str, str]:
+    """Return an environment with what a text says to export or to unset."""
+    exported = dict(re.findall(r"export (JAX_\w+)=([^\s;]+)", text))
+    dropped = re.findall(r"unset (JAX_\w+)", text)
+    assert exported or dropped, text
+    return {n: v for n, v in env.items() if n not in dropped} | exported
+
+
 def act(text: str, home: Path, **env: str) -> "subprocess.CompletedProcess[str]":
     """Run the last command that a text prints, as a shell runs it."""
     commands = commands_in(text)

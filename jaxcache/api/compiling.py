@@ -249,13 +249,14 @@ class CompilingMethods(Handle):
             diagnosis: Any = doctor.diagnose(self.path, os.environ, {})
             return diagnosis  # type: ignore[no-any-return]
         python = chosen.python or (used.executable if used else None)
-        interpreter, settings, no_jax = query_settings(python, os.environ)
+        asked = query_settings(python, os.environ)
         with self.progress("reading entries") as progress:
             return diagnose(
                 self.location.path,
-                settings=with_script(settings, used.settings) if used else settings,
-                interpreter=interpreter,
-                no_jax=no_jax,
+                settings=with_script(asked.settings, used.settings) if used else asked.settings,
+                interpreter=asked.interpreter,
+                no_jax=asked.no_jax,
+                jax_error=asked.jax_error,
                 uncacheable=used.uncacheable if used else None,
                 max_decoded=chosen.max_decoded or None,
                 fix=chosen.fix,

@@ -63,7 +63,7 @@ def doctor(
     if cache.compiler == "torch":
         return _diagnose_torch(cache, command_line, options, output)
     from jaxcache.render.doctor import doctor_view
-    from jaxcache.warm.advice import advise
+    from jaxcache.warm.advice import judge_run
     from jaxcache.warm.where import find_where
 
     path = cache.location.path
@@ -84,8 +84,8 @@ def doctor(
     if used and used.opened and not place.cache_dir:
         cache = open_handle(used.opened, "jax")
     diagnosis = cache.diagnose(used=used, dry_run=dry.dry_run, options=options)
-    advice = advise(report) if report else ()
-    diagnosis = replace(diagnosis, findings=(*diagnosis.findings, *advice))
+    if report:
+        diagnosis = replace(diagnosis, findings=judge_run(report, diagnosis.findings))
     emit(output.form, doctor_view(diagnosis, verbose=verbose, run=report))
     if not diagnosis.facts.cache.exists:
         open_store(cache.location.path)  # raises that it does not exist

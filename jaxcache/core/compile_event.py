@@ -124,6 +124,7 @@ class CompileFinished(FunctionCompiled):
     constant_bytes: int = 0
     """Bytes of the arrays that the function closes over, which are part of the module."""
     size_bytes: int | None = None
+    """Of the entry, also of one that JAX has made and not written because of its size."""
     mtime_ns: int | None = None
     tuning: str | None = None
     """``tuned`` or ``untuned``, for an entry that was compiled without its GPU."""

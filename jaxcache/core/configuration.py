@@ -43,7 +43,23 @@ JAX_DEFAULTS: "dict[str, Any]" = {
     "jax_enable_pgle": False,
     "jax_explain_cache_misses": False,
 }
+_TRUE_WORDS = frozenset({"y", "yes", "t", "true", "on", "1"})
+_FALSE_WORDS = frozenset({"n", "no", "f", "false", "off", "0"})
 _reported: "set[str]" = set()
+
+
+def read_jax_setting(name: str, text: str) -> Any:
+    """Return the value that JAX reads from a variable of the environment for a setting.
+
+    Raises:
+        ValueError: JAX refuses the text: ``import jax`` ends with an error.
+    """
+    default = JAX_DEFAULTS[name]
+    if isinstance(default, bool):
+        if text.lower() not in _TRUE_WORDS | _FALSE_WORDS:
+            raise ValueError(f"invalid truth value {text!r}")
+        return text.lower() in _TRUE_WORDS
+    return type(default)(text) if isinstance(default, (int, float)) else text
 
 
 def config_directory() -> str:

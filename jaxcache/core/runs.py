@@ -434,6 +434,16 @@ def _requests(run: Run) -> "list[CompileRow]":
     return sorted(r._replace(outcome="", reason="", seconds=0.0, written=0.0) for r in run.rows)
 
 
+def is_repeated(run: Run, other: Run) -> bool:
+    """Whether two runs had the same program, command line, versions, machine and settings."""
+    shared = run.sources.keys() & other.sources.keys()
+    heads = [
+        r._replace(at=0.0, rows=(), sources={file: r.sources[file] for file in shared})
+        for r in (run, other)
+    ]
+    return heads[0] == heads[1]
+
+
 def take_over(data: bytes, own: bytes = b"") -> bytes:
     """Return the content of a record that came from another cache, as this one keeps it.
 

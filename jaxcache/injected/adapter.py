@@ -237,9 +237,14 @@ class Jax:
         JAX resolves a relative one at each access, so a program that changes its working directory
         moves it. ``~`` has no meaning there.
         """
+        path = self.opened_setting()
+        return None if path is None else _absolute(path)
+
+    def opened_setting(self) -> str | None:
+        """The setting that JAX opened a directory with, perhaps a relative path."""
         cache = getattr(self._cache, "_cache", None)
         path = getattr(cache, "path", None) or getattr(cache, "_path", None)
-        return None if path is None else _absolute(str(path))
+        return None if path is None else str(path)
 
     def next_directory(self) -> str | None:
         """The directory that JAX has opened, or would open now."""

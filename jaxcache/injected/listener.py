@@ -243,6 +243,7 @@ class Listener(ProcessObserver):
         """JAX compresses an entry, the last step before it looks whether there is one already."""
         compressed = compress(*args, **kwargs)
         if (request := self._request) is not None and request.is_writing:
+            request.size_bytes = len(compressed)
             self._look_for_entry(request)
         return compressed
 

@@ -14,6 +14,8 @@ from ..core.compile_event import CompileFinished, CompileStep, Counted, RunOutco
 _EVENT_FIELDS = tuple(f.name for f in fields(CompileFinished))
 _BEGIN_FIELDS = ("number", "module", "at", "function", "file", "line", "backend")
 _COUNTED: Mapping[str, Counted] = {"hits": "hit", "misses": "miss", "requests": "request"}
+#: Reasons for which JAX makes an entry and does not write it.
+_MADE = ("over-cap", "size")
 ALIKE = (
     "the same optimized HLO; the machine code is not compared, because XLA's for CPU differs "
     "between any two compiles"
@@ -103,8 +105,10 @@ class CompileRequest(CompileFinished):
             self.spans["compile"] = self._compile_span()
         if not self.hit:
             self.spans.pop("retrieve", None)
-        file = entry_file(directory, self.key)
-        self.size_bytes = None if file is None else file.st_size
+        if file := entry_file(directory, self.key):
+            self.size_bytes = file.st_size
+        elif self.reason not in _MADE:
+            self.size_bytes = None
 
     def _compile_span(self) -> Span:
         """XLA's compile: from after the look-up to the decision to write or the end."""
@@ -162,7 +166,8 @@ def _classify_decided(
     if directory is None:
         return "uncacheable", "cache-not-opened", "JAX could not open the cache"
     limit = settings.get("jax_persistent_cache_min_entry_size_bytes")
-    return "skipped", "size", f"smaller than {limit} bytes"
+    size = f"{request.size_bytes} bytes, " if request.size_bytes else ""
+    return "skipped", "size", f"{size}smaller than {limit} bytes"
 
 
 def _classify_written(request: CompileRequest, directory: str | None) -> _Verdict:
@@ -177,7 +182,9 @@ def _classify_written(request: CompileRequest, directory: str | None) -> _Verdic
         return "skipped", "written-meanwhile", "another thread or process wrote it first"
     local = directory is not None and "://" not in directory
     if local and entry_file(directory, request.key) is None:
-        return "skipped", "over-cap", "larger than jax_compilation_cache_max_size"
+        cap = request.settings.get("jax_compilation_cache_max_size")
+        size = f"{request.size_bytes} bytes, " if request.size_bytes else ""
+        return "skipped", "over-cap", f"{size}larger than jax_compilation_cache_max_size ({cap})"
     return "written", "not-in-cache", None
 
 

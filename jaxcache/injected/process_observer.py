@@ -195,6 +195,7 @@ class ProcessObserver:
         settings = {
             **self._jax.settings(),
             "opened_directory": self._jax.opened_directory(),
+            "opened_setting": self._jax.opened_setting(),
             "next_directory": self._jax.next_directory(),
         }
         if settings != self._settings:

@@ -3,7 +3,7 @@
 No device but the CPU is opened.
 
 Private names of JAX, tried on 0.4.30 to 0.12: ``jax._src.compilation_cache.{zstd,zstandard}``
-(its codecs), ``jax._src.compiler.get_compile_options``.
+(its codecs) and its ``compress_executable``, ``jax._src.compiler.get_compile_options``.
 """
 
 import sys
@@ -60,6 +60,21 @@ def compile_options() -> bytes:
     return options
 
 
+def smallest_entry_bytes() -> "int | None":
+    """Return the size of the entry of a trivial program; None where no setting limits sizes."""
+    import jax
+    from jax._src import compilation_cache
+
+    least = jax.config.jax_persistent_cache_min_entry_size_bytes
+    if least <= 0 and getattr(jax.config, "jax_compilation_cache_max_size", -1) == -1:
+        return None
+    try:
+        entry = probe.sample(jax.local_devices(backend="cpu")[0])
+        return len(compilation_cache.compress_executable(bytes(4) + entry))
+    except Exception:
+        return None
+
+
 def main(parent: Any) -> None:
     """Answer three times: a wrong ``XLA_FLAGS`` ends the process after the first answer."""
     parent.answer(**describe(sys.argv[1:]), live=resolve_live())
@@ -67,4 +82,4 @@ def main(parent: Any) -> None:
     import jax
 
     jax.config.update("jax_platforms", "cpu")
-    parent.answer(cpu_features=probe.features())
+    parent.answer(cpu_features=probe.features(), smallest_entry_bytes=smallest_entry_bytes())

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 from jaxcache.options.run import EXCEPTED, Assertions
 from jaxcache.units import format_command, format_count, format_duration
-from jaxcache.warm.report.report import Module, Report
+from jaxcache.warm.report.report import FAULTS
 
 if TYPE_CHECKING:
+    from jaxcache.warm.report.report import Module, Report
     from jaxcache.warm.torch.report import Lookup, TorchReport
 
-#: Reasons whose cause is in the cache: explained in full below the table, not in each row.
-FAULTS = ("cache-not-opened", "read-error", "write-error")
 #: Reasons of compiles that ``--check`` compared with their entries.
 COMPARED = ("verified", "same-hlo", "not-deterministic")
 #: Signals that machine code which is damaged can end in.
@@ -108,10 +107,10 @@ def failed_assertions(
         yield f"{format_count(missed, report.unit)} missed" + (
             f"; {quick} are under JAX's threshold for writing (--except skipped allows them)"
             if quick
-            else _written_now(misses)
+            else _written_now(report, misses)
         )
     if isinstance(limit, float) and seconds > limit:
-        yield f"compiles of {format_duration(seconds)} missed" + _written_now(misses)
+        yield f"compiles of {format_duration(seconds)} missed" + _written_now(report, misses)
     if wanted.strict and (count := report.uncacheable):
         yield f"{format_count(count, report.unit)} cannot be cached"
     reasons = [m.reason for m in report.modules for _ in range(m.occurrences)]
@@ -141,9 +140,10 @@ def _why_unarmed(guard: str, wall_seconds: float) -> str:
     )
 
 
-def _written_now(misses: "Sequence[Module | Lookup]") -> str:
+def _written_now(report: "Report | TorchReport", misses: "Sequence[Module | Lookup]") -> str:
     """Say that a retry would pass, because the run that fails has filled the cache."""
-    written = sum(m.occurrences for m in misses if m.outcome == "written")
+    passing = getattr(report, "passing", ())
+    written = sum(m.occurrences for m in misses if m.outcome == "written" and m.key not in passing)
     if not written:
         return ""
     is_all = written == sum(m.occurrences for m in misses)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from jaxcache.cache.explain.sides import RUN_OUTCOMES, file_name
 from jaxcache.core.timeline import PHASES
 from jaxcache.render.columns import size_column, text_column
-from jaxcache.render.run_end import COMPARED, FAULTS, end_notes
+from jaxcache.render.run_end import COMPARED, end_notes
 from jaxcache.render.typeset import SHOWN_HASH_DIGITS
 from jaxcache.render.view import Block, Column, Line, Table, View
 from jaxcache.units import format_command, format_compile, format_count, format_duration
-from jaxcache.warm.report.report import FIRST_TIME, LOST, UNKNOWN_CHANGE, Module, Report
+from jaxcache.warm.report.report import FAULTS, UNCOMPARED, Module, Report
 
 if TYPE_CHECKING:
     from jaxcache.warm.torch.report import TorchReport
@@ -88,7 +88,7 @@ def _page(report: Report, unfolded: bool, more: str) -> Iterator[Block]:
         yield _folded_line(folded, more)
     yield from _explain_line(shown, report.cache_dir)
     yield from _faults(report.modules, report.cache_dir)
-    written = [m for m in report.modules if m.outcome == "written"]
+    written = report.lasting
     if saving := math.fsum((m.compile_seconds or 0.0) * m.occurrences for m in written):
         count = format_count(sum(m.occurrences for m in written), "entry")
         more_than_now = " more" if report.saved_seconds > 0 else ""
@@ -103,7 +103,7 @@ def _page(report: Report, unfolded: bool, more: str) -> Iterator[Block]:
 def _explain_line(modules: Sequence[Module], cache_dir: str | None) -> Iterator[Block]:
     """Yield the command that explains in full why the most expensive function was compiled."""
     own = (m for m in modules if m.outcome == "written" and not m.is_helper)
-    explained = [m for m in own if m.cause not in (None, FIRST_TIME, LOST, UNKNOWN_CHANGE)]
+    explained = [m for m in own if m.cause not in (None, *UNCOMPARED)]
     if any(len(m.cause or "") > _WHY_CHARACTERS for m in explained):
         longest = max(explained, key=lambda m: m.compile_seconds or 0.0)
         key = longest.key or longest.module

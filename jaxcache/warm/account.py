@@ -16,7 +16,7 @@ from jaxcache.options.run import RunOptions
 from jaxcache.store import is_remote
 from jaxcache.warm.child.interpreter import missing_module
 from jaxcache.warm.child.launch import RunResult
-from jaxcache.warm.environment import PORTABLE_NOTE, effective_thresholds
+from jaxcache.warm.environment import PORTABLE_NOTE, effective_thresholds, find_overridden
 from jaxcache.warm.report.builder import ReportBuilder
 from jaxcache.warm.report.causes import find_causes, is_new, path_note
 from jaxcache.warm.report.ledger_updates import (
@@ -25,8 +25,8 @@ from jaxcache.warm.report.ledger_updates import (
     record_savings,
     recorded_seconds,
 )
-from jaxcache.warm.report.notes import bucket_notes
-from jaxcache.warm.report.report import Report
+from jaxcache.warm.report.notes import bucket_notes, varying_notes
+from jaxcache.warm.report.report import EVICTED, FIRST_TIME, LOST, VARYING, Report
 from jaxcache.warm.report.run_records import record_runs
 from jaxcache.warm.report.trace import trace_document
 
@@ -139,6 +139,7 @@ class Account:
         recorder = self._recorder
         if self._spool is None:
             self._note_unreported(started_ns)
+        overridden = [f"{f.seen}: {f.cost}; {f.fix}" for f in find_overridden(options)]
         known_keys = set(self._seconds_by_key)
         for directory in recorder.directories - {self._expected}:
             self._seconds_by_key.update(recorded_seconds(directory))
@@ -149,8 +150,15 @@ class Account:
             if options.scratch
             else find_causes(recorder, known_keys, before_in=self._expected, cache_dir=target_dir)
         )
+        varying: frozenset[str] = frozenset()
+        short = {s.cache_dir for s in report.shortages}
+        for e in recorder.modules:
+            if e.cache_dir in short and e.key and causes.get(e.key) == LOST:
+                causes[e.key] = EVICTED
         if self._writes and self._spool is None and options.collect is None:
-            record_runs(self._first, self._seconds_by_key)  # after it was compared with the others
+            # After it was compared with the others.
+            varying = record_runs(self._first, self._seconds_by_key)
+            causes |= {key: VARYING for key in varying if causes.get(key) == FIRST_TIME}
         waiting: Mapping[str, int] = {}
         if is_remote(options.cache_dir):
             waiting = count_pending_uploads(options.cache_dir, recorder.modules)
@@ -161,7 +169,10 @@ class Account:
         return replace(
             report,
             modules=modules,
-            notes=tuple(dict.fromkeys([*report.notes, *self._notes(report, waiting)])),
+            notes=tuple(
+                dict.fromkeys([*report.notes, *overridden, *self._notes(report, waiting, varying)])
+            ),
+            passing=report.passing | varying | frozenset(causes if overridden else ()),
             recorded=self._recorded,
             waiting=waiting,
             unused_tiers=self._unused_tiers(),
@@ -186,17 +197,26 @@ class Account:
         for directory in recorder.directories or {self._expected}:
             recorder.unreported += _unreported_entries(directory, started_ns, keys)
 
-    def _notes(self, report: Report, waiting: Mapping[str, int]) -> list[str]:
+    def _notes(
+        self, report: Report, waiting: Mapping[str, int], varying: Collection[str]
+    ) -> list[str]:
         options = self._options
         recorder = self._recorder
         notes = [
             *self._own_notes,
+            *varying_notes(report.modules, varying, report.cache_dir),
             *(f"this run could not be recorded in {d}: its disk is full" for d in recorder.full),
         ]
         version = next((p.jax for p in report.processes if p.jax), None)
         if options.portable and version and hashes_path(version):
             notes.append(PORTABLE_NOTE)
-        elif not (options.portable or self._spool or options.scratch or options.no_write):
+        elif not (
+            options.portable
+            or self._spool
+            or options.scratch
+            or options.no_write
+            or any(p.ignored_directory for p in report.processes)
+        ):
             notes += path_note(recorder.modules, version)
         if is_remote(options.cache_dir):
             notes += bucket_notes(options.cache_dir, recorder.modules, waiting)

@@ -1,16 +1,19 @@
 """Name the parts of a start that are worth shortening, from what a run has measured."""
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from jaxcache.cache.doctor.inputs import Finding
+from jaxcache.cache.doctor.inputs import LEAST_SIZE, Finding
 from jaxcache.cache.explain.sides import is_helper
 from jaxcache.core.machine import read_release
 from jaxcache.core.system import available_cores
+from jaxcache.entry.names import key_of
 from jaxcache.units import format_count, format_duration, format_size
-from jaxcache.warm.report.report import Function, FunctionSeconds, Report
+from jaxcache.warm.report.notes import describe_shortage, fix_of
+from jaxcache.warm.report.report import FAULTS, Function, FunctionSeconds, Report
+from jaxcache.warm.report.second_run import CapShortage
 
 #: A part of the start that takes less is not worth a change of the program.
 _LEAST_SECONDS = 1.0
@@ -76,6 +79,72 @@ def advise(report: Report) -> tuple[Finding, ...]:
     return tuple(finding for _, finding in pairs)
 
 
+def judge_run(report: Report, findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Return the findings about a cache and its settings, corrected by what a program did with it.
+
+    What the program reads or writes under another path of the cache, it does in each run.
+    """
+    served = {e.key for e in report.modules if e.outcome in ("hit", "written")}
+    kept = [
+        f
+        for f in findings
+        if f.trap != "cache-dir-in-key" or not served.issuperset(map(key_of, f.files))
+    ]
+    return *find_losses(report, kept), *kept, *advise(report)
+
+
+def find_losses(report: Report, findings: Sequence[Finding] = ()) -> tuple[Finding, ...]:
+    """Return the problems for which a second run of a program would not hit.
+
+    Args:
+        findings: of the cache and its settings; they explain why JAX fails, if it does.
+    """
+    problems = {f.trap for f in findings if f.severity == "problem"}
+    losses = [*map(_cap_loss, report.shortages)]
+    reasons = Counter[str]()
+    for m in report.modules:
+        reasons[m.reason] += m.occurrences
+    if report.modules and not any(m.outcome in ("hit", "written") for m in report.modules):
+        losses += [loss for reason, loss in _LOSSES.items() if reasons[reason]]
+    losses = [loss for loss in losses if loss.trap not in problems]
+    faults = [m for m in report.modules if m.reason in FAULTS]
+    if faults and not (problems or losses):
+        first = faults[0]
+        fact = f"{first.reason} of {format_count(sum(reasons[r] for r in FAULTS), 'compile')}"
+        cost = "JAX goes on without the cache: these compile in every run"
+        fix = "mend what the message names"
+        losses.append(
+            Finding("cache-errors", "problem", f"{fact}: {first.detail or ''}", cost, fix)
+        )
+    return tuple(losses)
+
+
+def _cap_loss(shortage: CapShortage) -> Finding:
+    """Return what JAX's cap costs a program."""
+    cost = "JAX evicts entries before another run reads them, and that run compiles again"
+    return Finding("cap-too-small", "problem", describe_shortage(shortage), cost, fix_of(shortage))
+
+
+_NEVER_WRITTEN = "nothing of this program is written, and every run compiles it"
+#: The problem of a program all of whose compiles end for such a reason.
+_LOSSES = {
+    "compile-time": Finding(
+        "threshold",
+        "problem",
+        "every compile of the program was faster than the threshold",
+        _NEVER_WRITTEN,
+        "export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0",
+    ),
+    "size": Finding(
+        "entry-size",
+        "problem",
+        f"every entry of the program is smaller than {LEAST_SIZE}",
+        _NEVER_WRITTEN,
+        f"export {LEAST_SIZE.upper()}=0",
+    ),
+}
+
+
 def _phases(report: Report) -> Iterator[tuple[float, Finding]]:
     wall = format_duration(report.wall_seconds)
     for advice in _ADVICE:
@@ -106,8 +175,7 @@ def _longest(report: Report, phases: Sequence[str]) -> FunctionSeconds | None:
 
 def _has_written_most(report: Report) -> bool:
     """Whether most of the compile time went into entries that the next start finds."""
-    written = (m for m in report.modules if m.outcome == "written")
-    seconds = math.fsum((m.compile_seconds or 0.0) * m.occurrences for m in written)
+    seconds = math.fsum((m.compile_seconds or 0.0) * m.occurrences for m in report.lasting)
     return seconds * 2 > report.compile_seconds
 
 

@@ -9,16 +9,17 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from jaxcache.core.configuration import JAX_DEFAULTS
+from jaxcache.core.configuration import JAX_DEFAULTS, read_jax_setting
 from jaxcache.options.run import RunOptions, WarmOptions
 from jaxcache.store import is_remote
 from jaxcache.store.location import absolute_location
 from jaxcache.warm.child.child import LIFTED
 
 if TYPE_CHECKING:
+    from jaxcache.cache.doctor.inputs import Finding
     from jaxcache.warm.crosshost.cross_target import CrossTarget
 
 #: JAX's settings of whether it caches, and where.
@@ -50,9 +51,35 @@ def effective_thresholds(options: RunOptions) -> dict[str, float]:
     for name in thresholds:
         with contextlib.suppress(KeyError, ValueError):
             thresholds[name] = float(env[name.upper()])
-    if env.get(ENABLED.upper(), "").lower() in ("0", "false", "f", "no", "n", "off"):
-        thresholds[ENABLED] = 0.0
+    with contextlib.suppress(KeyError, ValueError):
+        if not read_jax_setting(ENABLED, env[ENABLED.upper()]):
+            thresholds[ENABLED] = 0.0
     return thresholds
+
+
+def find_overridden(options: RunOptions) -> "Iterator[Finding]":
+    """Say what plain JAX does with the settings of this environment that a run overrides."""
+    from jaxcache.cache.doctor.inputs import Finding
+
+    for variable, value in lifted_thresholds(options).items():
+        text = os.environ.get(variable)
+        if text is None:
+            continue
+        cost = "plain JAX neither reads nor writes the cache"
+        try:
+            read = read_jax_setting(variable.lower(), text)
+        except ValueError:
+            cost = "plain JAX refuses it: import jax ends with ValueError"
+        else:
+            if variable.lower() != ENABLED or read:
+                continue
+        yield Finding(
+            "overridden",
+            "problem",
+            f"{variable}={text} is set here, and this run had {variable}={value}",
+            cost,
+            f"unset {variable} where the program runs",
+        )
 
 
 def run_environment(

@@ -13,8 +13,9 @@ from jaxcache.cache.leftovers import scratch_directory
 from jaxcache.core.compile_event import CompileFinished
 from jaxcache.options.run import WarmOptions
 from jaxcache.store import open_store
-from jaxcache.warm.advice import advise
+from jaxcache.warm.advice import advise, find_losses
 from jaxcache.warm.child.launch import RunCallbacks
+from jaxcache.warm.environment import find_overridden
 from jaxcache.warm.programs import WarmProgram
 from jaxcache.warm.report.builder import ReportBuilder
 from jaxcache.warm.report.causes import explain_hits, explain_misses
@@ -75,7 +76,11 @@ def explain_script(
             tuple(comparisons),
             hits=len(hits),
             past=tuple(sorted(past, key=_rank)),
-            advice=() if comparisons else tuple(advise(report)),
+            advice=(
+                *find_overridden(options),
+                *find_losses(report),
+                *(() if comparisons else advise(report)),
+            ),
             verdict=tuple(sum_up(comparisons, len(looks), len(hits))),
         )
     return explanation, report.script_exit_code

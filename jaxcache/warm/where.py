@@ -11,6 +11,7 @@ from typing import Any
 from jaxcache.core.compile_event import RunEvent
 from jaxcache.options.query import WhereOptions
 from jaxcache.warm.child.launch import Launch, run_listening
+from jaxcache.warm.environment import DIRECTORY
 from jaxcache.warm.report.builder import ReportBuilder
 from jaxcache.warm.report.events import LiveSetting
 from jaxcache.warm.report.report import Process, Report
@@ -28,7 +29,7 @@ class Use:
     """``jax_compilation_cache_dir`` as it last was."""
     enabled: bool | None
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of the cache at the last compile."""
+    """Settings of the cache at the last compile, with the directory that JAX opened."""
     uncacheable: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Modules that JAX could not cache, by the reason."""
     live: Mapping[str, LiveSetting] | None = None
@@ -88,7 +89,9 @@ def _use(recorder: ReportBuilder, process: Process) -> Use:
     for done in recorder.modules:
         if done.process == process.process and done.outcome == "uncacheable":
             reasons[done.reason][done.module] = None
-    setting = settings.get("jax_compilation_cache_dir")
+    setting = settings.get(DIRECTORY)
+    if process.ignored_directory:
+        settings = {**settings, DIRECTORY: process.configured.opened_setting}
     enabled = settings.get("jax_enable_compilation_cache")
     return Use(
         pid=process.pid,

@@ -154,6 +154,7 @@ def test_notes_about_a_start_come_with_the_longest_first() -> None:
         processes=[],
         hidden_seconds=0.0,
         compile_seconds=0.0,
+        lasting=(),
     )
     findings = advise(cast(Report, report))
     assert [finding.trap for finding in findings] == ["retraced", "slow-trace", "slow-load"]

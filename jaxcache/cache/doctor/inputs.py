@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from jaxcache.cache.inventory import Inventory
 from jaxcache.cache.ledger.record import LedgerRecord
-from jaxcache.core.configuration import JAX_DEFAULTS
+from jaxcache.core.configuration import JAX_DEFAULTS, read_jax_setting
 from jaxcache.core.machine import read_release
 from jaxcache.core.refusals import TierRefusal
 from jaxcache.entry.contents import Contents
@@ -15,6 +15,9 @@ from jaxcache.entry.options import nearest_version, same_generation
 from jaxcache.model import Entry, FileInfo, Problem
 
 SettingValue = str | int | float | bool | None
+CAP = "jax_compilation_cache_max_size"
+CONTENTS = "jax_compilation_cache_check_contents"
+LEAST_SIZE = "jax_persistent_cache_min_entry_size_bytes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,8 @@ class Interpreter:
     """Names of the XLA flags that this jaxlib writes into compile options."""
     cpu_features: tuple[str, ...] | None = None
     """The CPU's, as jaxlib reports them, such as ``+avx2`` and ``-xop``."""
+    smallest_entry_bytes: int | None = None
+    """Size of the entry of a trivial program; None where no setting limits sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +115,8 @@ class Facts:
     host: HostFacts = field(default_factory=HostFacts)
     uncacheable: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Modules of a run that JAX could not cache, by the reason as ``run`` names it."""
+    jax_error: str | None = None
+    """How jax ends in the chosen Python, where it is installed and does not start."""
 
     def setting(self, name: str) -> SettingValue:
         """The value of a setting; None where it is not known."""
@@ -142,7 +149,7 @@ class Facts:
     @property
     def capped(self) -> bool:
         """Whether JAX keeps the cache below a size, and so keeps ``-atime`` files and locks."""
-        limit = self.setting("jax_compilation_cache_max_size")
+        limit = self.setting(CAP)
         return isinstance(limit, int) and limit != -1
 
     def version_of(self, key: str) -> str | None:
@@ -199,9 +206,6 @@ def install_into(python: str, package: str) -> str:
     )
 
 
-_FALSE = frozenset({"n", "no", "f", "false", "off", "0"})
-
-
 def settings_of_jax(values: Mapping[str, Any], environment: Mapping[str, str]) -> list[Setting]:
     """The settings that a jax reports, with their origins.
 
@@ -230,10 +234,7 @@ def settings_of_live(values: Mapping[str, Any]) -> list[Setting]:
 
 def settings_of_environment(environment: Mapping[str, str]) -> list[Setting]:
     """The settings that a jax would find here, judged without one."""
-    return [
-        _origin(name, _read(environment.get(name.upper()), default), environment)
-        for name, default in JAX_DEFAULTS.items()
-    ]
+    return [_origin(name, _read(name, environment), environment) for name in JAX_DEFAULTS]
 
 
 def with_script(settings: Sequence[Setting], values: Mapping[str, Any]) -> list[Setting]:
@@ -247,21 +248,19 @@ def with_script(settings: Sequence[Setting], values: Mapping[str, Any]) -> list[
 
 
 def _origin(name: str, value: SettingValue, environment: Mapping[str, str]) -> Setting:
-    from_environment = environment.get(name.upper())
-    if from_environment is not None and _read(from_environment, JAX_DEFAULTS[name]) == value:
+    if name.upper() in environment and _read(name, environment) == value:
         return Setting(name, value, "environment")
     return Setting(name, value, "default" if value == JAX_DEFAULTS[name] else "script")
 
 
-def _read(text: str | None, default: SettingValue) -> SettingValue:
-    """A variable's text as JAX reads it for a setting with that default."""
+def _read(name: str, environment: Mapping[str, str]) -> SettingValue:
+    """A setting as the environment makes it; the text of one that JAX refuses."""
+    text = environment.get(name.upper())
     if text is None:
+        default: SettingValue = JAX_DEFAULTS[name]
         return default
     try:
-        if isinstance(default, bool):
-            return text.lower() not in _FALSE
-        if isinstance(default, int):
-            return int(text)
-        return float(text) if isinstance(default, float) else text
+        value: SettingValue = read_jax_setting(name, text)
     except ValueError:
         return text
+    return value

@@ -135,7 +135,8 @@ def _pushed_from(written_in: str, names: list[str], url: str) -> Finding:
 def _spelt_by_jax(facts: Facts) -> str:
     """The directory as JAX would hash it: the very string of the setting, if it means this one."""
     setting = facts.setting("jax_compilation_cache_dir")
-    if isinstance(setting, str) and setting and "://" not in setting:
+    # Without etils, JAX takes a file URL for a relative path.
+    if isinstance(setting, str) and setting and not facts.bucket:
         real = os.path.realpath
         if setting == facts.cache.path or real(setting) == real(facts.cache.path):
             return str(PurePath(setting))  # as jax/_src/compiler.py does

@@ -242,6 +242,7 @@ def diagnose(
     settings: Sequence[Setting],
     interpreter: Interpreter | None,
     no_jax: str | None = None,
+    jax_error: str | None = None,
     uncacheable: Mapping[str, tuple[str, ...]] | None = None,
     max_decoded: int | None = None,
     fix: bool = False,
@@ -253,6 +254,7 @@ def diagnose(
     Args:
         settings, interpreter: see :mod:`jaxcache.warm.child.query`.
         no_jax: why no interpreter was found.
+        jax_error: how jax ends, where it is installed and does not start.
         uncacheable: modules of a run that JAX could not cache, by the reason.
         max_decoded: how many entries to decode, the newest first; all if None.
         fix: make the repairs that lose nothing, then look again.
@@ -267,7 +269,12 @@ def diagnose(
     def look() -> Facts:
         cache = collect_cache_facts(path, max_decoded=max_decoded, progress=progress)
         return Facts(
-            cache, tuple(settings), interpreter, collect_host_facts(path), uncacheable or {}
+            cache,
+            tuple(settings),
+            interpreter,
+            collect_host_facts(path),
+            uncacheable or {},
+            jax_error,
         )
 
     facts = look()

@@ -5,8 +5,17 @@ import os
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
-from jaxcache.cache.doctor.inputs import Facts, Finding, Severity, install_into
+from jaxcache.cache.doctor.inputs import (
+    CAP,
+    CONTENTS,
+    LEAST_SIZE,
+    Facts,
+    Finding,
+    Severity,
+    install_into,
+)
 from jaxcache.cache.verify.run_checks import CORRUPT
+from jaxcache.core.configuration import JAX_DEFAULTS
 from jaxcache.core.machine import ATIME_REQUIRED
 from jaxcache.core.names import CACHE_SUFFIX
 from jaxcache.core.system import expand_home
@@ -84,6 +93,81 @@ def _directory(facts: Facts) -> str:
     if any(c.written_in_cache_dir == facts.cache.path for c in facts.cache.contents.values()):
         return f"{path} JAXCACHE_LIVE=1, or start programs with jaxcache run -C {path} -- CMD"
     return f"DIR; jaxcache pull {path} -C DIR"
+
+
+def find_jax_failing(facts: Facts) -> Iterator[Finding]:
+    """This environment keeps jax from starting, so that no program compiles anything."""
+    refused = [
+        f"{s.name.upper()}={s.value}"
+        for s in facts.settings
+        if isinstance(s.value, str) and isinstance(JAX_DEFAULTS.get(s.name), bool | int | float)
+    ]
+    if facts.jax_error or refused:
+        yield Finding(
+            "jax-fails",
+            "problem",
+            facts.jax_error or f"{', '.join(refused)}: JAX refuses this value",
+            "JAX does not start in this environment, and a program ends with this error",
+            f"unset {' '.join(r.partition('=')[0] for r in refused)}"
+            if refused
+            else "correct what the error names",
+        )
+
+
+def find_contents_checked(facts: Facts) -> Iterator[Finding]:
+    """JAX compares each entry with a new compile, and so never uses it the first time."""
+    if facts.setting(CONTENTS):
+        yield Finding(
+            "contents-checked",
+            "problem",
+            f"{CONTENTS} is on",
+            "JAX compiles each program again in every run, and a difference from its entry ends "
+            "the program",
+            f"unset {CONTENTS.upper()}",
+        )
+
+
+def find_cap_too_small(facts: Facts) -> Iterator[Finding]:
+    """Not even the smallest entry fits below the cap."""
+    cap = facts.setting(CAP)
+    if not facts.capped or not isinstance(cap, int):
+        return
+    smallest = _smallest(facts)
+    if cap <= 0 or (smallest is not None and cap < smallest):
+        fact = f"{CAP} is {cap:,}"
+        if smallest is not None:
+            fact += f", and the smallest entry has {smallest:,} bytes"
+        yield Finding(
+            "cap-too-small",
+            "problem",
+            fact,
+            "JAX writes no entry, and compiles everything in every run",
+            f"export {CAP.upper()}=-1 for no cap, and run jaxcache prune --max-size from time to "
+            "time; or set a cap above all that one run needs",
+        )
+
+
+def find_entry_size(facts: Facts) -> Iterator[Finding]:
+    """JAX writes no entry below a size, and every entry that is known is smaller."""
+    limit = facts.setting(LEAST_SIZE)
+    sizes = [e.size_bytes for e in facts.cache.entries]
+    largest = max(sizes, default=_smallest(facts))
+    if isinstance(limit, int) and largest is not None and limit > largest:
+        yield Finding(
+            "entry-size",
+            "problem",
+            f"{LEAST_SIZE} is {limit:,}, and "
+            + (f"the largest entry here has {largest:,} bytes" if sizes else "the cache is empty"),
+            "JAX writes no entry below that size, and compiles such a program in every run",
+            f"export {LEAST_SIZE.upper()}=0",
+        )
+
+
+def _smallest(facts: Facts) -> int | None:
+    """The size of the smallest entry that is known: of the cache, or of a trivial program."""
+    sizes = [e.size_bytes for e in facts.cache.entries if "empty" not in e.problems]
+    trivial = facts.interpreter and facts.interpreter.smallest_entry_bytes
+    return min([*sizes, trivial] if trivial else sizes, default=None)
 
 
 def find_not_writable(facts: Facts) -> Iterator[Finding]:

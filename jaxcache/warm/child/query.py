@@ -6,7 +6,7 @@ What reads the answers is imported when they are there: the child starts before 
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from jaxcache.cache.leftovers import scratch_directory
 from jaxcache.core.configuration import JAX_DEFAULTS
@@ -35,36 +35,45 @@ _ANSWERED = (
 )
 
 
-def query_settings(
-    python: str | None, environment: Mapping[str, str]
-) -> "tuple[Interpreter | None, list[Setting], str | None]":
-    """Query a Python; if it has no jax, return the settings of the environment, and the reason."""
-    from jaxcache.cache.doctor.inputs import settings_of_environment
+class PythonFacts(NamedTuple):
+    """What a Python with jax answered, or what is known without its answer."""
 
-    try:
-        return *query_python(python), None
-    except NoJaxError as error:
-        return None, settings_of_environment(environment), error.message
+    interpreter: "Interpreter | None"
+    settings: "list[Setting]"
+    """Of its jax in this environment; without an answer those of the environment."""
+    no_jax: str | None = None
+    """Why there is no answer."""
+    jax_error: str | None = None
+    """How jax ends, where it is installed and does not start."""
 
 
-def query_python(python: str | None = None) -> "tuple[Interpreter, list[Setting]]":
-    """The interpreter with its jax, and its settings as the environment here makes them.
+def query_settings(python: str | None, environment: Mapping[str, str]) -> PythonFacts:
+    """Query a Python for its settings, as the environment here makes them.
 
     Args:
         python: an interpreter; our own by default.
-
-    Raises:
-        NoJaxError: it cannot run, has no jax, or dies over it.
     """
-    from jaxcache.cache.doctor.inputs import Interpreter, settings_of_jax, settings_of_live
+    from jaxcache.cache.doctor.inputs import (
+        Interpreter,
+        settings_of_environment,
+        settings_of_jax,
+        settings_of_live,
+    )
     from jaxcache.cache.untrusted_json import build
 
-    python = find_python(python)
-    answer = query_once(python, "settings", *JAX_DEFAULTS, seconds=_SETTINGS_SECONDS, answers=3)
+    try:
+        python = find_python(python)
+        answer = query_once(python, "settings", *JAX_DEFAULTS, seconds=_SETTINGS_SECONDS, answers=3)
+    except NoJaxError as error:
+        settings = settings_of_environment(environment)
+        failed = error.message if error.code == "jax-fails" else None
+        return PythonFacts(None, settings, error.message, failed)
     flags = _flags(answer.get("compile_options"))
     interpreter = build(Interpreter, {**answer, "executable": python, "flags": flags})
     settings = settings_of_jax(answer["settings"], os.environ)
-    return interpreter, [*settings, *settings_of_live(answer["live"])]
+    settings += settings_of_live(answer["live"])
+    ended = None if "compile_options" in answer else answer.get("ended")
+    return PythonFacts(interpreter, settings, jax_error=ended)
 
 
 def _flags(options: str | None) -> list[str] | None:

@@ -28,6 +28,7 @@ from jaxcache.warm.report.events import (
 )
 from jaxcache.warm.report.notes import (
     below_threshold_notes,
+    cap_note,
     guard_notes,
     per_process_key_notes,
     recompile_notes,
@@ -36,6 +37,7 @@ from jaxcache.warm.report.notes import (
 )
 from jaxcache.warm.report.report import Process, Report, describe_failure
 from jaxcache.warm.report.rows import find_longest, fold_functions, fold_modules
+from jaxcache.warm.report.second_run import find_passing, find_shortages
 
 #: Names this process among those that compile in themselves.
 _STARTED = time.time()
@@ -167,14 +169,24 @@ class ReportBuilder:
         processes = tuple(replace(p) for p in self.processes.values() if p.jax)
         functions = tuple(fold_functions([*self.modules, *self.colocated]))
         cut = map(_interrupted, self.running.values()) if ended.interrupted else ()
+        settings = {number: process.settings for number, process in self.processes.items()}
+        shortages = find_shortages(self.modules, settings)
         return Report(
             cache_dir=self.used_directory,
             modules=tuple(fold_modules([*self.modules, *cut], recorded_seconds)),
             functions=functions,
             processes=processes,
             notes=tuple(
-                dict.fromkeys([*self._notes(processes, ended), *recompile_notes(functions)])
+                dict.fromkeys(
+                    [
+                        *self._notes(processes, ended),
+                        *map(cap_note, shortages),
+                        *recompile_notes(functions),
+                    ]
+                )
             ),
+            shortages=shortages,
+            passing=find_passing(self.modules, settings, shortages),
             script_exit_code=ended.exit_code,
             timed_out=ended.timed_out,
             interrupted=ended.interrupted,

@@ -58,6 +58,8 @@ class Configured(RunEvent):
     """The settings of the cache, where they are new or have changed."""
 
     opened_directory: str | None = None
+    opened_setting: str | None = None
+    """The setting that JAX opened it with, perhaps a relative path."""
     next_directory: str | None = None
     """The opened directory, or the one that JAX would have opened then."""
     settings: Mapping[str, Scalar] = field(default_factory=dict)

@@ -3,16 +3,18 @@
 import contextlib
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
+from jaxcache.cache.doctor.inputs import CAP
 from jaxcache.cache.doctor.keys import METADATA, METADATA_COST
 from jaxcache.cache.explain.sides import file_name, is_helper
 from jaxcache.core.compile_event import CompileFinished
-from jaxcache.units import format_command, format_count, format_duration
+from jaxcache.units import format_command, format_count, format_duration, join_some
 from jaxcache.warm.environment import DIRECTORY, ENABLED
 from jaxcache.warm.report.events import GuardPassed
-from jaxcache.warm.report.report import Function, Process
+from jaxcache.warm.report.report import Function, Module, Process
+from jaxcache.warm.report.second_run import CapShortage
 
 
 def per_process_key_notes(modules: Iterable[CompileFinished]) -> Iterable[str]:
@@ -52,18 +54,22 @@ def settings_notes(
     settings = process.settings
     last = process.cache_dir
     moved_from = process.moved_from
+    ignored = process.ignored_directory
     if len(used) > 1:
         counts = ", ".join(
             f"{path} ({format_count(count, 'compile')})" for path, count in used.items()
         )
         yield f"the program used several cache directories: {counts}"
-    elif last and cache_dir and not (moved_from or _is_same(last, cache_dir)):
+    elif last and cache_dir and not (ignored or moved_from or _is_same(last, cache_dir)):
         if "://" in cache_dir and settings.get(DIRECTORY) == cache_dir:
             return  # the live layer opened a local directory for it; see bucket_notes()
         yield f"the program used {last}, not {cache_dir}; --force-cache-dir would win over it"
+    if ignored:
+        yield ignored_directory_note(process)
     if moved_from:
+        setting = process.configured.opened_setting or settings.get(DIRECTORY)
         yield (
-            f"the cache directory {settings.get(DIRECTORY)} is relative, and the program changed "
+            f"the cache directory {setting} is relative, and the program changed "
             f"its working directory: JAX used {last} instead of {moved_from}. Each working "
             "directory has a cache of its own; an absolute path is one for all"
         )
@@ -87,6 +93,15 @@ def settings_notes(
         now = settings.get(name)
         if name != ENABLED and isinstance(now, int | float) and now != value:
             yield f"the program set {name} to {now}, which was {value:g}"
+
+
+def ignored_directory_note(process: Process) -> str:
+    """Say which directory JAX kept, and which later setting had no effect."""
+    return (
+        f"JAX keeps the cache directory that it opened first, {process.cache_dir}; the program set "
+        f"{DIRECTORY} to {process.ignored_directory} after its first compile, which had no effect: "
+        "set it before"
+    )
 
 
 def bucket_notes(
@@ -122,6 +137,46 @@ def below_threshold_notes(modules: Iterable[CompileFinished]) -> Iterable[str]:
             f"{'was' if count == 1 else 'were'} not written; jaxcache warm, or "
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0, writes them"
         )
+
+
+def varying_notes(
+    modules: Iterable[Module], varying: Collection[str], cache_dir: str
+) -> Iterable[str]:
+    """Name the programs whose key changes in each process, so that they never hit."""
+    changing = [m for m in modules if m.key in varying]
+    if changing:
+        names = join_some([*dict.fromkeys(m.module for m in changing)], _SHOWN_PLACES)
+        key = shlex.quote(changing[0].key or "")
+        explain = format_command(f"explain {key}", cache_dir)
+        yield (
+            f"{names}: written under another key by an equal run before, so that the next run "
+            "may miss, too; something in the program changes in each process, such as a name, a "
+            f"constant or an address: {explain}"
+        )
+
+
+def describe_shortage(shortage: CapShortage) -> str:
+    """Say how far JAX's cap is below what a run needs, and what is missing after it."""
+    absent = join_some([*dict.fromkeys(shortage.absent)], _SHOWN_PLACES)
+    has = "has" if shortage.entries == 1 else "have"
+    return (
+        f"{CAP} is {shortage.cap_bytes} bytes, and the {format_count(shortage.entries, 'entry')} "
+        f"of this run {has} {shortage.needed_bytes}"
+        + (f"; without room after the run: {absent}" if absent else "")
+    )
+
+
+def cap_note(shortage: CapShortage) -> str:
+    """Say what a cap costs the next run, and which one keeps all that a run needs."""
+    return (
+        f"{describe_shortage(shortage)}. The next run misses, too; a "
+        f"larger cap keeps them all: {fix_of(shortage)}"
+    )
+
+
+def fix_of(shortage: CapShortage) -> str:
+    """Return the setting with which JAX keeps all that a run needs."""
+    return f"export {CAP.upper()}={shortage.sufficient_bytes}"
 
 
 #: Why nothing was made for a target, in words that take the event's detail.

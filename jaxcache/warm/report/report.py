@@ -4,6 +4,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from jaxcache.cache.explain.sides import is_helper
@@ -14,14 +15,20 @@ from jaxcache.errors import JaxcacheError, NoJaxError
 from jaxcache.model import result_repr
 from jaxcache.warm.environment import DIRECTORY
 from jaxcache.warm.report.events import Configured, JaxLoaded, ProcessStarted
+from jaxcache.warm.report.second_run import CapShortage
 
 if TYPE_CHECKING:
     from jaxcache.warm.torch.report import TorchReport
 
+#: Reasons whose cause is in the cache.
+FAULTS = ("cache-not-opened", "read-error", "write-error")
 #: Causes of a miss that no other entry explains.
 FIRST_TIME = "first time"
 UNKNOWN_CHANGE = "not known: the earlier program was not recorded; runs under jaxcache are"
 LOST = "its entry was removed or quarantined"
+EVICTED = "JAX evicted its entry, because the cap is too small"
+VARYING = "another key than in an equal run before"
+UNCOMPARED = (FIRST_TIME, LOST, EVICTED, UNKNOWN_CHANGE, VARYING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,11 +160,20 @@ class Process:
     @property
     def moved_from(self) -> str | None:
         """The directory that a relative setting named before the program changed its own."""
-        setting = str(self.settings.get(DIRECTORY) or "")
+        setting = self.configured.opened_setting or str(self.settings.get(DIRECTORY) or "")
         if not (self.pid and self.cache_dir and setting) or "://" in setting:
             return None
         first = os.path.abspath(os.path.join(self.started.cwd, setting))
         return None if first == self.cache_dir else first
+
+    @property
+    def ignored_directory(self) -> str | None:
+        """The directory that the program set after JAX had opened another one, which JAX keeps."""
+        opened = self.configured.opened_setting
+        setting = str(self.settings.get(DIRECTORY) or "")
+        if opened is None or not setting or "://" in setting:
+            return None
+        return None if PurePath(setting) == PurePath(opened) else setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +232,10 @@ class Report:
     """Requested tiers that a process could not open, with the reason of each."""
     recorded: int | None = None
     """Modules in the recipe; None if no recipe was requested."""
+    shortages: tuple[CapShortage, ...] = ()
+    """Directories whose cap is below what the run needs."""
+    passing: frozenset[str] = frozenset()
+    """Keys that are known to miss in a second run."""
     waiting: Mapping[str, int] = field(default_factory=dict)
     """Entries that wait for their upload to the bucket ``cache_dir``, by local directory."""
     phase_seconds: Mapping[str, float] = field(default_factory=dict)
@@ -273,6 +293,12 @@ class Report:
     def written(self) -> int:
         """Compiles whose entries are new."""
         return self.count("written")
+
+    @property
+    def lasting(self) -> tuple[Module, ...]:
+        """The modules that were written, without those known to miss in a second run."""
+        written = (m for m in self.modules if m.outcome == "written")
+        return tuple(m for m in written if m.key not in self.passing)
 
     @property
     def skipped(self) -> int:

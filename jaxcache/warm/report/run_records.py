@@ -17,6 +17,7 @@ from jaxcache.core.sketch import read_sketch
 from jaxcache.warm.report.builder import ReportBuilder
 from jaxcache.warm.report.events import ProcessStarted
 from jaxcache.warm.report.report import Process
+from jaxcache.warm.report.second_run import find_varying
 
 #: Lines after the first of a function, of its decorators, that are searched for its name.
 _MAX_DECORATOR_LINES = 40
@@ -44,7 +45,7 @@ def record_runs(
     recorder: ReportBuilder,
     seconds: Mapping[str, float],
     own: ProcessStarted | None = None,
-) -> None:
+) -> frozenset[str]:
     """Record each program of a run in each local directory that it used.
 
     A directory that cannot be written learns nothing.
@@ -52,10 +53,17 @@ def record_runs(
     Args:
         seconds: exact compile seconds by key, as the ledger has them.
         own: this process, if it is the one that compiles.
+
+    Returns:
+        The keys that were written by a program whose last runs made others for the same calls.
     """
+    varying: frozenset[str] = frozenset()
     for one in describe_runs(recorder, seconds, own, records=True):
         with contextlib.suppress(OSError):
             runs.record_run(one.directory, one.identity, one.run, one.sources.complete)
+            history = runs.read_history(one.directory, one.identity, one.run.program)
+            varying |= find_varying(history.runs)
+    return varying
 
 
 def describe_runs(

@@ -1,0 +1,202 @@
+"""What is printed about the next run holds for plain JAX, and its advice makes that run hit."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from acting import with_settings
+from conftest import RunCli, clean_environment, find_jax_pythons
+from plain_jax import Counts, PlainJax
+
+pytestmark = pytest.mark.jax
+
+PROGRAM = """
+import os
+import jax
+import numpy as np
+jax.jit(lambda x: x * 2)(np.ones(3))
+{code}
+jax.jit(lambda x: x @ x)(np.ones((3, 3)))
+"""
+#: A name, a constant and an address that are new in each process.
+CHANGING = {
+    "name": "f = lambda x: x * 3; f.__name__ = 'f' + os.urandom(4).hex(); jax.jit(f)(np.ones(3))",
+    "constant": "c = np.frombuffer(os.urandom(8), np.uint32); jax.jit(lambda x: x + c)(np.ones(2))",
+    "address": "a = id(object()) % 997 + os.getpid(); jax.jit(lambda x: x * a)(np.ones(3))",
+}
+PROMISES = ("the next run saves", "the next run hits", "the next one finds")
+SET = "jax.config.update('jax_compilation_cache_dir', os.path.abspath('other'))"
+
+
+@pytest.fixture(scope="module")
+def plain_jax() -> Iterator[PlainJax]:
+    server = PlainJax(find_jax_pythons()[0])
+    yield server
+    server.close()
+
+
+class Program:
+    """A program in a directory of its own, with an environment."""
+
+    def __init__(self, home: Path, run_cli: RunCli, judge: PlainJax, env: dict[str, str]) -> None:
+        self.home = home
+        self._run_cli = run_cli
+        self._judge = judge
+        self.python = find_jax_pythons()[0]
+        self.script = home / "program.py"
+        self.write()
+        (home / "cache").mkdir()
+        self.env = {
+            "PYTHONWARNINGS": "",
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_COMPILATION_CACHE_DIR": str(home / "cache"),
+            **env,
+        }
+
+    def write(self, code: str = "") -> None:
+        self.script.write_text(PROGRAM.format(code=code))
+
+    def told(self, *words: str, code: int = 0) -> str:
+        """Return everything that jaxcache prints, in one line."""
+        done = self._run_cli(*words, env=self.env, cwd=self.home)
+        assert done.returncode == code, done
+        return " ".join((done.stdout + done.stderr).split())
+
+    def run(self) -> Counts | None:
+        env = clean_environment(self.home) | self.env
+        return self._judge.run(self.script, env, self.home)
+
+    @property
+    def ways(self) -> dict[str, tuple[str, ...]]:
+        command = ("--", self.python, "program.py")
+        return {
+            "warm": ("warm", "--python", self.python, "program.py"),
+            "run": ("run", *command),
+            "explain": ("explain", "--json", "--python", self.python, "program.py"),
+            "doctor": ("doctor", *command),
+        }
+
+
+@pytest.fixture
+def program(tmp_path: Path, run_cli: RunCli, plain_jax: PlainJax) -> "type[Program]":
+    return lambda **env: Program(tmp_path, run_cli, plain_jax, env)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("way", ["warm", "run", "doctor"])
+@pytest.mark.parametrize("cap", ["4000", "0"])
+def test_a_cap_below_what_one_run_writes(way: str, cap: str, program) -> None:
+    jax = program(JAX_COMPILATION_CACHE_MAX_SIZE=cap)
+    fails = ("--fail-on-miss",) if way != "doctor" else ()
+    name, *words = jax.ways[way]
+    told = jax.told(name, *fails, *words, code=1)
+    assert not any(p in told for p in PROMISES)
+    assert f"jax_compilation_cache_max_size is {cap}" in told
+    assert jax.run().hits == 0
+    jax.env = with_settings(told, jax.env)
+    jax.run()
+    assert jax.run() == Counts(2, 0, 2)
+    told = jax.told(name, *fails, *words)
+    assert "max_size is" not in told
+
+
+def test_the_cause_after_an_eviction(program) -> None:
+    jax = program(JAX_COMPILATION_CACHE_MAX_SIZE="4000")
+    jax.told(*jax.ways["warm"])
+    assert "JAX evicted its entry, because the cap is too small" in jax.told(*jax.ways["warm"])
+    assert "cap-too-small" in jax.told(*jax.ways["explain"])
+
+
+def test_contents_that_are_checked_promise_nothing(program) -> None:
+    jax = program(JAX_COMPILATION_CACHE_CHECK_CONTENTS="1")
+    told = jax.told(*jax.ways["warm"])
+    assert not any(p in told for p in PROMISES)
+    counts = jax.run()
+    assert counts is None or counts.hits == 0  # JAX ends it where the machine code differs
+    told = jax.told("doctor", "--python", jax.python, code=1)
+    jax.env = with_settings(told, jax.env)
+    assert jax.run() == Counts(2, 0, 2)
+
+
+@pytest.mark.parametrize("text", ["0", "False", "maybe"])
+@pytest.mark.parametrize("way", ["warm", "explain"])
+def test_a_setting_that_warm_overrides(way: str, text: str, program) -> None:
+    jax = program(JAX_ENABLE_COMPILATION_CACHE=text)
+    if way == "explain":
+        jax.told(*jax.ways["warm"])
+    told = jax.told(*jax.ways[way])
+    assert not any(p in told for p in PROMISES)
+    counts = jax.run()
+    if text == "maybe":
+        assert "plain JAX refuses it" in told and counts is None
+    else:
+        assert "plain JAX neither reads nor writes the cache" in told
+        assert counts == Counts(0, 0, 0)
+    jax.env = with_settings(told, jax.env)
+    assert jax.run() == Counts(2, 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        ("JAX_ENABLE_COMPILATION_CACHE", "no"),
+        ("JAX_ENABLE_COMPILATION_CACHE", "2"),
+        ("JAX_COMPILATION_CACHE_MAX_SIZE", "10MB"),
+        ("JAX_COMPILATION_CACHE_MAX_SIZE", "100"),
+        ("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "1000000"),
+        ("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "1e9"),
+        ("JAX_COMPILATION_CACHE_CHECK_CONTENTS", "1"),
+    ],
+)
+def test_what_doctor_says_to_set(variable: str, text: str, program) -> None:
+    jax = program(**{variable: text})
+    jax.env = with_settings(jax.told("doctor", "--python", jax.python, code=1), jax.env)
+    jax.told("doctor", "--python", jax.python)
+    if variable.endswith("SECS"):
+        jax.env[variable] = "0"
+    jax.run()
+    assert jax.run().hits == 2
+
+
+def test_the_directory_that_jax_opened_first_stays(program) -> None:
+    jax = program()
+    jax.write(SET)
+    cache = jax.home / "cache"
+    other = jax.home / "other"
+    for way in ("warm", "run", "doctor"):
+        told = jax.told(*jax.ways[way])
+        assert "is relative" not in told and "hits only as" not in told
+        assert "other-directory" not in told and "cache-dir-in-key" not in told
+        if way != "doctor":
+            assert f"JAX keeps the cache directory that it opened first, {cache}" in told
+            assert f"set jax_compilation_cache_dir to {other}" in told
+    assert jax.run() == Counts(2, 0, 2)
+    assert not other.exists()
+    jax.script.write_text(f"import jax, os\n{SET}\n{PROGRAM.format(code='')}")
+    jax.told(*jax.ways["warm"])
+    assert len(list(other.glob("*-cache"))) == 2
+    assert jax.run() == Counts(2, 0, 2)
+
+
+@pytest.mark.parametrize("kind", CHANGING)
+def test_a_key_that_is_new_in_each_process(kind: str, program) -> None:
+    jax = program()
+    jax.write(CHANGING[kind])
+    name, *words = jax.ways["warm"]
+    jax.told(name, *words)
+    told = jax.told(name, "--fail-on-miss", *words, code=1)
+    assert not any(p in told for p in PROMISES)
+    assert "written under another key by an equal run before" in told
+    assert "first time" not in told
+    for _ in range(2):
+        counts = jax.run()
+        assert (counts.hits, counts.writes) == (2, 1)
+
+
+def test_an_edit_is_no_change_in_each_process(program) -> None:
+    jax = program()
+    jax.told(*jax.ways["warm"])
+    jax.write("jax.jit(lambda x: x * 3)(np.ones(3))")
+    told = jax.told(*jax.ways["warm"])
+    assert "1 entry written: the next run saves" in told
+    assert "equal run" not in told
+    assert jax.run() == Counts(3, 0, 3)
