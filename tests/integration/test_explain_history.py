@@ -244,3 +244,38 @@ def test_the_run_and_explain_give_one_answer(program: Program) -> None:
     told = only(program.explain())
     (cause,) = {m["cause"] for m in program.warm()["modules"] if m["cause"]}
     assert cause == f"{told['left']} → {told['right']} at main.py:11 in `step`"
+
+
+MODEL = """\
+import jax, jax.numpy as jnp
+def make(depth):
+    def step(x):
+        for _ in range(depth):
+            x = jnp.sin(x)
+        return x
+    return jax.jit(step)
+"""
+CALLER = """\
+import numpy as np
+import model, config
+DEPTH = 2
+model.make(DEPTH * config.FACTOR)(np.ones(4, np.float32))
+"""
+
+
+@pytest.mark.parametrize(
+    ("edited", "meaning"),
+    [
+        ("main.py", r"since \d\d:\d\d, main.py:3 was edited; the operations of line 5 of model.py"),
+        ("config.py", "though no recorded file was edited since .*: the value came from elsewhere"),
+    ],
+)
+def test_an_edit_of_another_file_is_not_denied(program: Program, edited: str, meaning: str) -> None:
+    texts = {"main.py": CALLER, "model.py": MODEL, "config.py": "FACTOR = 2\n"}
+    for name, text in texts.items():
+        (program.directory / name).write_text(text)
+    program.warm()
+    (program.directory / edited).write_text(texts[edited].replace("= 2", "= 3"))
+    difference = only(program.explain())
+    assert (difference["cause"], difference["evidence"]) == ("code", "observed")
+    assert re.search(meaning, difference["meaning"])

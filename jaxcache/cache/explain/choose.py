@@ -146,6 +146,8 @@ def _count_signatures(new: CompileRow, run: Run, history: History) -> int:
 def is_unstable(new: CompileRow, run: Run, history: History) -> bool:
     """Return whether a place had another key in each of several runs that were alike else."""
     keys = {new.key}
+    if new.file not in run.sources:
+        return False
     for old in history.runs:
         if _conditions(old) != _conditions(run):
             continue

@@ -64,17 +64,13 @@ class Edits:
             ]
         return matches[0] if len(matches) == 1 else None
 
-    def nearest(self, line: SketchedLine, files: Iterable[str]) -> list[str]:
-        """Return the edited lines that are nearest to one, as ``main.py:6``.
-
-        Args:
-            files: other files, for where none of its own file was edited.
-        """
+    def nearest(self, line: SketchedLine) -> list[str]:
+        """Return the edited lines that are nearest to one, as ``main.py:6``; of its file if any."""
         own = self.of_file(line.file)
         if own:
             near = sorted(sorted(own, key=lambda n: abs(n - line.line))[:_SHOWN])
             return [file_name(f"{line.file}:{n}") for n in near]
-        others = [(file, n) for file in files for n in sorted(self.of_file(file))]
+        others = [(file, n) for file, lines in self.lines.items() for n in sorted(lines)]
         return [file_name(f"{file}:{n}") for file, n in others[:_SHOWN]]
 
 

@@ -425,14 +425,17 @@ def _same_key(left: Compile, right: Compile) -> Iterator[Difference]:
         yield _callbacks(left, right)
     elif unwritten.rule in _THRESHOLDS:
         setting, title, value = _THRESHOLDS[unwritten.rule]
+        old, new = (c.reason if c.rule == unwritten.rule else None for c in (left, right))
+        told = next((f": {text}" for text in (old, new) if text and text != unwritten.rule), "")
         yield Difference(
             setting,
-            unwritten.reason,
-            right.reason,
+            old,
+            new,
             say.below_threshold(title),
             say.set_variable(setting.upper(), value),
             Cause.BELOW_THRESHOLD,
             title=title,
+            brief=title + told,
             evidence=Evidence.PROVED,
         )
     else:

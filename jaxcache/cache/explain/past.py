@@ -45,8 +45,14 @@ class Past:
             return None
         return find_edits(self.old.sources, self.new.sources)
 
+    def is_unedited(self, file: str) -> bool:
+        """Return whether no recorded file was edited, a given one of the user's among them."""
+        if self.old is None or self.edits is None or self.edits:
+            return False
+        return not file or any(file == n or file.endswith(f"/{n}") for n in self.old.sources)
+
     @property
-    def is_unedited(self) -> bool:
+    def is_same_program(self) -> bool:
         """Whether the sources and the command line are known to be the same."""
         is_same = self.old is not None and self.new is not None and self.old.argv == self.new.argv
         return is_same and self.edits is not None and not self.edits

@@ -298,7 +298,7 @@ def _of_layers(
     changes = [] if right.is_helper else changed_lines(old, new, past.edits)
     first = changes[0] if changes else None
     where = (first.place,) if first and not first.is_in_library else ()
-    edited = _mention(first.line if first else None, new, past)
+    edited = _mention(first.line if first else None, past)
     if layers == "":
         yield _of_equal(old, new)
     elif layers == "sharding":
@@ -334,11 +334,10 @@ def _origin_of(
     return SourceLocation(*origin, ""), place
 
 
-def _mention(line: SketchedLine | None, new: Sketch, past: Past) -> str:
+def _mention(line: SketchedLine | None, past: Past) -> str:
     if not past.edits or line is None or past.edits.touch(line.file, line.line):
         return ""
-    files = list(dict.fromkeys(x.file for x in new.lines))
-    return say.mention_edits(past.since, past.edits.nearest(line, files))
+    return say.mention_edits(past.since, past.edits.nearest(line))
 
 
 def _of_equal(old: Sketch, new: Sketch) -> Difference:
@@ -362,13 +361,13 @@ def _moved(old: Sketch, new: Sketch) -> Difference:
 def _of_order(old: Sketch, new: Sketch, past: Past) -> Difference:
     seeds = old.hash_seed, new.hash_seed
     is_seeded = "random" in seeds or seeds[0] != seeds[1]
-    if is_seeded and not past.edits:
+    where = differing_wirings(old, new)[:1]
+    if is_seeded and past.is_unedited(where[0].file if where else ""):
         sides = tuple(f"PYTHONHASHSEED={seed}" for seed in seeds)
-        is_alone = past.is_unedited and seeds[0] != "random" != seeds[1]
+        is_alone = past.is_same_program and seeds[0] != "random" != seeds[1]
         fix = say.set_variable("PYTHONHASHSEED", seeds[0]) if is_alone else None
         part = say.SEEDED_ORDER
         return _of(part, Cause.OPERATION_ORDER, Evidence.LAYER, (sides[0], sides[1]), fix=fix)
-    where = differing_wirings(old, new)[:1]
     return _of(say.ORDER, Cause.OPERATION_ORDER, Evidence.LAYER, where=where)
 
 
@@ -413,13 +412,13 @@ def _of_line(
     edits = past.edits
     line = SketchedLine(place.file, place.line, place.function, {})
     is_edited = bool(edits and change.new and edits.touch(line.file, line.line))
-    files = list(dict.fromkeys(x.file for x in new.lines))
-    edited = edits.nearest(line, files) if edits and not is_edited else []
+    edited = edits.nearest(line) if edits and not is_edited else []
     named = past.name_library(place.file) if change.is_in_library else ""
     shown_place = f"{named} ({file_name(place.file)}:{place.line})" if named else str(place)
+    is_unedited = past.is_unedited("" if change.is_in_library else place.file)
     part = say.operations(
         shown_place,
-        since=past.since,
+        since=past.since if edited or is_edited or is_unedited else "",
         edited=edited,
         is_edited=is_edited,
         why=past.outside,

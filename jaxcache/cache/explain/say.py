@@ -210,10 +210,10 @@ def operations(place: str, *, since: str, edited: Sequence[str], is_edited: bool
 
     Args:
         place: the line, as ``main.py:10``.
-        since: when the earlier program ran; empty where no run is recorded.
+        since: when the earlier program ran; empty where its sources are not recorded.
         edited: the lines that were edited since, as far as they are near.
         is_edited: whether that line is one of them.
-        why: what differs outside of the program, where nothing was edited.
+        why: what else differs, where nothing was edited.
     """
     title = f"code at {place}"
     if is_edited:
@@ -227,8 +227,8 @@ def operations(place: str, *, since: str, edited: Sequence[str], is_edited: bool
         )
         return Part(title, text)
     if since:
-        text = f"the operations of {other} differ, though no source was changed since {since}"
-        return Part(title, f"{text}: {why or 'the value came from outside the program'}")
+        text = f"the operations of {other} differ, though no recorded file was edited since {since}"
+        return Part(title, f"{text}: {why or 'the value came from elsewhere'}")
     return Part(title, f"the operations of {other} differ")
 
 
