@@ -148,12 +148,12 @@ class Answers:
         """Describe a key that was compiled before: its entry was never written, or is gone."""
         left = self._complete(CompileRow(new.module, new.key or ""))
         name = Past(run).name
-        since = ""
-        if run and old:
-            since = show_time(old.written or run.at)
+        since = show_time(old.written) if old and old.written else ""
+        if old:
             left = replace(left, outcome=old.outcome or None, rule=old.reason)  # type: ignore[arg-type]
-        if old and not old.written and old.outcome in ("skipped", "uncacheable"):
-            differences = compare(replace(left, reason=old.reason), replace(new, outcome="skipped"))
+        if old and not old.written and old.outcome != "hit":
+            skipped = replace(left, outcome="skipped", reason=old.reason)
+            differences = compare(skipped, replace(new, outcome="skipped"))
             return Comparison(left, new, differences, name)
         # A run that fills the cache has written the entry by now.
         is_fresh = self._new is self._cache

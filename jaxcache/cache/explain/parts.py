@@ -115,6 +115,8 @@ def _by_parts(left: Compile, right: Compile, names: list[str], past: Past) -> li
     is_alone = len(differences) == 1 and _COMPUTATION not in names
     if _COMPUTATION in names and len(differences) == 0:
         return compare_computations(left, right, past)
+    if is_alone and any(d.cause is Cause.UNKNOWN for d in following):
+        return [replace(differences[0], fix=None)]
     if is_alone:
         return [replace(differences[0], evidence=Evidence.PROVED)]
     differences = [
@@ -128,7 +130,9 @@ def _by_parts(left: Compile, right: Compile, names: list[str], past: Past) -> li
 
 
 def _follows(option: Difference, flags: Difference) -> bool:
-    """Return whether all options that differ are those of flags that differ."""
+    """Return whether all options that differ are those of flags that differ, or may be."""
+    if option.cause is Cause.UNKNOWN:
+        return True
     set_by_flags = f"{flags.left} {flags.right}"
     names = re.findall(r"(\w+)=", f"{option.left} {option.right}")
     return option.cause is Cause.FLAG and all(f"{name}=" in set_by_flags for name in names)
