@@ -81,6 +81,11 @@ class Program(NamedTuple):
         document: dict[str, Any] = json.loads(done.stdout)
         return document
 
+    def fill_with_plain_jax(self) -> None:
+        env = clean_environment(self.directory) | BASE
+        env["JAX_COMPILATION_CACHE_DIR"] = str(self.cache)
+        subprocess.run([self.python, self.script], env=env, check=True, capture_output=True)
+
     def run_plain(self, env: dict[str, str]) -> int:
         """Return the hits that plain JAX counts; it writes nothing."""
         quiet = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "100000"}
@@ -203,6 +208,14 @@ def test_an_entry_that_is_gone_is_lost(program: Program) -> None:
     assert re.match(r"was written at \d\d:\d\d and is gone", difference["meaning"])
 
 
+def test_when_plain_jax_wrote_an_entry_is_not_claimed(program: Program) -> None:
+    program.fill_with_plain_jax()
+    program.warm()
+    (entry,) = program.cache.glob("jit_step-*-cache")
+    entry.unlink()
+    assert only(program.explain())["meaning"].startswith("was written earlier and is gone")
+
+
 NAMED = """\
 step.__name__ = f"step_{id(step):#x}_{__import__('os').getpid()}"
 step = jax.jit(step)
@@ -219,9 +232,7 @@ def test_a_name_that_is_new_in_each_process_never_hits(program: Program) -> None
 
 
 def test_a_cache_of_plain_jax_is_not_guessed_about(program: Program) -> None:
-    env = clean_environment(program.directory) | BASE
-    env["JAX_COMPILATION_CACHE_DIR"] = str(program.cache)
-    subprocess.run([program.python, program.script], env=env, check=True, capture_output=True)
+    program.fill_with_plain_jax()
     program.write(("RATE = 0.1", "RATE = 0.2"))
     difference = only(program.explain())
     assert (difference["cause"], difference["evidence"]) == ("unknown", "unknown")
