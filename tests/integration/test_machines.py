@@ -110,12 +110,22 @@ class Machines:
             self.wanting |= {"PYTHONPATH": str(self._without_zstandard())}
 
     def find_filled(self, make_once: MakeOnce) -> Path:
-        """Return the filled cache of the row: one for all rows that are filled in the same way."""
+        """Return the filled cache of the row: one for all rows that are filled in the same way.
+
+        The program is also the same file for all of them: an edit is told from another machine by
+        what is recorded of a program, which its path names.
+        """
         row = self.row
         is_common = row.name != "path" and not row.by_plain_jax and row.processes == 1
         name = f"machines-{'any' if is_common else row.name}"
         name += f"-jax{find_jax_pythons().index(self._filler)}"
-        made = make_once(name, lambda top: self.fill(top / "filled"))
+
+        def fill(top: Path) -> None:
+            self.script = Path(shutil.copy(self.script, top))
+            self.fill(top / "filled")
+
+        made = make_once(name, fill)
+        self.script = made / self.script.name
         return made / "filled"
 
     def _without_zstandard(self) -> Path:
