@@ -13,7 +13,6 @@ import hashlib
 import json
 import math
 import os
-import re
 import stat
 import time
 import zlib
@@ -24,7 +23,6 @@ from typing import Any, NamedTuple
 from .atomic import new_file, open_lock, remove_all_abandoned
 from .directories import open_below, open_directory
 from .names import OWN_DIR, is_key
-from .redaction import hide_secrets
 from .system import is_own_or_roots, try_flock
 
 RUNS_DIR = f"{OWN_DIR}/runs"
@@ -42,18 +40,16 @@ _MAX_TEXT = 1024
 _MAX_ITEMS = 512
 _MAX_NUMBER = 1 << 40
 _VERSION = 1
-_NAME = re.compile("[0-9a-f]{16}")
-_LINES = re.compile("(?:[0-9a-f]{8})*")
+_HEX = frozenset("0123456789abcdef")
 _LOCK = "lock"
 #: How long a run waits for another that records into the same cache.
 _LOCK_SECONDS = 2.0
 _SALT_BYTES = 16
 ORIGINS = ("environment", "code", "default", "unknown")
-#: Values of a command line that are shown: numbers, and words that are shorter than four letters.
-_NUMBER = re.compile(r"[+-]?(\d{1,8}(\.\d{0,8})?|\.\d{1,8})([eE][+-]?\d{1,3})?")
+#: Values of a command line that are shown: numbers of so many characters, and shorter words.
+_MAX_NUMBER_CHARACTERS = 10
 _MAX_SHOWN = 3
-_LONG_OPTION = re.compile(r"--[A-Za-z][\w.-]{0,80}")
-_SHORT_OPTION = re.compile(r"-[A-Za-z]")
+_IN_OPTIONS = str.maketrans("", "", "-_.")
 #: Stands for a value whose digest another cache made, which nothing here can be compared with.
 HIDDEN = "#"
 
@@ -161,25 +157,36 @@ def hide_values(argv: "Iterable[str]", salt: bytes) -> "tuple[str, ...]":
 
     The names of options, numbers and words of up to three characters stay. Each other value
     becomes ``#`` and a digest that only this cache can make again.
+
+    Args:
+        argv: without what :func:`.redaction.hide_secrets` replaces.
     """
-    return tuple(_hide_word(word, salt) for word in hide_secrets([*argv][:_MAX_ITEMS]))
+    return tuple(_hide_word(word, salt) for word in [*argv][:_MAX_ITEMS])
 
 
 def _hide_word(word: str, salt: bytes) -> str:
     option, equals, value = word.partition("=")
-    if _LONG_OPTION.fullmatch(option):
+    if option[:2] == "--" and option.translate(_IN_OPTIONS).isalnum():
         return option + (f"={_hide(value, salt)}" if equals else "")
-    if match := _SHORT_OPTION.match(word):
-        rest = word[match.end() :]
-        return match[0] + (_hide(rest, salt) if rest else "")
+    if word[:1] == "-" and word[1:2].isalpha():
+        return word[:2] + (_hide(word[2:], salt) if word[2:] else "")
     return _hide(word, salt)
 
 
 def _hide(value: str, salt: bytes) -> str:
-    if len(value) <= _MAX_SHOWN or _NUMBER.fullmatch(value):
+    if len(value) <= _MAX_SHOWN or _is_number(value):
         return value
     data = value.encode("utf-8", "surrogatepass")
     return f"{HIDDEN}{hashlib.blake2b(data, digest_size=4, key=salt).hexdigest()}"
+
+
+def _is_number(value: str) -> bool:
+    if len(value) > _MAX_NUMBER_CHARACTERS or value.lstrip("+-.")[:1] not in _HEX:
+        return False
+    try:
+        return math.isfinite(float(value))
+    except ValueError:
+        return False
 
 
 # Reading and writing -----------------------------------------------------------------------------
@@ -349,7 +356,7 @@ def _text(value: Any) -> str:
 
 
 def _lines(value: Any) -> str:
-    if type(value) is not str or len(value) > 8 * _MAX_LINES or not _LINES.fullmatch(value):
+    if type(value) is not str or len(value) > 8 * _MAX_LINES or len(value) % 8 or {*value} - _HEX:
         raise ValueError("no digests of lines")
     return value
 
@@ -563,7 +570,8 @@ def find_writer(root: str, key: str) -> "tuple[Run, History] | None":
 
 def is_record(name: str) -> bool:
     """Return whether a file below :data:`RUNS_DIR` is a record, by its name."""
-    return bool(_NAME.fullmatch(name.rpartition("/")[2]))
+    base = name.rpartition("/")[2]
+    return len(base) == 16 and _HEX.issuperset(base)
 
 
 def read_salt(root: str, *, make: bool = True) -> bytes:

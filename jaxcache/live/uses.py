@@ -159,6 +159,7 @@ class UseLog:
         # Of no use before the program ends.
         from ..core import runs
         from ..core.key_settings import changed_settings, current_settings
+        from ..core.redaction import hide_secrets
         from ..core.sketching import hash_seed
 
         settings: dict[str, list[Any]] = {}
@@ -168,7 +169,7 @@ class UseLog:
         run = runs.Run(
             at=self._began_at,
             program=self._program.name,
-            argv=runs.hide_values(self._argv[1:], runs.read_salt(self._root)),
+            argv=runs.hide_values(hide_secrets(self._argv)[1:], runs.read_salt(self._root)),
             hash_seed=hash_seed(),
             versions={n: self._facts.get(f"{n}_version", "") for n in ("jax", "jaxlib")},
             machine={},

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,9 +24,9 @@ _MAX_ALL_SOURCE_BYTES = 16 << 20
 #: Directories that the path of a source file may go up from that of the program.
 _MAX_UPWARDS = 3
 _MACHINE = ("platform", "device_kind", "device_count", "process_count")
-_PACKAGES = re.compile(r"^.*[/\\](?:site|dist)-packages[/\\]|^.*[/\\]lib[/\\]python3[^/\\]*[/\\]")
-_CELL = re.compile(r"<ipython-input-(\d+)-\w+>|.*[/\\]ipykernel_\d+[/\\]\d+\.py")
-_DEFINITION = re.compile(rb"\s*(?:async\s+)?(?:def|class)\s")
+#: What the path of a library's file has before the part that is the same everywhere.
+_PACKAGES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
+_DEFINITIONS = (b"def ", b"class ", b"async def ")
 
 
 class DescribedRun(NamedTuple):
@@ -247,7 +246,7 @@ class Sources:
         """Return the digest of the line that names a function, which its decorators precede."""
         lines = self._lines.get(file or "", [])
         for at in range(number, min(number + _MAX_DECORATOR_LINES, len(lines) + 1)):
-            if at and _DEFINITION.match(lines[at - 1]):
+            if at and lines[at - 1].lstrip().startswith(_DEFINITIONS):
                 return self.line(file, at)
             if at and not lines[number - 1].lstrip().startswith(b"@"):
                 break
@@ -265,14 +264,10 @@ class Sources:
         return found
 
     def _read(self, file: str) -> str:
-        if match := _CELL.fullmatch(file):
-            return f"In[{match[1]}]" if match[1] else "cell"
+        if file.startswith("<ipython-input-") or f"{os.sep}ipykernel_" in file:
+            return "cell"
         if is_library(file):
-            inner = _PACKAGES.sub("", file)
-            if "-packages" in file and os.sep in inner:
-                packages = self._packages.setdefault(file[: -len(inner)], set())
-                packages.add(inner.partition(os.sep)[0].lower())
-            return inner if inner != file or file.startswith("<") else os.path.basename(file)
+            return self._read_package(file)
         path = os.path.realpath(os.path.join(self._working_directory, file))
         name = os.path.relpath(path, self._directory)
         upwards = Path(name).parts.count(os.pardir)
@@ -281,6 +276,15 @@ class Sources:
         with contextlib.suppress(OSError):
             self._read_lines(file, path, name)
         return name
+
+    def _read_package(self, file: str) -> str:
+        for part in _PACKAGES:
+            start, _, inner = file.rpartition(part)
+            if start:
+                package = inner.partition(os.sep)[0].lower()
+                self._packages.setdefault(start + part, set()).add(package)
+                return inner
+        return file if file.startswith("<") else os.path.basename(file)
 
     def _read_lines(self, file: str, path: str, name: str) -> None:
         status = os.stat(path)
