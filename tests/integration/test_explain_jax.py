@@ -323,18 +323,20 @@ def test_a_run_that_writes_nothing_names_the_path_in_its_keys(
         assert module["outcome"] == "hit"
 
 
-def test_metadata_in_keys_is_the_cause_of_a_miss_that_plain_jax_left(
-    run_cli: RunCli, cache: Path, jax_python: str
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_metadata_in_keys_is_the_cause_of_a_miss_where_the_run_is_recorded(
+    run_cli: RunCli, cache: Path, jax_python: str, is_recorded: bool
 ) -> None:
     script = cache.parent / "x.py"
     script.write_text(ADDING.format(2).replace("; ", "\n"))
     setting = "JAX_COMPILATION_CACHE_INCLUDE_METADATA_IN_KEY"
     env = {**WRITE_ALL, setting: "1", "JAX_COMPILATION_CACHE_DIR": str(cache)}
-    subprocess.run(
-        [jax_python, script], env=clean_environment(cache.parent) | env, check=True, timeout=600
-    )
+    command = [jax_python, str(script)]
+    if is_recorded:
+        command = [sys.executable, "-m", "jaxcache", "run", "--", *command]
+    subprocess.run(command, env=clean_environment(cache.parent) | env, check=True, timeout=600)
     script.write_text("# moved\n" + script.read_text())
     done = run_cli("explain", "--json", "--python", jax_python, script, env=env)
     (difference,) = json.loads(done.stdout)["differences"]
-    assert difference["cause"] == "source-lines"
-    assert setting in difference["meaning"]
+    assert difference["cause"] == ("source-lines" if is_recorded else "unknown")
+    assert (setting in difference["meaning"]) == is_recorded
