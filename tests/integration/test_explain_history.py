@@ -190,6 +190,16 @@ def test_one_more_shape_is_new_beside_those_that_hit(program: Program) -> None:
     )
 
 
+def test_two_shapes_in_place_of_one_are_one_program_more(program: Program) -> None:
+    program.warm("8")
+    steps = [c for c in program.explain("9", "10")["comparisons"] if c["module"] == "jit_step"]
+    causes = {d["cause"]: d["meaning"] for c in steps for d in c["differences"]}
+    assert causes.keys() == {"argument-shape", "not-cached-before"}
+    assert re.fullmatch(
+        r"new since \d\d:\d\d: main\.py:20 compiles one more program", causes["not-cached-before"]
+    )
+
+
 def test_to_pad_is_advised_from_three_shapes_on(program: Program) -> None:
     program.warm("8")
     shapes = [only({"comparisons": [c]}) for c in program.explain("9")["comparisons"]]

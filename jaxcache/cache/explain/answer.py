@@ -188,7 +188,7 @@ class Answers:
         since = show_time(last.at)
         alike = [r for r in self._run.rows if r.key != row.key and is_same_place(r, row)]
         hits = [r for r in alike if r.outcome == "hit"]
-        if not hits:
+        if not hits and not any(is_same_place(old, row) for old in last.rows):
             return first_time(new, say.new_function(since))
         place = file_name(f"{row.call_file}:{row.call_line}") if row.call_file else row.module
         now = _signature(self._facts(row))

@@ -286,7 +286,8 @@ def lost(since: str) -> str:
 
 def one_more(since: str, place: str, others: int) -> str:
     """Return that a place compiles one program more."""
-    return f"new since {since}: {place} compiles one more program; {others} of it hit"
+    more = f"; {others} of it hit" if others else ""
+    return f"new since {since}: {place} compiles one more program{more}"
 
 
 def written_at(since: str) -> str:
