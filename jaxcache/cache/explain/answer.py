@@ -127,7 +127,7 @@ class Answers:
         # A cure promises a hit, so the entry must be there.
         if not (self._cache and self._cache.has(chosen.row.key)):
             differences = tuple(
-                replace(d, fix=None) if d.evidence is Evidence.PROVED else d for d in differences
+                d if d.evidence is Evidence.UNSTABLE else replace(d, fix=None) for d in differences
             )
         return Comparison(old, new, differences, chosen.past.name)
 
