@@ -4,7 +4,9 @@ import pytest
 
 from jaxcache.cache.explain.choose import match_compiles
 from jaxcache.cache.explain.parts import compare
+from jaxcache.cache.explain.past import Past
 from jaxcache.cache.explain.sides import Cause, Compile
+from jaxcache.core.sketch import PassedArgument, Sketch
 
 
 def compiled(module: str, arguments: str, digit: str = "", source: str | None = None) -> Compile:
@@ -52,3 +54,19 @@ def test_the_first_changed_argument_is_named(
     (difference,) = compare(left, right)
     assert difference.brief == brief
     assert (difference.cause is Cause.UNKNOWN) is not bool(brief)
+
+
+@pytest.mark.parametrize("steps", ["1", "2"])
+def test_padding_is_advised_where_only_the_shape_differs(steps: str) -> None:
+    left, right = (
+        Compile(
+            "jit_f",
+            f"jit_f-{digit * 64}",
+            {"computation": digit},
+            sketch=Sketch(passed=(PassedArgument("x", f"f32[{size}]"),), static={"steps": value}),
+        )
+        for digit, size, value in (("a", 8, "1"), ("b", 16, steps))
+    )
+    first, *others = compare(left, right, past=Past(signatures=3))
+    assert (first.cause, bool(others)) == (Cause.ARGUMENT_SHAPE, steps == "2")
+    assert (first.fix is None) is bool(others)
