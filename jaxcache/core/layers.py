@@ -158,7 +158,7 @@ class _Pass:
         return _digest([self.flow, self.order, *notes])
 
 
-class Graph:
+class OperationGraph:
     """The graph of a module, built while its text is read."""
 
     def __init__(self) -> None:

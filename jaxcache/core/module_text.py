@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .call_site import is_library
-from .layers import Graph
+from .layers import OperationGraph
 from .names import unescape_mlir
 
 #: Sketches of another version have other digests, and are not compared.
@@ -89,7 +89,7 @@ class ModuleText:
         self._attributes: list[str] = []
         self._results = ""
         self._is_main = False
-        self._graph = Graph()
+        self._graph = OperationGraph()
         for line in text.splitlines():
             self._read(line)
         self._digests: dict[str, str] = {}

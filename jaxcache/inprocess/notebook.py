@@ -146,7 +146,7 @@ class Cell(watch.Printable):
         return draw(divide(self._observation.report.phases)) + self._observation._repr_html_()
 
 
-Part = tuple[str, float, str]
+PhasePart = tuple[str, float, str]
 _COLORS = {
     "import": "#6a1b9a",
     "backend": "#00838f",
@@ -159,7 +159,7 @@ _COLORS = {
 }
 
 
-def divide(phases: "Phases") -> list[Part]:
+def divide(phases: "Phases") -> list[PhasePart]:
     """Return name, seconds and colour of each phase that took time."""
     names = [*_COLORS][:-1]
     seconds = {name: getattr(phases, f"{name}_seconds") for name in names}
@@ -167,7 +167,7 @@ def divide(phases: "Phases") -> list[Part]:
     return [(name, seconds[name], color) for name, color in _COLORS.items() if seconds[name]]
 
 
-def draw(parts: list[Part]) -> str:
+def draw(parts: list[PhasePart]) -> str:
     """Draw the parts as one bar with a legend, in SVG."""
     total = sum(seconds for _, seconds, _ in parts) or 1.0
     bar = ""

@@ -66,7 +66,7 @@ class EarlierCompile(NamedTuple):
     configuration: "tuple[Any, ...] | None"
 
 
-class History:
+class CallHistory:
     """The newest compiles of each function, and of each place of the source."""
 
     def __init__(self, seams: JaxFunctions) -> None:
@@ -163,12 +163,12 @@ class PendingCall:
         for name, aval in zip(getattr(debug, "arg_names", None) or (), avals, strict=False):
             self.values[str(name)] = _value(self._seams, aval)
 
-    def record(self, history: History) -> None:
+    def record(self, history: CallHistory) -> None:
         """Keep this call, which JAX has compiled or loaded."""
         compiled = EarlierCompile(self.values, self.configuration)
         history.add(self.origin, self.function_object, compiled)
 
-    def compare(self, history: History) -> "tuple[str, tuple[ArgumentChange, ...]]":
+    def compare(self, history: CallHistory) -> "tuple[str, tuple[ArgumentChange, ...]]":
         """Return the reason for this compile, and the differences from the nearest earlier one."""
         earlier = history.by_place.get(self.origin)
         if self.is_eager:

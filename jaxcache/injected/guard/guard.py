@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from ..channel import CHANNEL
-from .calls import ArgumentChange, History, PendingCall
+from .calls import ArgumentChange, CallHistory, PendingCall
 from .jax_functions import JaxFunctions
 
 #: The steps of JAX that each ``on`` refuses. A trace leads to a load or a compile, and what is
@@ -43,7 +43,7 @@ class UnexpectedCompile:
     """A trace, load or compile that a guard did not expect."""
 
     def __init__(
-        self, step: str, module: "str | None", call: PendingCall, history: History
+        self, step: str, module: "str | None", call: PendingCall, history: CallHistory
     ) -> None:
         self.step = step
         """What JAX was about to do: ``trace``, ``load`` or ``compile``."""
@@ -277,7 +277,7 @@ class _Watcher:
         import jax
 
         self.seams = JaxFunctions(jax)
-        self.history = History(self.seams)
+        self.history = CallHistory(self.seams)
         self._local = threading.local()
         self._printed: set[str] = set()
         self._has_noted = False
