@@ -41,6 +41,7 @@ def test_the_file_counts_more_than_the_arguments() -> None:
         ("float32[8]", "float32[8], float32[8]", (), ""),
         ("float32[8]", "float32[8]", (), ""),
         ("uint32[2], float32[8]", "uint32[4], float32[8]", (), ""),
+        ("key<fry>[], float32[8]", "key<rbg>[], float32[8]", (), ""),
     ],
 )
 def test_the_first_changed_argument_is_named(

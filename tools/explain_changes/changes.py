@@ -68,8 +68,9 @@ class Change:
 
     def variables(self) -> set[str]:
         """Return the variables of the environment that can undo the change."""
-        portable = {"JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES"} if self.other_directory else set()
-        return set(self.env) | portable
+        if self.other_directory:
+            return {"JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES"}
+        return set(self.env)
 
     def settings(self) -> set[str]:
         """Return the names of settings of JAX that the change sets."""

@@ -140,7 +140,13 @@ class Lab:
                 if not env:
                     continue
                 self._restore(prepared, trial.changes)
-                if not self._plain(trial.changes, env).has_hit(comparison["module"]):
+                links = re.findall(r"\bln -s (\S+) (\S+)", difference["fix"])
+                for target, link in links:
+                    Path(link).symlink_to(target)
+                plain = self._plain(trial.changes, env)
+                for _, link in links:
+                    Path(link).unlink()
+                if not plain.has_hit(comparison["module"]):
                     said = f"{comparison['module']}: {difference['fix']}"
                     return Judgement(Verdict.WRONG, "a command that brings no hit", said)
         return judged
