@@ -92,7 +92,7 @@ def test_the_screen_says_why_each_function_was_compiled(
     assert not [line for line in first if line.startswith("jit_broadcast_in_dim")]
 
     (row,) = [line for line in warm(str(path), "16", "1") if line.startswith("jit_step")]
-    assert row.endswith("x float32[8,8] → float32[16,16]"), row
+    assert row.endswith("x float32[8,8] (weak) → float32[16,16] (weak)"), row
     assert " 0.0 s" not in row
     (row,) = [line for line in warm(str(path), "16", "3") if line.startswith("jit_step")]
     assert row.endswith("1 → 3"), row
@@ -200,7 +200,7 @@ def test_a_path_in_the_key_is_named_with_the_way_to_avoid_it(
 
     first, _ = why("first")
     portable, said = why("first", "--portable")
-    assert first.endswith("first time")
+    assert "  first time: no run of " in first
     if portable.split()[2] == "hit":
         pytest.skip("keys of this JAX do not contain the path")
     assert re.search(r"cache path: \S*first → none \(--portable\)$", portable), portable

@@ -18,6 +18,7 @@ from jaxcache.cache.explain.parts import compare, differing_components, first_ti
 from jaxcache.cache.explain.past import Past, show_time
 from jaxcache.cache.explain.program import show_argument
 from jaxcache.cache.explain.sides import (
+    COMPONENTS,
     Cause,
     Comparison,
     Compile,
@@ -122,7 +123,8 @@ class Answers:
             old = self._complete(chosen.row)
             new = self._new.complete(new, max_bytes=self._max_bytes) if self._new else new
         differences = compare(old, new, past=chosen.past)
-        if self._run and is_unstable(row, self._run, self._history):
+        is_other_program = names == [COMPONENTS[0]]
+        if is_other_program and self._run and is_unstable(row, self._run, self._history):
             differences = tuple(map(_as_unstable, differences))
         # A cure promises a hit, so the entry must be there.
         if not (self._cache and self._cache.has(chosen.row.key)):

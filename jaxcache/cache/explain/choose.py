@@ -161,8 +161,8 @@ def is_unstable(new: CompileRow, run: Run, history: History) -> bool:
     return len(keys) > _UNSTABLE_RUNS
 
 
-def _conditions(run: Run) -> tuple[object, ...]:
-    return run.argv, run.sources, run.settings, run.xla_flags, run.versions, run.machine
+def _conditions(run: Run) -> Run:
+    return run._replace(at=0.0, rows=(), program="", hash_seed="")
 
 
 # Without runs ------------------------------------------------------------------------------------
