@@ -287,7 +287,7 @@ _DTYPES = {
     **{f"f{bits}": f"float{bits}" for bits in (16, 32, 64)},
     **{
         f"{letter}{bits}": f"{name}{bits}"
-        for letter, name in (("i", "int"), ("u", "uint"))
+        for letter, name in (("i", "int"), ("s", "int"), ("u", "uint"))
         for bits in (4, 8, 16, 32, 64)
     },
     "c64": "complex64",
