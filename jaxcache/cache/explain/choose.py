@@ -46,6 +46,12 @@ def choose(
     ranks: dict[CompileRow, tuple[object, ...]] = {}
     for age, old in enumerate(history.runs, 1):
         free = [row for row in old.rows if row.key not in used]
+        keys = {row.key for row in old.rows}
+        for own in run.rows:  # what this run has under another key is no earlier form of another
+            if own not in wanted and own.key not in keys:
+                same = (r for r in free if is_same_place(r, own) and r.signature == own.signature)
+                if row := next(same, None):
+                    free.remove(row)
         edits = find_edits(old.sources, run.sources)
         settings = len({*map(str, old.settings.items())} ^ {*map(str, run.settings.items())})
         for new, row in _pair(wanted, free, run.sources, facts).items():
