@@ -22,7 +22,7 @@ from jaxcache.core.runs import CompileRow, History, Run
 _OF_MACHINE = (JAXLIB, "backend version", "accelerator_config")
 _UNSTABLE_RUNS = 2
 
-Facts = Callable[[CompileRow], Compile]
+CompileOf = Callable[[CompileRow], Compile]
 Cost = tuple[bool | int, ...]
 
 
@@ -34,7 +34,7 @@ class Chosen(NamedTuple):
 
 
 def choose(
-    wanted: Sequence[CompileRow], run: Run, history: History, facts: Facts
+    wanted: Sequence[CompileRow], run: Run, history: History, facts: CompileOf
 ) -> dict[CompileRow, Chosen]:
     """Return the earlier compile of each of some rows of a run; none for what is new.
 
@@ -72,7 +72,10 @@ def choose(
 
 
 def _pair(
-    wanted: Sequence[CompileRow], free: Sequence[CompileRow], sources: Collection[str], facts: Facts
+    wanted: Sequence[CompileRow],
+    free: Sequence[CompileRow],
+    sources: Collection[str],
+    facts: CompileOf,
 ) -> dict[CompileRow, CompileRow]:
     """Pair rows of two runs, the most alike first; each has one partner at most."""
     orders = {id(row): n for rows in (wanted, free) for row, n in _ordinals(rows)}

@@ -45,7 +45,7 @@ PARTS = {
         "custom hook", "jax's cache_key.custom_hook, set by some code, returned another text"
     ),
     "compile_options": Part("compile options", "the options of the compile"),
-    "XLA flags": Part("XLA flags", "the XLA flags"),
+    "XLA flags": Part("XLA flags", "the XLA flags; which of them is not recorded"),
     "device count": Part("number of devices", "the number of devices of the process"),
     "placement": Part("devices of the program", "how many devices the program runs on, and which"),
     "pgle": Part(
