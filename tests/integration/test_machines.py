@@ -81,7 +81,7 @@ ROWS = (
     Row("threefry", {"JAX_THREEFRY_PARTITIONABLE": "0"}, "config", "jax_threefry_partitionable"),
     Row("generator", {"JAX_DEFAULT_PRNG_IMPL": "rbg"}, "config", "jax_default_prng_impl"),
     Row("XLA flag", {"XLA_FLAGS": "--xla_cpu_enable_fast_math=true"}, "flag", "XLA flags"),
-    Row("CPU features", {"XLA_FLAGS": "--xla_cpu_max_isa=SSE4_2"}, "device"),
+    Row("CPU features", {"XLA_FLAGS": "--xla_cpu_max_isa=SSE4_2"}, "flag", "XLA flag"),
     Row("codec", cause="codec", why="codec", lacks_codec=True),
     Row("jaxlib", cause="jax", why="jax version", is_other_jax=True),
     Row("path", {}, "path", "cache path"),

@@ -4,6 +4,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 from jaxcache.cache.explain import say
 from jaxcache.cache.explain.cached_facts import CachedFacts
@@ -27,6 +28,7 @@ from jaxcache.cache.explain.sides import (
     Explanation,
     Side,
     file_name,
+    is_cell,
 )
 from jaxcache.cache.explain.undone import proved_by_undoing
 from jaxcache.core.runs import CompileRow, History, Run
@@ -115,6 +117,8 @@ class Answers:
             old = self._recorded(new.module, new.undone_key or "")
             return Comparison(old, new, tuple(proved_by_undoing(new)))
         if row is None or row not in self._chosen:
+            if before := self._defined_before(new):
+                return Comparison(before, new, compare(before, new))
             return Comparison(None, new, (self._first_time(new, row),))
         chosen = self._chosen[row]
         old = self._facts(chosen.row)
@@ -132,6 +136,21 @@ class Answers:
                 d if d.evidence is Evidence.UNSTABLE else replace(d, fix=None) for d in differences
             )
         return Comparison(old, new, differences, chosen.past.name)
+
+    def _defined_before(self, new: Compile) -> Compile | None:
+        """Return the last compile of this run of a function that another cell has defined since."""
+        if not is_cell(new.source):
+            return None
+        earlier = takewhile(lambda c: c.key != new.key, self._compiles.values())
+        alike = [
+            c
+            for c in earlier
+            if c.module == new.module and c.arguments == new.arguments and is_cell(c.source)
+        ]
+        others = [c for c in alike if _file(c) != _file(new)]
+        if others and self._cache:  # an earlier block of this process has its sketch
+            return self._cache.complete(others[-1], max_bytes=0)
+        return others[-1] if others else None
 
     def _complete(self, row: CompileRow) -> Compile:
         facts = Compile(row.module, row.key or None)
@@ -217,6 +236,10 @@ class Answers:
         """Return what the ledger knows of a key; it knows no parts of what plain JAX compiled."""
         facts = Compile(module, key)
         return self._cache.complete(facts, max_bytes=0) if self._cache else facts
+
+
+def _file(compile_: Compile) -> str:
+    return (compile_.source or "").rpartition(":")[0]
 
 
 def _as_unstable(difference: Difference) -> Difference:

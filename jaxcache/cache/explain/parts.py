@@ -30,6 +30,8 @@ _SAME_KEY = "entry"
 _COMPUTATION = "computation"
 _OPTIONS = "compile_options"
 _FLAGS = "XLA flags"
+#: Flags that give the process other devices.
+_OF_DEVICES = ("xla_cpu_max_isa", "xla_force_host_platform_device_count")
 _DEVICES = "accelerator_config"
 #: Options that hold a path inside the cache directory (jax/_src/compiler.py, 0.4.36 and later).
 _PATHS = frozenset({"xla_gpu_per_fusion_autotune_cache_dir", "xla_gpu_kernel_cache_file"})
@@ -110,12 +112,12 @@ def _by_parts(left: Compile, right: Compile, names: list[str], past: Past) -> li
             continue
         differences += _by_part(name, left, right, past, names)
     flags = next((d for d in differences if d.component == _FLAGS), None)
-    following = [d for d in differences if flags and d.component == _OPTIONS and _follows(d, flags)]
+    following = [d for d in differences if flags and _follows(d, flags)]
     differences = [d for d in differences if d not in following]
     is_alone = len(differences) == 1 and _COMPUTATION not in names
     if _COMPUTATION in names and len(differences) == 0:
         return compare_computations(left, right, past)
-    if is_alone and any(d.cause is Cause.UNKNOWN for d in following):
+    if is_alone and any(d.cause in (Cause.UNKNOWN, Cause.DEVICE) for d in following):
         return [replace(differences[0], fix=None)]
     if is_alone:
         return [replace(differences[0], evidence=Evidence.PROVED)]
@@ -130,10 +132,14 @@ def _by_parts(left: Compile, right: Compile, names: list[str], past: Past) -> li
 
 
 def _follows(option: Difference, flags: Difference) -> bool:
-    """Return whether all options that differ are those of flags that differ, or may be."""
+    """Return whether all that differs in a part is set by flags that differ, or may be."""
+    set_by_flags = f"{flags.left} {flags.right}"
+    if option.component == _DEVICES:
+        return any(name in set_by_flags for name in _OF_DEVICES)
+    if option.component != _OPTIONS:
+        return False
     if option.cause is Cause.UNKNOWN:
         return True
-    set_by_flags = f"{flags.left} {flags.right}"
     names = re.findall(r"(\w+)=", f"{option.left} {option.right}")
     return option.cause is Cause.FLAG and all(f"{name}=" in set_by_flags for name in names)
 

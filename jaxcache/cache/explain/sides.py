@@ -119,6 +119,11 @@ def without_addresses(module: str) -> str:
     return _ADDRESS.sub("0x…", module)
 
 
+def is_cell(source: str | None) -> bool:
+    """Whether a file, or ``file:line``, is a cell of a notebook."""
+    return bool(source and (_CELL.match(source) or _NUMBERED_CELL.match(source)))
+
+
 def is_helper(function: str | None, file: str | None) -> bool:
     """Whether a compiled function is an operation of JAX's own, and no function of the user's."""
     return function is None or file is None or _JAX_ITSELF in file
