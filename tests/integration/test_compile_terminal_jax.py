@@ -32,4 +32,9 @@ def test_the_line_names_what_is_at_work_and_counts_what_is_done(
     assert done_counts == sorted(done_counts)
     assert done_counts[-1] == entries
     assert {int(total) for _, total, _ in shown} == {entries}
-    assert "jit_step" in {module for _, _, module in shown}
+    # Which of them is at work at the moment of a drawing is a matter of time.
+    modules = {
+        p.name.rpartition("-")[0].rpartition("-")[0] for p in (tmp_path / "second").iterdir()
+    }
+    named = {module for _, _, module in shown} - {""}
+    assert named and named <= modules
