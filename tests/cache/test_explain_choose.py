@@ -1,0 +1,67 @@
+"""Which earlier compile a miss is compared with."""
+
+from typing import Any
+
+from jaxcache.cache.explain.choose import choose
+from jaxcache.cache.explain.sides import Compile
+from jaxcache.core.runs import CompileRow, History, Run
+
+
+def key(number: int) -> str:
+    return f"jit_step-{number:064x}"
+
+
+def row(number: int, **facts: Any) -> CompileRow:
+    place = {"kind": "primal", "function": "step", "file": "main.py", "definition": "d" * 8}
+    return CompileRow(**{"module": "jit_step", "key": key(number), **place, **facts})
+
+
+def run(at: float, *rows: CompileRow, **facts: Any) -> Run:
+    blank: dict[str, Any] = {
+        "program": "main.py",
+        "argv": ("main.py",),
+        "hash_seed": "random",
+        "versions": {},
+        "machine": {},
+        "settings": {},
+        "xla_flags": (),
+        "cache_path": "",
+        "sources": {"main.py": "00000000"},
+    }
+    return Run(at=at, rows=rows, **{**blank, **facts})
+
+
+def chosen(run_now: Run, *earlier: Run, missed: CompileRow) -> int | None:
+    """Return the number of the earlier key that a miss is compared with."""
+    found = choose([missed], run_now, History(earlier), lambda r: Compile(r.module, r.key))
+    return int(found[missed].row.key[-64:], 16) if missed in found else None
+
+
+def test_the_same_arguments_come_before_the_order() -> None:
+    old = run(1, row(1, signature="aa"), row(2, signature="bb"))
+    new = row(3, signature="bb")
+    assert chosen(run(2, new), old, missed=new) == 2
+
+
+def test_what_this_run_used_is_not_what_it_was() -> None:
+    hit, new = row(1, signature="aa", outcome="hit"), row(3, signature="cc")
+    assert chosen(run(2, hit, new), run(1, row(1, signature="aa")), missed=new) is None
+
+
+def test_a_form_that_this_run_has_under_another_key_is_no_earlier_form_of_a_new_shape() -> None:
+    other_flags = run(1, row(1, signature="aa"), xla_flags=("--xla_a",))
+    hit, new = row(2, signature="aa", outcome="hit"), row(3, signature="cc")
+    assert chosen(run(2, hit, new), other_flags, missed=new) is None
+
+
+def test_a_function_of_that_name_in_another_file_is_another_one() -> None:
+    old = run(1, row(1, file="other.py", definition="e" * 8))
+    new = row(2)
+    assert chosen(run(2, new), old, missed=new) is None
+
+
+def test_the_run_with_the_same_settings_comes_before_a_newer_one() -> None:
+    alike = run(1, row(1, signature="aa"))
+    other = run(2, row(2, signature="aa"), settings={"jax_enable_x64": [True, "environment"]})
+    new = row(3, signature="aa")
+    assert chosen(run(3, new), other, alike, missed=new) == 1
