@@ -48,7 +48,8 @@ jax.monitoring.register_event_listener(count)
 x = jnp.asarray([[0.5, 1.5], [2.5, 3.5]])
 jax.jit(lambda a: jnp.tanh(a @ a.T).sum())(x)
 jax.jit(lambda a: jax.lax.fori_loop(0, 3, lambda i, y: jnp.cos(y) * i, a))(x)
-print("counted", json.dumps(counts), flush=True)
+# One write, for tasks that share the output.
+print("counted " + json.dumps(counts) + "\\n", end="", flush=True)
 sys.exit(int(os.environ.get("END_WITH", "0")))
 """
 #: MaxText reads its options from the command line, and hands JAX the directory itself.
