@@ -12,7 +12,7 @@ from jaxcache.cache.explain.say import NEVER_HITS
 from jaxcache.cache.explain.sides import Cause, Comparison, Compile, Difference, Evidence, is_helper
 from jaxcache.cache.verify.repair import list_quarantine
 from jaxcache.core.compile_event import CompileFinished
-from jaxcache.core.machine import XLA_CACHES, hashes_path
+from jaxcache.core.machine import hashes_path
 from jaxcache.core.names import CACHE_SUFFIX
 from jaxcache.core.runs import History, find_writer
 from jaxcache.core.sketch import read_sketch
@@ -25,8 +25,8 @@ from jaxcache.store import open_store
 from jaxcache.store.base import StoreError
 from jaxcache.warm.report.builder import COMPILED_AHEAD, ReportBuilder
 from jaxcache.warm.report.events import ProcessStarted
-from jaxcache.warm.report.report import FIRST_TIME, LOST, Process
-from jaxcache.warm.report.run_records import DescribedRun, describe_runs
+from jaxcache.warm.report.report import FIRST_TIME, LOST
+from jaxcache.warm.report.run_records import DescribedRun, describe_runs, hashed_path
 
 #: What a difference in the path of the cache begins with.
 CACHE_PATH = "cache path: "
@@ -81,19 +81,10 @@ def as_compile(event: CompileFinished, recorder: ReportBuilder) -> Compile:
         sketch=read_sketch(recorder.sketch_of(event)),
         script=process.script,
         compile_seconds=event.seconds_of("compile"),
-        cache_path=_hashed_path(process),
+        cache_path=hashed_path(process) or None,
         undone=event.undone,
         undone_key=event.undone_key,
     )
-
-
-def _hashed_path(process: Process) -> str | None:
-    """Return the path that the keys of a process contain, as it is set; None where they do not."""
-    settings = process.settings
-    caches = settings.get(XLA_CACHES) or ""
-    if process.jax and hashes_path(process.jax, caches):
-        return str(settings["jax_compilation_cache_dir"])
-    return None
 
 
 def is_new(outcome: str, reason: str) -> bool:

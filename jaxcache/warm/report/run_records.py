@@ -136,7 +136,7 @@ def _describe(
         machine={name: facts[name] for name in _MACHINE if facts[name] is not None},
         settings={name: list(value) for name, value in process.configured.changed.items()},
         xla_flags=tuple((process.loaded.xla_flags or "").split()),
-        cache_path=_hashed_path(process),
+        cache_path=hashed_path(process),
         sources=sources.digests,
         rows=rows,
     )
@@ -185,7 +185,7 @@ def _directory_of(program: NamedProgram) -> str:
     return place if name and os.path.isdir(place) else os.path.dirname(place)
 
 
-def _hashed_path(process: Process) -> str:
+def hashed_path(process: Process) -> str:
     """Return the path that the keys of a process contain, as it is set; empty where they do not."""
     settings = process.settings
     if process.jax and hashes_path(process.jax, settings.get(XLA_CACHES) or ""):
