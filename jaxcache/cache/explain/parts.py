@@ -30,6 +30,8 @@ _SAME_KEY = "entry"
 _COMPUTATION = "computation"
 _OPTIONS = "compile_options"
 _FLAGS = "XLA flags"
+#: Options that follow from the mesh of a program.
+_PLACES = re.compile(r"((device_assignment|num_partitions|num_replicas)=[\d(), ]+)+")
 #: Flags that give the process other devices.
 _OF_DEVICES = ("xla_cpu_max_isa", "xla_force_host_platform_device_count")
 _DEVICES = "accelerator_config"
@@ -114,6 +116,12 @@ def _by_parts(left: Compile, right: Compile, names: list[str], past: Past) -> li
     flags = next((d for d in differences if d.component == _FLAGS), None)
     following = [d for d in differences if flags and _follows(d, flags)]
     differences = [d for d in differences if d not in following]
+    if _COMPUTATION in names and [d.component for d in differences] == [_OPTIONS]:
+        programs = compare_computations(left, right, past)
+        if all(d.cause is Cause.ARGUMENT_SHARDING for d in programs) and _PLACES.fullmatch(
+            f"{differences[0].left} {differences[0].right}"
+        ):
+            return [replace(d, fix=None) for d in differences]  # one mesh makes both parts
     is_alone = len(differences) == 1 and _COMPUTATION not in names
     if _COMPUTATION in names and len(differences) == 0:
         return compare_computations(left, right, past)
