@@ -180,7 +180,8 @@ def test_a_python_that_loses_the_hook_is_noticed_by_the_entry_that_it_writes(
     (place / "unheard.py").write_text(WORK)
     observe(alone, "main.py")
     for number in range(_RUNS):
-        (place / "unheard.py").write_text(WORK.replace("x * 2", f"x * {number + 3}"))
+        # Longer each time: Python finds bytecode stale by the second and the length.
+        (place / "unheard.py").write_text(WORK.replace("x * 2", "x * 2" + " + 1" * (number + 1)))
         code, unobserved = observe(alone, "main.py")
         assert code == 1
         assert "1 entry was written that no process reported" in " ".join(unobserved)
