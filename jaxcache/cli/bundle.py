@@ -37,7 +37,7 @@ from jaxcache.model import Problem
 from jaxcache.options import CacheLocation, DryRun
 from jaxcache.options.declare import TEXT, option
 from jaxcache.options.move import ArrivalOptions, CompatibilityOptions, ExportOptions, ImportOptions
-from jaxcache.render.bundle import (
+from jaxcache.render.move import (
     export_view,
     forecast_line,
     forecast_note,

@@ -36,7 +36,7 @@ def command(
     What the cache has already is left alone. Workers are processes with the devices, flags and
     settings that were recorded; a module that kills its worker is tried once more and then named.
     """
-    from jaxcache.render.compile import compile_view
+    from jaxcache.render.recipe import compile_view
     from jaxcache.warm.compiling.run import compile_recipe
 
     form = output.form

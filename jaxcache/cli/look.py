@@ -217,8 +217,8 @@ def _show_bundle(cache: Cache, form: Format) -> None:
     """List a bundle as a whole, with its size."""
     from jaxcache.cache.bundle.format import open_bundle
     from jaxcache.cache.move.bundle_file import written_bundle
-    from jaxcache.render.bundle import export_summary
     from jaxcache.render.listing import listing_view
+    from jaxcache.render.move import export_summary
 
     detail = Detail.RECORDS if form.is_json else Detail.ROWS
     view = listing_view(

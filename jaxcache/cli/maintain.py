@@ -80,7 +80,7 @@ def verify(
     The exit code is 1 while something damaged remains: also after --fix --dry-run, which only
     shows the plan.
     """
-    from jaxcache.render.verify import restoration_view, verification_view
+    from jaxcache.render.maintain import restoration_view, verification_view
 
     if restore and (fix or delete or options.filters):
         other = "--filter" if options.filters else "--fix"
@@ -117,7 +117,7 @@ def _verify_cache(
 ) -> "tuple[Verification, Repair | None]":
     """Verify one cache, and repair it, or show what would be done, where that was requested."""
     from jaxcache.cache.verify.repair import show_repair
-    from jaxcache.render.verify import problems_page
+    from jaxcache.render.maintain import problems_page
 
     verification = cache.verify(options=options)
     dry_run = consent.dry_run
@@ -139,7 +139,7 @@ def seal(place: CacheDir, options: SealOptions, consent: DryRun, output: Output)
     A zstd entry grows by 4 bytes and is otherwise unchanged; a zlib entry has a checksum already.
     --recompress also makes entries smaller.
     """
-    from jaxcache.render.seal import seal_view
+    from jaxcache.render.maintain import seal_view
 
     cache = open_handle(place)
     plan = cache.plan_seal(options=options)
@@ -186,7 +186,7 @@ def _carry_out(cache: Cache, plan: "PrunePlan", form: Format, consent: ConfirmOp
             ``read-only`` where nothing can be removed.
         LockedError
     """
-    from jaxcache.render.prune import prune_view, warn_of_young
+    from jaxcache.render.maintain import prune_view, warn_of_young
 
     files_alone = cache.layout.single_file_entries
     if form.is_text and not files_alone:
@@ -212,7 +212,7 @@ def _carry_out(cache: Cache, plan: "PrunePlan", form: Format, consent: ConfirmOp
 def _ask(plan: "PrunePlan") -> None:
     """Show what a plan removes, and ask whether to go ahead."""
     from jaxcache.cache.prune.plan import plan_notes
-    from jaxcache.render.prune import removals_table
+    from jaxcache.render.maintain import removals_table
 
     if not plan.kept:
         raise UsageError(

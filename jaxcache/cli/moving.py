@@ -29,9 +29,8 @@ from jaxcache.errors import UsageError
 from jaxcache.layouts import names_there
 from jaxcache.options import ConfirmOptions
 from jaxcache.options.move import CopyOptions, SyncOptions, arrival_of
-from jaxcache.render.bundle import import_view, left_out_lines
-from jaxcache.render.prune import removals_table
-from jaxcache.render.sync import sync_view
+from jaxcache.render.maintain import removals_table
+from jaxcache.render.move import import_view, left_out_lines, sync_view
 from jaxcache.store import is_remote
 from jaxcache.store.base import Store
 

@@ -162,7 +162,7 @@ def finish(
         ReportError: the trace cannot be written.
     """
     from jaxcache.cli.output import emit, note, print_blocks, write_text
-    from jaxcache.render.run_end import failed_assertions
+    from jaxcache.render.warm import failed_assertions
 
     with reporting(report.script_exit_code):
         view = runner.report_view(report, unfolded=extent.all)

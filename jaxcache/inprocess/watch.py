@@ -51,7 +51,7 @@ class Printable:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        from jaxcache.render.html import set_html
+        from jaxcache.render.typeset import set_html
 
         return set_html(self._blocks())
 

@@ -11,8 +11,8 @@ from jaxcache.cache.ci.save import THRESHOLD, SavePlan, SaveResult, Why
 from jaxcache.cache.ci.usage import UseSource
 from jaxcache.cache.move.items import MoveAction
 from jaxcache.model import Entry
-from jaxcache.render.bundle import left_out_lines, warning_lines
 from jaxcache.render.document import Document, fields_of, to_document, versioned
+from jaxcache.render.move import left_out_lines, warning_lines
 from jaxcache.render.view import Line, View
 from jaxcache.units import (
     format_compile,

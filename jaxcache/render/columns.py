@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 from jaxcache.core.names import parse_key
 from jaxcache.entry.names import split_name
-from jaxcache.render.typeset import short_key
 from jaxcache.render.view import Column
 from jaxcache.units import format_ago, format_compile, format_size, rfc3339
 
@@ -13,6 +12,13 @@ if TYPE_CHECKING:
     from jaxcache.cache.prune.removal import Removal
 
 Get = Callable[[Any], Any]
+#: A prefix of a hash that is unique in any cache of sane size.
+SHOWN_HASH_DIGITS = 12
+
+
+def short_key(module: str, digits: str) -> str:
+    """Return a key as tables show it: short enough to read, long enough to be used as KEY."""
+    return (f"{module}-" if module else "") + digits[:SHOWN_HASH_DIGITS]
 
 
 def text_column(title: str, get: Get, **others: Any) -> Column:

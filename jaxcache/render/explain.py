@@ -12,10 +12,15 @@ from jaxcache.cache.explain.sides import (
     Explanation,
     file_name,
 )
-from jaxcache.render.columns import count_column, seconds_column, size_column, text_column
+from jaxcache.render.columns import (
+    SHOWN_HASH_DIGITS,
+    count_column,
+    seconds_column,
+    size_column,
+    text_column,
+)
 from jaxcache.render.doctor import finding_lines
 from jaxcache.render.document import fields_of
-from jaxcache.render.typeset import SHOWN_HASH_DIGITS
 from jaxcache.render.view import Block, Column, Line, Table, View
 from jaxcache.units import format_count, join_some
 from jaxcache.warm.report.causes import describe_comparison

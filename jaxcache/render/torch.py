@@ -5,9 +5,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from jaxcache.render.columns import duration_column, size_column, text_column
-from jaxcache.render.run_end import end_notes
 from jaxcache.render.view import Block, Column, Line, Table, View
-from jaxcache.render.warm import run_document
+from jaxcache.render.warm import end_notes, run_document
 from jaxcache.units import format_count, format_duration
 from jaxcache.warm.torch.report import Lookup, TorchReport
 

@@ -1,6 +1,7 @@
-"""Blocks as lines of a terminal; all text is escaped here."""
+"""Blocks as lines of a terminal, or as HTML for a notebook; all text is escaped here."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from html import escape
 from typing import Any, Literal
 
 from jaxcache.render.view import Block, Column, Line, Table
@@ -9,18 +10,11 @@ from jaxcache.units import cell_len, printable
 _GAP = 2
 #: Narrower than this no text can be set.
 _LEAST_WIDTH = 40
-#: A prefix of a hash that is unique in any cache of sane size.
-SHOWN_HASH_DIGITS = 12
 #: Cells kept at the end of a squeezed cell: the hash digits of a key.
 _SQUEEZED_TAIL = 12
 _STYLES = {"bold": 1, "red": 31, "green": 32, "yellow": 33, "cyan": 36}
 #: As wide as a blank, and no place to break a line.
 _GLUE = "\xa0"
-
-
-def short_key(module: str, digits: str) -> str:
-    """Return a key as tables show it: short enough to read, long enough to be used as KEY."""
-    return (f"{module}-" if module else "") + digits[:SHOWN_HASH_DIGITS]
 
 
 def set_blocks(blocks: Iterable[Block], *, width: int | None, color: bool) -> Iterator[str]:
@@ -156,3 +150,45 @@ def cell_text(value: Any) -> str:
     if isinstance(value, tuple | list):
         return ",".join(map(cell_text, value))
     return printable(str(value))
+
+
+_COLORS = {"red": "#c62828", "green": "#2e7d32", "yellow": "#b26a00", "cyan": "#00838f"}
+
+
+def set_html(blocks: Iterable[Block]) -> str:
+    """Set blocks as one element that needs no style sheet and no script."""
+    return f"<div>{''.join(map(_html_block, blocks))}</div>"
+
+
+def _html_block(block: Block) -> str:
+    if isinstance(block, Table):
+        return _html_table(block)
+    line = Line(block) if isinstance(block, str) else block
+    text = escape(cell_text(line.lead + line.text))
+    return f'<div style="{_css(line.style)}">{text or "&nbsp;"}</div>'
+
+
+def _html_table(table: Table) -> str:
+    columns = [c for c in table.columns if c.text]
+    head = "".join(f'<th style="{_align(c.right)}">{escape(c.title)}</th>' for c in columns)
+    shown = table.rows[: table.limit]
+    lines = []
+    for row in shown:
+        cells = ""
+        for column in columns:
+            text = column.text(row) if column.text else ""
+            style = _align(column.right) + _css(column.styles.get(text, column.style))
+            cells += f'<td style="{style}">{escape(cell_text(text))}</td>'
+        lines.append(f"<tr>{cells}</tr>")
+    hidden = len(table.rows) - len(shown)
+    more = f"<div>({hidden:,} more{escape(table.more)})</div>" if hidden else ""
+    body = "".join(lines)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
+
+
+def _align(right: bool) -> str:
+    return f"text-align:{'right' if right else 'left'};"
+
+
+def _css(style: str) -> str:
+    return "font-weight:bold" if style == "bold" else f"color:{_COLORS[style]}" if style else ""

@@ -11,7 +11,7 @@ from conftest import RunCli
 from jaxcache.cache.recipe.format import encode_recipe
 from jaxcache.cache.recipe.model import Environment, Recipe, Request
 from jaxcache.entry.options import flag_names
-from jaxcache.render.compile import compile_view
+from jaxcache.render.recipe import compile_view
 from jaxcache.warm.compiling.plan import CompileReport, CompileResult, parse_shard
 
 BLOBS = {hashlib.sha256(b).hexdigest(): b for b in (b"module one" * 9, b"module two", b"")}

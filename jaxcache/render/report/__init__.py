@@ -17,9 +17,8 @@ from jaxcache.cache.explain.churn import Churn
 from jaxcache.cache.overview import Overview, SizeForecast
 from jaxcache.cache.prune.removal import Removal
 from jaxcache.model import Entry
-from jaxcache.render.columns import removal_name
+from jaxcache.render.columns import SHOWN_HASH_DIGITS, removal_name
 from jaxcache.render.document import to_document, versioned
-from jaxcache.render.typeset import SHOWN_HASH_DIGITS
 from jaxcache.render.view import View
 from jaxcache.units import NS_PER_SECOND, format_count, format_install, format_size
 

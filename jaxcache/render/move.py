@@ -1,4 +1,4 @@
-"""Exports, imports and differences as JSON documents and as text."""
+"""Exports, imports, copies and their forecasts as views."""
 
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,10 +15,11 @@ from jaxcache.cache.bundle.compat import (
 from jaxcache.cache.move.bundle_file import WrittenBundle
 from jaxcache.cache.move.items import WRITES, MoveAction, Step
 from jaxcache.cache.move.plan import Outcome
+from jaxcache.cache.prune.removal import Removal, freed_bytes
 from jaxcache.cache.trust import Verdict
 from jaxcache.model import Problem
-from jaxcache.render.columns import key_column, text_column
-from jaxcache.render.document import Document
+from jaxcache.render.columns import key_column, size_column, text_column
+from jaxcache.render.document import Document, fields_of
 from jaxcache.render.view import Column, Table, View
 from jaxcache.units import format_count, format_size
 
@@ -349,3 +350,104 @@ def forecast_document(outlooks: Compatibility | None) -> Document | None:
         **{o.value: outlooks.counts.get(o, 0) for o in ForecastOutcome},
         "message": forecast_note(outlooks),
     }
+
+
+_FAILED = (MoveAction.FAILED, MoveAction.UNTRIED)
+
+
+def sync_view(done: Outcome, outlooks: Compatibility | None) -> View:
+    """Return the view of ``push`` and ``pull``, and of their dry runs."""
+    plan = done.plan
+    carried = done.written
+    removed = _removed(done)
+    failed = [fields_of(step) | {"detail": step.detail} for step in done.of(*_FAILED)]
+    present = done.count(MoveAction.PRESENT, MoveAction.OVERTAKEN)
+    document = {
+        "cache_dir": plan.target,
+        "source": plan.source,
+        "dry_run": done.dry_run,
+        "carried": carried,
+        "carried_bytes": done.carried_bytes,
+        "present": present,
+        "no_room": done.of(MoveAction.NO_ROOM),
+        "gone": done.of(MoveAction.GONE),
+        "unfinished": done.of(MoveAction.UNFINISHED),
+        "untrusted": done.of(MoveAction.UNTRUSTED),
+        "left_out": _left_out(done),
+        "failed": failed,
+        "removed": removed,
+        "max_size_unmet": plan.unmet,
+        "ledger_segments": done.segments,
+        "forecast": forecast_document(outlooks),
+    }
+    columns = [key_column(lambda s: s.key or s.name), size_column(lambda s: s.item.size_bytes)]
+    return View(
+        document,
+        carried,
+        columns,
+        [step.key for step in carried],
+        records=_records(done, failed),
+        page=[Table(columns, carried)] if done.dry_run and carried else (),
+        notes=[*_sync_notes(done), _sync_summary(done, present, removed)],
+    )
+
+
+def _left_out(done: Outcome) -> list[Problem]:
+    """Return the files that do not travel: those with a name that cannot, and damaged ones."""
+    steps = (*done.of(MoveAction.STRAY, MoveAction.BLOCKED), *done.of(MoveAction.DAMAGED))
+    return [step.problem for step in steps]
+
+
+def _removed(done: Outcome) -> Sequence[Removal]:
+    if done.dry_run:
+        return done.plan.removals
+    return done.removed.removed if done.removed else ()
+
+
+def _records(done: Outcome, failed: Sequence[Document]) -> Iterator[Document]:
+    for outcome, steps in (
+        ("carried", done.written),
+        ("no-room", done.of(MoveAction.NO_ROOM)),
+        ("left-out", _left_out(done)),
+        ("present", done.of(MoveAction.OVERTAKEN)),
+        ("gone", done.of(MoveAction.GONE)),
+        ("unfinished", done.of(MoveAction.UNFINISHED)),
+        ("untrusted", done.of(MoveAction.UNTRUSTED)),
+    ):
+        yield from ({"outcome": outcome, **fields_of(one)} for one in steps)
+    yield from ({"outcome": "failed", **one} for one in failed)
+
+
+def _sync_notes(done: Outcome) -> Iterator[str]:
+    """Yield the files that were not copied, with the reason."""
+    yield from left_out_lines(_left_out(done))
+    yield from left_out_lines(s.problem for s in done.of(MoveAction.LEFT, MoveAction.UNFINISHED))
+    yield from _failure_lines(done)
+    for some, what in (
+        (done.of(MoveAction.GONE), "gone: removed from the source meanwhile"),
+        (done.of(MoveAction.UNTRUSTED), "left out: not signed by a key that you trust"),
+        (done.of(MoveAction.NO_ROOM), "left out: --max-size leaves no room for them"),
+    ):
+        if some:
+            yield f"{format_count(len(some), 'entry')} {what}"
+    yield from warning_lines(done)
+
+
+def _failure_lines(done: Outcome) -> Iterator[str]:
+    """Yield a line for each file that could not be read or written, and the number of the rest."""
+    for step in done.failed:
+        yield f"{step.name}: {step.detail}"
+    if untried := done.of(MoveAction.UNTRIED):
+        yield f"{format_count(len(untried), 'file')} {untried[0].detail}"
+
+
+def _sync_summary(done: Outcome, present: int, removed: Sequence[Removal]) -> str:
+    """Return one line: how much went where, and how much was there."""
+    verb, removing = ("would copy", "would remove") if done.dry_run else ("copied", "removed")
+    count = format_count(len(done.written), "entry")
+    size = format_size(done.carried_bytes)
+    line = f"{verb} {count}, {size}, to {done.plan.target}; {present:,} already present"
+    if removed:
+        freed = format_size(freed_bytes(removed))
+        line += f"; {removing} {format_count(len(removed), 'entry')}, {freed}"
+    return line
