@@ -26,8 +26,7 @@ from jaxcache.options.move import (
     SaveOptions,
     SyncOptions,
 )
-from jaxcache.options.query import DoctorOptions
-from jaxcache.options.run import CompileOptions, RunOptions, WarmOptions
+from jaxcache.options.run import CompileOptions, DoctorOptions, RunOptions, WarmOptions
 
 
 def test_an_option_shown_by_help_says_its_names() -> None:

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
         RunKeywords,
         WarmKeywords,
     )
-    from jaxcache.options.query import DoctorOptions
-    from jaxcache.options.run import RunOptions
+    from jaxcache.options.run import DoctorOptions, RunOptions
     from jaxcache.warm.compiling.plan import CompileReport
     from jaxcache.warm.report.report import Report
     from jaxcache.warm.where import Use
@@ -233,12 +232,12 @@ class CompilingMethods(Handle):
             used: how a program used the cache (:func:`jaxcache.warm.where.find_where`): its Python
                 and its settings count.
             dry_run: with ``fix=True``, only report what would be repaired.
-            keywords: those of :class:`jaxcache.options.query.DoctorOptions`: ``python``, ``fix``,
+            keywords: those of :class:`jaxcache.options.run.DoctorOptions`: ``python``, ``fix``,
                 ``max_decoded`` (0 decodes all entries).
         """
         from jaxcache.cache.doctor.inputs import with_script
         from jaxcache.cache.doctor.run_checks import diagnose
-        from jaxcache.options.query import DoctorOptions
+        from jaxcache.options.run import DoctorOptions
         from jaxcache.warm.child.query import query_settings
 
         chosen = DoctorOptions.choose(options, **keywords)

@@ -2,7 +2,6 @@
 
 import sys
 from functools import partial
-from importlib import import_module
 from typing import Annotated, Any
 
 import typer
@@ -10,8 +9,8 @@ from typer.core import TyperGroup
 
 from jaxcache import __version__
 from jaxcache.cli import metering, terminal
-from jaxcache.cli.commands import COMMANDS, GROUPS, HEADINGS, load_function
-from jaxcache.cli.panels import PanelCommand, for_typer
+from jaxcache.cli.commands import COMMANDS, GROUPS, HEADINGS, load
+from jaxcache.cli.panels import for_typer
 from jaxcache.cli.terminal import Color
 from jaxcache.errors import EXIT_MEANINGS, ExitCode, UsageError
 from jaxcache.options import CacheDir
@@ -126,39 +125,23 @@ def load_group(name: str) -> LazyGroup:
 
 
 def load_command(name: str) -> Any:
-    """Import one command's module and build its parser.
-
-    A command module has a function ``command``, an ``EXAMPLE`` line and the ``EXIT_CODES`` that
-    it can return; the last two end its ``--help``. It may have ``CONTEXT_SETTINGS`` and a
-    ``COMMAND_CLASS`` of its own, as ``FILE:NAME``. A module of several commands has a function
-    for each, which ``COMMANDS`` names after a colon, and ``EXAMPLES`` and ``EXIT_CODES`` by
-    function.
-    """
-    module, function, example, ends = load_function(name)
-    codes = "\n".join(f"  {code:<3} {EXIT_MEANINGS[code]}" for code in ends)
+    """Import one command's module and build its parser."""
+    row = COMMANDS[name]
+    example = f"jaxcache {name} {row.example}".rstrip()
+    codes = "\n".join(f"  {code:<3} {EXIT_MEANINGS[code]}" for code in row.exit_codes)
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     app.command(
         name=name.split()[-1],
-        cls=_load_class(getattr(module, "COMMAND_CLASS", None)),
+        cls=load(row.parser),
         epilog=f"\b\nExample:\n  {example}\n\n\b\nExit codes:\n{codes}",
-        context_settings=getattr(module, "CONTEXT_SETTINGS", None),
+        context_settings={"allow_interspersed_args": row.interspersed},
         no_args_is_help=False,
-    )(for_typer(function))
+    )(for_typer(load(row.place)))
     parser: Any = typer.main.get_command(app)
-    if most_used := getattr(module, "MOST_USED", {}):
-        parser.most_used = most_used.get(name, ())
+    parser.most_used = tuple(row.most_used.split())
     requests, *shared = _shared_options()
     parser.params += [requests, *shared] if name in metering.REMOTE_COMMANDS else shared
     return parser
-
-
-def _load_class(name: str | None) -> type[PanelCommand]:
-    """Import the class of a command's parser."""
-    if name is None:
-        return PanelCommand
-    place, _, class_name = name.partition(":")
-    chosen: type[PanelCommand] = getattr(import_module(f"jaxcache.cli.{place}"), class_name)
-    return chosen
 
 
 class _Requests(Options, panel="Output"):

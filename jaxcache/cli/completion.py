@@ -5,9 +5,6 @@ from typing import Annotated
 
 from jaxcache.options.declare import Kind, option
 
-EXAMPLE = "jaxcache completion bash >> ~/.bashrc"
-EXIT_CODES = (0, 2)
-
 
 class Shell(StrEnum):
     """A shell that there is a completion script for; the value ends the script's file name."""
@@ -20,7 +17,7 @@ class Shell(StrEnum):
 _FILES = {Shell.BASH: "jaxcache.bash", Shell.ZSH: "_jaxcache", Shell.FISH: "jaxcache.fish"}
 
 
-def command(
+def completion(
     shell: Annotated[Shell, option("shell", Kind(Shell), "The shell.", metavar="bash|zsh|fish")],
 ) -> None:
     """Print the completion script of a shell.

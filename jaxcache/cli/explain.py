@@ -7,20 +7,17 @@ from typing import Annotated, Any
 import typer
 
 from jaxcache.api import Cache
-from jaxcache.cli.commands import load_function
-from jaxcache.cli.declared import expand_options
+from jaxcache.cli.commands import COMMANDS, expand_options, load
 from jaxcache.cli.opening import open_handle
-from jaxcache.cli.options import Format, JsonOutput
+from jaxcache.cli.output import Format, JsonOutput
 from jaxcache.cli.panels import PanelCommand
 from jaxcache.errors import NoCacheError, UsageError
 from jaxcache.options import CacheLocation
 from jaxcache.options.declare import TEXT, TEXTS, option
-from jaxcache.options.query import ExplainOptions
+from jaxcache.options.run import ExplainOptions
 from jaxcache.store.location import absolute_location
 from jaxcache.warm.programs import SAVED_RUNS, WarmProgram, is_program, is_script
 
-EXAMPLE = "jaxcache explain train.py --width 96"
-EXIT_CODES = (0, 1, 2, 10, 13)
 #: Whether the words are a command line, because all of them come after ``--``.
 _COMMAND = "jaxcache.explain.command"
 
@@ -67,15 +64,12 @@ class ExplainCommand(PanelCommand):
 
 
 def _options_of_warm() -> set[str]:
-    _, parameters = expand_options(load_function("warm")[1])
+    _, parameters = expand_options(load(COMMANDS["warm"].place))
     names = (p.declared.names for p in parameters if p.declared and not p.is_argument)
     return {name for some in names for name in some}
 
 
-COMMAND_CLASS = "explain:ExplainCommand"
-
-
-def command(
+def explain(
     context: typer.Context,
     sides: Annotated[
         list[str] | None,
@@ -139,7 +133,7 @@ def command(
         if place.cache_dir is not None and cache.compiler != "torch":
             _ = cache.store  # no cache there: the program need not run
         from jaxcache.api.compiling import runner_of
-        from jaxcache.cli.running import program_of
+        from jaxcache.cli.fill import program_of
         from jaxcache.options.run import CallOptions, WarmOptions
 
         run = WarmOptions(

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from jaxcache.api import Cache, Detail
 from jaxcache.api.handle import kind_of_file
 from jaxcache.cli.opening import open_handle
-from jaxcache.cli.options import Format, JsonOutput, Output
-from jaxcache.cli.output import emit, print_lines, write_file
+from jaxcache.cli.output import Format, JsonOutput, Output, emit, print_lines, write_file
 from jaxcache.errors import ExitCode, UsageError
 from jaxcache.options import GROUP_FIELDS, CacheLocation, ListOptions
 from jaxcache.options.declare import FLAG, TEXT, option
@@ -18,19 +17,6 @@ from jaxcache.units import printable_lines
 if TYPE_CHECKING:
     from jaxcache.layouts import Layout
     from jaxcache.store.base import Store
-
-EXAMPLES = {
-    "ls": "jaxcache ls --sort size:desc --filter 'unused>7d'",
-    "show": "jaxcache show 'jit_train_step*'",
-    "stats": "jaxcache stats --prometheus > /var/lib/node_exporter/jaxcache.prom",
-    "report": "jaxcache report cache.html",
-}
-EXIT_CODES = {
-    "ls": (0, 1, 2, 10),
-    "show": (0, 1, 2, 10, 13),
-    "stats": (0, 2, 10),
-    "report": (0, 1, 2, 10),
-}
 
 
 #: How much of each entry a format shows.

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from jaxcache.api import Cache
 from jaxcache.cli.opening import open_handle
-from jaxcache.cli.options import Format, JsonOutput, Output
-from jaxcache.cli.output import emit, note
+from jaxcache.cli.output import Format, JsonOutput, Output, emit, note
 from jaxcache.cli.terminal import confirm
 from jaxcache.errors import ExitCode, UsageError
 from jaxcache.options import (
@@ -27,35 +26,6 @@ if TYPE_CHECKING:
     from jaxcache.cache.prune.plan import PrunePlan
     from jaxcache.cache.verify.repair import Repair
     from jaxcache.cache.verify.run_checks import Verification
-
-EXAMPLES = {
-    "verify": "jaxcache verify --fix",
-    "seal": "jaxcache seal --recompress 19",
-    "prune": "jaxcache prune --max-size 10GB --unused-for 30d --dry-run",
-    "rm": "jaxcache rm 'jit_step*' --dry-run",
-    "pin": "jaxcache pin 'jit_train_step*'",
-}
-EXIT_CODES = {
-    "verify": (0, 1, 2, 3, 10, 11, 13),
-    "seal": (0, 1, 2, 3, 10, 11),
-    "prune": (0, 1, 2, 3, 10, 11),
-    "rm": (0, 1, 2, 3, 10, 11),
-    "pin": (0, 1, 2, 10),
-}
-MOST_USED = {
-    "prune": (
-        "--max-size",
-        "--unused-for",
-        "--dry-run",
-        "--yes",
-        "--cache-dir",
-        "--policy",
-        "--keep-last",
-        "--keep",
-        "--filter",
-        "--json",
-    )
-}
 
 
 def verify(

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from jaxcache.cli.declared import REQUIRED, Parameter, expand_options
+from jaxcache.cli.commands import REQUIRED, Parameter, expand_options
 from jaxcache.cli.plain import ALONE, LIMIT
 from jaxcache.options.declare import PANELS, TEXTS
 
@@ -139,6 +139,6 @@ class WarmCommand(OptionalValueCommand):
 
     def takes_options_after(self, program: str) -> bool:
         """A function has arguments of its own only as options of ours."""
-        from jaxcache.cli.running import is_function
+        from jaxcache.cli.fill import is_function
 
         return is_function(program)

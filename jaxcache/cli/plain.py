@@ -11,8 +11,7 @@ from functools import partial
 from typing import Any
 
 from jaxcache import __version__
-from jaxcache.cli.commands import COMMANDS, load_function
-from jaxcache.cli.declared import REQUIRED, Parameter, expand_options
+from jaxcache.cli.commands import COMMANDS, REQUIRED, Parameter, expand_options, load
 
 #: How the options that make a run fail begin, also where they are misspelled further on.
 _ASSERTING = ("--fai", "--str", "--che")
@@ -39,11 +38,12 @@ def read_plain(words: Sequence[str]) -> "partial[Any] | None":
     name = next((n for n in (" ".join(words[:2]), *words[:1]) if n in COMMANDS), None)
     if name is None:
         return None
-    module, function, *_ = load_function(name)
-    command, parameters = expand_options(function)
-    settings = getattr(module, "CONTEXT_SETTINGS", {})
+    row = COMMANDS[name]
+    command, parameters = expand_options(load(row.place))
     try:
-        values = _Reader(parameters, **settings).read([*words[len(name.split()) :]])
+        values = _Reader(parameters, interspersed=row.interspersed).read(
+            [*words[len(name.split()) :]]
+        )
     except _NotPlainError:
         return None
     return partial(command, **values)
@@ -52,13 +52,11 @@ def read_plain(words: Sequence[str]) -> "partial[Any] | None":
 class _Reader:
     """Reads the words after the name of a command."""
 
-    def __init__(
-        self, parameters: Sequence[Parameter], *, allow_interspersed_args: bool = True
-    ) -> None:
+    def __init__(self, parameters: Sequence[Parameter], *, interspersed: bool) -> None:
         self._values: dict[str, Any] = {p.name: p.default for p in parameters}
         self._arguments = [p for p in parameters if p.is_argument]
         self._options: dict[str, tuple[Parameter, bool]] = {}
-        self._interspersed = allow_interspersed_args
+        self._interspersed = interspersed
         for parameter in parameters:
             if parameter.declared is None:
                 raise _NotPlainError

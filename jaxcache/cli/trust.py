@@ -6,22 +6,12 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from jaxcache.cache import trust, trusted_projects
-from jaxcache.cli.options import JsonOutput
-from jaxcache.cli.output import emit, note
+from jaxcache.cli.output import JsonOutput, emit, note
 from jaxcache.cli.terminal import confirm
 from jaxcache.errors import UsageError
 from jaxcache.options.declare import FLAG, TEXT, TEXTS, option
 from jaxcache.render.trust import settings_lines, trust_view
 from jaxcache.store.location import read_settings
-
-EXAMPLES = {
-    "here": "jaxcache trust here",
-    "keygen": "jaxcache trust keygen ci > ci.pub",
-    "add": "jaxcache trust add ci 'jaxcache-ed25519 AAAA…='",
-    "show": "jaxcache trust list",
-    "remove": "jaxcache trust remove ci",
-}
-EXIT_CODES = dict.fromkeys(EXAMPLES, (0, 1, 2, 11, 12))
 
 Name = Annotated[str, option("name", TEXT, "The name of the key.", metavar="NAME")]
 

@@ -1,6 +1,6 @@
 """Options, each declared once: name, parser, help text and default.
 
-An operation takes a class of options. The command line (:mod:`jaxcache.cli.declared`), the Python
+An operation takes a class of options. The command line (:mod:`jaxcache.cli.commands`), the Python
 interface and the configuration file are built from what the class declares; manual, completions and
 reference are built from the command line.
 """

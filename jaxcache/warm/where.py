@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxcache.core.compile_event import RunEvent
-from jaxcache.options.query import WhereOptions
+from jaxcache.options.run import WhereOptions
 from jaxcache.warm.child.launch import Launch, run_listening
 from jaxcache.warm.environment import DIRECTORY
 from jaxcache.warm.report.builder import ReportBuilder

@@ -18,7 +18,7 @@ from jaxcache.cache.bundle.manifest import BundleError
 from jaxcache.cache.bundle.reader import verify_bundle
 from jaxcache.cache.move.stores import make_source
 from jaxcache.cache.move.sync import plan_sync
-from jaxcache.cli.ci.places import restore
+from jaxcache.cli.ci_places import restore
 from jaxcache.options.move import ImportOptions, RestoreOptions
 from jaxcache.store.local import LocalStore
 
@@ -104,7 +104,7 @@ def test_a_bundle_is_copied_as_it_was_checked(
         bundle.overwrite()
         return verified
 
-    monkeypatch.setattr("jaxcache.cli.bundle.verify_bundle", verify_then_overwrite)
+    monkeypatch.setattr("jaxcache.cli.move.verify_bundle", verify_then_overwrite)
     done = run_cli("copy", bundle.path, tmp_path / "new.jxb")
     assert (done.returncode, "its stream is damaged" in done.stderr) == (1, True), done.stderr
     assert not (tmp_path / "new.jxb").exists()

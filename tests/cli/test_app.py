@@ -11,7 +11,7 @@ import pytest
 from conftest import REPOSITORY, RunCli
 
 from jaxcache.cli.app import app, load_command
-from jaxcache.cli.commands import COMMANDS, load_function
+from jaxcache.cli.commands import COMMANDS
 from jaxcache.cli.panels import OptionalValueCommand
 from jaxcache.cli.plain import ALONE
 
@@ -140,7 +140,7 @@ def test_a_missing_directory_ends_every_command_that_needs_one_with_10(
 ) -> None:
     tried = []
     for name in COMMANDS:
-        codes = load_function(name)[3]
+        codes = COMMANDS[name].exit_codes
         names = [p.name for p in load_command(name).params]
         if 10 in codes and "cache_dir" in names and name not in _MAKES_IT:
             done = run_cli(

@@ -15,7 +15,7 @@ from terminal import Terminal
 from jaxcache.cache.listing import _GROUPS
 from jaxcache.cache.selection import _SORTS
 from jaxcache.cli.app import load_command
-from jaxcache.cli.commands import COMMANDS, load_function
+from jaxcache.cli.commands import COMMANDS, load
 from jaxcache.cli.complete import complete_keys
 from jaxcache.core.names import parse_key
 from jaxcache.live.settings import SETTINGS, variable
@@ -99,7 +99,7 @@ def test_what_is_committed_is_what_is_generated() -> None:
 def test_an_option_that_is_named_as_its_value_says_so(name: str) -> None:
     """Typer 0.27 takes such a metavar for the option's name, unless the option is spelt out."""
     load_command(name)
-    _, command, *_ = load_function(name)
+    command = load(COMMANDS[name].place)
     for parameter, hint in get_type_hints(command, include_extras=True).items():
         for info in getattr(hint, "__metadata__", ()):
             if (

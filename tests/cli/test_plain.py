@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxcache.cli.app import load_command
-from jaxcache.cli.commands import COMMANDS, load_function
-from jaxcache.cli.declared import REQUIRED, expand_options
+from jaxcache.cli.commands import COMMANDS, REQUIRED, expand_options, load
 from jaxcache.cli.plain import read_plain
 
 #: They look at where the words stand, or take a word of a few.
@@ -25,9 +24,9 @@ NOT_PLAIN = {"explain", "completion"}
 
 def plain_lines(name: str) -> Iterator[list[str]]:
     """Yield a line for each option of a command, in all its spellings, and one without options."""
-    _, parameters = expand_options(load_function(name)[1])
+    _, parameters = expand_options(load(COMMANDS[name].place))
     needed = ["a" for p in parameters if p.is_argument and p.default is REQUIRED]
-    if load_function(name)[0].__dict__.get("CONTEXT_SETTINGS"):
+    if not COMMANDS[name].interspersed:
         needed = ["--", "program", "--long", "-x"]
     yield needed
     for parameter in parameters:

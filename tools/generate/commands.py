@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxcache.cli.app import load_command
-from jaxcache.cli.commands import load_function
+from jaxcache.cli.commands import COMMANDS
 from jaxcache.cli.panels import in_panels
 
 _CHOICE = re.compile(r"[a-z-]+(\|[a-z-]+)+")
@@ -54,7 +54,8 @@ class Command:
 def read_command(name: str) -> Command:
     """Read a command from its Typer parser."""
     parser = load_command(name)
-    *_, example, codes = load_function(name)
+    row = COMMANDS[name]
+    example = f"jaxcache {name} {row.example}".rstrip()
     arguments = [
         (p.metavar or p.name.upper(), _help(p))
         for p in parser.params
@@ -67,7 +68,7 @@ def read_command(name: str) -> Command:
     ]
     options.append(Option(("-h", "--help"), "", "Show this message and exit."))
     summary = " ".join((parser.help or "").split("\f")[0].split())
-    return Command(name, summary, tuple(arguments), tuple(options), example, tuple(codes))
+    return Command(name, summary, tuple(arguments), tuple(options), example, row.exit_codes)
 
 
 def _help(parameter: Any) -> str:

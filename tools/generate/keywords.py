@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from jaxcache import options
-from jaxcache.options import declare, move, query, run
+from jaxcache.options import declare, move, run
 from jaxcache.options.declare import Option, Options
 
 #: The classes whose fields are keywords of methods of :class:`jaxcache.Cache`.
@@ -19,7 +19,7 @@ _CLASSES: tuple[type[Options], ...] = (
     run.RunOptions,
     run.WarmOptions,
     run.CompileOptions,
-    query.DoctorOptions,
+    run.DoctorOptions,
 )
 _PATH = "str | PathLike[str]"
 #: What a caller may pass for each kind of value.

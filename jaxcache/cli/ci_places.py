@@ -34,7 +34,7 @@ from jaxcache.cache.move.export_plan import with_ledger
 from jaxcache.cache.move.plan import Outcome, Plan
 from jaxcache.cache.move.signatures import required_signatures
 from jaxcache.cache.trust import signing_keys
-from jaxcache.cli.bundle import (
+from jaxcache.cli.move import (
     check_trust,
     interruptible,
     open_input,

@@ -7,26 +7,15 @@ from contextlib import ExitStack
 from typing import Annotated, Any
 
 from jaxcache.cli.opening import check_local
-from jaxcache.cli.options import JsonOutput, Output
-from jaxcache.cli.output import emit, note, write_text
+from jaxcache.cli.output import JsonOutput, Output, emit, note, write_text
 from jaxcache.errors import ExitCode, JaxcacheError
 from jaxcache.options import CacheDir, DryRun
 from jaxcache.options.declare import TEXT, option
 from jaxcache.options.move import RestoreOptions, SaveOptions
-from jaxcache.options.query import KeyOptions
+from jaxcache.options.run import KeyOptions
 from jaxcache.store import is_remote
 from jaxcache.store.location import VARIABLE, expand_location, locate_cache
 
-EXAMPLES = {
-    "key": "jaxcache ci key --hash-files 'src/**/*.py'",
-    "restore": "jaxcache ci restore cache.jxb --python .venv/bin/python",
-    "save": "jaxcache ci save cache.jxb --max-size 500MB",
-}
-EXIT_CODES = {
-    "key": (0, 2, 13),
-    "restore": (0, 1, 2, 3, 10, 12, 13),
-    "save": (0, 1, 2, 3, 10, 11, 12),
-}
 OutputsFile = Annotated[
     str | None,
     option(
@@ -97,7 +86,7 @@ def restore(
             environment = job_environment(options.platform)
             host = opened.enter_context(probing_host(options.python, environment=environment))
         # Imported while the jax of the job starts.
-        from jaxcache.cli.ci import places
+        from jaxcache.cli import ci_places as places
         from jaxcache.cli.opening import open_handle
         from jaxcache.cli.output import emit
         from jaxcache.render import ci as render
@@ -126,7 +115,7 @@ def save(
     output: Output,
 ) -> int:
     """Save the entries that the job used, if it compiled anything new."""
-    from jaxcache.cli.ci import places
+    from jaxcache.cli import ci_places as places
     from jaxcache.render import ci as render
 
     planned = places.plan(locate_cache(place.cache_dir).path, expand_location(target), options)
