@@ -4,6 +4,7 @@ import datetime
 import pathlib
 
 import jaxcache
+from jaxcache.options.move import SyncOptions
 
 
 def look(cache: jaxcache.Cache) -> list[str]:
@@ -45,7 +46,11 @@ def move(cache: jaxcache.Cache, other: jaxcache.Cache) -> bool:
     sent = cache.push(other, include="jit_*", max_size="1GB", trusted=pathlib.Path("keys"))
     whole: bool = cache.carry(cache.plan_push(other, exclude=["jit_debug*"]), other).complete
     other.make()
-    print(items, done, sent, cache.receive)
+    other.request_listings()
+    options = SyncOptions(include=("jit_*",))
+    cache.write_bundle(cache.plan_offer(options), "copy.jxb")
+    copied: bool = cache.copy(other, options=options, dry_run=True).done.complete
+    print(items, done, sent, copied, cache.receive, cache.ci.restore)
     return whole and cache.diff(other).equal
 
 

@@ -13,6 +13,7 @@ Sizes are bytes, or text such as ``"10GB"``; durations are seconds, or text such
 import os
 from collections.abc import Iterator
 from enum import IntEnum
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from jaxcache import __version__
@@ -27,6 +28,7 @@ from jaxcache.options import ListOptions, VerifyOptions
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from jaxcache.api.ci import CiSteps
     from jaxcache.cache.explain.churn import Churn
     from jaxcache.cache.explain.sides import Explanation
     from jaxcache.cache.ledger.uses import LiveStats
@@ -66,6 +68,13 @@ class Cache(ChangingMethods, MovingMethods, CompilingMethods):
         store: where its bytes are.
         layout: JAX's or torch's.
     """
+
+    @cached_property
+    def ci(self) -> "CiSteps":
+        """The steps of a CI job: a key, what to restore, and what to save."""
+        from jaxcache.api.ci import CiSteps
+
+        return CiSteps(self)
 
     # Looking
 

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, cast
 
+from jaxcache.core.names import OWN_DIR
 from jaxcache.errors import NoCacheError
 from jaxcache.layouts import (
     BUNDLE,
@@ -65,6 +66,7 @@ class Handle:
         layout: ``"jax"`` or ``"torch"``; None for that of its directories.
         creates: make a local directory that does not exist.
         progress: makes what shows the progress of a piece of work.
+        note: takes lines for people, such as warnings.
         workers: processes to read with in a large directory.
         index_directory: where indexes are kept; None: without one.
         clock: returns the time in nanoseconds since 1970.
@@ -77,6 +79,7 @@ class Handle:
         *,
         creates: bool = False,
         progress: MakeProgress = show_nothing,
+        note: Callable[..., None] = lambda *_: None,
         workers: int = 1,
         index_directory: "Path | None" = None,
         clock: Callable[[], int] | None = None,
@@ -84,6 +87,7 @@ class Handle:
         self.location = location
         self.spelling = location.spelling
         self.progress = progress
+        self.note = note
         self.workers = workers
         self.clock = clock or time.time_ns
         self.layout_name = layout
@@ -204,6 +208,16 @@ class Handle:
 
         check_not_torch(self.store)
         return self.store
+
+    def request_listings(self) -> None:
+        """Request the listings of a bucket ahead, while all else is imported.
+
+        >>> cache.request_listings()
+        """
+        if "://" in self.location.path and (
+            request := getattr(self.store, "request_listings", None)
+        ):
+            request("", OWN_DIR)
 
     def require_writable(self) -> None:
         """Refuse to change a cache that cannot be changed, before any work.

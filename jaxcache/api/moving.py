@@ -2,11 +2,13 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from jaxcache.api.handle import Handle
-from jaxcache.errors import JaxcacheError, system_errors_as
+from jaxcache.errors import ExitCode, JaxcacheError, UsageError, system_errors_as
 from jaxcache.layouts import check_layout, load_layout
 from jaxcache.store import is_remote, require_writable
 from jaxcache.store.location import config_is_set
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from jaxcache.cache.move.bundle_file import WrittenBundle
     from jaxcache.cache.move.export_plan import ExportPlan
     from jaxcache.cache.move.plan import Outcome, Plan
+    from jaxcache.cache.trust import Verdict
+    from jaxcache.model import Problem
     from jaxcache.options.keywords import ExportKeywords, ImportKeywords, PushKeywords
     from jaxcache.options.move import (
         ArrivalOptions,
@@ -30,6 +34,96 @@ if TYPE_CHECKING:
 
 class _RefusedError(Exception):
     """A caller does not accept a plan."""
+
+
+class Copied(NamedTuple):
+    """A copy from one cache into another."""
+
+    done: "Outcome"
+    left_out: "tuple[Problem, ...]"
+    """The files that do not travel."""
+    warnings: tuple[str, ...]
+    """Warnings about what the source offers."""
+    bundle_sha256: str | None = None
+    """The digest of the manifest of the bundle in between; None without one."""
+
+
+@contextlib.contextmanager
+def resumable() -> Iterator[None]:
+    """Say what an interrupted move has left: whole files, which another run does not repeat.
+
+    Raises:
+        JaxcacheError: ``interrupted``.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise JaxcacheError(
+            "interrupted",
+            code="interrupted",
+            exit_code=ExitCode.INTERRUPTED,
+            hint="run the command again; it skips the files that are complete",
+        ) from error
+
+
+@contextlib.contextmanager
+def open_input(file: str) -> "Iterator[tuple[Bundle, tuple[Problem, ...]]]":
+    """Open a bundle, ``-`` for standard input, or artifacts of torch, and what these leave out."""
+    from jaxcache.cache.bundle.format import is_bundle, open_bundle
+    from jaxcache.cache.move.bundle_file import check_file_path, spool
+
+    if file != "-" and os.path.isfile(file) and not is_bundle(file):
+        from jaxcache.layouts.torch.bundle import as_bundle, is_artifacts
+
+        if is_artifacts(file):
+            with as_bundle(file) as (bundle, left_out):
+                yield replace(bundle, name=file), left_out
+            return
+    check_file_path(file)
+    with contextlib.closing(
+        spool(sys.stdin.buffer) if file == "-" else open_bundle(file)
+    ) as bundle:
+        yield bundle, ()
+
+
+def check_signed(
+    bundle: "Bundle", trusted: str | os.PathLike[str] | None = None, *, required: bool = False
+) -> "Verdict":
+    """Check the signatures of a bundle.
+
+    Args:
+        trusted: the directory of the list of keys; by default the user's.
+        required: refuse what no trusted key has signed, as a configuration file can, too.
+
+    Raises:
+        UntrustedError
+    """
+    from jaxcache.cache.trust import check_signatures, load_trusted
+
+    required = required or trusted is not None or config_is_set("require-signed")
+    return check_signatures(bundle, load_trusted(trusted), required=required)
+
+
+def rewrite_bundle(bundle: "Bundle", file: str) -> "WrittenBundle":
+    """Write an opened bundle to another file, with its signatures.
+
+    Raises:
+        BundleError: it is damaged; nothing is written.
+    """
+    from jaxcache.cache.archive import write_file
+    from jaxcache.cache.bundle.format import read_whole
+    from jaxcache.cache.bundle.manifest import BundleError
+    from jaxcache.cache.bundle.reader import verify_bundle
+    from jaxcache.cache.move.bundle_file import written_bundle
+
+    if refused := verify_bundle(bundle, allow_large=True).refused or {}:
+        name, reason = next(iter(refused.items()))
+        raise BundleError(
+            f"{bundle.name} holds {len(refused)} damaged entries, such as {name}: {reason}",
+            hint="jaxcache import adds the undamaged ones",
+        )
+    write_file(file, read_whole(bundle))
+    return written_bundle(bundle, file)
 
 
 class MovingMethods(Handle):
@@ -171,7 +265,6 @@ class MovingMethods(Handle):
                 where ``on_conflict`` is ``"fail"``.
         """
         from jaxcache.cache.bundle.format import open_bundle
-        from jaxcache.cache.trust import check_signatures, load_trusted
         from jaxcache.options.move import ImportOptions
 
         chosen = ImportOptions.read(**keywords)
@@ -180,10 +273,9 @@ class MovingMethods(Handle):
             if accept is not None and not accept(plan):
                 raise _RefusedError
 
-        required = chosen.require_signed or trusted is not None or config_is_set("require-signed")
         with contextlib.closing(open_bundle(os.fspath(file))) as bundle:
             check_layout(self.store, bundle.manifest.layout)
-            check_signatures(bundle, load_trusted(trusted), required=required)
+            check_signed(bundle, trusted, required=chosen.require_signed)
             with contextlib.suppress(_RefusedError):
                 return self.receive(bundle, options=chosen, check=check)
         return None
@@ -377,3 +469,97 @@ class MovingMethods(Handle):
                 dry_run=dry_run,
                 progress=progress,
             )
+
+    def plan_offer(
+        self, options: "SyncOptions", lacking: "MovingMethods | None" = None
+    ) -> "ExportPlan":
+        """Choose what a bundle gets that this cache is copied into.
+
+        >>> from jaxcache.options.move import SyncOptions
+        >>> len(cache.plan_offer(SyncOptions(include=("jit_mlp*",))).writes)
+        1
+
+        Args:
+            lacking: of torch: only the files that this cache lacks.
+
+        Raises:
+            UsageError: an option that is for JAX's caches alone.
+        """
+        from jaxcache.cache.diff import DiffSide
+        from jaxcache.cache.move.sync import plan_offer
+        from jaxcache.layouts import names_there
+
+        if self.layout.single_file_entries:
+            return plan_offer(self.store, options, by_use=False, now_ns=self.clock())
+        if options.exclude or options.max_size_bytes is not None:
+            raise UsageError("--exclude and --max-size are for JAX's caches; prune first")
+        path = lacking.location.path if lacking else ""
+        return self.layout.exports.plan_export(
+            self.store,
+            keys=options.include,
+            filters=options.filters,
+            since=DiffSide(path, {}, files=names_there(path)) if lacking else None,
+            side_caches=options.side_caches and not (options.include or options.filters),
+            now_ns=self.clock(),
+            progress=None,
+        )
+
+    def copy(
+        self,
+        target: "MovingMethods",
+        *,
+        options: "SyncOptions",
+        lacking: bool = False,
+        dry_run: bool = False,
+    ) -> Copied:
+        """Copy entries file by file, each compared with the target's; of torch through a bundle.
+
+        >>> from jaxcache.options.move import SyncOptions
+        >>> len(cache.copy(other, options=SyncOptions()).done.written)
+        7
+
+        Args:
+            lacking: of torch: only the files that the target lacks.
+
+        Raises:
+            UntrustedError: a signature is required, and files of torch have none.
+            JaxcacheError: ``conflict``, ``read-only``, ``interrupted``
+        """
+        from jaxcache.cache.move import import_bundle
+        from jaxcache.cache.move.bundle_file import make_temporary_bundle
+        from jaxcache.cache.move.export_plan import empty_warning
+        from jaxcache.cache.move.items import MoveAction
+        from jaxcache.cache.move.signatures import required_signatures
+        from jaxcache.cache.move.stores import make_source
+        from jaxcache.cache.trust import signing_keys
+        from jaxcache.options.move import ArrivalOptions
+
+        if not self.layout.single_file_entries:
+            export = self.plan_offer(options, target if lacking else None)
+            wanted = options.require_signed or bool(options.sign)
+            required_signatures(self.store, self.layout, wanted=wanted)
+            bundle, exported = make_temporary_bundle(self.store, export)
+            with bundle.file, resumable():
+                done = target.receive(bundle, options=ArrivalOptions.of(options), dry_run=dry_run)
+            done = import_bundle.after_export(exported.outcome, done)
+            warnings = () if export.writes else export.warnings
+            return Copied(done, exported.left_out, warnings, bundle.manifest_sha256)
+        rule = options.on_conflict
+        plan = self.plan_push(target, on_conflict=rule, vouched=False, options=options)
+        is_empty = all(step.action is MoveAction.LEFT for step in plan.steps)
+        with resumable(), self.progress("copying") as progress:
+            done = import_bundle.receive(
+                None if dry_run else target.make(),
+                make_source(self.store, plan),
+                plan,
+                now_ns=self.clock(),
+                atomic=options.atomic,
+                jobs=options.jobs,
+                signers=signing_keys(options.sign),
+                progress=progress,
+            )
+        return Copied(
+            done,
+            tuple(step.problem for step in done.steps if step.is_left_out),
+            (empty_warning(self.store.url),) if is_empty else (),
+        )

@@ -1,61 +1,17 @@
 """`jaxcache export`, `import`, `push`, `pull` and `copy`."""
 
 import os
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
-from typing import Annotated, Any
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated, Any
 
 from jaxcache.api import Cache
-from jaxcache.cache.archive import write_file
-from jaxcache.cache.bundle.compat import (
-    XLA_CACHES,
-    Compatibility,
-    Host,
-    forecast,
-    forecast_items,
-    forecast_steps,
-)
-from jaxcache.cache.bundle.format import Bundle, is_bundle, open_bundle, read_whole
-from jaxcache.cache.bundle.manifest import BundleError
-from jaxcache.cache.bundle.reader import verify_bundle
-from jaxcache.cache.diff import DiffSide
-from jaxcache.cache.inventory import nothing_there
-from jaxcache.cache.move import import_bundle
-from jaxcache.cache.move.bundle_file import (
-    check_file_name,
-    check_file_path,
-    make_temporary_bundle,
-    spool,
-    written_bundle,
-)
-from jaxcache.cache.move.export_plan import ExportPlan, empty_warning
-from jaxcache.cache.move.import_bundle import after_export
-from jaxcache.cache.move.items import MoveAction, Step
-from jaxcache.cache.move.plan import Outcome, Plan
-from jaxcache.cache.move.signatures import required_signatures
-from jaxcache.cache.move.stores import make_source
-from jaxcache.cache.trust import (
-    Verdict,
-    check_signatures,
-    load_trusted,
-    signing_keys,
-)
+from jaxcache.api.moving import check_signed, open_input, resumable, rewrite_bundle
 from jaxcache.cli.opening import open_handle, open_target
 from jaxcache.cli.output import Format, Output, emit, note
-from jaxcache.cli.terminal import confirm, progress_bar
-from jaxcache.core.names import OWN_DIR
-from jaxcache.errors import (
-    ExitCode,
-    JaxcacheError,
-    NoJaxError,
-    UntrustedError,
-    UsageError,
-)
-from jaxcache.layouts import load_layout, names_there
-from jaxcache.model import Problem
+from jaxcache.cli.terminal import confirm
+from jaxcache.errors import ExitCode, JaxcacheError, NoJaxError, UsageError
 from jaxcache.options import CacheLocation, ConfirmOptions, DryRun
 from jaxcache.options.declare import TEXT, option
 from jaxcache.options.move import (
@@ -66,21 +22,18 @@ from jaxcache.options.move import (
     ImportOptions,
     PushOptions,
     SyncOptions,
-    arrival_of,
-)
-from jaxcache.render.maintain import removals_table
-from jaxcache.render.move import (
-    export_view,
-    forecast_line,
-    forecast_note,
-    import_view,
-    left_out_lines,
-    sync_view,
-    trust_lines,
 )
 from jaxcache.store import is_remote
-from jaxcache.store.base import Store
-from jaxcache.store.location import config_is_set
+
+if TYPE_CHECKING:
+    from jaxcache.cache.bundle.compat import Compatibility, Host
+    from jaxcache.cache.bundle.format import Bundle
+    from jaxcache.cache.move.export_plan import ExportPlan
+    from jaxcache.cache.move.items import Step
+    from jaxcache.cache.move.plan import Plan
+    from jaxcache.cache.trust import Verdict
+    from jaxcache.model import Problem
+    from jaxcache.store.base import Store
 
 
 def export(
@@ -102,11 +55,12 @@ def export(
         raise UsageError(
             "a bundle on standard output needs a pipe, without --json, --jsonl or --quiet"
         )
+    from jaxcache.cache.move.bundle_file import check_file_name
+
     if file != "-":
         check_file_name(file)
     cache = open_handle(place)
-    plan = cache.plan_export(options=options)
-    return deliver(cache, plan, file, form, options.level, options.sign)
+    return _deliver(cache, cache.plan_export(options=options), file, form, options)
 
 
 def import_(
@@ -137,16 +91,16 @@ def import_(
     required = needed.require_compatible
     python = needed.python
     with ExitStack() as opened:
-        bundle, left_out = opened.enter_context(open_import(file))
+        bundle, left_out = opened.enter_context(open_input(file))
         layout = bundle.manifest.layout
-        verdict = check_trust(bundle, required=options.require_signed)
+        verdict = _check_bundle(bundle, left_out, required=options.require_signed)
         host: Callable[[], Any] = lambda: None  # noqa: E731
         asks_jax = layout == "jax" and (required or dry.dry_run or python is not None)
         if asks_jax:
             from jaxcache.warm.child.query import probing_host
 
             host = opened.enter_context(probing_host(python, required=required))
-        code = receive(
+        code = _receive(
             open_target(place.cache_dir, place.layout, layout),
             bundle,
             output.form,
@@ -160,114 +114,40 @@ def import_(
     return ExitCode.PARTIAL if left_out and code == ExitCode.DONE else code
 
 
-def deliver(
-    cache: "Cache",
-    plan: ExportPlan,
-    file: str,
-    form: Format,
-    level: int | None,
-    sign: Sequence[str],
+def _deliver(
+    cache: Cache, plan: "ExportPlan", file: str, form: Format, options: ExportOptions | CopyOptions
 ) -> ExitCode:
     """Write the bundle and report it; return the exit code."""
-    note_warnings(plan)
-    written = cache.write_bundle(plan, file, level=level, sign=sign)
+    from jaxcache.render.move import export_view, left_out_lines
+
+    note(*(f"warning: {warning}" for warning in plan.warnings))
+    level = options.level if isinstance(options, ExportOptions) else None
+    written = cache.write_bundle(plan, file, level=level, sign=options.sign)
     note(*left_out_lines(written.left))
     emit(form, export_view(written))
     return ExitCode.PARTIAL if written.left_out else ExitCode.DONE
 
 
-def note_warnings(plan: ExportPlan) -> None:
-    """Print the warnings about what a cache offers."""
-    note(*(f"warning: {warning}" for warning in plan.warnings))
+def _check_bundle(
+    bundle: "Bundle", left_out: "Sequence[Problem]" = (), *, required: bool
+) -> "Verdict":
+    """Check the signatures of a bundle, and warn."""
+    from jaxcache.render.move import left_out_lines, trust_lines
 
-
-def rewrite(bundle: Bundle, file: str, form: Format) -> None:
-    """Write an opened bundle to another file, with its signatures, and report it.
-
-    Raises:
-        BundleError: it is damaged; nothing is written.
-    """
-    with progress_bar("checking", in_bytes=True) as progress:
-        refused = verify_bundle(bundle, progress, allow_large=True).refused or {}
-    if refused:
-        name, reason = next(iter(refused.items()))
-        raise BundleError(
-            f"{bundle.name} holds {len(refused)} damaged entries, such as {name}: {reason}",
-            hint="jaxcache import adds the undamaged ones",
-        )
-    write_file(file, read_whole(bundle))
-    emit(form, export_view(written_bundle(bundle, file)))
-
-
-def open_input(file: str) -> Bundle:
-    """Open the bundle that the user names; ``-`` is standard input."""
-    check_file_path(file)
-    return spool(sys.stdin.buffer) if file == "-" else open_bundle(file)
-
-
-@contextmanager
-def open_import(file: str) -> Iterator[tuple[Bundle, tuple[Problem, ...]]]:
-    """Open a file to import, a bundle or artifacts of torch, and report what is left out."""
-    if file != "-" and os.path.isfile(file) and not is_bundle(file):
-        from jaxcache.layouts.torch.bundle import as_bundle, is_artifacts
-
-        if is_artifacts(file):
-            with as_bundle(file) as (bundle, left_out):
-                note(*left_out_lines(left_out))
-                yield replace(bundle, name=file), left_out
-            return
-    bundle = open_input(file)
-    with bundle.file:
-        yield bundle, ()
-
-
-def check_trust(bundle: Bundle, *, required: bool = False) -> Verdict:
-    """Check the signatures of a bundle, and warn.
-
-    Args:
-        required: refuse what no trusted key has signed, as a configuration file can, too.
-
-    Raises:
-        UntrustedError
-    """
-    required = required or config_is_set("require-signed")
-    try:
-        verdict = check_signatures(bundle, load_trusted(), required=required)
-    except UntrustedError:
-        bundle.file.close()
-        raise
-    note(*trust_lines(bundle.name, verdict))
+    verdict = check_signed(bundle, required=required)
+    note(*left_out_lines(left_out), *trust_lines(bundle.name, verdict))
     return verdict
 
 
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Say what an interrupted move has left: whole files, which another run does not repeat.
-
-    Raises:
-        JaxcacheError: ``interrupted``.
-    """
-    try:
-        yield
-    except KeyboardInterrupt as error:
-        raise JaxcacheError(
-            "interrupted",
-            code="interrupted",
-            exit_code=ExitCode.INTERRUPTED,
-            hint="run the command again; it skips the files that are complete",
-        ) from error
-
-
-def receive(
-    cache: "Cache",
-    bundle: Bundle,
+def _receive(
+    cache: Cache,
+    bundle: "Bundle",
     form: Format,
     options: ArrivalOptions,
     *,
-    verdict: Verdict,
-    host: Callable[[], Host | None] = lambda: None,
+    verdict: "Verdict",
+    host: "Callable[[], Host | None]" = lambda: None,
     needed: CompatibilityOptions | None = None,
-    export: Outcome | None = None,
     dry_run: bool = False,
     expect: bool = False,
 ) -> int:
@@ -277,12 +157,15 @@ def receive(
         cache: where the entries go; its directory need not exist.
         host: waits for the Python that is to use the cache; all other work is done meanwhile.
         needed: what must be known of that Python before anything is written.
-        export: how a temporary bundle was made; it counts the files that are not in the bundle.
         expect: report what will hit there, even if nothing is known to miss.
 
     Raises:
         JaxcacheError: ``incompatible``, ``conflict``, ``bad-bundle``.
     """
+    from jaxcache.cache.bundle.compat import forecast
+    from jaxcache.layouts import load_layout
+    from jaxcache.render.move import import_view
+
     needed = needed or CompatibilityOptions()
     is_jax = load_layout(bundle.manifest.layout).single_file_entries
     if needed.require_compatible and not is_jax:
@@ -292,24 +175,26 @@ def receive(
     target = cache.location.path
     outlooks: Compatibility | None = None
 
-    def check(_: Plan) -> None:
+    def check(_: "Plan") -> None:
         nonlocal outlooks
         if needed.require_compatible or needed.python is not None:
             outlooks = forecast(bundle.manifest, host(), target)
         if outlooks and needed.require_compatible:
             _require_compatible(bundle, outlooks)
 
-    with interruptible():
+    with resumable():
         done = cache.receive(bundle, options=options, check=check, dry_run=dry_run)
-    done = done if export is None else after_export(export, done)
     outlooks = outlooks or forecast(bundle.manifest, _answer(host), target)
     if is_jax:
-        print_forecast(outlooks, form, expect=expect or needed.require_compatible)
+        _print_forecast(outlooks, form, expect=expect or needed.require_compatible)
     emit(form, import_view(done, outlooks, verdict, manifest_sha256=bundle.manifest_sha256))
     return done.exit_code
 
 
-def _require_compatible(bundle: Bundle, outlooks: Compatibility) -> None:
+def _require_compatible(bundle: "Bundle", outlooks: "Compatibility") -> None:
+    from jaxcache.cache.bundle.compat import XLA_CACHES
+    from jaxcache.render.move import forecast_line
+
     if not outlooks.compatible:
         raise JaxcacheError(
             f"not every entry of {bundle.name} is known to hit: {forecast_line(outlooks)}",
@@ -320,7 +205,7 @@ def _require_compatible(bundle: Bundle, outlooks: Compatibility) -> None:
         )
 
 
-def _answer(host: Callable[[], Host | None]) -> Host | None:
+def _answer(host: "Callable[[], Host | None]") -> "Host | None":
     """Wait for the Python that is to use the cache; without jax there, nothing is forecast."""
     try:
         return host()
@@ -329,18 +214,16 @@ def _answer(host: Callable[[], Host | None]) -> Host | None:
         return None
 
 
-def print_forecast(outlooks: Compatibility, form: Format, *, expect: bool = False) -> None:
+def _print_forecast(outlooks: "Compatibility", form: Format, *, expect: bool = False) -> None:
     """Say what will hit: in any case, or where something will miss."""
+    from jaxcache.render.move import forecast_line, forecast_note
+
     line = forecast_line(outlooks) if expect else forecast_note(outlooks)
     if line and form.is_text:
         note(line)
 
 
-#: The verdict on signatures if no bundle comes from elsewhere.
-_OURS = Verdict(("this machine",), ())
-
-
-def copy_between(
+def _carry(
     source: Cache,
     target: Cache,
     options: SyncOptions,
@@ -362,6 +245,11 @@ def copy_between(
         UntrustedError: no ``cryptography``, or a list of keys that others may write.
         JaxcacheError: ``read-only``, ``declined``, ``interrupted``.
     """
+    from jaxcache.cache.inventory import nothing_there
+    from jaxcache.render.move import sync_view
+
+    if not source.layout.single_file_entries:
+        return _copy(source, target, options, form, lacking=True, dry_run=consent.dry_run)
     vouched = is_remote(target.path) or bool(options.sign and not pulls)
     plan = source.plan_push(target, vouched=vouched, options=options)
     if pulls and not plan.entries:
@@ -372,7 +260,7 @@ def copy_between(
     dry_run = consent.dry_run
     if plan.removals and not (dry_run or consent.yes):
         _ask_to_remove(plan)
-    with interruptible():
+    with resumable():
         done = source.carry(plan, target, jobs=options.jobs, sign=options.sign, dry_run=dry_run)
     if is_far and target.existing and not (target.existing.remote or done.dry_run):
         outlooks = _forecast_steps(
@@ -383,112 +271,46 @@ def copy_between(
 
 
 def _forecast_steps(
-    store: Store, steps: Sequence[Step], place: str | None, form: Format
-) -> Compatibility:
+    store: "Store", steps: "Sequence[Step]", place: str | None, form: Format
+) -> "Compatibility":
     """Forecast what will hit, and warn people of what will not."""
+    from jaxcache.cache.bundle.compat import forecast_steps
+
     outlooks = forecast_steps(store, steps, place)
-    print_forecast(outlooks, form)
+    _print_forecast(outlooks, form)
     return outlooks
 
 
-def copy_layout_files(
-    source: Cache, location: str | None, options: SyncOptions, form: Format, *, dry_run: bool
-) -> int:
-    """Bring to a place what it lacks of a cache, each file checked; never replace one there.
-
-    Args:
-        location: of the target; None for the compiler's own place.
-
-    Raises:
-        UsageError: an option that is for JAX's caches alone; ``other-layout``.
-        UntrustedError: nothing here is signed; a bundle can be.
-    """
-    target = open_target(location, None, source.layout.name)
-    path = target.location.path
-    export = offer_files(source, options, since=DiffSide(path, {}, files=names_there(path)))
-    return copy_files(source, export, target, options, form, dry_run=dry_run)
-
-
-def offer_files(
-    source: Cache, options: SyncOptions, *, since: DiffSide | None = None
-) -> ExportPlan:
-    """Choose what a layout offers whose files need each other.
-
-    Args:
-        since: a place whose files need not travel again.
-
-    Raises:
-        UsageError: an option that is for JAX's caches alone.
-    """
-    if options.exclude or options.max_size_bytes is not None:
-        raise UsageError("--exclude and --max-size are for JAX's caches; prune first")
-    return source.layout.exports.plan_export(
-        source.store,
-        keys=options.include,
-        filters=options.filters,
-        since=since,
-        side_caches=options.side_caches and not (options.include or options.filters),
-        now_ns=time.time_ns(),
-        progress=None,
-    )
-
-
-def _ask_to_remove(plan: Plan) -> None:
-    note(removals_table(plan.removals, time.time_ns()))
-    confirm(f"Remove these from {plan.target}?", "nothing was changed")
-
-
-def copy_cache(
-    source: Cache, target: Cache, options: CopyOptions, form: Format, *, dry_run: bool
-) -> int:
-    """Copy entries of JAX from one cache into another, file by file."""
-    plan = source.plan_push(target, on_conflict=options.on_conflict, vouched=False, options=options)
-    if all(step.action is MoveAction.LEFT for step in plan.steps):
-        note(f"warning: {empty_warning(source.store.url)}")
-    with interruptible(), progress_bar("copying") as progress:
-        done = import_bundle.receive(
-            None if dry_run else target.make(),
-            make_source(source.store, plan),
-            plan,
-            now_ns=source.clock(),
-            atomic=options.atomic,
-            jobs=options.jobs,
-            signers=signing_keys(options.sign),
-            progress=progress,
-        )
-    note(*left_out_lines(step.problem for step in done.steps if step.is_left_out))
-    outlooks = forecast_items((step.item for step in done.steps), None, target.location.path)
-    print_forecast(outlooks, form)
-    emit(form, import_view(done, outlooks, _OURS, manifest_sha256=None))
-    return done.exit_code
-
-
-def copy_files(
+def _copy(
     source: Cache,
-    export: ExportPlan,
     target: Cache,
     options: SyncOptions,
     form: Format,
     *,
+    lacking: bool = False,
     dry_run: bool,
 ) -> int:
-    """Copy files of a layout whose files need each other, through a temporary bundle."""
-    wanted = options.require_signed or bool(options.sign)
-    required_signatures(source.store, source.layout, wanted=wanted)
-    if not export.writes:
-        note_warnings(export)
-    bundle, exported = make_temporary_bundle(source.store, export)
-    note(*left_out_lines(exported.left_out))
-    with bundle.file:
-        return receive(
-            target,
-            bundle,
-            form,
-            arrival_of(options),
-            verdict=_OURS,
-            export=exported.outcome,
-            dry_run=dry_run,
-        )
+    """Copy entries from one cache into another, and report it; return the exit code."""
+    from jaxcache.cache.bundle.compat import forecast_items
+    from jaxcache.cache.trust import Verdict
+    from jaxcache.render.move import import_view, left_out_lines
+
+    copied = source.copy(target, options=options, lacking=lacking, dry_run=dry_run)
+    done = copied.done
+    note(*(f"warning: {warning}" for warning in copied.warnings), *left_out_lines(copied.left_out))
+    outlooks = forecast_items((step.item for step in done.steps), None, target.location.path)
+    if source.layout.single_file_entries:
+        _print_forecast(outlooks, form)
+    ours = Verdict(("this machine",), ())
+    emit(form, import_view(done, outlooks, ours, manifest_sha256=copied.bundle_sha256))
+    return done.exit_code
+
+
+def _ask_to_remove(plan: "Plan") -> None:
+    from jaxcache.render.maintain import removals_table
+
+    note(removals_table(plan.removals, time.time_ns()))
+    confirm(f"Remove these from {plan.target}?", "nothing was changed")
 
 
 Url = Annotated[str, option("url", TEXT, "s3://, gs://, az://, or a path.", metavar="URL")]
@@ -505,18 +327,15 @@ def push(
     from the start with jaxcache warm --portable SCRIPT and use it with --portable, too. For plain
     JAX, set JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none in both places.
     """
-
     form = output.form
     if options.make_room:
         if options.max_size_bytes is None:
             hint = "set the limit of the target"
             raise UsageError("--prune-remote needs --max-size", hint=hint)
         consent.check()
-    opened = open_handle(place)
-    if not opened.layout.single_file_entries:
-        return copy_layout_files(opened, url, options, form, dry_run=consent.dry_run)
-    target = open_target(url, place.layout, opened.layout.name)
-    return copy_between(opened, target, options, form, consent)
+    source = open_handle(place)
+    target = open_target(url, place.layout, source.layout.name)
+    return _carry(source, target, options, form, consent)
 
 
 def pull(url: Url, place: CacheLocation, options: SyncOptions, dry: DryRun, output: Output) -> int:
@@ -528,21 +347,17 @@ def pull(url: Url, place: CacheLocation, options: SyncOptions, dry: DryRun, outp
     from the start with jaxcache warm --portable SCRIPT and use it with --portable, too. For plain
     JAX, set JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none in both places.
     """
-    opened = open_handle(url, place.layout)
-    path = opened.location.path
-    if "://" in path and (request := getattr(opened.store, "request_listings", None)):
-        request("", OWN_DIR)
-    # Imported while the listings are on their way.
+    source = open_handle(url, place.layout)
+    source.request_listings()
     from jaxcache.cache.inventory import nothing_there
 
     form = output.form
+    path = source.location.path
     if not (is_remote(path) or os.path.exists(path)):
         raise nothing_there(path)
-    if not opened.layout.single_file_entries:
-        return copy_layout_files(opened, place.cache_dir, options, form, dry_run=dry.dry_run)
-    target = open_target(place.cache_dir, place.layout, opened.layout.name)
+    target = open_target(place.cache_dir, place.layout, source.layout.name)
     consent = ConfirmOptions(dry_run=dry.dry_run, yes=True)
-    return copy_between(opened, target, options, form, consent, pulls=True)
+    return _carry(source, target, options, form, consent, pulls=True)
 
 
 def copy(
@@ -564,7 +379,6 @@ def copy(
     """
     from jaxcache.cache.bundle.format import is_bundle
     from jaxcache.cache.move.bundle_file import check_file_name, is_bundle_name
-    from jaxcache.cache.move.sync import plan_offer
 
     to_bundle = is_bundle_name(target)
     from_bundle = is_bundle(source)
@@ -573,18 +387,11 @@ def copy(
         check_file_name(target)
     if from_bundle:
         return _copy_bundle(source, target, options, output.form, dry_run=dry.dry_run)
-    opened = open_handle(source, options.layout)
-    is_jax = opened.layout.single_file_entries
-    if not is_jax:
-        export = offer_files(opened, options)
-    elif to_bundle:
-        export = plan_offer(opened.store, options, by_use=False, now_ns=opened.clock())
+    cache = open_handle(source, options.layout)
     if to_bundle:
-        return deliver(opened, export, target, output.form, None, options.sign)
-    place = open_target(target, None, opened.layout.name)
-    if is_jax:
-        return copy_cache(opened, place, options, output.form, dry_run=dry.dry_run)
-    return copy_files(opened, export, place, options, output.form, dry_run=dry.dry_run)
+        return _deliver(cache, cache.plan_offer(options), target, output.form, options)
+    place = open_target(target, None, cache.layout.name)
+    return _copy(cache, place, options, output.form, dry_run=dry.dry_run)
 
 
 #: The options that reading or writing a bundle knows; a copy between directories knows all.
@@ -620,12 +427,13 @@ def _copy_bundle(
 ) -> int:
     """Copy a bundle to another file, or what it holds into a cache."""
     from jaxcache.cache.move.bundle_file import is_bundle_name
+    from jaxcache.render.move import export_view
 
-    bundle = open_input(source)
-    verdict = check_trust(bundle, required=options.require_signed)
-    with bundle.file:
+    with open_input(source) as (bundle, _):
+        verdict = _check_bundle(bundle, required=options.require_signed)
         if is_bundle_name(target):
-            rewrite(bundle, target, form)
+            emit(form, export_view(rewrite_bundle(bundle, target)))
             return ExitCode.DONE
         place = open_target(target, None, bundle.manifest.layout)
-        return receive(place, bundle, form, arrival_of(options), verdict=verdict, dry_run=dry_run)
+        arrival = ArrivalOptions.of(options)
+        return _receive(place, bundle, form, arrival, verdict=verdict, dry_run=dry_run)

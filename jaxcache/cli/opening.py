@@ -4,6 +4,7 @@ import os
 
 from jaxcache.api import Cache
 from jaxcache.api.handle import locate
+from jaxcache.cli.output import note
 from jaxcache.cli.terminal import progress_bar
 from jaxcache.core.system import available_cores
 from jaxcache.errors import UsageError
@@ -37,6 +38,7 @@ def handle_at(location: Location, layout: str | None = None) -> Cache:
         location,
         layout,
         progress=progress_bar,
+        note=note,
         workers=available_cores(),
         index_directory=index_directory(),
     )
@@ -65,7 +67,6 @@ def open_target(cache_dir: str | None, layout: str | None, compiler: str) -> Cac
 def note_foreign(path: str) -> None:
     """Say of a directory without a cache that it has files of other programs, and stays theirs."""
     from jaxcache.cache.inventory import is_foreign
-    from jaxcache.cli.output import note
 
     if os.path.isdir(path) and is_foreign(path):
         note(f"note: {path} has files of other programs, and the cache is written beside them")

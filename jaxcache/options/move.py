@@ -1,6 +1,6 @@
 """Options of what moves entries: push, pull, copy, export and import."""
 
-from typing import Literal
+from typing import Literal, Self
 
 from jaxcache.options import FILTERS, LAYOUT, PLATFORM, PYTHON, EntryChoice, PruneOptions
 from jaxcache.options.declare import (
@@ -82,6 +82,9 @@ class SyncOptions(Options):
     )
     jobs: int | None = JOBS
     allow_large: bool = ALLOW_LARGE
+    layout: str | None = None
+    on_conflict: ConflictRule = "keep"
+    atomic: bool = False
 
 
 class PushOptions(SyncOptions):
@@ -133,11 +136,10 @@ class ArrivalOptions(Options):
     jobs: int | None = JOBS
     allow_large: bool = ALLOW_LARGE
 
-
-def arrival_of(options: SyncOptions) -> ArrivalOptions:
-    """Return those options to push, pull or copy that concern arrivals."""
-    names = ArrivalOptions().__dict__
-    return ArrivalOptions(**{n: v for n, v in vars(options).items() if n in names})
+    @classmethod
+    def of(cls, options: SyncOptions) -> Self:
+        """Return those options to push, pull or copy that concern arrivals."""
+        return cls(**{name: v for name, v in vars(options).items() if name in cls._FIELDS})
 
 
 class ImportOptions(ArrivalOptions):

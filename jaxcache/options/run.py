@@ -396,6 +396,11 @@ class PythonChoice(Options):
     python: str | None = PYTHON
 
 
+def job_environment(platform: str | None) -> dict[str, str]:
+    """Return the environment of the jax of a CI job, whose platform may be an option."""
+    return {**os.environ, **({"JAX_PLATFORMS": platform} if platform else {})}
+
+
 class KeyOptions(Options):
     """The parts of a CI cache's key."""
 

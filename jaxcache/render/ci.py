@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxcache.cache.bundle.compat import PORTABLE_FIX
 from jaxcache.cache.ci.key import CiKey
@@ -61,18 +61,49 @@ def key_view(cache_dir: str, key: CiKey, *, restore_keys: bool) -> View:
     return View(document, ([text] for text in shown), records=[versioned(document)], page=page)
 
 
-def restore_view(restored: RestoreResult) -> View:
-    """Return the view of ``ci restore``."""
+class Step(NamedTuple):
+    """What a step of a job leaves: a view, outputs for later steps, a summary in Markdown."""
+
+    view: View
+    outputs: Outputs
+    summary: str
+
+
+def restore_step(restored: RestoreResult) -> Step:
+    """Return the report of ``ci restore``."""
+    outputs = {
+        "cache-hit": _flag(restored.hit),
+        "entries": str(len(restored.fitting) + restored.present),
+        "stored-seconds": _seconds(restored.stored_seconds),
+    }
     keys = [item.key or "" for item in restored.fitting]
-    outputs = restore_outputs(restored)
-    return _step_view(_restore_document(restored), outputs, keys, restore_lines(restored))
+    lines = list(restore_lines(restored))
+    summary = _section("JAX compilation cache: restored", lines)
+    return Step(_step_view(_restore_document(restored), outputs, keys, lines), outputs, summary)
 
 
-def save_view(plan: SavePlan, saved: SaveResult, key: str | None) -> View:
-    """Return the view of ``ci save``."""
-    outputs = save_outputs(plan, saved, key)
-    keys = [outputs["key"]] if "key" in outputs else []  # of the job's cache, not its entries
-    return _step_view(_save_document(plan, saved, key), outputs, keys, save_lines(plan, saved))
+def save_step(plan: SavePlan, saved: SaveResult, key: str | None) -> Step:
+    """Return the report of ``ci save``."""
+    outputs = {
+        "saved": _flag(plan.saves and not saved.dry_run),
+        "new-entries": str(len(plan.usage.new)),
+        "saved-seconds": _seconds(plan.usage.saved_seconds),
+    }
+    if plan.saves:  # else the target has what it had
+        outputs |= {"entries": str(len(plan.kept)), "digest": plan.digest}
+    keys = []
+    if key is not None:
+        outputs["key"] = f"{key}-{plan.digest}"
+        keys = [outputs["key"]]  # of the job's cache, not its entries
+    lines = list(save_lines(plan, saved))
+    parts = [_section("JAX compilation cache: used and saved", lines)]
+    newest = sorted(plan.usage.new, key=lambda e: (-(e.compile_seconds or 0.0), e.key))
+    if newest:
+        parts.append(_modules(newest[:_SHOWN_MODULES]))
+        if len(newest) > _SHOWN_MODULES:
+            parts.append(f"and {len(newest) - _SHOWN_MODULES} more\n")
+    view = _step_view(_save_document(plan, saved, key), outputs, keys, lines)
+    return Step(view, outputs, "\n".join(parts))
 
 
 def _step_view(
@@ -83,27 +114,6 @@ def _step_view(
     page = [Line(value, f"{name:<{wide}}  ", whole=True) for name, value in outputs.items()]
     rows = outputs.items()
     return View(document, rows, (), keys, records=[versioned(document)], page=page, notes=lines)
-
-
-def restore_outputs(restored: RestoreResult) -> Outputs:
-    """Return the outputs of a restore, for the steps that follow."""
-    return {
-        "cache-hit": _flag(restored.hit),
-        "entries": str(len(restored.fitting) + restored.present),
-        "stored-seconds": _seconds(restored.stored_seconds),
-    }
-
-
-def save_outputs(plan: SavePlan, saved: SaveResult, key: str | None) -> Outputs:
-    """Return the outputs of a save, for the steps that follow."""
-    outputs = {
-        "saved": _flag(plan.saves and not saved.dry_run),
-        "new-entries": str(len(plan.usage.new)),
-        "saved-seconds": _seconds(plan.usage.saved_seconds),
-    }
-    if plan.saves:  # else the target has what it had
-        outputs |= {"entries": str(len(plan.kept)), "digest": plan.digest}
-    return outputs if key is None else {**outputs, "key": f"{key}-{plan.digest}"}
 
 
 def _restore_document(restored: RestoreResult) -> Document:
@@ -261,22 +271,6 @@ def save_lines(plan: SavePlan, saved: SaveResult) -> Iterator[str]:
     yield from left_out_lines(saved.left_out)
     for failure in saved.failed:
         yield f"not written: {failure}"
-
-
-def restore_summary(restored: RestoreResult) -> str:
-    """Return the summary of a restore as Markdown."""
-    return _section("JAX compilation cache: restored", restore_lines(restored))
-
-
-def save_summary(plan: SavePlan, saved: SaveResult) -> str:
-    """Return the summary of a save as Markdown."""
-    parts = [_section("JAX compilation cache: used and saved", save_lines(plan, saved))]
-    newest = sorted(plan.usage.new, key=lambda e: (-(e.compile_seconds or 0.0), e.key))
-    if newest:
-        parts.append(_modules(newest[:_SHOWN_MODULES]))
-        if len(newest) > _SHOWN_MODULES:
-            parts.append(f"and {len(newest) - _SHOWN_MODULES} more\n")
-    return "\n".join(parts)
 
 
 def _section(title: str, lines: Iterable[str]) -> str:

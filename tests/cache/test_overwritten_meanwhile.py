@@ -18,9 +18,9 @@ from jaxcache.cache.bundle.manifest import BundleError
 from jaxcache.cache.bundle.reader import verify_bundle
 from jaxcache.cache.move.stores import make_source
 from jaxcache.cache.move.sync import plan_sync
-from jaxcache.cli.ci_places import restore
 from jaxcache.options.move import ImportOptions, RestoreOptions
 from jaxcache.store.local import LocalStore
+from jaxcache.store.location import locate_cache
 
 _NOISE_BYTES = 1 << 18
 
@@ -89,8 +89,8 @@ def test_a_restore_writes_the_bytes_of_the_bundle_that_it_has_checked(
     bundle: OverwrittenBundle, tmp_path: Path
 ) -> None:
     here = tmp_path / "here"
-    restored = restore(
-        str(bundle.path), str(here), RestoreOptions(everything=True), bundle.overwrite
+    restored = jaxcache.Cache(locate_cache(str(here))).ci.restore(
+        str(bundle.path), RestoreOptions(everything=True), bundle.overwrite
     )
     assert "does not match its digest" in restored.trouble
     assert bundle.entry not in contents(here)
@@ -104,7 +104,7 @@ def test_a_bundle_is_copied_as_it_was_checked(
         bundle.overwrite()
         return verified
 
-    monkeypatch.setattr("jaxcache.cli.move.verify_bundle", verify_then_overwrite)
+    monkeypatch.setattr("jaxcache.cache.bundle.reader.verify_bundle", verify_then_overwrite)
     done = run_cli("copy", bundle.path, tmp_path / "new.jxb")
     assert (done.returncode, "its stream is damaged" in done.stderr) == (1, True), done.stderr
     assert not (tmp_path / "new.jxb").exists()
