@@ -12,8 +12,7 @@ from pathlib import Path
 
 from jaxcache.cache.inventory import take_inventory
 from jaxcache.cache.verify.check import check_entry
-from jaxcache.entry.codec import CodecError, decompress_chunks
-from jaxcache.entry.frame import seal_frame
+from jaxcache.entry.codec import CodecError, decompress_chunks, seal_frame
 from jaxcache.store import open_store
 
 CORPUS = Path(__file__).parents[1] / "tests" / "data" / "corpus"

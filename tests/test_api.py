@@ -18,7 +18,7 @@ from jaxcache.cache.ledger.write import append
 from jaxcache.errors import JaxcacheError, NoCacheError, UntrustedError, UsageError
 from jaxcache.layouts.torch.doctor import TorchDiagnosis
 from jaxcache.store import open_store
-from jaxcache.warm.torch.report import TorchReport
+from jaxcache.warm.torch.run import TorchReport
 
 
 def test_a_cache_is_opened_listed_and_counted(corpus: Path) -> None:

@@ -9,10 +9,9 @@ from jaxcache.layouts import base
 from jaxcache.layouts.torch import bundle, explain, units
 from jaxcache.layouts.torch import check as torch_check
 from jaxcache.layouts.torch import scan as torch_scan
-from jaxcache.layouts.torch import show as torch_show
 
 scans: tuple[base.Scans, base.Scans] = (scan, torch_scan)
-shows: tuple[base.Shows, base.Shows] = (show, torch_show)
+shows: tuple[base.Shows, base.Shows] = (show, explain)
 checks: tuple[base.Checks, base.Checks] = (check, torch_check)
 removals: tuple[base.Removals, base.Removals] = (removable, units)
 exports: tuple[base.Exports, base.Exports] = (export_plan, bundle)

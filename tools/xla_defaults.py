@@ -15,9 +15,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from jaxcache.entry.decode import find_debug_options  # noqa: E402
+from jaxcache.entry.decode import find_debug_options, read_payload  # noqa: E402
 from jaxcache.entry.options import PATHS_IN_CACHE, flag_values  # noqa: E402
-from jaxcache.entry.read import read_payload  # noqa: E402
 
 TARGET = ROOT / "jaxcache" / "entry" / "xla_defaults.json"
 _COMPILE = """

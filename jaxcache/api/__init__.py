@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from jaxcache.api.ci import CiSteps
     from jaxcache.cache.explain.churn import Churn
     from jaxcache.cache.explain.sides import Explanation
-    from jaxcache.cache.ledger.uses import LiveStats
+    from jaxcache.cache.ledger.segments import LiveStats
     from jaxcache.cache.listing import Listing
     from jaxcache.cache.overview import Overview
     from jaxcache.cache.show import EntryDetails
     from jaxcache.cache.stats import Stats
     from jaxcache.cache.verify.run_checks import Verification
-    from jaxcache.layouts.torch.show import GraphDetails
+    from jaxcache.layouts.torch.explain import GraphDetails
     from jaxcache.options.keywords import ListKeywords, VerifyKeywords
 
 
@@ -155,7 +155,7 @@ class Cache(ChangingMethods, MovingMethods, CompilingMethods):
         Args:
             stats: those of this cache; a bucket that has no file of ours is asked nothing more.
         """
-        from jaxcache.cache.ledger.uses import LiveStats, live_totals, read_refusals
+        from jaxcache.cache.ledger.segments import LiveStats, live_totals, read_refusals
 
         ours = any(c.kind in (FileKind.OWN, FileKind.LEDGER) for c in stats.files)
         store, _ = self.readable

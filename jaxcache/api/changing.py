@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from jaxcache.cache.prune.plan import PrunePlan
-    from jaxcache.cache.prune.removal import Execution
+    from jaxcache.cache.prune.removable import Execution
     from jaxcache.cache.seal import SealPlan, SealResult
     from jaxcache.cache.verify.repair import Repair, RepairPlan, Restoration
     from jaxcache.cache.verify.run_checks import Verification
@@ -70,7 +70,7 @@ class ChangingMethods(Handle):
             UsageError: no limit is given, or a value cannot be read.
             TypeError: an option does not exist.
         """
-        from jaxcache.cache.prune.plan_cache import plan_cache_prune
+        from jaxcache.cache.prune.plan import plan_cache_prune
 
         chosen = PruneOptions.choose(options, **keywords)
         with self._reading((self.store, self.layout)) as cache:
@@ -90,7 +90,7 @@ class ChangingMethods(Handle):
         Raises:
             JaxcacheError: ``no-match``, ``ambiguous-key``, ``pinned``.
         """
-        from jaxcache.cache.prune.plan_cache import plan_cache_removal
+        from jaxcache.cache.prune.plan import plan_cache_removal
 
         chosen = RemovalOptions.choose(options, keys=keys, **keywords)
         with self._reading((self.store, self.layout)) as cache:

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from jaxcache.api.moving import MovingMethods, check_signed, open_input, resumable
 from jaxcache.cache.bundle.compat import XLA_CACHES, Compatibility, Host
-from jaxcache.cache.bundle.format import Bundle
-from jaxcache.cache.bundle.manifest import BundleError
+from jaxcache.cache.bundle.format import Bundle, BundleError
 from jaxcache.cache.bundle.reader import verify_bundle
 from jaxcache.cache.ci.key import CiKey, describe_environment, hash_files
 from jaxcache.cache.ci.restore import (
@@ -33,8 +32,7 @@ from jaxcache.cache.ledger.write import append
 from jaxcache.cache.move.bundle_file import check_file_name, is_bundle_name, spool, write_bundle
 from jaxcache.cache.move.export_plan import with_ledger
 from jaxcache.cache.move.plan import Outcome, Plan
-from jaxcache.cache.move.signatures import required_signatures
-from jaxcache.cache.trust import signing_keys
+from jaxcache.cache.trust import required_signatures, signing_keys
 from jaxcache.errors import NoCacheError, UntrustedError
 from jaxcache.layouts import check_layout, load_layout
 from jaxcache.options.move import RestoreOptions, SaveOptions

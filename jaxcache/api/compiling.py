@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         WarmKeywords,
     )
     from jaxcache.options.run import DoctorOptions, RunOptions
-    from jaxcache.warm.compiling.plan import CompileReport
+    from jaxcache.warm.compiling.worker import CompileReport
     from jaxcache.warm.report.report import Report
     from jaxcache.warm.where import Use
 
@@ -89,7 +89,7 @@ class CompilingMethods(Handle):
     ) -> "Report":
         """Run a script with this cache on, and account for every compile.
 
-        On a cache of torch it returns a :class:`jaxcache.warm.torch.report.TorchReport`.
+        On a cache of torch it returns a :class:`jaxcache.warm.torch.run.TorchReport`.
 
         >>> report = cache.warm("train.py")
         >>> report.script_exit_code

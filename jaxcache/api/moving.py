@@ -16,8 +16,7 @@ from jaxcache.store.location import config_is_set
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from jaxcache.cache.bundle.format import Bundle
-    from jaxcache.cache.bundle.manifest import Manifest
+    from jaxcache.cache.bundle.format import Bundle, Manifest
     from jaxcache.cache.diff import Diff
     from jaxcache.cache.move.bundle_file import WrittenBundle
     from jaxcache.cache.move.export_plan import ExportPlan
@@ -111,8 +110,7 @@ def rewrite_bundle(bundle: "Bundle", file: str) -> "WrittenBundle":
         BundleError: it is damaged; nothing is written.
     """
     from jaxcache.cache.archive import write_file
-    from jaxcache.cache.bundle.format import read_whole
-    from jaxcache.cache.bundle.manifest import BundleError
+    from jaxcache.cache.bundle.format import BundleError, read_whole
     from jaxcache.cache.bundle.reader import verify_bundle
     from jaxcache.cache.move.bundle_file import written_bundle
 
@@ -393,9 +391,8 @@ class MovingMethods(Handle):
             UntrustedError: no ``cryptography``, or a list of keys that others may write.
             JaxcacheError: ``read-only``
         """
-        from jaxcache.cache.move.signatures import required_signatures
         from jaxcache.cache.move.sync import plan_sync
-        from jaxcache.cache.trust import signing_keys
+        from jaxcache.cache.trust import required_signatures, signing_keys
         from jaxcache.options.move import PushOptions
 
         chosen = PushOptions.read(**keywords) if options is None else options
@@ -528,10 +525,9 @@ class MovingMethods(Handle):
         from jaxcache.cache.move import import_bundle
         from jaxcache.cache.move.bundle_file import make_temporary_bundle
         from jaxcache.cache.move.export_plan import empty_warning
-        from jaxcache.cache.move.items import MoveAction
-        from jaxcache.cache.move.signatures import required_signatures
+        from jaxcache.cache.move.plan import MoveAction
         from jaxcache.cache.move.stores import make_source
-        from jaxcache.cache.trust import signing_keys
+        from jaxcache.cache.trust import required_signatures, signing_keys
         from jaxcache.options.move import ArrivalOptions
 
         if not self.layout.single_file_entries:

@@ -16,9 +16,8 @@ from jaxcache.core.names import FREE_PAYLOAD_BYTES, HEADER_BYTES, max_payload_by
 from jaxcache.entry import zstd
 from jaxcache.entry.codec import CodecError, detect_codec
 from jaxcache.entry.contents import Contents
-from jaxcache.entry.decode import check_structure
+from jaxcache.entry.decode import OpenPayload, check_structure
 from jaxcache.entry.names import split_name
-from jaxcache.entry.read import OpenPayload
 from jaxcache.errors import JaxcacheError
 from jaxcache.model import Codec
 
@@ -189,7 +188,7 @@ class ImportPolicy:
     Args:
         present: names of the files that the cache holds.
         signed: digests by file that a trusted key vouches for (see
-            :mod:`jaxcache.cache.move.signatures`); None where no signature is required.
+            :mod:`jaxcache.cache.trust`); None where no signature is required.
         allow_large: let in what inflates further than executables do, too.
     """
 

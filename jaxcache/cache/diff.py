@@ -5,12 +5,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from jaxcache.cache.admission import CheckedContent, read_content
-from jaxcache.cache.bundle.format import Bundle
-from jaxcache.cache.bundle.manifest import JAX, BundleItem
+from jaxcache.cache.bundle.format import JAX, Bundle, BundleItem
 from jaxcache.cache.inventory import take_inventory
 from jaxcache.cache.ledger.record import LedgerRecord, fold
-from jaxcache.cache.scan import load_ledger
-from jaxcache.cache.unknown_format import UnknownFormats
+from jaxcache.cache.scan import UnknownFormats, load_ledger
 from jaxcache.entry.codec import CodecError
 from jaxcache.model import Problem, Progress, result_repr
 from jaxcache.store.base import MissingError, Store, StoreError

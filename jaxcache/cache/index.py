@@ -18,9 +18,9 @@ from array import array
 from collections.abc import Iterable, Iterator
 from itertools import accumulate, chain
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
-from jaxcache.cache.entry_headers import HeaderFacts
+from jaxcache.cache.scan import HeaderFacts
 from jaxcache.core.atomic import replace_file
 from jaxcache.core.directories import make_private_directory
 from jaxcache.entry.codec import EntryHeader
@@ -217,14 +217,6 @@ def _take(data: memoryview, start: int, count: int) -> "array[int]":
     return values
 
 
-class KnownEntry(NamedTuple):
-    """The facts of one entry in the index."""
-
-    facts: HeaderFacts
-    summary: EntrySummary | None
-    """None where the entry was never decoded."""
-
-
 class Index(FactIndex):
     """The index of a cache of JAX."""
 
@@ -244,7 +236,7 @@ class Index(FactIndex):
 
     def recall(
         self, files: Iterable[tuple[FileInfo, FileInfo | None]]
-    ) -> Iterator[KnownEntry | None]:
+    ) -> Iterator[HeaderFacts | None]:
         """Yield the facts of each entry and its ``-atime`` file; None if either has changed."""
         stamp_mtime, stamp_inode, used, *columns = self._columns[3:]
         headers = columns[:6]
@@ -261,16 +253,11 @@ class Index(FactIndex):
             stamp_bytes = stamp and used[row].to_bytes(8, "little", signed=True)
             header, problem = self._header(tuple([column[row] for column in headers]))
             summary = self._summary(tuple([column[row] for column in summaries]))
-            yield KnownEntry(HeaderFacts(header, problem, stamp_bytes), summary)
+            yield HeaderFacts(header, problem, stamp_bytes, summary=summary)
 
-    def learn(
-        self,
-        info: FileInfo,
-        stamp: FileInfo | None,
-        facts: HeaderFacts,
-        summary: EntrySummary | None,
-    ) -> None:
+    def learn(self, info: FileInfo, stamp: FileInfo | None, facts: HeaderFacts) -> None:
         """Remember what was read of one entry, if its files are settled and could be read."""
+        summary = facts.summary
         if facts.gone or not self._is_settled(info):
             return
         if stamp is not None and not (

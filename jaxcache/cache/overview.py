@@ -11,10 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from jaxcache.cache.explain.churn import Churn
 from jaxcache.cache.inventory import counted_bytes
-from jaxcache.cache.ledger.uses import Uses, count_uses
+from jaxcache.cache.ledger.segments import Uses, count_uses
 from jaxcache.cache.prune.plan import plan_items
-from jaxcache.cache.prune.removable import find_removable, total_bytes, without_suffix
-from jaxcache.cache.prune.removal import Removal, count_entries, freed_bytes, lost_compile_seconds
+from jaxcache.cache.prune.removable import (
+    Removal,
+    count_entries,
+    find_removable,
+    freed_bytes,
+    lost_compile_seconds,
+    total_bytes,
+    without_suffix,
+)
 from jaxcache.cache.scan import Scan
 from jaxcache.core.eviction import POLICIES, choose_in_order, eviction_order
 from jaxcache.errors import JaxcacheError

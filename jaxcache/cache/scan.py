@@ -1,31 +1,185 @@
-"""Read the cheap facts of every entry: sizes, codec, compile seconds, last use."""
+"""Read the cheap facts of every entry: sizes, codec, compile seconds, last use.
+
+Reading 100,000 small files is bound by the interpreter and the zstd decoder where the page cache
+holds them, and by the disk's latency where it does not. More processes than cores help both;
+threads would take turns at the interpreter (four of them were 2.5 times slower than one).
+
+A newer JAX may put something before the compressed frame, or use another codec. Then a known codec
+begins a little later in the file (:mod:`jaxcache.entry.codec` finds it), or several entries share a
+start that no known codec has. What is in an unknown format stays, and travels as it is.
+"""
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import tee
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxcache.cache.entry_files import ATIME_BYTES
-from jaxcache.cache.entry_headers import (
-    HeaderFacts,
-    HeaderRequest,
-    read_facts,
-    read_facts_and_summaries,
-    read_summaries,
-)
 from jaxcache.cache.inventory import EntryFile, Inventory, take_inventory
-from jaxcache.cache.unknown_format import UnknownFormats
-from jaxcache.core.names import ATIME_SUFFIX, HEADER_BYTES
+from jaxcache.core.names import ATIME_SUFFIX, HEADER_BYTES, ZSTD_MAGIC
 from jaxcache.core.use import FileDates, LastUse, LastUses, find_reads, find_writes, is_possible
-from jaxcache.entry.names import FileKind
-from jaxcache.entry.summary import EntrySummary
-from jaxcache.model import Depth, Entry, FileInfo, Problem, Progress
-from jaxcache.store.base import Store
+from jaxcache.entry.codec import (
+    HEAD_BYTES,
+    CodecError,
+    EntryHeader,
+    detect_codec,
+    read_entry_header,
+)
+from jaxcache.entry.names import FileKind, key_of
+from jaxcache.entry.summary import EntrySummary, read_summary
+from jaxcache.model import Depth, Entry, FileInfo, Problem, ProblemKind, Progress
+from jaxcache.store.base import MissingError, Store, StoreError
 
-if TYPE_CHECKING:  # a plain listing uses neither
-    from jaxcache.cache.index import Index, KnownEntry
+if TYPE_CHECKING:
     from jaxcache.cache.ledger.record import LedgerRecord
     from jaxcache.cache.ledger.segments import Ledger
+
+#: Fewer entries than this are read before another process has started.
+PARALLEL_ABOVE = 8_000
+#: Fewer are decoded before other processes have started.
+_DECODED_ABOVE = 3_000
+#: The largest first block a zstd frame can have, with room for its headers.
+_FIRST_BLOCK_BYTES = 128 * 1024 + 64
+
+
+class HeaderRequest(NamedTuple):
+    """An entry to be read."""
+
+    name: str
+    size_bytes: int
+    atime_name: str | None = None
+    """Its ``-atime`` file, if it has one."""
+    module: str = ""
+    """The module's name in the name of the file."""
+
+
+class HeaderFacts(NamedTuple):
+    """The facts that opening an entry gave."""
+
+    header: EntryHeader | None = None
+    problem: tuple[ProblemKind, str] | None = None
+    stamp: bytes | None = None
+    """The ``-atime`` file's bytes, nine at the most: eight are right."""
+    gone: bool = False
+    stamp_problem: str | None = None
+    """The reason why the ``-atime`` file could not be read."""
+    summary: EntrySummary | None = None
+    """None where the entry was not decoded."""
+
+
+def read_facts(
+    store: Store,
+    requests: Sequence[HeaderRequest],
+    depth: Depth = Depth.OPENED,
+    *,
+    workers: int = 1,
+) -> Iterator[HeaderFacts]:
+    """Yield the facts of each request, in order; ``workers`` as for :func:`spread`."""
+    if depth < Depth.OPENED:  # dates are read before a process has started
+        yield from _read_dates(store, requests)
+        return
+    from jaxcache.store.concurrency import map_ordered, spread
+
+    if depth is Depth.DECODED:
+        yield from spread(_decode, store, requests, workers=workers, above=_DECODED_ABOVE)
+    elif store.remote:  # one that takes a second read must not keep the others waiting
+        yield from map_ordered(lambda request: next(_open(store, [request])), requests)
+    else:
+        yield from spread(_open, store, requests, workers=workers, above=PARALLEL_ABOVE)
+
+
+def _read_dates(store: Store, requests: Sequence[HeaderRequest]) -> Iterator[HeaderFacts]:
+    names = [r.atime_name for r in requests if r.atime_name]
+    stamps = store.read_many(names, limit=ATIME_BYTES + 1)
+    for request in requests:
+        stamp = next(stamps) if request.atime_name else None
+        if isinstance(stamp, StoreError):
+            lost = not isinstance(stamp, MissingError)
+            yield HeaderFacts(stamp_problem=stamp.reason if lost else None)
+        else:
+            yield HeaderFacts(stamp=stamp)
+
+
+def _open(store: Store, requests: Sequence[HeaderRequest]) -> Iterator[HeaderFacts]:
+    """Read the first bytes of each entry, and its date."""
+    starts = store.read_many([r.name for r in requests], limit=HEAD_BYTES)
+    for request, start, facts in zip(requests, starts, _read_dates(store, requests), strict=True):
+        try:
+            if isinstance(start, StoreError):
+                raise start
+            header = read_entry_header(start, request.size_bytes)
+            if header.compile_seconds is None:
+                whole_block = store.read(request.name, limit=_FIRST_BLOCK_BYTES)
+                header = read_entry_header(whole_block, request.size_bytes)
+            facts = facts._replace(header=header)
+        except (StoreError, CodecError) as error:
+            facts = _failed(facts, error)
+        yield facts
+
+
+def _decode(store: Store, requests: Sequence[HeaderRequest]) -> Iterator[HeaderFacts]:
+    """Read the same and the summary, opening each entry once: in a bucket that is a request."""
+    files = store.open_many([r.name for r in requests])
+    for request, opened, facts in zip(requests, files, _read_dates(store, requests), strict=True):
+        if isinstance(opened, StoreError):
+            yield _failed(facts, opened)
+            continue
+        with opened as file:
+            try:
+                start = file.read(_FIRST_BLOCK_BYTES)
+                facts = facts._replace(header=read_entry_header(start, request.size_bytes))
+            except CodecError as error:
+                facts = _failed(facts, error)
+            summary = read_summary(file, request.size_bytes, request.module or None)
+        yield facts._replace(summary=summary)
+
+
+def _failed(facts: HeaderFacts, error: StoreError | CodecError) -> HeaderFacts:
+    if isinstance(error, MissingError):
+        return HeaderFacts(gone=True)
+    if isinstance(error, StoreError):
+        return facts._replace(problem=("unreadable", error.reason))
+    return facts._replace(problem=(error.kind, error.detail))
+
+
+START_BYTES = 4
+#: Starts to compare with, of the newest entries: in a bucket each is a request.
+_MOST_READ = 1_000
+
+
+class UnknownFormats:
+    """The starts that several entries of a store share, read when the first is doubtful."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    @cached_property
+    def _shared(self) -> frozenset[bytes]:
+        files = (i for i in self.store.list() if i.type == "file" and key_of(i.name))
+        newest = sorted(files, key=lambda info: -info.mtime_ns)[:_MOST_READ]
+        starts = self.store.read_many([info.name for info in newest], limit=START_BYTES)
+        counts = Counter(start for start in starts if isinstance(start, bytes))
+        return frozenset(s for s, count in counts.items() if count > 1 and _may_be_magic(s))
+
+    def covers(self, error: CodecError) -> bool:
+        """Return whether an entry with this error may be in an unknown format."""
+        return error.kind == "unknown-format" or error.start in self._shared
+
+    def rename(self, problems: Iterable[Problem]) -> tuple[Problem, ...]:
+        """Return findings in which ``bad-codec`` is ``unknown-format`` where that may be so."""
+        return tuple(self._rename(p) if p.kind == "bad-codec" else p for p in problems)
+
+    def _rename(self, problem: Problem) -> Problem:
+        (start,) = self.store.read_many([problem.file], limit=START_BYTES)
+        return problem._replace(kind="unknown-format") if start in self._shared else problem
+
+
+def _may_be_magic(start: bytes) -> bool:
+    """Return whether a start may be that of a format, and not a disk's zeros or a flipped byte."""
+    differing = sum(byte != known for byte, known in zip(start, ZSTD_MAGIC, strict=False))
+    return len({*start}) > 1 < differing and detect_codec(start) == "unknown"
+
 
 _PROGRESS_EVERY = 512
 #: Undecoded entries that a command decodes by the way: 0.3 s of work.
@@ -207,86 +361,48 @@ def read_entries(
     """
     now_ns = time.time_ns()
     rule = rule or LastUses(now_ns)
-    headers = depth >= Depth.OPENED
-    details = depth is Depth.DECODED
-    index: Index | None = aids.index
-    recalled: Sequence[KnownEntry | None] = [None] * len(files)
+    index = aids.index
+    known: Sequence[HeaderFacts | None] = [None] * len(files)
     if index is not None:
-        recalled = list(index.recall((f.info, _atime_of(f, atimes)) for f in files))
-    unread = [
-        f for f, recalled_facts in zip(files, recalled, strict=True) if recalled_facts is None
-    ]
+        known = [*index.recall((f.info, _atime_of(f, atimes)) for f in files)]
+    if depth is Depth.DECODED:
+        known = [facts if facts and facts.summary else None for facts in known]
     # For objects, a request for each date would only repeat the listing: see _entry.
     stamps = {} if store.remote or depth < Depth.DATED else atimes
-    dated = ((f.info, _atime_of(f, stamps)) for f in unread)
+    unread = ((f, _atime_of(f, stamps)) for f, facts in zip(files, known, strict=True) if not facts)
     requests = [
-        HeaderRequest(i.name, i.size_bytes, stamp and stamp.name, headers) for i, stamp in dated
+        HeaderRequest(f.info.name, f.info.size_bytes, stamp and stamp.name, f.key.module)
+        for f, stamp in unread
     ]
-    facts_of: Iterator[HeaderFacts]
-    summaries_of: Iterator[EntrySummary] = iter(())
-    if details:
-        facts_of, summaries_of = _read_and_decode(store, files, recalled, requests, aids.workers)
-    else:
-        facts_of = read_facts(store, requests, workers=aids.workers)
+    facts_of = read_facts(store, requests, depth, workers=aids.workers)
     formats = UnknownFormats(store)
     entries: list[Entry] = []
     problems: list[Problem] = []
-    for done, (file, recalled_facts) in enumerate(zip(files, recalled, strict=True)):
+    for done, (file, recalled) in enumerate(zip(files, known, strict=True)):
         if aids.progress and done % _PROGRESS_EVERY == 0:
             aids.progress(done, len(files))
-        facts = next(facts_of) if recalled_facts is None else recalled_facts.facts
-        summary = recalled_facts.summary if recalled_facts else None
-        learnt = recalled_facts is None
-        if details and summary is None:
-            summary = next(summaries_of)
-            learnt = True
+        facts = recalled or next(facts_of)
         if facts.gone:
             continue
-        if learnt and headers and index is not None:
-            index.learn(file.info, _atime_of(file, atimes), facts, summary)
-        own_problems = formats.rename(_problems(file, facts, summary, now_ns))
+        if index is not None and recalled is None and depth >= Depth.OPENED:
+            index.learn(file.info, _atime_of(file, atimes), facts)
+        own_problems = formats.rename(_problems(file, facts, now_ns))
         problems.extend(own_problems)
         stamp_ns = _stamp_ns(facts.stamp)
         if store.remote and (stamp := _atime_of(file, atimes)):
             stamp_ns = stamp.mtime_ns  # JAX puts it at every use
-        entries.append(_entry(file, facts, summary, rule, stamp_ns, own_problems))
+        entries.append(_entry(file, facts, rule, stamp_ns, own_problems))
     if aids.progress:
         aids.progress(len(files), len(files))
     return entries, problems
-
-
-def _read_and_decode(
-    store: Store,
-    files: Sequence[EntryFile],
-    recalled: "Sequence[KnownEntry | None]",
-    requests: Sequence[HeaderRequest],
-    workers: int,
-) -> "tuple[Iterator[HeaderFacts], Iterator[EntrySummary]]":
-    """The facts of the files that the index lacks, and the summaries that it lacks."""
-    undecoded = [
-        (f, recalled_facts)
-        for f, recalled_facts in zip(files, recalled, strict=True)
-        if recalled_facts is None or recalled_facts.summary is None
-    ]
-    wanted = [f for f, _ in undecoded]
-    if not store.remote:
-        summaries = read_summaries(store, wanted, workers=workers)
-        return read_facts(store, requests, workers=workers), summaries
-    # One request returns both.
-    both, again = tee(zip(undecoded, read_facts_and_summaries(store, wanted), strict=True))
-    facts = (
-        entry_facts for (_, recalled_facts), (entry_facts, _) in both if recalled_facts is None
-    )
-    return facts, (summary for _, (_, summary) in again)
 
 
 def _atime_of(file: EntryFile, atimes: dict[str, FileInfo]) -> FileInfo | None:
     return atimes.get(file.key_text) if file.kind is FileKind.ENTRY else None
 
 
-def _problems(
-    file: EntryFile, facts: HeaderFacts, summary: "EntrySummary | None", now_ns: int
-) -> Iterator[Problem]:
+def _problems(file: EntryFile, facts: HeaderFacts, now_ns: int) -> Iterator[Problem]:
+    summary = facts.summary
     if facts.problem:
         yield Problem(file.info.name, *facts.problem, file.key_text)
     elif summary and summary.problem:  # a damaged header damages the rest as well
@@ -307,7 +423,6 @@ def _problems(
 def _entry(
     file: EntryFile,
     facts: HeaderFacts,
-    summary: "EntrySummary | None",
     rule: LastUses,
     stamp_ns: int | None,
     problems: tuple[Problem, ...],
@@ -332,7 +447,7 @@ def _entry(
         last_used_ns=use.at_ns,
         last_used_from=use.source,
         problems=tuple(p.kind for p in problems) if problems else (),
-        **(summary.facts() if summary else {}),
+        **(facts.summary.facts() if facts.summary else {}),
     )
 
 

@@ -14,12 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from jaxcache.cache.entry_files import LOCK_TIMEOUT_SECONDS, find
+from jaxcache.cache.entry_files import LOCK_TIMEOUT_SECONDS, find, remove_leftovers
 from jaxcache.cache.inventory import EntryFile
 from jaxcache.cache.ledger.record import SEALED, Event, LedgerRecord
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.write import append
-from jaxcache.cache.leftovers import remove_leftovers
 from jaxcache.cache.scan import Scan, ScanAids, scan
 from jaxcache.cache.selection import Selection
 from jaxcache.cache.verify.check import (
@@ -29,8 +28,13 @@ from jaxcache.cache.verify.check import (
     recorded_digest,
 )
 from jaxcache.core.names import HEADER_BYTES
-from jaxcache.entry.codec import CodecError, check_content, check_frame, decompress_whole
-from jaxcache.entry.frame import seal_frame
+from jaxcache.entry.codec import (
+    CodecError,
+    check_content,
+    check_frame,
+    decompress_whole,
+    seal_frame,
+)
 from jaxcache.model import (
     CUT_SHORT,
     GRACE_NS,

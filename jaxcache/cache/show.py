@@ -13,10 +13,9 @@ from jaxcache.core.names import KERNEL_CACHE, parse_key
 from jaxcache.core.use import LastUses
 from jaxcache.entry.codec import CodecError
 from jaxcache.entry.contents import ArrayType, Contents
-from jaxcache.entry.decode import find_hlo_module
+from jaxcache.entry.decode import OpenPayload, find_hlo_module, read_contents, read_payload
 from jaxcache.entry.kernels import KernelCache, read_kernel_cache
 from jaxcache.entry.names import FileKind, split_name
-from jaxcache.entry.read import OpenPayload, read_contents, read_payload
 from jaxcache.entry.summary import summarize_contents
 from jaxcache.entry.wire import WireError
 from jaxcache.errors import JaxcacheError

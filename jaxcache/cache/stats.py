@@ -7,8 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from jaxcache.cache.inventory import UNCOUNTED_KINDS, require_objects
-from jaxcache.cache.ledger.segments import Ledger
-from jaxcache.cache.ledger.uses import Uses, count_uses
+from jaxcache.cache.ledger.segments import Ledger, Uses, count_uses
 from jaxcache.cache.listing import Group, Summary, group_entries, summarize
 from jaxcache.model import Depth, Entry, FileInfo, result_repr
 from jaxcache.units import NS_PER_SECOND, format_size

@@ -1,22 +1,31 @@
-"""Ed25519 signatures of bundles, and the list of public keys that this user trusts.
+"""Ed25519 signatures, and the keys and projects that this user trusts.
 
 Keys are text, one line each: ``jaxcache-ed25519 <base64 of 32 bytes>``. A private key is the same
 with ``jaxcache-ed25519-private`` and its 32-byte seed, in a file that only its owner may read. The
 trusted keys are lines ``<public key> <name>`` in ``trusted-keys`` of the configuration directory.
-What a signature promises, and what not, is in docs/bundles.md.
+What a signature of a bundle promises, and what not, is in docs/bundles.md.
+
+Signatures of single entries are in ``.jaxcache/signatures/``, written by ``push --sign``, in the
+format of :mod:`jaxcache.core.signing`. Files are written once and never changed, like the ledger's.
+
+Projects whose settings are trusted are listed in ``trusted-projects``. ``core/configuration.py``
+reads the list and defines what trust means; this module changes it.
 """
 
 import contextlib
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from jaxcache.cache.admission import Signed
 from jaxcache.cache.bundle.format import Bundle, Signature, pack_signature, signed_bytes
+from jaxcache.cache.move.plan import MoveAction, MoveSource, Plan, Step
 from jaxcache.core.atomic import (
     claimed,
     hold_lockfile,
@@ -24,21 +33,42 @@ from jaxcache.core.atomic import (
     remove_all_abandoned,
     replace_file,
 )
-from jaxcache.core.configuration import config_directory, find_writer
+from jaxcache.core.configuration import (
+    TRUSTED_PROJECTS,
+    ConfigFile,
+    config_directory,
+    digest_of,
+    find_config_files,
+    find_writer,
+    read_config_file,
+    read_trusted_projects,
+)
 from jaxcache.core.directories import make_private_directory, open_directory, sync_directory
+from jaxcache.core.ledger import MAX_LEDGER_BYTES
 from jaxcache.core.signing import (
     KEY_BYTES,
     MAX_KEYS_BYTES,
+    MAX_SIGNATURES_BYTES,
     PRIVATE,
     PUBLIC,
+    SIGNATURES_DIR,
     TRUSTED_KEYS,
     encode,
     holds,
     parse_key,
+    read_signed,
+    sign_text,
 )
 from jaxcache.core.system import open_regular
+from jaxcache.entry.codec import CodecError
 from jaxcache.errors import JaxcacheError, LockedError, UntrustedError, UsageError, system_errors_as
+from jaxcache.store.base import Store, StoreError
+from jaxcache.store.concurrency import map_ordered
+from jaxcache.store.location import config_is_set
 from jaxcache.units import format_install
+
+if TYPE_CHECKING:
+    from jaxcache.layouts import Layout
 
 _NAME = re.compile(r"[\w.@+-]{1,100}")
 #: How long one command waits for another that changes the list: as long as for JAX's lock.
@@ -345,3 +375,192 @@ def key_path(name: str) -> Path:
 def signing_keys(names: Sequence[str]) -> list[Any]:
     """Read the private keys to sign with."""
     return [read_private_key(key_path(name)) for name in names]
+
+
+@dataclass(frozen=True, slots=True)
+class TrustedProject:
+    """A project's configuration file that this user trusts."""
+
+    path: str
+    digest: str
+    changed: bool
+    """Whether the file was changed or removed since, so that its settings are ignored."""
+
+
+def find_project(directory: str | None) -> ConfigFile:
+    """Return the nearest pyproject.toml, from a directory upwards, with settings of jaxcache.
+
+    Raises:
+        UsageError: ``no-settings``, or ``bad-path`` where the list cannot hold the path.
+    """
+    start = os.path.realpath(directory or os.curdir)
+    projects = [file for file in find_config_files(start) if file.is_project]
+    if not projects:
+        raise UsageError(
+            f"no pyproject.toml in {start} or above it has a table [tool.jaxcache]",
+            code="no-settings",
+        )
+    if "\n" in projects[0].path:
+        raise UsageError(f"{projects[0].path!r} has a line break in its name", code="bad-path")
+    return projects[0]
+
+
+def list_trusted_projects() -> list[TrustedProject]:
+    """Return the trusted projects, sorted by path."""
+    projects = []
+    for path, digest in sorted(read_trusted_projects().items()):
+        file = read_config_file(path)
+        projects.append(TrustedProject(path, digest, file is None or not file.is_trusted))
+    return projects
+
+
+def trust_project(file: ConfigFile) -> TrustedProject:
+    """Trust a file with exactly the content that was read.
+
+    Raises:
+        LockedError, JaxcacheError
+    """
+    digest = digest_of(file.text)
+    _replace(file.path, digest)
+    return TrustedProject(file.path, digest, changed=False)
+
+
+def distrust_project(path: str) -> TrustedProject:
+    """Trust a project no longer.
+
+    Args:
+        path: its pyproject.toml, or the directory of it.
+
+    Raises:
+        LockedError, JaxcacheError: ``no-match`` where it is not trusted.
+    """
+    path = os.path.abspath(path)
+    for project in list_trusted_projects():
+        if project.path in (path, os.path.join(path, "pyproject.toml")):
+            _replace(project.path, None)
+            return project
+    raise JaxcacheError(f"{path} is not trusted", code="no-match", hint="see jaxcache trust list")
+
+
+def _replace(path: str, digest: str | None) -> None:
+    with changing_alone(key_directory() / TRUSTED_PROJECTS) as replace:
+        digests = read_trusted_projects()
+        digests.pop(path, None)
+        if digest is not None:
+            digests[path] = digest
+        replace([os.fsencode(f"{d} {p}\n") for p, d in sorted(digests.items())])
+
+
+#: A line has 900 bytes at the most, escaped, so that this many stay well below the largest file.
+_ENTRIES_PER_FILE = 25_000
+
+
+def required_signatures(
+    store: Store,
+    layout: "Layout",
+    trusted: str | os.PathLike[str] | None = None,
+    *,
+    wanted: bool = False,
+) -> Signed | None:
+    """Load what trusted keys have signed in a cache; None where no signature is required.
+
+    Args:
+        trusted: the directory of their list; by default the user's.
+        wanted: whether a caller requires them; a configuration file can, too.
+
+    Raises:
+        UntrustedError: nothing there can be signed, or the list of keys cannot be trusted.
+    """
+    if not (wanted or config_is_set("require-signed")):
+        return None
+    if not layout.single_file_entries:
+        raise UntrustedError(
+            f"files of {layout.name} are not signed one by one",
+            hint="jaxcache export --sign KEY",
+        )
+    return load_signed(store, load_trusted(trusted))
+
+
+def make_signer(
+    target: Store, source: MoveSource, plan: Plan, private_keys: Sequence[Any], *, now_ns: int
+) -> Callable[[Mapping[str, Step]], None]:
+    """Return a function that signs the entries that were written, and those already there."""
+    if not private_keys:
+        return lambda _: None
+    vouched = _unsigned_digests(target, source, plan, private_keys)
+
+    def sign(written: Mapping[str, Step]) -> None:
+        digests = vouched | {name: step.item.sha256 or "" for name, step in written.items()}
+        write_signatures(target, digests, private_keys, now_ns=now_ns)
+
+    return sign
+
+
+def _unsigned_digests(
+    target: Store, source: MoveSource, plan: Plan, private_keys: Sequence[Any]
+) -> dict[str, str]:
+    """Return the digests of entries that the target has already and that some key has not signed.
+
+    They may come from a run that was interrupted. Each digest is that of the source's entry, even
+    if the target's entry of that name differs; damaged entries of the source stay unsigned.
+    """
+    signed = [load_signed(target, [_public(key)]) for key in private_keys]
+    steps = plan.of(MoveAction.PRESENT, MoveAction.SAME)
+    unsigned = [s for s in steps if not all(s.name in names for names in signed)]
+
+    def read(step: Step) -> str | None:
+        try:
+            with contextlib.closing(source.open(step, source.take(step))) as parcel:
+                return parcel.facts.sha256
+        except (CodecError, UntrustedError, StoreError):
+            return None
+
+    digests = zip((s.name for s in unsigned), map_ordered(read, unsigned), strict=True)
+    return {name: digest for name, digest in digests if digest is not None}
+
+
+def _public(private_key: Any) -> TrustedKey:
+    return TrustedKey("", private_key.public_key().public_bytes_raw())
+
+
+def write_signatures(
+    store: Store, digests: Mapping[str, str], private_keys: Sequence[Any], *, now_ns: int
+) -> None:
+    """Vouch for files.
+
+    Args:
+        digests: by file, of payloads or of XLA's files; no name has a line feed.
+        private_keys: of cryptography's Ed25519.
+
+    Raises:
+        StoreError
+    """
+    names = sorted(digests)
+    for start in range(0, len(names), _ENTRIES_PER_FILE):
+        some = names[start : start + _ENTRIES_PER_FILE]
+        text = "".join(f"{digests[name]} {name}\n" for name in some)
+        path = f"{SIGNATURES_DIR}/{now_ns:020d}-{os.urandom(8).hex()}.json"
+        store.write(path, [sign_text(text, private_keys)], replace=False)
+
+
+def load_signed(store: Store, trusted: Sequence[TrustedKey]) -> dict[str, Collection[str]]:
+    """Return the digests, by file, that keys which this user trusts have signed.
+
+    Signatures that are damaged or made with other keys do not count.
+
+    Raises:
+        NoCacheError
+    """
+    keys = {key.public_key for key in trusted}
+    signers: defaultdict[str, set[str]] = defaultdict(set)
+    files = [i for i in store.list(SIGNATURES_DIR) if i.type == "file"]
+    names = [i.name for i in files]
+    if sum(min(i.size_bytes, MAX_SIGNATURES_BYTES) for i in files) > MAX_LEDGER_BYTES:
+        raise UntrustedError(f"{store.url} holds more signatures than {MAX_LEDGER_BYTES} bytes")
+    if keys and names:
+        load_ed25519()
+    for data in store.read_many(names, limit=MAX_SIGNATURES_BYTES + 1):
+        if isinstance(data, bytes) and len(data) <= MAX_SIGNATURES_BYTES:
+            for name, digests in read_signed(data, keys).items():
+                signers[name] |= digests
+    return dict(signers)

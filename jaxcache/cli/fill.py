@@ -30,9 +30,9 @@ from jaxcache.units import format_duration
 from jaxcache.warm.programs import WarmProgram, names_function, read_call
 
 if TYPE_CHECKING:
-    from jaxcache.warm.compiling.plan import CompilePlan, CompileResult, Job
+    from jaxcache.warm.compiling.worker import CompilePlan, CompileResult, Job
     from jaxcache.warm.report.report import Report
-    from jaxcache.warm.torch.report import TorchReport
+    from jaxcache.warm.torch.run import TorchReport
 
 
 RunOptionsT = TypeVar("RunOptionsT", bound=RunOptions)

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from jaxcache.cache.bundle.compat import Compatibility, Host
     from jaxcache.cache.bundle.format import Bundle
     from jaxcache.cache.move.export_plan import ExportPlan
-    from jaxcache.cache.move.items import Step
-    from jaxcache.cache.move.plan import Plan
+    from jaxcache.cache.move.plan import Plan, Step
     from jaxcache.cache.trust import Verdict
     from jaxcache.model import Problem
     from jaxcache.store.base import Store

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from typing import Annotated
 
-from jaxcache.cache import trust, trusted_projects
+from jaxcache.cache import trust
 from jaxcache.cli.output import JsonOutput, emit, note
 from jaxcache.cli.terminal import confirm
 from jaxcache.errors import UsageError
@@ -32,7 +32,7 @@ def here(
     Shows the settings and asks. Without trust, a project's file cannot choose the cache or switch
     the live layer on. A file that changes afterwards is not trusted until you repeat this.
     """
-    file = trusted_projects.find_project(directory)
+    file = trust.find_project(directory)
     note(f"{file.path}{f', {file.unsafe}' if file.unsafe else ''}:")
     note(*settings_lines(read_settings(file)))
     if not yes:
@@ -43,7 +43,7 @@ def here(
                 hint="if you trust these settings, add --yes",
             )
         confirm("Trust these settings?", f"{os.path.basename(file.path)} is not trusted")
-    _print([], [trusted_projects.trust_project(file)], output)
+    _print([], [trust.trust_project(file)], output)
 
 
 def keygen(name: Name, output: JsonOutput) -> None:
@@ -65,7 +65,7 @@ def add(
 
 def show(output: JsonOutput) -> None:
     """List the keys and the projects that you trust."""
-    _print(trust.load_trusted(), trusted_projects.list_trusted_projects(), output)
+    _print(trust.load_trusted(), trust.list_trusted_projects(), output)
 
 
 def remove(
@@ -82,14 +82,14 @@ def remove(
 ) -> None:
     """Stop trusting a key or a project."""
     if "/" in name:
-        _print([], [trusted_projects.distrust_project(name)], output)
+        _print([], [trust.distrust_project(name)], output)
     else:
         _print([trust.remove_trusted(trust.key_directory(), name)], [], output)
 
 
 def _print(
     keys: Sequence[trust.TrustedKey],
-    projects: Sequence[trusted_projects.TrustedProject],
+    projects: Sequence[trust.TrustedProject],
     output: JsonOutput,
 ) -> None:
     emit(output.form, trust_view(keys, projects, str(trust.key_directory())))

@@ -6,8 +6,7 @@ Source: ``CompilationCacheProto`` in xla/service/gpu/kernel_reuse_cache.proto.
 from dataclasses import dataclass
 
 from jaxcache.entry import wire
-from jaxcache.entry.schema import parse
-from jaxcache.entry.wire import Budget, WireError
+from jaxcache.entry.wire import Budget, WireError, parse
 
 _FINGERPRINT_BYTES = 80
 

@@ -33,8 +33,8 @@ class EntrySummary(NamedTuple):
 def read_summary(file: BinaryIO, size_bytes: int, module: str | None) -> EntrySummary:
     """Read the summary of an entry; damage becomes its ``problem``.
 
-    Takes a sixth of the time of :func:`jaxcache.entry.read.read_contents`: options and buffers are
-    not read, and the hashes inside not checked.
+    Takes a sixth of the time of :func:`jaxcache.entry.decode.read_contents`: options and buffers
+    are not read, and the hashes inside not checked.
 
     Args:
         file: seekable, the whole entry.
@@ -42,8 +42,7 @@ def read_summary(file: BinaryIO, size_bytes: int, module: str | None) -> EntrySu
     """
     # Imported here because a listing that recalls its facts decodes nothing.
     from jaxcache.entry.codec import CodecError
-    from jaxcache.entry.decode import decode_program
-    from jaxcache.entry.read import read_payload
+    from jaxcache.entry.decode import decode_program, read_payload
 
     try:
         payload = read_payload(file, size_bytes)

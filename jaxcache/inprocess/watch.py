@@ -107,7 +107,7 @@ class Observation(Printable):
             if "JAXCACHE_EVENTS" in os.environ:
                 _written.update((c.key, c) for c in self.compared() if c.outcome == "written")
                 return
-            from jaxcache.warm.report.ledger_updates import record_in_ledger, record_sketches
+            from jaxcache.warm.report.recording import record_in_ledger, record_sketches
 
             recorded = self.keep()
             live = recorded.processes[0].configured.live
@@ -161,7 +161,7 @@ class Observation(Printable):
     def report(self) -> "Report":
         """The report of all events until now."""
         from jaxcache.warm.child.launch import RunResult
-        from jaxcache.warm.report.ledger_updates import recorded_seconds
+        from jaxcache.warm.report.recording import recorded_seconds
 
         with self._lock:
             recorder = self._fold()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from jaxcache.cache.scan import ScanAids
     from jaxcache.cache.show import EntryDetails
     from jaxcache.cache.verify.check import EntryCheck
-    from jaxcache.layouts.torch.show import GraphDetails
+    from jaxcache.layouts.torch.explain import GraphDetails
     from jaxcache.model import Depth, Progress
     from jaxcache.options import PruneOptions, VerifyOptions
 

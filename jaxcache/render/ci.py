@@ -9,7 +9,7 @@ from jaxcache.cache.ci.key import CiKey
 from jaxcache.cache.ci.restore import RestoreResult, miss_reasons
 from jaxcache.cache.ci.save import THRESHOLD, SavePlan, SaveResult, Why
 from jaxcache.cache.ci.usage import UseSource
-from jaxcache.cache.move.items import MoveAction
+from jaxcache.cache.move.plan import MoveAction
 from jaxcache.model import Entry
 from jaxcache.render.document import Document, fields_of, to_document, versioned
 from jaxcache.render.move import left_out_lines, warning_lines

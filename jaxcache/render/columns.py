@@ -9,7 +9,7 @@ from jaxcache.render.view import Column
 from jaxcache.units import format_ago, format_compile, format_size, rfc3339
 
 if TYPE_CHECKING:
-    from jaxcache.cache.prune.removal import Removal
+    from jaxcache.cache.prune.removable import Removal
 
 Get = Callable[[Any], Any]
 #: A prefix of a hash that is unique in any cache of sane size.

@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import Any
 
 from jaxcache.cache.prune.plan import PrunePlan, plan_notes
-from jaxcache.cache.prune.removal import (
+from jaxcache.cache.prune.removable import (
     Execution,
     Removal,
     count_entries,

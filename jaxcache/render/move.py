@@ -13,9 +13,8 @@ from jaxcache.cache.bundle.compat import (
     forecast,
 )
 from jaxcache.cache.move.bundle_file import WrittenBundle
-from jaxcache.cache.move.items import WRITES, MoveAction, Step
-from jaxcache.cache.move.plan import Outcome
-from jaxcache.cache.prune.removal import Removal, freed_bytes
+from jaxcache.cache.move.plan import WRITES, MoveAction, Outcome, Step
+from jaxcache.cache.prune.removable import Removal, freed_bytes
 from jaxcache.cache.trust import Verdict
 from jaxcache.model import Problem
 from jaxcache.render.columns import key_column, size_column, text_column

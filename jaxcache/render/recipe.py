@@ -15,7 +15,7 @@ from jaxcache.render.columns import (
 from jaxcache.render.document import Document, fields_of
 from jaxcache.render.view import Block, Column, Line, Table, View
 from jaxcache.units import format_count, format_duration, format_size
-from jaxcache.warm.compiling.plan import COMPILE_OUTCOMES, CompileReport, CompileResult
+from jaxcache.warm.compiling.worker import COMPILE_OUTCOMES, CompileReport, CompileResult
 
 
 def listing_view(file: RecipeFile, listed: Sequence[RecipeRow]) -> View:

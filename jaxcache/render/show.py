@@ -21,7 +21,7 @@ from jaxcache.units import (
 )
 
 if TYPE_CHECKING:
-    from jaxcache.layouts.torch.show import GraphDetails
+    from jaxcache.layouts.torch.explain import GraphDetails
 
 _LABEL_WIDTH = 12
 #: The record that a time of last use comes from, in words.

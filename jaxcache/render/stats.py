@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 
 from jaxcache.cache.inventory import RECORD_KINDS
-from jaxcache.cache.ledger.uses import LiveStats, Uses
+from jaxcache.cache.ledger.segments import LiveStats, Uses
 from jaxcache.cache.listing import Summary
 from jaxcache.cache.stats import Stats
 from jaxcache.core.refusals import TierRefusal, describe_refusal, refusal_fix
@@ -217,7 +217,7 @@ _LIVE_WORDS = {
 def live_line(totals: Mapping[str, float]) -> str:
     """Return what only the live layer counts: ``3 hits came from tiers, 2 written, 1 evicted``.
 
-    All hits and misses are in the ledger (:func:`jaxcache.cache.ledger.uses.count_uses`).
+    All hits and misses are in the ledger (:func:`jaxcache.cache.ledger.segments.count_uses`).
     """
     tier = int(totals.get("hits_tier", 0))
     parts = [f"{format_count(tier, 'hit')} came from tiers"] if tier else []

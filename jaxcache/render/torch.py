@@ -8,7 +8,7 @@ from jaxcache.render.columns import duration_column, size_column, text_column
 from jaxcache.render.view import Block, Column, Line, Table, View
 from jaxcache.render.warm import end_notes, run_document
 from jaxcache.units import format_count, format_duration
-from jaxcache.warm.torch.report import Lookup, TorchReport
+from jaxcache.warm.torch.run import Lookup, TorchReport
 
 _STYLES = {"hit": "green", "bypassed": "yellow", "off": "yellow"}
 _NAMES = {"aotautograd": "AOTAutograd", "fxgraph": "FX graph"}

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 from jaxcache.render.view import Line, View
 
 if TYPE_CHECKING:
-    from jaxcache.cache.trust import TrustedKey
-    from jaxcache.cache.trusted_projects import TrustedProject
+    from jaxcache.cache.trust import TrustedKey, TrustedProject
 
 
 def trust_view(

@@ -19,7 +19,7 @@ from jaxcache.warm.report.report import FAULTS, UNCOMPARED, Module, Report
 
 if TYPE_CHECKING:
     from jaxcache.warm.report.report import Module, Report
-    from jaxcache.warm.torch.report import Lookup, TorchReport
+    from jaxcache.warm.torch.run import Lookup, TorchReport
 
 
 #: An outcome's colour: green if the cache served; others if time was lost, and why matters.

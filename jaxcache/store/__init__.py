@@ -114,7 +114,7 @@ def open_store(location: str) -> "Store":
         JaxcacheError: ``no-obstore`` where the extra ``remote`` is not installed.
     """
     if is_remote(location):
-        from jaxcache.store.object.connect import open_object_store
+        from jaxcache.store.object.store import open_object_store
 
         return open_object_store(location)
     from jaxcache.store.local import LocalStore
@@ -129,7 +129,7 @@ def check_tier(location: str) -> None:
         UsageError: ``bad-url`` or ``unknown-store``.
     """
     if is_remote(location):
-        from jaxcache.store.object.connect import check_url
+        from jaxcache.store.object.store import check_url
 
         check_url(location)
     else:

@@ -31,12 +31,16 @@ from jaxcache.store.base import (
     FetchedFile,
     MissingError,
     NewFile,
+    StoredFile,
     StoreError,
     check_name,
+    file_error,
+    file_info,
+    name_errors,
+    no_cache,
     or_error,
     same_file,
 )
-from jaxcache.store.system import StoredFile, file_error, file_info, name_errors, no_cache
 
 #: O_NONBLOCK: opening a FIFO that someone put into the cache must not hang; O_NOFOLLOW: a link
 #: is never followed out of the cache.

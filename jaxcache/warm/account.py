@@ -14,21 +14,20 @@ from jaxcache.entry.names import key_of
 from jaxcache.errors import NoJaxError, UsageError
 from jaxcache.options.run import RunOptions
 from jaxcache.store import is_remote
-from jaxcache.warm.child.interpreter import missing_module
+from jaxcache.warm.child.child import missing_module
 from jaxcache.warm.child.launch import RunResult
-from jaxcache.warm.environment import PORTABLE_NOTE, effective_thresholds, find_overridden
-from jaxcache.warm.report.builder import ReportBuilder
+from jaxcache.warm.programs import PORTABLE_NOTE, effective_thresholds, find_overridden
+from jaxcache.warm.report.builder import ReportBuilder, trace_document
 from jaxcache.warm.report.causes import find_causes, is_new, path_note
-from jaxcache.warm.report.ledger_updates import (
+from jaxcache.warm.report.notes import bucket_notes, varying_notes
+from jaxcache.warm.report.recording import (
     count_pending_uploads,
     record_in_ledger,
     record_savings,
     recorded_seconds,
 )
-from jaxcache.warm.report.notes import bucket_notes, varying_notes
 from jaxcache.warm.report.report import EVICTED, FIRST_TIME, LOST, VARYING, Report
 from jaxcache.warm.report.run_records import record_runs
-from jaxcache.warm.report.trace import trace_document
 
 if TYPE_CHECKING:
     from jaxcache.warm.child.launch import RunCallbacks

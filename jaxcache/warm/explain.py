@@ -5,18 +5,17 @@ import math
 import os
 from collections.abc import Sequence
 
+from jaxcache.cache.entry_files import scratch_directory
 from jaxcache.cache.explain.answer import sum_up
 from jaxcache.cache.explain.cached_facts import CachedFacts, open_cached_facts
 from jaxcache.cache.explain.sides import Comparison, Explanation
 from jaxcache.cache.explain.undone import past_paths
-from jaxcache.cache.leftovers import scratch_directory
 from jaxcache.core.compile_event import CompileFinished
 from jaxcache.options.run import WarmOptions
 from jaxcache.store import open_store
 from jaxcache.warm.advice import advise, find_losses
 from jaxcache.warm.child.launch import RunCallbacks
-from jaxcache.warm.environment import find_overridden
-from jaxcache.warm.programs import WarmProgram
+from jaxcache.warm.programs import WarmProgram, find_overridden
 from jaxcache.warm.report.builder import ReportBuilder
 from jaxcache.warm.report.causes import explain_hits, explain_misses
 from jaxcache.warm.report.report import require_observed

@@ -16,15 +16,13 @@ from jaxcache.errors import JaxcacheError, ReportError, reporting
 from jaxcache.options.run import CompileOptions, RunOptions, WarmOptions
 from jaxcache.store import is_remote
 from jaxcache.units import format_count, format_duration
-from jaxcache.warm.child.child import free_port
-from jaxcache.warm.child.interpreter import find_python
+from jaxcache.warm.child.child import find_python, free_port
 from jaxcache.warm.child.launch import Launch, RunCallbacks, RunResult, run_listening
-from jaxcache.warm.environment import DIRECTORY, live_modules, run_environment
-from jaxcache.warm.programs import WarmProgram, words_of
+from jaxcache.warm.programs import DIRECTORY, WarmProgram, live_modules, run_environment, words_of
 
 if TYPE_CHECKING:
     from jaxcache.warm.account import Account
-    from jaxcache.warm.compiling.plan import CompileReport
+    from jaxcache.warm.compiling.worker import CompileReport
     from jaxcache.warm.crosshost.cross_target import CrossTarget, TargetOutput
     from jaxcache.warm.report.recording import RecordingDirectory
     from jaxcache.warm.report.report import Report
@@ -74,7 +72,7 @@ def _compile_ahead(
         Notes; the seconds of each compile by its key; and the report of the collecting run, where
         that was interrupted.
     """
-    from jaxcache.cache.leftovers import scratch_directory
+    from jaxcache.cache.entry_files import scratch_directory
     from jaxcache.warm.compiling.run import compile_recipe
 
     with scratch_directory("ahead") as directory:

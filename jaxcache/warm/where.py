@@ -11,7 +11,7 @@ from typing import Any
 from jaxcache.core.compile_event import RunEvent
 from jaxcache.options.run import WhereOptions
 from jaxcache.warm.child.launch import Launch, run_listening
-from jaxcache.warm.environment import DIRECTORY
+from jaxcache.warm.programs import DIRECTORY
 from jaxcache.warm.report.builder import ReportBuilder
 from jaxcache.warm.report.events import LiveSetting
 from jaxcache.warm.report.report import Process, Report

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import zstandard
 
-from jaxcache.cache.prune.plan import PrunePlan
-from jaxcache.cache.prune.plan_cache import plan_cache_prune
+from jaxcache.cache.prune.plan import PrunePlan, plan_cache_prune
 from jaxcache.layouts import ReadCache, load_layout
 from jaxcache.options import PruneOptions
 from jaxcache.store.local import LocalStore

@@ -33,14 +33,13 @@ from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.write import append
 from jaxcache.cache.move.bundle_file import make_temporary_bundle, write_stream
 from jaxcache.cache.move.export_plan import plan_export
-from jaxcache.cache.move.items import MoveAction
+from jaxcache.cache.move.plan import MoveAction
 from jaxcache.core.names import AUTOTUNE_DIR, KERNEL_CACHE
 from jaxcache.entry.codec import CodecError
 from jaxcache.errors import JaxcacheError
 from jaxcache.layouts import load_layout, open_side
-from jaxcache.store.base import FetchedFile, MissingError, StoreError
+from jaxcache.store.base import FetchedFile, MissingError, StoreError, name_errors
 from jaxcache.store.local import LocalStore
-from jaxcache.store.system import name_errors
 
 CACHES = sorted(p.name for p in CORPUS.iterdir() if p.is_dir())
 

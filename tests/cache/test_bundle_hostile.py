@@ -30,8 +30,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxcache.cache import admission
-from jaxcache.cache.bundle.format import MAGIC, pack_header, pack_manifest, read_bundle
-from jaxcache.cache.bundle.manifest import BundleError, Manifest, encode_manifest
+from jaxcache.cache.bundle.format import (
+    MAGIC,
+    BundleError,
+    Manifest,
+    encode_manifest,
+    pack_header,
+    pack_manifest,
+    read_bundle,
+)
 from jaxcache.cache.bundle.reader import verify_bundle
 from jaxcache.cache.trust import check_signatures, generate_key, read_private_key
 from jaxcache.core import names

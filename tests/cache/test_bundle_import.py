@@ -29,12 +29,12 @@ from bundling import (
 )
 from conftest import CORPUS, REPOSITORY
 
-from jaxcache.cache.bundle.manifest import BundleError
+from jaxcache.cache.bundle.format import BundleError
 from jaxcache.cache.bundle.reader import verify_bundle
 from jaxcache.cache.move.bundle_file import bundle_bytes, write_stream
 from jaxcache.cache.move.export_plan import plan_export
 from jaxcache.cache.move.import_bundle import execute_import, plan_import
-from jaxcache.cache.move.items import MoveAction
+from jaxcache.cache.move.plan import MoveAction
 from jaxcache.cache.seal import execute_seal, plan_seal
 from jaxcache.entry.codec import decompress_chunks
 from jaxcache.errors import JaxcacheError, UsageError

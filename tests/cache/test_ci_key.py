@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jaxcache.cache.bundle.compat import Host
-from jaxcache.cache.bundle.manifest import Origin
+from jaxcache.cache.bundle.format import Origin
 from jaxcache.cache.ci.key import CiKey, HashedFiles, describe_environment, hash_files
 from jaxcache.core.machine import Machine
 from jaxcache.errors import UsageError

@@ -4,7 +4,7 @@ import pytest
 
 from jaxcache.cache.ci.restore import item_seconds
 from jaxcache.cache.ledger.record import COMPILE, HIT, Event
-from jaxcache.cache.move.items import Item, ItemFacts
+from jaxcache.cache.move.plan import Item, ItemFacts
 
 KEY = f"jit_f-{0:064x}"
 

@@ -12,7 +12,7 @@ from jaxcache.cache.bundle.compat import (
     Host,
     forecast,
 )
-from jaxcache.cache.bundle.manifest import BundleItem, Manifest, Origin
+from jaxcache.cache.bundle.format import BundleItem, Manifest, Origin
 from jaxcache.cache.ledger.record import Event
 from jaxcache.core.machine import CACHE_PATH, Machine
 

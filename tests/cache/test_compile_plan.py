@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from jaxcache.cache.recipe.format import encode_recipe, open_recipe
 from jaxcache.cache.recipe.model import Environment, Recipe, Request, refuse
-from jaxcache.warm.compiling.plan import plan_compile
+from jaxcache.warm.compiling.worker import plan_compile
 
 BLOB = b"some bytes"
 DIGEST, EMPTY = (hashlib.sha256(b).hexdigest() for b in (BLOB, b""))

@@ -12,8 +12,7 @@ from ways import OLD_NS, names, old_copy
 from jaxcache.cache.bundle.reader import verify_bundle
 from jaxcache.cache.move.export_plan import plan_export
 from jaxcache.cache.move.import_bundle import execute_import, plan_import, receive
-from jaxcache.cache.move.items import MoveAction
-from jaxcache.cache.move.plan import Outcome
+from jaxcache.cache.move.plan import MoveAction, Outcome
 from jaxcache.cache.move.stores import make_source
 from jaxcache.cache.move.sync import plan_copy
 from jaxcache.store.base import StoreError

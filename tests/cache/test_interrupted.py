@@ -17,11 +17,11 @@ from bundling import write_new
 from jaxcache.cache.archive import write_file
 from jaxcache.cache.bundle.format import open_bundle
 from jaxcache.cache.bundle.reader import verify_bundle
+from jaxcache.cache.entry_files import remove_leftovers, staging
 from jaxcache.cache.index import read_checked, write_checked
 from jaxcache.cache.ledger.record import HIT, Event
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.write import append, pin, unpin
-from jaxcache.cache.leftovers import remove_leftovers, staging
 from jaxcache.cache.move.bundle_file import bundle_bytes, make_temporary_bundle, write_stream
 from jaxcache.cache.move.export_plan import plan_export
 from jaxcache.cache.move.import_bundle import execute_import, plan_import
@@ -37,7 +37,7 @@ from jaxcache.model import FileInfo
 from jaxcache.options import VerifyOptions
 from jaxcache.store.base import NewFile, StoreError, or_error
 from jaxcache.store.local import LocalStore
-from jaxcache.warm.delivery import Delivery
+from jaxcache.warm.crosshost.cross_target import Delivery
 
 JAX = load_layout("jax")
 LEFT = ".jaxcache-tmp-1-left"

@@ -11,9 +11,6 @@ from hypothesis import strategies as st
 from jaxcache.cache.bundle.format import (
     MAX_MANIFEST_RAW_BYTES,
     MAX_MANIFEST_VALUES,
-    pack_manifest,
-)
-from jaxcache.cache.bundle.manifest import (
     BundleError,
     BundleItem,
     Manifest,
@@ -24,6 +21,7 @@ from jaxcache.cache.bundle.manifest import (
     decode_manifest,
     encode_manifest,
     is_side_file,
+    pack_manifest,
 )
 from jaxcache.entry.names import FileKind, split_name
 

@@ -13,8 +13,7 @@ from ways import OLD_NS, old_copy
 
 import jaxcache
 from jaxcache.cache.admission import BUFFERED_BYTES
-from jaxcache.cache.bundle.format import Bundle, open_bundle, read_bundle
-from jaxcache.cache.bundle.manifest import BundleError
+from jaxcache.cache.bundle.format import Bundle, BundleError, open_bundle, read_bundle
 from jaxcache.cache.bundle.reader import verify_bundle
 from jaxcache.cache.move.stores import make_source
 from jaxcache.cache.move.sync import plan_sync

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from made_caches import HOUR, JAX, NOW, cache_of, gone, key, plan, put, size_of
 
-from jaxcache.cache.prune.plan_cache import plan_cache_prune
+from jaxcache.cache.prune.plan import plan_cache_prune
 from jaxcache.errors import JaxcacheError
 from jaxcache.layouts import ReadCache
 from jaxcache.options import PruneOptions
@@ -97,7 +97,7 @@ def test_lru_opens_no_entry_where_many_go(tmp_path: Path, monkeypatch: pytest.Mo
     options = PruneOptions(max_entries=1, policy="lru", grace_seconds=0)
     priced = plan_cache_prune(ReadCache(LocalStore(tmp_path), JAX, NOW), options)
     assert sum(name.endswith("-cache") for name in opened) == 3
-    monkeypatch.setattr("jaxcache.cache.prune.plan_cache._PRICED_AT_ONCE", 2)
+    monkeypatch.setattr("jaxcache.cache.prune.plan._PRICED_AT_ONCE", 2)
     opened.clear()
     unpriced = plan_cache_prune(ReadCache(LocalStore(tmp_path), JAX, NOW), options)
     assert [r.file for r in unpriced.removals] == [r.file for r in priced.removals]

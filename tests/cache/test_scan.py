@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.make_cache import make_cache
-from jaxcache.cache import entry_headers
+from jaxcache.cache import scan as scanning
 from jaxcache.cache.scan import ScanAids, scan
 from jaxcache.model import Depth
 from jaxcache.store import concurrency
@@ -25,7 +25,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_several_processes_see_what_one_sees(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = scan(LocalStore(large))
-    monkeypatch.setattr(entry_headers, "PARALLEL_ABOVE", 10)
+    monkeypatch.setattr(scanning, "PARALLEL_ABOVE", 10)
     monkeypatch.setattr(concurrency, "_CHUNK", 40)
     steps: list[tuple[int, int]] = []
     shared = scan(LocalStore(large), ScanAids(None, 2, lambda *step: steps.append(step)))
@@ -41,7 +41,7 @@ def test_without_processes_to_be_had_one_reads_all(
     def refuse(*_: object) -> None:
         raise OSError("no semaphores here")
 
-    monkeypatch.setattr(entry_headers, "PARALLEL_ABOVE", 10)
+    monkeypatch.setattr(scanning, "PARALLEL_ABOVE", 10)
     monkeypatch.setattr("multiprocessing.get_context", refuse)
     assert len(scan(LocalStore(large), ScanAids(workers=2)).entries) == 301
 

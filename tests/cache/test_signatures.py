@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxcache.cache.move.signatures import SIGNATURES_DIR, load_signed, write_signatures
-from jaxcache.cache.trust import TrustedKey
+from jaxcache.cache.trust import SIGNATURES_DIR, TrustedKey, load_signed, write_signatures
 from jaxcache.store.local import LocalStore
 
 ed25519 = pytest.importorskip("cryptography.hazmat.primitives.asymmetric.ed25519")

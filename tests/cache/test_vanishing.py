@@ -11,7 +11,7 @@ import zstandard
 from jaxcache.cache.move.bundle_file import make_temporary_bundle
 from jaxcache.cache.move.export_plan import plan_export
 from jaxcache.cache.move.import_bundle import plan_import
-from jaxcache.cache.move.items import MoveAction
+from jaxcache.cache.move.plan import MoveAction
 from jaxcache.cache.verify.run_checks import verify
 from jaxcache.core.names import AUTOTUNE_DIR
 from jaxcache.layouts import load_layout

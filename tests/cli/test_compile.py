@@ -12,7 +12,7 @@ from jaxcache.cache.recipe.format import encode_recipe
 from jaxcache.cache.recipe.model import Environment, Recipe, Request
 from jaxcache.entry.options import flag_names
 from jaxcache.render.recipe import compile_view
-from jaxcache.warm.compiling.plan import CompileReport, CompileResult, parse_shard
+from jaxcache.warm.compiling.worker import CompileReport, CompileResult, parse_shard
 
 BLOBS = {hashlib.sha256(b).hexdigest(): b for b in (b"module one" * 9, b"module two", b"")}
 ONE, TWO, OPTIONS = BLOBS

@@ -12,7 +12,7 @@ from conftest import RunCli
 from object_server import Proxy, S3Server
 from ways import names
 
-from jaxcache.entry.frame import seal_entry
+from jaxcache.entry.codec import seal_entry
 
 ENTRIES = 7
 

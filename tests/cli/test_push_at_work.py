@@ -15,7 +15,7 @@ import pytest
 from conftest import RunCli, clean_environment
 from object_server import Proxy
 
-from jaxcache.entry.frame import seal_entry
+from jaxcache.entry.codec import seal_entry
 from jaxcache.store import open_store
 
 

@@ -21,7 +21,7 @@ from jaxcache.cache.ledger.record import COMPILE, HIT, Event
 from jaxcache.cache.ledger.write import append, pin
 from jaxcache.cache.overview import forecast_sizes, make_overview
 from jaxcache.cache.prune.plan import plan_prune
-from jaxcache.cache.prune.removal import count_entries, lost_compile_seconds
+from jaxcache.cache.prune.removable import count_entries, lost_compile_seconds
 from jaxcache.cache.scan import scan
 from jaxcache.core.eviction import POLICIES
 from jaxcache.layouts import ReadCache, load_layout

@@ -31,7 +31,7 @@ REPORTING = [
     "jaxcache.warm.account",
     "jaxcache.warm.report.events",
     "jaxcache.warm.report.builder",
-    "jaxcache.entry.read",
+    "jaxcache.entry.decode",
     "jaxcache.render.warm",
     "concurrent.futures",
 ]

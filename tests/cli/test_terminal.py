@@ -211,7 +211,7 @@ def test_an_ascii_terminal_gets_an_ascii_bar(tmp_path: Path) -> None:
 
 _COMPILING = """
 from jaxcache.cli.fill import show_progress
-from jaxcache.warm.compiling.plan import CompilePlan
+from jaxcache.warm.compiling.worker import CompilePlan
 with show_progress(CompilePlan((), ()), 1) as line:
     print("none" if line is None else "some")
 """

@@ -10,8 +10,7 @@ from ways import old_copy
 from jaxcache.cache.ledger.record import HIT, PIN, Event
 from jaxcache.cache.ledger.segments import MAX_SEGMENT_BYTES, Ledger
 from jaxcache.cache.ledger.write import append
-from jaxcache.cache.move.signatures import load_signed
-from jaxcache.cache.trust import TrustedKey
+from jaxcache.cache.trust import TrustedKey, load_signed
 from jaxcache.core.ledger import MAX_LEDGER_BYTES
 from jaxcache.core.names import LEDGER_DIR
 from jaxcache.core.signing import MAX_SIGNATURES_BYTES, SIGNATURES_DIR

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import cramjam
 import zstandard
 
-from jaxcache.entry.riegeli import highwayhash64
+from jaxcache.entry.envelope import highwayhash64
 from jaxcache.entry.wire import write_varint
 
 KEY = tuple(

@@ -25,7 +25,7 @@ from jaxcache.entry.codec import (
     detect_codec,
     read_entry_header,
 )
-from jaxcache.entry.read import read_payload
+from jaxcache.entry.decode import read_payload
 
 
 def decompress(data: bytes) -> bytes:

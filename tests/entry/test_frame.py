@@ -10,8 +10,15 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxcache.entry.codec import CodecError, check_content, decompress_chunks
-from jaxcache.entry.frame import add_checksum, compress_content, seal_entry, seal_frame
+from jaxcache.entry.codec import (
+    CodecError,
+    add_checksum,
+    check_content,
+    compress_content,
+    decompress_chunks,
+    seal_entry,
+    seal_frame,
+)
 
 #: The smallest entry of a CPU and of a GPU.
 _SMALL = ["0.10.2-cpu-zstd/jit__fun-*-cache", "0.10.2-cuda13-h200-kernelcache/jit_sharded_sum-*"]

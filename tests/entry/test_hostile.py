@@ -165,7 +165,7 @@ def test_hostile_payloads_end_in_a_finding_within_bounded_memory(name: str, tmp_
     script = (
         "import resource, sys\n"
         "from jaxcache.entry.decode import decode_payload\n"
-        "import jaxcache.entry.schema as s; s.message_class('Shape'); import cramjam\n"
+        "import jaxcache.entry.wire as s; s.message_class('Shape'); import cramjam\n"
         "import pathlib\n"
         "data = pathlib.Path(sys.argv[1]).read_bytes()\n"
         "pages = int(pathlib.Path('/proc/self/statm').read_text().split()[0])\n"
@@ -192,7 +192,7 @@ def test_large_constants_are_stepped_over(tmp_path: Path) -> None:
         "import os, resource, sys\n"
         "sys.path.insert(0, sys.argv[2])\n"
         "import forge\n"
-        "from jaxcache.entry.read import read_contents\n"
+        "from jaxcache.entry.decode import read_contents\n"
         "size = 48 << 20\n"
         "with open(sys.argv[1], 'wb') as f:\n"
         "    literal = forge.message(8, forge.message(8, os.urandom(1 << 20) * 48))\n"
@@ -205,8 +205,8 @@ def test_large_constants_are_stepped_over(tmp_path: Path) -> None:
     )
     reader = (
         "import os, resource, sys\n"
-        "from jaxcache.entry.read import read_contents\n"
-        "import jaxcache.entry.schema as s; s.message_class('Shape')\n"
+        "from jaxcache.entry.decode import read_contents\n"
+        "import jaxcache.entry.wire as s; s.message_class('Shape')\n"
         "with open('/proc/self/clear_refs', 'w') as f: f.write('5')\n"
         "import pathlib\n"
         "statm = pathlib.Path('/proc/self/statm').read_text()\n"
@@ -232,7 +232,7 @@ def test_large_constants_are_stepped_over(tmp_path: Path) -> None:
 
 
 def test_a_compression_bomb_is_a_finding(tmp_path: Path) -> None:
-    from jaxcache.entry.read import read_contents
+    from jaxcache.entry.decode import read_contents
 
     bomb = tmp_path / "bomb"
     with open(bomb, "wb") as file, zstandard.ZstdCompressor(level=3).stream_writer(file) as out:

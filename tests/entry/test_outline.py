@@ -5,7 +5,7 @@ import struct
 import forge
 import pytest
 
-from jaxcache.entry.outline import MAX_LINES, outline
+from jaxcache.entry.hlo import MAX_LINES, outline
 from jaxcache.entry.wire import WireError, write_varint
 
 

@@ -3,7 +3,7 @@
 import forge
 import pytest
 
-from jaxcache.entry.riegeli import highwayhash64, read_split_message
+from jaxcache.entry.envelope import highwayhash64, read_split_message
 from jaxcache.entry.wire import Budget, Field, WireError
 
 
@@ -77,7 +77,7 @@ def test_records_count_against_the_budget() -> None:
 
 def test_a_file_of_tiny_chunks_without_records_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """A megabyte of such zeros-and-hashes, which compresses to nothing, took minutes."""
-    monkeypatch.setattr("jaxcache.entry.riegeli._MAX_CHUNKS", 20, raising=False)
+    monkeypatch.setattr("jaxcache.entry.envelope._MAX_CHUNKS", 20, raising=False)
     empty = chunk(b"", kind=b"s", records=0, decoded=0)
     read(forge.riegeli(forge.split(b"t", [b"", b""])))
     with pytest.raises(WireError, match="more chunks"):

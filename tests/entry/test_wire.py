@@ -4,11 +4,12 @@ import forge
 import pytest
 
 from jaxcache.entry.contents import ArrayType, array_types, parse_short_type
-from jaxcache.entry.schema import MAX_MESSAGE_BYTES, parse
 from jaxcache.entry.wire import (
+    MAX_MESSAGE_BYTES,
     Budget,
     WireError,
     first_bytes,
+    parse,
     read_varint,
     walk,
     write_field,

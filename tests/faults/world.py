@@ -274,7 +274,7 @@ def _read(path: Path) -> bytes:
 
 def _sealed(data: bytes) -> bytes:
     """The frame with a checksum: its flag, and four bytes after the same blocks."""
-    from jaxcache.entry.frame import seal_entry
+    from jaxcache.entry.codec import seal_entry
 
     sealed = bytes(seal_entry(data))
     assert sealed == data or (sealed[5:-4], len(sealed)) == (data[5:], len(data) + 4)

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import RunCli, clean_environment
 
-from jaxcache.cache.bundle.format import open_bundle, read_bundle
-from jaxcache.cache.bundle.manifest import encode_manifest
+from jaxcache.cache.bundle.format import encode_manifest, open_bundle, read_bundle
 from jaxcache.core import runs
 from jaxcache.core.runs import Record
 

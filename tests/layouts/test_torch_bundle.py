@@ -16,7 +16,7 @@ from conftest import RunCli, first_file
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxcache.cache.bundle.manifest import BundleError
+from jaxcache.cache.bundle.format import BundleError
 from jaxcache.layouts.torch.bundle import parse_artifacts
 from jaxcache.store.base import NewFile
 from jaxcache.store.local import LocalStore
@@ -308,8 +308,13 @@ def hostile_bundle(name: str, content: bytes) -> bytes:
 
     import zstandard
 
-    from jaxcache.cache.bundle.format import pack_header, pack_manifest
-    from jaxcache.cache.bundle.manifest import Manifest, SideFile, encode_manifest
+    from jaxcache.cache.bundle.format import (
+        Manifest,
+        SideFile,
+        encode_manifest,
+        pack_header,
+        pack_manifest,
+    )
     from jaxcache.cache.trust import sign_header
 
     stream = zstandard.ZstdCompressor().compress(content)

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from jaxcache.cache.ledger.record import COMPILE, HIT, PIN, Event
-from jaxcache.cache.ledger.segments import Ledger
-from jaxcache.cache.ledger.uses import count_uses
+from jaxcache.cache.ledger.segments import Ledger, count_uses
 from jaxcache.cache.ledger.write import append, compact
 from jaxcache.core.ledger import COMPACT_ABOVE
 from jaxcache.live.uses import UseLog, read_ledger

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from conftest import REPOSITORY, GiveAway, clean_environment
 
-from jaxcache.cache.trusted_projects import find_project, trust_project
+from jaxcache.cache.trust import find_project, trust_project
 from jaxcache.core.configuration import forget_reported
 from jaxcache.live.settings import (
     SETTINGS,

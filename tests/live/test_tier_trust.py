@@ -11,9 +11,14 @@ from conftest import CAN_GIVE_AWAY, GiveAway, RunCli
 
 from jaxcache.cache.ledger.record import COMPILE, Event
 from jaxcache.cache.ledger.write import append
-from jaxcache.cache.move.signatures import write_signatures
-from jaxcache.cache.trust import add_trusted, generate_key, public_key_text, read_private_key
-from jaxcache.entry.read import read_payload
+from jaxcache.cache.trust import (
+    add_trusted,
+    generate_key,
+    public_key_text,
+    read_private_key,
+    write_signatures,
+)
+from jaxcache.entry.decode import read_payload
 from jaxcache.store import open_store
 from live.conftest import RunLive, entries
 

@@ -16,7 +16,8 @@ from jaxcache.errors import JaxcacheError
 from jaxcache.store import open_store
 
 pytest.importorskip("obstore")
-from jaxcache.store.object import connect, retry
+from jaxcache.store.object import retry
+from jaxcache.store.object import store as object_store
 
 
 @pytest.fixture
@@ -120,7 +121,7 @@ def test_an_object_that_drips_is_requested_once(
     """Every byte is in time for the connection, and all of them are not in time for the request."""
     for name, value in {**CREDENTIALS, "AWS_ENDPOINT_URL": hostile}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setitem(connect._CLIENT, "timeout", timedelta(seconds=1))
+    monkeypatch.setitem(object_store._CLIENT, "timeout", timedelta(seconds=1))
     monkeypatch.setattr(retry, "_REPEAT_SECONDS", 0.5)
     store = open_store("s3://b/x")
     with pytest.raises(JaxcacheError):

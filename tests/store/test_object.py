@@ -19,8 +19,8 @@ from conformance import StoreConformance
 from jaxcache.errors import JaxcacheError, NoCacheError, UsageError
 from jaxcache.store import make_store, open_store
 from jaxcache.store.base import ExistsError, MissingError, Store, StoreError
-from jaxcache.store.object.connect import open_object_store
 from jaxcache.store.object.retry import TRAFFIC
+from jaxcache.store.object.store import open_object_store
 from jaxcache.units import format_install
 
 

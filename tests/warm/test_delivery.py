@@ -13,7 +13,7 @@ from ways import OLD_NS, old_copy
 from jaxcache.entry.names import key_of
 from jaxcache.errors import JaxcacheError
 from jaxcache.store.local import LocalStore
-from jaxcache.warm.delivery import Delivery
+from jaxcache.warm.crosshost.cross_target import Delivery
 
 
 @pytest.fixture

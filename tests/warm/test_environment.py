@@ -3,7 +3,7 @@
 import pytest
 
 from jaxcache.options.run import RunOptions, WarmOptions
-from jaxcache.warm.environment import effective_thresholds
+from jaxcache.warm.programs import effective_thresholds
 
 SECONDS = "jax_persistent_cache_min_compile_time_secs"
 

@@ -11,8 +11,8 @@ from conftest import RunCli
 
 from jaxcache.errors import NoJaxError
 from jaxcache.units import format_install, no_jax_hint
-from jaxcache.warm.child import interpreter
-from jaxcache.warm.child.interpreter import choose_python, describe_no_jax, find_python, has_package
+from jaxcache.warm.child import child
+from jaxcache.warm.child.child import choose_python, describe_no_jax, find_python, has_package
 
 #: A package that no Python on this machine has.
 PACKAGE = "wanted_only_here"
@@ -166,7 +166,7 @@ def test_all_that_were_searched_are_named_where_the_tool_itself_lacks_jax(
     monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "active"))
     reason = "No module named 'jax'"
     assert describe_no_jax(active, reason) == f"{active} has no usable jax: {reason}"
-    monkeypatch.setattr(interpreter, "has_package", lambda python, package: False)
+    monkeypatch.setattr(child, "has_package", lambda python, package: False)
     assert describe_no_jax(sys.executable, reason) == (
         f"none of these has jax: {active}, {sys.executable}"
     )

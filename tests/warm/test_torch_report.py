@@ -11,8 +11,7 @@ from jaxcache.render.torch import report_view
 from jaxcache.render.typeset import set_blocks
 from jaxcache.warm.child.launch import RunResult
 from jaxcache.warm.report.events import parse_event
-from jaxcache.warm.torch.report import TorchReport
-from jaxcache.warm.torch.run import TorchReportBuilder
+from jaxcache.warm.torch.run import TorchReport, TorchReportBuilder
 
 KEY = "a" * 51
 TORCH = {

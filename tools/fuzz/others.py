@@ -13,7 +13,7 @@ from pathlib import Path
 
 import zstandard
 
-from jaxcache.cache.bundle.manifest import BundleError
+from jaxcache.cache.bundle.format import BundleError
 from jaxcache.cache.recipe import format as recipes
 from jaxcache.cache.recipe.model import RecipeError
 from jaxcache.layouts.torch.bundle import parse_artifacts

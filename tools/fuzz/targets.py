@@ -18,14 +18,19 @@ import cramjam
 import zstandard
 
 from jaxcache.cache.admission import MAX_NAME_BYTES
-from jaxcache.cache.bundle.format import pack_header, pack_manifest, read_bundle
-from jaxcache.cache.bundle.manifest import BundleError, decode_manifest, encode_manifest
+from jaxcache.cache.bundle.format import (
+    BundleError,
+    decode_manifest,
+    encode_manifest,
+    pack_header,
+    pack_manifest,
+    read_bundle,
+)
 from jaxcache.cache.bundle.reader import verify_bundle
 from jaxcache.cache.ledger.segments import LEDGER_DIR, Ledger
-from jaxcache.entry import riegeli, wire
-from jaxcache.entry.decode import decode_payload
+from jaxcache.entry import envelope, wire
+from jaxcache.entry.decode import decode_payload, read_contents
 from jaxcache.entry.kernels import read_kernel_cache
-from jaxcache.entry.read import read_contents
 from jaxcache.entry.summary import read_summary
 from jaxcache.model import FileInfo
 from tools.fuzz.others import recipe_seeds, run_recipe, run_torch, torch_seeds
@@ -82,20 +87,20 @@ class _AnyHash(int):
 
 def run_riegeli(data: bytes) -> None:
     """Riegeli files with their hashes taken for right."""
-    real, riegeli._hash = riegeli._hash, lambda _: _AnyHash()
+    real, envelope._hash = envelope._hash, lambda _: _AnyHash()
     try:
-        message = riegeli.read_split_message(memoryview(data), wire.Budget(100_000))
+        message = envelope.read_split_message(memoryview(data), wire.Budget(100_000))
     except wire.WireError:
         return
     finally:
-        riegeli._hash = real
+        envelope._hash = real
     assert sum(len(p) for p in message.pieces if isinstance(p, memoryview)) <= 22 * len(data)
 
 
 def riegeli_seeds() -> Iterator[bytes]:
     """What lies inside real GPU entries."""
     for _, payload in _entries():
-        start = payload.find(riegeli.MAGIC)
+        start = payload.find(envelope.MAGIC)
         if start >= 0 and len(payload) < 64_000:
             yield payload[start:]
 
@@ -103,13 +108,13 @@ def riegeli_seeds() -> Iterator[bytes]:
 def run_snappy(data: bytes) -> None:
     """Snappy streams as Riegeli holds them: damaged, or of exactly the size announced."""
     try:
-        out = riegeli._unsnappy(memoryview(data))
+        out = envelope._unsnappy(memoryview(data))
     except wire.WireError:
         out = None
     size = None if out is None else wire.read_varint(memoryview(data), 0)[0]
     assert out is None or len(out) == size
     raw = bytes(cramjam.snappy.compress_raw(data))
-    assert riegeli._unsnappy(memoryview(wire.write_varint(len(data)) + raw)) == data
+    assert envelope._unsnappy(memoryview(wire.write_varint(len(data)) + raw)) == data
 
 
 def snappy_seeds() -> Iterator[bytes]:

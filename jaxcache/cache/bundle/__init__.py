@@ -1,5 +1,5 @@
-"""Bundles: a cache as one portable file, written (``export``) and brought in (``importing``).
+"""Bundles: a cache as one portable file.
 
-``format`` is the file's outer shape, ``manifest`` what it announces; ``export`` and ``importing``
-plan, ``pack`` and ``deliver`` write, ``unpack`` reads, ``look`` shows, ``compat`` forecasts hits.
+``format`` is the file with its manifest, ``reader`` looks into one as into a cache, and ``compat``
+forecasts which entries hit. ``cache/move`` writes bundles, and brings them in.
 """

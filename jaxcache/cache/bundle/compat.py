@@ -14,10 +14,10 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from jaxcache.cache.allow_lists import kept_flags
-from jaxcache.cache.bundle.manifest import Manifest, Origin, make_origin
+from jaxcache.cache.bundle.format import Manifest, Origin, make_origin
 from jaxcache.cache.ledger.record import LedgerRecord, fold
 from jaxcache.cache.ledger.segments import Ledger
-from jaxcache.cache.move.items import Item, Step, bundle_items
+from jaxcache.cache.move.plan import Item, Step, bundle_items
 from jaxcache.core.machine import (
     DIFFERS,
     SAME,
@@ -27,8 +27,7 @@ from jaxcache.core.machine import (
     hashes_path,
 )
 from jaxcache.entry.codec import CodecError
-from jaxcache.entry.decode import decode_origin
-from jaxcache.entry.read import read_payload
+from jaxcache.entry.decode import decode_origin, read_payload
 from jaxcache.store.base import Store, StoreError
 from jaxcache.units import format_count, join_some
 

@@ -13,8 +13,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxcache.cache.admission import check_payload_pieces, check_unknown_pieces
-from jaxcache.cache.bundle.format import Bundle, ContentReader, open_bundle, read_whole
-from jaxcache.cache.bundle.manifest import JAX, BundleError, BundleItem, Manifest, Origin
+from jaxcache.cache.bundle.format import (
+    JAX,
+    Bundle,
+    BundleError,
+    BundleItem,
+    ContentReader,
+    Manifest,
+    Origin,
+    open_bundle,
+    read_whole,
+)
 from jaxcache.cache.inventory import Inventory, OtherFile
 from jaxcache.cache.ledger.record import SEALED
 from jaxcache.cache.ledger.segments import Ledger

@@ -10,8 +10,7 @@ from jaxcache.cache.bundle.compat import Compatibility, ForecastOutcome, Host, f
 from jaxcache.cache.bundle.format import Bundle
 from jaxcache.cache.ledger.record import fold
 from jaxcache.cache.move.import_bundle import execute_import, plan_import, receive
-from jaxcache.cache.move.items import WRITES, Item, ItemFacts, MoveAction, Step
-from jaxcache.cache.move.plan import Outcome
+from jaxcache.cache.move.plan import WRITES, Item, ItemFacts, MoveAction, Outcome, Step
 from jaxcache.cache.move.run_records import read_records, receive_records
 from jaxcache.cache.move.stores import make_source
 from jaxcache.cache.move.sync import plan_sync
@@ -139,7 +138,7 @@ def restore_cache(
 
     Args:
         target: None where its directory does not exist yet.
-        signed: only what is vouched for here (``jaxcache.cache.move.signatures``); the rest is
+        signed: only what is vouched for here (``jaxcache.cache.trust``); the rest is
             left out, and where that is all, refused.
 
     Raises:

@@ -16,8 +16,7 @@ from jaxcache.cache.ledger.write import append, compact
 from jaxcache.cache.move.bundle_file import is_bundle_name
 from jaxcache.cache.move.export_plan import ExportPlan, plan_export
 from jaxcache.cache.move.import_bundle import events_of
-from jaxcache.cache.move.items import MoveAction
-from jaxcache.cache.move.plan import Outcome, Plan
+from jaxcache.cache.move.plan import MoveAction, Outcome, Plan
 from jaxcache.cache.move.run_records import read_records, receive_records
 from jaxcache.cache.move.sync import execute, plan_copy
 from jaxcache.cache.prune.execute import remove

@@ -19,8 +19,7 @@ from typing import Literal, NamedTuple
 
 from jaxcache.cache.inventory import EntryFile, Inventory, take_inventory
 from jaxcache.cache.ledger.record import COMPILE, HIT
-from jaxcache.cache.ledger.segments import Ledger
-from jaxcache.cache.ledger.uses import count_uses
+from jaxcache.cache.ledger.segments import Ledger, count_uses
 from jaxcache.cache.scan import Scan
 from jaxcache.cache.untrusted_json import Many, ManyNamed, Seconds, build, parse_json
 from jaxcache.core.ledger import sum_uses

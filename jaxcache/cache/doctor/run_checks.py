@@ -22,13 +22,12 @@ from jaxcache.cache.doctor.inputs import (
     Setting,
 )
 from jaxcache.cache.entry_files import run_under_lock, write_atime
-from jaxcache.cache.ledger.segments import Ledger
-from jaxcache.cache.ledger.uses import read_refusals
+from jaxcache.cache.ledger.segments import Ledger, read_refusals
 from jaxcache.cache.scan import ScanAids, scan
 from jaxcache.core.names import LOCKFILE
 from jaxcache.core.system import require_flock
 from jaxcache.entry.contents import Contents
-from jaxcache.entry.read import read_contents
+from jaxcache.entry.decode import read_contents
 from jaxcache.errors import NoCacheError
 from jaxcache.model import Entry, Progress, result_repr
 from jaxcache.store import is_remote, open_store

@@ -12,9 +12,8 @@ from jaxcache.cache.selection import select_by_keys
 from jaxcache.core.names import HEADER_BYTES, parse_key
 from jaxcache.core.sketch import read_sketch
 from jaxcache.entry.codec import CodecError, detect_codec
-from jaxcache.entry.decode import decode_payload, find_hlo_module
-from jaxcache.entry.outline import outline, parameter_names
-from jaxcache.entry.read import read_payload
+from jaxcache.entry.decode import decode_payload, find_hlo_module, read_payload
+from jaxcache.entry.hlo import outline, parameter_names
 from jaxcache.entry.wire import WireError
 from jaxcache.errors import MissingPackageError, NoCacheError
 from jaxcache.model import Depth

@@ -18,25 +18,30 @@ from jaxcache.cache.archive import Packer, read_chunks, write_file
 from jaxcache.cache.bundle.format import (
     MAGIC,
     Bundle,
-    is_bundle,
-    pack_header,
-    pack_manifest,
-    read_bundle,
-    stream_parameters,
-)
-from jaxcache.cache.bundle.manifest import (
     BundleError,
     BundleItem,
     Manifest,
     Origin,
     SideFile,
     encode_manifest,
+    is_bundle,
+    pack_header,
+    pack_manifest,
+    read_bundle,
+    stream_parameters,
 )
-from jaxcache.cache.move.check import Check
 from jaxcache.cache.move.execute import move
 from jaxcache.cache.move.export_plan import ExportPlan
-from jaxcache.cache.move.items import Item, ItemFacts, MoveAction
-from jaxcache.cache.move.plan import MoveTarget, Outcome, Parcel, Plan
+from jaxcache.cache.move.plan import (
+    Check,
+    Item,
+    ItemFacts,
+    MoveAction,
+    MoveTarget,
+    Outcome,
+    Parcel,
+    Plan,
+)
 from jaxcache.cache.move.run_records import portable_records
 from jaxcache.cache.move.stores import StoreSource
 from jaxcache.cache.trust import sign_header

@@ -7,10 +7,19 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from jaxcache.cache.move.items import WRITES, MoveAction, StaysError, Step
-from jaxcache.cache.move.plan import MoveSource, MoveTarget, Outcome, Parcel, Plan
+from jaxcache.cache.move.plan import (
+    WRITES,
+    MoveAction,
+    MoveSource,
+    MoveTarget,
+    Outcome,
+    Parcel,
+    Plan,
+    StaysError,
+    Step,
+)
 from jaxcache.entry.codec import CodecError
-from jaxcache.entry.schema import prepare
+from jaxcache.entry.wire import prepare
 from jaxcache.errors import JaxcacheError
 from jaxcache.model import CUT_SHORT, GRACE_NS, Progress
 from jaxcache.store.base import ChangedError, ExistsError, MissingError, StoreError

@@ -18,24 +18,37 @@ from itertools import compress
 from typing import IO, Any, BinaryIO
 
 from jaxcache.cache.archive import read_chunks
-from jaxcache.cache.bundle.format import Bundle, ContentReader
-from jaxcache.cache.bundle.manifest import JAX, BundleError
+from jaxcache.cache.bundle.format import JAX, Bundle, BundleError, ContentReader
 from jaxcache.cache.bundle.reader import verify_bundle
+from jaxcache.cache.entry_files import remove_leftovers, staging
 from jaxcache.cache.ledger.record import PAYLOAD, Event, digest_facts
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.write import append
-from jaxcache.cache.leftovers import remove_leftovers, staging
-from jaxcache.cache.move.conflicts import compare_payloads, has_atimes, list_target
 from jaxcache.cache.move.execute import is_unwritten, move
-from jaxcache.cache.move.export_plan import refuse_side_file
-from jaxcache.cache.move.items import WRITES, Item, ItemFacts, MoveAction, Step, bundle_items
-from jaxcache.cache.move.plan import MoveSource, MoveTarget, Outcome, Plan
+from jaxcache.cache.move.export_plan import (
+    compare_payloads,
+    has_atimes,
+    list_target,
+    refuse_side_file,
+)
+from jaxcache.cache.move.plan import (
+    WRITES,
+    Item,
+    ItemFacts,
+    MoveAction,
+    MoveSource,
+    MoveTarget,
+    Outcome,
+    Plan,
+    Step,
+    bundle_items,
+)
 from jaxcache.cache.move.run_records import receive_records
-from jaxcache.cache.move.signatures import make_signer
 from jaxcache.cache.move.stores import StagedTarget, StoreTarget, arrivals
 from jaxcache.cache.seal import LEVEL_FACT
+from jaxcache.cache.trust import make_signer
 from jaxcache.entry import zstd
-from jaxcache.entry.frame import MAX_LEVEL, compress_content
+from jaxcache.entry.codec import MAX_LEVEL, compress_content
 from jaxcache.model import Codec, FileInfo, Progress
 from jaxcache.store.base import Store, StoreError
 
@@ -67,7 +80,7 @@ def plan_import(
         wanted: returns why an entry does not come in; every one does if None.
 
     Raises:
-        UsageError: ``on_conflict`` is not in :data:`jaxcache.cache.move.conflicts.ON_CONFLICT`.
+        UsageError: ``on_conflict`` is not in :data:`jaxcache.cache.move.export_plan.ON_CONFLICT`.
         JaxcacheError: ``conflict`` where it is ``fail`` and there is one.
     """
     if bundle.manifest.layout != JAX:

@@ -1,17 +1,195 @@
-"""A move: where items come from, where they go, what is decided about each, and how it ended."""
+"""A move: what a source offers, what is decided about each item, and how it ended.
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+:class:`Check` is the one check that every entry passes, from any source to any target.
+"""
 
-from jaxcache.cache.move.items import WRITES, ItemFacts, MoveAction, Step
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
+
+from jaxcache.cache.admission import CheckedContent, ImportPolicy, read_content
+from jaxcache.cache.archive import hash_chunks, read_chunks
+from jaxcache.cache.bundle.format import make_origin
+from jaxcache.cache.inventory import EntryFile
+from jaxcache.cache.ledger.segments import Ledger
+from jaxcache.cache.verify.check import recorded_digest
+from jaxcache.entry.codec import HEAD_BYTES, CodecError, read_entry_header
+from jaxcache.entry.decode import decode_origin
+from jaxcache.entry.names import FileKind
 from jaxcache.errors import ExitCode
-from jaxcache.model import FileInfo, Problem, result_repr
+from jaxcache.model import FileInfo, Problem, ProblemKind, result_repr
 from jaxcache.store.base import StoreError
+from jaxcache.store.concurrency import ByteBudget
 
 if TYPE_CHECKING:
-    from jaxcache.cache.move.check import Check
-    from jaxcache.cache.prune.removal import Execution, Removal
+    from jaxcache.cache.bundle.format import Manifest, Origin
+    from jaxcache.cache.ledger.record import Event
+    from jaxcache.cache.prune.removable import Execution, Removal
+
+
+class MoveAction(StrEnum):
+    """The decision about one file, or how it ended instead."""
+
+    WRITE = "write"
+    """The target does not have it."""
+    HEAL = "heal"
+    """The target has a damaged file, which is replaced."""
+    REPLACE = "replace"
+    """The target has another sound file, which is replaced as requested."""
+    SAME = "same"
+    """The target has the same payload."""
+    KEEP = "keep"
+    """The target has another sound file, which stays."""
+    BLOCKED = "blocked"
+    """Something that is not an entry has its name, or one that differs in case only."""
+    LEFT = "left"
+    """It is not wanted, or cannot hit in the target."""
+    DAMAGED = "damaged"
+    """``verify`` would call it damaged, or it is not the one that the ledger records."""
+    UNTRUSTED = "untrusted"
+    """No trusted key vouches for it, and one must."""
+    PRESENT = "present"
+    """The target has a file of its name; its payload was not compared."""
+    NO_ROOM = "no-room"
+    """The limit of the target leaves no room for it."""
+    STRAY = "stray"
+    """No cache takes a file of its name."""
+    UNFINISHED = "unfinished"
+    """It is young and truncated, so its writer may not have finished."""
+    GONE = "gone"
+    """The source lost it since it was listed."""
+    OVERTAKEN = "overtaken"
+    """Another process wrote it first."""
+    FAILED = "failed"
+    """It could not be read or written."""
+    UNTRIED = "untried"
+    """An earlier failure ended the move."""
+
+
+WRITES = frozenset({MoveAction.WRITE, MoveAction.HEAL, MoveAction.REPLACE})
+_UNREAD = (MoveAction.STRAY, MoveAction.DAMAGED, MoveAction.UNFINISHED, MoveAction.FAILED)
+
+
+class ItemFacts(NamedTuple):
+    """The contents of an entry or of a file, from a check or from a manifest."""
+
+    sha256: str
+    """Digest of an entry's payload, or of the bytes of any other file."""
+    content_bytes: int
+    codec: str = ""
+    compile_seconds: int = 0
+    origin: "Origin | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One entry or side file that a source offers; times are nanoseconds since the epoch."""
+
+    name: str
+    key: str | None
+    """None for a side file."""
+    size_bytes: int
+    """The size of its file, in the cache that it comes from."""
+    created_ns: int
+    used_ns: int | None = None
+    """The date for its ``-atime`` file; None where its creation is the best date."""
+    info: FileInfo | None = None
+    """Its file, where the source is a store."""
+    facts: ItemFacts | None = None
+    """None where nothing has read it yet."""
+    events: "tuple[Event, ...]" = ()
+    """The events of the ledger that travel with it."""
+
+    @property
+    def content_bytes(self) -> int:
+        """The size of its payload; if the file was not read, the size of the file."""
+        return self.facts.content_bytes if self.facts else self.size_bytes
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether it was read, and is an entry in an unknown format."""
+        return bool(self.key and self.facts and self.facts.codec in ("", "unknown"))
+
+    @property
+    def sha256(self) -> str | None:
+        """The digest of its contents, where it is known."""
+        return self.facts.sha256 if self.facts else None
+
+
+def bundle_items(manifest: "Manifest") -> Iterator[Item]:
+    """Yield what a bundle holds, in the order of its stream."""
+    for entry in manifest.items:
+        facts = ItemFacts(
+            entry.payload_sha256,
+            entry.payload_bytes,
+            entry.codec,
+            entry.compile_seconds,
+            manifest.origin_of(entry),
+        )
+        yield Item(
+            entry.file,
+            entry.key,
+            entry.size_bytes,
+            entry.created_ns,
+            entry.atime_ns,
+            facts=facts,
+            events=entry.ledger,
+        )
+    for file in manifest.files:
+        facts = ItemFacts(file.sha256, file.size_bytes)
+        yield Item(file.name, None, file.size_bytes, file.created_ns, facts=facts)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The decision about one item, or how it ended."""
+
+    item: Item
+    action: MoveAction
+    detail: str = ""
+    """For people."""
+    kind: ProblemKind | None = None
+    differs: bool = False
+    """The target has another payload under its key, not only another header."""
+    there: FileInfo | None = None
+    """The file that it replaces, as it was looked at."""
+
+    @property
+    def name(self) -> str:
+        """The name of the file."""
+        return self.item.name
+
+    @property
+    def key(self) -> str | None:
+        """The key of an entry."""
+        return self.item.key
+
+    @property
+    def replaces_damaged(self) -> bool:
+        """Whether the target has a damaged file of this name."""
+        return self.there is not None
+
+    @property
+    def is_left_out(self) -> bool:
+        """Whether its file was never read whole, so that nothing came of it."""
+        return self.action in _UNREAD and self.item.facts is None
+
+    @property
+    def problem(self) -> Problem:
+        """The step as a problem of its file."""
+        default: ProblemKind = "unreadable" if self.action is MoveAction.FAILED else "stray-file"
+        return Problem(self.name, self.kind or default, self.detail, self.key)
+
+
+class StaysError(Exception):
+    """A sound item does not travel: it is not wanted, or not signed."""
+
+    def __init__(self, action: MoveAction, reason: str, facts: ItemFacts) -> None:
+        super().__init__(reason)
+        self.action = action
+        self.reason = reason
+        self.facts = facts
 
 
 #: The actions that make an outcome partial.
@@ -206,3 +384,101 @@ class Outcome(Steps):
         if self.of(*LACKING) or self.plan.unmet or unremoved:
             return ExitCode.PARTIAL
         return ExitCode.DONE
+
+
+#: A serialized executable is a protobuf message of less than 2 GiB, and zstd adds little.
+MAX_ENTRY_BYTES = (2 << 30) + (16 << 20)
+#: What all payloads hold in memory while they are decoded.
+_DECODING_BYTES = 256 << 20
+
+
+class CheckedItem(NamedTuple):
+    """An entry that passed, or a file that is not one."""
+
+    facts: ItemFacts
+    content: CheckedContent | None = None
+    sealed: bool = True
+    """Whether its file detects corruption by itself."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Check:
+    """Checks size, header, frame, ratio, structure, module, digest and signature, in this order."""
+
+    policy: ImportPolicy
+    """The policy of the target."""
+    ledger: Ledger | None = None
+    """Records which payload each entry had."""
+    origins: bool = False
+    """Whether to find out which compiler made an entry, and for which device."""
+    fits: Callable[[Item, ItemFacts], str | None] | None = None
+    """Returns why a sound entry is not wanted, or None."""
+    _decoding: ByteBudget = field(default_factory=lambda: ByteBudget(_DECODING_BYTES))
+
+    def read(self, item: Item, file: BinaryIO, info: FileInfo) -> CheckedItem:
+        """Check the file of an item from end to end.
+
+        Raises:
+            CodecError: it is damaged, or another one than the ledger records.
+            StaysError, StoreError
+        """
+        if item.key is None:
+            facts = ItemFacts(hash_chunks(read_chunks(file)), info.size_bytes)
+            self._check_signed(item.name, facts)
+            return CheckedItem(facts)
+        self.check_size(item, info)
+        header = read_entry_header(file.read(HEAD_BYTES), info.size_bytes)
+        with self._decoding.take(header.content_bytes or 8 * info.size_bytes):
+            content = read_content(
+                file, info.size_bytes, item.name, allow_large=self.policy.allow_large
+            )
+        if not header.checksum:  # a right checksum outweighs a record
+            self._compare(item, info, content.payload_sha256)
+        facts = self._facts(content)
+        self._check_signed(item.name, facts)
+        unwanted = self.fits(item, facts) if self.fits else None
+        if unwanted:
+            raise StaysError(MoveAction.LEFT, unwanted, facts)
+        return CheckedItem(facts, content, header.checksum)
+
+    def check_size(self, item: Item, info: FileInfo) -> None:
+        """Refuse a file that is larger than any entry, unless that is allowed.
+
+        Raises:
+            StoreError
+        """
+        if info.size_bytes > MAX_ENTRY_BYTES and not self.policy.allow_large:
+            reason = f"holds more than {MAX_ENTRY_BYTES} bytes"
+            raise StoreError(item.name, reason, code="too-large")
+
+    def _compare(self, item: Item, info: FileInfo, digest: str) -> None:
+        """Compare a digest with the ledger.
+
+        Raises:
+            CodecError: ``digest-mismatch``.
+        """
+        record = self.ledger.record(item.key or "") if self.ledger else None
+        recorded = recorded_digest(EntryFile(info, item.key or "", FileKind.ENTRY), record)
+        if recorded not in (None, digest):
+            raise CodecError("digest-mismatch", "its payload is not the one in the ledger")
+
+    def _check_signed(self, name: str, facts: ItemFacts) -> None:
+        """Check that a trusted key vouches for contents, where one must.
+
+        Raises:
+            StaysError
+        """
+        if not self.policy.is_signed(name, facts.sha256):
+            raise StaysError(MoveAction.UNTRUSTED, "no trusted key has signed it", facts)
+
+    def _facts(self, content: CheckedContent) -> ItemFacts:
+        origin = None
+        if self.origins:
+            origin = make_origin(content.decoded or decode_origin(content.buffered))
+        return ItemFacts(
+            content.payload_sha256,
+            content.payload_bytes,
+            content.codec,
+            content.compile_seconds,
+            origin,
+        )

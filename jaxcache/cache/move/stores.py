@@ -28,15 +28,22 @@ from jaxcache.cache.ledger.segments import (
     read_segments,
 )
 from jaxcache.cache.ledger.write import append, compact
-from jaxcache.cache.move.check import MAX_ENTRY_BYTES, Check, CheckedItem
-from jaxcache.cache.move.items import Item, ItemFacts, Step
-from jaxcache.cache.move.plan import MoveTarget, Parcel, Plan
-from jaxcache.cache.unknown_format import UnknownFormats
+from jaxcache.cache.move.plan import (
+    MAX_ENTRY_BYTES,
+    Check,
+    CheckedItem,
+    Item,
+    ItemFacts,
+    MoveTarget,
+    Parcel,
+    Plan,
+    Step,
+)
+from jaxcache.cache.scan import UnknownFormats
 from jaxcache.core.ledger import COMPACT_ABOVE, is_compacted
 from jaxcache.core.names import LEDGER_DIR
 from jaxcache.core.system import is_own_or_roots
-from jaxcache.entry.codec import CodecError
-from jaxcache.entry.frame import add_checksum, seal_entry
+from jaxcache.entry.codec import CodecError, add_checksum, seal_entry
 from jaxcache.model import FileInfo
 from jaxcache.store.base import (
     ChangedError,
@@ -44,11 +51,12 @@ from jaxcache.store.base import (
     NewFile,
     Store,
     StoreError,
+    file_info,
+    name_errors,
     or_error,
     same_file,
 )
 from jaxcache.store.concurrency import map_ordered
-from jaxcache.store.system import file_info, name_errors
 
 
 def arrivals(keys: Iterable[str], ledger: Ledger, brought: Iterable[Event] = ()) -> Iterator[Event]:

@@ -7,24 +7,32 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from jaxcache.cache.admission import ImportPolicy, Signed
+from jaxcache.cache.entry_files import remove_leftovers
 from jaxcache.cache.inventory import EntryFile, Inventory
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.write import append
-from jaxcache.cache.leftovers import remove_leftovers
-from jaxcache.cache.move.check import Check
-from jaxcache.cache.move.conflicts import (
+from jaxcache.cache.move.execute import move, open_step
+from jaxcache.cache.move.export_plan import (
+    ExportPlan,
     choose_all,
     compare_payloads,
     has_atimes,
     list_target,
     look_at_frames,
+    plan_export,
 )
-from jaxcache.cache.move.execute import move, open_step
-from jaxcache.cache.move.export_plan import ExportPlan, plan_export
-from jaxcache.cache.move.items import WRITES, Item, ItemFacts, MoveAction, Step
-from jaxcache.cache.move.plan import MoveTarget, Outcome, Plan
+from jaxcache.cache.move.plan import (
+    WRITES,
+    Check,
+    Item,
+    ItemFacts,
+    MoveAction,
+    MoveTarget,
+    Outcome,
+    Plan,
+    Step,
+)
 from jaxcache.cache.move.run_records import read_records, receive_records
-from jaxcache.cache.move.signatures import make_signer
 from jaxcache.cache.move.stores import (
     StoreSource,
     StoreTarget,
@@ -36,6 +44,7 @@ from jaxcache.cache.move.stores import (
 from jaxcache.cache.prune.execute import remove
 from jaxcache.cache.prune.plan import plan_prune
 from jaxcache.cache.scan import Scan, ScanAids, scan
+from jaxcache.cache.trust import make_signer
 from jaxcache.model import Depth, Entry, Progress
 from jaxcache.options import PruneOptions
 from jaxcache.options.move import SyncOptions

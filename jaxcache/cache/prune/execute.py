@@ -13,13 +13,14 @@ from jaxcache.cache.entry_files import (
     atime_name,
     find,
     hold_file_lock,
+    is_temporary,
     remove_entry,
+    remove_leftover,
     run_under_lock,
 )
 from jaxcache.cache.ledger.record import REMOVED, Event
 from jaxcache.cache.ledger.write import append, compact
-from jaxcache.cache.leftovers import is_temporary, remove_leftover
-from jaxcache.cache.prune.removal import Execution, Removal, SkippedRemoval
+from jaxcache.cache.prune.removable import Execution, Removal, SkippedRemoval
 from jaxcache.core.ledger import COMPACT_ABOVE
 from jaxcache.core.names import LEDGER_DIR
 from jaxcache.errors import JaxcacheError

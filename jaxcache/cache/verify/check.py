@@ -18,8 +18,8 @@ from jaxcache.entry.codec import (
     check_small,
     read_entry_header,
 )
+from jaxcache.entry.decode import OpenPayload
 from jaxcache.entry.names import FileKind
-from jaxcache.entry.read import OpenPayload
 from jaxcache.model import Problem, ProblemKind
 from jaxcache.options import VerifyOptions
 from jaxcache.store.base import Store, StoreError, same_file

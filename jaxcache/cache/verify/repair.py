@@ -16,19 +16,19 @@ from jaxcache.cache.entry_files import (
     atime_name,
     find,
     hold_file_lock,
+    is_staged,
     move_entry_in,
     move_entry_out,
     remove_entry,
+    remove_leftover,
     run_under_lock,
     write_atime,
 )
 from jaxcache.cache.ledger.record import REMOVED, Event
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.write import append
-from jaxcache.cache.leftovers import is_staged, remove_leftover
-from jaxcache.cache.scan import NO_AIDS
+from jaxcache.cache.scan import NO_AIDS, UnknownFormats
 from jaxcache.cache.selection import fits_key
-from jaxcache.cache.unknown_format import UnknownFormats
 from jaxcache.cache.verify.run_checks import CORRUPT, INFORMATIONAL, Verification
 from jaxcache.core.names import ATIME_SUFFIX, CACHE_SUFFIX, QUARANTINE_DIR
 from jaxcache.entry.names import FileKind, split_name

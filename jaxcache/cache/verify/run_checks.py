@@ -13,11 +13,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from jaxcache.cache.entry_files import find_leftovers
 from jaxcache.cache.inventory import foreign_directory, require_objects
-from jaxcache.cache.leftovers import find_leftovers
-from jaxcache.cache.scan import NO_AIDS
+from jaxcache.cache.scan import NO_AIDS, UnknownFormats
 from jaxcache.cache.selection import Selection
-from jaxcache.cache.unknown_format import UnknownFormats
 from jaxcache.cache.verify.check import EntryCheck
 from jaxcache.core.names import OWN_DIR
 from jaxcache.model import (

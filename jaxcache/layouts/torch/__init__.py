@@ -33,7 +33,7 @@ class TorchLayout:
         return GraphIndex.load(directory, url, now_ns=now_ns)
 
     scans: FunctionGroup["base.Scans"] = FunctionGroup("jaxcache.layouts.torch.scan")
-    shows: FunctionGroup["base.Shows"] = FunctionGroup("jaxcache.layouts.torch.show")
+    shows: FunctionGroup["base.Shows"] = FunctionGroup("jaxcache.layouts.torch.explain")
     checks: FunctionGroup["base.Checks"] = FunctionGroup("jaxcache.layouts.torch.check")
     removals: FunctionGroup["base.Removals"] = FunctionGroup("jaxcache.layouts.torch.units")
     exports: FunctionGroup["base.Exports"] = FunctionGroup("jaxcache.layouts.torch.bundle")

@@ -19,16 +19,19 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from jaxcache.cache.admission import ImportPolicy
-from jaxcache.cache.bundle.format import Bundle, ContentReader
-from jaxcache.cache.bundle.manifest import BundleError, check_path
+from jaxcache.cache.bundle.format import Bundle, BundleError, ContentReader, check_path
 from jaxcache.cache.diff import DiffSide
+from jaxcache.cache.entry_files import scratch_directory
 from jaxcache.cache.ledger.segments import Ledger
-from jaxcache.cache.leftovers import scratch_directory
 from jaxcache.cache.move.bundle_file import make_temporary_bundle
-from jaxcache.cache.move.conflicts import choose, counted, look_at_payloads, refuse_conflicts
-from jaxcache.cache.move.export_plan import ExportPlan
-from jaxcache.cache.move.items import Item, MoveAction, Step, bundle_items
-from jaxcache.cache.move.plan import Plan
+from jaxcache.cache.move.export_plan import (
+    ExportPlan,
+    choose,
+    counted,
+    look_at_payloads,
+    refuse_conflicts,
+)
+from jaxcache.cache.move.plan import Item, MoveAction, Plan, Step, bundle_items
 from jaxcache.cache.scan import ScanAids
 from jaxcache.cache.selection import Selection
 from jaxcache.cache.verify.run_checks import INFORMATIONAL

@@ -22,8 +22,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from jaxcache.cache.inventory import RECORD_KINDS, UNCOUNTED_KINDS, counted_bytes
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.write import pinned_keys
-from jaxcache.cache.prune.removable import RemovableItem, RemovableSet, other_item, protect_young
-from jaxcache.cache.prune.removal import Hold, Removal, RemovalKind
+from jaxcache.cache.prune.removable import (
+    Hold,
+    RemovableItem,
+    RemovableSet,
+    Removal,
+    RemovalKind,
+    other_item,
+    protect_young,
+)
 from jaxcache.core.atomic import open_lock
 from jaxcache.core.eviction import Candidate, estimate_hits
 from jaxcache.core.system import try_flock

@@ -15,7 +15,7 @@ from typing import Any
 
 from jaxcache.cache.explain.churn import Churn
 from jaxcache.cache.overview import Overview, SizeForecast
-from jaxcache.cache.prune.removal import Removal
+from jaxcache.cache.prune.removable import Removal
 from jaxcache.model import Entry
 from jaxcache.render.columns import SHOWN_HASH_DIGITS, removal_name
 from jaxcache.render.document import to_document, versioned

@@ -1,13 +1,28 @@
-"""A cache in an object store. The promises, and what takes the place of which: store/base.py."""
+"""A cache in an object store. The promises, and what takes the place of which: store/base.py.
 
+Credentials and endpoints come from the environment variables that each provider's own tools use;
+docs/remote.md lists them.
+"""
+
+import contextlib
 import hashlib
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from datetime import timedelta
 from functools import partial
-from typing import Any, BinaryIO, TypeVar, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
+from jaxcache.core.remote import (
+    SERVICES,
+    RemoteError,
+    check_endpoints,
+    connection,
+    has_credentials,
+    split_url,
+)
+from jaxcache.errors import NoCacheError, UsageError
 from jaxcache.model import FileInfo
 from jaxcache.store.base import (
     ChangedError,
@@ -22,7 +37,19 @@ from jaxcache.store.base import (
 )
 from jaxcache.store.concurrency import map_ordered
 from jaxcache.store.object.listing import ListPager, attributes_of, digest_in, file_info, info_of
-from jaxcache.store.object.retry import TRAFFIC, OutOfRangeError, Requests, Verb
+from jaxcache.store.object.retry import (
+    CREDENTIAL_HINTS,
+    TRAFFIC,
+    OutOfRangeError,
+    Requests,
+    Verb,
+    find_meaning,
+    first_line,
+)
+from jaxcache.units import format_install
+
+if TYPE_CHECKING:
+    from urllib.parse import SplitResult
 
 _Result = TypeVar("_Result")
 #: The most that S3 takes in one request (5 GiB, "Amazon S3 quotas"), and far more than the 2 GiB
@@ -355,3 +382,85 @@ def _check_digest(name: str, computed: str, attributes: Any) -> None:
     digest = digest_in(attributes)
     if digest is not None and digest != computed:
         raise StoreError(name, "its bytes are not the ones sent", code="checksum-mismatch")
+
+
+#: A stalled connection is given up after the first; a slow transfer of a large entry after the
+#: second.
+_CLIENT = {
+    "connect_timeout": timedelta(seconds=5),
+    "read_timeout": timedelta(seconds=60),
+    "timeout": timedelta(minutes=15),
+}
+#: Memory stores of this process, by the name in their URL.
+_MEMORY: dict[str, Any] = {}
+
+
+def open_object_store(url: str) -> ObjectStore:
+    """Open the store at a URL. No request is sent: what is wrong there shows at the first one.
+
+    Raises:
+        UsageError: the URL is malformed, or holds credentials; ``no-obstore`` without the extra.
+        NoCacheError: ``no-credentials`` where the configuration of the environment is unusable.
+    """
+    parts = check_url(url)
+    service = SERVICES[parts.scheme]
+    with _as_usage_errors():
+        options = connection(service, _CLIENT)
+    shown = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+    obstore = _import_obstore()
+    if service == "memory":
+        client = _MEMORY.setdefault(shown, obstore.store.MemoryStore())
+    else:
+        client = _connect(obstore, url, shown, service, options)
+    can_skip = service in ("s3", "gs")
+    return ObjectStore(client, shown, can_skip=can_skip, writable=service != "http")
+
+
+def check_url(url: str) -> "SplitResult":
+    """Split the URL of a store that a program can open with the environment as it is.
+
+    Raises:
+        UsageError: ``bad-url``.
+    """
+    with _as_usage_errors():
+        parts = split_url(url)
+        if SERVICES[parts.scheme] != "memory":
+            check_endpoints()
+        return parts
+
+
+@contextlib.contextmanager
+def _as_usage_errors() -> Iterator[None]:
+    try:
+        yield
+    except RemoteError as error:
+        raise UsageError(str(error), code="bad-url", hint=error.hint) from error
+
+
+def _import_obstore() -> Any:
+    try:
+        import obstore.store
+    except ImportError as error:
+        raise UsageError(
+            "buckets need jaxcache[remote]", code="no-obstore", hint=format_install("remote")
+        ) from error
+    return obstore
+
+
+def _connect(obstore: Any, url: str, shown: str, service: str, options: Mapping[str, Any]) -> Any:
+    if "credential_provider" not in options and not has_credentials(service):
+        raise NoCacheError(
+            f"no credentials for {shown}",
+            code="no-credentials",
+            hint=f"{CREDENTIAL_HINTS[service]}; JAXCACHE_INSTANCE_CREDENTIALS=true for those that "
+            "a cloud gives its machines",
+        )
+    try:
+        return obstore.store.from_url(url, **options)
+    except Exception as error:
+        failure = find_meaning(error, url=shown, verb="list", name="")
+        if failure.code in ("no-credentials", "no-bucket"):
+            raise failure from error
+        raise UsageError(
+            f"cannot open {shown}: {first_line(str(error))}", code="bad-url"
+        ) from error

@@ -4,14 +4,12 @@ from collections.abc import Iterator, Sequence
 
 from jaxcache.cache.inventory import EntryFile
 from jaxcache.entry.codec import CodecError
-from jaxcache.entry.decode import decode_origin, decode_payload
-from jaxcache.entry.read import read_payload
+from jaxcache.entry.decode import decode_origin, decode_payload, read_payload
 from jaxcache.errors import NoJaxError
 from jaxcache.model import Problem, ProblemKind, Progress
 from jaxcache.store.base import Store, StoreError
 from jaxcache.units import no_jax_hint
-from jaxcache.warm.child.child import Child, DiedError
-from jaxcache.warm.child.interpreter import describe_no_jax, find_python
+from jaxcache.warm.child.child import Child, DiedError, describe_no_jax, find_python
 
 _START_SECONDS = 300.0
 #: Loading takes milliseconds; a child that takes this long hangs.

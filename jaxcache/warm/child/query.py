@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from jaxcache.cache.leftovers import scratch_directory
+from jaxcache.cache.entry_files import scratch_directory
 from jaxcache.core.configuration import JAX_DEFAULTS
 from jaxcache.errors import JaxcacheError, NoJaxError
 from jaxcache.units import no_jax_hint
@@ -16,10 +16,11 @@ from jaxcache.warm.child.child import (
     LIFTED,
     Child,
     DiedError,
+    choose_python,
+    find_python,
     query_once,
     take_answers,
 )
-from jaxcache.warm.child.interpreter import choose_python, find_python
 
 if TYPE_CHECKING:
     from jaxcache.cache.bundle.compat import Host

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from jaxcache.cache.allow_lists import MOST_DEVICES, MOST_PROCESSES
-from jaxcache.cache.leftovers import scratch_directory
+from jaxcache.cache.entry_files import scratch_directory
 from jaxcache.cache.recipe.format import RecipeFile, open_recipe
 from jaxcache.core.system import available_cores
 from jaxcache.errors import JaxcacheError, UsageError
@@ -13,21 +13,26 @@ from jaxcache.layouts import check_not_torch
 from jaxcache.options.run import CompileOptions
 from jaxcache.store import make_store
 from jaxcache.store.location import absolute_location
-from jaxcache.warm.child.interpreter import find_python
-from jaxcache.warm.compiling.plan import (
+from jaxcache.warm.child.child import find_python
+from jaxcache.warm.compiling.pool import (
+    CompileWatcher,
+    Pool,
+    Session,
+    compile_on_cluster,
+    key_notes,
+    version_notes,
+)
+from jaxcache.warm.compiling.worker import (
     CompilePlan,
     CompileReport,
     CompileResult,
     Job,
+    Processes,
     parse_shard,
     plan_compile,
     refused,
 )
-from jaxcache.warm.compiling.pool import CompileWatcher, Pool, compile_on_cluster
-from jaxcache.warm.compiling.session import Session, key_notes, version_notes
-from jaxcache.warm.compiling.worker import Processes
-from jaxcache.warm.crosshost.cross_target import CrossTarget, read_cross
-from jaxcache.warm.delivery import Delivery
+from jaxcache.warm.crosshost.cross_target import CrossTarget, Delivery, read_cross
 
 #: Called with the plan and the number of workers; its context shows the progress.
 ShowProgress = Callable[[CompilePlan, int], AbstractContextManager[CompileWatcher | None]]

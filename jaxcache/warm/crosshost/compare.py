@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 
 from jaxcache.cache.allow_lists import kept_flags
 from jaxcache.cache.ledger.record import LedgerRecord
-from jaxcache.warm.child.child import query_once
-from jaxcache.warm.child.interpreter import find_python
+from jaxcache.warm.child.child import find_python, query_once
 from jaxcache.warm.crosshost.target_profile import ProfileError, TargetProfile, make_profile
 
 _TIMEOUT_SECONDS = 300

@@ -1,4 +1,9 @@
-"""Fold the events of a run into a report: one outcome and one reason for every compile."""
+"""Fold the events of a run into a report: one outcome and one reason for every compile.
+
+They are also Chrome trace events, which Perfetto and chrome://tracing open: "Trace Event Format",
+complete events (``ph`` ``X``) with microseconds, one process per Python, one thread per thread
+that compiled.
+"""
 
 import bisect
 import errno
@@ -6,13 +11,13 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from jaxcache.core.compile_event import CompileFinished, FunctionCompiled, RunEvent
 from jaxcache.core.timeline import Timeline
-from jaxcache.warm.child.launch import RunResult
+from jaxcache.warm.child.launch import RunResult, describe_failure
 from jaxcache.warm.report.events import (
     CompileStarted,
     Configured,
@@ -35,8 +40,13 @@ from jaxcache.warm.report.notes import (
     settings_notes,
     target_notes,
 )
-from jaxcache.warm.report.report import Process, Report, describe_failure
-from jaxcache.warm.report.rows import find_longest, fold_functions, fold_modules
+from jaxcache.warm.report.report import (
+    Process,
+    Report,
+    find_longest,
+    fold_functions,
+    fold_modules,
+)
 from jaxcache.warm.report.second_run import find_passing, find_shortages
 
 #: Names this process among those that compile in themselves.
@@ -330,3 +340,59 @@ def _interrupted(begun: CompileStarted) -> CompileFinished:
     values = {name: getattr(begun, name) for name in shared}
     detail = "a signal came while it compiled or loaded"
     return CompileFinished(**values, outcome="skipped", reason="interrupted", detail=detail)
+
+
+#: The fields of an event that a span shows.
+_ARGS = ("key", "outcome", "reason", "function", "file", "line", "retrace")
+
+
+def trace_document(recorded: ReportBuilder) -> dict[str, Any]:
+    """Make the document; times count from the first thing that happened.
+
+    The phases of a process are thread 0 of it.
+    """
+    events = [*_phases(recorded), *_steps(recorded)]
+    origin = min((event["ts"] for event in events), default=0.0)
+    return {
+        "displayTimeUnit": "ms",
+        "traceEvents": [
+            *_names(recorded.processes.values()),
+            *({**event, "ts": round(event["ts"] - origin, 3)} for event in events),
+        ],
+    }
+
+
+def _names(processes: Iterable[Process]) -> Iterator[dict[str, Any]]:
+    for process in processes:
+        if process.jax:
+            argv = " ".join(process.started.argv)
+            yield {
+                "ph": "M",
+                "name": "process_name",
+                "pid": process.process,
+                "args": {"name": f"{argv or 'python'} (pid {process.pid})"},
+            }
+
+
+def _phases(recorded: ReportBuilder) -> Iterator[dict[str, Any]]:
+    for number in recorded.processes:
+        timeline = recorded.draw_timeline(e for e in recorded.phases if e.process == number)
+        for start, end, phase in timeline.spans:
+            yield {**_complete(phase, phase, start, end - start), "pid": number, "tid": 0}
+
+
+def _steps(recorded: ReportBuilder) -> Iterator[dict[str, Any]]:
+    for event in recorded.modules:
+        for step, span in event.spans.items():
+            if step != "key":
+                yield {
+                    **_complete(f"{step} {event.module}", step, *span),
+                    "pid": event.process,
+                    "tid": event.thread,
+                    "args": {n: getattr(event, n) for n in _ARGS},
+                }
+
+
+def _complete(name: str, category: str, start: float, seconds: float) -> dict[str, Any]:
+    microseconds = {"ts": start * 1e6, "dur": round(max(0.0, seconds) * 1e6, 3)}
+    return {"ph": "X", "name": name, "cat": category, **microseconds}

@@ -5,7 +5,7 @@ import shlex
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from jaxcache.cache.bundle.manifest import make_origin
+from jaxcache.cache.bundle.format import make_origin
 from jaxcache.cache.explain.answer import Answers
 from jaxcache.cache.explain.cached_facts import CachedFacts
 from jaxcache.cache.explain.say import NEVER_HITS
@@ -17,9 +17,8 @@ from jaxcache.core.names import CACHE_SUFFIX
 from jaxcache.core.runs import History, find_writer
 from jaxcache.core.sketch import read_sketch
 from jaxcache.entry.codec import CodecError
-from jaxcache.entry.decode import decode_origin
+from jaxcache.entry.decode import decode_origin, read_payload
 from jaxcache.entry.names import key_of
-from jaxcache.entry.read import read_payload
 from jaxcache.errors import NoCacheError
 from jaxcache.store import open_store
 from jaxcache.store.base import StoreError

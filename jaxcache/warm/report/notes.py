@@ -11,7 +11,7 @@ from jaxcache.cache.doctor.keys import METADATA, METADATA_COST
 from jaxcache.cache.explain.sides import file_name, is_helper
 from jaxcache.core.compile_event import CompileFinished
 from jaxcache.units import format_command, format_count, format_duration, join_some
-from jaxcache.warm.environment import DIRECTORY, ENABLED
+from jaxcache.warm.programs import DIRECTORY, ENABLED
 from jaxcache.warm.report.events import GuardPassed
 from jaxcache.warm.report.report import Function, Module, Process
 from jaxcache.warm.report.second_run import CapShortage

@@ -5,8 +5,8 @@ import os
 import shutil
 from dataclasses import replace
 
+from jaxcache.cache.entry_files import scratch_directory
 from jaxcache.cache.explain.sides import Comparison, Compile, Difference, Explanation
-from jaxcache.cache.leftovers import scratch_directory
 from jaxcache.layouts.torch.explain import compare_with_nearest
 from jaxcache.layouts.torch.scan import scan
 from jaxcache.model import Depth
@@ -14,8 +14,7 @@ from jaxcache.options.run import WarmOptions
 from jaxcache.store import open_store
 from jaxcache.warm.programs import WarmProgram
 from jaxcache.warm.report.report import require_observed
-from jaxcache.warm.torch.report import Lookup
-from jaxcache.warm.torch.run import warm_program
+from jaxcache.warm.torch.run import Lookup, warm_program
 
 
 def explain_script(program: WarmProgram, options: WarmOptions) -> tuple[Explanation, int]:

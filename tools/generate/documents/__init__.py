@@ -9,7 +9,7 @@ of ``ci`` and ``trust`` have their own.
 from typing import Annotated, Any
 
 from jaxcache.cache.doctor.bug_report import BugReport, Versions
-from jaxcache.cache.ledger.uses import Uses
+from jaxcache.cache.ledger.segments import Uses
 from jaxcache.cache.listing import Listing
 from jaxcache.cache.show import EntryDetails
 from jaxcache.cache.stats import Stats

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
-from jaxcache.warm.compiling.plan import CompileResult
+from jaxcache.warm.compiling.worker import CompileResult
 from jaxcache.warm.crosshost.compare import ProfileDifference
 from jaxcache.warm.report.events import TorchBreak
 from jaxcache.warm.report.report import Function, FunctionSeconds, Module, Phases, Process
-from jaxcache.warm.torch.report import CompiledFrame, Lookup, TorchProcess
+from jaxcache.warm.torch.run import CompiledFrame, Lookup, TorchProcess
 
 
 class RunSums(TypedDict):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Literal, TypedDict
 
-from jaxcache.cache.prune.removal import Removal, SkippedRemoval
+from jaxcache.cache.prune.removable import Removal, SkippedRemoval
 from jaxcache.model import Problem
 
 

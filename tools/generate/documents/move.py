@@ -3,8 +3,8 @@
 from typing import Annotated, TypedDict
 
 from jaxcache.cache.bundle.compat import Host
-from jaxcache.cache.move.items import Step
-from jaxcache.cache.prune.removal import Removal
+from jaxcache.cache.move.plan import Step
+from jaxcache.cache.prune.removable import Removal
 from jaxcache.model import Problem
 
 

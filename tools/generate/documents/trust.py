@@ -2,8 +2,7 @@
 
 from typing import TypedDict
 
-from jaxcache.cache.trust import TrustedKey
-from jaxcache.cache.trusted_projects import TrustedProject
+from jaxcache.cache.trust import TrustedKey, TrustedProject
 
 
 class TrustDocument(TypedDict):
