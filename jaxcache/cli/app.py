@@ -14,7 +14,7 @@ from jaxcache.cli.panels import for_typer
 from jaxcache.cli.terminal import Color
 from jaxcache.errors import EXIT_MEANINGS, ExitCode, UsageError
 from jaxcache.options import CacheDir
-from jaxcache.options.declare import FLAG, Kind, Options, option
+from jaxcache.options.declare import Kind, Options, flag, option
 
 #: What ends the help of a group.
 EPILOGUES = {
@@ -145,9 +145,8 @@ def load_command(name: str) -> Any:
 
 
 class _Requests(Options, panel="Output"):
-    requests: bool = option(
+    requests: bool = flag(
         "--requests",
-        FLAG,
         "Show request and byte counts of object stores.",
         callback=metering.want,
         expose_value=False,
@@ -157,15 +156,14 @@ class _Requests(Options, panel="Output"):
 class _Shared(Options, panel="Output"):
     color: str | None = option(
         "--color",
-        Kind(Color | None, "auto|always|never"),
         "When to use colour (default: on a terminal, unless NO_COLOR is set).",
+        Kind(Color | None, "auto|always|never"),
         callback=terminal.choose_color,
         is_eager=True,
         expose_value=False,
     )
-    debug: bool = option(
+    debug: bool = flag(
         "--debug",
-        FLAG,
         "Show a traceback when something fails.",
         callback=terminal.choose_debug,
         is_eager=True,
@@ -237,11 +235,11 @@ def _print_version(context: typer.Context, wanted: bool) -> None:
 def root(
     version: Annotated[  # noqa: ARG001
         bool,
-        option("--version", FLAG, "Print the version.", callback=_print_version),
+        flag("--version", "Print the version.", callback=_print_version),
     ] = False,
     json: Annotated[  # noqa: ARG001
         bool,
-        option("--json", FLAG, "With --version: print one JSON document.", is_eager=True),
+        flag("--json", "With --version: print one JSON document.", is_eager=True),
     ] = False,
     *,
     shared: _Shared,  # noqa: ARG001

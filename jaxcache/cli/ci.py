@@ -10,7 +10,7 @@ from jaxcache.cli.opening import check_local, open_handle
 from jaxcache.cli.output import JsonOutput, Output, emit, note, write_text
 from jaxcache.errors import ExitCode, JaxcacheError
 from jaxcache.options import CacheDir, DryRun
-from jaxcache.options.declare import TEXT, Options, option
+from jaxcache.options.declare import Options, option
 from jaxcache.options.move import RestoreOptions, SaveOptions
 from jaxcache.options.run import KeyOptions, job_environment
 from jaxcache.store import is_remote
@@ -24,16 +24,10 @@ class StepFiles(Options):
     """Files that the steps after this one, and people, read."""
 
     outputs: str | None = option(
-        "--outputs",
-        TEXT,
-        "Append JAXCACHE_NAME=value lines, for GitLab's dotenv reports.",
-        metavar="FILE",
+        "--outputs FILE", "Append JAXCACHE_NAME=value lines, for GitLab's dotenv reports."
     )
     summary: str | None = option(
-        "--summary",
-        TEXT,
-        "Append a Markdown summary (default: $GITHUB_STEP_SUMMARY, if set).",
-        metavar="FILE",
+        "--summary FILE", "Append a Markdown summary (default: $GITHUB_STEP_SUMMARY, if set)."
     )
 
 
@@ -52,9 +46,7 @@ def key(place: CacheDir, options: KeyOptions, output: JsonOutput) -> None:
 
 
 def restore(
-    source: Annotated[
-        str, option("source", TEXT, "A bundle, a directory, or a URL.", metavar="SOURCE")
-    ],
+    source: Annotated[str, option("source SOURCE", "A bundle, a directory, or a URL.")],
     place: CacheDir,
     options: RestoreOptions,
     files: StepFiles,
@@ -86,9 +78,7 @@ def restore(
 
 
 def save(
-    target: Annotated[
-        str, option("target", TEXT, "A bundle (FILE.jxb), a directory, or a URL.", metavar="TARGET")
-    ],
+    target: Annotated[str, option("target TARGET", "A bundle (FILE.jxb), a directory, or a URL.")],
     place: CacheDir,
     options: SaveOptions,
     files: StepFiles,

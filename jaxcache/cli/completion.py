@@ -18,7 +18,7 @@ _FILES = {Shell.BASH: "jaxcache.bash", Shell.ZSH: "_jaxcache", Shell.FISH: "jaxc
 
 
 def completion(
-    shell: Annotated[Shell, option("shell", Kind(Shell), "The shell.", metavar="bash|zsh|fish")],
+    shell: Annotated[Shell, option("shell bash|zsh|fish", "The shell.", Kind(Shell))],
 ) -> None:
     """Print the completion script of a shell.
 

@@ -13,7 +13,7 @@ from jaxcache.cli.opening import open_handle
 from jaxcache.cli.output import JsonOutput, Output, emit
 from jaxcache.errors import ExitCode, JaxcacheError, NoCacheError, NoJaxError, UsageError
 from jaxcache.options import CacheDir, CacheLocation, DryRun, LayoutChoice
-from jaxcache.options.declare import FLAG, TEXT, TEXTS, option
+from jaxcache.options.declare import TEXTS, flag, option
 from jaxcache.options.run import DoctorOptions, PythonChoice, RunOptions, WhereOptions
 from jaxcache.store import open_store
 from jaxcache.units import format_duration
@@ -27,10 +27,9 @@ def doctor(
     command_line: Annotated[
         list[str] | None,
         option(
-            "command_line",
-            TEXTS,
+            "command_line [-- CMD...]",
             "Run this command first, and examine the cache it uses.",
-            metavar="[-- CMD...]",
+            TEXTS,
         ),
     ] = None,
     *,
@@ -38,7 +37,7 @@ def doctor(
     options: DoctorOptions,
     dry: DryRun,
     verbose: Annotated[
-        bool, option("--verbose -v", FLAG, "List all settings, including defaults.")
+        bool, flag("--verbose -v", "List all settings, including defaults.")
     ] = False,
     output: JsonOutput,
 ) -> int:
@@ -114,10 +113,8 @@ _LOOKED = ("hit", "miss")
 
 
 def diff(
-    left: Annotated[str, option("left", TEXT, "A cache directory or a bundle.", metavar="A")],
-    right: Annotated[
-        str, option("right", TEXT, "The cache directory or bundle to compare with.", metavar="B")
-    ],
+    left: Annotated[str, option("left A", "A cache directory or a bundle.")],
+    right: Annotated[str, option("right B", "The cache directory or bundle to compare with.")],
     place: LayoutChoice,
     output: Output,
 ) -> int:
@@ -152,7 +149,7 @@ def bug_report(*, place: CacheDir, chosen: PythonChoice, output: JsonOutput) -> 
 def where(
     command_line: Annotated[
         list[str] | None,
-        option("command_line", TEXTS, "The command to run.", metavar="[-- CMD...]"),
+        option("command_line [-- CMD...]", "The command to run.", TEXTS),
     ] = None,
     *,
     chosen_place: CacheDir,

@@ -13,7 +13,7 @@ from jaxcache.cli.output import Format, JsonOutput
 from jaxcache.cli.panels import PanelCommand
 from jaxcache.errors import NoCacheError, UsageError
 from jaxcache.options import CacheLocation
-from jaxcache.options.declare import TEXT, TEXTS, option
+from jaxcache.options.declare import TEXTS, option
 from jaxcache.options.run import ExplainOptions
 from jaxcache.store.location import absolute_location
 from jaxcache.warm.programs import SAVED_RUNS, WarmProgram, is_program, is_script
@@ -74,21 +74,17 @@ def explain(
     sides: Annotated[
         list[str] | None,
         option(
-            "sides",
+            "sides [LEFT RIGHT | KEY | SCRIPT [ARG]... | -- CMD...]",
+            "Saved runs (warm --json, a recipe), keys, caches, a program with its options "
+            "(after -- where they are spelt like ours), or any command.",
             TEXTS,
-            "Saved runs (warm --json, a recipe), keys, caches, a "
-            "program with its options (after -- where they are spelt like ours), or any command.",
-            metavar="[LEFT RIGHT | KEY | SCRIPT [ARG]... | -- CMD...]",
             show_default=False,
         ),
     ] = None,
     module: Annotated[
         str | None,
         option(
-            "-m",
-            TEXT,
-            "Run a module, as python -m does; the remaining words are its arguments.",
-            metavar="NAME",
+            "-m NAME", "Run a module, as python -m does; the remaining words are its arguments."
         ),
     ] = None,
     *,

@@ -15,7 +15,7 @@ from jaxcache.cli.output import Format, Output, emit
 from jaxcache.cli.terminal import can_redraw, draw_line, progress_line, silence
 from jaxcache.errors import ExitCode, ReportError, UsageError, reporting, shell_code
 from jaxcache.options import CacheDir, CacheLocation, RunLocation
-from jaxcache.options.declare import TEXT, TEXTS, option
+from jaxcache.options.declare import TEXTS, option
 from jaxcache.options.run import (
     Assertions,
     CallOptions,
@@ -200,26 +200,19 @@ def warm(
     script: Annotated[
         str | None,
         option(
-            "script",
-            TEXT,
+            "script [SCRIPT|MODULE:FUNCTION]",
             "The Python script to run, or a function to compile without running it.",
-            metavar="[SCRIPT|MODULE:FUNCTION]",
             show_default=False,
         ),
     ] = None,
     arguments: Annotated[
         list[str] | None,
-        option(
-            "arguments", TEXTS, "Arguments of the script.", metavar="[ARG]...", show_default=False
-        ),
+        option("arguments [ARG]...", "Arguments of the script.", TEXTS, show_default=False),
     ] = None,
     module: Annotated[
         str | None,
         option(
-            "-m",
-            TEXT,
-            "Run a module, as python -m does; the remaining words are its arguments.",
-            metavar="NAME",
+            "-m NAME", "Run a module, as python -m does; the remaining words are its arguments."
         ),
     ] = None,
     *,
@@ -264,7 +257,7 @@ def warm(
 
 def run(
     command_line: Annotated[
-        list[str], option("command_line", TEXTS, "The command, after --.", metavar="CMD...")
+        list[str], option("command_line CMD...", "The command, after --.", TEXTS)
     ],
     place: RunLocation,
     wanted: Assertions,
@@ -290,9 +283,7 @@ def run(
 
 
 def compile_(
-    recipe: Annotated[
-        str, option("recipe", TEXT, "A recipe written by warm --record.", metavar="RECIPE")
-    ],
+    recipe: Annotated[str, option("recipe RECIPE", "A recipe written by warm --record.")],
     place: CacheDir,
     options: CompileOptions,
     output: Output,

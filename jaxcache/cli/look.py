@@ -11,7 +11,7 @@ from jaxcache.cli.opening import open_handle
 from jaxcache.cli.output import Format, JsonOutput, Output, emit, print_lines, write_file
 from jaxcache.errors import ExitCode, UsageError
 from jaxcache.options import GROUP_FIELDS, CacheLocation, ListOptions
-from jaxcache.options.declare import FLAG, TEXT, option
+from jaxcache.options.declare import flag, option
 from jaxcache.units import printable_lines
 
 if TYPE_CHECKING:
@@ -35,10 +35,7 @@ def ls(
     group_by: Annotated[
         str | None,
         option(
-            "--group-by",
-            TEXT,
-            "List one row for each value of this field.",
-            metavar="|".join(GROUP_FIELDS),
+            f"--group-by {'|'.join(GROUP_FIELDS)}", "List one row for each value of this field."
         ),
     ] = None,
     *,
@@ -90,37 +87,28 @@ def show(
     key: Annotated[
         str,
         option(
-            "key",
-            TEXT,
-            "Key, prefix or module glob; the file of an entry, or xla_gpu_kernel_cache_file; "
-            "a bundle or recipe.",
-            metavar="KEY|FILE",
+            "key KEY|FILE",
+            "Key, prefix or module glob; the file of an entry, or "
+            "xla_gpu_kernel_cache_file; a bundle or recipe.",
         ),
     ],
     inside: Annotated[
         str | None,
-        option("inside", TEXT, "In a bundle or recipe.", metavar="[KEY]", show_default=False),
+        option("inside [KEY]", "In a bundle or recipe.", show_default=False),
     ] = None,
     *,
     place: CacheLocation,
-    hlo: Annotated[
-        bool, option("--hlo", FLAG, "Print the optimized HLO as text, through jaxlib.")
-    ] = False,
+    hlo: Annotated[bool, flag("--hlo", "Print the optimized HLO as text, through jaxlib.")] = False,
     payload: Annotated[
         str | None,
-        option(
-            "--payload",
-            TEXT,
-            "Write the decompressed executable to FILE (- for stdout).",
-            metavar="FILE",
-        ),
+        option("--payload FILE", "Write the decompressed executable to FILE (- for stdout)."),
     ] = None,
     python: Annotated[
         str | None,
-        option("--python", TEXT, "Python with jaxlib, for --hlo.", metavar="PYTHON"),
+        option("--python PYTHON", "Python with jaxlib, for --hlo."),
     ] = None,
     verbose: Annotated[
-        bool, option("--verbose -v", FLAG, "Show all shapes, opcodes and CPU features.")
+        bool, flag("--verbose -v", "Show all shapes, opcodes and CPU features.")
     ] = False,
     wanted: JsonOutput,
 ) -> int:
@@ -228,16 +216,10 @@ def _open_file(directory: str, name: str) -> "tuple[Store, Layout]":
 
 def stats(
     place: CacheLocation,
-    prometheus: Annotated[
-        bool, option("--prometheus", FLAG, "Print in Prometheus text format.")
-    ] = False,
+    prometheus: Annotated[bool, flag("--prometheus", "Print in Prometheus text format.")] = False,
     long: Annotated[
         bool,
-        option(
-            "--long -l",
-            FLAG,
-            "In a bucket, read every entry, for codec, compile time and platform.",
-        ),
+        flag("--long -l", "In a bucket, read every entry, for codec, compile time and platform."),
     ] = False,
     *,
     output: JsonOutput,
@@ -257,11 +239,9 @@ def stats(
 
 
 def report(
-    file: Annotated[str, option("file", TEXT, "The HTML file to write.", metavar="FILE")],
+    file: Annotated[str, option("file FILE", "The HTML file to write.")],
     place: CacheLocation,
-    force: Annotated[
-        bool, option("--force", FLAG, "Replace FILE even if it is not a report.")
-    ] = False,
+    force: Annotated[bool, flag("--force", "Replace FILE even if it is not a report.")] = False,
     *,
     output: JsonOutput,
 ) -> None:

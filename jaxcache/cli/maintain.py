@@ -20,7 +20,7 @@ from jaxcache.options import (
     SealOptions,
     VerifyOptions,
 )
-from jaxcache.options.declare import FLAG, option
+from jaxcache.options.declare import flag
 
 if TYPE_CHECKING:
     from jaxcache.cache.prune.plan import PrunePlan
@@ -33,13 +33,13 @@ def verify(
     options: VerifyOptions,
     fix: Annotated[
         bool,
-        option("--fix", FLAG, "Move damaged entries to quarantine and repair -atime files."),
+        flag("--fix", "Move damaged entries to quarantine and repair -atime files."),
     ] = False,
     delete: Annotated[
-        bool, option("--delete", FLAG, "With --fix: delete damaged entries instead.")
+        bool, flag("--delete", "With --fix: delete damaged entries instead.")
     ] = False,
     restore: Annotated[
-        bool, option("--restore", FLAG, "Bring undamaged entries back from quarantine.")
+        bool, flag("--restore", "Bring undamaged entries back from quarantine.")
     ] = False,
     *,
     consent: ConfirmOptions,
@@ -196,7 +196,7 @@ def _ask(plan: "PrunePlan") -> None:
 def pin(
     chosen: KeyArguments,
     place: CacheLocation,
-    remove: Annotated[bool, option("--remove", FLAG, "Unpin the entries.")] = False,
+    remove: Annotated[bool, flag("--remove", "Unpin the entries.")] = False,
     *,
     output: JsonOutput,
 ) -> None:

@@ -13,7 +13,7 @@ from jaxcache.cli.output import Format, Output, emit, note
 from jaxcache.cli.terminal import confirm
 from jaxcache.errors import ExitCode, JaxcacheError, NoJaxError, UsageError
 from jaxcache.options import CacheLocation, ConfirmOptions, DryRun
-from jaxcache.options.declare import TEXT, option
+from jaxcache.options.declare import option
 from jaxcache.options.move import (
     ArrivalOptions,
     CompatibilityOptions,
@@ -36,9 +36,7 @@ if TYPE_CHECKING:
 
 
 def export(
-    file: Annotated[
-        str, option("file", TEXT, "The bundle to write; - for stdout.", metavar="FILE")
-    ],
+    file: Annotated[str, option("file FILE", "The bundle to write; - for stdout.")],
     place: CacheLocation,
     options: ExportOptions,
     output: Output,
@@ -65,12 +63,7 @@ def export(
 def import_(
     file: Annotated[
         str,
-        option(
-            "file",
-            TEXT,
-            "A bundle, or artifacts saved by torch.compiler; - for stdin.",
-            metavar="FILE",
-        ),
+        option("file FILE", "A bundle, or artifacts saved by torch.compiler; - for stdin."),
     ],
     place: CacheLocation,
     options: ImportOptions,
@@ -312,7 +305,7 @@ def _ask_to_remove(plan: "Plan") -> None:
     confirm(f"Remove these from {plan.target}?", "nothing was changed")
 
 
-Url = Annotated[str, option("url", TEXT, "s3://, gs://, az://, or a path.", metavar="URL")]
+Url = Annotated[str, option("url URL", "s3://, gs://, az://, or a path.")]
 
 
 def push(
@@ -360,10 +353,8 @@ def pull(url: Url, place: CacheLocation, options: SyncOptions, dry: DryRun, outp
 
 
 def copy(
-    source: Annotated[str, option("source", TEXT, "A cache directory or a bundle.", metavar="SRC")],
-    target: Annotated[
-        str, option("target", TEXT, "A cache directory, or a bundle (FILE.jxb).", metavar="DST")
-    ],
+    source: Annotated[str, option("source SRC", "A cache directory or a bundle.")],
+    target: Annotated[str, option("target DST", "A cache directory, or a bundle (FILE.jxb).")],
     options: CopyOptions,
     dry: DryRun,
     output: Output,

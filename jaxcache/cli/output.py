@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 from jaxcache.cli.terminal import terminal_width, wants_color
 from jaxcache.errors import JaxcacheError, UsageError, system_errors_as
-from jaxcache.options.declare import FLAG, Options, option
+from jaxcache.options.declare import Options, flag
 from jaxcache.render.document import to_document, versioned
 from jaxcache.render.view import Block, Table, View
 
@@ -42,8 +42,8 @@ _FLAGS = {Format.JSON: "json", Format.JSONL: "jsonl", Format.KEYS: "quiet"}
 class JsonOutput(Options, panel="Output"):
     """JSON instead of text."""
 
-    json: bool = option("--json", FLAG, "Print one JSON document.")
-    jsonl: bool = option("--jsonl", FLAG, "Print one JSON object per line.")
+    json: bool = flag("--json", "Print one JSON document.")
+    jsonl: bool = flag("--jsonl", "Print one JSON object per line.")
 
     @property
     def form(self) -> Format:
@@ -61,7 +61,7 @@ class JsonOutput(Options, panel="Output"):
 class Output(JsonOutput, panel="Output"):
     """JSON or keys instead of text."""
 
-    quiet: bool = option("--quiet -q", FLAG, "Print keys only.")
+    quiet: bool = flag("--quiet -q", "Print keys only.")
 
 
 def print_json(document: dict[str, Any]) -> None:

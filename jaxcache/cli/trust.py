@@ -9,21 +9,19 @@ from jaxcache.cache import trust
 from jaxcache.cli.output import JsonOutput, emit, note
 from jaxcache.cli.terminal import confirm
 from jaxcache.errors import UsageError
-from jaxcache.options.declare import FLAG, TEXT, TEXTS, option
+from jaxcache.options.declare import TEXTS, flag, option
 from jaxcache.render.trust import settings_lines, trust_view
 from jaxcache.store.location import read_settings
 
-Name = Annotated[str, option("name", TEXT, "The name of the key.", metavar="NAME")]
+Name = Annotated[str, option("name NAME", "The name of the key.")]
 
 
 def here(
     directory: Annotated[
         str | None,
-        option("directory", TEXT, "Where to look, instead of here.", metavar="[DIRECTORY]"),
+        option("directory [DIRECTORY]", "Where to look, instead of here."),
     ] = None,
-    yes: Annotated[
-        bool, option("--yes -y", FLAG, "Do not ask; needed without a terminal.")
-    ] = False,
+    yes: Annotated[bool, flag("--yes -y", "Do not ask; needed without a terminal.")] = False,
     *,
     output: JsonOutput,
 ) -> None:
@@ -56,7 +54,7 @@ def keygen(name: Name, output: JsonOutput) -> None:
 
 def add(
     name: Name,
-    key: Annotated[list[str], option("key", TEXTS, "The public key.", metavar="PUBLIC")],
+    key: Annotated[list[str], option("key PUBLIC", "The public key.", TEXTS)],
     output: JsonOutput,
 ) -> None:
     """Trust a public key from now on."""
@@ -71,12 +69,7 @@ def show(output: JsonOutput) -> None:
 def remove(
     name: Annotated[
         str,
-        option(
-            "name",
-            TEXT,
-            "The name of the key, or the path of the project (with a /).",
-            metavar="NAME|PATH",
-        ),
+        option("name NAME|PATH", "The name of the key, or the path of the project (with a /)."),
     ],
     output: JsonOutput,
 ) -> None:

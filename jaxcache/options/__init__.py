@@ -13,13 +13,12 @@ from jaxcache.errors import UsageError
 from jaxcache.options.declare import (
     COUNT,
     DURATION,
-    FLAG,
     SIZE,
-    TEXT,
     TEXTS,
     TIME,
     Options,
     choice,
+    flag,
     option,
 )
 
@@ -27,35 +26,30 @@ Level = Literal["quick", "full", "load"]
 _KEYS = "Full key, unique prefix of key or hash, module, or glob."
 
 FILTERS = option(
-    "--filter",
-    TEXTS,
+    "--filter EXPR",
     "Only entries that match, such as 'size>1MB', 'unused>7d', 'platform=gpu'; repeatable.",
-    metavar="EXPR",
+    TEXTS,
     panel="Selection",
     keyword="filters",
 )
 LAYOUT = option(
-    "--layout",
-    TEXT,
-    "The compiler whose cache it is (default: detected from its files; jax for a bucket, and where "
-    "a program is run).",
-    metavar="jax|torch",
+    "--layout jax|torch",
+    "The compiler whose cache it is (default: detected from its files; jax for a bucket, and "
+    "where a program is run).",
 )
 PYTHON = option(
-    "--python",
-    TEXT,
+    "--python PYTHON",
     "The Python that has jax (default: the first that has it of the active environment's, "
     "jaxcache's own, that of .venv beside the program or above, and python on PATH).",
-    metavar="PYTHON",
 )
-JOBS = option("--jobs -j", COUNT, "Number of workers (default: one per core).", min=1)
-PLATFORM = option("--platform", TEXT, "Sets JAX_PLATFORMS, such as cpu or cuda.", metavar="NAME")
+JOBS = option("--jobs -j", "Number of workers (default: one per core).", COUNT, min=1)
+PLATFORM = option("--platform NAME", "Sets JAX_PLATFORMS, such as cpu or cuda.")
 
 
 def _cache_dir(fallback: str = "") -> Any:
     """Declare ``-C``, with the end of its default."""
     text = f"The cache (default: JAX_COMPILATION_CACHE_DIR, else the configuration{fallback})."
-    return option("--cache-dir -C", TEXT, text, metavar="PATH|URL")
+    return option("--cache-dir -C PATH|URL", text)
 
 
 class CacheDir(Options, panel="Cache"):
@@ -85,13 +79,13 @@ class RunLocation(CacheLocation, panel="Cache"):
 class DryRun(Options):
     """Whether to change anything."""
 
-    dry_run: bool = option("--dry-run -n", FLAG, "Show the plan, and change nothing.")
+    dry_run: bool = flag("--dry-run -n", "Show the plan, and change nothing.")
 
 
 class ConfirmOptions(DryRun):
     """Whether to change anything, and whether to ask first."""
 
-    yes: bool = option("--yes -y", FLAG, "Do not ask for confirmation.")
+    yes: bool = flag("--yes -y", "Do not ask for confirmation.")
 
     def check(self) -> None:
         """Refuse to ask without a terminal.
@@ -110,7 +104,7 @@ class ConfirmOptions(DryRun):
 class KeyArguments(Options):
     """The entries that a command is about."""
 
-    keys: tuple[str, ...] = option("keys", TEXTS, _KEYS, metavar="[KEY]...")
+    keys: tuple[str, ...] = option("keys [KEY]...", _KEYS, TEXTS)
 
 
 class EntryChoice(KeyArguments):
@@ -123,10 +117,9 @@ class RemovalOptions(EntryChoice):
     """The entries to remove: at least one KEY or filter."""
 
     keys: tuple[str, ...] = option(
-        "keys",
-        TEXTS,
+        "keys [KEY]...",
         "Full key, unique prefix of key or hash (at least 4 characters), module, or glob.",
-        metavar="[KEY]...",
+        TEXTS,
     )
 
 
@@ -140,16 +133,13 @@ class ListOptions(EntryChoice):
     """The entries to list, their order, and how much of each to show."""
 
     sort: str = option(
-        "--sort",
-        TEXT,
+        f"--sort {'|'.join(SORT_FIELDS)}",
         "Sort by this field (used: most recent first); add :asc or :desc for the direction.",
         default="used",
-        metavar="|".join(SORT_FIELDS),
     )
-    limit: int | None = option("--limit", COUNT, "List at most N entries, or groups.", min=0)
-    long: bool = option(
+    limit: int | None = option("--limit", "List at most N entries, or groups.", COUNT, min=0)
+    long: bool = flag(
         "--long -l",
-        FLAG,
         "Also show platform, target, signature and source (of torch, the function, too).",
         keyword="details",
     )
@@ -160,43 +150,37 @@ class VerifyOptions(EntryChoice):
 
     level: Level = option(
         "--level",
-        choice("level", "quick", "full", "load"),
         "quick: check names, dates and frames. full: also all contents. load: also load each "
         "entry with JAX, in child processes.",
+        choice("level", "quick", "full", "load"),
         default="full",
     )
-    decode: bool = option(
+    decode: bool = flag(
         "--payload/--no-payload",
-        FLAG,
         "With --level full: also decode the executables.",
         default=True,
         keyword="decode",
     )
-    atimes: bool = option(
-        "--atimes",
-        FLAG,
-        "Report entries without an -atime file, which JAX needs once it has a size cap.",
+    atimes: bool = flag(
+        "--atimes", "Report entries without an -atime file, which JAX needs once it has a size cap."
     )
     grace_seconds: float = option(
         "--grace",
-        DURATION,
         "Do not repair truncated files younger than this; JAX may still be writing them.",
+        DURATION,
         default="60s",
     )
     jobs: int | None = JOBS
-    python: str | None = option(
-        "--python", TEXT, "With --level load: the Python that has jax.", metavar="PYTHON"
-    )
+    python: str | None = option("--python PYTHON", "With --level load: the Python that has jax.")
 
 
 class SealOptions(EntryChoice):
     """The entries to seal, and whether to compress them again."""
 
     recompress: int | None = option(
-        "--recompress",
-        COUNT,
+        "--recompress LEVEL",
         "Recompress at LEVEL (zstd: 1-22, zlib: 1-9) if the result is smaller.",
-        metavar="LEVEL",
+        COUNT,
         min=1,
         max=22,
     )
@@ -208,65 +192,59 @@ class PruneOptions(Options, panel="Limits"):
 
     max_size_bytes: int | None = option(
         "--max-size",
-        SIZE,
         "Limit the cache size, such as 10GB (see jaxcache stats); removes quarantined files first.",
+        SIZE,
     )
-    max_entries: int | None = option("--max-entries", COUNT, "Keep at most N entries.", min=0)
+    max_entries: int | None = option("--max-entries", "Keep at most N entries.", COUNT, min=0)
     unused_for_seconds: float | None = option(
-        "--unused-for", DURATION, "Remove entries unused for this long, such as 30d."
+        "--unused-for", "Remove entries unused for this long, such as 30d.", DURATION
     )
     older_than_seconds: float | None = option(
-        "--older-than", DURATION, "Remove entries written longer ago than this."
+        "--older-than", "Remove entries written longer ago than this.", DURATION
     )
     used_since_ns: int | None = option(
-        "--used-since", TIME, "Keep only entries used since a time, or since FILE was modified."
+        "--used-since", "Keep only entries used since a time, or since FILE was modified.", TIME
     )
     keep_last: int | None = option(
-        "--keep-last", COUNT, "Keep the N entries of each module that were used last.", min=1
+        "--keep-last", "Keep the N entries of each module that were used last.", COUNT, min=1
     )
     policy: str = option(
         "--policy",
-        choice("policy", *POLICIES),
         "Which entries to remove first: lru (least recently used) or cost (unused for two "
         "weeks, then for two days; of the rest, what saves the least compile time per byte).",
+        choice("policy", *POLICIES),
         default="cost",
     )
     filters: tuple[str, ...] = FILTERS
-    keep: tuple[str, ...] = option(
-        "--keep", TEXTS, "Never remove these entries; repeatable.", metavar="KEY"
-    )
-    orphans: bool = option(
+    keep: tuple[str, ...] = option("--keep KEY", "Never remove these entries; repeatable.", TEXTS)
+    orphans: bool = flag(
         "--orphans",
-        FLAG,
         "Remove -atime files without an entry, temporary files of interrupted writes, and code "
         "that no graph of torch needs.",
         panel="Leftovers",
     )
-    legacy: bool = option(
-        "--legacy", FLAG, "Remove entries that only JAX up to 0.4.30 reads.", panel="Leftovers"
+    legacy: bool = flag(
+        "--legacy", "Remove entries that only JAX up to 0.4.30 reads.", panel="Leftovers"
     )
-    untuned: bool = option(
+    untuned: bool = flag(
         "--untuned",
-        FLAG,
         "Remove entries that warm --target compiled without their GPU.",
         panel="Leftovers",
     )
-    side_caches: bool = option(
+    side_caches: bool = flag(
         "--side-caches",
-        FLAG,
         "Apply --max-size and the age limits to XLA's own caches too.",
         panel="Leftovers",
     )
-    quarantine: bool = option(
+    quarantine: bool = flag(
         "--quarantine",
-        FLAG,
         "Remove quarantined entries: those past the age limits, or all without one.",
         panel="Leftovers",
     )
     grace_seconds: float = option(
         "--grace",
-        DURATION,
         "Keep files younger than this; another process may still be writing them.",
+        DURATION,
         default="60s",
     )
 

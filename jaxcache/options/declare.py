@@ -127,28 +127,35 @@ class Option:
 
 
 def option(
-    names: str,
-    kind: Kind,
+    spec: str,
     text: str,
+    kind: Kind = TEXT,
     *,
     default: Any = None,
-    metavar: str | None = None,
     panel: str | None = None,
     **settings: Any,
 ) -> Any:
     """Declare a field of :class:`Options`.
 
     Args:
-        names: ``--cache-dir -C``; a name without dashes is an argument.
+        spec: as the help shows it: ``--cache-dir -C PATH|URL``; without dashes, an argument.
         text: the text of the help.
-        default: as a person would write it; of a flag, False.
+        default: as a person would write it.
         panel: the heading in the help; default: that of the class.
         settings: further settings of Typer, such as ``min``.
     """
-    default = False if kind is FLAG and default is None else default
     if panel:
         settings["rich_help_panel"] = panel
-    return Option(kind, tuple(names.split()), text, default, metavar, settings)
+    first, *words = spec.split()
+    names = [first]
+    while first.startswith("-") and words and words[0].startswith("-"):
+        names.append(words.pop(0))
+    return Option(kind, tuple(names), text, default, " ".join(words) or None, settings)
+
+
+def flag(spec: str, text: str, *, default: bool = False, **settings: Any) -> Any:
+    """Declare a field that is true or false; see :func:`option`."""
+    return option(spec, text, FLAG, default=default, **settings)
 
 
 class Options:

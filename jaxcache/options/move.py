@@ -6,13 +6,12 @@ from jaxcache.options import FILTERS, LAYOUT, PLATFORM, PYTHON, EntryChoice, Pru
 from jaxcache.options.declare import (
     COUNT,
     DURATION,
-    FLAG,
     SIZE,
     SWITCH,
-    TEXT,
     TEXTS,
     Options,
     choice,
+    flag,
     option,
 )
 
@@ -21,62 +20,55 @@ ConflictRule = Literal["keep", "replace", "fail"]
 SaveIf = Literal["true", "always", "false"]
 
 
-SIGN = option("--sign", TEXTS, "Sign with a private key file or name; repeatable.", metavar="KEY")
+SIGN = option("--sign KEY", "Sign with a private key file or name; repeatable.", TEXTS)
 LEVEL = option(
-    "--level",
-    COUNT,
+    "--level 1..22",
     "zstd level (default: 12, or 19 if 12 makes it larger than the files).",
-    metavar="1..22",
+    COUNT,
     min=1,
     max=22,
 )
-ALLOW_LARGE = option("--allow-large", FLAG, "Allow entries that inflate more than executables do.")
-REQUIRE_SIGNED = option(
-    "--require-signed", FLAG, "Accept only entries signed by a trusted key (see jaxcache trust)."
+ALLOW_LARGE = flag("--allow-large", "Allow entries that inflate more than executables do.")
+REQUIRE_SIGNED = flag(
+    "--require-signed", "Accept only entries signed by a trusted key (see jaxcache trust)."
 )
-JOBS = option("--jobs -j", COUNT, "Number of parallel requests (default: 32).", min=1, max=256)
+JOBS = option("--jobs -j", "Number of parallel requests (default: 32).", COUNT, min=1, max=256)
 ON_CONFLICT = option(
     "--on-conflict",
-    choice("conflict-rule", "keep", "replace", "fail"),
     "Which entry to keep if a different, undamaged one has the same key.",
+    choice("conflict-rule", "keep", "replace", "fail"),
     default="keep",
 )
-ATOMIC = option("--atomic", FLAG, "All entries, or none.")
+ATOMIC = flag("--atomic", "All entries, or none.")
 
 
 class SyncOptions(Options):
     """The entries that another cache gets, and how: of push, pull and copy."""
 
     include: tuple[str, ...] = option(
-        "--include",
-        TEXTS,
+        "--include GLOB",
         "Include only these modules or keys; repeatable.",
-        metavar="GLOB",
+        TEXTS,
         panel="Selection",
     )
     exclude: tuple[str, ...] = option(
-        "--exclude",
-        TEXTS,
-        "Exclude these modules or keys; repeatable.",
-        metavar="GLOB",
-        panel="Selection",
+        "--exclude GLOB", "Exclude these modules or keys; repeatable.", TEXTS, panel="Selection"
     )
     filters: tuple[str, ...] = FILTERS
     max_size_bytes: int | None = option(
         "--max-size",
-        SIZE,
         "Limit the size of the target; the least valuable entries are not sent.",
+        SIZE,
         panel="Selection",
     )
     make_room: bool = False
     sign: tuple[str, ...] = SIGN
     require_signed: bool = REQUIRE_SIGNED
-    side_caches: bool = option(
-        "--side-caches/--no-side-caches", FLAG, "Include XLA's autotuning results.", default=True
+    side_caches: bool = flag(
+        "--side-caches/--no-side-caches", "Include XLA's autotuning results.", default=True
     )
-    ledger: bool = option(
+    ledger: bool = flag(
         "--ledger/--no-ledger",
-        FLAG,
         "Include the ledger, the record of uses and compile times.",
         default=True,
     )
@@ -90,9 +82,8 @@ class SyncOptions(Options):
 class PushOptions(SyncOptions):
     """The entries to push, and whether others make room for them."""
 
-    make_room: bool = option(
+    make_room: bool = flag(
         "--prune-remote",
-        FLAG,
         "With --max-size: remove less valuable entries there to make room.",
         keyword="make_room",
     )
@@ -111,17 +102,13 @@ class ExportOptions(EntryChoice):
 
     level: int | None = LEVEL
     since: str | None = option(
-        "--since",
-        TEXT,
-        "Only entries that this bundle or cache does not have.",
-        metavar="REF",
-        panel="Selection",
+        "--since REF", "Only entries that this bundle or cache does not have.", panel="Selection"
     )
     sign: tuple[str, ...] = SIGN
     side_caches: bool | None = option(
         "--side-caches/--no-side-caches",
-        SWITCH,
         "Include XLA's own caches (default: if all entries are exported).",
+        SWITCH,
     )
 
 
@@ -145,14 +132,13 @@ class ArrivalOptions(Options):
 class ImportOptions(ArrivalOptions):
     """Options to import a bundle."""
 
-    side_caches: bool = option(
-        "--side-caches/--no-side-caches", FLAG, "Include XLA's own caches.", default=True
+    side_caches: bool = flag(
+        "--side-caches/--no-side-caches", "Include XLA's own caches.", default=True
     )
     level: int | None = option(
-        "--level",
-        COUNT,
+        "--level 1..22",
         "zstd level of the entries (default: as small as they were).",
-        metavar="1..22",
+        COUNT,
         min=1,
         max=22,
     )
@@ -161,14 +147,11 @@ class ImportOptions(ArrivalOptions):
 class CompatibilityOptions(Options):
     """The conditions for entries of a bundle, and the Python that will use them."""
 
-    require_compatible: bool = option(
-        "--require-compatible", FLAG, "Refuse a bundle with entries that will not hit here."
+    require_compatible: bool = flag(
+        "--require-compatible", "Refuse a bundle with entries that will not hit here."
     )
     python: str | None = option(
-        "--python",
-        TEXT,
-        "Python whose jax will use the cache (default: as for jaxcache warm).",
-        metavar="PYTHON",
+        "--python PYTHON", "Python whose jax will use the cache (default: as for jaxcache warm)."
     )
 
 
@@ -177,29 +160,27 @@ class SaveOptions(Options):
 
     save_if: SaveIf = option(
         "--save-if",
-        choice("save-if", "true", "always", "false"),
         "When to save: true (if the job compiled anything new), always or false.",
+        choice("save-if", "true", "always", "false"),
         default="true",
     )
     max_size_bytes: int | None = option(
-        "--max-size", SIZE, "Limit the size; keep the entries with the most compile time."
+        "--max-size", "Limit the size; keep the entries with the most compile time.", SIZE
     )
     unused_for_seconds: float | None = option(
         "--unused-for",
+        "Keep entries that any job used within this time. Default: a bundle keeps only those "
+        "that this job used, a shared directory keeps all.",
         DURATION,
-        "Keep entries that any job used within this time. Default: a bundle keeps only those that "
-        "this job used, a shared directory keeps all.",
     )
     job_status: str = option(
-        "--job-status",
-        TEXT,
+        "--job-status STATUS",
         "The CI system's status of the job, or an exit status; after a failure a bundle also "
         "keeps the entries that the job did not use.",
         default="success",
-        metavar="STATUS",
     )
     key: str | None = option(
-        "--key", TEXT, "Output a cache key: this one with a digest of the contents.", metavar="KEY"
+        "--key KEY", "Output a cache key: this one with a digest of the contents."
     )
     level: int | None = LEVEL
     sign: tuple[str, ...] = SIGN
@@ -217,12 +198,10 @@ class SaveOptions(Options):
 class RestoreOptions(Options):
     """The conditions of ``ci restore``, and the Python that will use the entries."""
 
-    lookup_only: bool = option(
-        "--lookup-only", FLAG, "Report the matching entries, and restore nothing."
-    )
-    fail_on_cache_miss: bool = option("--fail-on-cache-miss", FLAG, "Exit 1 if nothing there fits.")
-    everything: bool = option(
-        "--everything", FLAG, "Restore entries that cannot hit here, too; needs no jax."
+    lookup_only: bool = flag("--lookup-only", "Report the matching entries, and restore nothing.")
+    fail_on_cache_miss: bool = flag("--fail-on-cache-miss", "Exit 1 if nothing there fits.")
+    everything: bool = flag(
+        "--everything", "Restore entries that cannot hit here, too; needs no jax."
     )
     require_signed: bool = REQUIRE_SIGNED
     jobs: int | None = JOBS

@@ -8,13 +8,12 @@ from jaxcache.options import JOBS, PLATFORM, PYTHON
 from jaxcache.options.declare import (
     COUNT,
     DURATION,
-    FLAG,
     NUMBER,
     SIZE,
-    TEXT,
     TEXTS,
     Kind,
     Options,
+    flag,
     option,
 )
 from jaxcache.units import parse_duration_seconds
@@ -25,10 +24,9 @@ EXCEPTED = {
     "uncacheable": ("host-callbacks", "not-process-0", "shared-by-process-0", "name-too-long"),
     "skipped": ("compile-time", "size", "over-cap"),
 }
-TIMEOUT = option("--timeout", DURATION, "Stop the program after this long.")
-PORTABLE = option(
+TIMEOUT = option("--timeout", "Stop the program after this long.", DURATION)
+PORTABLE = flag(
     "--portable",
-    FLAG,
     "Make keys independent of the cache's path (for JAX before 0.11). Use it on every run; for "
     "plain JAX, set JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none.",
 )
@@ -79,18 +77,16 @@ class TargetOptions(Options, panel="Absent hardware"):
     """A host that is not here, to compile for."""
 
     target: str | None = option(
-        "--target",
-        TEXT,
+        "--target PROFILE",
         "Compile for the host of this profile (jaxcache target capture), running on the CPU.",
-        metavar="PROFILE",
     )
     autotune_from: str | None = option(
         "--autotune-from",
-        Kind(str | None, "DIR", _read_directory),
         "Use the autotuning results in this directory of a real host.",
+        Kind(str | None, "DIR", _read_directory),
     )
-    require_tuned: bool = option(
-        "--require-tuned", FLAG, "Skip modules that can only be compiled without tuning."
+    require_tuned: bool = flag(
+        "--require-tuned", "Skip modules that can only be compiled without tuning."
     )
 
     #: Fields that make no sense with a target.
@@ -125,74 +121,68 @@ class RunOptions(TargetOptions, panel=None):
     undo: tuple[str, ...] | None = None
     """Undo parts of the key of each miss, to find an entry; the paths that the cache had."""
     processes: int | None = option(
-        "--processes", COUNT, "Run as N JAX processes on this machine.", min=1
+        "--processes", "Run as N JAX processes on this machine.", COUNT, min=1
     )
     timeout_seconds: float | None = TIMEOUT
     portable: bool = PORTABLE
-    force_cache_dir: bool = option(
-        "--force-cache-dir", FLAG, "Override a cache directory that the program sets."
+    force_cache_dir: bool = flag(
+        "--force-cache-dir", "Override a cache directory that the program sets."
     )
-    check_contents: bool = option(
+    check_contents: bool = flag(
         "--check",
-        FLAG,
-        "Run the script twice: compile the hits again, and compare the executables (for CPU their "
-        "optimized HLO) with the entries.",
+        "Run the script twice: compile the hits again, and compare the executables (for CPU "
+        "their optimized HLO) with the entries.",
         panel="Assertions",
     )
-    no_write: bool = option(
+    no_write: bool = flag(
         "--no-write",
-        FLAG,
         "Leave the cache unchanged, so that a miss is a miss again in the next run.",
         panel="Assertions",
     )
     record: str | None = option(
-        "--record",
-        _NEW_FILE,
+        "--record RECIPE",
         "Record every module, for jaxcache compile RECIPE.",
-        metavar="RECIPE",
+        _NEW_FILE,
         panel="Recipe",
     )
     collect: int | None = option(
         "--collect-only",
-        Kind(int | None, "[N]"),
         "With --record: return zeros for modules of more than N operations (default: 50).",
+        Kind(int | None, "[N]"),
         keyword="collect",
         panel="Recipe",
         show_default=False,
     )
     patience_seconds: float = option(
         "--patience",
-        DURATION,
         "With --collect-only: stop after this long without a new module.",
+        DURATION,
         default="60s",
         panel="Recipe",
     )
-    live: bool = option(
+    live: bool = flag(
         "--live",
-        FLAG,
-        "Enable the live layer inside JAX (verified reads, a size limit, tiers) in every Python "
-        "that the command starts.",
+        "Enable the live layer inside JAX (verified reads, a size limit, tiers) in every "
+        "Python that the command starts.",
         panel="Live layer",
     )
     tiers: tuple[str, ...] = option(
-        "--tier",
-        TEXTS,
+        "--tier URL",
         "With the live layer: look in this directory or URL after the cache; repeatable.",
-        metavar="URL",
+        TEXTS,
         keyword="tiers",
         panel="Live layer",
     )
     guard: str | None = option(
         "--guard",
+        "Refuse compiles after the program's warm-up: SECONDS after it has imported jax "
+        "(choose more than the warm-up takes), or exactly from its call of "
+        "jaxcache.warmed_up(). ON: compile, load, trace; ACTION: raise, warn, count.",
         Kind(str | None, "ON:ACTION[:SECONDS]", _read_guard),
-        "Refuse compiles after the program's warm-up: SECONDS after it has imported jax (choose "
-        "more than the warm-up takes), or exactly from its call of jaxcache.warmed_up(). ON: "
-        "compile, load, trace; ACTION: raise, warn, count.",
         panel="Assertions",
     )
-    components: bool = option(
+    components: bool = flag(
         "--components",
-        FLAG,
         "Also record key components for hits (about 10% slower when everything hits).",
         panel="Output",
     )
@@ -229,12 +219,12 @@ class WarmOptions(RunOptions, panel=None):
 
     python: str | None = PYTHON
     platform: str | None = PLATFORM
-    devices: int | None = option("--devices", COUNT, "Give the program N CPU devices.", min=1)
+    devices: int | None = option("--devices", "Give the program N CPU devices.", COUNT, min=1)
     jobs: int = option(
         "--jobs",
-        NUMBER,
         "Compile N modules in parallel: a first run, with zeros as results, collects them; the "
         "second is the real one.",
+        NUMBER,
         default=1,
         min=1,
     )
@@ -258,18 +248,13 @@ class CallOptions(Options, panel="MODULE:FUNCTION"):
     """The arguments of a function that is compiled without being run."""
 
     words: tuple[str, ...] = option(
-        "--arg",
-        TEXTS,
+        "--arg [NAME=]ARG",
         "An argument of FUNCTION: 'f32[8,128]', key[], or a Python literal; repeatable.",
-        metavar="[NAME=]ARG",
+        TEXTS,
     )
-    static: tuple[str, ...] = option(
-        "--static", TEXTS, "A static argument of FUNCTION.", metavar="NAME=VALUE"
-    )
-    table: str | None = option(
-        "--args", TEXT, "A TOML file with FUNCTION's arguments: pytrees.", metavar="FILE"
-    )
-    committed: bool = option("--committed", FLAG, "FUNCTION's arrays are committed to a device.")
+    static: tuple[str, ...] = option("--static NAME=VALUE", "A static argument of FUNCTION.", TEXTS)
+    table: str | None = option("--args FILE", "A TOML file with FUNCTION's arguments: pytrees.")
+    committed: bool = flag("--committed", "FUNCTION's arrays are committed to a device.")
 
     def __bool__(self) -> bool:
         return bool(self.words or self.static or self.table or self.committed)
@@ -280,19 +265,18 @@ class Assertions(Options, panel="Assertions"):
 
     fail_on_miss: int | float | None = option(
         "--fail-on-miss",
-        Kind(str | None, "[N|DURATION]", read_limit),
         "Exit with 1 if more than N compiles (or DURATION of compile time) missed; without a "
         "value, if any did.",
+        Kind(str | None, "[N|DURATION]", read_limit),
         show_default=False,
     )
     excepted: tuple[str, ...] = option(
-        "--except",
+        f"--except {'|'.join(EXCEPTED)}",
+        "With --fail-on-miss: allow compiles that JAX cannot cache (uncacheable) or that are "
+        "below its thresholds (skipped); repeatable.",
         TEXTS,
-        "With --fail-on-miss: allow compiles that JAX cannot cache (uncacheable) or that are below "
-        "its thresholds (skipped); repeatable.",
-        metavar="|".join(EXCEPTED),
     )
-    strict: bool = option("--strict", FLAG, "Exit with 1 if JAX cannot cache a module at all.")
+    strict: bool = flag("--strict", "Exit with 1 if JAX cannot cache a module at all.")
 
     def check(self) -> None:
         """Refuse options that do not go together.
@@ -310,32 +294,25 @@ class CompileOptions(TargetOptions, panel=None):
     """Options to compile a recipe."""
 
     jobs: int | None = JOBS
-    check_only: bool = option(
+    check_only: bool = flag(
         "--check",
-        FLAG,
         "Compile nothing; report which modules would hit, and why the others would miss.",
         keyword="check",
     )
-    shard: str | None = option("--shard", TEXT, "Compile only part I of N.", metavar="I/N")
+    shard: str | None = option("--shard I/N", "Compile only part I of N.")
     python: str | None = PYTHON
     used_at: str | None = option(
-        "--used-at",
-        TEXT,
-        "The directory where the cache will be used (default: as -C).",
-        metavar="DIR",
+        "--used-at DIR", "The directory where the cache will be used (default: as -C)."
     )
     portable: bool = PORTABLE
     devices: int | None = option(
-        "--devices", COUNT, "Number of CPU devices (default: as recorded).", min=1
+        "--devices", "Number of CPU devices (default: as recorded).", COUNT, min=1
     )
     max_memory_bytes: int | None = option(
-        "--max-memory", SIZE, "Memory limit of all workers (default: 4/5 of what is available)."
+        "--max-memory", "Memory limit of all workers (default: 4/5 of what is available).", SIZE
     )
     dask: str | None = option(
-        "--dask",
-        TEXT,
-        "Compile on the workers of this dask scheduler, such as tcp://HOST:8786.",
-        metavar="ADDRESS",
+        "--dask ADDRESS", "Compile on the workers of this dask scheduler, such as tcp://HOST:8786."
     )
 
     _NOT_WITH_TARGET: tuple[str, ...] = ("devices", "dask")
@@ -354,21 +331,20 @@ class CompileOptions(TargetOptions, panel=None):
 class ReportOptions(Options, panel="Output"):
     """The extent and the destination of a run's report."""
 
-    all: bool = option("--all", FLAG, "Also list JAX's own operations one by one.")
-    trace: str | None = option("--trace", _NEW_FILE, "Write a Chrome trace, to open in Perfetto.")
+    all: bool = flag("--all", "Also list JAX's own operations one by one.")
+    trace: str | None = option("--trace", "Write a Chrome trace, to open in Perfetto.", _NEW_FILE)
 
 
 class DoctorOptions(Options):
     """The cache and Python to examine, and whether to repair."""
 
-    python: str | None = option("--python", TEXT, "The Python that runs JAX.", metavar="PYTHON")
-    fix: bool = option("--fix", FLAG, "Make the repairs that lose nothing.")
+    python: str | None = option("--python PYTHON", "The Python that runs JAX.")
+    fix: bool = flag("--fix", "Make the repairs that lose nothing.")
     max_decoded: int | None = option(
-        "--decode",
-        NUMBER,
+        "--decode N",
         "Decode only the N newest entries (0: all).",
+        NUMBER,
         default=200,
-        metavar="N",
         min=0,
         keyword="max_decoded",
     )
@@ -377,16 +353,16 @@ class DoctorOptions(Options):
 class ExplainOptions(Options):
     """The subjects of ``explain``."""
 
-    churn: bool = option("--churn", FLAG, "Modules with several keys, their cost, and why.")
-    all: bool = option("--all", FLAG, "Also list JAX's own operations one by one.")
-    python: str | None = option("--python", TEXT, "The Python that runs SCRIPT.", metavar="PYTHON")
+    churn: bool = flag("--churn", "Modules with several keys, their cost, and why.")
+    all: bool = flag("--all", "Also list JAX's own operations one by one.")
+    python: str | None = option("--python PYTHON", "The Python that runs SCRIPT.")
     portable: bool = PORTABLE
 
 
 class WhereOptions(Options):
     """The time limit of a command that shows which caches it uses."""
 
-    stop: bool = option("--stop", FLAG, "End each Python as soon as it has opened its cache.")
+    stop: bool = flag("--stop", "End each Python as soon as it has opened its cache.")
     timeout_seconds: float | None = TIMEOUT
 
 
@@ -405,14 +381,13 @@ class KeyOptions(Options):
     """The parts of a CI cache's key."""
 
     hash_files: tuple[str, ...] = option(
-        "--hash-files",
-        TEXTS,
+        "--hash-files GLOB",
         "Files whose contents are part of the key; repeatable; '!GLOB' excludes.",
-        metavar="GLOB",
+        TEXTS,
     )
-    restore_keys: bool = option(
-        "--restore-keys", FLAG, "Print the less specific keys instead, the closest first."
+    restore_keys: bool = flag(
+        "--restore-keys", "Print the less specific keys instead, the closest first."
     )
-    prefix: str = option("--prefix", TEXT, "Prefix of the key.", default="jaxcache", metavar="NAME")
+    prefix: str = option("--prefix NAME", "Prefix of the key.", default="jaxcache")
     python: str | None = PYTHON
     platform: str | None = PLATFORM
