@@ -111,7 +111,8 @@ class SealedEntry:
     """One entry that was rewritten."""
 
     entry: Entry
-    size_bytes_after: int
+    size_bytes_after: int | None
+    """None in a plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,7 @@ class SealResult:
     @property
     def saved_bytes(self) -> int:
         """Bytes saved over all entries; negative where checksums cost more."""
-        return sum(s.entry.size_bytes - s.size_bytes_after for s in self.sealed)
+        return sum(s.entry.size_bytes - (s.size_bytes_after or 0) for s in self.sealed)
 
 
 def plan_seal(

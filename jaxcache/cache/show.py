@@ -61,6 +61,8 @@ class KernelCacheDetails:
     size_bytes: int
     cache: KernelCache
 
+    kind = "kernel-cache"
+
 
 def show(store: Store, wanted: str) -> Iterator[EntryDetails]:
     """Decode the entries that a KEY means: one, or several where it is a glob.

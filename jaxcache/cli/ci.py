@@ -17,7 +17,7 @@ from jaxcache.store import is_remote
 from jaxcache.store.location import VARIABLE, expand_location
 
 if TYPE_CHECKING:
-    from jaxcache.render.ci import Step
+    from jaxcache.render.ci import StepReport
 
 
 class StepFiles(Options):
@@ -99,7 +99,7 @@ def save(
     return ExitCode.DONE if saved.complete else ExitCode.PARTIAL
 
 
-def _report(step: "Step", output: Output, files: StepFiles, cache_dir: str | None) -> None:
+def _report(step: "StepReport", output: Output, files: StepFiles, cache_dir: str | None) -> None:
     """Print the report of a step, and append its outputs and its summary to their files.
 
     Args:

@@ -45,23 +45,13 @@ _WITNESS_GAPS: dict[UseSource, str] = {
 
 def key_view(cache_dir: str, key: CiKey, *, restore_keys: bool) -> View:
     """Return the view of ``ci key``."""
-    document = {
-        "cache_dir": cache_dir,
-        "key": key.key,
-        "restore_keys": key.restore_keys,
-        "components": fields_of(key.environment)
-        | {
-            "environment_digest": key.environment.digest,
-            "files_digest": key.files and key.files.digest,
-            "files": len(key.files.names) if key.files else None,
-        },
-    }
+    document = {"cache_dir": cache_dir, **fields_of(key)}
     shown = key.restore_keys if restore_keys else [key.key]
     page = [Line(text, whole=True) for text in shown]
     return View(document, ([text] for text in shown), records=[versioned(document)], page=page)
 
 
-class Step(NamedTuple):
+class StepReport(NamedTuple):
     """What a step of a job leaves: a view, outputs for later steps, a summary in Markdown."""
 
     view: View
@@ -69,7 +59,7 @@ class Step(NamedTuple):
     summary: str
 
 
-def restore_step(restored: RestoreResult) -> Step:
+def restore_step(restored: RestoreResult) -> StepReport:
     """Return the report of ``ci restore``."""
     outputs = {
         "cache-hit": _flag(restored.hit),
@@ -79,10 +69,12 @@ def restore_step(restored: RestoreResult) -> Step:
     keys = [item.key or "" for item in restored.fitting]
     lines = list(restore_lines(restored))
     summary = _section("JAX compilation cache: restored", lines)
-    return Step(_step_view(_restore_document(restored), outputs, keys, lines), outputs, summary)
+    return StepReport(
+        _step_view(_restore_document(restored), outputs, keys, lines), outputs, summary
+    )
 
 
-def save_step(plan: SavePlan, saved: SaveResult, key: str | None) -> Step:
+def save_step(plan: SavePlan, saved: SaveResult, key: str | None) -> StepReport:
     """Return the report of ``ci save``."""
     outputs = {
         "saved": _flag(plan.saves and not saved.dry_run),
@@ -103,7 +95,7 @@ def save_step(plan: SavePlan, saved: SaveResult, key: str | None) -> Step:
         if len(newest) > _SHOWN_MODULES:
             parts.append(f"and {len(newest) - _SHOWN_MODULES} more\n")
     view = _step_view(_save_document(plan, saved, key), outputs, keys, lines)
-    return Step(view, outputs, "\n".join(parts))
+    return StepReport(view, outputs, "\n".join(parts))
 
 
 def _step_view(

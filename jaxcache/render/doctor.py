@@ -26,21 +26,9 @@ def doctor_view(diagnosis: Diagnosis, *, verbose: bool, run: Report | None = Non
     Args:
         run: the report of the command that was run for it.
     """
-    facts = diagnosis.facts
-    mine = facts.interpreter
     findings = diagnosis.findings
-    document = {
-        "cache_dir": facts.cache.path,
-        "interpreter": mine,
-        "no_jax": diagnosis.no_jax,
-        "settings": facts.settings,
-        "entries": len(facts.cache.entries),
-        "decoded": len(facts.cache.contents),
-        "findings": findings,
-        "mended": diagnosis.mended,
-    }
     return View(
-        document,
+        diagnosis,
         _rows(findings),
         records=findings,
         page=_page(diagnosis, verbose, run),
@@ -52,18 +40,8 @@ def doctor_view(diagnosis: Diagnosis, *, verbose: bool, run: Report | None = Non
 
 def torch_view(diagnosis: TorchDiagnosis) -> View:
     """Return the view of ``doctor`` for torch's caches, with the fields of JAX's."""
-    document = {
-        "cache_dir": diagnosis.cache_dir,
-        "interpreter": None,
-        "no_jax": None,
-        "settings": diagnosis.settings,
-        "entries": diagnosis.entries,
-        "decoded": diagnosis.entries,
-        "findings": diagnosis.findings,
-        "mended": (),
-    }
     findings = diagnosis.findings
-    return View(document, _rows(findings), records=findings, page=_torch_page(diagnosis))
+    return View(diagnosis, _rows(findings), records=findings, page=_torch_page(diagnosis))
 
 
 def _rows(findings: Sequence[Finding]) -> list[tuple[str, ...]]:

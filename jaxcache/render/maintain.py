@@ -14,7 +14,7 @@ from jaxcache.cache.prune.removable import (
     freed_bytes,
     lost_compile_seconds,
 )
-from jaxcache.cache.seal import SealPlan, SealResult
+from jaxcache.cache.seal import SealedEntry, SealPlan, SealResult
 from jaxcache.cache.verify.repair import Repair, Restoration, plan_repair
 from jaxcache.cache.verify.run_checks import Verification
 from jaxcache.layouts import JAX
@@ -28,7 +28,7 @@ from jaxcache.render.columns import (
     text_column,
     used_column,
 )
-from jaxcache.render.document import fields_of
+from jaxcache.render.document import Document, fields_of
 from jaxcache.render.move import unknown_format_lines
 from jaxcache.render.view import Block, Column, Table, View
 from jaxcache.units import NS_PER_SECOND, format_command, format_compile, format_count, format_size
@@ -207,49 +207,32 @@ def restoration_view(result: Restoration) -> View:
 
 def seal_view(plan: SealPlan, result: SealResult | None) -> View:
     """Return the view of ``seal``; without a result, of what would be rewritten."""
-    skipped = plan.skipped if result is None else result.skipped
     before = sum(s.entry.size_bytes for s in result.sealed) if result else None
-    todo = (
-        [(s.entry, s.size_bytes_after) for s in result.sealed]
-        if result
-        else [(e, None) for e in plan.todo]
-    )
-    sealed = [
-        {"key": e.key, "codec": e.codec, "size_bytes": e.size_bytes, "size_bytes_after": after}
-        for e, after in todo
-    ]
-    failed = result.failed if result else ()
-    lists: dict[str, list[dict[str, Any]]] = {
-        "sealed": sealed,
-        "skipped": [{"key": e.key, "size_bytes": e.size_bytes, "reason": r} for e, r in skipped],
-        "failed": [{"key": e.key, "size_bytes": e.size_bytes, "reason": r} for e, r in failed],
-        "problems": [fields_of(p) for p in (result.problems if result else ())],
+    shown = result or SealResult(tuple(SealedEntry(e, None) for e in plan.todo), plan.skipped, ())
+    lists: dict[str, list[Document]] = {
+        name: [*map(fields_of, some)] if name == "problems" else some
+        for name, some in fields_of(shown).items()
     }
     outcomes = {name: name.removesuffix("s") if name == "problems" else name for name in lists}
     word = "sealed" if result else "todo"
     rows: list[tuple[Any, ...]] = [
-        (word, r["key"], r["size_bytes"], r["size_bytes_after"]) for r in sealed
+        (word, r["key"], r["size_bytes"], r["size_bytes_after"]) for r in lists["sealed"]
     ]
     rows += [("failed", r["key"], r["size_bytes"], r["reason"]) for r in lists["failed"]]
     rows += [(p["kind"], p["key"] or p["file"], None, p["detail"]) for p in lists["problems"]]
     summary = {
-        "sealed": len(sealed),
-        "skipped": len(skipped),
+        "sealed": len(shown.sealed),
+        "skipped": len(shown.skipped),
         "size_bytes_before": before,
         "size_bytes_after": before - result.saved_bytes if result and before else before,
         "saved_bytes": result.saved_bytes if result else None,
     }
+    head = {"cache_dir": plan.cache_dir, "dry_run": result is None, "level": plan.level}
     return View(
-        {
-            "cache_dir": plan.cache_dir,
-            "dry_run": result is None,
-            "level": plan.level,
-            **lists,
-            "summary": summary,
-        },
+        {**head, **lists, "summary": summary},
         rows,
         [Column("", itemgetter(n)) for n in range(4)],
-        keys=[e.key for e, _ in todo],
+        keys=[s.entry.key for s in shown.sealed],
         records=({"outcome": outcomes[n], **row} for n, some in lists.items() for row in some),
         page=(),
         notes=_seal_notes(plan, result),

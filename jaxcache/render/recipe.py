@@ -12,7 +12,7 @@ from jaxcache.render.columns import (
     size_column,
     text_column,
 )
-from jaxcache.render.document import Document, fields_of
+from jaxcache.render.document import Document
 from jaxcache.render.view import Block, Column, Line, Table, View
 from jaxcache.units import format_count, format_duration, format_size
 from jaxcache.warm.compiling.worker import COMPILE_OUTCOMES, CompileReport, CompileResult
@@ -44,7 +44,7 @@ def listing_view(file: RecipeFile, listed: Sequence[RecipeRow]) -> View:
         listed,
         columns,
         [x.key for x in listed],
-        records=map(_module, listed),
+        records=listed,
         page=[*([Table(columns, listed)] if listed else []), _footer(file, listed)],
         notes=[f"note: {line}" for line in file.recipe.notes],
     )
@@ -54,9 +54,7 @@ def show_view(file: RecipeFile, listed: Sequence[RecipeRow], *, whole: bool) -> 
     """Return the view of ``show`` for a recipe as a whole, or for some of its modules."""
     page = list(_page(file, listed) if whole else _module_pages(listed))
     texts = [b.lead + b.text if isinstance(b, Line) else b for b in page]
-    return View(
-        _document(file, listed), texts, [Column("", str)], records=map(_module, listed), page=page
-    )
+    return View(_document(file, listed), texts, [Column("", str)], records=listed, page=page)
 
 
 def _seconds(seconds: float | None) -> str:
@@ -72,19 +70,13 @@ def _document(file: RecipeFile, listed: Sequence[RecipeRow]) -> Document:
             "environments": file.recipe.environments,
             "notes": file.recipe.notes,
         },
-        "modules": [_module(x) for x in listed],
+        "modules": listed,
         "summary": {
             "modules": len(file.recipe.requests),
             "bytecode_bytes": sum(x.bytecode_bytes for x in listed),
             "compile_seconds": math.fsum(x.request.compile_seconds or 0.0 for x in listed),
         },
     }
-
-
-def _module(listed: RecipeRow) -> Document:
-    names = ("num_replicas", "num_partitions", "flags_changed")
-    options = listed.options and {n: getattr(listed.options, n) for n in names}
-    return fields_of(listed) | {"compile_options": options}
 
 
 def _trouble(listed: RecipeRow) -> str:

@@ -17,7 +17,6 @@ from jaxcache.units import (
     format_duration,
     format_since,
     format_size,
-    rfc3339,
 )
 
 if TYPE_CHECKING:
@@ -42,13 +41,8 @@ Sections = Iterator[tuple[str, Sequence[str]]]
 
 def show_view(details: Sequence[Any], *, now_ns: int, verbose: bool) -> View:
     """Return the view of ``show``: of one entry, or of several with what they share only once."""
-    sections: Callable[[Any, int, bool], Sections]
-    if isinstance(details[0], EntryDetails):
-        documents = [fields_of(s) for s in details]
-        sections = _sections
-    else:
-        documents = [graph_document(s) for s in details]
-        sections = graph_sections
+    documents = [fields_of(s) for s in details]
+    sections = _sections if isinstance(details[0], EntryDetails) else _graph_sections
     document = documents[0]
     if len(details) > 1:
         entries = [{n: v for n, v in d.items() if n != "cache_dir"} for d in documents]
@@ -252,14 +246,6 @@ def kernels_view(shown: KernelCacheDetails) -> View:
     """Return the view of XLA's kernel cache."""
     kernels = shown.cache.kernels
     names = ("name", "fingerprint", "blocks", "threads", "shared_memory_bytes", "code_bytes")
-    side_cache = {
-        "kind": "kernel-cache",
-        "file": shown.file,
-        "size_bytes": shown.size_bytes,
-        "version": shown.cache.version,
-        "problem": shown.cache.problem,
-        "kernels": kernels,
-    }
     table = [
         text_column("KERNEL", lambda k: k.name, elastic=True),
         Column("BLOCKS", text=lambda k: "?" if k.blocks is None else str(k.blocks), right=True),
@@ -270,7 +256,7 @@ def kernels_view(shown: KernelCacheDetails) -> View:
     foot = f"{format_count(len(kernels), 'kernel')}, {format_size(shown.size_bytes)}"
     foot += f"; damaged: {shown.cache.problem}" if shown.cache.problem else ""
     return View(
-        {"cache_dir": shown.cache_dir, "side_cache": side_cache},
+        shown,
         kernels,
         [Column(name, attrgetter(name)) for name in names],
         page=[Table(table, kernels), foot],
@@ -281,44 +267,7 @@ def kernels_view(shown: KernelCacheDetails) -> View:
 _CUT = 100
 
 
-def graph_document(shown: "GraphDetails") -> Document:
-    """Return the fields of ``show --json`` for one graph."""
-    graph = shown.graph
-    nearest = shown.nearest
-
-    def of_graph(name: str, missing: Any = None) -> Any:
-        return getattr(graph, name) if graph else missing
-
-    return {
-        "cache_dir": shown.cache_dir,
-        "entry": shown.entry,
-        "nearest": nearest
-        and {"key": nearest.left and nearest.left.key, "differences": nearest.differences},
-        "tier": shown.entry.module,
-        "root": of_graph("root"),
-        "seconds": {
-            "total": of_graph("seconds"),
-            "forward": of_graph("forward_seconds"),
-            "backward": of_graph("backward_seconds"),
-        },
-        "source_key": of_graph("source_key"),
-        "bundled": of_graph("bundled", False),
-        "files": [
-            {"file": i.name, "size_bytes": i.size_bytes, "created_at": rfc3339(i.mtime_ns)}
-            for i in shown.files
-        ],
-        "missing": shown.missing,
-        "environment": of_graph("environment", ()),
-        "globals": of_graph("globals", ()),
-        "key_components": [
-            {"component": c.name, "hash": c.hash, "text": c.text}
-            for c in of_graph("components", ())
-        ],
-        "problems": shown.problems,
-    }
-
-
-def graph_sections(shown: "GraphDetails", now_ns: int, verbose: bool) -> Sections:
+def _graph_sections(shown: "GraphDetails", now_ns: int, verbose: bool) -> Sections:
     """Yield the labels of a graph's page with their lines."""
     entry = shown.entry
     graph = shown.graph

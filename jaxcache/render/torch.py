@@ -5,8 +5,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from jaxcache.render.columns import duration_column, size_column, text_column
+from jaxcache.render.document import fields_of
 from jaxcache.render.view import Block, Column, Line, Table, View
-from jaxcache.render.warm import end_notes, run_document
+from jaxcache.render.warm import end_notes
 from jaxcache.units import format_count, format_duration
 from jaxcache.warm.torch.run import Lookup, TorchReport
 
@@ -21,20 +22,7 @@ def report_view(report: TorchReport, *, unfolded: bool = False) -> View:
     Args:
         unfolded: show all of each graph break, and every guard of a recompile.
     """
-    parts = {
-        "graphs": report.modules,
-        "compiles": report.compiles,
-        "graph_breaks": report.graph_breaks,
-        "processes": report.processes,
-    }
-    counts = {
-        "aotautograd": report.tally("aotautograd"),
-        "fxgraph": report.tally("fxgraph"),
-        "compiles": len(report.compiles),
-        "recompiles": sum(bool(c.guards) for c in report.compiles),
-        "graph_breaks": sum(p.counters.get("graph_break", 0) for p in report.processes),
-    }
-    document = run_document(report, parts, counts)
+    document = fields_of(report) | {"cache_dir": report.cache_dir or None}
     return View(document, records=report.modules, page=_page(report, unfolded))
 
 

@@ -5,7 +5,7 @@ import os
 import shlex
 import signal
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from jaxcache.cache.explain.sides import RUN_OUTCOMES, file_name
 from jaxcache.core.timeline import PHASES
 from jaxcache.options.run import EXCEPTED, Assertions
 from jaxcache.render.columns import SHOWN_HASH_DIGITS, size_column, text_column
+from jaxcache.render.document import fields_of
 from jaxcache.render.view import Block, Column, Line, Table, View
 from jaxcache.units import format_command, format_compile, format_count, format_duration
 from jaxcache.warm.report.report import FAULTS, UNCOMPARED, Module, Report
@@ -52,34 +53,9 @@ def report_view(
         unfolded: list JAX's own operations one by one, too.
         more: how to see those that are in one line.
     """
-    parts = {
-        "modules": report.modules,
-        "functions": report.functions,
-        "processes": report.processes,
-    }
-    counted = (
-        *("compile_requests", "hits", "misses", "hit_rate"),
-        *("written", "skipped", "uncacheable", "refused", "errors"),
-    )
-    counts = {name: getattr(report, name) for name in counted}
-    times = {"phases": report.phases, "longest": report.longest}
-    document = run_document(report, parts, {**counts, **times})
+    document = fields_of(report) | {"cache_dir": report.cache_dir or None}
     keys = dict.fromkeys(m.key for m in report.modules)
     return View(document, keys=keys, records=report.modules, page=_page(report, unfolded, more))
-
-
-def run_document(
-    report: "Report | TorchReport", parts: Mapping[str, object], counts: Mapping[str, object]
-) -> dict[str, object]:
-    """Return the document of a run: what it saw, the sums, and how it ended."""
-    summary = ("compile_seconds", "saved_seconds", "wall_seconds")
-    closing = ("notes", "unobserved", "timed_out", "interrupted", "script_exit_code")
-    return {
-        "cache_dir": report.cache_dir or None,
-        **parts,
-        "summary": {**counts, **{name: getattr(report, name) for name in summary}},
-        **{name: getattr(report, name) for name in closing},
-    }
 
 
 def _page(report: Report, unfolded: bool, more: str) -> Iterator[Block]:

@@ -67,7 +67,7 @@ def test_a_miss_counts_its_own_seconds_and_what_it_wrote() -> None:
     assert (fx.compile_seconds, fx.saved, fx.size_bytes) == (3.0, True, 9)
     assert (fx.function, fx.file, fx.line) == ("step", "/x/train.py", 7)
     assert [g.key for g in (aot, fx)] == [f"aotautograd-a{KEY}", f"fxgraph-f{KEY}"]
-    assert report.tally("fxgraph")["guard_misses"] == 1
+    assert report.fxgraph.guard_misses == 1
     assert report.compile_seconds == 5.0
     assert report.trace["traceEvents"][0]["dur"] == 5e6
 
@@ -89,7 +89,7 @@ def test_a_restarted_compile_writes_once() -> None:
     looks = [look("aotautograd", "miss", status="full_miss")] * 2
     report = report_of(TORCH, *looks, saved, FRAME)
     assert [g.saved for g in report.modules] == [False, True]
-    assert report.tally("aotautograd")["saved"] == 1
+    assert report.aotautograd.saved == 1
 
 
 def test_graph_breaks_are_counted_as_torch_counts_them() -> None:

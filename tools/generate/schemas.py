@@ -10,7 +10,7 @@ import json
 import pkgutil
 import types
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from enum import Enum
 from typing import (
     Annotated,
@@ -26,7 +26,7 @@ from typing import (
 
 import jaxcache
 from jaxcache.cli.metering import REMOTE_COMMANDS
-from jaxcache.render.document import SCHEMA_VERSION, SHAPES
+from jaxcache.render.document import SCHEMA_VERSION, ShapeField, shape_of
 from tools.generate.documents import DOCUMENTS, ERROR
 from tools.generate.documents.shared import Metered, Time
 
@@ -128,35 +128,45 @@ class _Maker:
                 optional |= part.__optional_keys__
             else:
                 properties |= self._fields(part)
-        required = sorted(properties.keys() - optional)
-        return {"type": "object", "properties": properties, "required": required}
+        return _object(properties, optional)
 
-    def _fields(self, kind: type) -> dict[str, Schema]:
+    def _fields(self, kind: type, shape: tuple[ShapeField, ...] | None = None) -> dict[str, Schema]:
         """Return the fields of a class as ``render/document.py`` writes them."""
-        words = SHAPES.get(kind.__name__, "-").split()
-        if words[0].startswith("-"):
-            out = {word[1:] for word in words}
-            every = getattr(kind, "_fields", None) or [f.name for f in fields(kind)]  # type: ignore[arg-type]
-            names = [name for name in every if name not in out]
-            words = [f"{n[:-3]}_at" if n.endswith("_ns") else n for n in names]
         properties: dict[str, Schema] = {}
-        for word in words:
-            name, _, path = word.partition("=")
-            path = path or name.removeprefix("*")
-            if name.startswith("*"):
-                properties |= self._fields(_attribute(kind, path))
+        for field in shape_of(kind) if shape is None else shape:
+            name = field.name
+            if not field.path:
+                properties[name] = _object(self._fields(kind, field.parts))
+                continue
+            hint = _attribute(kind, field.path)
+            if field.parts:
+                properties[name] = self._parts_of(hint, field.parts)
+            elif not name:
+                properties |= self._fields(hint)
             elif name.endswith("_at"):
-                path = path if path.endswith("_ns") else f"{path[:-3]}_ns"
-                properties[name] = self._retype(_attribute(kind, path), Time)
+                properties[name] = self._retype(hint, Time)
             elif name.endswith("_seconds"):
-                properties[name] = self._retype(_attribute(kind, path), float)
+                properties[name] = self._retype(hint, float)
             else:
-                properties[name] = self.schema(_attribute(kind, path))
+                properties[name] = self._retype(hint, int) if field.counts else self.schema(hint)
         return properties
+
+    def _parts_of(self, hint: Any, shape: tuple[ShapeField, ...]) -> Schema:
+        """Return the schema of an attribute of which some fields are shown, or of each in a list."""
+        kinds = [k for k in _members(hint) if k is not type(None)]
+        if get_origin(kinds[0]) in (tuple, list):
+            return {"type": "array", "items": self._parts_of(get_args(kinds[0])[0], shape)}
+        schema = _object(self._fields(kinds[0], shape))
+        return _any_of([schema, {"type": "null"}]) if len(kinds) < len(_members(hint)) else schema
 
     def _retype(self, kind: Any, shown: Any) -> Schema:
         """Return the schema of a number as it is shown, null where it may be missing."""
         return self.schema(shown | None if type(None) in _members(kind) else shown)
+
+
+def _object(properties: dict[str, Schema], optional: Collection[str] = ()) -> Schema:
+    required = sorted(properties.keys() - set(optional))
+    return {"type": "object", "properties": properties, "required": required}
 
 
 def _parts(kind: Any) -> tuple[Any, ...]:
@@ -180,6 +190,8 @@ def _attribute(kind: Any, path: str) -> Any:
     hint = _hints(kind).get(first)
     if hint is None:
         accessor = getattr(kind, first)
+        if not isinstance(accessor, property | functools.cached_property):
+            return type(accessor)
         function = getattr(accessor, "fget", None) or accessor.func
         hint = _typed(function)["return"]
     if not later:

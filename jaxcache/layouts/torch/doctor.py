@@ -54,6 +54,10 @@ class TorchDiagnosis:
     findings: tuple[Finding, ...]
     """Problems first."""
 
+    #: Of a diagnosis of JAX's cache alone.
+    interpreter = no_jax = None
+    mended = ()
+
     @property
     def wrong(self) -> bool:
         """Whether there is a problem, not only something worth knowing."""

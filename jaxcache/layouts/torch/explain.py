@@ -299,6 +299,11 @@ class GraphDetails:
     """Differences from the nearest other graph, where one FX graph is shown alone."""
 
     @property
+    def contents(self) -> Graph:
+        """What the file holds; nothing where it could not be read."""
+        return self.graph or Graph(tier="fxgraph", root="", globals=())
+
+    @property
     def damaged(self) -> bool:
         """Whether something in it cannot be read."""
         return bool(self.problems)

@@ -7,7 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from jaxcache.core.compile_event import RunEvent
 from jaxcache.errors import JaxcacheError, NoJaxError, UsageError, reporting
@@ -104,6 +104,17 @@ class TorchProcess:
     """Torch's own: ``torch._dynamo.utils.counters``."""
 
 
+class TierSums(NamedTuple):
+    """Counts of one cache, by the names of torch's counters."""
+
+    hits: int
+    misses: int
+    guard_misses: int
+    saved: int
+    bypassed: int
+    off: int
+
+
 @dataclass(frozen=True, slots=True)
 class TorchReport:
     """All that a run did with torch's caches."""
@@ -137,17 +148,36 @@ class TorchReport:
         """Looks that torch did not make: bypassed, or with the cache off."""
         return self.count("bypassed") + self.count("off")
 
-    def tally(self, tier: TorchTier) -> dict[str, int]:
-        """Counts of one cache, by the names of torch's counters."""
+    def _sum(self, tier: TorchTier) -> TierSums:
         mine = [g for g in self.modules if g.tier == tier]
-        return {
-            "hits": self.count("hit", tier),
-            "misses": self.count("miss", tier),
-            "guard_misses": sum(g.reason == "guard_miss" for g in mine),
-            "saved": sum(g.saved for g in mine),
-            "bypassed": self.count("bypassed", tier),
-            "off": self.count("off", tier),
-        }
+        return TierSums(
+            self.count("hit", tier),
+            self.count("miss", tier),
+            sum(g.reason == "guard_miss" for g in mine),
+            sum(g.saved for g in mine),
+            self.count("bypassed", tier),
+            self.count("off", tier),
+        )
+
+    @property
+    def aotautograd(self) -> TierSums:
+        """The looks into the cache of AOT graphs."""
+        return self._sum("aotautograd")
+
+    @property
+    def fxgraph(self) -> TierSums:
+        """The looks into the cache of FX graphs."""
+        return self._sum("fxgraph")
+
+    @property
+    def recompiles(self) -> int:
+        """Compiles of a frame that had been compiled."""
+        return sum(bool(c.guards) for c in self.compiles)
+
+    @property
+    def broken_graphs(self) -> int:
+        """Graph breaks, as torch counts them."""
+        return sum(p.counters.get("graph_break", 0) for p in self.processes)
 
     @property
     def compile_seconds(self) -> float:

@@ -8,30 +8,32 @@ of ``ci`` and ``trust`` have their own.
 
 from typing import Annotated, Any
 
+from jaxcache.cache.ci.key import CiKey
 from jaxcache.cache.doctor.bug_report import BugReport, Versions
+from jaxcache.cache.doctor.run_checks import Diagnosis
 from jaxcache.cache.ledger.segments import Uses
 from jaxcache.cache.listing import Listing
-from jaxcache.cache.show import EntryDetails
+from jaxcache.cache.seal import SealResult
+from jaxcache.cache.show import EntryDetails, KernelCacheDetails
 from jaxcache.cache.stats import Stats
+from jaxcache.layouts.torch.explain import GraphDetails
 from jaxcache.warm.crosshost.compare import TargetCheck
-from tools.generate.documents.ci import CiKeyDocument, CiRestoreDocument, CiSaveDocument
+from jaxcache.warm.report.report import Report
+from jaxcache.warm.torch.run import TorchReport
+from tools.generate.documents.ci import CiRestoreDocument, CiSaveDocument
 from tools.generate.documents.diagnose import (
     ChurnDocument,
     DiffDocument,
-    DoctorDocument,
     ExplainDocument,
     WhereDocument,
 )
 from tools.generate.documents.fill import (
     CompileDocument,
+    Placed,
     ProfileDocument,
-    RunDocument,
-    TorchRunDocument,
 )
 from tools.generate.documents.look import (
-    GraphBody,
     Grouped,
-    KernelsDocument,
     RecipeDocument,
     ReportFile,
     SeveralEntries,
@@ -41,7 +43,7 @@ from tools.generate.documents.maintain import (
     Pinned,
     PruneDocument,
     RestoreDocument,
-    SealDocument,
+    Sealing,
     Unpinned,
     VerifyDocument,
 )
@@ -50,11 +52,11 @@ from tools.generate.documents.shared import ErrorDocument
 from tools.generate.documents.trust import TrustDocument
 
 ERROR = ErrorDocument
-_RUN = RunDocument | TorchRunDocument
+_RUN = Annotated[Report, Placed] | Annotated[TorchReport, Placed]
 #: By command; ``version`` is of ``jaxcache --version --json``.
 DOCUMENTS: dict[str, Any] = {
     "ls": Annotated[Listing, Grouped] | RecipeDocument,
-    "show": EntryDetails | GraphBody | SeveralEntries | KernelsDocument | RecipeDocument,
+    "show": EntryDetails | GraphDetails | SeveralEntries | KernelCacheDetails | RecipeDocument,
     "stats": Annotated[Stats, Uses, StatsMore],
     "report": ReportFile,
     "warm": _RUN,
@@ -63,19 +65,19 @@ DOCUMENTS: dict[str, Any] = {
     "target check": TargetCheck,
     "target show": ProfileDocument,
     "explain": ExplainDocument | ChurnDocument,
-    "doctor": DoctorDocument,
+    "doctor": Diagnosis,
     "where": WhereDocument,
     "diff": DiffDocument,
     "bug-report": BugReport,
     "verify": VerifyDocument | RestoreDocument,
-    "seal": SealDocument,
+    "seal": Annotated[SealResult, Sealing],
     "prune": PruneDocument,
     "rm": PruneDocument,
     "pin": Pinned | Unpinned,
     "export": ExportDocument,
     "import": ImportDocument,
     **dict.fromkeys(("push", "pull", "copy"), ExportDocument | ImportDocument | SyncDocument),
-    "ci key": CiKeyDocument,
+    "ci key": CiKey,
     "ci restore": CiRestoreDocument,
     "ci save": CiSaveDocument,
     **dict.fromkeys(

@@ -1,23 +1,10 @@
 """Documents of ``jaxcache ci``."""
 
 from collections.abc import Mapping
-from typing import Annotated, TypedDict
+from typing import TypedDict
 
-from jaxcache.cache.ci.key import KeyEnvironment
 from jaxcache.cache.ci.save import DropReason, Why
 from tools.generate.documents.move import FailedFile
-
-
-class KeyDigests(TypedDict):
-    environment_digest: str
-    files_digest: str | None
-    files: int | None
-
-
-class CiKeyDocument(TypedDict):
-    key: str
-    restore_keys: list[str]
-    components: Annotated[KeyEnvironment, KeyDigests]
 
 
 class MissReason(TypedDict):

@@ -3,7 +3,7 @@
 from typing import Annotated, NotRequired, TypedDict
 
 from jaxcache.cache.diff import ContentMismatch, DiffEntry
-from jaxcache.cache.doctor.inputs import Finding, Interpreter, Setting
+from jaxcache.cache.doctor.inputs import Finding
 from jaxcache.cache.explain.churn import Churn
 from jaxcache.cache.explain.sides import Comparison, Difference
 from jaxcache.model import Problem
@@ -31,19 +31,6 @@ class ExplainDocument(TypedDict):
 
 class ChurnDocument(TypedDict):
     modules: list[Churn]
-
-
-class Diagnosed(TypedDict):
-    interpreter: Interpreter | None
-    no_jax: str | None
-    settings: list[Setting]
-
-
-class DoctorDocument(Diagnosed):
-    entries: int
-    decoded: int
-    findings: list[Finding]
-    mended: list[str]
 
 
 class WhereDocument(TypedDict):

@@ -1,18 +1,16 @@
 """Documents of the commands under *Look*: of a cache, of a recipe."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, NotRequired, TypedDict
+from typing import Annotated, NotRequired, TypedDict
 
-from jaxcache.cache.explain.sides import Difference
 from jaxcache.cache.listing import Group
 from jaxcache.cache.recipe.format import RecipeRow
 from jaxcache.cache.recipe.model import Environment
 from jaxcache.cache.show import EntryDetails
 from jaxcache.core.refusals import TierRefusal
-from jaxcache.entry.kernels import Kernel
+from jaxcache.layouts.torch.explain import GraphDetails
 from jaxcache.layouts.torch.scan import GraphEntry
-from jaxcache.model import Entry, Problem
-from tools.generate.documents.shared import Time
+from jaxcache.model import Entry
 
 
 class Grouped(TypedDict):
@@ -27,16 +25,6 @@ class RecipeDetails(TypedDict):
     notes: list[str]
 
 
-class ShownOptions(TypedDict):
-    num_replicas: int | None
-    num_partitions: int | None
-    flags_changed: Mapping[str, Any] | None
-
-
-class ShownModule(TypedDict):
-    compile_options: ShownOptions | None
-
-
 class RecipeSums(TypedDict):
     modules: int
     bytecode_bytes: int
@@ -45,49 +33,8 @@ class RecipeSums(TypedDict):
 
 class RecipeDocument(TypedDict):
     recipe: RecipeDetails
-    modules: list[Annotated[RecipeRow, ShownModule]]
+    modules: list[RecipeRow]
     summary: RecipeSums
-
-
-class GraphFile(TypedDict):
-    file: str
-    size_bytes: int
-    created_at: Time
-
-
-class GraphSeconds(TypedDict):
-    total: float | None
-    forward: float | None
-    backward: float | None
-
-
-class NearestGraph(TypedDict):
-    key: str | None
-    differences: list[Difference]
-
-
-class KeyComponent(TypedDict):
-    component: str
-    hash: str | None
-    text: str | None
-
-
-class GraphBody(TypedDict):
-    """A graph of torch's compilers."""
-
-    entry: GraphEntry
-    nearest: NearestGraph | None
-    tier: str
-    root: str | None
-    seconds: GraphSeconds
-    source_key: str | None
-    bundled: bool
-    files: list[GraphFile]
-    missing: list[str]
-    environment: list[str]
-    globals: list[str]
-    key_components: list[KeyComponent]
-    problems: list[Problem]
 
 
 class InList(TypedDict):
@@ -97,20 +44,7 @@ class InList(TypedDict):
 
 
 class SeveralEntries(TypedDict):
-    entries: list[Annotated[EntryDetails, InList]] | list[GraphBody]
-
-
-class SideCache(TypedDict):
-    kind: str
-    file: str
-    size_bytes: int
-    version: int | None
-    problem: str | None
-    kernels: list[Kernel]
-
-
-class KernelsDocument(TypedDict):
-    side_cache: SideCache
+    entries: list[Annotated[EntryDetails, InList]] | list[Annotated[GraphDetails, InList]]
 
 
 class NamedSummary(TypedDict):

@@ -42,19 +42,6 @@ class RestoreDocument(TypedDict):
     left: list[LeftFile]
 
 
-class SealedEntry(TypedDict):
-    key: str
-    codec: str
-    size_bytes: int
-    size_bytes_after: int | None
-
-
-class SkippedEntry(TypedDict):
-    key: str
-    size_bytes: int
-    reason: str
-
-
 class SealSums(TypedDict):
     sealed: int
     skipped: int
@@ -63,13 +50,9 @@ class SealSums(TypedDict):
     saved_bytes: int | None
 
 
-class SealDocument(TypedDict):
+class Sealing(TypedDict):
     dry_run: bool
     level: int | None
-    sealed: list[SealedEntry]
-    skipped: list[SkippedEntry]
-    failed: list[SkippedEntry]
-    problems: list[Problem]
     summary: SealSums
 
 
