@@ -55,6 +55,10 @@ def measure(root: Path) -> list[Habit]:
         participles += [f"{path}:{line}: {name}" for line, name in _bound_names(tree)]
         parallel += [f"{path}:{line}" for line in _parallel_assignments(tree)]
         messages += [f"{path}:{line}: {text}" for line, text in _texts(tree) if _IS_NO.search(text)]
+    for table in sorted((root / "jaxcache").rglob("findings.toml")):
+        for line, text in enumerate(table.read_text("utf-8").splitlines(), 1):
+            if _IS_NO.search(text):
+                messages.append(f"{table.relative_to(root)}:{line}: {text}")
     names = list(LIMITS)
     return [
         Habit(names[0], participles, thousands),

@@ -7,16 +7,27 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from string import Formatter
+from types import ModuleType
 from typing import Any
 
 import pytest
 from made_caches import key, put
 
-from jaxcache.cache.doctor import directory, keys, writes
-from jaxcache.cache.doctor.inputs import CacheFacts, Facts, Finding, HostFacts, Interpreter, Setting
+from jaxcache.cache.doctor import directory, inputs, keys, writes
+from jaxcache.cache.doctor.inputs import (
+    CacheFacts,
+    Facts,
+    Finding,
+    HostFacts,
+    Interpreter,
+    Setting,
+    read_rules,
+)
 from jaxcache.cache.doctor.run_checks import Fix, apply_fixes, collect_cache_facts, filesystem_of
 from jaxcache.core.machine import read_release
 from jaxcache.entry.contents import Device, XlaCompileOptions
+from jaxcache.layouts.torch import doctor as torch_doctor
 from jaxcache.model import FileInfo, Platform
 from jaxcache.store.local import LocalStore
 
@@ -275,17 +286,35 @@ def test_the_page_of_traps_names_each_with_its_reports() -> None:
         [c.strip() for c in line.split("|")] for line in page.splitlines() if line.startswith("| `")
     ]
     described = {row[1].split("`")[1]: row[3] for row in rows}
-    written: dict[str, str] = {}
-    for module in (keys, directory, writes):
-        tree = ast.parse(Path(str(module.__file__)).read_text("utf-8"))
-        for call in ast.walk(tree):
-            if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "Finding":
-                name = ast.literal_eval(call.args[0])
-                reports = call.args[5] if len(call.args) > 5 else ast.Constant("")
-                written[name] = (
-                    vars(module)[reports.id]
-                    if isinstance(reports, ast.Name)
-                    else ast.literal_eval(reports)
-                )
+    rules = read_rules(str(inputs.__file__))
+    written = {row.get("trap", name): row.get("upstream", "") for name, row in rules.items()}
     assert described == written
     assert all(row[2] and row[4] for row in rows)
+
+
+@pytest.mark.parametrize("modules", [(keys, directory, writes), (torch_doctor,)])
+def test_each_check_names_a_rule_and_gives_the_values_of_its_sentences(
+    modules: tuple[ModuleType, ...],
+) -> None:
+    rules = read_rules(str(modules[0].__file__))
+    values: dict[str, set[str]] = {}
+    for module in modules:
+        for check in ast.parse(Path(str(module.__file__)).read_text("utf-8")).body:
+            nodes = list(ast.walk(check))
+            calls = [
+                n
+                for n in nodes
+                if isinstance(n, ast.Call) and ast.unparse(n.func)[-8:] == ".finding"
+            ]
+            literal = {c.args[0].value for c in calls if isinstance(c.args[0], ast.Constant)}
+            assert literal <= rules.keys()
+            texts = {n.value for n in nodes if isinstance(n, ast.Constant)} if calls else set()
+            for rule in texts & rules.keys():
+                given = {str(k.arg) for c in calls for k in c.keywords}
+                values[str(rule)] = values.get(str(rule), set()) | given
+    assert values.keys() == rules.keys()
+    for name, row in rules.items():
+        fields = [f for text in row.values() for _, f, _, _ in Formatter().parse(text) if f]
+        wanted = {f.partition(".")[0].partition("[")[0] for f in fields}
+        given_apart = "None" in values[name]  # **values
+        assert given_apart or wanted - {"facts", "path", "entries"} <= values[name], name

@@ -12,7 +12,7 @@ from jaxcache.core.refusals import describe_refusal, refusal_fix
 from jaxcache.core.use import is_possible
 from jaxcache.entry.names import FileKind
 from jaxcache.model import FileInfo
-from jaxcache.units import format_command, format_count, format_size
+from jaxcache.units import format_count, format_size
 
 #: Types of mounts that reach another machine, as Linux names them.
 _NETWORK = """
@@ -40,16 +40,9 @@ def find_cpu_features(facts: Facts) -> Iterator[Finding]:
     absent = {name[1:] for name in mine.cpu_features if name[:1] == "-"}
     lacking = {file: features & absent for file, features in _cpu_needs(facts).items()}
     if files := [file for file, lacks in lacking.items() if lacks]:
-        yield Finding(
-            "cpu-features",
-            "problem",
-            f"{format_count(len(files), 'entry')} need features that this CPU does not have: "
-            f"{', '.join(sorted(set().union(*lacking.values())))}",
-            "JAX warns that they may end in SIGILL; under a version that does not hash the CPU "
-            "they do",
-            f"{_directory_per_machine(facts)}; or remove these: jaxcache rm KEY",
-            files=tuple(files),
-        )
+        names = ", ".join(sorted(set().union(*lacking.values())))
+        per_machine = _directory_per_machine(facts)
+        yield facts.finding("cpu-features", files, lacking=names, per_machine=per_machine)
 
 
 def find_mixed_cpus(facts: Facts) -> Iterator[Finding]:
@@ -63,16 +56,13 @@ def find_mixed_cpus(facts: Facts) -> Iterator[Finding]:
     common = set.intersection(*listed) if listed else set()
     kinds = Counter(needs & common for needs in _cpu_needs(facts).values())
     if len(kinds) > 1:
-        counts = ", ".join(f"{n:,}" for n in kinds.values())
         differing = sorted(frozenset.union(*kinds) - frozenset.intersection(*kinds))
-        yield Finding(
+        yield facts.finding(
             "mixed-cpus",
-            "note",
-            f"entries for {len(kinds)} kinds of CPU ({counts}), which differ in "
-            f"{', '.join(differing)}",
-            "the CPU is part of the key: each kind hits only what its own kind wrote, and "
-            "prune, copies and CI caches carry all of them",
-            _directory_per_machine(facts),
+            kinds=len(kinds),
+            counts=", ".join(f"{n:,}" for n in kinds.values()),
+            differing=", ".join(differing),
+            per_machine=_directory_per_machine(facts),
         )
 
 
@@ -106,17 +96,7 @@ def find_cpu_messages(facts: Facts) -> Iterator[Finding]:
         "cpu", lambda c: any(f.startswith("+prefer-") for f in c.device.cpu_features or ())
     )
     if files:
-        yield Finding(
-            "cpu-messages",
-            "note",
-            f"{format_count(len(files), 'entry')} compiled with +prefer-no-gather or the like",
-            "jaxlib logs that the feature is not supported on the host machine at every load, also "
-            "on the machine that compiled it; it is a preference and no instruction, and the "
-            "entries hit and run",
-            "ignore the message where it names only prefer-*; jaxlib 0.10.2 does not log it",
-            "jax-ml/jax#38445, openxla/xla#44565",
-            files=files,
-        )
+        yield facts.finding("cpu-messages", files)
 
 
 def find_large_on_macos(facts: Facts) -> Iterator[Finding]:
@@ -128,17 +108,7 @@ def find_large_on_macos(facts: Facts) -> Iterator[Finding]:
         "cpu", lambda c: c.program and c.program.instructions > _MANY_INSTRUCTIONS
     )
     if files:
-        yield Finding(
-            "large-on-macos",
-            "problem",
-            f"{format_count(len(files), 'entry')} of more than {_MANY_INSTRUCTIONS:,} "
-            "instructions, on macOS",
-            "jaxlib before 0.10 overflows a stack while it loads such an entry: the process dies "
-            "with SIGBUS or SIGILL at the second run",
-            "use jaxlib 0.10, or no cache on macOS; and remove these: jaxcache rm KEY",
-            "uwplasma/vmex#142",
-            files=files,
-        )
+        yield facts.finding("large-on-macos", files, most=_MANY_INSTRUCTIONS)
 
 
 def find_tpu_without_first(facts: Facts) -> Iterator[Finding]:
@@ -148,68 +118,28 @@ def find_tpu_without_first(facts: Facts) -> Iterator[Finding]:
         lambda c: (rows := c.compile_options.device_assignment) and all(0 not in r for r in rows),
     )
     if files:
-        yield Finding(
-            "tpu-without-device-0",
-            "problem",
-            f"{format_count(len(files), 'entry')} for TPU devices without device 0",
-            "libtpu checks positions of devices that it stored, and the second run halts the TPU: "
-            "Core halted unexpectedly (seen on v6e with libtpu 0.0.30)",
-            "run such programs with JAX_ENABLE_COMPILATION_CACHE=0, or on devices from 0 on; "
-            "and remove these: jaxcache rm KEY",
-            "jax-ml/jax#38004, sgl-project/sglang-jax#1225",
-            files=files,
-        )
+        yield facts.finding("tpu-without-device-0", files)
 
 
 def find_bucket_unchecked(facts: Facts) -> Iterator[Finding]:
     """JAX opens a bucket without a timeout of its own, and does not check that it exists."""
     if facts.bucket and not facts.setting("live.enabled"):
-        url = shlex.quote(facts.bucket)
-        yield Finding(
-            "bucket-unchecked",
-            "note",
-            f"jax_compilation_cache_dir is {facts.bucket}",
-            "JAX sends requests to it at every compile; a bucket that does not exist or "
-            "refuses access has hung programs, and Ctrl-C did not end them",
-            f"try it first (exit code 10: it does not exist): jaxcache stats -C {url}; or "
-            f"use a directory: jaxcache pull {url} -C DIR before, jaxcache push {url} -C DIR after",
-            "jax-ml/jax#22364",
-        )
+        yield facts.finding("bucket-unchecked", url=shlex.quote(facts.bucket))
 
 
 def find_xla_caches_in_bucket(facts: Facts) -> Iterator[Finding]:
     """JAX hands the bucket's URL to caches of XLA, which know directories only."""
     chosen = facts.setting("jax_persistent_cache_enable_xla_caches")
     if facts.bucket and chosen not in (None, "", "none"):
-        gpu = any(facts.decoded("gpu"))
-        yield Finding(
-            "xla-caches-in-bucket",
-            "problem" if gpu else "note",
-            f"jax_compilation_cache_dir is {facts.bucket}, and "
-            f"jax_persistent_cache_enable_xla_caches is {chosen}",
-            "XLA keeps its autotune and kernel caches below that URL, and does not support "
-            "such a file system: a compile for a GPU ends with UNIMPLEMENTED: File system "
-            "scheme",
-            "export JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none",
-            "marin-community/marin#3195, marin-community/marin#6953",
-        )
+        severity = "problem" if any(facts.decoded("gpu")) else "note"
+        yield facts.finding("xla-caches-in-bucket", chosen=chosen, severity=severity)
 
 
 def find_autotune_incomplete(facts: Facts) -> Iterator[Finding]:
     """XLA's autotune directory does not hold every measurement that a GPU program depends on."""
     chosen = str(facts.setting("jax_persistent_cache_enable_xla_caches") or "")
     if (chosen == "all" or "autotune" in chosen) and any(facts.decoded("gpu")):
-        yield Finding(
-            "autotune-incomplete",
-            "note",
-            "entries for a GPU, and XLA's autotune directory",
-            "XLA times some fusions in every compile and does not store the results: the "
-            "next compile may give results that differ in the last digits",
-            "keep and copy the entries, which contain the choice; to compile the same again: "
-            "XLA_FLAGS=--xla_gpu_dump_autotune_results_to=FILE, then "
-            "--xla_gpu_load_autotune_results_from=FILE",
-            "openxla/xla#37902",
-        )
+        yield facts.finding("autotune-incomplete")
 
 
 def find_kernel_cache(facts: Facts) -> Iterator[Finding]:
@@ -224,41 +154,22 @@ def find_kernel_cache(facts: Facts) -> Iterator[Finding]:
         is_on = f"{kept[0].name} is here ({format_size(kept[0].size_bytes)})"
     elif files:
         is_on = f"{format_count(len(files), 'entry')} compiled with {KERNEL_CACHE}"
-    yield Finding(
-        "kernel-cache",
-        "problem" if kept or files else "note",
-        is_on,
-        "XLA takes kernels from that file for any GPU without a check, so that a program may get "
-        "code of another GPU; and a truncated file ends every compile with OUT_OF_RANGE",
-        "set neither jax_persistent_cache_enable_xla_caches=all nor "
-        f"--{KERNEL_CACHE}, and remove the file",
-        "openxla/xla#35951, openxla/xla#33220",
-        files=tuple(info.name for info in kept),
-    )
+    severity = "problem" if kept or files else "note"
+    names = (info.name for info in kept)
+    yield facts.finding("kernel-cache", names, is_on=is_on, severity=severity)
 
 
 def find_unknown_directories(facts: Facts) -> Iterator[Finding]:
     """Directories of other programs below the cache."""
     for directory in facts.cache.inventory.unknown_directories():
-        yield Finding(
-            "unknown-directory",
-            "note",
-            f"{directory.name} holds {directory}",
-            "push, copy and export leave it, and limits on the size do not count it",
-            "copy what the other program needs separately, or keep it outside the cache",
-        )
+        yield facts.finding("unknown-directory", directory=directory)
 
 
 def find_refused_tiers(facts: Facts) -> Iterator[Finding]:
     """The last program that took entries of a tier refused some of them."""
     for refusal in facts.cache.refusals:
-        yield Finding(
-            "tier-refused",
-            "problem",
-            f"the live layer refused {describe_refusal(refusal)}",
-            "such an entry is fetched, but the program compiles it anyway",
-            refusal_fix(refusal),
-        )
+        refused = describe_refusal(refusal)
+        yield facts.finding("tier-refused", refusal=refused, mend=refusal_fix(refusal))
 
 
 def find_open_permissions(facts: Facts) -> Iterator[Finding]:
@@ -268,18 +179,9 @@ def find_open_permissions(facts: Facts) -> Iterator[Finding]:
         return
     who = "anybody" if any(f.mode & stat.S_IWOTH for f in files) else "the group"
     mine = all(f.owner == facts.host.user for f in files) or facts.host.user == _ROOT
-    yield Finding(
-        "unsafe-permissions",
-        "problem",
-        f"{who} may write {_what(files, facts)}",
-        "an entry is machine code that JAX runs without a check: a user who can write here can "
-        "run code as you",
-        f"{format_command('doctor --fix', facts.cache.path)} removes those permissions"
-        if mine
-        else f"its owner should run: chmod -R go-w {shlex.quote(facts.cache.path)}",
-        fix_kind="drop-permissions" if mine else None,
-        files=tuple(f.name or "." for f in files),
-    )
+    rule = "unsafe-permissions" if mine else "others-permissions"
+    names = (f.name or "." for f in files)
+    yield facts.finding(rule, names, who=who, what=_what(files, facts))
 
 
 def find_foreign_owners(facts: Facts) -> Iterator[Finding]:
@@ -288,15 +190,8 @@ def find_foreign_owners(facts: Facts) -> Iterator[Finding]:
     files = [f for f in _files(facts) if f.owner not in trusted]
     if files and facts.host.user != -1:
         owners = ", ".join(str(o) for o in sorted({f.owner for f in files}))
-        yield Finding(
-            "foreign-owner",
-            "problem",
-            f"owned by user {owners}: {_what(files, facts)}",
-            "an entry is machine code that JAX runs without a check, and another user can "
-            "change it",
-            "use a cache of your own, or have an owner that you trust seal and sign it",
-            files=tuple(f.name or "." for f in files),
-        )
+        names = (f.name or "." for f in files)
+        yield facts.finding("foreign-owner", names, owners=owners, what=_what(files, facts))
 
 
 def _files(facts: Facts) -> Iterator[FileInfo]:
@@ -321,29 +216,15 @@ def _what(files: list[FileInfo], facts: Facts) -> str:
 
 def find_network_filesystem(facts: Facts) -> Iterator[Finding]:
     """The cache is on another machine."""
-    kind = facts.host.filesystem
-    if kind in NETWORK_FILESYSTEMS:
-        yield Finding(
-            "network-filesystem",
-            "note",
-            f"the cache is on {kind}",
-            "JAX writes entries in place, without a temporary file: another host can read half "
-            "of one; locks and times of use may not work",
-            "keep the cache on a local disk, and copy it between hosts",
-        )
+    if facts.host.filesystem in NETWORK_FILESYSTEMS:
+        yield facts.finding("network-filesystem")
 
 
 def find_noatime(facts: Facts) -> Iterator[Finding]:
     """Uses of entries are not recorded (noatime); not reported for buckets."""
     cache = facts.cache
     if cache.exists and not (cache.remote or cache.keeps_atime or cache.inventory.atimes):
-        yield Finding(
-            "noatime",
-            "note",
-            "the file system does not record reads (noatime), and the cache has no -atime files",
-            "an entry in daily use looks as old as an unused one: prune --unused-for is refused",
-            "mount it with relatime, or run programs through jaxcache run, which keeps a record",
-        )
+        yield facts.finding("noatime")
 
 
 def find_future_dates(facts: Facts) -> Iterator[Finding]:
@@ -353,12 +234,4 @@ def find_future_dates(facts: Facts) -> Iterator[Finding]:
     files = [e.info for e in facts.cache.inventory.entries] + list(atimes)
     wrong = [f.name for f in files if f.mtime_ns > 0 and not is_possible(f.mtime_ns, now_ns)]
     if wrong:
-        yield Finding(
-            "future-dates",
-            "note",
-            f"{format_count(len(wrong), 'file')} written in the future, by the clock of this host",
-            "the clock of some host was wrong; JAX's own eviction removes these entries last, and "
-            "jaxcache ignores the dates",
-            "set the clocks; touch sets new dates",
-            files=tuple(wrong),
-        )
+        yield facts.finding("future-dates", wrong, count=format_count(len(wrong), "file"))

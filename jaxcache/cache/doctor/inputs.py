@@ -1,7 +1,11 @@
 """The facts that checks read (cache, its Python, JAX's settings, machine), and their findings."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import shlex
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Any, Literal
 
 from jaxcache.cache.inventory import Inventory
@@ -13,6 +17,7 @@ from jaxcache.entry.contents import Contents
 from jaxcache.entry.names import FileKind
 from jaxcache.entry.options import nearest_version, same_generation
 from jaxcache.model import Entry, FileInfo, Problem
+from jaxcache.units import format_count
 
 SettingValue = str | int | float | bool | None
 CAP = "jax_compilation_cache_max_size"
@@ -118,6 +123,11 @@ class Facts:
     jax_error: str | None = None
     """How jax ends in the chosen Python, where it is installed and does not start."""
 
+    def finding(self, rule: str, files: Iterable[str] = (), **values: Any) -> "Finding":
+        """Return the finding of a rule here; see :func:`make_finding`."""
+        path = shlex.quote(self.cache.path)
+        return make_finding(read_rules(__file__), rule, files, facts=self, path=path, **values)
+
     def setting(self, name: str) -> SettingValue:
         """The value of a setting; None where it is not known."""
         return next((s.value for s in self.settings if s.name == name), None)
@@ -196,6 +206,30 @@ class Finding:
     def mendable(self) -> bool:
         """Whether ``--fix`` can mend it."""
         return self.fix_kind is not None
+
+
+Rules = Mapping[str, Mapping[str, str]]
+
+
+@cache
+def read_rules(module: str) -> Rules:
+    """Read the ``findings.toml`` next to the file of a module: the sentences of each rule."""
+    return tomllib.loads(Path(module).with_name("findings.toml").read_text("utf-8"))
+
+
+def make_finding(rules: Rules, rule: str, files: Iterable[str] = (), **values: Any) -> Finding:
+    """Return the finding of a rule.
+
+    Args:
+        values: for the placeholders of its sentences; one with the name of a field of
+            :class:`Finding` takes the place of the rule's own.
+    """
+    names = tuple(files)
+    row = rules[rule]
+    shown = {"entries": format_count(len(names), "entry"), **values}
+    fields: dict[str, Any] = {"trap": rule, **row, "files": names}
+    fields |= {n: row[n].format_map(shown) for n in ("seen", "cost", "fix")}
+    return Finding(**{n: values.get(n, value) for n, value in fields.items()})
 
 
 def install_into(python: str, package: str) -> str:

@@ -36,7 +36,9 @@ def find_cache_dir_in_key(facts: Facts) -> Iterator[Finding]:
         if hashes_path(facts.version_of(key), kernel_cache=contents.kernel_cache):
             moved.setdefault(written_in, []).append(files[key])
     if facts.cache.remote:
-        yield from (_pushed_from(path, names, here) for path, names in sorted(moved.items()))
+        for path, names in sorted(moved.items()):
+            use = _pull_into(path, here)
+            yield facts.finding("bucket-in-key", names, written_in=path, use=use)
         return
     for written_in, names in sorted(moved.items()):
         old = shlex.quote(written_in)
@@ -44,29 +46,15 @@ def find_cache_dir_in_key(facts: Facts) -> Iterator[Finding]:
         same = _is_same_place(written_in, here)
         link = "" if same else f"ln -s {new} {old}; "
         back = f"use the cache under its old path: {link}export JAX_COMPILATION_CACHE_DIR={old}. "
-        yield Finding(
-            "cache-dir-in-key",
-            "problem",
-            f"{format_count(len(names), 'entry')} written in {written_in}, "
-            f"and the cache is {here} now",
-            "JAX 0.4.36 to 0.10 hash that path into the key: these never hit here",
-            f"{'' if not same and os.path.lexists(written_in) else back}For caches that move, and "
-            "tiers: JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none (the live layer: "
-            "JAXCACHE_LIVE_PORTABLE_KEYS=1) before the first run, or jax 0.11",
-            files=tuple(names),
-        )
+        if not same and os.path.lexists(written_in):
+            back = ""
+        yield facts.finding("cache-dir-in-key", names, written_in=written_in, here=here, back=back)
 
 
 def find_metadata_in_key(facts: Facts) -> Iterator[Finding]:
     """Source lines are part of the keys, so that an edit that changes no program misses."""
     if facts.setting(METADATA):
-        yield Finding(
-            "metadata-in-key",
-            "note",
-            f"{METADATA} is on",
-            METADATA_COST,
-            f"unset {METADATA.upper()}",
-        )
+        yield facts.finding("metadata-in-key", metadata=METADATA_COST)
 
 
 def find_directory_spelling(facts: Facts) -> Iterator[Finding]:
@@ -97,14 +85,9 @@ def find_directory_spelling(facts: Facts) -> Iterator[Finding]:
         cost = f"it is a link or contains .., and leads to {os.path.realpath(setting)}"
     else:
         return
-    yield Finding(
-        "directory-spelling",
-        "note",
-        f"jax_compilation_cache_dir is {setting}",
-        cost + (hashed if is_hashed else ""),
-        f"name the directory by one absolute path everywhere: "
-        f"export JAX_COMPILATION_CACHE_DIR={shlex.quote(absolute)}",
-    )
+    effect = cost + (hashed if is_hashed else "")
+    quoted = shlex.quote(absolute)
+    yield facts.finding("directory-spelling", setting=setting, effect=effect, absolute=quoted)
 
 
 def _is_same_place(written_in: str, here: str) -> bool:
@@ -114,22 +97,12 @@ def _is_same_place(written_in: str, here: str) -> bool:
     return os.path.realpath(written_in) == os.path.realpath(here)
 
 
-def _pushed_from(written_in: str, names: list[str], url: str) -> Finding:
-    """Return the finding for a bucket, whose entries are written and used elsewhere."""
-    old = shlex.quote(written_in)
+def _pull_into(written_in: str, url: str) -> str:
+    """Say how the entries of a bucket hit, which are written and used elsewhere."""
     new = shlex.quote(url)
-    use = f"jaxcache pull {new} -C {old}"
     if "://" in written_in:
-        use = f"fill it under its own address: jaxcache warm -C {new} SCRIPT"
-    return Finding(
-        "cache-dir-in-key",
-        "note",
-        f"{format_count(len(names), 'entry')} written in {written_in}",
-        "JAX 0.4.36 to 0.10 hash that path into the key: these hit only in a cache of that path",
-        f"{use}. For caches that move: "
-        "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none before the first run, or jax 0.11",
-        files=tuple(names),
-    )
+        return f"fill it under its own address: jaxcache warm -C {new} SCRIPT"
+    return f"jaxcache pull {new} -C {shlex.quote(written_in)}"
 
 
 def _spelt_by_jax(facts: Facts) -> str:
@@ -149,37 +122,17 @@ def find_codec_missing(facts: Facts) -> Iterator[Finding]:
     if mine is None or mine.written_codec != _CODEC_OF_KEY.get(mine.key_codec):
         return  # find_codec_clash explains more
     others = [e for e in facts.cache.entries if e.codec not in (mine.written_codec, "unknown")]
-    if not others:
-        return
-    missing = mine.written_codec == "zlib"
-    yield Finding(
-        "zstandard-differs",
-        "problem",
-        f"{mine.executable} {'lacks' if missing else 'has'} zstandard, and "
-        f"{format_count(len(others), 'entry')} came from a Python that "
-        f"{'has' if missing else 'lacks'} it",
-        "the codec's name is part of the key: one Python never hits the entries of the other",
-        install_into(mine.executable, "zstandard")
-        if missing
-        else "install zstandard in every environment that shares this cache",
-        files=tuple(e.file for e in others),
-    )
+    if others:
+        rule = "zstandard-missing" if mine.written_codec == "zlib" else "zstandard-differs"
+        install = install_into(mine.executable, "zstandard")
+        yield facts.finding(rule, (e.file for e in others), install=install)
 
 
 def find_codec_clash(facts: Facts) -> Iterator[Finding]:
     """Python 3.14: JAX compresses with the standard library's zstd, but the key contains zlib."""
     mine = facts.interpreter
-    if mine is None or mine.written_codec == _CODEC_OF_KEY.get(mine.key_codec):
-        return
-    yield Finding(
-        "codec-clash",
-        "problem",
-        f"{mine.executable} (Python {mine.python_version}, jax {mine.jax_version}) writes "
-        f"{mine.written_codec} under keys that name {mine.key_codec}",
-        "a Python without zstandard makes the same keys, reads zlib, and fails on such an entry "
-        "at every run; a Python with zstandard never hits them",
-        "give Python 3.14 and older Pythons different cache directories",
-    )
+    if mine is not None and mine.written_codec != _CODEC_OF_KEY.get(mine.key_codec):
+        yield facts.finding("codec-clash")
 
 
 def find_pmap_churn(facts: Facts) -> Iterator[Finding]:
@@ -190,19 +143,9 @@ def find_pmap_churn(facts: Facts) -> Iterator[Finding]:
     entries = [e for e in facts.cache.entries if e.module in _PMAP_MODULES]
     if len(entries) < 2:
         return
-    size_bytes = sum(e.size_bytes for e in entries)
-    yield Finding(
-        "pmap-churn",
-        "problem",
-        f"{format_count(len(entries), 'entry')} of pmap "
-        f"({', '.join(sorted({e.module for e in entries}))}), "
-        f"{format_size(size_bytes)}",
-        "pmap of jax 0.8.3 and 0.9.2 makes a new key in every run: it never hits, and every "
-        "run adds entries",
-        "use jax.jit with shardings, or a jax that is not 0.8 or 0.9; "
-        "remove them: jaxcache rm 'jit_call_wrapped-*'",
-        files=tuple(e.file for e in entries),
-    )
+    modules = ", ".join(sorted({e.module for e in entries}))
+    size = format_size(sum(e.size_bytes for e in entries))
+    yield facts.finding("pmap-churn", (e.file for e in entries), modules=modules, size=size)
 
 
 def find_mixed_builds(facts: Facts) -> Iterator[Finding]:
@@ -219,17 +162,13 @@ def find_mixed_builds(facts: Facts) -> Iterator[Finding]:
     for version, by_build in sorted(builds.items()):
         if len(by_build) < 2:
             continue
-        named = ", ".join(sorted(b[:12] for b in by_build))
         keys = [k for some in by_build.values() for k in some if k in files]
-        yield Finding(
+        yield facts.finding(
             "mixed-jaxlib-builds",
-            "problem",
-            f"{format_count(len(by_build), 'build')} of jaxlib {version} "
-            f"share this cache ({named})",
-            "the key contains only the version: one build runs the machine code of the other, "
-            "which can crash or compute wrong results",
-            "give each build a cache directory of its own, and remove this one's entries",
-            files=tuple(files[k] for k in keys),
+            (files[k] for k in keys),
+            builds=format_count(len(by_build), "build"),
+            version=version,
+            names=", ".join(sorted(b[:12] for b in by_build)),
         )
 
 
@@ -252,17 +191,13 @@ def find_orphaned_generations(facts: Facts) -> Iterator[Finding]:
             orphans[key] = facts.version_of(key) or "another version"
     if not orphans:
         return
-    by_version = ", ".join(f"{n:,} of {v}" for v, n in Counter(orphans.values()).most_common())
-    size_bytes = sum(sizes[k][1] for k in orphans)
     recorded = {r.jaxlib_version for k in orphans if (r := facts.cache.records.get(k))}
-    by_name = "".join(f" --filter jaxlib={v}" for v in recorded if len(recorded) == 1 and v)
-    yield Finding(
+    filters = "".join(f" --filter jaxlib={v}" for v in recorded if len(recorded) == 1 and v)
+    yield facts.finding(
         "orphaned-generations",
-        "note",
-        f"{format_count(len(orphans), 'entry')} ({by_version}), {format_size(size_bytes)}, "
-        f"while {mine.executable} has jaxlib {mine.jaxlib_version}",
-        "another jaxlib never reads them; after an upgrade they only use space",
-        "if the other version is no longer used: jaxcache prune"
-        f"{by_name} --unused-for {'0s' if by_name else '7d'}",
-        files=tuple(sizes[k][0] for k in orphans),
+        (sizes[k][0] for k in orphans),
+        versions=", ".join(f"{n:,} of {v}" for v, n in Counter(orphans.values()).most_common()),
+        size=format_size(sum(sizes[k][1] for k in orphans)),
+        filters=filters,
+        unused_for="0s" if filters else "7d",
     )

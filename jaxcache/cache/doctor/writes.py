@@ -11,7 +11,6 @@ from jaxcache.cache.doctor.inputs import (
     LEAST_SIZE,
     Facts,
     Finding,
-    Severity,
     install_into,
 )
 from jaxcache.cache.verify.run_checks import CORRUPT
@@ -21,7 +20,7 @@ from jaxcache.core.names import CACHE_SUFFIX
 from jaxcache.core.system import expand_home
 from jaxcache.entry.names import FileKind
 from jaxcache.store import cannot_make
-from jaxcache.units import format_command, format_count, format_size, join_some
+from jaxcache.units import format_count, format_size, join_some
 
 #: A file system is nearly full below this share of it, unless that is still this much.
 _NEARLY_FULL = 0.05
@@ -30,57 +29,25 @@ _SLOW_CAP_ENTRIES = 5_000
 #: A module whose key is this near to the longest name will not survive a longer function name.
 _NAME_MARGIN = 8
 _SHOWN_NAME = 60
-_THRESHOLD_REPORTS = "jax-ml/jax#21908, OpenSourceEconomics/pylcm#397"
 
 
 def find_live_off(facts: Facts) -> Iterator[Finding]:
     """The live layer is switched on but will not run."""
     if error := facts.setting("live.error"):
-        yield Finding(
-            "live-off",
-            "problem",
-            str(error),
-            "the live layer stays off, and JAX runs as without it",
-            "correct the setting",
-        )
+        yield facts.finding("live-off", error=error)
     elif facts.setting("live.enabled") and not facts.setting("live.installed"):
-        yield Finding(
-            "live-not-installed",
-            "problem",
-            "the live layer is enabled, but jaxcache is not installed next to this jax",
-            "JAX does not find the layer",
-            "install jaxcache in that Python, or start programs with jaxcache run --live --",
-        )
+        yield facts.finding("live-not-installed")
 
 
 def find_cache_off(facts: Facts) -> Iterator[Finding]:
     """JAX is set not to cache, or no directory is set."""
-    enabled = facts.setting("jax_enable_compilation_cache")
-    if enabled is False:
-        yield Finding(
-            "cache-off",
-            "problem",
-            "jax_enable_compilation_cache is off",
-            "JAX neither reads nor writes the cache",
-            "unset JAX_ENABLE_COMPILATION_CACHE",
-        )
+    if facts.setting("jax_enable_compilation_cache") is False:
+        yield facts.finding("cache-off")
     chosen = facts.setting("jax_compilation_cache_dir")
     if facts.settings and not chosen:
-        yield Finding(
-            "no-cache-dir",
-            "note",
-            "jax_compilation_cache_dir is not set outside scripts",
-            "only scripts that set it themselves use a cache",
-            f"export JAX_COMPILATION_CACHE_DIR={_directory(facts)}",
-        )
+        yield facts.finding("no-cache-dir", directory=_directory(facts))
     elif isinstance(chosen, str) and os.path.realpath(chosen) != os.path.realpath(facts.cache.path):
-        yield Finding(
-            "other-directory",
-            "note",
-            f"jax_compilation_cache_dir is {chosen}, and this is {facts.cache.path}",
-            "JAX does not use the cache that is examined here",
-            f"jaxcache doctor -C {shlex.quote(chosen)}",
-        )
+        yield facts.finding("other-directory", chosen=chosen, quoted=shlex.quote(chosen))
 
 
 def _directory(facts: Facts) -> str:
@@ -102,29 +69,18 @@ def find_jax_failing(facts: Facts) -> Iterator[Finding]:
         for s in facts.settings
         if isinstance(s.value, str) and isinstance(JAX_DEFAULTS.get(s.name), bool | int | float)
     ]
-    if facts.jax_error or refused:
-        yield Finding(
-            "jax-fails",
-            "problem",
-            facts.jax_error or f"{', '.join(refused)}: JAX refuses this value",
-            "JAX does not start in this environment, and a program ends with this error",
-            f"unset {' '.join(r.partition('=')[0] for r in refused)}"
-            if refused
-            else "correct what the error names",
-        )
+    if refused:
+        error = facts.jax_error or f"{', '.join(refused)}: JAX refuses this value"
+        fix = f"unset {' '.join(r.partition('=')[0] for r in refused)}"
+        yield facts.finding("jax-fails", error=error, fix=fix)
+    elif facts.jax_error:
+        yield facts.finding("jax-fails", error=facts.jax_error)
 
 
 def find_contents_checked(facts: Facts) -> Iterator[Finding]:
     """JAX compares each entry with a new compile, and so never uses it the first time."""
     if facts.setting(CONTENTS):
-        yield Finding(
-            "contents-checked",
-            "problem",
-            f"{CONTENTS} is on",
-            "JAX compiles each program again in every run, and a difference from its entry ends "
-            "the program",
-            f"unset {CONTENTS.upper()}",
-        )
+        yield facts.finding("contents-checked")
 
 
 def find_cap_too_small(facts: Facts) -> Iterator[Finding]:
@@ -134,17 +90,8 @@ def find_cap_too_small(facts: Facts) -> Iterator[Finding]:
         return
     smallest = _smallest(facts)
     if cap <= 0 or (smallest is not None and cap < smallest):
-        fact = f"{CAP} is {cap:,}"
-        if smallest is not None:
-            fact += f", and the smallest entry has {smallest:,} bytes"
-        yield Finding(
-            "cap-too-small",
-            "problem",
-            fact,
-            "JAX writes no entry, and compiles everything in every run",
-            f"export {CAP.upper()}=-1 for no cap, and run jaxcache prune --max-size from time to "
-            "time; or set a cap above all that one run needs",
-        )
+        shown = "" if smallest is None else f", and the smallest entry has {smallest:,} bytes"
+        yield facts.finding("cap-too-small", cap=cap, smallest=shown)
 
 
 def find_entry_size(facts: Facts) -> Iterator[Finding]:
@@ -153,14 +100,8 @@ def find_entry_size(facts: Facts) -> Iterator[Finding]:
     sizes = [e.size_bytes for e in facts.cache.entries]
     largest = max(sizes, default=_smallest(facts))
     if isinstance(limit, int) and largest is not None and limit > largest:
-        yield Finding(
-            "entry-size",
-            "problem",
-            f"{LEAST_SIZE} is {limit:,}, and "
-            + (f"the largest entry here has {largest:,} bytes" if sizes else "the cache is empty"),
-            "JAX writes no entry below that size, and compiles such a program in every run",
-            f"export {LEAST_SIZE.upper()}=0",
-        )
+        shown = f"the largest entry here has {largest:,} bytes" if sizes else "the cache is empty"
+        yield facts.finding("entry-size", limit=limit, largest=shown)
 
 
 def _smallest(facts: Facts) -> int | None:
@@ -173,14 +114,9 @@ def _smallest(facts: Facts) -> int | None:
 def find_not_writable(facts: Facts) -> Iterator[Finding]:
     """Nothing can be written there."""
     if not facts.cache.writable:
-        yield Finding(
-            "not-writable",
-            "problem",
-            f"{facts.cache.path}: {facts.cache.why_not_writable or 'cannot be written'}",
-            "JAX warns at every write, and the next run compiles again",
-            "choose another directory, such as: "
-            f"export JAX_COMPILATION_CACHE_DIR={_writable_directory(facts)}",
-        )
+        reason = facts.cache.why_not_writable or "cannot be written"
+        directory = _writable_directory(facts)
+        yield facts.finding("not-writable", reason=reason, directory=directory)
 
 
 def _writable_directory(facts: Facts) -> str:
@@ -198,57 +134,31 @@ def find_disk_full(facts: Facts) -> Iterator[Finding]:
     free = facts.host.free_bytes
     total = facts.host.total_bytes
     if facts.host.free_files == 0:
-        prune = f"prune --max-entries {max(len(facts.cache.entries) // 2, 1)}"
-        yield Finding(
-            "disk-nearly-full",
-            "problem",
-            "the file system takes no more files (it has no inode left)",
-            "JAX can write no entry",
-            f"{format_command(prune, facts.cache.path)}, or move the cache",
-        )
+        yield facts.finding("no-file-left", half=max(len(facts.cache.entries) // 2, 1))
         return
     if free is None or not total:
         return
     largest = max((e.size_bytes for e in facts.cache.entries), default=0)
     if free < 2 * largest or (free < _NEARLY_FULL * total and free < _PLENTY_BYTES):
-        yield Finding(
-            "disk-nearly-full",
-            "problem",
-            f"{format_size(free)} of {format_size(total)} are free",
-            "a write that does not fit leaves a cut-off entry, which JAX then never replaces",
-            f"{format_command('prune --max-size SIZE', facts.cache.path)}, or move the cache",
-        )
+        sizes = {"free": format_size(free), "total": format_size(total)}
+        yield facts.finding("disk-nearly-full", **sizes)
 
 
 def find_lock_library_missing(facts: Facts) -> Iterator[Finding]:
     """A size cap takes ``filelock``, which JAX does not install."""
     mine = facts.interpreter
     if mine and facts.capped and not mine.has_filelock:
-        yield Finding(
-            "lock-library-missing",
-            "problem",
-            f"jax_compilation_cache_max_size is set, and {mine.executable} has no filelock",
-            "JAX cannot open the cache at all, and compiles everything",
-            install_into(mine.executable, "filelock"),
-        )
+        install = install_into(mine.executable, "filelock")
+        yield facts.finding("lock-library-missing", install=install)
 
 
 def find_bucket_library_missing(facts: Facts) -> Iterator[Finding]:
     """A URL takes ``etils[epath]``, which JAX does not install."""
     mine = facts.interpreter
     if mine and facts.bucket and not mine.has_epath and not facts.setting("live.enabled"):
-        s3 = facts.bucket.startswith("s3://")
-        yield Finding(
-            "bucket-library-missing",
-            "problem",
-            f"jax_compilation_cache_dir is {facts.bucket}, and {mine.executable} has no "
-            "etils[epath]",
-            "JAX warns once, and runs without a cache",
-            "run programs with jaxcache run -- CMD; or install jaxcache[remote] next to that jax, "
-            "and export JAXCACHE_LIVE=1; or, for JAX's own way, "
-            + install_into(mine.executable, f"'etils[epath]' {'s3fs' if s3 else 'gcsfs'}"),
-            "jax-ml/jax#21819",
-        )
+        library = "s3fs" if facts.bucket.startswith("s3://") else "gcsfs"
+        install = install_into(mine.executable, f"'etils[epath]' {library}")
+        yield facts.finding("bucket-library-missing", install=install)
 
 
 def find_missing_atime(facts: Facts) -> Iterator[Finding]:
@@ -259,69 +169,42 @@ def find_missing_atime(facts: Facts) -> Iterator[Finding]:
         for e in inventory.entries
         if e.kind is FileKind.ENTRY and e.key_text not in inventory.atimes
     ]
-    if not missing or not (facts.capped or inventory.atimes):
-        return
-    release = facts.jax_release
-    if release is not None and release >= ATIME_REQUIRED.before:
-        return
-    yield Finding(
-        "missing-atime",
-        "problem",
-        f"{format_count(len(missing), 'entry')} without an -atime file"
-        + ("" if facts.capped else " next to others that have one"),
-        "with jax_compilation_cache_max_size set, JAX before 0.11.2 fails on the first of them, "
-        "and then writes nothing",
-        f"{format_command('doctor --fix', facts.cache.path)} writes them, dated to the last use",
-        "jax-ml/jax#39880",
-        fix_kind="write-atime",
-        files=tuple(missing),
-    )
+    if missing and (facts.capped or inventory.atimes) and _needs_atime(facts):
+        others = "" if facts.capped else " next to others that have one"
+        yield facts.finding("missing-atime", missing, others=others)
+
+
+def _needs_atime(facts: Facts) -> bool:
+    """Whether the jax here fails on an entry without its ``-atime``, as far as it is known."""
+    return facts.jax_release is None or facts.jax_release < ATIME_REQUIRED.before
 
 
 def find_foreign_names(facts: Facts) -> Iterator[Finding]:
     """Under a size cap JAX takes every name that ends in ``-cache`` for an entry."""
     if not facts.capped:
         return
-    others = ((o.info.name.partition("/")[0], o) for o in facts.cache.inventory.others)
-    named = {name: o for name, o in others if name.endswith(CACHE_SUFFIX)}
+    tops = {o.info.name.partition("/")[0] for o in facts.cache.inventory.others}
+    named = sorted(name for name in tops if name.endswith(CACHE_SUFFIX))
     root = facts.cache.path
-    is_old = facts.jax_release is None or facts.jax_release < ATIME_REQUIRED.before
+    is_old = _needs_atime(facts)
     broken = [n for n in named if not os.path.exists(os.path.join(root, n))]
-    if names := sorted(named) if is_old else broken:
-        severity: Severity = "problem"
-        version = "JAX before 0.11.2" if is_old else "JAX"
-        cost = f"with jax_compilation_cache_max_size set, {version} fails on it and writes nothing"
-    elif names := sorted(named):
-        severity = "note"
-        cost = (
-            "JAX takes it for an entry, and removes a file first where the cap is reached; a "
-            "directory it cannot remove, and then writes nothing"
+    names = named if is_old else broken or named
+    if names:
+        rule = "foreign-name" if is_old or broken else "foreign-name-evicted"
+        yield facts.finding(
+            rule,
+            names,
+            names=join_some(names, 3),
+            version="JAX before 0.11.2" if is_old else "JAX",
+            paths=" ".join(shlex.quote(os.path.join(root, name)) for name in names),
+            above=shlex.quote(os.path.dirname(root)),
         )
-    else:
-        return
-    paths = " ".join(shlex.quote(os.path.join(root, name)) for name in names)
-    yield Finding(
-        "foreign-name",
-        severity,
-        f"{join_some(names, 3)}: no entry of JAX, and named like one",
-        cost,
-        f"mv -n {paths} {shlex.quote(os.path.dirname(root))}",
-        files=tuple(names),
-    )
 
 
 def find_lock_held(facts: Facts) -> Iterator[Finding]:
     """Somebody has held JAX's lock for a while."""
     if holders := facts.host.lock_holders:
-        yield Finding(
-            "lock-held",
-            "problem",
-            f".lockfile is held by {', '.join(holders)}",
-            "with a size cap, every read and write waits for it, up to 10 s each, and then "
-            "compiles again",
-            "wait for that process, or end it if it hangs",
-            files=(".lockfile",),
-        )
+        yield facts.finding("lock-held", (".lockfile",), holders=", ".join(holders))
 
 
 def find_threshold(facts: Facts) -> Iterator[Finding]:
@@ -330,20 +213,14 @@ def find_threshold(facts: Facts) -> Iterator[Finding]:
     if not isinstance(limit, int | float) or limit <= 0 or not facts.cache.exists:
         return
     entries = facts.cache.entries
-    cost = f"JAX writes nothing that compiled in under {limit:g} s, and compiles it in every run"
-    fix = "export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0"
     if not entries:
-        evidence = f"the cache is empty, and the threshold is {limit:g} s"
-        yield Finding("threshold", "problem", evidence, cost, fix, _THRESHOLD_REPORTS)
+        yield facts.finding("threshold", limit=limit)
         return
     # Entries record whole seconds, so a threshold below one leaves no trace in them.
     slow = (e.compile_seconds is not None and e.compile_seconds >= int(limit) for e in entries)
     if limit >= 1 and all(slow):
-        evidence = (
-            f"the {format_count(len(entries), 'entry')} here took at least {int(limit)} s to "
-            "compile, so shorter compiles are probably not kept"
-        )
-        yield Finding("threshold", "note", evidence, cost, fix, _THRESHOLD_REPORTS)
+        count = format_count(len(entries), "entry")
+        yield facts.finding("threshold-seen", limit=limit, count=count, seconds=int(limit))
 
 
 def find_damage(facts: Facts) -> Iterator[Finding]:
@@ -355,14 +232,7 @@ def find_damage(facts: Facts) -> Iterator[Finding]:
         if kinds & CORRUPT and "unknown-format" not in entry.problems:
             files[entry.file] = None
     if files:
-        yield Finding(
-            "damaged-entries",
-            "problem",
-            f"{format_count(len(files), 'entry')} that cannot be read",
-            "JAX warns and compiles at every run, and never replaces them",
-            format_command("verify --fix", facts.cache.path),
-            files=tuple(files),
-        )
+        yield facts.finding("damaged-entries", files)
 
 
 def find_unreadable(facts: Facts) -> Iterator[Finding]:
@@ -370,25 +240,13 @@ def find_unreadable(facts: Facts) -> Iterator[Finding]:
     entries = {e.info.name: e.info for e in facts.cache.inventory.entries}
     if links := [name for name, info in entries.items() if info.type == "symlink"]:
         target = shlex.quote(f"{facts.cache.path}-copy")
-        yield Finding(
-            "links",
-            "note",
-            f"{format_count(len(links), 'entry')} that are symbolic links",
-            "JAX reads them; jaxcache follows no link, and neither checks nor carries them",
-            f"cp -RL {shlex.quote(facts.cache.path)} {target} makes a cache of files",
-            files=tuple(links),
-        )
+        yield facts.finding("links", links, target=target)
     unreadable = (p.file for p in facts.cache.problems if p.kind == "unreadable")
     files = dict.fromkeys(name for name in unreadable if name not in links)
     if files:
-        yield Finding(
-            "unreadable-entries",
-            "problem",
-            f"{format_count(len(files), 'file')} that you may not read",
-            "JAX warns and compiles at every run",
-            _give_permission(facts, files),
-            files=tuple(files),
-        )
+        count = format_count(len(files), "file")
+        permission = _give_permission(facts, files)
+        yield facts.finding("unreadable-entries", files, count=count, permission=permission)
 
 
 def _give_permission(facts: Facts, files: Iterable[str]) -> str:
@@ -410,36 +268,15 @@ def find_long_names(facts: Facts) -> Iterator[Finding]:
     near = [name for size, name in sizes if size > limit - _NAME_MARGIN]
     if near:
         longest = max(size for size, _ in sizes)
-        over = longest > limit
-        yield Finding(
-            "name-too-long",
-            "problem" if over else "note",
-            f"{format_count(len(near), 'entry')} with a name of up to {longest} bytes; "
-            f"a name may have {limit}",
-            "an entry whose name is longer cannot be written, and compiles in every run",
-            "give the function a shorter __name__",
-            files=tuple(near),
-        )
+        severity = "problem" if longest > limit else "note"
+        yield facts.finding("name-too-long", near, longest=longest, severity=severity)
 
 
 def find_uncacheable(facts: Facts) -> Iterator[Finding]:
     """Report compiles of a run that JAX refused to cache."""
-    if modules := facts.uncacheable.get("name-too-long"):
-        yield Finding(
-            "name-too-long",
-            "problem",
-            f"{_shown(modules)}: the file's name would have more than {facts.host.name_max} bytes",
-            "such an entry cannot be written, and compiles in every run",
-            "give the function a shorter __name__",
-        )
-    if modules := facts.uncacheable.get("host-callbacks"):
-        yield Finding(
-            "host-callbacks",
-            "problem",
-            f"{_shown(modules)} calls back into Python",
-            "JAX before 0.11 never caches such a program",
-            "remove debug.print and pure_callback from the compiled function, or use jax 0.11",
-        )
+    for reason, rule in (("name-too-long", "name-refused"), ("host-callbacks", "host-callbacks")):
+        if modules := facts.uncacheable.get(reason):
+            yield facts.finding(rule, modules=_shown(modules))
 
 
 def _shown(modules: Sequence[str]) -> str:
@@ -450,25 +287,10 @@ def find_slow_cap(facts: Facts) -> Iterator[Finding]:
     """Under a size cap every write reads every ``-atime`` file."""
     entries = len(facts.cache.inventory.entries)
     if facts.capped and entries >= _SLOW_CAP_ENTRIES:
-        yield Finding(
-            "slow-cap",
-            "note",
-            f"jax_compilation_cache_max_size is set over {format_count(entries, 'entry')}",
-            "every write reads all -atime files under the lock: 0.5 s at 10,000 entries, "
-            "6 s at 100,000",
-            "unset the cap, and run jaxcache prune --max-size from time to time",
-            "jax-ml/jax#36753",
-        )
+        yield facts.finding("slow-cap", count=format_count(entries, "entry"))
 
 
 def find_capped_bucket(facts: Facts) -> Iterator[Finding]:
     """A size cap over a bucket: JAX would evict there, and its lock is a local one."""
     if facts.bucket and facts.capped:
-        yield Finding(
-            "capped-bucket",
-            "problem",
-            f"jax_compilation_cache_max_size is set, and JAX's cache is {facts.bucket}",
-            "JAX lists the bucket at every write, puts an -atime object at every use, and locks "
-            "a local directory, which other machines do not see",
-            "unset the cap, and run jaxcache prune --max-size from time to time",
-        )
+        yield facts.finding("capped-bucket")

@@ -11,8 +11,15 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from jaxcache.cache.doctor.inputs import Finding, HostFacts, Setting
+from jaxcache.cache.doctor.inputs import (
+    Finding,
+    HostFacts,
+    Setting,
+    make_finding,
+    read_rules,
+)
 from jaxcache.cache.doctor.run_checks import collect_host_facts
 from jaxcache.cache.scan import ScanAids
 from jaxcache.errors import NoCacheError
@@ -73,6 +80,10 @@ class _Facts:
     seen: TorchScan | None = None
     refused: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
+    def finding(self, rule: str, **values: Any) -> Finding:
+        path = shlex.quote(self.path)
+        return make_finding(read_rules(__file__), rule, facts=self, path=path, **values)
+
 
 def diagnose(
     path: str,
@@ -114,34 +125,19 @@ def find_caches_off(facts: _Facts) -> Iterator[Finding]:
     if not names:
         reasons = [f"{why} in the program" for kind, why in facts.refused if kind == "off"]
     if reasons:
-        yield Finding(
-            "caches-off",
-            "problem",
-            f"torch does not use its caches: {', '.join(reasons)}",
-            "every process compiles everything again",
-            f"unset {' '.join(names)}" if names else "leave the setting at its default",
-        )
+        fix = f"unset {' '.join(names)}" if names else "leave the setting at its default"
+        yield facts.finding("caches-off", reasons=", ".join(reasons), step=fix)
 
 
 def find_bypasses(facts: _Facts) -> Iterator[Finding]:
     """Settings and functions that make torch bypass its caches."""
     if facts.env.get(_FREEZING) == "1":
-        yield Finding(
-            "freezing",
-            "problem",
-            f"{_FREEZING}=1",
-            "a graph with frozen parameters is not cached by AOTAutogradCache",
-            f"unset {_FREEZING}, or accept that such graphs are compiled in every process",
-        )
+        yield facts.finding("freezing")
     bypassed = Counter({why: n for (kind, why), n in facts.refused.items() if kind == "bypassed"})
     for reason, count in bypassed.most_common():
-        yield Finding(
-            "bypassed",
-            "note",
-            f"{format_count(count, 'graph')} bypassed a cache: {reason}",
-            "they are compiled in every process",
-            _CURES.get(next((word for word in _CURES if word in reason), ""), _CURE),
-        )
+        cure = _CURES.get(next((word for word in _CURES if word in reason), ""), _CURE)
+        graphs = format_count(count, "graph")
+        yield facts.finding("bypassed", graphs=graphs, reason=reason, cure=cure)
 
 
 _CURE = "change the function so that torch can make a key, or compile that part eagerly"
@@ -155,19 +151,12 @@ _CURES = {
 
 def find_remote(facts: _Facts) -> Iterator[Finding]:
     """Caches on a server, whose entries are unpickled as they come."""
-    names = [n for n in _REMOTE if facts.env.get(n) == "1"]
-    if names:
-        server = next((n for n in _SERVER if n in facts.env), None)
-        yield Finding(
-            "remote-cache",
-            "note",
-            f"{', '.join(names)} set; the server is "
-            + (f"what {server} names" if server else "localhost, because no variable names one"),
-            "what the server returns is unpickled and run, and no command here sees it; where "
-            "it does not answer, each look waits for it",
-            "unset them unless you trust every writer of that server"
-            + ("" if server else "; or set TORCHINDUCTOR_REDIS_URL"),
-        )
+    names = ", ".join(n for n in _REMOTE if facts.env.get(n) == "1")
+    server = next((n for n in _SERVER if n in facts.env), None)
+    if names and server:
+        yield facts.finding("remote-cache", names=names, server=server)
+    elif names:
+        yield facts.finding("local-server", names=names)
 
 
 def find_temporary(facts: _Facts) -> Iterator[Finding]:
@@ -176,14 +165,7 @@ def find_temporary(facts: _Facts) -> Iterator[Finding]:
     is_below = os.path.realpath(facts.path).startswith(f"{temporary}{os.sep}")
     if is_below or facts.host.filesystem == "tmpfs":
         where = "in memory" if facts.host.filesystem == "tmpfs" else f"below {temporary}"
-        yield Finding(
-            "temporary-directory",
-            "note",
-            f"{facts.path} is {where}",
-            "a reboot, or the system's cleaning of old temporary files, empties it: then all is "
-            "compiled again; a file of several that is gone can make a program fail",
-            "export TORCHINDUCTOR_CACHE_DIR=~/.cache/torchinductor",
-        )
+        yield facts.finding("temporary-directory", where=where)
 
 
 def find_size(facts: _Facts) -> Iterator[Finding]:
@@ -193,14 +175,7 @@ def find_size(facts: _Facts) -> Iterator[Finding]:
     size = sum(info.size_bytes for _, info in facts.seen.inventory.files())
     headers = os.path.join(default_directory(), HEADER_DIR)
     if size >= _NOTABLE_BYTES:
-        yield Finding(
-            "no-bound",
-            "note",
-            f"{format_size(size)}; torch itself removes nothing and has no limit",
-            f"it grows with every change of code, torch or compiler (headers that were compiled "
-            f"lie in {headers}, and jaxcache prune leaves them)",
-            f"jaxcache prune -C {shlex.quote(facts.path)} --max-size 10GB, from time to time",
-        )
+        yield facts.finding("no-bound", size=format_size(size), headers=headers)
 
 
 def find_mixed_versions(facts: _Facts) -> Iterator[Finding]:
@@ -211,20 +186,10 @@ def find_mixed_versions(facts: _Facts) -> Iterator[Finding]:
         e.torch_version for e in facts.seen.entries if e.module == FX_DIR and e.torch_version
     )
     compilers = Counter(_compilers(facts.store, facts.seen))
-    for name, things, what, things_by_version in (
-        ("mixed-torch", "graphs", "versions of torch", versions),
-        ("mixed-compilers", "kernels", "compilers", compilers),
-    ):
-        if len(things_by_version) > 1:
-            each = ", ".join(f"{kind} ({n:,})" for kind, n in things_by_version.most_common())
-            yield Finding(
-                name,
-                "note",
-                f"{things} of {len(things_by_version)} {what}: {each}",
-                "each hits its own graphs only; prune, copies and CI caches carry the others, too",
-                "give each its own directory with TORCHINDUCTOR_CACHE_DIR, or remove unused "
-                f"graphs: jaxcache prune -C {shlex.quote(facts.path)} --unused-for 30d",
-            )
+    for rule, kinds in (("mixed-torch", versions), ("mixed-compilers", compilers)):
+        if len(kinds) > 1:
+            each = ", ".join(f"{kind} ({n:,})" for kind, n in kinds.most_common())
+            yield facts.finding(rule, count=len(kinds), each=each)
 
 
 def _compilers(store: Store, scan_result: TorchScan) -> Iterator[str]:
