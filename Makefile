@@ -8,7 +8,7 @@ DEMO   := .demo
 MATRIX ?= 3.11:0.4.30 3.10:0.4.38 3.11:0.5.3 3.11:0.6.2 3.11:0.8.3 3.11:0.10.2 3.12:0.11.2 3.12:0.12.0.1
 
 .PHONY: test test-jax test-observed check demo bench test-matrix test-matrix-whole test-live test-jax-own test-torch test-lowest test-newest test-other-systems test-slow test-cuda test-tpu docs faults fuzz mutation scale simulate-use \
-	oracle guard-table phases-table real-programs real-suites explain-changes clean
+	oracle guard-table phases-table real-programs real-suites explain-changes acted clean
 
 # Tests start thousands of Pythons: images for CI often forbid bytecode, which compiles the package in
 # each of them again.
@@ -114,6 +114,10 @@ real-programs: $(STAMP)
 # The phases of the same programs, next to the clock and JAX's own events.
 phases-table: $(STAMP)
 	COMPARE=phases tools/real_programs.sh $(BIN)/python $(PROGRAMS)
+
+# What hints and forecasts say, acted upon, whatever a test needs.
+acted: $(STAMP)
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "acts_on" tests/acted $(TESTS)
 
 explain-changes: $(STAMP)
 	tools/explain_changes.sh $(BIN)/python $(CHANGES)

@@ -70,6 +70,17 @@ def format_command(command: str, cache_dir: str) -> str:
     return f"jaxcache {command} -C {shlex.quote(cache_dir)}"
 
 
+#: A command on a cache in a sentence, before its options.
+_COMMAND = r"jaxcache (?:ls|show|stats|verify|prune|rm|seal|pin|doctor)\b(?![^;,()]* -C )"
+
+
+def add_cache(text: str, cache_dir: str) -> str:
+    """Add ``-C`` to the commands in a sentence, so that they are about this very cache."""
+    import shlex
+
+    return re.sub(_COMMAND, lambda command: f"{command[0]} -C {shlex.quote(cache_dir)}", text)
+
+
 #: What adds an extra, by the file that marks the environment of an installer of tools.
 _TOOL_COMMANDS = {
     "uv-receipt.toml": "uv tool install",

@@ -4,13 +4,46 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import pytest
 from conftest import clean_environment
 
 #: A command in a sentence: from its first word to the end of the line, or to what closes it.
 _COMMAND = re.compile(r"(?:jaxcache [a-z]|\S+ -m pip |uv pip )[^\n]*?(?=\s*(?:\n|$)|[)`;](?:\s|$))")
+#: The cache that the command line adds to a command that is printed.
+_NAMED = r"(?: -C (?:'[^']*'|[^\s']+))?"
+
+#: Every text that the present test acted upon, in one line each.
+acted_texts: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def acted_upon(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test that did not act upon the sentences that it names."""
+    acted_texts.clear()
+    yield
+    parts = [part for mark in request.node.iter_markers("acts_on") for part in mark.args]
+    unsaid = [p for p in parts if not any(_pattern(p).search(text) for text in acted_texts)]
+    assert not unsaid
+
+
+def acts_on(*parts: str) -> pytest.MarkDecorator:
+    """Say which sentences a test acts upon, by a part of each; ``…`` is what is filled in."""
+    return pytest.mark.acts_on(*parts)
+
+
+def says(text: str, *parts: str) -> bool:
+    """Note that a test acts upon this text, and return whether it holds these parts."""
+    line = " ".join(text.split())
+    acted_texts.append(line)
+    return all(_pattern(part).search(line) for part in parts)
+
+
+def _pattern(part: str) -> re.Pattern[str]:
+    words = ".*?".join(re.escape(p) for p in " ".join(part.split()).split("…"))
+    return re.compile(re.sub(r"(jaxcache\\ [a-z]+)", lambda m: m[0] + _NAMED, words))
 
 
 def commands_in(text: str) -> list[str]:
@@ -20,19 +53,40 @@ def commands_in(text: str) -> list[str]:
 
 def with_settings(text: str, env: dict[str, str]) -> dict[str, str]:
     """Return an environment with what a text says to export or to unset."""
+    says(text)
     exported = dict(re.findall(r"export (JAX_\w+)=([^\s;]+)", text))
     dropped = re.findall(r"unset (JAX_\w+)", text)
     assert exported or dropped, text
     return {n: v for n, v in env.items() if n not in dropped} | exported
 
 
-def act(text: str, home: Path, **env: str) -> "subprocess.CompletedProcess[str]":
-    """Run the last command that a text prints, as a shell runs it."""
-    commands = commands_in(text)
+def act(
+    text: str,
+    home: Path,
+    filled: Mapping[str, str | Path] | None = None,
+    *,
+    until: str = "\n\n",
+    **env: str,
+) -> "subprocess.CompletedProcess[str]":
+    """Run the last command that a text prints, as a shell runs it.
+
+    Args:
+        text: what was printed.
+        home: the directory to run it in, and the home of its user.
+        filled: what a user would put in the place of words such as ``KEY`` and ``SCRIPT``.
+        until: what of the sentence follows the command.
+        env: more variables.
+    """
+    says(text)
+    commands = commands_in(text.partition(until)[0])
     assert commands, text
+    command = commands[-1]
+    for word, value in (filled or {}).items():
+        command, count = re.subn(rf"\b{word}\b", str(value), command)
+        assert count, (word, command)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return subprocess.run(
-        commands[-1],
+        command,
         shell=True,
         cwd=home,
         env=clean_environment(home) | {"PATH": path, **env},

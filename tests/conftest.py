@@ -27,7 +27,7 @@ import jaxcache.cli
 import jaxcache.render
 import jaxcache.store
 
-pytest_plugins = ["bucket_fixtures"]
+pytest_plugins = ["acting", "bucket_fixtures"]
 
 REPOSITORY = Path(__file__).parents[1]
 CORPUS = Path(__file__).parent / "data" / "corpus"

@@ -54,8 +54,13 @@ def foreign_directory(url: str) -> NoCacheError:
 
 def nothing_there(url: str) -> NoCacheError:
     """Return the error for a place without entries that was named to be read."""
+    from shlex import quote  # which a command that finds its cache does without
+
     path = "the path in the URL" if "://" in url else "the path"
-    return NoCacheError(f"cache not found: {url}", hint=f"check {path}; jaxcache push fills it")
+    return NoCacheError(
+        f"cache not found: {url}",
+        hint=f"check {path}, or fill it: jaxcache push {quote(url)} -C DIR",
+    )
 
 
 def require_objects(store: Store, entries: Collection[object]) -> None:

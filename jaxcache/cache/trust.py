@@ -15,6 +15,7 @@ reads the list and defines what trust means; this module changes it.
 import contextlib
 import os
 import re
+import shlex
 import stat
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -338,10 +339,14 @@ def check_signatures(bundle: Bundle, trusted: Sequence[TrustedKey], *, required:
             unknown.append(public_key_text(public_key))
     verdict = Verdict(tuple(key_names), tuple(unknown), unchecked)
     if required and verdict.warning:
+        hint = "have it made again with: jaxcache export --sign KEY FILE"
+        if unknown:
+            key = shlex.quote(unknown[0])
+            hint = f"if it is the key of somebody that you trust: jaxcache trust add NAME {key}"
         raise UntrustedError(
             f"{bundle.name}: {verdict.warning}, and require-signed is set",
             code="unsigned" if not bundle.signatures else "untrusted",
-            hint="jaxcache trust add NAME KEY trusts a key that you have from a safe source",
+            hint=hint,
         )
     return verdict
 
@@ -476,7 +481,7 @@ def required_signatures(
     if not layout.single_file_entries:
         raise UntrustedError(
             f"files of {layout.name} are not signed one by one",
-            hint="jaxcache export --sign KEY",
+            hint="make a bundle of them: jaxcache export --sign KEY FILE",
         )
     return load_signed(store, load_trusted(trusted))
 

@@ -80,11 +80,13 @@ def _wants_debug() -> bool:
 
 
 def _fail(error: JaxcacheError, as_json: bool) -> int:
+    from jaxcache.cli.terminal import name_cache
+
     if as_json:
         document = {
             "code": error.code,
             "message": error.message,
-            "hint": error.hint,
+            "hint": name_cache(error.hint) if error.hint else error.hint,
             "exit_code": int(error.exit_code),
         }
         print(json.dumps({"error": document}), file=sys.stderr)

@@ -95,7 +95,7 @@ def run(argv: list[str]) -> int:
         print("\n".join(complete(argv[1:])))
         return 0
     from jaxcache.cli import metering
-    from jaxcache.cli.terminal import prepare_streams, silence
+    from jaxcache.cli.terminal import prepare_streams, set_named_cache, silence
     from jaxcache.core.configuration import forget_reported
     from jaxcache.errors import ExitCode
 
@@ -103,6 +103,7 @@ def run(argv: list[str]) -> int:
     prepare_streams()
     forget_reported()
     metering.want(False)
+    set_named_cache(ours)
     code = None
     try:
         code = _read(argv)()

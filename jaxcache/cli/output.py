@@ -9,11 +9,11 @@ from enum import StrEnum
 from itertools import chain
 from typing import Any, TextIO
 
-from jaxcache.cli.terminal import terminal_width, wants_color
+from jaxcache.cli.terminal import name_cache, terminal_width, wants_color
 from jaxcache.errors import JaxcacheError, UsageError, system_errors_as
 from jaxcache.options.declare import Options, flag
 from jaxcache.render.document import to_document, versioned
-from jaxcache.render.view import Block, Table, View
+from jaxcache.render.view import Block, Line, Table, View
 
 
 class Format(StrEnum):
@@ -151,8 +151,15 @@ def print_blocks(blocks: Iterable[Block], stream: TextIO | None = None) -> None:
 
     out = stream or sys.stdout
     width = terminal_width() if out.isatty() else None
-    for line in set_blocks(blocks, width=width, color=wants_color(out)):
+    named = map(_name_cache_in, blocks)
+    for line in set_blocks(named, width=width, color=wants_color(out)):
         print(line, file=out)
+
+
+def _name_cache_in(block: Block) -> Block:
+    if isinstance(block, Line):
+        return block._replace(text=name_cache(block.text))
+    return name_cache(block) if isinstance(block, str) else block
 
 
 def note(*blocks: Block) -> None:

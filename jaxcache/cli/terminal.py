@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import TYPE_CHECKING, TextIO
 
+from jaxcache.units import add_cache
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as RichProgress
@@ -43,6 +45,26 @@ def choose_debug(wanted: bool) -> None:
     """Take the value of ``--debug``."""
     global debugging
     debugging = debugging or wanted
+
+
+#: The directory that the present command names with ``-C``.
+named_cache: str | None = None
+
+
+def set_named_cache(words: list[str]) -> None:
+    """Note what a command line names with ``-C``, for the commands that are printed."""
+    global named_cache
+    named_cache = None
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if word in ("-C", "--cache-dir"):
+            named_cache = following
+        elif word.startswith(("-C", "--cache-dir=")):
+            named_cache = word.removeprefix("-C").removeprefix("--cache-dir=")
+
+
+def name_cache(text: str) -> str:
+    """Add ``-C`` to the commands in a sentence, so that they are about the same cache."""
+    return add_cache(text, named_cache) if named_cache else text
 
 
 def choose_color(wanted: Color | None) -> None:

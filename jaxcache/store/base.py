@@ -370,7 +370,7 @@ def no_cache(path: Path, error: OSError) -> NoCacheError:
     if error.errno == errno.ENOENT:
         from shlex import quote  # which a command that finds its cache does without
 
-        hint = f"name one with --cache-dir, or fill it: jaxcache warm -C {quote(str(path))} SCRIPT"
+        hint = f"check the path, or fill it: jaxcache warm -C {quote(str(path))} SCRIPT"
         if any(part.startswith("~") for part in path.parts):
             hint = 'JAX does not expand ~: write "$HOME/…"'
         if "file:" in path.parts:

@@ -165,7 +165,7 @@ def test_a_bound_below_the_pinned_entries_empties_no_cache(
     done = run_cli("prune", "-C", cache, "--max-size", "1kB", "--grace", "0s", way)
     assert done.returncode == 1
     assert "[bound-out-of-reach]" in done.stderr
-    assert "jaxcache pin --remove KEY" in done.stderr
+    assert f"jaxcache pin -C {cache} --remove KEY" in done.stderr
     assert len(list(cache.glob("*-cache"))) == 7
 
 

@@ -345,4 +345,5 @@ def test_odd_names_travel_as_they_are(
 def test_the_hint_about_a_directory_names_no_url(run_cli: RunCli, tmp_path: Path) -> None:
     done = run_cli("pull", tmp_path / "absent", "-C", tmp_path / "here")
     assert done.returncode == 10
-    assert "hint: check the path; jaxcache push fills it" in done.stderr
+    fill = f"jaxcache push {tmp_path}/absent -C DIR"
+    assert f"hint: check the path, or fill it: {fill}" in done.stderr

@@ -46,7 +46,7 @@ JAX = "jax"
 _MAX_PARTS = 16
 #: A device, a version and a file.
 _MAX_SIDE_PARTS = 3
-_HINT = "get the file again, or make it again with: jaxcache export"
+_HINT = "get the file again, or make it again: jaxcache export FILE"
 
 Size = Annotated[int, range(1 << 48)]
 """Bytes."""

@@ -33,7 +33,7 @@ from jaxcache.model import Entry, Progress, result_repr
 from jaxcache.store import is_remote, open_store
 from jaxcache.store.base import Store, StoreError
 from jaxcache.store.local import LocalStore
-from jaxcache.units import format_count
+from jaxcache.units import add_cache, format_count
 
 #: A lock that is held this long is not one write.
 _LOCK_PATIENCE_SECONDS = 1.0
@@ -231,7 +231,8 @@ class Diagnosis:
 
 def run_checks(facts: Facts) -> tuple[Finding, ...]:
     """Return what the checks find, problems first."""
-    findings = [finding for check in CHECKS for finding in check(facts)]
+    path = facts.cache.path
+    findings = [replace(f, fix=add_cache(f.fix, path)) for check in CHECKS for f in check(facts)]
     return tuple(sorted(findings, key=lambda f: f.severity != "problem"))
 
 

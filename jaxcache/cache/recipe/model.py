@@ -22,7 +22,7 @@ from jaxcache.entry.wire import WireError
 MAX_DEVICES = 1 << 20
 Number = Annotated[int, range(MAX_DEVICES)]
 LargeNumber = Annotated[int, range(1 << 40)]
-_HINT = "get the file again, or record it again with: jaxcache warm --record"
+_HINT = "get the file again, or record it again: jaxcache warm --record FILE SCRIPT"
 T = TypeVar("T")
 FORMAT = 1
 _MAX_BLOB_BYTES = 1 << 40

@@ -1,0 +1,183 @@
+"""The command that a hint prints, with what it names filled in, mends what the command refused."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from acting import act, acts_on, says
+from conftest import CORPUS, RunCli
+
+ENTRIES = 7
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Path:
+    """A cache that no setting names, so that each command must name it."""
+    target = tmp_path / "a cache"
+    shutil.copytree(CORPUS / "0.12.0.1-cpu-zstd", target, copy_function=shutil.copy)
+    return target
+
+
+@pytest.fixture
+def key(run_cli: RunCli, filled: Path) -> str:
+    return run_cli("ls", "-q", "-C", filled).stdout.split()[0]
+
+
+@acts_on("jaxcache ls -q prints every key")
+@pytest.mark.parametrize("command", ["show", "ls", "rm --yes", "pin", "verify", "export x.jxb"])
+def test_a_key_that_is_not_there(
+    run_cli: RunCli, filled: Path, tmp_path: Path, command: str
+) -> None:
+    told = run_cli(*command.split(), "nosuch", "-C", filled)
+    assert told.returncode in (1, 2), told
+    done = act(told.stderr, tmp_path, until=" prints every key")
+    assert len(done.stdout.split()) == ENTRIES, (told, done)
+
+
+@acts_on("jaxcache pin --remove …")
+def test_an_entry_that_is_pinned(run_cli: RunCli, filled: Path, key: str, tmp_path: Path) -> None:
+    run_cli("pin", key, "-C", filled)
+    told = run_cli("rm", key, "-C", filled, "--yes")
+    assert told.returncode == 1
+    assert act(told.stderr, tmp_path).returncode == 0
+    assert run_cli("rm", key, "-C", filled, "--yes").returncode == 0
+    assert not (filled / f"{key}-cache").exists()
+
+
+@acts_on("jaxcache pin lists the pins, and jaxcache pin --remove KEY removes one")
+def test_pins_above_a_bound(run_cli: RunCli, filled: Path, key: str, tmp_path: Path) -> None:
+    run_cli("pin", key, "-C", filled)
+    told = run_cli("prune", "--max-size", "1B", "-C", filled, "--yes")
+    assert told.returncode == 1
+    hint = told.stderr.partition("hint: ")[2]
+    listing = hint.partition(" lists the pins")[0]
+    assert act(listing, tmp_path).stdout.split()[0] == key
+    removing = hint.partition(", and ")[2].partition(" removes one")[0]
+    assert act(removing, tmp_path, {"KEY": key}).returncode == 0
+    says(hint)
+    bound = ("prune", "--max-size", "1B", "--grace", "0s", "-C", filled, "--yes")
+    assert run_cli(*bound).returncode == 0
+
+
+@acts_on("jaxcache pin lists the pins", "… pinned (jaxcache pin lists them)")
+def test_a_pin_that_is_not_there(run_cli: RunCli, filled: Path, key: str, tmp_path: Path) -> None:
+    run_cli("pin", key, "-C", filled)
+    told = run_cli("pin", "--remove", "nosuch", "-C", filled)
+    listed = act(told.stderr, tmp_path, until=" lists the pins")
+    assert listed.stdout.split()[0] == key, told
+    pruned = run_cli("prune", "--max-size", "20kB", "-C", filled, "--yes")
+    listed = act(pruned.stderr, tmp_path, until=" lists them)")
+    assert listed.stdout.split()[0] == key, pruned
+
+
+@acts_on("the oldest use was … ago (jaxcache ls shows the last use of each)")
+def test_nothing_is_old_enough(run_cli: RunCli, filled: Path, tmp_path: Path) -> None:
+    told = run_cli("prune", "--unused-for", "900d", "-C", filled, "--yes")
+    listed = act(told.stderr, tmp_path, until=" shows the last use of each)")
+    assert len(listed.stdout.splitlines()) == ENTRIES, (told, listed)
+
+
+@acts_on("the cache is named with -C: …")
+@pytest.mark.parametrize("command", ["ls", "stats", "verify"])
+def test_a_directory_in_the_place_of_a_key(
+    run_cli: RunCli, filled: Path, tmp_path: Path, command: str
+) -> None:
+    told = run_cli(command, filled)
+    assert told.returncode in (2, 10), told
+    assert act(told.stderr, tmp_path).returncode == 0
+
+
+@acts_on("name one with -C, such as -C …")
+def test_a_directory_above_caches(run_cli: RunCli, filled: Path, tmp_path: Path) -> None:
+    told = run_cli("stats", "-C", tmp_path)
+    says(told.stderr)
+    option = told.stderr.partition("such as ")[2].strip()
+    assert act(f"jaxcache stats {option}", tmp_path).returncode == 0
+
+
+@acts_on("put its entries into a cache: jaxcache import … -C DIR")
+def test_a_bundle_in_the_place_of_a_cache(run_cli: RunCli, filled: Path, tmp_path: Path) -> None:
+    bundle = tmp_path / "of mine.jxb"
+    run_cli("export", bundle, "-C", filled)
+    told = run_cli("verify", "-C", bundle)
+    assert told.returncode == 10
+    other = tmp_path / "other"
+    assert act(told.stderr, tmp_path, {"DIR": other}).returncode == 0
+    assert run_cli("verify", "-C", other).returncode == 0
+
+
+@acts_on("get the file again, or make it again: jaxcache export FILE")
+def test_a_bundle_that_is_cut_off(run_cli: RunCli, filled: Path, tmp_path: Path) -> None:
+    bundle = tmp_path / "c.jxb"
+    run_cli("export", bundle, "-C", filled)
+    bundle.write_bytes(bundle.read_bytes()[:3000])
+    words = ("import", bundle, "-C", tmp_path / "other")
+    told = run_cli(*words)
+    assert told.returncode == 1
+    env = {"JAX_COMPILATION_CACHE_DIR": str(filled)}
+    assert act(told.stderr, tmp_path, {"FILE": bundle}, **env).returncode == 0
+    assert run_cli(*words).returncode == 0
+
+
+@acts_on("cache not found: …", "or fill it: jaxcache push … -C DIR")
+def test_a_source_that_is_not_there(run_cli: RunCli, filled: Path, tmp_path: Path) -> None:
+    words = ("pull", "not there", "-C", tmp_path / "other")
+    told = run_cli(*words)
+    assert told.returncode == 10
+    done = act(told.stderr, tmp_path, {"DIR": f"'{filled}'"})
+    assert done.returncode == 0, (told, done)
+    assert run_cli(*words).returncode == 0
+
+
+@acts_on("jaxcache trust keygen NAME makes one")
+def test_a_key_that_nobody_made(run_cli: RunCli, filled: Path, tmp_path: Path) -> None:
+    words = ("export", "signed.jxb", "--sign", "nobody", "-C", filled)
+    told = run_cli(*words)
+    assert told.returncode == 2
+    assert act(told.stderr, tmp_path, {"NAME": "nobody"}, until=" makes one").returncode == 0
+    assert run_cli(*words).returncode == 0
+
+
+@acts_on("chmod 600 …, or better a new key: jaxcache trust keygen")
+def test_a_key_that_others_read(run_cli: RunCli, filled: Path, tmp_path: Path) -> None:
+    run_cli("trust", "keygen", "ci")
+    words = ("export", "signed.jxb", "--sign", "ci", "-C", filled)
+    (private,) = tmp_path.rglob("ci.key")
+    private.chmod(0o644)
+    told = run_cli(*words)
+    assert told.returncode == 12
+    says(told.stderr)
+    command = told.stderr.partition("hint: ")[2].partition(",")[0].split()
+    assert command[:2] == ["chmod", "600"]
+    os.chmod(command[2], 0o600)
+    assert run_cli(*words).returncode == 0
+
+
+@acts_on("have it made again with: jaxcache export --sign KEY FILE")
+@acts_on("if it is the key of somebody that you trust: jaxcache trust add NAME …")
+def test_a_bundle_that_must_be_signed(run_cli: RunCli, filled: Path, tmp_path: Path) -> None:
+    run_cli("trust", "keygen", "ci")
+    run_cli("export", "c.jxb", "-C", filled)
+    words = ("import", "c.jxb", "-C", tmp_path / "other", "--require-signed")
+    told = run_cli(*words)
+    assert told.returncode == 12
+    (tmp_path / "c.jxb").unlink()
+    env = {"JAX_COMPILATION_CACHE_DIR": str(filled)}
+    done = act(told.stderr, tmp_path, {"KEY": "ci", "FILE": "c.jxb"}, **env)
+    assert done.returncode == 0, (told, done)
+    told = run_cli(*words)
+    assert told.returncode == 12
+    assert act(told.stderr, tmp_path, {"NAME": "ci"}).returncode == 0
+    assert run_cli(*words).returncode == 0
+
+
+@acts_on("jaxcache trust here shows them and asks")
+def test_the_settings_of_a_project(run_cli: RunCli, clone: Path) -> None:
+    told = run_cli("ls", "-q", cwd=clone)
+    assert told.returncode == 10
+    says(told.stderr)
+    command = told.stderr.partition("; ")[2].partition(" shows them")[0]
+    assert act(f"{command} --yes", clone).returncode == 0
+    # As the same user in the same home.
+    assert (clone / ".config").exists()
