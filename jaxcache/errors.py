@@ -45,19 +45,22 @@ class JaxcacheError(Exception):
         exit_code: what the process returns.
     """
 
+    code = "error"
+    exit_code: int = ExitCode.PROBLEMS
+
     def __init__(
         self,
         message: str,
         *,
-        code: str,
+        code: str | None = None,
         hint: str | None = None,
-        exit_code: int = ExitCode.PROBLEMS,
+        exit_code: int | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
-        self.code = code
+        self.code = code or self.code
         self.hint = hint
-        self.exit_code = exit_code
+        self.exit_code = self.exit_code if exit_code is None else exit_code
 
     def __str__(self) -> str:
         """Return the message, and on a line of its own the hint."""
@@ -67,36 +70,43 @@ class JaxcacheError(Exception):
 class UsageError(JaxcacheError):
     """The request is invalid: a malformed size, an unknown filter field."""
 
-    def __init__(self, message: str, *, code: str = "usage", hint: str | None = None) -> None:
-        super().__init__(message, code=code, hint=hint, exit_code=ExitCode.USAGE)
+    code = "usage"
+    exit_code = ExitCode.USAGE
 
 
 class NoCacheError(JaxcacheError):
     """A cache was not found, or this user may not read or write it."""
 
-    def __init__(self, message: str, *, code: str = "no-cache", hint: str | None = None) -> None:
-        super().__init__(message, code=code, hint=hint, exit_code=ExitCode.NO_CACHE)
+    code = "no-cache"
+    exit_code = ExitCode.NO_CACHE
 
 
 class LockedError(JaxcacheError):
     """A lock, mostly JAX's ``.lockfile``, could not be obtained in time."""
 
-    def __init__(self, message: str, *, code: str = "locked", hint: str | None = None) -> None:
-        super().__init__(message, code=code, hint=hint, exit_code=ExitCode.LOCKED)
+    code = "locked"
+    exit_code = ExitCode.LOCKED
 
 
 class UntrustedError(JaxcacheError):
     """A signature or a permission forbids the use of this."""
 
-    def __init__(self, message: str, *, code: str = "untrusted", hint: str | None = None) -> None:
-        super().__init__(message, code=code, hint=hint, exit_code=ExitCode.UNTRUSTED)
+    code = "untrusted"
+    exit_code = ExitCode.UNTRUSTED
 
 
 class NoJaxError(JaxcacheError):
     """jax is missing or unusable in the chosen Python."""
 
-    def __init__(self, message: str, *, code: str = "no-jax", hint: str | None = None) -> None:
-        super().__init__(message, code=code, hint=hint, exit_code=ExitCode.NO_JAX)
+    code = "no-jax"
+    exit_code = ExitCode.NO_JAX
+
+
+class InterruptError(JaxcacheError):
+    """The user interrupted the command."""
+
+    code = "interrupted"
+    exit_code = ExitCode.INTERRUPTED
 
 
 class ReportError(JaxcacheError):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from jaxcache.api.handle import Handle
-from jaxcache.errors import ExitCode, JaxcacheError, UsageError, system_errors_as
+from jaxcache.errors import InterruptError, JaxcacheError, UsageError, system_errors_as
 from jaxcache.layouts import check_layout, load_layout
 from jaxcache.store import is_remote, require_writable
 from jaxcache.store.location import config_is_set
@@ -57,12 +57,8 @@ def resumable() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as error:
-        raise JaxcacheError(
-            "interrupted",
-            code="interrupted",
-            exit_code=ExitCode.INTERRUPTED,
-            hint="run the command again; it skips the files that are complete",
-        ) from error
+        hint = "run the command again; it skips the files that are complete"
+        raise InterruptError("interrupted", hint=hint) from error
 
 
 @contextlib.contextmanager

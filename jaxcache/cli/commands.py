@@ -5,7 +5,7 @@ from functools import wraps
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from jaxcache.errors import ExitCode, JaxcacheError
+from jaxcache.errors import InterruptError
 from jaxcache.options.declare import TEXTS, Option, Options
 
 
@@ -190,7 +190,6 @@ def expand_options(
         try:
             return command(**values)
         except KeyboardInterrupt as error:  # of which the parser would make an end without a word
-            code = ExitCode.INTERRUPTED
-            raise JaxcacheError("interrupted", code="interrupted", exit_code=code) from error
+            raise InterruptError("interrupted") from error
 
     return call, parameters

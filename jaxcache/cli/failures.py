@@ -6,7 +6,7 @@ import re
 import sys
 import traceback
 
-from jaxcache.errors import REPORT_BUG, ExitCode, JaxcacheError
+from jaxcache.errors import REPORT_BUG, ExitCode, InterruptError, JaxcacheError
 from jaxcache.units import format_command, printable_lines
 
 #: The exception that every usage error of the command-line parser derives from.
@@ -24,8 +24,7 @@ def report(error: Exception, words: list[str]) -> int:
     """
     as_json = any(word in ("--json", "--jsonl") for word in words)
     if not isinstance(error, JaxcacheError) and _follows_interrupt(error):
-        code = ExitCode.INTERRUPTED
-        error = JaxcacheError("interrupted", code="interrupted", exit_code=code)
+        error = InterruptError("interrupted")
     if isinstance(error, JaxcacheError):
         if _wants_debug():
             shown = printable_lines(_without_secrets(traceback.format_exc()))

@@ -1,16 +1,17 @@
 """``jaxcache trust here|keygen|add|list|remove``."""
 
+import json
 import os
 import sys
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any
 
 from jaxcache.cache import trust
 from jaxcache.cli.output import JsonOutput, emit, note
 from jaxcache.cli.terminal import confirm
 from jaxcache.errors import UsageError
 from jaxcache.options.declare import TEXTS, flag, option
-from jaxcache.render.trust import settings_lines, trust_view
+from jaxcache.render.view import Line, View
 from jaxcache.store.location import read_settings
 
 Name = Annotated[str, option("name NAME", "The name of the key.")]
@@ -32,7 +33,7 @@ def here(
     """
     file = trust.find_project(directory)
     note(f"{file.path}{f', {file.unsafe}' if file.unsafe else ''}:")
-    note(*settings_lines(read_settings(file)))
+    note(*_settings_lines(read_settings(file)))
     if not yes:
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise UsageError(
@@ -85,4 +86,17 @@ def _print(
     projects: Sequence[trust.TrustedProject],
     output: JsonOutput,
 ) -> None:
-    emit(output.form, trust_view(keys, projects, str(trust.key_directory())))
+    rows = [(k.name, k.text) for k in keys]
+    rows += [(p.path, f"{p.digest}{' (changed since: ignored)' * p.changed}") for p in projects]
+    document = {"cache_dir": str(trust.key_directory()), "keys": keys, "projects": projects}
+    page = [Line(text, f"{name}  ", whole=True) for name, text in rows]
+    emit(output.form, View(document, rows, records=[*keys, *projects], page=page))
+
+
+def _settings_lines(table: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yield a line for each setting of a configuration file."""
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from _settings_lines(value, f"{prefix}{name}.")
+        else:
+            yield f"  {prefix}{name} = {json.dumps(value, default=str)}"

@@ -97,25 +97,11 @@ def json_for_html(value: Any) -> str:
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-class _Names:
-    """Numbers names in the order in which they first come."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-
-    def number(self, name: str) -> int:
-        """The number of a name."""
-        return self._numbers.setdefault(name, len(self._numbers))
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._numbers)
-
-
 def page_data(overview: Overview, *, version: str) -> dict[str, Any]:
     """Return the data of the page's script: bytes, seconds, times in epoch seconds."""
     entries = overview.entries
-    modules = _Names()
-    platforms = _Names()
+    modules: dict[str, int] = {}
+    platforms: dict[str, int] = {}
     drawn = entries[:MOST_DRAWN]
     return {
         "jaxcache": version,
@@ -137,8 +123,8 @@ def page_data(overview: Overview, *, version: str) -> dict[str, Any]:
         },
         "entries": {
             "hash": "".join(e.hash[:SHOWN_HASH_DIGITS] for e in drawn),
-            "module": [modules.number(e.module or "(no module)") for e in drawn],
-            "platform": [platforms.number(e.platform) for e in drawn],
+            "module": [_number(modules, e.module or "(no module)") for e in drawn],
+            "platform": [_number(platforms, e.platform) for e in drawn],
             "size": [e.size_bytes for e in drawn],
             "seconds": [_seconds(e) for e in drawn],
             "created": [e.created_ns // NS_PER_SECOND for e in drawn],
@@ -153,6 +139,11 @@ def page_data(overview: Overview, *, version: str) -> dict[str, Any]:
         "prune": {policy: _forecasts(steps) for policy, steps in overview.forecasts},
         "churn": [_churn(c) for c in overview.churn[:_CHURN_ROWS]],
     }
+
+
+def _number(numbers: dict[str, int], name: str) -> int:
+    """Return the number of a name: names are numbered in the order in which they first come."""
+    return numbers.setdefault(name, len(numbers))
 
 
 def _seconds(entry: Entry) -> float | None:
