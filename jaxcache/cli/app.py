@@ -2,7 +2,7 @@
 
 import sys
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from typer.core import TyperGroup
@@ -233,15 +233,13 @@ def _print_version(context: typer.Context, wanted: bool) -> None:
 @app.callback(help=f"{SUMMARY}\n\n{_FIRST_STEPS}")
 @for_typer
 def root(
-    version: Annotated[  # noqa: ARG001
-        bool,
-        flag("--version", "Print the version.", callback=_print_version),
-    ] = False,
-    json: Annotated[  # noqa: ARG001
-        bool,
-        flag("--json", "With --version: print one JSON document.", is_eager=True),
-    ] = False,
     *,
+    version: bool = flag(  # noqa: ARG001
+        "--version", "Print the version.", callback=_print_version
+    ),
+    json: bool = flag(  # noqa: ARG001
+        "--json", "With --version: print one JSON document.", is_eager=True
+    ),
     shared: _Shared,  # noqa: ARG001
     place: CacheDir,
     context: typer.Context,

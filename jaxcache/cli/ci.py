@@ -4,7 +4,7 @@ import os
 import secrets
 from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from jaxcache.cli.opening import check_local, open_handle
 from jaxcache.cli.output import JsonOutput, Output, emit, note, write_text
@@ -46,7 +46,8 @@ def key(place: CacheDir, options: KeyOptions, output: JsonOutput) -> None:
 
 
 def restore(
-    source: Annotated[str, option("source SOURCE", "A bundle, a directory, or a URL.")],
+    *,
+    source: str = option("source SOURCE", "A bundle, a directory, or a URL."),
     place: CacheDir,
     options: RestoreOptions,
     files: StepFiles,
@@ -78,7 +79,8 @@ def restore(
 
 
 def save(
-    target: Annotated[str, option("target TARGET", "A bundle (FILE.jxb), a directory, or a URL.")],
+    *,
+    target: str = option("target TARGET", "A bundle (FILE.jxb), a directory, or a URL."),
     place: CacheDir,
     options: SaveOptions,
     files: StepFiles,

@@ -164,9 +164,6 @@ def expand_options(
     """
     code = command.__code__
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    positional = names[: code.co_argcount]
-    defaults = dict(zip(reversed(positional), reversed(command.__defaults__ or ()), strict=False))
-    defaults |= command.__kwdefaults__ or {}
     parameters: list[Parameter] = []
     classes: dict[str, type[Options]] = {}
     for name in names:
@@ -177,9 +174,9 @@ def expand_options(
                 default = None if option.kind is TEXTS else option.default
                 parameters.append(Parameter(field, option.kind.type, option, default))
             continue
-        declared = next(iter(getattr(kind, "__metadata__", ())), None)
-        type_ = kind.__origin__ if declared else kind
-        parameters.append(Parameter(name, type_, declared, defaults.get(name, REQUIRED)))
+        declared = (command.__kwdefaults__ or {}).get(name)
+        default = REQUIRED if declared is None or declared.is_required else declared.default
+        parameters.append(Parameter(name, kind, declared, default))
 
     @wraps(command)
     def call(**values: Any) -> Any:

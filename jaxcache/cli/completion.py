@@ -1,7 +1,6 @@
 """``jaxcache completion``."""
 
 from enum import StrEnum
-from typing import Annotated
 
 from jaxcache.options.declare import Kind, option
 
@@ -18,7 +17,8 @@ _FILES = {Shell.BASH: "jaxcache.bash", Shell.ZSH: "_jaxcache", Shell.FISH: "jaxc
 
 
 def completion(
-    shell: Annotated[Shell, option("shell bash|zsh|fish", "The shell.", Kind(Shell))],
+    *,
+    shell: Shell = option("shell bash|zsh|fish", "The shell.", Kind(Shell)),
 ) -> None:
     """Print the completion script of a shell.
 

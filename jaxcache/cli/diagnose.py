@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from jaxcache import __version__
 from jaxcache.api import Cache
@@ -24,21 +24,16 @@ if TYPE_CHECKING:
 
 
 def doctor(
-    command_line: Annotated[
-        list[str] | None,
-        option(
-            "command_line [-- CMD...]",
-            "Run this command first, and examine the cache it uses.",
-            TEXTS,
-        ),
-    ] = None,
     *,
+    command_line: list[str] | None = option(
+        "command_line [-- CMD...]",
+        "Run this command first, and examine the cache it uses.",
+        TEXTS,
+    ),
     place: CacheLocation,
     options: DoctorOptions,
     dry: DryRun,
-    verbose: Annotated[
-        bool, flag("--verbose -v", "List all settings, including defaults.")
-    ] = False,
+    verbose: bool = flag("--verbose -v", "List all settings, including defaults."),
     output: JsonOutput,
 ) -> int:
     """Show the settings in effect, and find known problems."""
@@ -113,8 +108,9 @@ _LOOKED = ("hit", "miss")
 
 
 def diff(
-    left: Annotated[str, option("left A", "A cache directory or a bundle.")],
-    right: Annotated[str, option("right B", "The cache directory or bundle to compare with.")],
+    *,
+    left: str = option("left A", "A cache directory or a bundle."),
+    right: str = option("right B", "The cache directory or bundle to compare with."),
     place: LayoutChoice,
     output: Output,
 ) -> int:
@@ -147,11 +143,10 @@ def bug_report(*, place: CacheDir, chosen: PythonChoice, output: JsonOutput) -> 
 
 
 def where(
-    command_line: Annotated[
-        list[str] | None,
-        option("command_line [-- CMD...]", "The command to run.", TEXTS),
-    ] = None,
     *,
+    command_line: list[str] | None = option(
+        "command_line [-- CMD...]", "The command to run.", TEXTS
+    ),
     chosen_place: CacheDir,
     options: WhereOptions,
     wanted: JsonOutput,

@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -70,24 +70,18 @@ def _options_of_warm() -> set[str]:
 
 
 def explain(
-    context: typer.Context,
-    sides: Annotated[
-        list[str] | None,
-        option(
-            "sides [LEFT RIGHT | KEY | SCRIPT [ARG]... | -- CMD...]",
-            "Saved runs (warm --json, a recipe), keys, caches, a program with its options "
-            "(after -- where they are spelt like ours), or any command.",
-            TEXTS,
-            show_default=False,
-        ),
-    ] = None,
-    module: Annotated[
-        str | None,
-        option(
-            "-m NAME", "Run a module, as python -m does; the remaining words are its arguments."
-        ),
-    ] = None,
     *,
+    context: typer.Context,
+    sides: list[str] | None = option(
+        "sides [LEFT RIGHT | KEY | SCRIPT [ARG]... | -- CMD...]",
+        "Saved runs (warm --json, a recipe), keys, caches, a program with its options "
+        "(after -- where they are spelt like ours), or any command.",
+        TEXTS,
+        show_default=False,
+    ),
+    module: str | None = option(
+        "-m NAME", "Run a module, as python -m does; the remaining words are its arguments."
+    ),
     place: CacheLocation,
     options: ExplainOptions,
     output: JsonOutput,

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from jaxcache.api.compiling import Runner, runner_of
 from jaxcache.cli.opening import note_foreign, open_handle
@@ -197,25 +197,18 @@ def finish(
 
 
 def warm(
-    script: Annotated[
-        str | None,
-        option(
-            "script [SCRIPT|MODULE:FUNCTION]",
-            "The Python script to run, or a function to compile without running it.",
-            show_default=False,
-        ),
-    ] = None,
-    arguments: Annotated[
-        list[str] | None,
-        option("arguments [ARG]...", "Arguments of the script.", TEXTS, show_default=False),
-    ] = None,
-    module: Annotated[
-        str | None,
-        option(
-            "-m NAME", "Run a module, as python -m does; the remaining words are its arguments."
-        ),
-    ] = None,
     *,
+    script: str | None = option(
+        "script [SCRIPT|MODULE:FUNCTION]",
+        "The Python script to run, or a function to compile without running it.",
+        show_default=False,
+    ),
+    arguments: list[str] | None = option(
+        "arguments [ARG]...", "Arguments of the script.", TEXTS, show_default=False
+    ),
+    module: str | None = option(
+        "-m NAME", "Run a module, as python -m does; the remaining words are its arguments."
+    ),
     place: RunLocation,
     wanted: Assertions,
     options: WarmOptions,
@@ -256,9 +249,8 @@ def warm(
 
 
 def run(
-    command_line: Annotated[
-        list[str], option("command_line CMD...", "The command, after --.", TEXTS)
-    ],
+    *,
+    command_line: list[str] = option("command_line CMD...", "The command, after --.", TEXTS),
     place: RunLocation,
     wanted: Assertions,
     options: RunOptions,
@@ -283,7 +275,8 @@ def run(
 
 
 def compile_(
-    recipe: Annotated[str, option("recipe RECIPE", "A recipe written by warm --record.")],
+    *,
+    recipe: str = option("recipe RECIPE", "A recipe written by warm --record."),
     place: CacheDir,
     options: CompileOptions,
     output: Output,

@@ -3,7 +3,7 @@
 import contextlib
 import os
 from contextlib import closing
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from jaxcache.api import Cache, Detail
 from jaxcache.api.handle import kind_of_file
@@ -30,15 +30,12 @@ _DETAIL = {
 
 
 def ls(
+    *,
     place: CacheLocation,
     options: ListOptions,
-    group_by: Annotated[
-        str | None,
-        option(
-            f"--group-by {'|'.join(GROUP_FIELDS)}", "List one row for each value of this field."
-        ),
-    ] = None,
-    *,
+    group_by: str | None = option(
+        f"--group-by {'|'.join(GROUP_FIELDS)}", "List one row for each value of this field."
+    ),
     output: Output,
 ) -> None:
     """List the entries of a cache.
@@ -84,32 +81,20 @@ _PICKLED = b"\x80"
 
 
 def show(
-    key: Annotated[
-        str,
-        option(
-            "key KEY|FILE",
-            "Key, prefix or module glob; the file of an entry, or "
-            "xla_gpu_kernel_cache_file; a bundle or recipe.",
-        ),
-    ],
-    inside: Annotated[
-        str | None,
-        option("inside [KEY]", "In a bundle or recipe.", show_default=False),
-    ] = None,
     *,
+    key: str = option(
+        "key KEY|FILE",
+        "Key, prefix or module glob; the file of an entry, or "
+        "xla_gpu_kernel_cache_file; a bundle or recipe.",
+    ),
+    inside: str | None = option("inside [KEY]", "In a bundle or recipe.", show_default=False),
     place: CacheLocation,
-    hlo: Annotated[bool, flag("--hlo", "Print the optimized HLO as text, through jaxlib.")] = False,
-    payload: Annotated[
-        str | None,
-        option("--payload FILE", "Write the decompressed executable to FILE (- for stdout)."),
-    ] = None,
-    python: Annotated[
-        str | None,
-        option("--python PYTHON", "Python with jaxlib, for --hlo."),
-    ] = None,
-    verbose: Annotated[
-        bool, flag("--verbose -v", "Show all shapes, opcodes and CPU features.")
-    ] = False,
+    hlo: bool = flag("--hlo", "Print the optimized HLO as text, through jaxlib."),
+    payload: str | None = option(
+        "--payload FILE", "Write the decompressed executable to FILE (- for stdout)."
+    ),
+    python: str | None = option("--python PYTHON", "Python with jaxlib, for --hlo."),
+    verbose: bool = flag("--verbose -v", "Show all shapes, opcodes and CPU features."),
     wanted: JsonOutput,
 ) -> int:
     """Show what is inside an entry.
@@ -215,13 +200,12 @@ def _open_file(directory: str, name: str) -> "tuple[Store, Layout]":
 
 
 def stats(
-    place: CacheLocation,
-    prometheus: Annotated[bool, flag("--prometheus", "Print in Prometheus text format.")] = False,
-    long: Annotated[
-        bool,
-        flag("--long -l", "In a bucket, read every entry, for codec, compile time and platform."),
-    ] = False,
     *,
+    place: CacheLocation,
+    prometheus: bool = flag("--prometheus", "Print in Prometheus text format."),
+    long: bool = flag(
+        "--long -l", "In a bucket, read every entry, for codec, compile time and platform."
+    ),
     output: JsonOutput,
 ) -> None:
     """Summarize a cache: hits, entries, size, compile time, age."""
@@ -239,10 +223,10 @@ def stats(
 
 
 def report(
-    file: Annotated[str, option("file FILE", "The HTML file to write.")],
-    place: CacheLocation,
-    force: Annotated[bool, flag("--force", "Replace FILE even if it is not a report.")] = False,
     *,
+    file: str = option("file FILE", "The HTML file to write."),
+    place: CacheLocation,
+    force: bool = flag("--force", "Replace FILE even if it is not a report."),
     output: JsonOutput,
 ) -> None:
     """Write a report of a cache as one HTML file.

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from jaxcache.api import Cache
 from jaxcache.cli.opening import open_handle
@@ -29,19 +29,12 @@ if TYPE_CHECKING:
 
 
 def verify(
+    *,
     place: CacheLocation,
     options: VerifyOptions,
-    fix: Annotated[
-        bool,
-        flag("--fix", "Move damaged entries to quarantine and repair -atime files."),
-    ] = False,
-    delete: Annotated[
-        bool, flag("--delete", "With --fix: delete damaged entries instead.")
-    ] = False,
-    restore: Annotated[
-        bool, flag("--restore", "Bring undamaged entries back from quarantine.")
-    ] = False,
-    *,
+    fix: bool = flag("--fix", "Move damaged entries to quarantine and repair -atime files."),
+    delete: bool = flag("--delete", "With --fix: delete damaged entries instead."),
+    restore: bool = flag("--restore", "Bring undamaged entries back from quarantine."),
     consent: ConfirmOptions,
     output: Output,
 ) -> int:
@@ -194,10 +187,10 @@ def _ask(plan: "PrunePlan") -> None:
 
 
 def pin(
+    *,
     chosen: KeyArguments,
     place: CacheLocation,
-    remove: Annotated[bool, flag("--remove", "Unpin the entries.")] = False,
-    *,
+    remove: bool = flag("--remove", "Unpin the entries."),
     output: JsonOutput,
 ) -> None:
     """Protect entries from prune and rm; without KEY, list the pins."""

@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from jaxcache.api import Cache
 from jaxcache.api.moving import check_signed, open_input, resumable, rewrite_bundle
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 
 def export(
-    file: Annotated[str, option("file FILE", "The bundle to write; - for stdout.")],
+    *,
+    file: str = option("file FILE", "The bundle to write; - for stdout."),
     place: CacheLocation,
     options: ExportOptions,
     output: Output,
@@ -61,10 +62,8 @@ def export(
 
 
 def import_(
-    file: Annotated[
-        str,
-        option("file FILE", "A bundle, or artifacts saved by torch.compiler; - for stdin."),
-    ],
+    *,
+    file: str = option("file FILE", "A bundle, or artifacts saved by torch.compiler; - for stdin."),
     place: CacheLocation,
     options: ImportOptions,
     needed: CompatibilityOptions,
@@ -305,11 +304,16 @@ def _ask_to_remove(plan: "Plan") -> None:
     confirm(f"Remove these from {plan.target}?", "nothing was changed")
 
 
-Url = Annotated[str, option("url URL", "s3://, gs://, az://, or a path.")]
+_URL = option("url URL", "s3://, gs://, az://, or a path.")
 
 
 def push(
-    url: Url, place: CacheLocation, options: PushOptions, consent: ConfirmOptions, output: Output
+    *,
+    url: str = _URL,
+    place: CacheLocation,
+    options: PushOptions,
+    consent: ConfirmOptions,
+    output: Output,
 ) -> int:
     """Upload the entries that another cache lacks.
 
@@ -330,7 +334,9 @@ def push(
     return _carry(source, target, options, form, consent)
 
 
-def pull(url: Url, place: CacheLocation, options: SyncOptions, dry: DryRun, output: Output) -> int:
+def pull(
+    *, url: str = _URL, place: CacheLocation, options: SyncOptions, dry: DryRun, output: Output
+) -> int:
     """Download the entries that this cache lacks.
 
     Each entry is checked on arrival; a sound one here is never replaced.
@@ -353,8 +359,9 @@ def pull(url: Url, place: CacheLocation, options: SyncOptions, dry: DryRun, outp
 
 
 def copy(
-    source: Annotated[str, option("source SRC", "A cache directory or a bundle.")],
-    target: Annotated[str, option("target DST", "A cache directory, or a bundle (FILE.jxb).")],
+    *,
+    source: str = option("source SRC", "A cache directory or a bundle."),
+    target: str = option("target DST", "A cache directory, or a bundle (FILE.jxb)."),
     options: CopyOptions,
     dry: DryRun,
     output: Output,

@@ -4,7 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Any
 
 from jaxcache.cache import trust
 from jaxcache.cli.output import JsonOutput, emit, note
@@ -14,16 +14,13 @@ from jaxcache.options.declare import TEXTS, flag, option
 from jaxcache.render.view import Line, View
 from jaxcache.store.location import read_settings
 
-Name = Annotated[str, option("name NAME", "The name of the key.")]
+_NAME = option("name NAME", "The name of the key.")
 
 
 def here(
-    directory: Annotated[
-        str | None,
-        option("directory [DIRECTORY]", "Where to look, instead of here."),
-    ] = None,
-    yes: Annotated[bool, flag("--yes -y", "Do not ask; needed without a terminal.")] = False,
     *,
+    directory: str | None = option("directory [DIRECTORY]", "Where to look, instead of here."),
+    yes: bool = flag("--yes -y", "Do not ask; needed without a terminal."),
     output: JsonOutput,
 ) -> None:
     """Trust the settings of the nearest pyproject.toml, as they are now.
@@ -45,7 +42,7 @@ def here(
     _print([], [trust.trust_project(file)], output)
 
 
-def keygen(name: Name, output: JsonOutput) -> None:
+def keygen(*, name: str = _NAME, output: JsonOutput) -> None:
     """Make a key to sign bundles with; print its public half."""
     path = trust.key_path(name)
     key = trust.TrustedKey(path.stem, trust.generate_key(path))
@@ -54,8 +51,9 @@ def keygen(name: Name, output: JsonOutput) -> None:
 
 
 def add(
-    name: Name,
-    key: Annotated[list[str], option("key PUBLIC", "The public key.", TEXTS)],
+    *,
+    name: str = _NAME,
+    key: list[str] = option("key PUBLIC", "The public key.", TEXTS),
     output: JsonOutput,
 ) -> None:
     """Trust a public key from now on."""
@@ -68,10 +66,10 @@ def show(output: JsonOutput) -> None:
 
 
 def remove(
-    name: Annotated[
-        str,
-        option("name NAME|PATH", "The name of the key, or the path of the project (with a /)."),
-    ],
+    *,
+    name: str = option(
+        "name NAME|PATH", "The name of the key, or the path of the project (with a /)."
+    ),
     output: JsonOutput,
 ) -> None:
     """Stop trusting a key or a project."""

@@ -113,6 +113,11 @@ class Option:
             "-", "_"
         )
 
+    @property
+    def is_required(self) -> bool:
+        """Whether it is an argument whose help has no brackets around it."""
+        return not (self.names[0].startswith("-") or (self.metavar or "").startswith("["))
+
     def __repr__(self) -> str:
         return f"<{' '.join(self.names)}>"  # of every option in the help of its class
 
