@@ -90,12 +90,7 @@ def summarize(entries: Iterable[Entry]) -> Summary:
 
 
 def list_cache(
-    cache: "ReadCache",
-    options: ListOptions,
-    *,
-    depth: Depth,
-    deep: bool = False,
-    sums: bool = True,
+    cache: "ReadCache", options: ListOptions, *, depth: Depth, deep: bool = False, sums: bool = True
 ) -> Listing:
     """List a cache: the entries that fit every KEY and filter, sorted, at most ``limit``.
 

@@ -19,13 +19,7 @@ from jaxcache.cache.entry_files import ATIME_BYTES
 from jaxcache.cache.inventory import EntryFile, Inventory, take_inventory
 from jaxcache.core.names import ATIME_SUFFIX, HEADER_BYTES, ZSTD_MAGIC
 from jaxcache.core.use import FileDates, LastUse, LastUses, find_reads, find_writes, is_possible
-from jaxcache.entry.codec import (
-    HEAD_BYTES,
-    CodecError,
-    EntryHeader,
-    detect_codec,
-    read_entry_header,
-)
+from jaxcache.entry import codec
 from jaxcache.entry.names import FileKind, key_of
 from jaxcache.entry.summary import EntrySummary, read_summary
 from jaxcache.model import Depth, Entry, FileInfo, Problem, ProblemKind, Progress
@@ -57,7 +51,7 @@ class HeaderRequest(NamedTuple):
 class HeaderFacts(NamedTuple):
     """The facts that opening an entry gave."""
 
-    header: EntryHeader | None = None
+    header: codec.EntryHeader | None = None
     problem: tuple[ProblemKind, str] | None = None
     stamp: bytes | None = None
     """The ``-atime`` file's bytes, nine at the most: eight are right."""
@@ -103,17 +97,17 @@ def _read_dates(store: Store, requests: Sequence[HeaderRequest]) -> Iterator[Hea
 
 def _open(store: Store, requests: Sequence[HeaderRequest]) -> Iterator[HeaderFacts]:
     """Read the first bytes of each entry, and its date."""
-    starts = store.read_many([r.name for r in requests], limit=HEAD_BYTES)
+    starts = store.read_many([r.name for r in requests], limit=codec.HEAD_BYTES)
     for request, start, facts in zip(requests, starts, _read_dates(store, requests), strict=True):
         try:
             if isinstance(start, StoreError):
                 raise start
-            header = read_entry_header(start, request.size_bytes)
+            header = codec.read_entry_header(start, request.size_bytes)
             if header.compile_seconds is None:
                 whole_block = store.read(request.name, limit=_FIRST_BLOCK_BYTES)
-                header = read_entry_header(whole_block, request.size_bytes)
+                header = codec.read_entry_header(whole_block, request.size_bytes)
             facts = facts._replace(header=header)
-        except (StoreError, CodecError) as error:
+        except (StoreError, codec.CodecError) as error:
             facts = _failed(facts, error)
         yield facts
 
@@ -128,14 +122,14 @@ def _decode(store: Store, requests: Sequence[HeaderRequest]) -> Iterator[HeaderF
         with opened as file:
             try:
                 start = file.read(_FIRST_BLOCK_BYTES)
-                facts = facts._replace(header=read_entry_header(start, request.size_bytes))
-            except CodecError as error:
+                facts = facts._replace(header=codec.read_entry_header(start, request.size_bytes))
+            except codec.CodecError as error:
                 facts = _failed(facts, error)
             summary = read_summary(file, request.size_bytes, request.module or None)
         yield facts._replace(summary=summary)
 
 
-def _failed(facts: HeaderFacts, error: StoreError | CodecError) -> HeaderFacts:
+def _failed(facts: HeaderFacts, error: StoreError | codec.CodecError) -> HeaderFacts:
     if isinstance(error, MissingError):
         return HeaderFacts(gone=True)
     if isinstance(error, StoreError):
@@ -162,7 +156,7 @@ class UnknownFormats:
         counts = Counter(start for start in starts if isinstance(start, bytes))
         return frozenset(s for s, count in counts.items() if count > 1 and _may_be_magic(s))
 
-    def covers(self, error: CodecError) -> bool:
+    def covers(self, error: codec.CodecError) -> bool:
         """Return whether an entry with this error may be in an unknown format."""
         return error.kind == "unknown-format" or error.start in self._shared
 
@@ -178,7 +172,7 @@ class UnknownFormats:
 def _may_be_magic(start: bytes) -> bool:
     """Return whether a start may be that of a format, and not a disk's zeros or a flipped byte."""
     differing = sum(byte != known for byte, known in zip(start, ZSTD_MAGIC, strict=False))
-    return len({*start}) > 1 < differing and detect_codec(start) == "unknown"
+    return len({*start}) > 1 < differing and codec.detect_codec(start) == "unknown"
 
 
 _PROGRESS_EVERY = 512
@@ -218,11 +212,7 @@ class Scan(NamedTuple):
 
 
 def scan(
-    store: Store,
-    aids: ScanAids = NO_AIDS,
-    depth: Depth = Depth.OPENED,
-    *,
-    deep: bool = False,
+    store: Store, aids: ScanAids = NO_AIDS, depth: Depth = Depth.OPENED, *, deep: bool = False
 ) -> Scan:
     """Scan a cache directory.
 

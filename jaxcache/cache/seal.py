@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+from jaxcache import model
 from jaxcache.cache.entry_files import LOCK_TIMEOUT_SECONDS, find, remove_leftovers
 from jaxcache.cache.inventory import EntryFile
 from jaxcache.cache.ledger.record import SEALED, Event, LedgerRecord
@@ -28,23 +29,7 @@ from jaxcache.cache.verify.check import (
     recorded_digest,
 )
 from jaxcache.core.names import HEADER_BYTES
-from jaxcache.entry.codec import (
-    CodecError,
-    check_content,
-    check_frame,
-    decompress_whole,
-    seal_frame,
-)
-from jaxcache.model import (
-    CUT_SHORT,
-    GRACE_NS,
-    Depth,
-    Entry,
-    Problem,
-    Progress,
-    plan_text,
-    result_repr,
-)
+from jaxcache.entry import codec
 from jaxcache.options import SealOptions
 from jaxcache.store.base import ChangedError, MissingError, Store, StoreError, same_file
 from jaxcache.store.concurrency import ByteBudget
@@ -70,14 +55,14 @@ LEVEL_FACT = "seal_level"
 class SkippedEntry(NamedTuple):
     """One entry that is left as it is."""
 
-    entry: Entry
+    entry: model.Entry
     reason: SealReason
 
 
 class SealFailure(NamedTuple):
     """One entry that could not be written, and is as it was."""
 
-    entry: Entry
+    entry: model.Entry
     reason: str
     """The system's."""
 
@@ -86,12 +71,12 @@ class SealFailure(NamedTuple):
 class SealPlan:
     """The entries to be rewritten."""
 
-    __repr__ = result_repr
+    __repr__ = model.result_repr
 
     cache_dir: str
     level: int | None
     """The compression level of ``--recompress``; None adds checksums only."""
-    todo: tuple[Entry, ...]
+    todo: tuple[model.Entry, ...]
     skipped: tuple[SkippedEntry, ...]
     scan: Scan
 
@@ -103,14 +88,14 @@ class SealPlan:
         return f"would seal {format_count(len(self.todo), 'entry')} of {size}{at}"
 
     def __str__(self) -> str:
-        return plan_text(self.summary, self.todo)
+        return model.plan_text(self.summary, self.todo)
 
 
 @dataclass(frozen=True, slots=True)
 class SealedEntry:
     """One entry that was rewritten."""
 
-    entry: Entry
+    entry: model.Entry
     size_bytes_after: int | None
     """None in a plan."""
 
@@ -119,11 +104,11 @@ class SealedEntry:
 class SealResult:
     """The outcome of a plan."""
 
-    __repr__ = result_repr
+    __repr__ = model.result_repr
 
     sealed: tuple[SealedEntry, ...]
     skipped: tuple[SkippedEntry, ...]
-    problems: tuple[Problem, ...]
+    problems: tuple[model.Problem, ...]
     """Entries that are not sound, which sealing would only cement; they are as they were."""
     failed: tuple[SealFailure, ...] = ()
 
@@ -134,7 +119,7 @@ class SealResult:
 
 
 def plan_seal(
-    store: Store, options: SealOptions | None = None, *, progress: Progress | None = None
+    store: Store, options: SealOptions | None = None, *, progress: model.Progress | None = None
 ) -> SealPlan:
     """Plan which entries to seal.
 
@@ -147,9 +132,9 @@ def plan_seal(
     """
     options = options or SealOptions()
     selection = Selection.parse(options.keys, options.filters)
-    scan_result = scan(store, ScanAids(progress=progress), max(selection.depth, Depth.OPENED))
+    scan_result = scan(store, ScanAids(progress=progress), max(selection.depth, model.Depth.OPENED))
     ledger = scan_result.ledger or Ledger()
-    todo: list[Entry] = []
+    todo: list[model.Entry] = []
     skipped: list[SkippedEntry] = []
     for entry in selection.pick(scan_result.entries, time.time_ns()):
         if "unknown-format" in entry.problems:
@@ -166,19 +151,19 @@ def plan_seal(
     return SealPlan(store.url, options.recompress, tuple(todo), tuple(skipped), scan_result)
 
 
-def _is_cut(store: Store, entry: Entry) -> bool:
+def _is_cut(store: Store, entry: model.Entry) -> bool:
     """Return whether an entry ends elsewhere than its start says, which spoils its checksum."""
     if store.remote:  # a request for each block
         return False
     try:
         with store.open(entry.file) as file:
-            check_frame(file, entry.size_bytes)
-    except (CodecError, StoreError):
+            codec.check_frame(file, entry.size_bytes)
+    except (codec.CodecError, StoreError):
         return True
     return False
 
 
-def _wants_level(entry: Entry, record: LedgerRecord | None, level: int | None) -> bool:
+def _wants_level(entry: model.Entry, record: LedgerRecord | None, level: int | None) -> bool:
     """Return whether a sealed entry is to be compressed again."""
     if level is None or record is None or record.file_mtime_ns != entry.created_ns:
         return level is not None
@@ -224,7 +209,7 @@ def execute_seal(
 
 
 #: What became of one entry; a list where it is not sound.
-_Outcome = SealedEntry | SkippedEntry | SealFailure | list[Problem]
+_Outcome = SealedEntry | SkippedEntry | SealFailure | list[model.Problem]
 
 
 class _Worker:
@@ -242,7 +227,7 @@ class _Worker:
         self._events: list[Event] = []
         self.stopped = False
 
-    def seal(self, entry: Entry) -> _Outcome:
+    def seal(self, entry: model.Entry) -> _Outcome:
         """Seal one entry, or return why not."""
         if self.stopped:
             return []
@@ -251,22 +236,22 @@ class _Worker:
         with self._budget.take(held):
             try:
                 return self._seal(entry, self._files[entry.file])
-            except CodecError as error:
+            except codec.CodecError as error:
                 age_ns = abs(self._now_ns - entry.created_ns)
-                if error.kind in CUT_SHORT and age_ns < GRACE_NS:
+                if error.kind in model.CUT_SHORT and age_ns < model.GRACE_NS:
                     return SkippedEntry(entry, "young")
-                problem = Problem(entry.file, error.kind, error.detail, entry.key)
+                problem = model.Problem(entry.file, error.kind, error.detail, entry.key)
             except (ChangedError, MissingError):
                 return SkippedEntry(entry, "gone")
             except StoreError as error:
-                problem = Problem(entry.file, "unreadable", error.reason, entry.key)
+                problem = model.Problem(entry.file, "unreadable", error.reason, entry.key)
             return self._report(entry, problem)
 
-    def _seal(self, entry: Entry, file: EntryFile) -> _Outcome:
+    def _seal(self, entry: model.Entry, file: EntryFile) -> _Outcome:
         if entry.size_bytes > MAX_DECODED_BYTES or (entry.payload_bytes or 0) > MAX_DECODED_BYTES:
             return SkippedEntry(entry, "too-large")
         frame = self._store.read(entry.file, limit=entry.size_bytes)
-        content = decompress_whole(frame, limit=MAX_DECODED_BYTES)
+        content = codec.decompress_whole(frame, limit=MAX_DECODED_BYTES)
         if content is None:
             return SkippedEntry(entry, "too-large")
         payload = memoryview(content)[HEADER_BYTES:]
@@ -277,7 +262,7 @@ class _Worker:
             return self._report(entry, digest_mismatch(file, digest, str(recorded)))
         if recorded is None and (problems := list(check_payload(file, payload))):
             return self._report(entry, *problems)
-        new = seal_frame(frame, content, self._level)
+        new = codec.seal_frame(frame, content, self._level)
         facts: dict[str, Any] = {"payload_sha256": digest, "file_mtime_ns": file.info.mtime_ns}
         if self._level is not None:
             facts[LEVEL_FACT] = self._level
@@ -286,7 +271,7 @@ class _Worker:
             self._learn(event)
             return SkippedEntry(entry, "no-gain")
         if self._level is not None:  # else its blocks are those that were just decompressed
-            check_content(io.BytesIO(new), len(new))
+            codec.check_content(io.BytesIO(new), len(new))
         try:
             self._store.rewrite(entry.file, [new], expected=file.info, guard=self._hold())
         except (ChangedError, MissingError):
@@ -302,7 +287,7 @@ class _Worker:
         with self._swaps, self._store.lock(timeout_seconds=LOCK_TIMEOUT_SECONDS):
             yield
 
-    def _report(self, entry: Entry, *problems: Problem) -> _Outcome:
+    def _report(self, entry: model.Entry, *problems: model.Problem) -> _Outcome:
         """Return what is wrong with an entry, unless it was replaced after the plan was made."""
         with contextlib.suppress(StoreError):
             now = find(self._store, entry.file)

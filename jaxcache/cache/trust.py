@@ -27,39 +27,9 @@ from typing import TYPE_CHECKING, Any
 from jaxcache.cache.admission import Signed
 from jaxcache.cache.bundle.format import Bundle, Signature, pack_signature, signed_bytes
 from jaxcache.cache.move.plan import MoveAction, MoveSource, Plan, Step
-from jaxcache.core.atomic import (
-    claimed,
-    hold_lockfile,
-    new_file,
-    remove_all_abandoned,
-    replace_file,
-)
-from jaxcache.core.configuration import (
-    TRUSTED_PROJECTS,
-    ConfigFile,
-    config_directory,
-    digest_of,
-    find_config_files,
-    find_writer,
-    read_config_file,
-    read_trusted_projects,
-)
+from jaxcache.core import atomic, configuration, signing
 from jaxcache.core.directories import make_private_directory, open_directory, sync_directory
 from jaxcache.core.ledger import MAX_LEDGER_BYTES
-from jaxcache.core.signing import (
-    KEY_BYTES,
-    MAX_KEYS_BYTES,
-    MAX_SIGNATURES_BYTES,
-    PRIVATE,
-    PUBLIC,
-    SIGNATURES_DIR,
-    TRUSTED_KEYS,
-    encode,
-    holds,
-    parse_key,
-    read_signed,
-    sign_text,
-)
 from jaxcache.core.system import open_regular
 from jaxcache.entry.codec import CodecError
 from jaxcache.errors import JaxcacheError, LockedError, UntrustedError, UsageError, system_errors_as
@@ -114,7 +84,7 @@ class Verdict:
 
 def public_key_text(public_key: bytes) -> str:
     """A public key as text."""
-    return f"{PUBLIC} {encode(public_key)}"
+    return f"{signing.PUBLIC} {signing.encode(public_key)}"
 
 
 def parse_public_key(text: str) -> bytes:
@@ -123,14 +93,14 @@ def parse_public_key(text: str) -> bytes:
     Raises:
         UsageError: ``bad-key``.
     """
-    return _parse(text, PUBLIC)
+    return _parse(text, signing.PUBLIC)
 
 
 def _parse(text: str, kind: str) -> bytes:
-    key = parse_key(text, kind)
+    key = signing.parse_key(text, kind)
     if key is None:
         raise UsageError(
-            f"not a key: a key is a line {kind!r} and {KEY_BYTES} bytes in base64",
+            f"not a key: a key is a line {kind!r} and {signing.KEY_BYTES} bytes in base64",
             code="bad-key",
             hint="jaxcache trust keygen makes a pair",
         )
@@ -144,7 +114,7 @@ def key_directory() -> Path:
         UsageError: ``bad-path``: no home directory is known.
     """
     with system_errors_as(UsageError, "cannot find the directory of keys", code="bad-path"):
-        return Path(config_directory())
+        return Path(configuration.config_directory())
 
 
 def generate_key(path: Path) -> bytes:
@@ -155,12 +125,12 @@ def generate_key(path: Path) -> bytes:
         JaxcacheError: ``exists``, or the file cannot be written.
     """
     private = load_ed25519().Ed25519PrivateKey.generate()
-    line = f"{PRIVATE} {encode(private.private_bytes_raw())}\n"
+    line = f"{signing.PRIVATE} {signing.encode(private.private_bytes_raw())}\n"
     try:
         make_private_directory(str(path.parent))
         with open_directory(str(path.parent)) as directory:
-            remove_all_abandoned(directory)
-            with new_file(directory, [line.encode()], mode=0o600) as file:
+            atomic.remove_all_abandoned(directory)
+            with atomic.new_file(directory, [line.encode()], mode=0o600) as file:
                 file.give_name(path.name, replace=False)
             sync_directory(directory)
     except FileExistsError as error:
@@ -182,19 +152,16 @@ def read_private_key(path: Path) -> Any:
     """
     failure = f"cannot read the key {path}"
     hint = "jaxcache trust keygen NAME makes one"
-    with (
-        system_errors_as(UsageError, failure, code="bad-key", hint=hint),
-        path.open("rb") as file,
-    ):
+    with system_errors_as(UsageError, failure, code="bad-key", hint=hint), path.open("rb") as file:
         mode = os.fstat(file.fileno()).st_mode
-        text = file.read(MAX_KEYS_BYTES).decode("utf-8", "replace")
+        text = file.read(signing.MAX_KEYS_BYTES).decode("utf-8", "replace")
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise UntrustedError(
             f"others may read the private key {path}",
             code="unsafe-permissions",
             hint=f"chmod 600 {path}, or better a new key: jaxcache trust keygen",
         )
-    return load_ed25519().Ed25519PrivateKey.from_private_bytes(_parse(text, PRIVATE))
+    return load_ed25519().Ed25519PrivateKey.from_private_bytes(_parse(text, signing.PRIVATE))
 
 
 def sign_header(header: bytes, private_keys: Sequence[Any]) -> bytes:
@@ -216,17 +183,20 @@ def load_trusted(directory: str | os.PathLike[str] | None = None) -> list[Truste
         UntrustedError: the list cannot be read, is absurdly long, or others may write it.
     """
     try:
-        path = Path(config_directory() if directory is None else directory) / TRUSTED_KEYS
+        path = (
+            Path(configuration.config_directory() if directory is None else directory)
+            / signing.TRUSTED_KEYS
+        )
         with open_regular(path) as file:
             status = os.fstat(file.fileno())
-            data = file.read(MAX_KEYS_BYTES + 1)
+            data = file.read(signing.MAX_KEYS_BYTES + 1)
     except FileNotFoundError:
         return []
     except OSError as error:
         raise UntrustedError(f"cannot read {path}: {error.strerror}") from error
-    if len(data) > MAX_KEYS_BYTES:  # cut off, it would be written back without its end
-        raise UntrustedError(f"{path} is larger than {MAX_KEYS_BYTES} bytes")
-    if reason := find_writer(str(path), status):
+    if len(data) > signing.MAX_KEYS_BYTES:  # cut off, it would be written back without its end
+        raise UntrustedError(f"{path} is larger than {signing.MAX_KEYS_BYTES} bytes")
+    if reason := configuration.find_writer(str(path), status):
         raise UntrustedError(
             f"{path} cannot define trust: {reason}",
             code="unsafe-permissions",
@@ -281,7 +251,7 @@ def remove_trusted(directory: Path, name: str) -> TrustedKey:
 @contextlib.contextmanager
 def _changing(directory: Path) -> Iterator[list[TrustedKey]]:
     """Yield the list, to be changed in place, then rewrite it; one process at a time."""
-    with changing_alone(directory / TRUSTED_KEYS) as replace:
+    with changing_alone(directory / signing.TRUSTED_KEYS) as replace:
         keys = load_trusted(directory)
         yield keys
         replace([f"{k.text} {k.name}\n".encode() for k in keys])
@@ -299,15 +269,15 @@ def changing_alone(path: Path) -> Iterator[Callable[[Iterable[bytes]], None]]:
         make_private_directory(str(path.parent))
         with (
             open_directory(str(path.parent)) as fd,
-            hold_lockfile(fd, timeout_seconds=_TURN_SECONDS) as alone,
+            atomic.hold_lockfile(fd, timeout_seconds=_TURN_SECONDS) as alone,
         ):
             if not alone:
                 raise LockedError(
                     f"another process is changing {path}",
                     hint="a jaxcache trust command was stopped, or still runs; end it",
                 )
-            with claimed(fd, path.name):  # the lock has no effect without flock
-                yield lambda chunks: replace_file(path, chunks, mode=0o600)
+            with atomic.claimed(fd, path.name):  # the lock has no effect without flock
+                yield lambda chunks: atomic.replace_file(path, chunks, mode=0o600)
 
 
 def check_signatures(bundle: Bundle, trusted: Sequence[TrustedKey], *, required: bool) -> Verdict:
@@ -327,7 +297,7 @@ def check_signatures(bundle: Bundle, trusted: Sequence[TrustedKey], *, required:
     for public_key, signature in bundle.signatures:
         if find_spec("cryptography") is None:
             unchecked += 1
-        elif not holds(public_key, signature, signed_bytes(bundle.head)):
+        elif not signing.holds(public_key, signature, signed_bytes(bundle.head)):
             raise UntrustedError(
                 f"{bundle.name}: a signature does not hold: it was changed after signing",
                 code="bad-signature",
@@ -392,14 +362,14 @@ class TrustedProject:
     """Whether the file was changed or removed since, so that its settings are ignored."""
 
 
-def find_project(directory: str | None) -> ConfigFile:
+def find_project(directory: str | None) -> configuration.ConfigFile:
     """Return the nearest pyproject.toml, from a directory upwards, with settings of jaxcache.
 
     Raises:
         UsageError: ``no-settings``, or ``bad-path`` where the list cannot hold the path.
     """
     start = os.path.realpath(directory or os.curdir)
-    projects = [file for file in find_config_files(start) if file.is_project]
+    projects = [file for file in configuration.find_config_files(start) if file.is_project]
     if not projects:
         raise UsageError(
             f"no pyproject.toml in {start} or above it has a table [tool.jaxcache]",
@@ -413,19 +383,19 @@ def find_project(directory: str | None) -> ConfigFile:
 def list_trusted_projects() -> list[TrustedProject]:
     """Return the trusted projects, sorted by path."""
     projects = []
-    for path, digest in sorted(read_trusted_projects().items()):
-        file = read_config_file(path)
+    for path, digest in sorted(configuration.read_trusted_projects().items()):
+        file = configuration.read_config_file(path)
         projects.append(TrustedProject(path, digest, file is None or not file.is_trusted))
     return projects
 
 
-def trust_project(file: ConfigFile) -> TrustedProject:
+def trust_project(file: configuration.ConfigFile) -> TrustedProject:
     """Trust a file with exactly the content that was read.
 
     Raises:
         LockedError, JaxcacheError
     """
-    digest = digest_of(file.text)
+    digest = configuration.digest_of(file.text)
     _replace(file.path, digest)
     return TrustedProject(file.path, digest, changed=False)
 
@@ -448,8 +418,8 @@ def distrust_project(path: str) -> TrustedProject:
 
 
 def _replace(path: str, digest: str | None) -> None:
-    with changing_alone(key_directory() / TRUSTED_PROJECTS) as replace:
-        digests = read_trusted_projects()
+    with changing_alone(key_directory() / configuration.TRUSTED_PROJECTS) as replace:
+        digests = configuration.read_trusted_projects()
         digests.pop(path, None)
         if digest is not None:
             digests[path] = digest
@@ -544,8 +514,8 @@ def write_signatures(
     for start in range(0, len(names), _ENTRIES_PER_FILE):
         some = names[start : start + _ENTRIES_PER_FILE]
         text = "".join(f"{digests[name]} {name}\n" for name in some)
-        path = f"{SIGNATURES_DIR}/{now_ns:020d}-{os.urandom(8).hex()}.json"
-        store.write(path, [sign_text(text, private_keys)], replace=False)
+        path = f"{signing.SIGNATURES_DIR}/{now_ns:020d}-{os.urandom(8).hex()}.json"
+        store.write(path, [signing.sign_text(text, private_keys)], replace=False)
 
 
 def load_signed(store: Store, trusted: Sequence[TrustedKey]) -> dict[str, Collection[str]]:
@@ -558,14 +528,14 @@ def load_signed(store: Store, trusted: Sequence[TrustedKey]) -> dict[str, Collec
     """
     keys = {key.public_key for key in trusted}
     signers: defaultdict[str, set[str]] = defaultdict(set)
-    files = [i for i in store.list(SIGNATURES_DIR) if i.type == "file"]
+    files = [i for i in store.list(signing.SIGNATURES_DIR) if i.type == "file"]
     names = [i.name for i in files]
-    if sum(min(i.size_bytes, MAX_SIGNATURES_BYTES) for i in files) > MAX_LEDGER_BYTES:
+    if sum(min(i.size_bytes, signing.MAX_SIGNATURES_BYTES) for i in files) > MAX_LEDGER_BYTES:
         raise UntrustedError(f"{store.url} holds more signatures than {MAX_LEDGER_BYTES} bytes")
     if keys and names:
         load_ed25519()
-    for data in store.read_many(names, limit=MAX_SIGNATURES_BYTES + 1):
-        if isinstance(data, bytes) and len(data) <= MAX_SIGNATURES_BYTES:
-            for name, digests in read_signed(data, keys).items():
+    for data in store.read_many(names, limit=signing.MAX_SIGNATURES_BYTES + 1):
+        if isinstance(data, bytes) and len(data) <= signing.MAX_SIGNATURES_BYTES:
+            for name, digests in signing.read_signed(data, keys).items():
                 signers[name] |= digests
     return dict(signers)

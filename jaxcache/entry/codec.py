@@ -18,15 +18,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
-from jaxcache.core.names import (
-    CHECKSUM_BYTES,
-    CHECKSUM_FLAG,
-    FRAME_HEADER_MAX_BYTES,
-    HEADER_BYTES,
-    ZSTD_MAGIC,
-    FrameHeader,
-    read_frame_header,
-)
+from jaxcache.core import names
 from jaxcache.entry import zstd
 from jaxcache.model import Codec, ProblemKind
 
@@ -78,7 +70,7 @@ class EntryHeader(NamedTuple):
 
 def detect_codec(start: bytes) -> Codec:
     """Tell the codec by magic number, from the first four bytes."""
-    if start[:4] == ZSTD_MAGIC:
+    if start[:4] == names.ZSTD_MAGIC:
         return "zstd"
     if len(start) >= 2 and start[0] == _ZLIB_FIRST and int.from_bytes(start[:2], "big") % 31 == 0:
         return "zlib"
@@ -98,7 +90,7 @@ def read_entry_header(start: bytes, size_bytes: int) -> EntryHeader:
     """
     if not start:
         raise CodecError("empty", "the file is empty")
-    if start[:4] == ZSTD_MAGIC:
+    if start[:4] == names.ZSTD_MAGIC:
         frame = _zstd_frame(start, size_bytes)
         content_bytes = frame.content_bytes
         checksum = frame.checksum
@@ -115,7 +107,7 @@ def read_entry_header(start: bytes, size_bytes: int) -> EntryHeader:
 
 
 def _unknown_codec(start: bytes) -> CodecError:
-    begun = len(start) < len(ZSTD_MAGIC) and start[0] in (ZSTD_MAGIC[0], _ZLIB_FIRST)
+    begun = len(start) < len(names.ZSTD_MAGIC) and start[0] in (names.ZSTD_MAGIC[0], _ZLIB_FIRST)
     detail = f"starts with {start[:4].hex()}, neither zstd nor zlib"
     for offset in range(1, _MAX_OFFSET_BYTES + 1):
         if (codec := detect_codec(start[offset:])) != "unknown":
@@ -127,10 +119,10 @@ def _unknown_codec(start: bytes) -> CodecError:
     return CodecError("truncated" if begun else "bad-codec", detail, start[:4])
 
 
-def _zstd_frame(start: bytes, size_bytes: int) -> FrameHeader:
-    frame = read_frame_header(start)
+def _zstd_frame(start: bytes, size_bytes: int) -> names.FrameHeader:
+    frame = names.read_frame_header(start)
     if frame is None:
-        is_short = size_bytes < FRAME_HEADER_MAX_BYTES
+        is_short = size_bytes < names.FRAME_HEADER_MAX_BYTES
         kind: ProblemKind = "truncated" if is_short else "bad-codec"
         raise CodecError(kind, f"zstd frame header: {'truncated' if is_short else 'not valid'}")
     content = frame.content_bytes
@@ -138,7 +130,7 @@ def _zstd_frame(start: bytes, size_bytes: int) -> FrameHeader:
         raise CodecError(
             "bad-codec", f"announces {content} bytes, which {size_bytes} compressed cannot hold"
         )
-    if content is not None and content < HEADER_BYTES:
+    if content is not None and content < names.HEADER_BYTES:
         raise CodecError("bad-header", f"holds {content} bytes, less than the 4-byte header")
     if frame.window_bytes > _MAX_WINDOW_BYTES:
         raise CodecError("bad-codec", f"wants a window of {frame.window_bytes} bytes")
@@ -148,10 +140,10 @@ def _zstd_frame(start: bytes, size_bytes: int) -> FrameHeader:
 def _first_of_zstd(start: bytes, *, truncated: bool) -> bytes | None:
     """The first four decompressed bytes; None where the first block reaches past ``start``."""
     try:
-        first: bytes = zstd.decompressor().decompress(start, HEADER_BYTES)
+        first: bytes = zstd.decompressor().decompress(start, names.HEADER_BYTES)
     except zstd.library.ZstdError as error:
         raise CodecError("bad-codec", f"zstd: {_reason(error)}") from error
-    if len(first) == HEADER_BYTES:
+    if len(first) == names.HEADER_BYTES:
         return first
     if truncated:
         raise CodecError("truncated", "ends inside the first zstd block")
@@ -160,10 +152,10 @@ def _first_of_zstd(start: bytes, *, truncated: bool) -> bytes | None:
 
 def _first_of_zlib(start: bytes) -> bytes:
     try:
-        first = zlib.decompressobj().decompress(start, HEADER_BYTES)
+        first = zlib.decompressobj().decompress(start, names.HEADER_BYTES)
     except zlib.error as error:
         raise CodecError("bad-codec", f"zlib: {error}") from error
-    if len(first) < HEADER_BYTES:
+    if len(first) < names.HEADER_BYTES:
         raise CodecError("truncated", "ends inside the header")
     return first
 
@@ -181,7 +173,7 @@ def check_frame(file: BinaryIO, size_bytes: int) -> None:
         CodecError: empty, bad-codec, truncated or trailing-bytes.
     """
     file.seek(0)
-    start = file.read(FRAME_HEADER_MAX_BYTES)
+    start = file.read(names.FRAME_HEADER_MAX_BYTES)
     if not start:
         raise CodecError("empty", "the file is empty")
     codec = detect_codec(start)
@@ -203,7 +195,7 @@ def check_frame(file: BinaryIO, size_bytes: int) -> None:
         end += 3 + (1 if block_type == _RLE_BLOCK else block_bytes)
         if len(header) < 3 or end > size_bytes:
             raise CodecError("truncated", f"ends at byte {size_bytes}, inside a zstd block")
-    end += CHECKSUM_BYTES if frame.checksum else 0
+    end += names.CHECKSUM_BYTES if frame.checksum else 0
     if end > size_bytes:
         raise CodecError("truncated", "ends inside the content checksum")
     if end < size_bytes:
@@ -225,7 +217,7 @@ def decompress_chunks(file: BinaryIO, size_bytes: int) -> Iterator[bytes]:
     """
     check_frame(file, size_bytes)
     file.seek(0)
-    start = file.read(FRAME_HEADER_MAX_BYTES)
+    start = file.read(names.FRAME_HEADER_MAX_BYTES)
     file.seek(0)
     if detect_codec(start) == "zlib":
         yield from _inflate(file)
@@ -273,7 +265,7 @@ def decompress_whole(data: bytes, *, limit: int) -> bytes | None:
             # In one piece; if that fails, the stream below finds what is wrong.
             with contextlib.suppress(zstd.library.ZstdError, MemoryError):
                 if (content := _decompress_frame(data, content_bytes)) is not None:
-                    check_header(content[:HEADER_BYTES])
+                    check_header(content[: names.HEADER_BYTES])
                     return content
     chunks: list[bytes] = []
     size_bytes = 0
@@ -283,7 +275,7 @@ def decompress_whole(data: bytes, *, limit: int) -> bytes | None:
             return None
         chunks.append(chunk)
     content = b"".join(chunks)
-    check_header(content[:HEADER_BYTES])
+    check_header(content[: names.HEADER_BYTES])
     return content
 
 
@@ -305,9 +297,9 @@ def check_header(first: bytes) -> int:
     Raises:
         CodecError: bad-header.
     """
-    if len(first) < HEADER_BYTES:
+    if len(first) < names.HEADER_BYTES:
         raise CodecError("bad-header", f"holds {len(first)} bytes, less than the 4-byte header")
-    seconds = int.from_bytes(first[:HEADER_BYTES], "big", signed=True)
+    seconds = int.from_bytes(first[: names.HEADER_BYTES], "big", signed=True)
     if seconds < 0:
         raise CodecError("bad-header", f"compile time of {seconds} s")
     return seconds
@@ -392,7 +384,7 @@ def seal_entry(frame: bytes) -> bytes:
     Raises:
         CodecError: the frame is truncated or damaged, as far as it can be seen without a checksum.
     """
-    if not frame.startswith(ZSTD_MAGIC) or _has_checksum(frame):
+    if not frame.startswith(names.ZSTD_MAGIC) or _has_checksum(frame):
         return frame
     return b"".join(_append_checksum(frame, decompress_chunks(io.BytesIO(frame), len(frame))))
 
@@ -416,7 +408,9 @@ def add_checksum(frame: bytes, *contents: bytes | bytearray) -> Sequence[bytes |
 
 
 def _has_checksum(frame: bytes) -> bool:
-    return len(frame) > len(ZSTD_MAGIC) and bool(frame[len(ZSTD_MAGIC)] & CHECKSUM_FLAG)
+    return len(frame) > len(names.ZSTD_MAGIC) and bool(
+        frame[len(names.ZSTD_MAGIC)] & names.CHECKSUM_FLAG
+    )
 
 
 def _append_checksum(
@@ -427,11 +421,11 @@ def _append_checksum(
     around = zstd.compressor(_FASTEST_LEVEL)
     for piece in content:
         around.compress(piece)
-    flags = len(ZSTD_MAGIC)
+    flags = len(names.ZSTD_MAGIC)
     return (
-        ZSTD_MAGIC + bytes([frame[flags] | CHECKSUM_FLAG]),
+        names.ZSTD_MAGIC + bytes([frame[flags] | names.CHECKSUM_FLAG]),
         memoryview(frame)[flags + 1 :],
-        around.flush()[-CHECKSUM_BYTES:],
+        around.flush()[-names.CHECKSUM_BYTES :],
     )
 
 
@@ -446,7 +440,7 @@ def seal_frame(frame: bytes, content: bytes, level: int | None) -> bytes:
     Returns:
         Never more than four bytes longer than ``frame``.
     """
-    zstd = frame.startswith(ZSTD_MAGIC)
+    zstd = frame.startswith(names.ZSTD_MAGIC)
     sealed = b"".join(add_checksum(frame, content)) if zstd else frame
     if level is None:
         return sealed

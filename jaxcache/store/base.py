@@ -344,11 +344,7 @@ def file_info(name: str, status: os.stat_result) -> FileInfo:
 
 
 _TYPE_BITS = stat.S_IFMT(0xFFFF)
-_TYPES: dict[int, FileType] = {
-    stat.S_IFREG: "file",
-    stat.S_IFDIR: "dir",
-    stat.S_IFLNK: "symlink",
-}
+_TYPES: dict[int, FileType] = {stat.S_IFREG: "file", stat.S_IFDIR: "dir", stat.S_IFLNK: "symlink"}
 #: Modes and owners, of which a large cache has few: one object for all files.
 _SHARED: dict[int, int] = {}
 

@@ -10,37 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from jaxcache.core.atomic import (
-    Dates,
-    TemporaryFile,
-    hold_lockfile,
-    locked_name,
-    move_to_new_name,
-    new_file,
-    remove_if_abandoned,
-)
+from jaxcache.core import atomic
 from jaxcache.core.directories import open_below, sync_directory
 from jaxcache.core.names import LOCKFILE
 from jaxcache.errors import LockedError, NoCacheError
 from jaxcache.model import FileInfo
-from jaxcache.store.base import (
-    NO_NAMES,
-    BadNameError,
-    ChangedError,
-    ExistsError,
-    FetchedFile,
-    MissingError,
-    NewFile,
-    StoredFile,
-    StoreError,
-    check_name,
-    file_error,
-    file_info,
-    name_errors,
-    no_cache,
-    or_error,
-    same_file,
-)
+from jaxcache.store import base as stores
 
 #: O_NONBLOCK: opening a FIFO that someone put into the cache must not hang; O_NOFOLLOW: a link
 #: is never followed out of the cache.
@@ -52,8 +27,8 @@ _NOATIME = getattr(os, "O_NOATIME", 0)
 class _Unnamed(NamedTuple):
     """A file of :meth:`LocalStore.write_many` that has no name yet."""
 
-    file: NewFile
-    new: TemporaryFile | FileInfo
+    file: stores.NewFile
+    new: atomic.TemporaryFile | FileInfo
     """Its bytes, written; or the file that it is to replace where that one is unchanged."""
 
 
@@ -73,7 +48,7 @@ class LocalStore:
         try:
             self._fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            raise no_cache(self.path, error) from error
+            raise stores.no_cache(self.path, error) from error
 
     def __del__(self) -> None:
         if (fd := getattr(self, "_fd", None)) is not None:
@@ -100,10 +75,10 @@ class LocalStore:
 
     @property
     def root(self) -> FileInfo:
-        return file_info("", os.fstat(self._fd))
+        return stores.file_info("", os.fstat(self._fd))
 
     def list(self, prefix: str = "", *, start: str = "") -> Iterator[FileInfo]:
-        lead = f"{check_name(prefix.rstrip('/'))}/" if prefix else ""
+        lead = f"{stores.check_name(prefix.rstrip('/'))}/" if prefix else ""
         try:
             with self.directory(lead) as fd, os.scandir(fd) as names:
                 for item in names:
@@ -113,10 +88,10 @@ class LocalStore:
                         status = item.stat(follow_symlinks=False)
                     except OSError:
                         continue  # gone since the directory was read
-                    yield file_info(lead + item.name, status)
+                    yield stores.file_info(lead + item.name, status)
         except OSError as error:
             if not prefix or error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-                raise no_cache(self.path / lead, error) from error
+                raise stores.no_cache(self.path / lead, error) from error
 
     def walk(self, prefix: str) -> Iterator[FileInfo]:
         """Yield every file and link below a directory; unreadable directories are left out."""
@@ -132,18 +107,18 @@ class LocalStore:
     def info(self, name: str) -> FileInfo:
         if "/" not in name:  # spelled out: a large prune looks at every file again
             try:
-                status = os.stat(check_name(name), dir_fd=self._fd, follow_symlinks=False)
+                status = os.stat(stores.check_name(name), dir_fd=self._fd, follow_symlinks=False)
             except OSError as error:
-                raise file_error(name, error) from error
-            return file_info(name, status)
-        with name_errors(name), self._parent(name) as (fd, base):
-            return file_info(name, os.stat(base, dir_fd=fd, follow_symlinks=False))
+                raise stores.file_error(name, error) from error
+            return stores.file_info(name, status)
+        with stores.name_errors(name), self._parent(name) as (fd, base):
+            return stores.file_info(name, os.stat(base, dir_fd=fd, follow_symlinks=False))
 
     def read(self, name: str, *, limit: int) -> bytes:
         with self.open(name) as file:
             return file.read(limit)
 
-    def read_many(self, names: Sequence[str], *, limit: int) -> Iterator[bytes | StoreError]:
+    def read_many(self, names: Sequence[str], *, limit: int) -> Iterator[bytes | stores.StoreError]:
         # Written out, because it runs once per file over whole caches.
         fd = self._fd
         open_ = os.open
@@ -152,7 +127,7 @@ class LocalStore:
         flags = _READ_FLAGS | _NOATIME
         for name in names:
             try:
-                if "/" in name or name in NO_NAMES:
+                if "/" in name or name in stores.NO_NAMES:
                     yield self.read(name, limit=limit)
                     continue
                 try:
@@ -164,39 +139,39 @@ class LocalStore:
                 finally:
                     close(file)
             except OSError as error:
-                yield file_error(name, error)
+                yield stores.file_error(name, error)
             except ValueError:  # a NUL inside
-                yield BadNameError(name)
-            except StoreError as error:
+                yield stores.BadNameError(name)
+            except stores.StoreError as error:
                 yield error
             else:
                 yield data
 
     def open(self, name: str) -> BinaryIO:
-        with name_errors(name), self._parent(name) as (directory, base):
+        with stores.name_errors(name), self._parent(name) as (directory, base):
             try:
                 fd = os.open(base, _READ_FLAGS | _NOATIME, dir_fd=directory)
             except PermissionError:  # not ours: O_NOATIME is refused
                 fd = os.open(base, _READ_FLAGS, dir_fd=directory)
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
-            raise StoreError(name, "not a regular file", code="not-a-file")
-        return io.BufferedReader(StoredFile(fd, name))
+            raise stores.StoreError(name, "not a regular file", code="not-a-file")
+        return io.BufferedReader(stores.StoredFile(fd, name))
 
-    def open_many(self, names: Sequence[str]) -> Iterator[BinaryIO | StoreError]:
-        return (or_error(partial(self.open, name)) for name in names)
+    def open_many(self, names: Sequence[str]) -> Iterator[BinaryIO | stores.StoreError]:
+        return (stores.or_error(partial(self.open, name)) for name in names)
 
-    def fetch(self, name: str, *, limit: int) -> FetchedFile:
+    def fetch(self, name: str, *, limit: int) -> stores.FetchedFile:
         with self.open(name) as file:
-            before = file_info(name, os.fstat(file.fileno()))
+            before = stores.file_info(name, os.fstat(file.fileno()))
             if before.size_bytes > limit:
-                raise StoreError(name, f"holds more than {limit} bytes", code="too-large")
+                raise stores.StoreError(name, f"holds more than {limit} bytes", code="too-large")
             data = file.read(before.size_bytes + 1)
-            if not same_file(file_info(name, os.fstat(file.fileno())), before):
-                raise ChangedError(name)
+            if not stores.same_file(stores.file_info(name, os.fstat(file.fileno())), before):
+                raise stores.ChangedError(name)
         if len(data) != before.size_bytes:
-            raise ChangedError(name)
-        return FetchedFile(data, before)
+            raise stores.ChangedError(name)
+        return stores.FetchedFile(data, before)
 
     def write(
         self,
@@ -206,52 +181,54 @@ class LocalStore:
         mtime_ns: int | None = None,
         replace: bool = True,
     ) -> FileInfo:
-        with name_errors(name), self._parent(name, make=True) as (directory, base):
-            dates = Dates(mtime_ns, mtime_ns)
-            with new_file(directory, chunks, dates, like=directory) as file:
+        with stores.name_errors(name), self._parent(name, make=True) as (directory, base):
+            dates = atomic.Dates(mtime_ns, mtime_ns)
+            with atomic.new_file(directory, chunks, dates, like=directory) as file:
                 file.give_name(base, replace=replace)
-                info = file_info(name, os.fstat(file.fd))
+                info = stores.file_info(name, os.fstat(file.fd))
             sync_directory(directory)
         return info
 
-    def write_many(self, files: Sequence[NewFile]) -> Iterator[FileInfo | StoreError]:
+    def write_many(self, files: Sequence[stores.NewFile]) -> Iterator[FileInfo | stores.StoreError]:
         """Write all, then sync all, then name them, and then sync each directory once."""
         directories: dict[str, int] = {}
         with contextlib.ExitStack() as opened:
-            new_files = [or_error(partial(self._make, file, directories, opened)) for file in files]
-            synced = [or_error(partial(_sync, new)) for new in new_files]
-            named = [or_error(partial(self._name, new)) for new in synced]
+            new_files = [
+                stores.or_error(partial(self._make, file, directories, opened)) for file in files
+            ]
+            synced = [stores.or_error(partial(_sync, new)) for new in new_files]
+            named = [stores.or_error(partial(self._name, new)) for new in synced]
             for directory in directories.values():
                 sync_directory(directory)
         yield from named
 
     def _make(
-        self, file: NewFile, directories: dict[str, int], opened: contextlib.ExitStack
+        self, file: stores.NewFile, directories: dict[str, int], opened: contextlib.ExitStack
     ) -> "_Unnamed":
         """Write a file of :meth:`write_many` under a temporary name."""
         if file.expected is not None:
             return _Unnamed(file, file.expected)
-        path = check_name(file.name).rpartition("/")[0]
-        with name_errors(file.name):
+        path = stores.check_name(file.name).rpartition("/")[0]
+        with stores.name_errors(file.name):
             if path not in directories:
                 directories[path] = opened.enter_context(self.directory(path, make=True))
-            dates = Dates(file.mtime_ns, file.mtime_ns)
-            new = new_file(
+            dates = atomic.Dates(file.mtime_ns, file.mtime_ns)
+            new = atomic.new_file(
                 directories[path], file.chunks, dates, like=directories[path], durable=False
             )
             return _Unnamed(file, opened.enter_context(new))
 
-    def _name(self, unnamed: "_Unnamed | StoreError") -> FileInfo:
+    def _name(self, unnamed: _Unnamed | stores.StoreError) -> FileInfo:
         """Give a file of :meth:`write_many` its name."""
-        if isinstance(unnamed, StoreError):
+        if isinstance(unnamed, stores.StoreError):
             raise unnamed
         name, chunks, mtime_ns, replace, _ = unnamed.file
         new = unnamed.new
         if isinstance(new, FileInfo):
             return self.rewrite(name, chunks, expected=new, mtime_ns=mtime_ns)
-        with name_errors(name):
+        with stores.name_errors(name):
             new.give_name(name.rpartition("/")[2], replace=replace)
-            return file_info(name, os.fstat(new.fd))
+            return stores.file_info(name, os.fstat(new.fd))
 
     def rewrite(
         self,
@@ -262,86 +239,88 @@ class LocalStore:
         mtime_ns: int | None = None,
         guard: contextlib.AbstractContextManager[None] | None = None,
     ) -> FileInfo:
-        dates = Dates(expected.atime_ns, expected.mtime_ns if mtime_ns is None else mtime_ns)
-        with name_errors(name), self._parent(name) as (directory, base):
+        dates = atomic.Dates(expected.atime_ns, expected.mtime_ns if mtime_ns is None else mtime_ns)
+        with stores.name_errors(name), self._parent(name) as (directory, base):
             try:
                 old = self.open(name)
-            except StoreError as error:
+            except stores.StoreError as error:
                 if error.code == "io-error":
                     raise
-                raise ChangedError(name) from error
+                raise stores.ChangedError(name) from error
             with (
                 old,
-                new_file(directory, chunks, dates, like=old.fileno()) as file,
+                atomic.new_file(directory, chunks, dates, like=old.fileno()) as file,
                 guard or contextlib.nullcontext(),
             ):
-                like = file_info(name, os.fstat(old.fileno()))
+                like = stores.file_info(name, os.fstat(old.fileno()))
                 try:
-                    unchanged = same_file(like, expected) and same_file(self.info(name), expected)
-                except MissingError:
+                    unchanged = stores.same_file(like, expected) and stores.same_file(
+                        self.info(name), expected
+                    )
+                except stores.MissingError:
                     unchanged = False
                 if not unchanged:
-                    raise ChangedError(name)
+                    raise stores.ChangedError(name)
                 file.give_name(base)
-                info = file_info(name, os.fstat(file.fd))
+                info = stores.file_info(name, os.fstat(file.fd))
             sync_directory(directory)
         return info
 
     def rename(self, name: str, new_name: str, *, replace: bool = False) -> None:
         with (
-            name_errors(new_name),
+            stores.name_errors(new_name),
             self._parent(new_name, make=True) as (to_directory, to_base),
-            name_errors(name),
+            stores.name_errors(name),
             self._parent(name) as (from_directory, from_base),
         ):
             if replace:
                 os.replace(from_base, to_base, src_dir_fd=from_directory, dst_dir_fd=to_directory)
             else:
                 try:
-                    move_to_new_name(from_directory, from_base, to_directory, to_base)
+                    atomic.move_to_new_name(from_directory, from_base, to_directory, to_base)
                 except FileExistsError as error:
-                    raise ExistsError(new_name) from error
+                    raise stores.ExistsError(new_name) from error
             sync_directory(to_directory)
 
     def delete(self, name: str, *, expected: FileInfo | None = None) -> bool:
         try:
-            if expected is not None and not same_file(self.info(name), expected):
+            if expected is not None and not stores.same_file(self.info(name), expected):
                 return False
             if "/" not in name:
                 try:
-                    os.unlink(check_name(name), dir_fd=self._fd)
+                    os.unlink(stores.check_name(name), dir_fd=self._fd)
                 except OSError as error:
-                    raise file_error(name, error) from error
+                    raise stores.file_error(name, error) from error
                 return True
-            with name_errors(name), self._parent(name) as (directory, base):
+            with stores.name_errors(name), self._parent(name) as (directory, base):
                 os.unlink(base, dir_fd=directory)
-        except MissingError:
+        except stores.MissingError:
             return False
         return True
 
-    def delete_many(self, files: Sequence[FileInfo]) -> Iterator[StoreError | bool]:
-        return (or_error(partial(self.delete, f.name, expected=f)) for f in files)
+    def delete_many(self, files: Sequence[FileInfo]) -> Iterator[stores.StoreError | bool]:
+        return (stores.or_error(partial(self.delete, f.name, expected=f)) for f in files)
 
     def delete_abandoned(self, name: str) -> bool:
         try:
-            with name_errors(name), self._parent(name) as (directory, base):
-                return remove_if_abandoned(directory, base)
-        except StoreError:
+            with stores.name_errors(name), self._parent(name) as (directory, base):
+                return atomic.remove_if_abandoned(directory, base)
+        except stores.StoreError:
             return False
 
     @contextlib.contextmanager
     def hold(self, name: str) -> Iterator[None]:
         with contextlib.ExitStack() as held:
-            with name_errors(name):
+            with stores.name_errors(name):
                 directory, base = held.enter_context(self._parent(name, make=True))
-                held.enter_context(locked_name(directory, base))
+                held.enter_context(atomic.locked_name(directory, base))
             yield
 
     @contextlib.contextmanager
     def lock(self, *, timeout_seconds: float) -> Iterator[None]:
         with contextlib.ExitStack() as held:
-            with name_errors(LOCKFILE):
-                lock = hold_lockfile(self._fd, timeout_seconds=timeout_seconds)
+            with stores.name_errors(LOCKFILE):
+                lock = atomic.hold_lockfile(self._fd, timeout_seconds=timeout_seconds)
                 taken = held.enter_context(lock)
             if not taken:
                 raise LockedError(
@@ -353,7 +332,7 @@ class LocalStore:
     @contextlib.contextmanager
     def _parent(self, name: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
         """Open the directory that holds ``name``; give its descriptor and the last part."""
-        directory, _, base = check_name(name).rpartition("/")
+        directory, _, base = stores.check_name(name).rpartition("/")
         with self.directory(directory, make=make) as fd:
             yield fd, base
 
@@ -368,10 +347,10 @@ class LocalStore:
             yield fd
 
 
-def _sync(unnamed: _Unnamed | StoreError) -> _Unnamed:
-    if isinstance(unnamed, StoreError):
+def _sync(unnamed: _Unnamed | stores.StoreError) -> _Unnamed:
+    if isinstance(unnamed, stores.StoreError):
         raise unnamed
-    if isinstance(unnamed.new, TemporaryFile):
-        with name_errors(unnamed.file.name):
+    if isinstance(unnamed.new, atomic.TemporaryFile):
+        with stores.name_errors(unnamed.file.name):
             os.fsync(unnamed.new.fd)
     return unnamed

@@ -130,12 +130,7 @@ def absolute_location(value: str) -> str:
 
 
 #: The settings that a configuration file may hold, and the type of each.
-SETTINGS: dict[str, type] = {
-    "cache-dir": str,
-    "python": str,
-    "require-signed": bool,
-    "live": dict,
-}
+SETTINGS: dict[str, type] = {"cache-dir": str, "python": str, "require-signed": bool, "live": dict}
 
 
 def _configurations(wanted: str) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -17,15 +17,10 @@ from jaxcache.store import is_remote
 from jaxcache.warm.child.child import missing_module
 from jaxcache.warm.child.launch import RunResult
 from jaxcache.warm.programs import PORTABLE_NOTE, effective_thresholds, find_overridden
+from jaxcache.warm.report import recording
 from jaxcache.warm.report.builder import ReportBuilder, trace_document
 from jaxcache.warm.report.causes import find_causes, is_new, path_note
 from jaxcache.warm.report.notes import bucket_notes, varying_notes
-from jaxcache.warm.report.recording import (
-    count_pending_uploads,
-    record_in_ledger,
-    record_savings,
-    recorded_seconds,
-)
 from jaxcache.warm.report.report import EVICTED, FIRST_TIME, LOST, VARYING, Report
 from jaxcache.warm.report.run_records import record_runs
 
@@ -66,7 +61,7 @@ class Account:
         self._reader.start()
 
     def _look_up(self) -> None:
-        self._seconds_by_key.update(recorded_seconds(self._expected))
+        self._seconds_by_key.update(recording.recorded_seconds(self._expected))
 
     def take(self, event: RunEvent) -> None:
         """Take one event of the program."""
@@ -103,7 +98,7 @@ class Account:
         fresh = recorder.modules[recorder.learnt :]
         recorder.learnt = len(recorder.modules)
         if self._writes:
-            record_in_ledger(fresh, recorder)
+            recording.record_in_ledger(fresh, recorder)
 
     @property
     def _writes(self) -> bool:
@@ -141,7 +136,7 @@ class Account:
         overridden = [f"{f.seen}: {f.cost}; {f.fix}" for f in find_overridden(options)]
         known_keys = set(self._seconds_by_key)
         for directory in recorder.directories - {self._expected}:
-            self._seconds_by_key.update(recorded_seconds(directory))
+            self._seconds_by_key.update(recording.recorded_seconds(directory))
         report = recorder.report(ended, self._seconds_by_key)
         target_dir = self._expected if self._spool else None
         causes = (
@@ -160,7 +155,7 @@ class Account:
             causes |= {key: VARYING for key in varying if causes.get(key) == FIRST_TIME}
         waiting: Mapping[str, int] = {}
         if is_remote(options.cache_dir):
-            waiting = count_pending_uploads(options.cache_dir, recorder.modules)
+            waiting = recording.count_pending_uploads(options.cache_dir, recorder.modules)
         modules = tuple(
             replace(m, cause=causes.get(m.key or "")) if is_new(m.outcome, m.reason) else m
             for m in report.modules
@@ -190,7 +185,7 @@ class Account:
         """Record what the hits saved; find the entries that no process has reported."""
         recorder = self._recorder
         if self._writes:
-            record_savings(recorder, self._seconds_by_key)
+            recording.record_savings(recorder, self._seconds_by_key)
         keys = {str(e.key) for r in (self._first, recorder) for e in r.modules}
         keys |= self._first.fetched | recorder.fetched
         for directory in recorder.directories or {self._expected}:

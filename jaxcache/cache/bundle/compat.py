@@ -18,14 +18,7 @@ from jaxcache.cache.bundle.format import Manifest, Origin, make_origin
 from jaxcache.cache.ledger.record import LedgerRecord, fold
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.move.plan import Item, Step, bundle_items
-from jaxcache.core.machine import (
-    DIFFERS,
-    SAME,
-    UNKNOWN,
-    FactDifference,
-    Machine,
-    hashes_path,
-)
+from jaxcache.core.machine import DIFFERS, SAME, UNKNOWN, FactDifference, Machine, hashes_path
 from jaxcache.entry.codec import CodecError
 from jaxcache.entry.decode import decode_origin, read_payload
 from jaxcache.store.base import Store, StoreError

@@ -16,18 +16,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Annotated, Any, BinaryIO, NamedTuple, get_args
 
+from jaxcache.cache import archive
 from jaxcache.cache.admission import check_file_name, normalize_name
 from jaxcache.cache.allow_lists import kept_flags
-from jaxcache.cache.archive import (
-    CHUNK_BYTES,
-    MAX_MANIFEST_VALUES,
-    WINDOW_LOG,
-    ArchiveError,
-    ArchiveKind,
-    Window,
-    parse_manifest,
-    unpack_range,
-)
 from jaxcache.cache.ledger.record import Event
 from jaxcache.cache.untrusted_json import Base64, Digest, FieldError, Flag, Many, Text, build
 from jaxcache.core.names import AUTOTUNE_DIR, CACHE_SUFFIX, KERNEL_CACHE, Key, parse_key
@@ -61,7 +52,7 @@ def _read_events(value: object) -> tuple[Event, ...]:
     return tuple(event for event in events if event)
 
 
-class BundleError(ArchiveError):
+class BundleError(archive.ArchiveError):
     """The file is not a bundle, or is damaged or hostile. Nothing was written."""
 
     def __init__(self, message: str, *, hint: str | None = _HINT, code: str = "bad-bundle") -> None:
@@ -237,7 +228,7 @@ def decode_manifest(data: bytes | bytearray) -> Manifest:
         BundleError: anything in it is not what :func:`encode_manifest` writes, a name could
             leave the cache or is none of a cache, or two names meet.
     """
-    document = parse_manifest(data, BundleError, "bundle")
+    document = archive.parse_manifest(data, BundleError, "bundle")
     layout = document.get("layout") or JAX
     if layout not in (JAX, "torch"):
         raise BundleError(
@@ -319,7 +310,7 @@ VERSION = 1
 #: Magic number, version, signatures, sizes of manifest and stream, SHA-256 of the manifest.
 _HEADER = struct.Struct("<8sHHIQ32s")
 HEADER_BYTES = _HEADER.size
-KIND = ArchiveKind("bundle", MAGIC, VERSION, _HEADER, BundleError)
+KIND = archive.ArchiveKind("bundle", MAGIC, VERSION, _HEADER, BundleError)
 _SIGNATURE = struct.Struct("<32s64s")
 MAX_SIGNATURES = 16
 #: The limits of a manifest's size, as stored in the bundle and decompressed.
@@ -387,7 +378,7 @@ def stream_parameters(level: int, source_bytes: int) -> dict[int, int]:
         source_bytes: the size of the files that go into the bundle.
     """
     names = zstd.library.CompressionParameter
-    chosen: dict[int, int] = {names.window_log: WINDOW_LOG}
+    chosen: dict[int, int] = {names.window_log: archive.WINDOW_LOG}
     if source_bytes > _NEAR_BYTES:
         chosen |= {names.enable_long_distance_matching: 1, names.ldm_min_match: _FAR_MATCH_BYTES}
     if level >= _FIRST_OPTIMAL_LEVEL:
@@ -407,7 +398,7 @@ def pack_manifest(raw: bytes) -> bytes:
     if (
         len(raw) > MAX_MANIFEST_RAW_BYTES
         or len(packed) > MAX_MANIFEST_BYTES
-        or count_values(raw) > MAX_MANIFEST_VALUES
+        or count_values(raw) > archive.MAX_MANIFEST_VALUES
     ):
         raise BundleError(
             "there are too many entries for one bundle",
@@ -510,9 +501,9 @@ def read_whole(bundle: Bundle) -> Iterator[bytes]:
     """
     yield bundle.head
     digest = hashlib.sha256()
-    window = Window(bundle.file, bundle.stream_at, bundle.stream_bytes)
+    window = archive.Window(bundle.file, bundle.stream_at, bundle.stream_bytes)
     try:
-        while chunk := window.read(CHUNK_BYTES):
+        while chunk := window.read(archive.CHUNK_BYTES):
             digest.update(chunk)
             yield chunk
     except OSError as error:
@@ -541,7 +532,9 @@ class ContentReader:
         if not bundle.stream_bytes:
             return
         try:
-            yield from unpack_range(bundle.file, bundle.stream_at, bundle.stream_bytes, KIND)
+            yield from archive.unpack_range(
+                bundle.file, bundle.stream_at, bundle.stream_bytes, KIND
+            )
         except (BundleError, OSError) as error:
             raise BundleError(f"{self._name}: its stream is damaged: {error}") from error
 

@@ -13,17 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxcache.cache.admission import check_payload_pieces, check_unknown_pieces
-from jaxcache.cache.bundle.format import (
-    JAX,
-    Bundle,
-    BundleError,
-    BundleItem,
-    ContentReader,
-    Manifest,
-    Origin,
-    open_bundle,
-    read_whole,
-)
+from jaxcache.cache.bundle import format as bundle_format
 from jaxcache.cache.inventory import Inventory, OtherFile
 from jaxcache.cache.ledger.record import SEALED
 from jaxcache.cache.ledger.segments import Ledger
@@ -40,12 +30,12 @@ from jaxcache.model import Depth, Entry, FileInfo, Problem, Progress
 
 
 def verify_bundle(
-    bundle: Bundle,
+    bundle: bundle_format.Bundle,
     progress: Progress | None = None,
     *,
     allow_large: bool = False,
     atomic: bool = False,
-) -> Bundle:
+) -> bundle_format.Bundle:
     """Compare every byte of a bundle with its digests and check its entries; write nothing.
 
     Args:
@@ -61,7 +51,7 @@ def verify_bundle(
     """
     refused = bundle.refused
     if refused is None:
-        deque(read_whole(bundle), maxlen=0)
+        deque(bundle_format.read_whole(bundle), maxlen=0)
         refused = dict(_damaged(bundle, progress, allow_large))
     if atomic and refused:
         name, reason = next(iter(refused.items()))
@@ -74,9 +64,9 @@ def verify_bundle(
 
 
 def _damaged(
-    bundle: Bundle, progress: Progress | None, allow_large: bool
+    bundle: bundle_format.Bundle, progress: Progress | None, allow_large: bool
 ) -> Iterator[tuple[str, str]]:
-    content = ContentReader(bundle)
+    content = bundle_format.ContentReader(bundle)
     done = 0
     entries = len(bundle.manifest.items)
     for number, (name, size, _) in enumerate(bundle.manifest.contents):
@@ -101,7 +91,7 @@ class BundleStore:
     """A bundle in the place of a store, as far as listing and showing need one."""
 
     url: str
-    manifest: Manifest
+    manifest: bundle_format.Manifest
     size_bytes: int
     stream_bytes: int
     ledger: Ledger
@@ -116,8 +106,8 @@ def open_as_store(path: str) -> BundleStore:
         UsageError: ``other-layout``: it holds no entries of JAX.
         BundleError
     """
-    with closing(open_bundle(path)) as bundle:
-        if bundle.manifest.layout != JAX:
+    with closing(bundle_format.open_bundle(path)) as bundle:
+        if bundle.manifest.layout != bundle_format.JAX:
             raise UsageError(
                 f"{path} holds a cache of {bundle.manifest.layout}",
                 code="other-layout",
@@ -148,7 +138,7 @@ def scan(store: BundleStore, _: Any = None, depth: Depth = Depth.OPENED, **__: A
     return scan_result
 
 
-def _entry(item: BundleItem, origin: Origin) -> Entry:
+def _entry(item: bundle_format.BundleItem, origin: bundle_format.Origin) -> Entry:
     key = parse_key(item.key)
     return Entry(
         key=item.key,
@@ -180,7 +170,7 @@ def decode(
         for name, payload in _payloads(store, entries):
             summary = summarize_contents(decode_program(payload, entries[name].module or None))
             decoded[name] = replace(entries[name], **summary.facts())
-    except BundleError as error:
+    except bundle_format.BundleError as error:
         problem = Problem(os.path.basename(store.url), "bad-payload", error.message)
         scan_result = scan_result._replace(problems=(*scan_result.problems, problem))
     return scan_result._replace(entries=tuple(decoded.get(e.file, e) for e in scan_result.entries))
@@ -212,17 +202,21 @@ def _payloads(store: BundleStore, names: Collection[str]) -> Iterator[tuple[str,
     """Yield the payloads of some files, in the order of the stream."""
     limit = max_payload_bytes(store.stream_bytes)
     unread_names = set(names)
-    with closing(open_bundle(store.url)) as bundle:
+    with closing(bundle_format.open_bundle(store.url)) as bundle:
         if bundle.manifest != store.manifest:
-            raise BundleError(f"{store.url} changed while it was read", code="changed", hint=None)
-        content = ContentReader(bundle)
+            raise bundle_format.BundleError(
+                f"{store.url} changed while it was read", code="changed", hint=None
+            )
+        content = bundle_format.ContentReader(bundle)
         for item in bundle.manifest.items:
             if not unread_names:
                 return
             if item.file not in unread_names:
                 continue
             if item.payload_bytes > limit:
-                raise BundleError(f"{store.url}: the payload of {item.file} is too large to show")
+                raise bundle_format.BundleError(
+                    f"{store.url}: the payload of {item.file} is too large to show"
+                )
             unread_names.discard(item.file)
             payload = bytearray()
             for piece in content.take(item.file):

@@ -11,16 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from jaxcache.cache.doctor import directory, keys, writes
-from jaxcache.cache.doctor.inputs import (
-    CacheFacts,
-    Facts,
-    Finding,
-    FixKind,
-    HostFacts,
-    Interpreter,
-    Setting,
-)
+from jaxcache.cache.doctor import directory, inputs, keys, writes
 from jaxcache.cache.entry_files import run_under_lock, write_atime
 from jaxcache.cache.ledger.segments import Ledger, read_refusals
 from jaxcache.cache.scan import ScanAids, scan
@@ -46,7 +37,7 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 
 def collect_cache_facts(
     path: str, *, max_decoded: int | None, progress: Progress | None
-) -> CacheFacts:
+) -> inputs.CacheFacts:
     """Scan a cache and decode its newest entries.
 
     Args:
@@ -69,7 +60,7 @@ def collect_cache_facts(
     opened = store.open_many([e.file for e in whole])
     read = {e.key: _read(file, e) for e, file in zip(whole, opened, strict=True)}
     records = ((e.key, ledger.record(e.key)) for e in scan_result.entries)
-    return CacheFacts(
+    return inputs.CacheFacts(
         path=store.url,
         remote=store.remote,
         writable=store.writable,
@@ -92,9 +83,9 @@ def _read(opened: BinaryIO | StoreError, entry: Entry) -> Contents | None:
         return read_contents(file, entry.size_bytes, entry.module or None, check=False)
 
 
-def _absent(path: str, error: NoCacheError) -> CacheFacts:
+def _absent(path: str, error: NoCacheError) -> inputs.CacheFacts:
     """Return the facts about a directory that does not exist yet, which JAX makes."""
-    facts = CacheFacts(path=path, exists=False)
+    facts = inputs.CacheFacts(path=path, exists=False)
     if os.path.lexists(path):
         return replace(facts, writable=False, why_not_writable=error.message)
     parent = _nearest(path)
@@ -112,10 +103,10 @@ def _why_not_writable(path: str) -> str:
     return "may not be written by this user"
 
 
-def collect_host_facts(path: str) -> HostFacts:
+def collect_host_facts(path: str) -> inputs.HostFacts:
     """Look at the machine, and at the file system that ``path`` is or would be on."""
     if is_remote(path):
-        return HostFacts(os.geteuid(), sys.platform, name_max=_OBJECT_NAME_MAX)
+        return inputs.HostFacts(os.geteuid(), sys.platform, name_max=_OBJECT_NAME_MAX)
     directory = _nearest(path)
     free = total = files = None
     name_max = 255
@@ -126,7 +117,7 @@ def collect_host_facts(path: str) -> HostFacts:
         files = space.f_favail if space.f_files else None
         name_max = space.f_namemax or name_max
     mounts = _text("/proc/self/mountinfo")
-    return HostFacts(
+    return inputs.HostFacts(
         user=os.geteuid(),
         system=sys.platform,
         filesystem=filesystem_of(os.path.realpath(directory), mounts),
@@ -201,7 +192,7 @@ def _describe(pid: str) -> str:
 
 
 #: Every check: the functions ``find_*`` of these modules, in the order of the report.
-CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = tuple(
+CHECKS: tuple[Callable[[inputs.Facts], Iterator[inputs.Finding]], ...] = tuple(
     check
     for module in (writes, keys, directory)
     for name, check in vars(module).items()
@@ -215,8 +206,8 @@ class Diagnosis:
 
     __repr__ = result_repr
 
-    facts: Facts
-    findings: tuple[Finding, ...]
+    facts: inputs.Facts
+    findings: tuple[inputs.Finding, ...]
     """Problems first."""
     mended: tuple[str, ...] = ()
     """The repairs that ``--fix`` made, or would make, one sentence each."""
@@ -229,7 +220,7 @@ class Diagnosis:
         return any(f.severity == "problem" for f in self.findings)
 
 
-def run_checks(facts: Facts) -> tuple[Finding, ...]:
+def run_checks(facts: inputs.Facts) -> tuple[inputs.Finding, ...]:
     """Return what the checks find, problems first."""
     path = facts.cache.path
     findings = [replace(f, fix=add_cache(f.fix, path)) for check in CHECKS for f in check(facts)]
@@ -239,8 +230,8 @@ def run_checks(facts: Facts) -> tuple[Finding, ...]:
 def diagnose(
     path: str,
     *,
-    settings: Sequence[Setting],
-    interpreter: Interpreter | None,
+    settings: Sequence[inputs.Setting],
+    interpreter: inputs.Interpreter | None,
     no_jax: str | None = None,
     jax_error: str | None = None,
     uncacheable: Mapping[str, tuple[str, ...]] | None = None,
@@ -266,9 +257,9 @@ def diagnose(
         NoCacheError: a bucket that cannot be reached.
     """
 
-    def look() -> Facts:
+    def look() -> inputs.Facts:
         cache = collect_cache_facts(path, max_decoded=max_decoded, progress=progress)
-        return Facts(
+        return inputs.Facts(
             cache,
             tuple(settings),
             interpreter,
@@ -293,7 +284,7 @@ def diagnose(
 class Fix:
     """One repair of some files."""
 
-    kind: FixKind
+    kind: inputs.FixKind
     files: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -304,7 +295,7 @@ class Fix:
         )
 
 
-def apply_fixes(store: Store, facts: Facts, repairs: Sequence[Fix]) -> tuple[str, ...]:
+def apply_fixes(store: Store, facts: inputs.Facts, repairs: Sequence[Fix]) -> tuple[str, ...]:
     """Make repairs; a file that cannot be repaired is left, and the next examination reports it.
 
     Returns:
@@ -325,7 +316,7 @@ def apply_fixes(store: Store, facts: Facts, repairs: Sequence[Fix]) -> tuple[str
     return tuple(done)
 
 
-def _write_atimes(store: Store, facts: Facts, files: Sequence[str]) -> list[str]:
+def _write_atimes(store: Store, facts: inputs.Facts, files: Sequence[str]) -> list[str]:
     """Date each entry to its last use, as JAX does: 8 bytes, little-endian nanoseconds."""
     used = {e.file: e.last_used_ns for e in facts.cache.entries}
     written: list[str] = []

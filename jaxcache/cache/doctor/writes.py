@@ -5,14 +5,7 @@ import os
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
-from jaxcache.cache.doctor.inputs import (
-    CAP,
-    CONTENTS,
-    LEAST_SIZE,
-    Facts,
-    Finding,
-    install_into,
-)
+from jaxcache.cache.doctor import inputs
 from jaxcache.cache.verify.run_checks import CORRUPT
 from jaxcache.core.configuration import JAX_DEFAULTS
 from jaxcache.core.machine import ATIME_REQUIRED
@@ -31,7 +24,7 @@ _NAME_MARGIN = 8
 _SHOWN_NAME = 60
 
 
-def find_live_off(facts: Facts) -> Iterator[Finding]:
+def find_live_off(facts: inputs.Facts) -> Iterator[inputs.Finding]:
     """The live layer is switched on but will not run."""
     if error := facts.setting("live.error"):
         yield facts.finding("live-off", error=error)
@@ -39,7 +32,7 @@ def find_live_off(facts: Facts) -> Iterator[Finding]:
         yield facts.finding("live-not-installed")
 
 
-def find_cache_off(facts: Facts) -> Iterator[Finding]:
+def find_cache_off(facts: inputs.Facts) -> Iterator[inputs.Finding]:
     """JAX is set not to cache, or no directory is set."""
     if facts.setting("jax_enable_compilation_cache") is False:
         yield facts.finding("cache-off")
@@ -50,7 +43,7 @@ def find_cache_off(facts: Facts) -> Iterator[Finding]:
         yield facts.finding("other-directory", chosen=chosen, quoted=shlex.quote(chosen))
 
 
-def _directory(facts: Facts) -> str:
+def _directory(facts: inputs.Facts) -> str:
     """The directory that JAX should use: a bucket is pulled from."""
     path = shlex.quote(facts.cache.path)
     if not facts.cache.writable:
@@ -62,7 +55,7 @@ def _directory(facts: Facts) -> str:
     return f"DIR; jaxcache pull {path} -C DIR"
 
 
-def find_jax_failing(facts: Facts) -> Iterator[Finding]:
+def find_jax_failing(facts: inputs.Facts) -> Iterator[inputs.Finding]:
     """This environment keeps jax from starting, so that no program compiles anything."""
     refused = [
         f"{s.name.upper()}={s.value}"
@@ -77,15 +70,15 @@ def find_jax_failing(facts: Facts) -> Iterator[Finding]:
         yield facts.finding("jax-fails", error=facts.jax_error)
 
 
-def find_contents_checked(facts: Facts) -> Iterator[Finding]:
+def find_contents_checked(facts: inputs.Facts) -> Iterator[inputs.Finding]:
     """JAX compares each entry with a new compile, and so never uses it the first time."""
-    if facts.setting(CONTENTS):
+    if facts.setting(inputs.CONTENTS):
         yield facts.finding("contents-checked")
 
 
-def find_cap_too_small(facts: Facts) -> Iterator[Finding]:
+def find_cap_too_small(facts: inputs.Facts) -> Iterator[inputs.Finding]:
     """Not even the smallest entry fits below the cap."""
-    cap = facts.setting(CAP)
+    cap = facts.setting(inputs.CAP)
     if not facts.capped or not isinstance(cap, int):
         return
     smallest = _smallest(facts)
@@ -94,9 +87,9 @@ def find_cap_too_small(facts: Facts) -> Iterator[Finding]:
         yield facts.finding("cap-too-small", cap=cap, smallest=shown)
 
 
-def find_entry_size(facts: Facts) -> Iterator[Finding]:
+def find_entry_size(facts: inputs.Facts) -> Iterator[inputs.Finding]:
     """JAX writes no entry below a size, and every entry that is known is smaller."""
-    limit = facts.setting(LEAST_SIZE)
+    limit = facts.setting(inputs.LEAST_SIZE)
     sizes = [e.size_bytes for e in facts.cache.entries]
     largest = max(sizes, default=_smallest(facts))
     if isinstance(limit, int) and largest is not None and limit > largest:
@@ -104,14 +97,14 @@ def find_entry_size(facts: Facts) -> Iterator[Finding]:
         yield facts.finding("entry-size", limit=limit, largest=shown)
 
 
-def _smallest(facts: Facts) -> int | None:
+def _smallest(facts: inputs.Facts) -> int | None:
     """The size of the smallest entry that is known: of the cache, or of a trivial program."""
     sizes = [e.size_bytes for e in facts.cache.entries if "empty" not in e.problems]
     trivial = facts.interpreter and facts.interpreter.smallest_entry_bytes
     return min([*sizes, trivial] if trivial else sizes, default=None)
 
 
-def find_not_writable(facts: Facts) -> Iterator[Finding]:
+def find_not_writable(facts: inputs.Facts) -> Iterator[inputs.Finding]:
     """Nothing can be written there."""
     if not facts.cache.writable:
         reason = facts.cache.why_not_writable or "cannot be written"
@@ -119,7 +112,7 @@ def find_not_writable(facts: Facts) -> Iterator[Finding]:
         yield facts.finding("not-writable", reason=reason, directory=directory)
 
 
-def _writable_directory(facts: Facts) -> str:
+def _writable_directory(facts: inputs.Facts) -> str:
     """Another directory that this user can make: a user of a container may have no home."""
     with contextlib.suppress(FileNotFoundError):
         usual = expand_home("~/.cache/jax")
@@ -129,7 +122,7 @@ def _writable_directory(facts: Facts) -> str:
     return "DIR, a directory of your own"
 
 
-def find_disk_full(facts: Facts) -> Iterator[Finding]:
+def find_disk_full(facts: inputs.Facts) -> Iterator[inputs.Finding]:
     """Little room is left; JAX's writes are not atomic, so a full disk leaves torn entries."""
     free = facts.host.free_bytes
     total = facts.host.total_bytes
@@ -144,24 +137,24 @@ def find_disk_full(facts: Facts) -> Iterator[Finding]:
         yield facts.finding("disk-nearly-full", **sizes)
 
 
-def find_lock_library_missing(facts: Facts) -> Iterator[Finding]:
+def find_lock_library_missing(facts: inputs.Facts) -> Iterator[inputs.Finding]:
     """A size cap takes ``filelock``, which JAX does not install."""
     mine = facts.interpreter
     if mine and facts.capped and not mine.has_filelock:
-        install = install_into(mine.executable, "filelock")
+        install = inputs.install_into(mine.executable, "filelock")
         yield facts.finding("lock-library-missing", install=install)
 
 
-def find_bucket_library_missing(facts: Facts) -> Iterator[Finding]:
+def find_bucket_library_missing(facts: inputs.Facts) -> Iterator[inputs.Finding]:
     """A URL takes ``etils[epath]``, which JAX does not install."""
     mine = facts.interpreter
     if mine and facts.bucket and not mine.has_epath and not facts.setting("live.enabled"):
         library = "s3fs" if facts.bucket.startswith("s3://") else "gcsfs"
-        install = install_into(mine.executable, f"'etils[epath]' {library}")
+        install = inputs.install_into(mine.executable, f"'etils[epath]' {library}")
         yield facts.finding("bucket-library-missing", install=install)
 
 
-def find_missing_atime(facts: Facts) -> Iterator[Finding]:
+def find_missing_atime(facts: inputs.Facts) -> Iterator[inputs.Finding]:
     """Before 0.11.2 one entry without its ``-atime`` stops all writes under a size cap."""
     inventory = facts.cache.inventory
     missing = [
@@ -174,12 +167,12 @@ def find_missing_atime(facts: Facts) -> Iterator[Finding]:
         yield facts.finding("missing-atime", missing, others=others)
 
 
-def _needs_atime(facts: Facts) -> bool:
+def _needs_atime(facts: inputs.Facts) -> bool:
     """Whether the jax here fails on an entry without its ``-atime``, as far as it is known."""
     return facts.jax_release is None or facts.jax_release < ATIME_REQUIRED.before
 
 
-def find_foreign_names(facts: Facts) -> Iterator[Finding]:
+def find_foreign_names(facts: inputs.Facts) -> Iterator[inputs.Finding]:
     """Under a size cap JAX takes every name that ends in ``-cache`` for an entry."""
     if not facts.capped:
         return
@@ -201,13 +194,13 @@ def find_foreign_names(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def find_lock_held(facts: Facts) -> Iterator[Finding]:
+def find_lock_held(facts: inputs.Facts) -> Iterator[inputs.Finding]:
     """Somebody has held JAX's lock for a while."""
     if holders := facts.host.lock_holders:
         yield facts.finding("lock-held", (".lockfile",), holders=", ".join(holders))
 
 
-def find_threshold(facts: Facts) -> Iterator[Finding]:
+def find_threshold(facts: inputs.Facts) -> Iterator[inputs.Finding]:
     """Compiles under a second, which is most of them, are not written by default."""
     limit = facts.setting("jax_persistent_cache_min_compile_time_secs")
     if not isinstance(limit, int | float) or limit <= 0 or not facts.cache.exists:
@@ -223,7 +216,7 @@ def find_threshold(facts: Facts) -> Iterator[Finding]:
         yield facts.finding("threshold-seen", limit=limit, count=count, seconds=int(limit))
 
 
-def find_damage(facts: Facts) -> Iterator[Finding]:
+def find_damage(facts: inputs.Facts) -> Iterator[inputs.Finding]:
     """Files that are visibly broken; JAX never replaces an entry that exists."""
     files = dict.fromkeys(p.file for p in facts.cache.problems if p.kind in CORRUPT)
     for entry in facts.cache.entries:
@@ -235,7 +228,7 @@ def find_damage(facts: Facts) -> Iterator[Finding]:
         yield facts.finding("damaged-entries", files)
 
 
-def find_unreadable(facts: Facts) -> Iterator[Finding]:
+def find_unreadable(facts: inputs.Facts) -> Iterator[inputs.Finding]:
     """Files that this user may not read."""
     entries = {e.info.name: e.info for e in facts.cache.inventory.entries}
     if links := [name for name, info in entries.items() if info.type == "symlink"]:
@@ -249,7 +242,7 @@ def find_unreadable(facts: Facts) -> Iterator[Finding]:
         yield facts.finding("unreadable-entries", files, count=count, permission=permission)
 
 
-def _give_permission(facts: Facts, files: Iterable[str]) -> str:
+def _give_permission(facts: inputs.Facts, files: Iterable[str]) -> str:
     """Say how a file can be read: its owner can make it so, and nobody else."""
     owners = {info.owner for _, info in facts.cache.inventory.files() if info.name in {*files}}
     if owners <= {facts.host.user}:
@@ -261,7 +254,7 @@ def _give_permission(facts: Facts, files: Iterable[str]) -> str:
     )
 
 
-def find_long_names(facts: Facts) -> Iterator[Finding]:
+def find_long_names(facts: inputs.Facts) -> Iterator[inputs.Finding]:
     """Names longer than the file system takes are never cached."""
     limit = facts.host.name_max
     sizes = [(len(os.fsencode(f.info.name)), f.info.name) for f in facts.cache.inventory.entries]
@@ -272,7 +265,7 @@ def find_long_names(facts: Facts) -> Iterator[Finding]:
         yield facts.finding("name-too-long", near, longest=longest, severity=severity)
 
 
-def find_uncacheable(facts: Facts) -> Iterator[Finding]:
+def find_uncacheable(facts: inputs.Facts) -> Iterator[inputs.Finding]:
     """Report compiles of a run that JAX refused to cache."""
     for reason, rule in (("name-too-long", "name-refused"), ("host-callbacks", "host-callbacks")):
         if modules := facts.uncacheable.get(reason):
@@ -283,14 +276,14 @@ def _shown(modules: Sequence[str]) -> str:
     return join_some([m if len(m) <= _SHOWN_NAME else f"{m[:_SHOWN_NAME]}…" for m in modules], 3)
 
 
-def find_slow_cap(facts: Facts) -> Iterator[Finding]:
+def find_slow_cap(facts: inputs.Facts) -> Iterator[inputs.Finding]:
     """Under a size cap every write reads every ``-atime`` file."""
     entries = len(facts.cache.inventory.entries)
     if facts.capped and entries >= _SLOW_CAP_ENTRIES:
         yield facts.finding("slow-cap", count=format_count(entries, "entry"))
 
 
-def find_capped_bucket(facts: Facts) -> Iterator[Finding]:
+def find_capped_bucket(facts: inputs.Facts) -> Iterator[inputs.Finding]:
     """A size cap over a bucket: JAX would evict there, and its lock is a local one."""
     if facts.bucket and facts.capped:
         yield facts.finding("capped-bucket")

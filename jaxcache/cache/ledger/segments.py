@@ -19,14 +19,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, NamedTuple, cast
 
-from jaxcache.cache.ledger.record import (
-    DIGEST_FACTS,
-    HIT,
-    IMPORTED,
-    Event,
-    LedgerRecord,
-    fold,
-)
+from jaxcache.cache.ledger.record import DIGEST_FACTS, HIT, IMPORTED, Event, LedgerRecord, fold
 from jaxcache.core.configuration import report_once
 from jaxcache.core.ledger import (
     COUNTED,

@@ -18,17 +18,7 @@ from jaxcache.cache.ledger.segments import (
 )
 from jaxcache.cache.scan import NO_AIDS
 from jaxcache.cache.selection import fits_key, select_by_keys
-from jaxcache.core.ledger import (
-    COMPACT_ABOVE,
-    MAX_LINE_BYTES,
-    MAX_REPLACED,
-    PINNING,
-    SEGMENT_KIND,
-    add_totals,
-    choose_forgotten,
-    is_compacted,
-    sum_uses,
-)
+from jaxcache.core import ledger as core_ledger
 from jaxcache.core.names import LEDGER_DIR, TEMP_PREFIX
 from jaxcache.core.system import is_full
 from jaxcache.entry.names import split_name
@@ -79,8 +69,8 @@ def _has_grown(store: Store) -> bool:
     sizes: dict[bool, list[int]] = {True: [], False: []}
     for info in store.list(LEDGER_DIR):
         if is_segment(info.name) and info.size_bytes <= MAX_SEGMENT_BYTES:
-            sizes[is_compacted(info.name)].append(info.size_bytes)
-    if len(sizes[False]) > COMPACT_ABOVE:
+            sizes[core_ledger.is_compacted(info.name)].append(info.size_bytes)
+    if len(sizes[False]) > core_ledger.COMPACT_ABOVE:
         return True
     return sum(map(len, sizes.values())) > 1 and (
         sum(sizes[False]) > sum(sizes[True]) + _SLACK_BYTES
@@ -109,7 +99,7 @@ def compact(store: Store) -> None:
 
 def _compact(store: Store, ledger: Ledger, keep: Callable[[str], bool]) -> None:
     segment_names = frozenset(ledger.segments)
-    history = sorted(ledger.originals - segment_names)[-MAX_REPLACED:]
+    history = sorted(ledger.originals - segment_names)[-core_ledger.MAX_REPLACED :]
     replaces = sorted(segment_names.union(history))
     events = [*ledger.events(), *ledger.events_ahead]
     sketched = _newest_sketches(events)
@@ -118,7 +108,7 @@ def _compact(store: Store, ledger: Ledger, keep: Callable[[str], bool]) -> None:
     if ledger.is_compact and all(map(keep, ledger)):
         return
     forgotten = (e.to_json() for e in events if not keep(e.key))
-    totals = add_totals(ledger.totals, sum_uses(forgotten))
+    totals = core_ledger.add_totals(ledger.totals, core_ledger.sum_uses(forgotten))
     digest = hashlib.sha256("\n".join(replaces).encode())
     for lines, _ in batches:
         digest.update(b"".join(lines))
@@ -129,7 +119,7 @@ def _compact(store: Store, ledger: Ledger, keep: Callable[[str], bool]) -> None:
         headers = [
             segment_line(
                 {
-                    "kind": SEGMENT_KIND,
+                    "kind": core_ledger.SEGMENT_KIND,
                     "replaces": stands_for[at : at + _NAMES_PER_LINE],
                     "parts": names,
                     "totals": totals if index == at == 0 else {},
@@ -163,7 +153,7 @@ def _worth_keeping(store: Store, ledger: Ledger) -> Callable[[str], bool]:
     latest = {e.key: e.at_ns for e in sorted(events, key=lambda e: e.at_ns)}
     present.update(key for key in latest if "/" in key and _is_file(store, key))
     pinned = (key for key in latest if (record := ledger.record(key)) and record.pinned)
-    forgotten = choose_forgotten(latest, present, pinned)
+    forgotten = core_ledger.choose_forgotten(latest, present, pinned)
     return lambda key: key not in forgotten
 
 
@@ -181,7 +171,7 @@ def _batches(events: Iterable[Event]) -> Iterator[tuple[list[bytes], int]]:
     size_bytes = at_ns = 0
     for event in events:
         line = segment_line(event.to_json())
-        if len(line) > MAX_LINE_BYTES:
+        if len(line) > core_ledger.MAX_LINE_BYTES:
             continue
         if lines and size_bytes + len(line) > _SEGMENT_BYTES:
             yield lines, at_ns
@@ -238,7 +228,7 @@ def _match(pinned: Sequence[str], text: str) -> list[str]:
 
 def _record(store: Store, keys: Sequence[str], kind: str, now_ns: int) -> None:
     """Record a pin or unpin as later than those before it, even if the clock was set back."""
-    last_ns = {e.key: e.at_ns for e in Ledger.load(store).events() if e.kind in PINNING}
+    last_ns = {e.key: e.at_ns for e in Ledger.load(store).events() if e.kind in core_ledger.PINNING}
     at_ns = {key: max(now_ns, last_ns.get(key, -1) + 1) for key in keys}
     if append(store, [Event(key, kind, at_ns[key]) for key in keys]):
         return

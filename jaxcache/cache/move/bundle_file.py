@@ -15,33 +15,10 @@ from typing import Any, BinaryIO
 
 from jaxcache.cache.admission import ImportPolicy
 from jaxcache.cache.archive import Packer, read_chunks, write_file
-from jaxcache.cache.bundle.format import (
-    MAGIC,
-    Bundle,
-    BundleError,
-    BundleItem,
-    Manifest,
-    Origin,
-    SideFile,
-    encode_manifest,
-    is_bundle,
-    pack_header,
-    pack_manifest,
-    read_bundle,
-    stream_parameters,
-)
+from jaxcache.cache.bundle import format as bundle_format
+from jaxcache.cache.move import plan as plans
 from jaxcache.cache.move.execute import move
 from jaxcache.cache.move.export_plan import ExportPlan
-from jaxcache.cache.move.plan import (
-    Check,
-    Item,
-    ItemFacts,
-    MoveAction,
-    MoveTarget,
-    Outcome,
-    Parcel,
-    Plan,
-)
 from jaxcache.cache.move.run_records import portable_records
 from jaxcache.cache.move.stores import StoreSource
 from jaxcache.cache.trust import sign_header
@@ -53,23 +30,28 @@ from jaxcache.store.base import Store, StoreError
 #: What the default costs and gives is in docs/bundles.md.
 DEFAULT_LEVEL = 12
 SMALL_LEVEL = 19
-_LEFT_OUT = (MoveAction.STRAY, MoveAction.DAMAGED, MoveAction.UNFINISHED, MoveAction.FAILED)
+_LEFT_OUT = (
+    plans.MoveAction.STRAY,
+    plans.MoveAction.DAMAGED,
+    plans.MoveAction.UNFINISHED,
+    plans.MoveAction.FAILED,
+)
 
 
-class BundleTarget(MoveTarget):
+class BundleTarget(plans.MoveTarget):
     """The stream of a bundle, which parcels enter in the order of the plan."""
 
     is_stream = True
     workers = 4  # that read and check while one compresses
 
     def __init__(self, out: BinaryIO, level: int, size_bytes: int) -> None:
-        self._stream = Packer(out, level, stream_parameters(level, size_bytes))
-        self._items: list[BundleItem] = []
-        self._files: list[SideFile] = []
-        self._origins: dict[Origin, int] = {}
+        self._stream = Packer(out, level, bundle_format.stream_parameters(level, size_bytes))
+        self._items: list[bundle_format.BundleItem] = []
+        self._files: list[bundle_format.SideFile] = []
+        self._origins: dict[bundle_format.Origin, int] = {}
         self._content_bytes = 0
 
-    def put(self, parcels: list[Parcel]) -> Iterator[StoreError | None]:
+    def put(self, parcels: list[plans.Parcel]) -> Iterator[StoreError | None]:
         """Compress the contents of each parcel."""
         for parcel in parcels:
             size = 0
@@ -80,14 +62,16 @@ class BundleTarget(MoveTarget):
             item = parcel.step.item
             facts = parcel.facts
             if item.key is None:
-                self._files.append(SideFile(item.name, size, facts.sha256, max(0, parcel.mtime_ns)))
+                self._files.append(
+                    bundle_format.SideFile(item.name, size, facts.sha256, max(0, parcel.mtime_ns))
+                )
             else:
                 self._items.append(self._describe(item, facts))
             yield None
 
-    def _describe(self, item: Item, facts: ItemFacts) -> BundleItem:
-        origin = facts.origin or Origin()
-        return BundleItem(
+    def _describe(self, item: plans.Item, facts: plans.ItemFacts) -> bundle_format.BundleItem:
+        origin = facts.origin or bundle_format.Origin()
+        return bundle_format.BundleItem(
             key=item.key or "",
             legacy=item.key == item.name,
             codec="unknown" if replace(item, facts=facts).is_unknown else facts.codec,
@@ -101,11 +85,11 @@ class BundleTarget(MoveTarget):
             ledger=item.events,
         )
 
-    def finish(self, store: Store, plan: ExportPlan) -> Manifest:
+    def finish(self, store: Store, plan: ExportPlan) -> bundle_format.Manifest:
         """End the stream, and describe it."""
         if self._content_bytes:
             self._stream.finish()
-        return Manifest(
+        return bundle_format.Manifest(
             tuple(self._items),
             tuple(self._files),
             tuple(self._origins),
@@ -126,12 +110,12 @@ class BundleTarget(MoveTarget):
 class ExportResult:
     """The content of a bundle that was written."""
 
-    manifest: Manifest
+    manifest: bundle_format.Manifest
     manifest_sha256: str
     packed_manifest: bytes
     stream: BinaryIO
     stream_bytes: int
-    outcome: Outcome
+    outcome: plans.Outcome
 
     @property
     def left_out(self) -> tuple[Problem, ...]:
@@ -192,7 +176,7 @@ def _write(
     allow_large: bool,
     progress: Progress | None,
 ) -> ExportResult:
-    def same(item: Item, facts: ItemFacts) -> str | None:
+    def same(item: plans.Item, facts: plans.ItemFacts) -> str | None:
         held = plan.known.get(item.key or "")
         computed = (facts.sha256, facts.compile_seconds)
         return (
@@ -201,17 +185,17 @@ def _write(
             else None
         )
 
-    check = Check(ImportPolicy(allow_large=allow_large), plan.ledger, origins=True, fits=same)
+    check = plans.Check(ImportPolicy(allow_large=allow_large), plan.ledger, origins=True, fits=same)
     target = BundleTarget(out, level, plan.size_bytes)
     outcome = move(
         StoreSource(store, check),
         target,
-        Plan(plan.cache_dir, "", plan.steps),
+        plans.Plan(plan.cache_dir, "", plan.steps),
         now_ns=plan.now_ns,
         progress=progress,
     )
     manifest = target.finish(store, plan)
-    packed = pack_manifest(encode_manifest(manifest))
+    packed = bundle_format.pack_manifest(bundle_format.encode_manifest(manifest))
     out.seek(0)
     return ExportResult(
         manifest, hashlib.sha256(packed).hexdigest(), packed, out, target.packed_bytes, outcome
@@ -230,7 +214,7 @@ class WrittenBundle:
     """The cache or the bundle that it was made from."""
     file: str
     size_bytes: int
-    manifest: Manifest
+    manifest: bundle_format.Manifest
     manifest_sha256: str
     signatures: int
     left_out: tuple[Problem, ...] = ()
@@ -238,7 +222,7 @@ class WrittenBundle:
     """Side files that do not travel."""
 
 
-def written_bundle(bundle: Bundle, file: str) -> WrittenBundle:
+def written_bundle(bundle: bundle_format.Bundle, file: str) -> WrittenBundle:
     """Describe an opened bundle, as ``file``."""
     summary = (bundle.size_bytes, bundle.manifest, bundle.manifest_sha256, len(bundle.signatures))
     return WrittenBundle(bundle.name, file, *summary)
@@ -282,20 +266,24 @@ def write_bundle(
         exported.manifest_sha256,
         len(private_keys),
         exported.left_out,
-        tuple(s.problem for s in exported.outcome.of(MoveAction.LEFT) if s.key is None),
+        tuple(s.problem for s in exported.outcome.of(plans.MoveAction.LEFT) if s.key is None),
     )
 
 
 def bundle_bytes(exported: ExportResult, private_keys: Sequence[Any] = ()) -> Iterator[bytes]:
     """The bytes of a bundle from front to back, signed with the given keys."""
-    header = pack_header(exported.packed_manifest, exported.stream_bytes, len(private_keys))
+    header = bundle_format.pack_header(
+        exported.packed_manifest, exported.stream_bytes, len(private_keys)
+    )
     yield sign_header(header, private_keys)
     yield exported.packed_manifest
     exported.stream.seek(0)
     yield from read_chunks(exported.stream)
 
 
-def make_temporary_bundle(store: Store, plan: ExportPlan) -> tuple[Bundle, ExportResult]:
+def make_temporary_bundle(
+    store: Store, plan: ExportPlan
+) -> tuple[bundle_format.Bundle, ExportResult]:
     """A temporary bundle, for a copy from directory to directory.
 
     Raises:
@@ -356,7 +344,7 @@ def check_file_name(path: str) -> None:
             code="bad-path",
             hint="name it .jxb; only jaxcache reads it",
         )
-    if os.path.lexists(path) and not is_bundle(path):
+    if os.path.lexists(path) and not bundle_format.is_bundle(path):
         raise UsageError(
             f"{path} exists and is not a bundle",
             code="exists",
@@ -366,20 +354,20 @@ def check_file_name(path: str) -> None:
         raise JaxcacheError(f"cannot write {path}: {reason}", code="io-error")
 
 
-def spool(source: BinaryIO, name: str = "standard input") -> Bundle:
+def spool(source: BinaryIO, name: str = "standard input") -> bundle_format.Bundle:
     """Read a bundle from a pipe or a bucket into a nameless temporary file, and open it.
 
     Raises:
         BundleError
         JaxcacheError: ``io-error``.
     """
-    start = source.read(len(MAGIC))
-    if start != MAGIC:
-        raise BundleError(f"{name} is not a bundle", code="not-a-bundle", hint=None)
+    start = source.read(len(bundle_format.MAGIC))
+    if start != bundle_format.MAGIC:
+        raise bundle_format.BundleError(f"{name} is not a bundle", code="not-a-bundle", hint=None)
     return _keep(itertools.chain([start], read_chunks(source)), name)
 
 
-def _keep(chunks: Iterable[bytes], name: str) -> Bundle:
+def _keep(chunks: Iterable[bytes], name: str) -> bundle_format.Bundle:
     """A bundle in a nameless temporary file, which is closed with it."""
     failure = f"cannot keep the bundle in {tempfile.gettempdir()}"
     hint = "set TMPDIR to another directory for temporary files"
@@ -390,6 +378,6 @@ def _keep(chunks: Iterable[bytes], name: str) -> Bundle:
         file: BinaryIO = opened.enter_context(tempfile.TemporaryFile())
         file.writelines(chunks)
         file.flush()
-        bundle = read_bundle(file, name)
+        bundle = bundle_format.read_bundle(file, name)
         opened.pop_all()
     return bundle

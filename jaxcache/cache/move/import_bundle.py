@@ -24,25 +24,9 @@ from jaxcache.cache.entry_files import remove_leftovers, staging
 from jaxcache.cache.ledger.record import PAYLOAD, Event, digest_facts
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.write import append
+from jaxcache.cache.move import export_plan
+from jaxcache.cache.move import plan as plans
 from jaxcache.cache.move.execute import is_unwritten, move
-from jaxcache.cache.move.export_plan import (
-    compare_payloads,
-    has_atimes,
-    list_target,
-    refuse_side_file,
-)
-from jaxcache.cache.move.plan import (
-    WRITES,
-    Item,
-    ItemFacts,
-    MoveAction,
-    MoveSource,
-    MoveTarget,
-    Outcome,
-    Plan,
-    Step,
-    bundle_items,
-)
 from jaxcache.cache.move.run_records import receive_records
 from jaxcache.cache.move.stores import StagedTarget, StoreTarget, arrivals
 from jaxcache.cache.seal import LEVEL_FACT
@@ -69,9 +53,9 @@ def plan_import(
     cache_dir: str,
     on_conflict: str = "keep",
     side_caches: bool = True,
-    wanted: Callable[[Item], str | None] | None = None,
+    wanted: Callable[[plans.Item], str | None] | None = None,
     progress: Progress | None = None,
-) -> Plan:
+) -> plans.Plan:
     """Look at what is there already, and decide for each entry.
 
     Args:
@@ -91,39 +75,39 @@ def plan_import(
         )
     refused = (bundle if bundle.refused is not None else verify_bundle(bundle)).refused or {}
 
-    def refuse(item: Item) -> Step | None:
+    def refuse(item: plans.Item) -> plans.Step | None:
         if item.name in refused:
-            return Step(item, MoveAction.DAMAGED, refused[item.name])
+            return plans.Step(item, plans.MoveAction.DAMAGED, refused[item.name])
         reason_left = wanted(item) if wanted is not None and item.key is not None else None
         if item.key is None:
-            reason_left = refuse_side_file(item.name, item.content_bytes)
-        return Step(item, MoveAction.LEFT, reason_left) if reason_left else None
+            reason_left = export_plan.refuse_side_file(item.name, item.content_bytes)
+        return plans.Step(item, plans.MoveAction.LEFT, reason_left) if reason_left else None
 
-    items = [i for i in bundle_items(bundle.manifest) if side_caches or i.key is not None]
-    offered = [refuse(item) or Step(item, MoveAction.WRITE) for item in items]
-    inventory = list_target(store)
-    steps = compare_payloads(store, offered, inventory, on_conflict, progress=progress)
+    items = [i for i in plans.bundle_items(bundle.manifest) if side_caches or i.key is not None]
+    offered = [refuse(item) or plans.Step(item, plans.MoveAction.WRITE) for item in items]
+    inventory = export_plan.list_target(store)
+    steps = export_plan.compare_payloads(store, offered, inventory, on_conflict, progress=progress)
     dated = any(item.atime_ns is not None for item in bundle.manifest.items)
-    return Plan(
+    return plans.Plan(
         bundle.name,
         cache_dir,
         steps,
         entries=len(bundle.manifest.items),
-        with_atimes=has_atimes(inventory, store, dated=dated),
+        with_atimes=export_plan.has_atimes(inventory, store, dated=dated),
     )
 
 
 def execute_import(
     store: Store | None,
     bundle: Bundle,
-    plan: Plan,
+    plan: plans.Plan,
     *,
     level: int | None = None,
     atomic: bool = False,
     jobs: int | None = None,
     dry_run: bool = False,
     progress: Progress | None = None,
-) -> Outcome:
+) -> plans.Outcome:
     """Carry out a plan. The bundle must have been verified.
 
     What was written before a failure stays, each entry whole; with ``atomic`` nothing stays.
@@ -134,7 +118,7 @@ def execute_import(
         jobs: files under way at once; torch's are written one after the other.
     """
     if dry_run or store is None:
-        return Outcome(plan, plan.steps, dry_run=True)
+        return plans.Outcome(plan, plan.steps, dry_run=True)
     source = BundleSource(bundle, level=level)
     if bundle.manifest.layout != JAX and not store.remote:
         jobs = 1  # torch must never find a graph before its parts
@@ -146,15 +130,15 @@ def execute_import(
 
 def receive(
     store: Store | None,
-    source: MoveSource,
-    plan: Plan,
+    source: plans.MoveSource,
+    plan: plans.Plan,
     *,
     now_ns: int = 0,
     atomic: bool = False,
     jobs: int | None = None,
     signers: Sequence[Any] = (),
     progress: Progress | None = None,
-) -> Outcome:
+) -> plans.Outcome:
     """Carry out a plan, and add the records of the entries to the target's ledger.
 
     Args:
@@ -165,11 +149,11 @@ def receive(
     """
     moving = partial(move, source, plan=plan, now_ns=now_ns, jobs=jobs, progress=progress)
     if store is None:
-        return replace(moving(target=MoveTarget()), dry_run=True)
+        return replace(moving(target=plans.MoveTarget()), dry_run=True)
     remove_leftovers(store)
     sign = make_signer(store, source, plan, signers, now_ns=now_ns)
 
-    def settle(written: Mapping[str, Step], files: Mapping[str, FileInfo]) -> None:
+    def settle(written: Mapping[str, plans.Step], files: Mapping[str, FileInfo]) -> None:
         _record(store, written, files)
         sign(written)
 
@@ -178,7 +162,7 @@ def receive(
         if jobs == 1:
             target.batch = 1
         # Nobody has compared what another process wrote meanwhile.
-        return _end_as(moving(target=target), _is_overtaken, action=MoveAction.FAILED)
+        return _end_as(moving(target=target), _is_overtaken, action=plans.MoveAction.FAILED)
     failed: StoreError | None
     unwritten = False
     try:
@@ -192,39 +176,43 @@ def receive(
                 staged.remove()
     except StoreError as error:
         failed = error
-        done = Outcome(plan, plan.steps)
+        done = plans.Outcome(plan, plan.steps)
     if failed is not None:
         names = [step.name for step in done.written]
         name = failed.name if failed.name in names else next(iter(names), "")
         detail = failed.reason
-        done = _end_as(done, lambda s: s.name == name, action=MoveAction.FAILED, detail=detail)
+        done = _end_as(
+            done, lambda s: s.name == name, action=plans.MoveAction.FAILED, detail=detail
+        )
     if done.failed and (failed is not None or unwritten):
         done = replace(done, rolled_back=True)
-        unkept = (*WRITES, MoveAction.OVERTAKEN)
-        return _end_as(done, lambda s: s.action in unkept, action=MoveAction.UNTRIED)
+        unkept = (*plans.WRITES, plans.MoveAction.OVERTAKEN)
+        return _end_as(done, lambda s: s.action in unkept, action=plans.MoveAction.UNTRIED)
     settle({step.name: step for step in done.written}, {})
     return done
 
 
-def _is_overtaken(step: Step) -> bool:
-    return step.action is MoveAction.OVERTAKEN
+def _is_overtaken(step: plans.Step) -> bool:
+    return step.action is plans.MoveAction.OVERTAKEN
 
 
-def _end_as(done: Outcome, chosen: Callable[[Step], bool], **changes: Any) -> Outcome:
+def _end_as(
+    done: plans.Outcome, chosen: Callable[[plans.Step], bool], **changes: Any
+) -> plans.Outcome:
     """Return an outcome in which some steps ended differently."""
     steps = (replace(step, **changes) if chosen(step) else step for step in done.steps)
     return replace(done, steps=tuple(steps))
 
 
-def after_export(export: Outcome, done: Outcome) -> Outcome:
+def after_export(export: plans.Outcome, done: plans.Outcome) -> plans.Outcome:
     """Return the outcome of an import that also counts the files that its bundle does not hold."""
-    stays = [step.action not in WRITES for step in export.steps]
+    stays = [step.action not in plans.WRITES for step in export.steps]
     planned = (*compress(export.plan.steps, stays), *done.plan.steps)
     steps = (*compress(export.steps, stays), *done.steps)
     return replace(done, plan=replace(done.plan, steps=planned), steps=steps)
 
 
-def _record(store: Store, written: Mapping[str, Step], files: Mapping[str, FileInfo]) -> None:
+def _record(store: Store, written: Mapping[str, plans.Step], files: Mapping[str, FileInfo]) -> None:
     """Append to the ledger the digests of entries that were written, and the events with them."""
     ledger = Ledger.load(store)
     events = list(events_of(written.values(), files, ledger))
@@ -232,7 +220,7 @@ def _record(store: Store, written: Mapping[str, Step], files: Mapping[str, FileI
 
 
 def events_of(
-    written: Iterable[Step], files: Mapping[str, FileInfo], ledger: Ledger
+    written: Iterable[plans.Step], files: Mapping[str, FileInfo], ledger: Ledger
 ) -> Iterator[Event]:
     """Yield the digests of entries, and their events where a ledger does not know the key.
 
@@ -258,14 +246,14 @@ def events_of(
 class BundleParcel:
     """An entry or a side file out of a bundle whose every byte was checked before."""
 
-    step: Step
+    step: plans.Step
     file: BinaryIO
     level: int | None
 
     @property
-    def facts(self) -> ItemFacts:
+    def facts(self) -> plans.ItemFacts:
         """Its contents, as the manifest has them."""
-        return self.step.item.facts or ItemFacts("", 0)
+        return self.step.item.facts or plans.ItemFacts("", 0)
 
     @property
     def mtime_ns(self) -> int:
@@ -359,7 +347,7 @@ class BundleSource:
         self._level = level
         self._content = ContentReader(bundle)
 
-    def take(self, step: Step) -> BinaryIO:
+    def take(self, step: plans.Step) -> BinaryIO:
         """Read a payload from the stream; those before it that do not travel are skipped.
 
         Raises:
@@ -370,6 +358,6 @@ class BundleSource:
         file.writelines(self._content.take(step.name))
         return file  # type: ignore[no-any-return]
 
-    def open(self, step: Step, taken: BinaryIO) -> BundleParcel:
+    def open(self, step: plans.Step, taken: BinaryIO) -> BundleParcel:
         """Return what was taken, which nobody else can change."""
         return BundleParcel(step, taken, self._level)

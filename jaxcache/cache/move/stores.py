@@ -28,34 +28,14 @@ from jaxcache.cache.ledger.segments import (
     read_segments,
 )
 from jaxcache.cache.ledger.write import append, compact
-from jaxcache.cache.move.plan import (
-    MAX_ENTRY_BYTES,
-    Check,
-    CheckedItem,
-    Item,
-    ItemFacts,
-    MoveTarget,
-    Parcel,
-    Plan,
-    Step,
-)
+from jaxcache.cache.move import plan as plans
 from jaxcache.cache.scan import UnknownFormats
 from jaxcache.core.ledger import COMPACT_ABOVE, is_compacted
 from jaxcache.core.names import LEDGER_DIR
 from jaxcache.core.system import is_own_or_roots
 from jaxcache.entry.codec import CodecError, add_checksum, seal_entry
 from jaxcache.model import FileInfo
-from jaxcache.store.base import (
-    ChangedError,
-    ExistsError,
-    NewFile,
-    Store,
-    StoreError,
-    file_info,
-    name_errors,
-    or_error,
-    same_file,
-)
+from jaxcache.store import base
 from jaxcache.store.concurrency import map_ordered
 
 
@@ -72,7 +52,7 @@ def arrivals(keys: Iterable[str], ledger: Ledger, brought: Iterable[Event] = ())
             yield Event(key, ARRIVED, now_ns)
 
 
-def missing_segments(source: Ledger, target: Store | None) -> tuple[FileInfo, ...]:
+def missing_segments(source: Ledger, target: base.Store | None) -> tuple[FileInfo, ...]:
     """Segments of the source's ledger that the target neither has nor has compacted away."""
     ours = [file for file in source.files if is_segment(file.name)]
     if target is None or not ours:
@@ -83,7 +63,7 @@ def missing_segments(source: Ledger, target: Store | None) -> tuple[FileInfo, ..
     return tuple(i for i in ours if i.name.rpartition("/")[2] not in present_names)
 
 
-def _segments(store: Store) -> list[FileInfo]:
+def _segments(store: base.Store) -> list[FileInfo]:
     return sorted(
         i
         for i in store.list(LEDGER_DIR)
@@ -92,7 +72,10 @@ def _segments(store: Store) -> list[FileInfo]:
 
 
 def carry_segments(
-    source: Store, target: Store, segments: Sequence[FileInfo], written: Sequence[Step]
+    source: base.Store,
+    target: base.Store,
+    segments: Sequence[FileInfo],
+    written: Sequence[plans.Step],
 ) -> int:
     """Copy the records of a ledger as imported ones; return the number of segments written.
 
@@ -113,7 +96,7 @@ def carry_segments(
         segments = ()
     carried = {step.key for step in written}
     for read in read_segments(source, segments):
-        if isinstance(read, StoreError):
+        if isinstance(read, base.StoreError):
             continue
         if is_own(source, read.info):
             data = import_lines(read.data, now_ns)
@@ -126,7 +109,7 @@ def carry_segments(
         info, data = segment
         try:
             target.write(info.name, [data], mtime_ns=info.mtime_ns, replace=False)
-        except StoreError:
+        except base.StoreError:
             return False
         return True
 
@@ -142,15 +125,15 @@ def carry_segments(
 class StoreParcel:
     """An entry or a side file as stored."""
 
-    step: Step
+    step: plans.Step
     info: FileInfo
     file: BinaryIO
-    checked: CheckedItem
+    checked: plans.CheckedItem
     changes: bool = True
     """Whether another process may write to an open file."""
 
     @property
-    def facts(self) -> ItemFacts:
+    def facts(self) -> plans.ItemFacts:
         """Its contents."""
         return self.checked.facts
 
@@ -177,7 +160,7 @@ class StoreParcel:
         try:
             return (seal_entry(frame),)
         except CodecError as error:
-            raise ChangedError(self.info.name) from error
+            raise base.ChangedError(self.info.name) from error
 
     def payload(self) -> Iterator[Any]:
         """Yield its payload, or the bytes of a side file."""
@@ -189,9 +172,9 @@ class StoreParcel:
     def _check_unchanged(self) -> None:
         """Raise ``ChangedError`` where JAX has written to an open file."""
         if self.changes and not isinstance(self.file, io.BytesIO):
-            now = file_info(self.info.name, os.fstat(self.file.fileno()))
-            if not same_file(now, self.info):
-                raise ChangedError(self.info.name)
+            now = base.file_info(self.info.name, os.fstat(self.file.fileno()))
+            if not base.same_file(now, self.info):
+                raise base.ChangedError(self.info.name)
 
     def close(self) -> None:
         """Close the file."""
@@ -203,19 +186,19 @@ class StoreSource:
 
     budget_bytes = 256 << 20
 
-    def __init__(self, store: Store, check: Check) -> None:
+    def __init__(self, store: base.Store, check: plans.Check) -> None:
         self._store = store
         self._check = check
         self._formats = UnknownFormats(store)
         self.remote = store.remote
 
-    def take(self, step: Step) -> None:
+    def take(self, step: plans.Step) -> None:
         """Nothing must be read in order."""
 
-    def open(self, step: Step, taken: None = None) -> StoreParcel:  # noqa: ARG002
+    def open(self, step: plans.Step, taken: None = None) -> StoreParcel:  # noqa: ARG002
         """Read a file and check it."""
         file, info = self._read(step.item)
-        with contextlib.ExitStack() as opened, name_errors(info.name):
+        with contextlib.ExitStack() as opened, base.name_errors(info.name):
             opened.callback(file.close)
             own = is_own_or_roots(info.owner) and not info.mode & (stat.S_IWGRP | stat.S_IWOTH)
             if not own and not isinstance(file, io.BytesIO):
@@ -231,12 +214,12 @@ class StoreSource:
             opened.pop_all()
         return StoreParcel(step, info, file, checked, changes=own)
 
-    def _read(self, item: Item) -> tuple[BinaryIO, FileInfo]:
+    def _read(self, item: plans.Item) -> tuple[BinaryIO, FileInfo]:
         if self._store.remote or item.size_bytes <= BUFFERED_BYTES:
-            data, info = self._store.fetch(item.name, limit=MAX_ENTRY_BYTES)
+            data, info = self._store.fetch(item.name, limit=plans.MAX_ENTRY_BYTES)
             return io.BytesIO(data), info
         file = self._store.open(item.name)
-        return file, file_info(item.name, os.fstat(file.fileno()))
+        return file, base.file_info(item.name, os.fstat(file.fileno()))
 
 
 def _copy_privately(file: BinaryIO, info: FileInfo) -> BinaryIO:
@@ -251,18 +234,18 @@ def _copy_privately(file: BinaryIO, info: FileInfo) -> BinaryIO:
         window: Any = Window(file, 0, info.size_bytes + 1)
         copy.writelines(read_chunks(window))
         if copy.tell() != info.size_bytes:
-            raise ChangedError(info.name)
+            raise base.ChangedError(info.name)
         copy.seek(0)
         opened.pop_all()
     return copy
 
 
-def make_source(store: Store, plan: Plan) -> StoreSource:
+def make_source(store: base.Store, plan: plans.Plan) -> StoreSource:
     """Return the source of a plan, which checks each entry as the plan requires."""
-    return StoreSource(store, plan.check or Check(ImportPolicy(), Ledger.load(store)))
+    return StoreSource(store, plan.check or plans.Check(ImportPolicy(), Ledger.load(store)))
 
 
-class StoreTarget(MoveTarget):
+class StoreTarget(plans.MoveTarget):
     """A cache directory or a bucket that entries go into, each atomically and after its date.
 
     Args:
@@ -271,9 +254,9 @@ class StoreTarget(MoveTarget):
 
     def __init__(
         self,
-        store: Store,
-        plan: Plan,
-        then: Callable[[Mapping[str, Step], Mapping[str, FileInfo]], None] = lambda *_: None,
+        store: base.Store,
+        plan: plans.Plan,
+        then: Callable[[Mapping[str, plans.Step], Mapping[str, FileInfo]], None] = lambda *_: None,
     ) -> None:
         self._store = store
         self._plan = plan
@@ -282,40 +265,40 @@ class StoreTarget(MoveTarget):
         self.files: dict[str, FileInfo] = {}
         """The files that were written, by name."""
 
-    def put(self, parcels: Sequence[Parcel]) -> Generator[StoreError | None, None, None]:
+    def put(self, parcels: Sequence[plans.Parcel]) -> Generator[base.StoreError | None, None, None]:
         """Write dates, and then the entries whose dates are there; nothing is replaced unseen."""
         undated = self._put_dates([parcel.step for parcel in parcels])
         dated = [parcel for parcel in parcels if parcel.step.name not in undated]
         files = [
-            NewFile(p.step.name, p.frame(), p.mtime_ns, replace=False, expected=p.step.there)
+            base.NewFile(p.step.name, p.frame(), p.mtime_ns, replace=False, expected=p.step.there)
             for p in dated
         ]
         written = iter(self._store.write_many(files))
         for parcel in parcels:
             name = parcel.step.name
             end = undated[name] if name in undated else next(written)
-            if isinstance(end, StoreError):
+            if isinstance(end, base.StoreError):
                 yield end
             else:
                 self.files[name] = end
                 yield None
 
-    def settle(self, written: Mapping[str, Step]) -> None:
+    def settle(self, written: Mapping[str, plans.Step]) -> None:
         """Do what depends on all of them."""
         self._then(written, self.files)
 
-    def _put_dates(self, steps: list[Step]) -> dict[str, StoreError]:
+    def _put_dates(self, steps: list[plans.Step]) -> dict[str, base.StoreError]:
         """Write ``-atime`` files; return the entries whose date could not be written."""
         dates = {s.name: d for s in steps if (d := new_date(self._plan, s))}
         ends = zip(dates, self._store.write_many(list(dates.values())), strict=True)
         return {
             name: end
             for name, end in ends
-            if isinstance(end, StoreError) and not isinstance(end, ExistsError)
+            if isinstance(end, base.StoreError) and not isinstance(end, base.ExistsError)
         }
 
 
-def new_date(plan: Plan, step: Step) -> NewFile | None:
+def new_date(plan: plans.Plan, step: plans.Step) -> base.NewFile | None:
     """Return the ``-atime`` file that an entry gets; None where it gets none."""
     item = step.item
     if not plan.with_atimes or item.key is None:
@@ -325,38 +308,38 @@ def new_date(plan: Plan, step: Step) -> NewFile | None:
     return new and new._replace(replace=False)
 
 
-def _remove_date(store: Store, date: str, entry: str) -> None:
+def _remove_date(store: base.Store, date: str, entry: str) -> None:
     """Remove a date without an entry; an interrupt can follow right after its rename."""
     if find(store, entry) is None:
-        or_error(partial(store.delete, date))
+        base.or_error(partial(store.delete, date))
 
 
-class StagedTarget(MoveTarget):
+class StagedTarget(plans.MoveTarget):
     """A cache that gets all files of a plan or none of them.
 
     Args:
         stage: a prefix for the names of temporary files in the store.
     """
 
-    def __init__(self, store: Store, plan: Plan, stage: str) -> None:
+    def __init__(self, store: base.Store, plan: plans.Plan, stage: str) -> None:
         self._store = store
         self._plan = plan
         self._stage = stage
         self.remote = store.remote
         self._numbers = {step.name: number for number, step in enumerate(plan.steps)}
-        self._steps: dict[str, Step] = {}
+        self._steps: dict[str, plans.Step] = {}
 
-    def put(self, parcels: list[Parcel]) -> Iterator[StoreError | None]:
+    def put(self, parcels: list[plans.Parcel]) -> Iterator[base.StoreError | None]:
         """Write files under temporary names."""
         files = []
         for parcel in parcels:
             name = f"{self._stage}-{self._numbers[parcel.step.name]}"
             self._steps[name] = parcel.step
-            files.append(NewFile(name, parcel.frame(), parcel.mtime_ns))
+            files.append(base.NewFile(name, parcel.frame(), parcel.mtime_ns))
         done = self._store.write_many(files)
-        return (end if isinstance(end, StoreError) else None for end in done)
+        return (end if isinstance(end, base.StoreError) else None for end in done)
 
-    def commit(self) -> StoreError | None:
+    def commit(self) -> base.StoreError | None:
         """Move all files to their names; on a failure put back what was there, and return it.
 
         What is there is copied and then replaced in one step: moved away first, it would be
@@ -367,13 +350,13 @@ class StagedTarget(MoveTarget):
             try:
                 for name in names:
                     self._commit_one(name, self._steps[name], tidy, undo)
-            except StoreError as error:
+            except base.StoreError as error:
                 return error
             undo.pop_all()
         return None
 
     def _commit_one(
-        self, name: str, step: Step, tidy: contextlib.ExitStack, undo: contextlib.ExitStack
+        self, name: str, step: plans.Step, tidy: contextlib.ExitStack, undo: contextlib.ExitStack
     ) -> None:
         store = self._store
         date = new_date(self._plan, step)
@@ -382,19 +365,19 @@ class StagedTarget(MoveTarget):
             undo.callback(_remove_date, store, date.name, step.name)
         if step.there is None:
             store.rename(name, step.name)
-            undo.callback(or_error, partial(store.delete, step.name))
+            undo.callback(base.or_error, partial(store.delete, step.name))
             return
         present = find(store, step.name)
-        if present is None or not same_file(present, step.there):
-            raise ChangedError(step.name)
+        if present is None or not base.same_file(present, step.there):
+            raise base.ChangedError(step.name)
         old = f"{name}-old"
-        tidy.callback(or_error, partial(store.delete, old))
+        tidy.callback(base.or_error, partial(store.delete, old))
         with store.open(step.name) as file:
             store.write(old, read_chunks(file), mtime_ns=present.mtime_ns)
-        undo.callback(or_error, partial(store.rename, old, step.name, replace=True))
+        undo.callback(base.or_error, partial(store.rename, old, step.name, replace=True))
         store.rename(name, step.name, replace=True)
 
     def remove(self) -> None:
         """Remove the temporary files."""
         for name in self._steps:
-            or_error(partial(self._store.delete, name))
+            base.or_error(partial(self._store.delete, name))

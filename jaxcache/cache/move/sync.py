@@ -11,36 +11,10 @@ from jaxcache.cache.entry_files import remove_leftovers
 from jaxcache.cache.inventory import EntryFile, Inventory
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.write import append
+from jaxcache.cache.move import export_plan, stores
+from jaxcache.cache.move import plan as plans
 from jaxcache.cache.move.execute import move, open_step
-from jaxcache.cache.move.export_plan import (
-    ExportPlan,
-    choose_all,
-    compare_payloads,
-    has_atimes,
-    list_target,
-    look_at_frames,
-    plan_export,
-)
-from jaxcache.cache.move.plan import (
-    WRITES,
-    Check,
-    Item,
-    ItemFacts,
-    MoveAction,
-    MoveTarget,
-    Outcome,
-    Plan,
-    Step,
-)
 from jaxcache.cache.move.run_records import read_records, receive_records
-from jaxcache.cache.move.stores import (
-    StoreSource,
-    StoreTarget,
-    arrivals,
-    carry_segments,
-    make_source,
-    missing_segments,
-)
 from jaxcache.cache.prune.execute import remove
 from jaxcache.cache.prune.plan import plan_prune
 from jaxcache.cache.scan import Scan, ScanAids, scan
@@ -63,10 +37,10 @@ def plan_sync(
     now_ns: int,
     signed: Signed | None = None,
     index: "Index | None" = None,
-    fits: Callable[[Item, ItemFacts], str | None] | None = None,
+    fits: Callable[[plans.Item, plans.ItemFacts], str | None] | None = None,
     on_conflict: str | None = None,
     progress: Progress | None = None,
-) -> Plan:
+) -> plans.Plan:
     """Compare two caches by their listings, or by what both hold.
 
     By their listings, those entries of a local target that are truncated are replaced; nothing
@@ -113,21 +87,23 @@ def plan_sync(
         entries=len(ours.inventory.entries),
         records=options.ledger,
         runs=records,
-        segments=missing_segments(export.ledger, target) if records and on_conflict is None else (),
+        segments=stores.missing_segments(export.ledger, target)
+        if records and on_conflict is None
+        else (),
     )
     return make_room(plan, ours, theirs, options, now_ns) if theirs else plan
 
 
 def plan_offer(
     source: Store, options: SyncOptions, *, records: bool = True, by_use: bool = True, now_ns: int
-) -> ExportPlan:
+) -> export_plan.ExportPlan:
     """Choose what a cache offers to another.
 
     Args:
         by_use: date entries by their last use, not by their ``-atime`` files.
         records: whether the events of the ledger go with their entries.
     """
-    return plan_export(
+    return export_plan.plan_export(
         source,
         filters=options.filters,
         only=partial(_is_selected, options),
@@ -141,7 +117,7 @@ def plan_offer(
 
 def plan_copy(
     source: Store,
-    export: ExportPlan,
+    export: export_plan.ExportPlan,
     target: Store | None,
     *,
     cache_dir: str,
@@ -149,10 +125,10 @@ def plan_copy(
     signed: Signed | None = None,
     allow_large: bool = False,
     origins: bool = True,
-    fits: Callable[[Item, ItemFacts], str | None] | None = None,
+    fits: Callable[[plans.Item, plans.ItemFacts], str | None] | None = None,
     inventory: Inventory | None = None,
     progress: Progress | None = None,
-) -> Plan:
+) -> plans.Plan:
     """Compare what a cache offers with what another has.
 
     Args:
@@ -166,35 +142,35 @@ def plan_copy(
     Raises:
         UsageError, JaxcacheError: see :func:`jaxcache.cache.move.import_bundle.plan_import`.
     """
-    check = Check(
+    check = plans.Check(
         ImportPolicy(signed=signed, allow_large=allow_large),
         export.ledger,
         origins=origins,
         fits=fits,
     )
-    sender = StoreSource(source, check)
+    sender = stores.StoreSource(source, check)
 
-    def read(item: Item) -> Item | Step:
-        parcel = open_step(sender, Step(item, MoveAction.WRITE), None, export.now_ns)
-        if isinstance(parcel, Step):
+    def read(item: plans.Item) -> plans.Item | plans.Step:
+        parcel = open_step(sender, plans.Step(item, plans.MoveAction.WRITE), None, export.now_ns)
+        if isinstance(parcel, plans.Step):
             return parcel
         parcel.close()
         return replace(item, facts=parcel.facts)
 
-    inventory = inventory or list_target(target)
+    inventory = inventory or export_plan.list_target(target)
     if on_conflict is None:
-        look = look_at_frames(target, export.now_ns)
-        steps = choose_all(export.steps, inventory, look, progress=progress)
+        look = export_plan.look_at_frames(target, export.now_ns)
+        steps = export_plan.choose_all(export.steps, inventory, look, progress=progress)
     else:
-        steps = compare_payloads(
+        steps = export_plan.compare_payloads(
             target, export.steps, inventory, on_conflict, read=read, progress=progress
         )
-    return Plan(
+    return plans.Plan(
         export.cache_dir,
         cache_dir,
         steps,
         entries=sum(step.key is not None for step in export.writes),
-        with_atimes=has_atimes(inventory, target, dated=export.dated),
+        with_atimes=export_plan.has_atimes(inventory, target, dated=export.dated),
         check=check,
     )
 
@@ -220,14 +196,14 @@ def _is_selected(options: SyncOptions, entry: Entry) -> bool:
 def execute(
     source: Store,
     target: Store | None,
-    plan: Plan,
+    plan: plans.Plan,
     *,
     now_ns: int,
     jobs: int | None = None,
     signers: Sequence[Any] = (),
     dry_run: bool = False,
     progress: Progress | None = None,
-) -> Outcome:
+) -> plans.Outcome:
     """Carry out a plan.
 
     Room is made first. Signatures and ledger come last: they speak of entries that are there.
@@ -243,27 +219,33 @@ def execute(
             another run does the rest.
         LockedError: see :func:`jaxcache.cache.prune.execute.remove`.
     """
-    sender = make_source(source, plan)
+    sender = stores.make_source(source, plan)
     moving = partial(move, sender, plan=plan, now_ns=now_ns, jobs=jobs, progress=progress)
     if dry_run or target is None:
-        done = Outcome(plan, plan.steps) if source.remote else moving(target=MoveTarget())
+        done = (
+            plans.Outcome(plan, plan.steps) if source.remote else moving(target=plans.MoveTarget())
+        )
         return replace(done, dry_run=True, segments=len(plan.segments))
     remove_leftovers(target)
     removed = remove(target, plan.removals) if plan.removals else None
     sign = make_signer(target, sender, plan, signers, now_ns=now_ns)
-    receiver = StoreTarget(target, plan, lambda written, _: sign(written))
+    receiver = stores.StoreTarget(target, plan, lambda written, _: sign(written))
     done = moving(target=receiver)
     carried = {step.key for step in done.written if step.key is not None}
-    segments = carry_segments(source, target, plan.segments, done.written) if plan.segments else 0
+    segments = (
+        stores.carry_segments(source, target, plan.segments, done.written) if plan.segments else 0
+    )
     if plan.runs:
         receive_records(target, read_records(source))
     if carried and plan.records and not target.remote:  # an object has the date of its arrival
-        append(target, arrivals(carried, Ledger.load(target)))
+        append(target, stores.arrivals(carried, Ledger.load(target)))
     written_bytes = sum(file.size_bytes for file in receiver.files.values())
     return replace(done, written_bytes=written_bytes, segments=segments, removed=removed)
 
 
-def make_room(plan: Plan, ours: Scan, theirs: Scan, options: SyncOptions, now_ns: int) -> Plan:
+def make_room(
+    plan: plans.Plan, ours: Scan, theirs: Scan, options: SyncOptions, now_ns: int
+) -> plans.Plan:
     """Leave out, or remove from the target, the entries that are worth least until all fit.
 
     The planner of ``prune`` chooses from the target as it would be with all new entries.
@@ -302,7 +284,9 @@ def make_room(plan: Plan, ours: Scan, theirs: Scan, options: SyncOptions, now_ns
     )
     going = {r.file.name for r in pruned.removals}
     steps = (
-        replace(s, action=MoveAction.NO_ROOM) if s.action in WRITES and s.name in going else s
+        replace(s, action=plans.MoveAction.NO_ROOM)
+        if s.action in plans.WRITES and s.name in going
+        else s
         for s in plan.steps
     )
     return replace(

@@ -9,15 +9,7 @@ import contextlib
 import time
 from collections.abc import Sequence
 
-from jaxcache.cache.entry_files import (
-    atime_name,
-    find,
-    hold_file_lock,
-    is_temporary,
-    remove_entry,
-    remove_leftover,
-    run_under_lock,
-)
+from jaxcache.cache import entry_files
 from jaxcache.cache.ledger.record import REMOVED, Event
 from jaxcache.cache.ledger.write import append, compact
 from jaxcache.cache.prune.removable import Execution, Removal, SkippedRemoval
@@ -65,7 +57,9 @@ def remove(
         else:
             removed.append(removal)
 
-    longest = run_under_lock(store, remove_one, removals, file_lock=file_lock, progress=progress)
+    longest = entry_files.run_under_lock(
+        store, remove_one, removals, file_lock=file_lock, progress=progress
+    )
     _end_records(store, removed, began_ns)
     return Execution(tuple(removed), tuple(spared), longest)
 
@@ -93,7 +87,7 @@ def _remove_remote(
     """
     ordered = sorted(removals, key=lambda r: r.file.name)
     dated = [(r.file.name, r.atime) for r in ordered if r.atime is not None]
-    now_there = map_ordered(lambda pair: find(store, pair[1].name), dated)
+    now_there = map_ordered(lambda pair: entry_files.find(store, pair[1].name), dated)
     used = {
         name for (name, then), now in zip(dated, now_there, strict=True) if not _same(now, then)
     }
@@ -127,22 +121,22 @@ def _remove_one(
     """Remove one thing, ``-cache`` before ``-atime``; return why if it was not removed."""
     name = removal.file.name
     try:
-        with hold_file_lock(store, name, file_lock) as held:
+        with entry_files.hold_file_lock(store, name, file_lock) as held:
             if not held:
                 return SkippedRemoval(removal, "used", "its compiler is writing it")
-            stamp = atime_name(name) if removal.kind == "entry" else None
-            if stamp and not _same(find(store, stamp), removal.atime):
+            stamp = entry_files.atime_name(name) if removal.kind == "entry" else None
+            if stamp and not _same(entry_files.find(store, stamp), removal.atime):
                 return SkippedRemoval(removal, "used", _USED)
-            if is_temporary(name):
+            if entry_files.is_temporary(name):
                 alive = SkippedRemoval(removal, "used", "its writer may be alive")
-                return None if remove_leftover(store, name) else alive
+                return None if entry_files.remove_leftover(store, name) else alive
             if removal.atime:
-                deleted = remove_entry(store, removal.file)
+                deleted = entry_files.remove_entry(store, removal.file)
             else:
                 deleted = store.delete(name, expected=removal.file)
             if deleted:
                 return None
-        if find(store, name) is None:
+        if entry_files.find(store, name) is None:
             return SkippedRemoval(removal, "gone", "another process removed it")
         return SkippedRemoval(removal, "changed", "changed since the plan was made")
     except StoreError as error:

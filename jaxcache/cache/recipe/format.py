@@ -12,23 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
-from jaxcache.cache.archive import (
-    WINDOW_LOG,
-    ArchiveKind,
-    Packer,
-    hash_range,
-    read_chunks,
-    unpack_range,
-)
-from jaxcache.cache.recipe.model import (
-    Environment,
-    Recipe,
-    RecipeError,
-    RecipeManifest,
-    Request,
-    encode_manifest,
-    refuse,
-)
+from jaxcache.cache import archive
+from jaxcache.cache.recipe import model
 from jaxcache.cache.selection import read_sort, select_by_keys
 from jaxcache.core.system import open_regular
 from jaxcache.entry import zstd
@@ -43,7 +28,7 @@ SUFFIX = ".recipe"
 #: SHA-256 of the frame; little-endian.
 _HEADER = struct.Struct("<8sHHIQQ32s")
 HEADER_BYTES = _HEADER.size
-KIND = ArchiveKind("recipe", MAGIC, VERSION, _HEADER, RecipeError)
+KIND = archive.ArchiveKind("recipe", MAGIC, VERSION, _HEADER, model.RecipeError)
 _MAX_MANIFEST_BYTES = 256 << 20
 #: What is decompressed to a temporary file at the most.
 _MAX_CONTENT_BYTES = 16 << 30
@@ -55,7 +40,7 @@ _HASTY_LEVEL = 9
 ReadBlob = Callable[[str], bytes]
 
 
-def encode_recipe(recipe: Recipe, read_blob: ReadBlob) -> Iterator[bytes]:
+def encode_recipe(recipe: model.Recipe, read_blob: ReadBlob) -> Iterator[bytes]:
     """Yield the bytes of a recipe; equal recipes give equal bytes, in any order of recording.
 
     Args:
@@ -65,13 +50,15 @@ def encode_recipe(recipe: Recipe, read_blob: ReadBlob) -> Iterator[bytes]:
     order = dict.fromkeys([r.bytecode for r in recipe.requests])
     order |= dict.fromkeys(sorted({r.options for r in recipe.requests}))
     blobs = [(digest, len(read_blob(digest))) for digest in order]
-    manifest = encode_manifest(recipe, blobs)
+    manifest = model.encode_manifest(recipe, blobs)
     content_bytes = len(manifest) + sum(size for _, size in blobs)
     level = _PATIENT_LEVEL if content_bytes <= _PATIENT_BYTES else _HASTY_LEVEL
     names = zstd.library.CompressionParameter
-    parameters = {names.window_log: WINDOW_LOG, names.enable_long_distance_matching: 1}
+    parameters = {names.window_log: archive.WINDOW_LOG, names.enable_long_distance_matching: 1}
     with tempfile.TemporaryFile() as frame:
-        packer = Packer(frame, level, parameters if content_bytes > 1 << 23 else {}, content_bytes)
+        packer = archive.Packer(
+            frame, level, parameters if content_bytes > 1 << 23 else {}, content_bytes
+        )
         for piece in (manifest, *(read_blob(name) for name, _ in blobs)):
             packer.add(piece)
         packer.finish()
@@ -79,10 +66,10 @@ def encode_recipe(recipe: Recipe, read_blob: ReadBlob) -> Iterator[bytes]:
             MAGIC, VERSION, 0, len(manifest), content_bytes, packer.packed_bytes, packer.digest
         )
         frame.seek(0)
-        yield from read_chunks(frame)
+        yield from archive.read_chunks(frame)
 
 
-def sort_recipe(recipe: Recipe) -> Recipe:
+def sort_recipe(recipe: model.Recipe) -> model.Recipe:
     """The same recipe in the one order that a file has: by environment, module, then key."""
     place = sorted(range(len(recipe.environments)), key=lambda i: repr(recipe.environments[i]))
     new = {old: number for number, old in enumerate(place)}
@@ -94,7 +81,7 @@ def sort_recipe(recipe: Recipe) -> Recipe:
     )
 
 
-def _order(request: Request) -> tuple[str, ...]:
+def _order(request: model.Request) -> tuple[str, ...]:
     return (
         request.module,
         str(request.environment).zfill(9),
@@ -128,13 +115,13 @@ class RecipeFile:
                 self.size_bytes = os.fstat(file.fileno()).st_size
                 self.digest, manifest_bytes = self._unpack(file)
             self._read(manifest_bytes)
-        except RecipeError as error:
+        except model.RecipeError as error:
             self.close()
             raise error.about(path) from error
         except OSError as error:
             self.close()
             reason = (error.strerror or str(error)).lower()
-            raise RecipeError(
+            raise model.RecipeError(
                 f"cannot read {path}: {reason}", code="no-recipe", hint=None
             ) from error
         except BaseException:
@@ -165,35 +152,35 @@ class RecipeFile:
         """Check header and digest, and decompress the frame; its digest, and where blobs begin."""
         reserved, manifest_bytes, content_bytes, frame_bytes, digest = KIND.read_header(file)
         if reserved:
-            raise RecipeError("has an invalid header")
+            raise model.RecipeError("has an invalid header")
         if frame_bytes != self.size_bytes - HEADER_BYTES:
             short = frame_bytes > self.size_bytes - HEADER_BYTES
-            raise RecipeError("is cut off" if short else "unexpected data after its end")
+            raise model.RecipeError("is cut off" if short else "unexpected data after its end")
         if manifest_bytes > min(content_bytes, _MAX_MANIFEST_BYTES):
-            raise RecipeError("announces a larger manifest than any recipe has")
+            raise model.RecipeError("announces a larger manifest than any recipe has")
         if content_bytes > _MAX_CONTENT_BYTES:
-            raise RecipeError("announces more than any recipe holds")
-        if hash_range(file, HEADER_BYTES, frame_bytes) != digest:
-            raise RecipeError("is damaged: its digest does not match")
-        for chunk in unpack_range(file, HEADER_BYTES, frame_bytes, KIND):
+            raise model.RecipeError("announces more than any recipe holds")
+        if archive.hash_range(file, HEADER_BYTES, frame_bytes) != digest:
+            raise model.RecipeError("is damaged: its digest does not match")
+        for chunk in archive.unpack_range(file, HEADER_BYTES, frame_bytes, KIND):
             if self._content.tell() + len(chunk) > content_bytes:
-                raise RecipeError("holds more than it announces")
+                raise model.RecipeError("holds more than it announces")
             self._content.write(chunk)
         if self._content.tell() != content_bytes:
-            raise RecipeError("holds less than it announces")
+            raise model.RecipeError("holds less than it announces")
         return digest.hex(), manifest_bytes
 
     def _read(self, manifest_bytes: int) -> None:
         end = self._content.tell()
         self._content.seek(0)
-        manifest = RecipeManifest(self._content.read(manifest_bytes))
+        manifest = model.RecipeManifest(self._content.read(manifest_bytes))
         at = manifest_bytes
         if at + sum(manifest.blob_sizes) != end:
-            raise RecipeError("its manifest does not match its content")
+            raise model.RecipeError("its manifest does not match its content")
         digests = []
         self._places = {}
         for size_bytes in manifest.blob_sizes:
-            digests.append(hash_range(self._content, at, size_bytes).hex())
+            digests.append(archive.hash_range(self._content, at, size_bytes).hex())
             self._places[digests[-1]] = (at, size_bytes)
             at += size_bytes
         self.recipe = manifest.recipe(digests)
@@ -212,8 +199,8 @@ def open_recipe(path: str) -> RecipeFile:
 class RecipeRow:
     """One request of a recipe, as far as it can be read without jax."""
 
-    request: Request
-    environment: Environment
+    request: model.Request
+    environment: model.Environment
     bytecode_bytes: int
     refusal: str | None
     """Why it cannot be compiled; a name in :data:`jaxcache.cache.recipe.model.REFUSALS`."""
@@ -259,7 +246,7 @@ def list_recipe(
     return listed[:limit]
 
 
-def _listed(request: Request, file: RecipeFile) -> RecipeRow:
+def _listed(request: model.Request, file: RecipeFile) -> RecipeRow:
     environment = file.recipe.environment_of(request)
     try:
         options = read_options(memoryview(file.blob(request.options)), None, Budget())
@@ -269,6 +256,6 @@ def _listed(request: Request, file: RecipeFile) -> RecipeRow:
         request,
         environment,
         file.blob_bytes(request.bytecode),
-        refuse(request, environment, file.blob),
+        model.refuse(request, environment, file.blob),
         options and options.compile_options,
     )

@@ -6,12 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Annotated, Any, TypeVar
 
-from jaxcache.cache.allow_lists import (
-    LEFT_OUT,
-    is_allowed_flag,
-    is_allowed_setting,
-    refused_options,
-)
+from jaxcache.cache import allow_lists
 from jaxcache.cache.archive import ArchiveError, parse_manifest
 from jaxcache.cache.untrusted_json import Digest, FieldError, Many, Scalar, Seconds, Text, build
 from jaxcache.core.machine import read_release
@@ -234,7 +229,7 @@ def _check_environment(environment: Environment) -> None:
             raise RecipeError(f"its manifest has {flag[:100]!r} that is not a flag")
     for name, chosen in environment.settings.items():
         is_key_setting = type(chosen) is KEY_SETTINGS.get(name)
-        if not is_key_setting or not is_allowed_setting(name, chosen):
+        if not is_key_setting or not allow_lists.is_allowed_setting(name, chosen):
             raise RecipeError(f"its manifest has a setting {name[:100]!r} that is invalid")
 
 
@@ -304,14 +299,14 @@ def refuse(request: Request, environment: Environment, blob: Callable[[str], byt
     flags = (*environment.xla_flags, *environment.libtpu_init_args, *environment.argv_flags)
     if not all(f.startswith("--") for f in flags):
         return "flags-file"
-    if any("/" in f and not LEFT_OUT.match(f) for f in flags):
+    if any("/" in f and not allow_lists.LEFT_OUT.match(f) for f in flags):
         return "path-in-flags"
     allowed = (
-        *(is_allowed_flag(f) for f in environment.xla_flags),
-        *(is_allowed_flag(f, tpu=True) for f in environment.libtpu_init_args),
+        *(allow_lists.is_allowed_flag(f) for f in environment.xla_flags),
+        *(allow_lists.is_allowed_flag(f, tpu=True) for f in environment.libtpu_init_args),
     )
     try:
-        if all(allowed) and not any(refused_options(blob(request.options))):
+        if all(allowed) and not any(allow_lists.refused_options(blob(request.options))):
             return None
     except (WireError, ValueError):
         return "unreadable-options"

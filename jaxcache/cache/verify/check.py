@@ -10,14 +10,7 @@ from jaxcache.cache.entry_files import find
 from jaxcache.cache.inventory import EntryFile
 from jaxcache.cache.ledger.record import LedgerRecord
 from jaxcache.cache.scan import Scan
-from jaxcache.entry.codec import (
-    HEAD_BYTES,
-    CodecError,
-    check_content,
-    check_frame,
-    check_small,
-    read_entry_header,
-)
+from jaxcache.entry import codec
 from jaxcache.entry.decode import OpenPayload
 from jaxcache.entry.names import FileKind
 from jaxcache.model import Problem, ProblemKind
@@ -92,7 +85,7 @@ def _catch(
 ) -> EntryCheck:
     try:
         return check(store, file)
-    except CodecError as error:
+    except codec.CodecError as error:
         return EntryCheck((_problem(file, error.kind, error.detail),))
     except StoreError as error:
         if error.code == "missing":
@@ -129,15 +122,15 @@ def _check_whole(
     problems: list[Problem] = []
     if not decode and recorded is None and file.info.size_bytes <= SMALL_BYTES:
         (data,) = store.read_many([file.info.name], limit=SMALL_BYTES + 1)
-        if isinstance(data, bytes) and (sealed := check_small(data)) is not None:
+        if isinstance(data, bytes) and (sealed := codec.check_small(data)) is not None:
             return _SOUND[sealed]
     with store.open(file.info.name) as opened:
         if not decode and recorded is None:
-            check_content(opened, file.info.size_bytes)
+            codec.check_content(opened, file.info.size_bytes)
         else:
             problems = _check_payload(opened, file, recorded, decode)
         opened.seek(0)
-        sealed = read_entry_header(opened.read(SMALL_BYTES), file.info.size_bytes).checksum
+        sealed = codec.read_entry_header(opened.read(SMALL_BYTES), file.info.size_bytes).checksum
     if sealed:  # a right checksum outweighs a record
         problems = [p for p in problems if p.kind not in _BY_RECORD]
     proven = not problems and (sealed or recorded is not None)
@@ -287,10 +280,10 @@ def _held_bytes(store: Store, file: EntryFile) -> int:
     if store.remote:
         return 16 * file.info.size_bytes
     try:
-        header = read_entry_header(
-            store.read(file.info.name, limit=HEAD_BYTES), file.info.size_bytes
+        header = codec.read_entry_header(
+            store.read(file.info.name, limit=codec.HEAD_BYTES), file.info.size_bytes
         )
-    except (StoreError, CodecError):
+    except (StoreError, codec.CodecError):
         return 0
     return 2 * (header.content_bytes or 8 * file.info.size_bytes)
 
@@ -298,9 +291,11 @@ def _held_bytes(store: Store, file: EntryFile) -> int:
 def _walk_frame(store: Store, file: EntryFile) -> EntryCheck:
     """Follow the block headers of an entry to its end."""
     with store.open(file.info.name) as opened:
-        check_frame(opened, file.info.size_bytes)
+        codec.check_frame(opened, file.info.size_bytes)
         opened.seek(0)
-        sealed = read_entry_header(opened.read(HEAD_BYTES), file.info.size_bytes).checksum
+        sealed = codec.read_entry_header(
+            opened.read(codec.HEAD_BYTES), file.info.size_bytes
+        ).checksum
     return EntryCheck(unsealed=not sealed)
 
 

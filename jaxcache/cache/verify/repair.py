@@ -11,19 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from jaxcache.cache.entry_files import (
-    ATIME_BYTES,
-    atime_name,
-    find,
-    hold_file_lock,
-    is_staged,
-    move_entry_in,
-    move_entry_out,
-    remove_entry,
-    remove_leftover,
-    run_under_lock,
-    write_atime,
-)
+from jaxcache.cache import entry_files
 from jaxcache.cache.ledger.record import REMOVED, Event
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.write import append
@@ -85,7 +73,9 @@ def list_quarantine(store: Store, key_of: Callable[[str], str | None]) -> list[Q
         file = inside.partition("/")[2] or inside
         if key := key_of(file):
             entries.append(
-                QuarantinedEntry(key, file, files[name], files.get(atime_name(name) or ""))
+                QuarantinedEntry(
+                    key, file, files[name], files.get(entry_files.atime_name(name) or "")
+                )
             )
     return entries
 
@@ -137,7 +127,9 @@ def restore(
         if not dry_run:
             try:
                 used_ns = item.info.mtime_ns if dated else None
-                move_entry_in(store, item.info.name, item.file, item.atime, used_ns=used_ns)
+                entry_files.move_entry_in(
+                    store, item.info.name, item.file, item.atime, used_ns=used_ns
+                )
             except StoreError as error:
                 unrestored.append((item, error.reason))
                 return
@@ -147,7 +139,7 @@ def restore(
         for item in wanted:
             bring_back(item)
     else:
-        run_under_lock(store, bring_back, wanted, file_lock=layout.removals.file_lock)
+        entry_files.run_under_lock(store, bring_back, wanted, file_lock=layout.removals.file_lock)
     return Restoration(store.url, dry_run, tuple(restored), tuple(unrestored))
 
 
@@ -285,11 +277,7 @@ def show_repair(plan: RepairPlan, *, dry_run: bool) -> Repair:
 
 
 def execute_repair(
-    store: Store,
-    layout: "Layout",
-    plan: RepairPlan,
-    *,
-    progress: Progress | None = None,
+    store: Store, layout: "Layout", plan: RepairPlan, *, progress: Progress | None = None
 ) -> Repair:
     """Carry out a plan, looking at each file again before it is touched.
 
@@ -305,7 +293,7 @@ def execute_repair(
             actions[step.file] = "leave-failed"
             return
         try:
-            with hold_file_lock(store, step.file, layout.removals.file_lock) as held:
+            with entry_files.hold_file_lock(store, step.file, layout.removals.file_lock) as held:
                 young_one = step.file in plan.young
                 actions[step.file] = (
                     _execute(store, plan.directory, step, young_one) if held else "leave-young"
@@ -325,7 +313,9 @@ def execute_repair(
         steps = tuple(
             sorted(steps, key=lambda s: (first[_stem(s)], _stem(s), -rank(s.file), s.file))
         )
-    run_under_lock(store, run, steps, file_lock=layout.removals.file_lock, progress=progress)
+    entry_files.run_under_lock(
+        store, run, steps, file_lock=layout.removals.file_lock, progress=progress
+    )
     gone = (s for s in steps if actions[s.file] in _GONE and not s.temporary)
     ledger = Ledger.load(store)
     records = (r for s in gone if (r := ledger.record(s.key or s.file)) and r.payload_sha256)
@@ -341,25 +331,27 @@ def _stem(step: RepairStep) -> str:
 def _execute(store: Store, directory: str, step: RepairStep, young: bool) -> RepairAction:
     if step.action.startswith("leave-"):
         return step.action
-    now = find(store, step.file)
+    now = entry_files.find(store, step.file)
     if now is None or not same_file(now, step.info):
         return "leave-changed"
     if step.action == "quarantine":
-        move_entry_out(store, step.file, directory)
+        entry_files.move_entry_out(store, step.file, directory)
     elif step.action == "back-fill":
-        stamp = atime_name(step.file)
-        stamp_info = find(store, stamp) if stamp else None
-        if stamp_info is None or stamp_info.size_bytes != ATIME_BYTES:  # else JAX was faster
-            write_atime(store, step.file, step.stamp_ns, replace=True)
+        stamp = entry_files.atime_name(step.file)
+        stamp_info = entry_files.find(store, stamp) if stamp else None
+        if (
+            stamp_info is None or stamp_info.size_bytes != entry_files.ATIME_BYTES
+        ):  # else JAX was faster
+            entry_files.write_atime(store, step.file, step.stamp_ns, replace=True)
     elif step.file.endswith(CACHE_SUFFIX):
-        if not remove_entry(store, step.info):
+        if not entry_files.remove_entry(store, step.info):
             return "leave-changed"
-    elif step.file.endswith(ATIME_SUFFIX) and find(
+    elif step.file.endswith(ATIME_SUFFIX) and entry_files.find(
         store, step.file.removesuffix(ATIME_SUFFIX) + CACHE_SUFFIX
     ):
         return "leave-changed"  # no orphan any more
-    elif not (step.temporary and remove_leftover(store, step.file)):
-        if step.temporary and (young or is_staged(step.file)):
+    elif not (step.temporary and entry_files.remove_leftover(store, step.file)):
+        if step.temporary and (young or entry_files.is_staged(step.file)):
             return "leave-young"
         store.delete(step.file, expected=step.info)
     return step.action

@@ -13,23 +13,13 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from jaxcache import model
 from jaxcache.cache.entry_files import find_leftovers
 from jaxcache.cache.inventory import foreign_directory, require_objects
 from jaxcache.cache.scan import NO_AIDS, UnknownFormats
 from jaxcache.cache.selection import Selection
 from jaxcache.cache.verify.check import EntryCheck
 from jaxcache.core.names import OWN_DIR
-from jaxcache.model import (
-    CUT_SHORT,
-    Depth,
-    Entry,
-    FileInfo,
-    Problem,
-    ProblemKind,
-    Progress,
-    ScanResult,
-    result_repr,
-)
 from jaxcache.options import Level, VerifyOptions
 from jaxcache.store.base import MissingError, Store, StoreError, same_file
 from jaxcache.units import NS_PER_SECOND, format_count
@@ -38,19 +28,19 @@ if TYPE_CHECKING:
     from jaxcache.layouts import Layout
 
 #: Problems that are only notes: they do not mean damage.
-INFORMATIONAL: frozenset[ProblemKind] = frozenset({
+INFORMATIONAL: frozenset[model.ProblemKind] = frozenset({
     "unsealed", "missing-source", "legacy-name", "not-loadable-here", "changed-since-recorded",
     "unknown-directory", "unknown-format",
 })  # fmt: skip
 #: What makes a file worthless: its compiler fails on it, or must not be trusted with it.
-CORRUPT: frozenset[ProblemKind] = frozenset({
+CORRUPT: frozenset[model.ProblemKind] = frozenset({
     "empty", "truncated", "bad-codec", "trailing-bytes", "bad-header", "bad-payload",
     "digest-mismatch", "checksum-mismatch", "load-failed", "load-crashed",
     "key-mismatch", "wrong-class", "source-mismatch", "dangling-reference",
 })  # fmt: skip
 #: Of those, the ones that a file has too while it, or the file that it goes with, is being written.
-_UNFINISHED: frozenset[ProblemKind] = frozenset(
-    {*CUT_SHORT, "source-mismatch", "dangling-reference"}
+_UNFINISHED: frozenset[model.ProblemKind] = frozenset(
+    {*model.CUT_SHORT, "source-mismatch", "dangling-reference"}
 )
 #: Between two looks at young files; one that is wrong and did not change is not being written.
 _SECOND_LOOK_SECONDS = 1.0
@@ -62,8 +52,8 @@ class Loader(Protocol):
     """Deserializes entries with a real JAX."""
 
     def __call__(
-        self, store: Store, files: Sequence[Any], progress: Progress | None
-    ) -> Iterable[Problem]:
+        self, store: Store, files: Sequence[Any], progress: model.Progress | None
+    ) -> Iterable[model.Problem]:
         """Yield ``load-failed``, ``load-crashed`` and ``not-loadable-here``."""
 
 
@@ -71,7 +61,7 @@ class Loader(Protocol):
 class Verification:
     """The findings in a cache."""
 
-    __repr__ = result_repr
+    __repr__ = model.result_repr
 
     cache_dir: str
     level: Level
@@ -81,10 +71,10 @@ class Verification:
     """Entries without any problem."""
     proven: int
     """Those of them whose bytes are provably as written: by checksum or recorded digest."""
-    problems: tuple[Problem, ...]
-    files: Mapping[str, FileInfo] = field(default_factory=dict)
+    problems: tuple[model.Problem, ...]
+    files: Mapping[str, model.FileInfo] = field(default_factory=dict)
     """Every file with a problem, as it was looked at."""
-    entries: Mapping[str, Entry] = field(default_factory=dict)
+    entries: Mapping[str, model.Entry] = field(default_factory=dict)
     """Every entry with a problem, by file."""
     young: frozenset[str] = frozenset()
     """Files with a problem that may still be being written."""
@@ -122,7 +112,7 @@ class Verification:
         return f"{checked} checked: {', '.join(parts) or 'none there'}"
 
     @property
-    def failures(self) -> tuple[Problem, ...]:
+    def failures(self) -> tuple[model.Problem, ...]:
         """The problems that are more than informational."""
         return tuple(p for p in self.problems if p.kind not in INFORMATIONAL)
 
@@ -134,7 +124,7 @@ def verify(
     *,
     now_ns: int,
     loader: Loader | None = None,
-    progress: Progress | None = None,
+    progress: model.Progress | None = None,
     wait: Callable[[float], None] = time.sleep,
 ) -> Verification:
     """Verify a cache.
@@ -145,13 +135,13 @@ def verify(
         JaxcacheError: a KEY fits nothing, or more than it may.
     """
     selection = Selection.parse(options.keys, options.filters)
-    scan_result = layout.scans.scan(store, NO_AIDS, Depth.DATED, deep=False)
+    scan_result = layout.scans.scan(store, NO_AIDS, model.Depth.DATED, deep=False)
     require_objects(store, scan_result.entries)
     _refuse_foreign(store, scan_result)
     # What a filter reads of entries may bring findings of its own, which the checks repeat.
     read = scan_result
     depth = selection.scan_depth(has_headers=layout.has_headers)
-    if depth >= Depth.OPENED:
+    if depth >= model.Depth.OPENED:
         read = layout.scans.scan(store, NO_AIDS, depth, deep=False)
     chosen = {e.file for e in selection.pick(read.entries, now_ns)}
     entries = {e.file: e for e in scan_result.entries if e.file in chosen}
@@ -216,7 +206,7 @@ def verify(
     )
 
 
-def _refuse_foreign(store: Store, scan_result: "ScanResult") -> None:
+def _refuse_foreign(store: Store, scan_result: model.ScanResult) -> None:
     """Refuse a directory whose files are all of other programs.
 
     Raises:
@@ -241,34 +231,34 @@ def _look_again(store: Store, file: Any) -> Any:
         return file
 
 
-def _about_directory(store: Store, scan_result: "ScanResult") -> Iterator[Problem]:
+def _about_directory(store: Store, scan_result: model.ScanResult) -> Iterator[model.Problem]:
     """Yield the problems of files that are not entries, and of write permissions."""
     problems = list(scan_result.inventory.problems())
     yield from problems
     named_files = {p.file for p in problems}
     for info in find_leftovers(store):
         if info.name not in named_files:
-            yield Problem(info.name, "temp-file", "left by a broken write")
+            yield model.Problem(info.name, "temp-file", "left by a broken write")
     root = store.root
     if root is None:
         return
     if root.mode & _WORLD_WRITABLE:
         detail = f"mode {root.mode & 0o7777:o}: anybody may put executables here"
-        yield Problem(".", "unsafe-permissions", detail)
+        yield model.Problem(".", "unsafe-permissions", detail)
     trusted = {0, root.owner, os.geteuid()}
     for info, key in scan_result.inventory.trusted():
         if info.type == "symlink":
             continue  # it has no mode of its own, and nobody here follows it
         if info.mode & _WORLD_WRITABLE:
             detail = f"mode {info.mode & 0o7777:o}: anybody may change it"
-            yield Problem(info.name, "unsafe-permissions", detail, key)
+            yield model.Problem(info.name, "unsafe-permissions", detail, key)
         if info.owner >= 0 and info.owner not in trusted:
-            yield Problem(info.name, "foreign-owner", f"belongs to user {info.owner}", key)
+            yield model.Problem(info.name, "foreign-owner", f"belongs to user {info.owner}", key)
 
 
 def _infos(
-    store: Store, scan_result: "ScanResult", files: Sequence[Any], names: AbstractSet[str]
-) -> dict[str, FileInfo]:
+    store: Store, scan_result: model.ScanResult, files: Sequence[Any], names: AbstractSet[str]
+) -> dict[str, model.FileInfo]:
     """The files of those names, as they were looked at."""
     infos = (
         {i.name: i for _, i in scan_result.inventory.files() if i.name in names} if names else {}

@@ -23,14 +23,8 @@ from jaxcache.cache.bundle.format import Bundle, BundleError, ContentReader, che
 from jaxcache.cache.diff import DiffSide
 from jaxcache.cache.entry_files import scratch_directory
 from jaxcache.cache.ledger.segments import Ledger
+from jaxcache.cache.move import export_plan
 from jaxcache.cache.move.bundle_file import make_temporary_bundle
-from jaxcache.cache.move.export_plan import (
-    ExportPlan,
-    choose,
-    counted,
-    look_at_payloads,
-    refuse_conflicts,
-)
 from jaxcache.cache.move.plan import Item, MoveAction, Plan, Step, bundle_items
 from jaxcache.cache.scan import ScanAids
 from jaxcache.cache.selection import Selection
@@ -92,7 +86,7 @@ def plan_export(
     side_caches: bool | None = None,
     now_ns: int,
     progress: Progress | None = None,
-) -> ExportPlan:
+) -> export_plan.ExportPlan:
     """Choose graphs as ``ls`` does, and what exists for them.
 
     Args:
@@ -132,7 +126,7 @@ def plan_export(
         )
         for i in files
     ]
-    return ExportPlan(
+    return export_plan.ExportPlan(
         store.url,
         (*stray, *others),
         Ledger(),
@@ -210,7 +204,7 @@ def plan_import(
     inventory = take_inventory(store) if store else TorchInventory()
     present = {info.name: info for _, info in inventory.files()}
     content = ContentReader(bundle)
-    look = look_at_payloads(store, on_conflict)
+    look = export_plan.look_at_payloads(store, on_conflict)
     policy = ImportPolicy(present)
 
     def compare(item: Item, info: FileInfo) -> Step:
@@ -225,10 +219,10 @@ def plan_import(
             _check_content(item, path, content)
             if path.kind in _COMMON and path.kind is not TorchKind.PROBE and not side_caches:
                 continue
-            yield choose(item, present, policy, compare)
+            yield export_plan.choose(item, present, policy, compare)
 
-    taken = tuple(counted(steps(), len(bundle.manifest.files), progress))
-    refuse_conflicts(taken, on_conflict)
+    taken = tuple(export_plan.counted(steps(), len(bundle.manifest.files), progress))
+    export_plan.refuse_conflicts(taken, on_conflict)
     return Plan(bundle.name, cache_dir, taken)
 
 

@@ -13,13 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from jaxcache.cache.doctor.inputs import (
-    Finding,
-    HostFacts,
-    Setting,
-    make_finding,
-    read_rules,
-)
+from jaxcache.cache.doctor import inputs
 from jaxcache.cache.doctor.run_checks import collect_host_facts
 from jaxcache.cache.scan import ScanAids
 from jaxcache.errors import NoCacheError
@@ -57,8 +51,8 @@ class TorchDiagnosis:
     cache_dir: str
     exists: bool
     entries: int
-    settings: tuple[Setting, ...]
-    findings: tuple[Finding, ...]
+    settings: tuple[inputs.Setting, ...]
+    findings: tuple[inputs.Finding, ...]
     """Problems first."""
 
     #: Of a diagnosis of JAX's cache alone.
@@ -75,14 +69,16 @@ class TorchDiagnosis:
 class _Facts:
     path: str
     env: Mapping[str, str]
-    host: HostFacts
+    host: inputs.HostFacts
     store: Store | None = None
     seen: TorchScan | None = None
     refused: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
-    def finding(self, rule: str, **values: Any) -> Finding:
+    def finding(self, rule: str, **values: Any) -> inputs.Finding:
         path = shlex.quote(self.path)
-        return make_finding(read_rules(__file__), rule, facts=self, path=path, **values)
+        return inputs.make_finding(
+            inputs.read_rules(__file__), rule, facts=self, path=path, **values
+        )
 
 
 def diagnose(
@@ -110,14 +106,14 @@ def diagnose(
         store is not None,
         len(scan_result.entries) if scan_result else 0,
         tuple(
-            Setting(n, env.get(n), "environment" if env.get(n) is not None else "default")
+            inputs.Setting(n, env.get(n), "environment" if env.get(n) is not None else "default")
             for n in _TOLD
         ),
         tuple(sorted(findings, key=lambda f: f.severity != "problem")),
     )
 
 
-def find_caches_off(facts: _Facts) -> Iterator[Finding]:
+def find_caches_off(facts: _Facts) -> Iterator[inputs.Finding]:
     """Settings that keep torch from looking."""
     names = [n for n in _DISABLING if facts.env.get(n) == "1"]
     names += [n for n in _SWITCHES if facts.env.get(n) == "0"]
@@ -129,7 +125,7 @@ def find_caches_off(facts: _Facts) -> Iterator[Finding]:
         yield facts.finding("caches-off", reasons=", ".join(reasons), step=fix)
 
 
-def find_bypasses(facts: _Facts) -> Iterator[Finding]:
+def find_bypasses(facts: _Facts) -> Iterator[inputs.Finding]:
     """Settings and functions that make torch bypass its caches."""
     if facts.env.get(_FREEZING) == "1":
         yield facts.finding("freezing")
@@ -149,7 +145,7 @@ _CURES = {
 }
 
 
-def find_remote(facts: _Facts) -> Iterator[Finding]:
+def find_remote(facts: _Facts) -> Iterator[inputs.Finding]:
     """Caches on a server, whose entries are unpickled as they come."""
     names = ", ".join(n for n in _REMOTE if facts.env.get(n) == "1")
     server = next((n for n in _SERVER if n in facts.env), None)
@@ -159,7 +155,7 @@ def find_remote(facts: _Facts) -> Iterator[Finding]:
         yield facts.finding("local-server", names=names)
 
 
-def find_temporary(facts: _Facts) -> Iterator[Finding]:
+def find_temporary(facts: _Facts) -> Iterator[inputs.Finding]:
     """A directory that is empty after a reboot."""
     temporary = os.path.realpath(tempfile.gettempdir())
     is_below = os.path.realpath(facts.path).startswith(f"{temporary}{os.sep}")
@@ -168,7 +164,7 @@ def find_temporary(facts: _Facts) -> Iterator[Finding]:
         yield facts.finding("temporary-directory", where=where)
 
 
-def find_size(facts: _Facts) -> Iterator[Finding]:
+def find_size(facts: _Facts) -> Iterator[inputs.Finding]:
     """A directory that nothing bounds."""
     if facts.seen is None:
         return
@@ -178,7 +174,7 @@ def find_size(facts: _Facts) -> Iterator[Finding]:
         yield facts.finding("no-bound", size=format_size(size), headers=headers)
 
 
-def find_mixed_versions(facts: _Facts) -> Iterator[Finding]:
+def find_mixed_versions(facts: _Facts) -> Iterator[inputs.Finding]:
     """Graphs of several torch, or kernels of several compilers, in one directory."""
     if facts.seen is None or facts.store is None:
         return

@@ -11,18 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from jaxcache.layouts.torch import pickled
 from jaxcache.layouts.torch.names import GraphFile, TorchTier, digest_of, digest_of_text
-from jaxcache.layouts.torch.pickled import (
-    MAX_BYTES,
-    MAX_OPERATIONS,
-    Global,
-    Pickle,
-    PickledRecord,
-    PickledTable,
-    PickleError,
-    read_pickle,
-    walk,
-)
 from jaxcache.model import ProblemKind
 from jaxcache.store.base import Store, StoreError
 from jaxcache.units import join_some
@@ -170,10 +160,10 @@ def read_graph_file(store: Store, file: GraphFile) -> GraphFacts:
         MissingError: it is gone.
     """
     size = file.info.size_bytes
-    if size > MAX_BYTES:
+    if size > pickled.MAX_BYTES:
         return GraphFacts(problems=(("unreadable", f"{size:,} bytes are too many to be read"),))
     try:
-        data = store.read(file.info.name, limit=MAX_BYTES + 1)
+        data = store.read(file.info.name, limit=pickled.MAX_BYTES + 1)
     except StoreError as error:
         if error.code == "missing":
             raise
@@ -188,7 +178,7 @@ def read_graph(data: bytes, tier: TorchTier, key: str, digest: str) -> GraphFact
     whole = not digest or digest_of(data) == digest
     try:
         graph = decode_graph(data, tier)
-    except PickleError as error:
+    except pickled.PickleError as error:
         kind: ProblemKind = "truncated" if error.truncated else "bad-payload"
         return GraphFacts(problems=((kind, error.detail),))
     problems = _problems(graph, tier, key)
@@ -220,7 +210,7 @@ def decode_graph(data: bytes, tier: TorchTier) -> Graph:
     Raises:
         PickleError
     """
-    pickle = read_pickle(data)
+    pickle = pickled.read_pickle(data)
     root = pickle.root
     name = _class_of(root)
     if tier == "fxgraph" and name in ROOTS[tier]:
@@ -232,14 +222,14 @@ def decode_graph(data: bytes, tier: TorchTier) -> Graph:
     return Graph(tier=tier, root=name, globals=pickle.globals)
 
 
-def _precompiled(root: PickledRecord, pickle: Pickle) -> Graph:
+def _precompiled(root: pickled.PickledRecord, pickle: pickled.Pickle) -> Graph:
     """What torch keeps of a function; its guards are pickles inside, which torch unpickles, too."""
-    tables = [part for part in walk(root) if isinstance(part, PickledTable)]
+    tables = [part for part in pickled.walk(root) if isinstance(part, pickled.PickledTable)]
     pairs = [(name, value) for table in tables for name, value in table.items if type(name) is str]
     names = dict.fromkeys(pickle.globals)
-    operations_left = MAX_OPERATIONS - pickle.operations
+    operations_left = pickled.MAX_OPERATIONS - pickle.operations
     for guards in {id(v): v for n, v in pairs if n == "guards_state" and type(v) is bytes}.values():
-        inner = read_pickle(guards, max_operations=operations_left)
+        inner = pickled.read_pickle(guards, max_operations=operations_left)
         operations_left -= inner.operations
         names |= dict.fromkeys(inner.globals)
     texts = {n: v[:_SHOWN_CHARACTERS] for n, v in reversed(pairs) if type(v) is str}
@@ -260,12 +250,12 @@ def _class_of(root: Any) -> str:
 
     Only a global has a name: printing any other object could take 2^100 steps.
     """
-    if not isinstance(root, PickledRecord):
+    if not isinstance(root, pickled.PickledRecord):
         return type(root).__name__
-    return str(root.callee) if isinstance(root.callee, Global) else "an object of no class"
+    return str(root.callee) if isinstance(root.callee, pickled.Global) else "an object of no class"
 
 
-def _fx(root: PickledRecord, pickle: Pickle) -> Graph:
+def _fx(root: pickled.PickledRecord, pickle: pickled.Pickle) -> Graph:
     source = _text(root.get("source_code"))
     lines = _lines(root.get("_fx_graph_cache_debug_lines"))
     runnable = _text(root.get("runnable_graph_str")) or ""
@@ -290,15 +280,15 @@ def _fx(root: PickledRecord, pickle: Pickle) -> Graph:
     )
 
 
-def _aot(root: PickledRecord, pickle: Pickle, *, bundled: bool) -> Graph:
+def _aot(root: pickled.PickledRecord, pickle: pickled.Pickle, *, bundled: bool) -> Graph:
     references: list[str] = []
     lines: tuple[str, ...] = ()
     for part in ("compiled_fw", "compiled_bw"):
         compiled = root.get(part)
-        if not isinstance(compiled, PickledRecord):
+        if not isinstance(compiled, pickled.PickledRecord):
             continue
         result = compiled.get("result")
-        if bundled and isinstance(result, PickledRecord):
+        if bundled and isinstance(result, pickled.PickledRecord):
             references += filter(None, [_text(result.get("cache_key"))])
         info = compiled.get("fx_graph_cache_info")
         if isinstance(info, tuple) and info and isinstance(info[0], str):
@@ -362,13 +352,13 @@ def _devices(lines: Iterable[str]) -> tuple[str, ...]:
 
 def _frame(value: Any) -> tuple[str | None, str | None]:
     """``FILE:LINE`` and function of the first stack trace in a value."""
-    for part in walk(value):
+    for part in pickled.walk(value):
         if isinstance(part, str) and 'File "' in part and (match := _FRAME.search(part)):
             return f"{match[1]}:{match[2]}", match[3]
     return None, None
 
 
-def _guards(root: PickledRecord) -> str | None:
+def _guards(root: pickled.PickledRecord) -> str | None:
     value = _text(root.get("guards_expr"))
     if not value or len(value) <= _SHOWN_CHARACTERS:
         return value or None
@@ -389,7 +379,9 @@ def _text(value: Any) -> str | None:
 def _texts(value: Any) -> Iterator[str]:
     """The short texts in a set or list."""
     for part in (
-        walk(value) if isinstance(value, PickledRecord | PickledTable | list | tuple) else ()
+        pickled.walk(value)
+        if isinstance(value, pickled.PickledRecord | pickled.PickledTable | list | tuple)
+        else ()
     ):
         if isinstance(part, str) and len(part) < 50:
             yield part

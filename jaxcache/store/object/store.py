@@ -14,38 +14,13 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
-from jaxcache.core.remote import (
-    SERVICES,
-    RemoteError,
-    check_endpoints,
-    connection,
-    has_credentials,
-    split_url,
-)
+from jaxcache.core import remote as remote_names
 from jaxcache.errors import NoCacheError, UsageError
 from jaxcache.model import FileInfo
-from jaxcache.store.base import (
-    ChangedError,
-    ExistsError,
-    FetchedFile,
-    MissingError,
-    NewFile,
-    StoreError,
-    check_name,
-    or_error,
-    same_file,
-)
+from jaxcache.store import base
 from jaxcache.store.concurrency import map_ordered
+from jaxcache.store.object import retry
 from jaxcache.store.object.listing import ListPager, attributes_of, digest_in, file_info, info_of
-from jaxcache.store.object.retry import (
-    CREDENTIAL_HINTS,
-    TRAFFIC,
-    OutOfRangeError,
-    Requests,
-    Verb,
-    find_meaning,
-    first_line,
-)
 from jaxcache.units import format_install
 
 if TYPE_CHECKING:
@@ -81,7 +56,7 @@ class ObjectStore:
         self.url = url
         self.writable = writable
         self._client = client
-        self._requests = Requests(url)
+        self._requests = retry.Requests(url)
         self._lister = ListPager(client, self._requests, can_skip=can_skip)
 
     def __repr__(self) -> str:
@@ -121,23 +96,23 @@ class ObjectStore:
         )
 
     def read(self, name: str, *, limit: int) -> bytes:
-        check_name(name)
+        base.check_name(name)
         if not limit:
             return b""
         try:
             data = self._get("get", name, partial(self._receive, name), range=(0, limit))
-        except OutOfRangeError:
+        except retry.OutOfRangeError:
             return b""
-        except StoreError as error:
+        except base.StoreError as error:
             if error.code != "no-ranges":
                 raise
             with self.open(name) as file:  # a simple web server
                 return file.read(limit)
-        TRAFFIC.add(received_bytes=len(data))
+        retry.TRAFFIC.add(received_bytes=len(data))
         return data
 
-    def read_many(self, names: Sequence[str], *, limit: int) -> Iterator[bytes | StoreError]:
-        return map_ordered(lambda name: or_error(lambda: self.read(name, limit=limit)), names)
+    def read_many(self, names: Sequence[str], *, limit: int) -> Iterator[bytes | base.StoreError]:
+        return map_ordered(lambda name: base.or_error(lambda: self.read(name, limit=limit)), names)
 
     def open(self, name: str) -> BinaryIO:
         """Copy an object to where it can be read back and forth, in one request.
@@ -164,30 +139,30 @@ class ObjectStore:
             except BaseException:
                 file.close()
                 raise
-            TRAFFIC.add(received_bytes=meta["size"])
+            retry.TRAFFIC.add(received_bytes=meta["size"])
             return cast("BinaryIO", file)
 
         return self._get("get", name, take)
 
-    def open_many(self, names: Sequence[str]) -> Iterator[BinaryIO | StoreError]:
-        return map_ordered(lambda name: or_error(lambda: self.open(name)), names)
+    def open_many(self, names: Sequence[str]) -> Iterator[BinaryIO | base.StoreError]:
+        return map_ordered(lambda name: base.or_error(lambda: self.open(name)), names)
 
-    def fetch(self, name: str, *, limit: int) -> FetchedFile:
+    def fetch(self, name: str, *, limit: int) -> base.FetchedFile:
         """Read a whole object; the digest that it was written with is checked.
 
         Objects of other writers have none.
         """
 
-        def take(result: Any) -> FetchedFile:
+        def take(result: Any) -> base.FetchedFile:
             meta = result.meta
             attributes = result.attributes
             _check_size(name, meta, limit)
             data = self._receive(name, result)
             _check_whole(len(data), meta)
-            TRAFFIC.add(received_bytes=len(data))
+            retry.TRAFFIC.add(received_bytes=len(data))
             if digest_in(attributes) is not None:
                 _check_digest(name, hashlib.sha256(data).hexdigest(), attributes)
-            return FetchedFile(data, info_of(meta, attributes))
+            return base.FetchedFile(data, info_of(meta, attributes))
 
         return self._get("get", name, take)
 
@@ -195,11 +170,11 @@ class ObjectStore:
         return b"".join(self._requests.receive(name, result))
 
     def _get(
-        self, verb: Verb, name: str, take: Callable[[Any], _Result], **options: Any
+        self, verb: retry.Verb, name: str, take: Callable[[Any], _Result], **options: Any
     ) -> _Result:
         import obstore
 
-        check_name(name)
+        base.check_name(name)
         return self._requests.send(
             verb, name, lambda: take(obstore.get(self._client, name, options=cast("Any", options)))
         )
@@ -213,13 +188,13 @@ class ObjectStore:
         replace: bool = True,
     ) -> FileInfo:
         """Write an object; all of it is held in memory."""
-        check_name(name)
+        base.check_name(name)
         return self._put(name, chunks, "overwrite" if replace else "create", mtime_ns)
 
-    def write_many(self, files: Sequence[NewFile]) -> Iterator[FileInfo | StoreError]:
-        return (or_error(partial(self._write_new, file)) for file in files)
+    def write_many(self, files: Sequence[base.NewFile]) -> Iterator[FileInfo | base.StoreError]:
+        return (base.or_error(partial(self._write_new, file)) for file in files)
 
-    def _write_new(self, file: NewFile) -> FileInfo:
+    def _write_new(self, file: base.NewFile) -> FileInfo:
         name, chunks, mtime_ns, replace, expected = file
         if expected is not None:
             return self.rewrite(name, chunks, expected=expected, mtime_ns=mtime_ns)
@@ -238,10 +213,10 @@ class ObjectStore:
             meta, before = self._get(
                 "head", name, lambda now: (now.meta, info_of(now.meta, now.attributes)), head=True
             )
-        except MissingError as error:
-            raise ChangedError(name) from error
-        if not same_file(before, expected):
-            raise ChangedError(name)
+        except base.MissingError as error:
+            raise base.ChangedError(name) from error
+        if not base.same_file(before, expected):
+            raise base.ChangedError(name)
         data = b"".join(chunks)
         unchanged = {n: meta[n] for n in ("e_tag", "version") if meta[n]}  # GCS goes by the latter
         with guard or nullcontext():
@@ -252,10 +227,10 @@ class ObjectStore:
         import obstore
 
         if not self.writable:
-            raise StoreError(name, f"{self.url} is read-only", code="read-only")
+            raise base.StoreError(name, f"{self.url} is read-only", code="read-only")
         data = b"".join(chunks)
         if len(data) > MAX_OBJECT_BYTES:
-            raise StoreError(name, f"{len(data)} bytes are too many for an object")
+            raise base.StoreError(name, f"{len(data)} bytes are too many for an object")
         digest = hashlib.sha256(data).hexdigest()
         attributes = attributes_of(digest, mtime_ns)
         tries = 0
@@ -269,7 +244,7 @@ class ObjectStore:
 
         try:
             done = self._requests.send("put", name, put, sent_bytes=len(data))
-        except (ExistsError, ChangedError):
+        except (base.ExistsError, base.ChangedError):
             # The first try may have arrived though its answer did not.
             if tries > 1 and (ours := self._if_ours(name, digest)) is not None:
                 return ours
@@ -284,12 +259,12 @@ class ObjectStore:
 
         try:
             return self._get("head", name, take, head=True)
-        except MissingError:
+        except base.MissingError:
             return None
 
     def rename(self, name: str, new_name: str, *, replace: bool = False) -> None:
         """Write under the new name, then delete: see :mod:`jaxcache.store.base`."""
-        check_name(new_name)
+        base.check_name(new_name)
         data, info = self.fetch(name, limit=MAX_OBJECT_BYTES)
         self._put(new_name, [data], "overwrite" if replace else "create", info.mtime_ns)
         self.delete(name, expected=info)
@@ -298,33 +273,37 @@ class ObjectStore:
         """Look, then delete: see :mod:`jaxcache.store.base`."""
         try:
             now = self.info(name)
-        except MissingError:
+        except base.MissingError:
             return False
-        if expected is not None and not same_file(now, expected):
+        if expected is not None and not base.same_file(now, expected):
             return False
         return self._delete_one(name)
 
-    def delete_many(self, files: Sequence[FileInfo]) -> Iterator[StoreError | bool]:
+    def delete_many(self, files: Sequence[FileInfo]) -> Iterator[base.StoreError | bool]:
         """Delete what is still as it was seen; cheapest where sorted by name."""
         for start in range(0, len(files), _DELETE_AT_ONCE):
             batch = files[start : start + _DELETE_AT_ONCE]
             now = self._look(batch)
-            same = [f.name for f in batch if f.name in now and same_file(now[f.name], f)]
+            same = [f.name for f in batch if f.name in now and base.same_file(now[f.name], f)]
             outcomes = dict(zip(same, self._delete_each(same), strict=True))
             yield from (outcomes.get(file.name, False) for file in batch)
 
-    def _delete_each(self, names: Sequence[str]) -> Iterator[StoreError | bool]:
+    def _delete_each(self, names: Sequence[str]) -> Iterator[base.StoreError | bool]:
         """Delete in one request; where that fails, one by one, to know which of them it was."""
         try:
             if names:
                 self._delete(names)
-        except StoreError:
-            yield from map_ordered(lambda name: or_error(lambda: self._delete_one(name)), names)
+        except base.StoreError:
+            yield from map_ordered(
+                lambda name: base.or_error(lambda: self._delete_one(name)), names
+            )
         else:
             yield from (True for _ in names)
 
     def _delete_one(self, name: str) -> bool:
-        with suppress(MissingError):  # an earlier try may have arrived though its answer did not
+        with suppress(
+            base.MissingError
+        ):  # an earlier try may have arrived though its answer did not
             self._delete([name])
         return True
 
@@ -340,14 +319,14 @@ class ObjectStore:
                 if meta["path"] >= last:
                     break
             return infos
-        looks = map_ordered(lambda file: or_error(lambda: self.info(file.name)), files)
+        looks = map_ordered(lambda file: base.or_error(lambda: self.info(file.name)), files)
         return {info.name: info for info in looks if isinstance(info, FileInfo)}
 
     def _delete(self, names: Sequence[str]) -> None:
         import obstore
 
         if not self.writable:
-            raise StoreError(names[0], f"{self.url} is read-only", code="read-only")
+            raise base.StoreError(names[0], f"{self.url} is read-only", code="read-only")
         self._requests.send("delete", names[0], lambda: obstore.delete(self._client, names))
 
     def delete_abandoned(self, name: str) -> bool:  # noqa: ARG002
@@ -356,7 +335,7 @@ class ObjectStore:
 
     def hold(self, name: str) -> AbstractContextManager[None]:
         """Hold nothing: no other process could check whether the writer still lives."""
-        check_name(name)
+        base.check_name(name)
         return nullcontext()
 
     def lock(self, *, timeout_seconds: float) -> AbstractContextManager[None]:  # noqa: ARG002
@@ -365,12 +344,12 @@ class ObjectStore:
 
 
 def _lead(prefix: str) -> str:
-    return f"{check_name(prefix.rstrip('/'))}/" if prefix else ""
+    return f"{base.check_name(prefix.rstrip('/'))}/" if prefix else ""
 
 
 def _check_size(name: str, meta: Any, limit: int) -> None:
     if meta["size"] > limit:
-        raise StoreError(name, f"holds more than {limit} bytes", code="too-large")
+        raise base.StoreError(name, f"holds more than {limit} bytes", code="too-large")
 
 
 def _check_whole(seen_bytes: int, meta: Any) -> None:
@@ -381,7 +360,7 @@ def _check_whole(seen_bytes: int, meta: Any) -> None:
 def _check_digest(name: str, computed: str, attributes: Any) -> None:
     digest = digest_in(attributes)
     if digest is not None and digest != computed:
-        raise StoreError(name, "its bytes are not the ones sent", code="checksum-mismatch")
+        raise base.StoreError(name, "its bytes are not the ones sent", code="checksum-mismatch")
 
 
 #: A stalled connection is given up after the first; a slow transfer of a large entry after the
@@ -403,9 +382,9 @@ def open_object_store(url: str) -> ObjectStore:
         NoCacheError: ``no-credentials`` where the configuration of the environment is unusable.
     """
     parts = check_url(url)
-    service = SERVICES[parts.scheme]
+    service = remote_names.SERVICES[parts.scheme]
     with _as_usage_errors():
-        options = connection(service, _CLIENT)
+        options = remote_names.connection(service, _CLIENT)
     shown = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
     obstore = _import_obstore()
     if service == "memory":
@@ -423,9 +402,9 @@ def check_url(url: str) -> "SplitResult":
         UsageError: ``bad-url``.
     """
     with _as_usage_errors():
-        parts = split_url(url)
-        if SERVICES[parts.scheme] != "memory":
-            check_endpoints()
+        parts = remote_names.split_url(url)
+        if remote_names.SERVICES[parts.scheme] != "memory":
+            remote_names.check_endpoints()
         return parts
 
 
@@ -433,7 +412,7 @@ def check_url(url: str) -> "SplitResult":
 def _as_usage_errors() -> Iterator[None]:
     try:
         yield
-    except RemoteError as error:
+    except remote_names.RemoteError as error:
         raise UsageError(str(error), code="bad-url", hint=error.hint) from error
 
 
@@ -448,19 +427,19 @@ def _import_obstore() -> Any:
 
 
 def _connect(obstore: Any, url: str, shown: str, service: str, options: Mapping[str, Any]) -> Any:
-    if "credential_provider" not in options and not has_credentials(service):
+    if "credential_provider" not in options and not remote_names.has_credentials(service):
         raise NoCacheError(
             f"no credentials for {shown}",
             code="no-credentials",
-            hint=f"{CREDENTIAL_HINTS[service]}; JAXCACHE_INSTANCE_CREDENTIALS=true for those that "
-            "a cloud gives its machines",
+            hint=f"{retry.CREDENTIAL_HINTS[service]}; JAXCACHE_INSTANCE_CREDENTIALS=true for those "
+            "that a cloud gives its machines",
         )
     try:
         return obstore.store.from_url(url, **options)
     except Exception as error:
-        failure = find_meaning(error, url=shown, verb="list", name="")
+        failure = retry.find_meaning(error, url=shown, verb="list", name="")
         if failure.code in ("no-credentials", "no-bucket"):
             raise failure from error
         raise UsageError(
-            f"cannot open {shown}: {first_line(str(error))}", code="bad-url"
+            f"cannot open {shown}: {retry.first_line(str(error))}", code="bad-url"
         ) from error

@@ -14,6 +14,7 @@ from jaxcache.options.run import CompileOptions
 from jaxcache.store import make_store
 from jaxcache.store.location import absolute_location
 from jaxcache.warm.child.child import find_python
+from jaxcache.warm.compiling import worker
 from jaxcache.warm.compiling.pool import (
     CompileWatcher,
     Pool,
@@ -22,25 +23,15 @@ from jaxcache.warm.compiling.pool import (
     key_notes,
     version_notes,
 )
-from jaxcache.warm.compiling.worker import (
-    CompilePlan,
-    CompileReport,
-    CompileResult,
-    Job,
-    Processes,
-    parse_shard,
-    plan_compile,
-    refused,
-)
 from jaxcache.warm.crosshost.cross_target import CrossTarget, Delivery, read_cross
 
 #: Called with the plan and the number of workers; its context shows the progress.
-ShowProgress = Callable[[CompilePlan, int], AbstractContextManager[CompileWatcher | None]]
+ShowProgress = Callable[[worker.CompilePlan, int], AbstractContextManager[CompileWatcher | None]]
 
 
 def compile_recipe(
     recipe: str, cache_dir: str, options: CompileOptions, watch: ShowProgress | None = None
-) -> CompileReport:
+) -> worker.CompileReport:
     """Compile what the cache lacks, through JAX's own path, so that names are JAX's own.
 
     Args:
@@ -57,8 +48,8 @@ def compile_recipe(
     cross = read_cross(options)
     options = options.replace(jobs=options.jobs or available_cores())
     with open_recipe(recipe) as file:
-        shard = parse_shard(options.shard) if options.shard else None
-        plan = plan_compile(file, shard=shard)
+        shard = worker.parse_shard(options.shard) if options.shard else None
+        plan = worker.plan_compile(file, shard=shard)
         location = absolute_location(cache_dir)
         used_at = "" if options.portable else options.used_at or location
         _check_size(plan, options)
@@ -71,8 +62,8 @@ def compile_recipe(
 
 
 def _compile(
-    file: RecipeFile, plan: CompilePlan, session: Session, watcher: CompileWatcher | None
-) -> CompileReport:
+    file: RecipeFile, plan: worker.CompilePlan, session: Session, watcher: CompileWatcher | None
+) -> worker.CompileReport:
     options = session.options
     started = time.monotonic()
     try:
@@ -89,10 +80,10 @@ def _compile(
         *version_notes(file.recipe.environments, session.jax),
         *key_notes(done),
     )
-    return CompileReport(
+    return worker.CompileReport(
         cache_dir=session.delivery.url,
         recipe=file.path,
-        modules=(*done, *(refused(*refusal) for refusal in plan.refused)),
+        modules=(*done, *(worker.refused(*refusal) for refusal in plan.refused)),
         wall_seconds=time.monotonic() - started,
         check=options.check_only,
         interrupted=interrupted,
@@ -102,16 +93,16 @@ def _compile(
 
 
 def _compile_here(
-    plan: CompilePlan, session: Session, watcher: CompileWatcher | None
-) -> tuple[list[CompileResult], Sequence[JaxcacheError], bool]:
+    plan: worker.CompilePlan, session: Session, watcher: CompileWatcher | None
+) -> tuple[list[worker.CompileResult], Sequence[JaxcacheError], bool]:
     options = session.options
     python = find_python(options.python)
     with scratch_directory("compile") as top:
         cross = session.cross
         target = cross.write_request(top, session.delivery.url) if cross else None
 
-        def make_processes(job: Job) -> Processes:
-            return Processes(
+        def make_processes(job: worker.Job) -> worker.Processes:
+            return worker.Processes(
                 python, job.environment, devices=options.devices, directory=top, target=target
             )
 
@@ -128,7 +119,7 @@ def _compile_here(
     return results, list(pool.refusals.values()), interrupted
 
 
-def _check_size(plan: CompilePlan, options: CompileOptions) -> None:
+def _check_size(plan: worker.CompilePlan, options: CompileOptions) -> None:
     """Refuse numbers of devices and processes that are not sane, or not what the caller requests.
 
     Raises:
@@ -158,7 +149,7 @@ def _check_size(plan: CompilePlan, options: CompileOptions) -> None:
             )
 
 
-def _check_target(plan: CompilePlan, target: CrossTarget | None) -> None:
+def _check_target(plan: worker.CompilePlan, target: CrossTarget | None) -> None:
     """Refuse a recipe that was recorded on another platform than the target's.
 
     Raises:

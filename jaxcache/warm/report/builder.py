@@ -18,35 +18,9 @@ from typing import Any
 from jaxcache.core.compile_event import CompileFinished, FunctionCompiled, RunEvent
 from jaxcache.core.timeline import Timeline
 from jaxcache.warm.child.launch import RunResult, describe_failure
-from jaxcache.warm.report.events import (
-    CompileStarted,
-    Configured,
-    EntryFetched,
-    GuardPassed,
-    Hardware,
-    JaxLoaded,
-    Message,
-    PhasesMeasured,
-    ProcessExited,
-    ProcessStarted,
-    SketchSent,
-)
-from jaxcache.warm.report.notes import (
-    below_threshold_notes,
-    cap_note,
-    guard_notes,
-    per_process_key_notes,
-    recompile_notes,
-    settings_notes,
-    target_notes,
-)
-from jaxcache.warm.report.report import (
-    Process,
-    Report,
-    find_longest,
-    fold_functions,
-    fold_modules,
-)
+from jaxcache.warm.report import events as run_events
+from jaxcache.warm.report import notes
+from jaxcache.warm.report.report import Process, Report, find_longest, fold_functions, fold_modules
 from jaxcache.warm.report.second_run import find_passing, find_shortages
 
 #: Names this process among those that compile in themselves.
@@ -66,15 +40,15 @@ class ReportBuilder:
     """Thresholds that the environment of the program sets, by JAX's name of the setting."""
     modules: list[CompileFinished] = field(default_factory=list)
     processes: dict[int, Process] = field(default_factory=dict)
-    hardware: dict[tuple[int, int | None], Hardware] = field(default_factory=dict)
-    recorded: dict[tuple[int, int], CompileStarted] = field(default_factory=dict)
+    hardware: dict[tuple[int, int | None], run_events.Hardware] = field(default_factory=dict)
+    recorded: dict[tuple[int, int], run_events.CompileStarted] = field(default_factory=dict)
     """Requests that a recipe can be made of."""
-    running: dict[tuple[int, int], CompileStarted] = field(default_factory=dict)
+    running: dict[tuple[int, int], run_events.CompileStarted] = field(default_factory=dict)
     colocated: list[FunctionCompiled] = field(default_factory=list)
-    notices: list[Message] = field(default_factory=list)
-    passed: list[GuardPassed] = field(default_factory=list)
+    notices: list[run_events.Message] = field(default_factory=list)
+    passed: list[run_events.GuardPassed] = field(default_factory=list)
     """The steps that guards let pass."""
-    phases: list[PhasesMeasured] = field(default_factory=list)
+    phases: list[run_events.PhasesMeasured] = field(default_factory=list)
     began_at: float = 0.0
     """Time before it belongs to no phase; seconds since the epoch."""
     sketches: dict[tuple[int, int], str] = field(default_factory=dict)
@@ -101,31 +75,31 @@ class ReportBuilder:
                 self.running.pop((event.process, event.number), None)
                 process.counters = event.counters
                 process.process_id = event.process_id
-            case PhasesMeasured():
+            case run_events.PhasesMeasured():
                 self.phases.append(event)
-            case EntryFetched():
+            case run_events.EntryFetched():
                 self.fetched.add(event.key)
-            case GuardPassed():
+            case run_events.GuardPassed():
                 self.passed.append(event)
-            case SketchSent():
+            case run_events.SketchSent():
                 self.sketches[event.process, event.number] = event.sketch
             case FunctionCompiled():
                 self.colocated.append(event)
-            case CompileStarted():
+            case run_events.CompileStarted():
                 self.running[event.process, event.number] = event
                 if event.recorded:
                     self.recorded[event.process, event.number] = event
-            case Hardware():
+            case run_events.Hardware():
                 self.hardware[event.process, event.backend] = event
-            case Message():
+            case run_events.Message():
                 self.notices.append(event)
-            case ProcessStarted():
+            case run_events.ProcessStarted():
                 process.started = event
-            case JaxLoaded():
+            case run_events.JaxLoaded():
                 process.loaded = event
-            case Configured():
+            case run_events.Configured():
                 process.configured = event
-            case ProcessExited():
+            case run_events.ProcessExited():
                 process.counters = event.counters
 
     def sketch_of(self, done: CompileFinished) -> str | None:
@@ -151,7 +125,7 @@ class ReportBuilder:
             event, outcome="written", reason=COMPILED_AHEAD, spans=spans, stored_seconds=None
         )
 
-    def heard(self, *kinds: str) -> list[Message]:
+    def heard(self, *kinds: str) -> list[run_events.Message]:
         """Return the sentences of some kinds."""
         return [notice for notice in self.notices if notice.event in kinds]
 
@@ -190,8 +164,8 @@ class ReportBuilder:
                 dict.fromkeys(
                     [
                         *self._notes(processes, ended),
-                        *map(cap_note, shortages),
-                        *recompile_notes(functions),
+                        *map(notes.cap_note, shortages),
+                        *notes.recompile_notes(functions),
                     ]
                 )
             ),
@@ -219,7 +193,7 @@ class ReportBuilder:
                 timeline.add("compile", compile_.at, ended.ended_at)
         return timeline.seconds()
 
-    def draw_timeline(self, measured: Iterable[PhasesMeasured]) -> Timeline:
+    def draw_timeline(self, measured: Iterable[run_events.PhasesMeasured]) -> Timeline:
         """Return the phases of some processes as one timeline."""
         timeline = Timeline(self.began_at)
         for start, end, phase in (span for event in measured for span in event.spans):
@@ -276,13 +250,13 @@ class ReportBuilder:
     def _notes(self, processes: Iterable[Process], ended: RunResult) -> Iterable[str]:
         for process in processes:
             used = self._used(process)
-            yield from settings_notes(process, self.cache_dir, self.asked, used)
-        yield from per_process_key_notes(self.modules)
-        yield from below_threshold_notes(self.modules)
-        yield from target_notes(self.modules)
+            yield from notes.settings_notes(process, self.cache_dir, self.asked, used)
+        yield from notes.per_process_key_notes(self.modules)
+        yield from notes.below_threshold_notes(self.modules)
+        yield from notes.target_notes(self.modules)
         guarded = {notice.process: notice.at for notice in self.heard("guarded")}
         began_at = ended.ended_at - ended.wall_seconds
-        yield from guard_notes(self.passed, guarded, began_at, self.modules)
+        yield from notes.guard_notes(self.passed, guarded, began_at, self.modules)
         yield from (notice.detail for notice in self.heard("jax-failed", "remark"))
         yield from self._unobserved(processes, ended)
 
@@ -334,7 +308,7 @@ def saved_in_series(hits: Iterable[Sequence[float]]) -> float:
     return best[-1]
 
 
-def _interrupted(begun: CompileStarted) -> CompileFinished:
+def _interrupted(begun: run_events.CompileStarted) -> CompileFinished:
     """The row of a compile that its process never ended, because a signal ended the process."""
     shared = {f.name for f in fields(begun)} & {f.name for f in fields(CompileFinished)}
     values = {name: getattr(begun, name) for name in shared}

@@ -25,18 +25,7 @@ from jaxcache.warm.child.launch import (
     run_listening,
 )
 from jaxcache.warm.programs import WarmProgram, words_of
-from jaxcache.warm.report.events import (
-    Message,
-    ProcessStarted,
-    TorchBreak,
-    TorchCompiled,
-    TorchEvent,
-    TorchExited,
-    TorchGraph,
-    TorchLoaded,
-    TorchRecompile,
-    TorchSaved,
-)
+from jaxcache.warm.report import events
 
 LookupOutcome = Literal["hit", "miss", "bypassed", "off"]
 
@@ -124,7 +113,7 @@ class TorchReport:
     cache_dir: str
     modules: tuple[Lookup, ...]
     compiles: tuple[CompiledFrame, ...]
-    graph_breaks: tuple[TorchBreak, ...]
+    graph_breaks: tuple[events.TorchBreak, ...]
     processes: tuple[TorchProcess, ...]
     notes: tuple[str, ...]
     script_exit_code: int
@@ -261,45 +250,45 @@ class TorchReportBuilder:
     """The fold of a run's events."""
 
     cache_dir: str
-    started: dict[int, ProcessStarted] = field(default_factory=dict)
-    loaded: dict[int, TorchLoaded] = field(default_factory=dict)
+    started: dict[int, events.ProcessStarted] = field(default_factory=dict)
+    loaded: dict[int, events.TorchLoaded] = field(default_factory=dict)
     counters: dict[int, Mapping[str, int]] = field(default_factory=dict)
-    graphs: list[TorchGraph] = field(default_factory=list)
+    graphs: list[events.TorchGraph] = field(default_factory=list)
     saved: defaultdict[tuple[int, str], list[int]] = field(
         default_factory=lambda: defaultdict(list)
     )
     """The sizes of what a process wrote under a key."""
-    compiled: dict[CompileId, list[TorchCompiled]] = field(default_factory=dict)
+    compiled: dict[CompileId, list[events.TorchCompiled]] = field(default_factory=dict)
     """The compiles that ended; of what a kill interrupted, or no frame led to, there are none."""
-    breaks: list[TorchBreak] = field(default_factory=list)
+    breaks: list[events.TorchBreak] = field(default_factory=list)
     guards: dict[CompileId, tuple[str, ...]] = field(default_factory=dict)
-    notices: list[Message] = field(default_factory=list)
+    notices: list[events.Message] = field(default_factory=list)
 
     def add(self, event: RunEvent) -> None:
         """Take one event."""
-        if isinstance(event, TorchEvent | TorchExited):
+        if isinstance(event, events.TorchEvent | events.TorchExited):
             self.counters[event.process] = event.counters
         match event:
-            case ProcessStarted():
+            case events.ProcessStarted():
                 self.started[event.process] = event
-            case TorchLoaded():
+            case events.TorchLoaded():
                 self.loaded[event.process] = event
-            case TorchGraph():
+            case events.TorchGraph():
                 self.graphs.append(event)
-            case TorchSaved():
+            case events.TorchSaved():
                 self.saved[event.process, event.key].append(event.size_bytes)
-            case TorchCompiled():
+            case events.TorchCompiled():
                 self.compiled.setdefault((event.process, event.compile_id), []).append(event)
-            case TorchBreak():
+            case events.TorchBreak():
                 self.breaks.append(event)
-            case TorchRecompile():
+            case events.TorchRecompile():
                 self.guards[event.process, event.compile_id] = event.guards
-            case Message():
+            case events.Message():
                 self.notices.append(event)
 
     def report(self, ended: RunResult) -> TorchReport:
         """Make the report of a run that has ended."""
-        by_compile: defaultdict[CompileId, list[TorchGraph]] = defaultdict(list)
+        by_compile: defaultdict[CompileId, list[events.TorchGraph]] = defaultdict(list)
         for graph in self.graphs:
             by_compile[graph.process, graph.compile_id].append(graph)
         compiles = dict.fromkeys([*by_compile, *self.compiled])
@@ -337,7 +326,7 @@ class TorchReportBuilder:
         return {number: names.pop() for number, names in keys if names}
 
     def _graphs(
-        self, compile_: CompileId, looks: Sequence[TorchGraph], written: Mapping[int, int]
+        self, compile_: CompileId, looks: Sequence[events.TorchGraph], written: Mapping[int, int]
     ) -> Iterator[Lookup]:
         """The rows of one compile: its looks, and those that torch did not make."""
         process, number = compile_
@@ -392,7 +381,7 @@ class TorchReportBuilder:
         off = (item for item in _SWITCHES.items() if settings.get(item[1]) is False)
         return {tier: f"{name} = False" for tier, name in off}
 
-    def _size(self, look: TorchGraph) -> int | None:
+    def _size(self, look: events.TorchGraph) -> int | None:
         """Bytes of what was hit; None where several files share its key, with other guards."""
         loaded = self.loaded.get(look.process)
         path = (loaded and loaded.directory) or self.cache_dir
@@ -490,7 +479,7 @@ class TorchReportBuilder:
         return {"displayTimeUnit": "ms", "traceEvents": spans + looks}
 
 
-def _place(frame: TorchCompiled | None) -> dict[str, Any]:
+def _place(frame: events.TorchCompiled | None) -> dict[str, Any]:
     """Function, file and line; a module of torch's own is compiled through ``inner``."""
     if frame is None:
         return {"function": None, "file": None, "line": None}
@@ -499,7 +488,7 @@ def _place(frame: TorchCompiled | None) -> dict[str, Any]:
     return {"function": function, "file": frame.file, "line": frame.line}
 
 
-def _backend_seconds(parts: Iterable[TorchCompiled]) -> float:
+def _backend_seconds(parts: Iterable[events.TorchCompiled]) -> float:
     """Seconds in the backend; all of a backward pass that is compiled by itself."""
     return math.fsum(
         (p.seconds if p.direction == "backward" else p.backend_seconds) or 0.0 for p in parts
