@@ -9,6 +9,7 @@ import argparse
 import ast
 import re
 import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +50,13 @@ def sentences(root: Path) -> list[Sentence]:
         for line, text, names_command in _texts(ast.parse(path.read_text("utf-8"))):
             if names_command or acted_upon.search(text):
                 found.setdefault(text, Sentence(f"{place}:{line}", text))
+    for path in sorted((root / "jaxcache").rglob("*.toml")):
+        place = path.relative_to(root / "jaxcache").as_posix()
+        for rule, row in tomllib.loads(path.read_text("utf-8")).items():
+            for text in filter(lambda value: isinstance(value, str), row.values()):
+                words = re.sub(r"\{[^}]*\}", HOLE, text)
+                if acted_upon.search(words):
+                    found.setdefault(words, Sentence(f"{place} {rule}", words))
     return list(found.values())
 
 

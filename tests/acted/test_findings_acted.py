@@ -1,0 +1,202 @@
+"""The command that ``doctor`` names as a cure mends what it found; no JAX is needed for these."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from acting import act, acts_on, says, with_settings
+from conftest import CORPUS, RunCli, clean_environment
+
+Make = Callable[[Path], dict[str, str]]
+LOW = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+
+
+def findings(run_cli: RunCli, cache: Path, **env: str) -> dict[str, dict[str, Any]]:
+    """What ``doctor`` finds in a cache, by the name of the trap."""
+    words = ("doctor", "--json", "-C", cache, "--python", "/nonexistent")
+    done = run_cli(*words, env=LOW | env)
+    return {finding["trap"]: finding for finding in json.loads(done.stdout)["findings"]}
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Callable[[str], Path]:
+    def make(name: str) -> Path:
+        target = tmp_path / "a cache"
+        shutil.copytree(CORPUS / name, target, copy_function=shutil.copy)
+        target.chmod(0o755)
+        for path in target.iterdir():
+            path.chmod(0o644)
+        return target
+
+    return make
+
+
+def open_to_the_group(cache: Path) -> dict[str, str]:
+    for path in (cache, *cache.iterdir()):
+        path.chmod(path.stat().st_mode | 0o020)
+    return {}
+
+
+def cut_off(cache: Path) -> dict[str, str]:
+    path = next(cache.glob("*-cache"))
+    path.write_bytes(path.read_bytes()[:-9])
+    os.utime(path, (1e9, 1e9))
+    return {}
+
+
+def without_atimes(cache: Path) -> dict[str, str]:
+    for path in cache.glob("*-atime"):
+        path.unlink()
+    return {"JAX_COMPILATION_CACHE_MAX_SIZE": "1000000"}
+
+
+def foreign_name(cache: Path) -> dict[str, str]:
+    (cache / "a copy-cache").mkdir()
+    return {"JAX_COMPILATION_CACHE_MAX_SIZE": "1000000"}
+
+
+@pytest.mark.parametrize(
+    ("trap", "name", "make"),
+    [
+        pytest.param(
+            "unsafe-permissions",
+            "0.12.0.1-cpu-zstd",
+            open_to_the_group,
+            marks=acts_on("jaxcache doctor --fix -C … removes those permissions"),
+        ),
+        pytest.param(
+            "damaged-entries",
+            "0.12.0.1-cpu-zstd",
+            cut_off,
+            marks=acts_on("jaxcache verify --fix -C …"),
+        ),
+        pytest.param(
+            "missing-atime",
+            "0.12.0.1-cpu-zstd-maxsize",
+            without_atimes,
+            marks=acts_on("jaxcache doctor --fix -C … writes them, dated to the last use"),
+        ),
+        pytest.param(
+            "foreign-name", "0.12.0.1-cpu-zstd-maxsize", foreign_name, marks=acts_on("mv -n … …")
+        ),
+    ],
+)
+def test_the_cure_of_a_finding(
+    run_cli: RunCli,
+    copy: Callable[[str], Path],
+    tmp_path: Path,
+    trap: str,
+    name: str,
+    make: Make,
+) -> None:
+    cache = copy(name)
+    assert trap not in findings(run_cli, cache)
+    env = make(cache)
+    fix = findings(run_cli, cache, **env)[trap]["fix"]
+    if fix.startswith("jaxcache "):
+        until = " removes" if " removes" in fix else " writes"
+        act(fix, tmp_path, until=until, **env)  # may find something else
+    else:
+        says(fix)
+        subprocess.run(fix, shell=True, check=True, cwd=tmp_path)
+    assert trap not in findings(run_cli, cache, **env)
+
+
+@acts_on("cp -RL … … makes a cache of files")
+def test_a_cache_of_links(run_cli: RunCli, copy: Callable[[str], Path], tmp_path: Path) -> None:
+    cache = copy("0.12.0.1-cpu-zstd")
+    links = tmp_path / "links"
+    links.mkdir()
+    for path in cache.glob("*-cache"):
+        (links / path.name).symlink_to(path)
+    fix = findings(run_cli, links)["links"]["fix"]
+    says(fix)
+    command = fix.partition(" makes")[0]
+    subprocess.run(command, shell=True, check=True, cwd=tmp_path)
+    made = tmp_path / "links-copy"
+    assert run_cli("verify", "-C", made).returncode == 0
+    assert len(list(made.glob("*-cache"))) == len(list(cache.glob("*-cache")))
+    assert not any(path.is_symlink() for path in made.iterdir())
+
+
+@acts_on("jaxcache doctor -C …")
+def test_another_directory(run_cli: RunCli, copy: Callable[[str], Path], tmp_path: Path) -> None:
+    cache = copy("0.12.0.1-cpu-zstd")
+    env = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "chosen one")}
+    (tmp_path / "chosen one").mkdir()
+    fix = findings(run_cli, cache, **env)["other-directory"]["fix"]
+    done = act(f"{fix} --json --python /nonexistent", tmp_path, **LOW, **env)
+    told = json.loads(done.stdout)
+    assert told["cache_dir"] == str(tmp_path / "chosen one")
+    assert "other-directory" not in {f["trap"] for f in told["findings"]}
+
+
+@acts_on("export JAX_COMPILATION_CACHE_DIR=…")
+@pytest.mark.parametrize("trap", ["no-cache-dir", "directory-spelling"])
+def test_the_directory_that_is_set(
+    run_cli: RunCli, copy: Callable[[str], Path], tmp_path: Path, trap: str
+) -> None:
+    cache = copy("0.12.0.1-cpu-zstd")
+    env = {} if trap == "no-cache-dir" else {"JAX_COMPILATION_CACHE_DIR": "a cache"}
+    fix = findings(run_cli, cache, **env)[trap]["fix"]
+    says(fix)
+    command = f"{fix.rpartition(': ')[2]} && exec {sys.executable} -m jaxcache doctor --json"
+    done = subprocess.run(
+        f"{command} --python /nonexistent",
+        shell=True,
+        cwd=tmp_path,
+        env=clean_environment(tmp_path) | LOW | env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    told = json.loads(done.stdout)
+    assert told["cache_dir"] == str(cache), (fix, told["cache_dir"])
+    assert trap not in {f["trap"] for f in told["findings"]}
+
+
+@acts_on("unset JAX_ENABLE_COMPILATION_CACHE")
+@acts_on("unset JAX_COMPILATION_CACHE_CHECK_CONTENTS")
+@acts_on("unset JAX_COMPILATION_CACHE_INCLUDE_METADATA_IN_KEY")
+def test_settings_that_are_to_be_unset(run_cli: RunCli, copy: Callable[[str], Path]) -> None:
+    cache = copy("0.12.0.1-cpu-zstd")
+    for trap, name, value in (
+        ("cache-off", "JAX_ENABLE_COMPILATION_CACHE", "0"),
+        ("contents-checked", "JAX_COMPILATION_CACHE_CHECK_CONTENTS", "1"),
+        ("metadata-in-key", "JAX_COMPILATION_CACHE_INCLUDE_METADATA_IN_KEY", "1"),
+    ):
+        env = {name: value}
+        fix = findings(run_cli, cache, **env)[trap]["fix"]
+        assert trap not in findings(run_cli, cache, **with_settings(fix, env))
+
+
+@acts_on("if the other version is no longer used: jaxcache prune… --unused-for …")
+@acts_on("…; or remove these: jaxcache rm KEY")
+@pytest.mark.jax
+def test_entries_of_another_jax(
+    run_cli: RunCli, copy: Callable[[str], Path], jax_python: str, tmp_path: Path
+) -> None:
+    cache = copy("0.4.38-cpu-zstd")
+    for path in cache.iterdir():
+        os.utime(path, (1e9, 1e9))
+
+    def find(trap: str) -> dict[str, Any] | None:
+        done = run_cli("doctor", "--json", "-C", cache, "--python", jax_python, env=LOW)
+        return {f["trap"]: f for f in json.loads(done.stdout)["findings"]}.get(trap)
+
+    if foreign := find("cpu-features"):  # unless this CPU has all of them
+        key = Path(foreign["files"][0]).name.removesuffix("-cache")
+        assert act(f"{foreign['fix']} --yes", tmp_path, {"KEY": key}).returncode == 0
+        assert not (cache / foreign["files"][0]).exists()
+    else:
+        says("; or remove these: jaxcache rm KEY")
+    orphans = find("orphaned-generations")
+    assert orphans
+    assert act(f"{orphans['fix']} --yes", tmp_path).returncode == 0
+    assert find("orphaned-generations") is None
