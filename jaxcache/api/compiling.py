@@ -1,11 +1,12 @@
 """Run the user's jax in child processes: warming, compiling recipes, explaining scripts."""
 
 import os
-from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from jaxcache.api.handle import Handle
 from jaxcache.layouts import load_layout
+from jaxcache.layouts.base import FunctionGroup
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -24,19 +25,26 @@ if TYPE_CHECKING:
     from jaxcache.warm.where import Use
 
 
-class Runner(NamedTuple):
-    """The functions for the programs of one compiler."""
+class Runner:
+    """The functions for programs of JAX, in modules that are imported when they are used."""
 
-    options: Collection[str] | None
-    """The fields of the options of ``run`` and ``warm`` that it knows; None for all."""
-    run: Callable[..., Any]
-    """Runs a command (words, options, callbacks) and reports what its cache did."""
-    warm: Callable[..., Any]
-    """Runs a program in the same way, with all of the cache on."""
-    explain_script: Callable[..., Any]
-    """Runs a program (that, options) and explains why each of its compiles missed."""
-    report_view: Callable[..., Any]
-    """Makes the view of the report of ``run`` and ``warm``."""
+    #: The fields of the options of ``run`` and ``warm`` that it knows; None for all.
+    options: Collection[str] | None = None
+    #: Run a command or a program, and report what its cache did.
+    runs: FunctionGroup[Any] = FunctionGroup("jaxcache.warm.run")
+    #: Runs a program, and explains why each of its compiles missed.
+    explains: FunctionGroup[Any] = FunctionGroup("jaxcache.warm.explain")
+    #: Makes the view of a report.
+    views: FunctionGroup[Any] = FunctionGroup("jaxcache.render.warm")
+
+
+class TorchRunner(Runner):
+    """The functions for programs of torch."""
+
+    options = ("python", "timeout_seconds")
+    runs = FunctionGroup("jaxcache.warm.torch.run")
+    explains = FunctionGroup("jaxcache.warm.torch.explain")
+    views = FunctionGroup("jaxcache.render.torch")
 
 
 def runner_of(layout: str | None) -> Runner:
@@ -45,29 +53,8 @@ def runner_of(layout: str | None) -> Runner:
     Raises:
         UsageError: ``bad-layout``.
     """
-    if layout is not None and load_layout(layout).name == "torch":
-        from jaxcache.render.torch import report_view
-        from jaxcache.warm.torch.explain import explain_script
-        from jaxcache.warm.torch.run import run_command, warm_program
-
-        options = ("python", "timeout_seconds")
-        return Runner(options, run_command, warm_program, explain_script, report_view)
-    from jaxcache.warm.run import run_command as run_jax
-    from jaxcache.warm.run import warm_program as warm_jax
-
-    return Runner(None, run_jax, warm_jax, _explain_jax, _view_jax)
-
-
-def _explain_jax(*args: Any, **keywords: Any) -> Any:
-    from jaxcache.warm.explain import explain_script  # only `explain` needs it
-
-    return explain_script(*args, **keywords)
-
-
-def _view_jax(*args: Any, **keywords: Any) -> Any:
-    from jaxcache.render.warm import report_view  # imported while the program runs
-
-    return report_view(*args, **keywords)
+    is_torch = layout is not None and load_layout(layout).name == "torch"
+    return TorchRunner() if is_torch else Runner()
 
 
 RunOptionsT = TypeVar("RunOptionsT", bound="RunOptions")
@@ -108,7 +95,7 @@ class CompilingMethods(Handle):
         from jaxcache.warm.programs import WarmProgram
 
         runner, chosen = self._place(WarmOptions.read(**keywords))
-        report: Report = runner.warm(WarmProgram(os.fspath(script), arguments), chosen)
+        report: Report = runner.runs.warm_program(WarmProgram(os.fspath(script), arguments), chosen)
         return report
 
     def warm_function(
@@ -141,7 +128,9 @@ class CompilingMethods(Handle):
 
         call_options = CallOptions(words=arguments, static=tuple(static), committed=committed)
         runner, chosen = self._place(WarmOptions.read(**keywords))
-        report: Report = runner.warm(WarmProgram(call=read_call(function, call_options)), chosen)
+        report: Report = runner.runs.warm_program(
+            WarmProgram(call=read_call(function, call_options)), chosen
+        )
         return report
 
     def run(self, *command: str, **keywords: "Unpack[RunKeywords]") -> "Report":
@@ -160,7 +149,7 @@ class CompilingMethods(Handle):
         from jaxcache.options.run import RunOptions
 
         runner, chosen = self._place(RunOptions.read(**keywords))
-        report: Report = runner.run(command, chosen)
+        report: Report = runner.runs.run_command(command, chosen)
         return report
 
     def compile(
@@ -209,7 +198,7 @@ class CompilingMethods(Handle):
 
         runner, chosen = self._place(WarmOptions.read(**keywords))
         program = WarmProgram(os.fspath(script), arguments)
-        explanation: Explanation = runner.explain_script(program, chosen)[0]
+        explanation: Explanation = runner.explains.explain_script(program, chosen)[0]
         return explanation
 
     def diagnose(

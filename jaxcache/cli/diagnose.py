@@ -94,7 +94,7 @@ def _diagnose_torch(
     refused: Counter[tuple[str, str]] = Counter()
     if command_line:
         run = RunOptions(cache_dir=path, stdout_to_stderr=True)
-        report = runner_of("torch").run(command_line, run)
+        report = runner_of("torch").runs.run_command(command_line, run)
         refused.update((m.outcome, m.reason) for m in report.modules if m.outcome not in _LOOKED)
     with cache.progress("reading entries") as progress:
         diagnosis = diagnose(path, os.environ, refused, progress=progress)

@@ -133,7 +133,7 @@ def explain(
             portable=options.portable,
             stdout_to_stderr=output.form is not Format.TABLE,
         )
-        explain_script = runner_of(cache.compiler).explain_script
+        explain_script = runner_of(cache.compiler).explains.explain_script
         program = WarmProgram(shlex.join(command_line))
         if not command_line:
             script = None if module else words.pop(0)

@@ -178,7 +178,7 @@ def finish(
     from jaxcache.render.warm import failed_assertions
 
     with reporting(report.script_exit_code):
-        view = runner.report_view(report, unfolded=extent.all)
+        view = runner.views.report_view(report, unfolded=extent.all)
         with _whatever_reads():
             if form.is_json or form is Format.KEYS:
                 emit(form, view)
@@ -244,7 +244,7 @@ def warm(
         )
     check = options.check_contents
     with checking(wanted, options, extent):
-        report = runner.warm(program, placed, RunCallbacks(import_report))
+        report = runner.runs.warm_program(program, placed, RunCallbacks(import_report))
         return finish(report, wanted, form, runner, check=check, extent=extent, fills=True)
 
 
@@ -270,7 +270,7 @@ def run(
     wanted.check()
     runner, placed = place_run(options, place, form)
     with checking(wanted, options, extent):
-        report = runner.run(command_line, placed, RunCallbacks(import_report))
+        report = runner.runs.run_command(command_line, placed, RunCallbacks(import_report))
         return finish(report, wanted, form, runner, check=options.check_contents, extent=extent)
 
 
