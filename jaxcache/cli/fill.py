@@ -6,12 +6,12 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from jaxcache.api.compiling import Runner, runner_of
 from jaxcache.cli.opening import note_foreign, open_handle
-from jaxcache.cli.output import Format, Output, emit
+from jaxcache.cli.output import Format, Output, emit, note, print_blocks, write_text
 from jaxcache.cli.terminal import can_redraw, draw_line, progress_line, silence
 from jaxcache.errors import ExitCode, ReportError, UsageError, reporting, shell_code
 from jaxcache.options import CacheDir, CacheLocation, RunLocation
@@ -31,8 +31,6 @@ from jaxcache.warm.programs import WarmProgram, names_function, read_call
 
 if TYPE_CHECKING:
     from jaxcache.warm.compiling.worker import CompilePlan, CompileResult, Job
-    from jaxcache.warm.report.report import Report
-    from jaxcache.warm.torch.run import TorchReport
 
 
 RunOptionsT = TypeVar("RunOptionsT", bound=RunOptions)
@@ -43,7 +41,6 @@ def import_report() -> None:
 
     Nothing is drawn meanwhile: the terminal is the program's, and what it prints cannot be seen.
     """
-    import jaxcache.cli.output
     import jaxcache.render.typeset
     import jaxcache.render.warm  # noqa: F401
 
@@ -61,8 +58,6 @@ def place_run(
         NoCacheError: the directory cannot be made or read.
         JaxcacheError: ``read-only``: it is empty, and ``warm`` could not fill it.
     """
-    from jaxcache.cli.output import note
-
     options.check()
     cache = open_handle(place)
     # What the variable names is up to the program.
@@ -147,45 +142,43 @@ def _whatever_reads() -> Iterator[None]:
         silence(sys.stderr)
 
 
-@contextlib.contextmanager
-def checking(wanted: Assertions, options: RunOptions, extent: ReportOptions) -> Iterator[None]:
-    """Exit with 1 where the program succeeded, and a report that was asked for something failed."""
-    try:
-        yield
-    except ReportError as error:
-        requested = (wanted.fail_on_miss, options.guard, options.record, extent.trace)
-        if wanted.strict or options.check_contents or any(r is not None for r in requested):
-            error.exit_code = error.exit_code or ExitCode.PROBLEMS
-        raise
-
-
-def finish(
-    report: "Report | TorchReport",
+def _carry_out(
+    start: Callable[..., Any],
+    program: "WarmProgram | Sequence[str]",
+    placed: RunOptions,
+    runner: Runner,
     wanted: Assertions,
     form: Format,
-    runner: "Runner",
-    *,
-    check: bool,
     extent: ReportOptions,
+    *,
     fills: bool = False,
 ) -> int:
-    """Print the report; return the program's exit code, or 1 for an assertion that failed.
+    """Run a program and print the report; return its exit code, or 1 for an assertion that failed.
 
     Raises:
-        ReportError: the trace cannot be written.
+        ReportError: a report failed, or its trace cannot be written. The exit code is 1 where the
+            program succeeded and something was asked of the report.
     """
-    from jaxcache.cli.output import emit, note, print_blocks, write_text
     from jaxcache.render.warm import failed_assertions
+    from jaxcache.warm.child.launch import RunCallbacks
 
-    with reporting(report.script_exit_code):
-        view = runner.views.report_view(report, unfolded=extent.all)
-        with _whatever_reads():
-            if form.is_json or form is Format.KEYS:
-                emit(form, view)
-            else:
-                print_blocks(view.page or (), sys.stderr)
-        if extent.trace is not None:
-            write_text(extent.trace, json.dumps(report.trace))
+    check = placed.check_contents
+    try:
+        report = start(program, placed, RunCallbacks(import_report))
+        with reporting(report.script_exit_code):
+            view = runner.views.report_view(report, unfolded=extent.all)
+            with _whatever_reads():
+                if form.is_json or form is Format.KEYS:
+                    emit(form, view)
+                else:
+                    print_blocks(view.page or (), sys.stderr)
+            if extent.trace is not None:
+                write_text(extent.trace, json.dumps(report.trace))
+    except ReportError as error:
+        requested = (wanted.fail_on_miss, placed.guard, placed.record, extent.trace)
+        if wanted.strict or check or any(r is not None for r in requested):
+            error.exit_code = error.exit_code or ExitCode.PROBLEMS
+        raise
     if report.script_exit_code:
         return shell_code(report.script_exit_code)
     if failed := list(failed_assertions(report, wanted, check=check, fills=fills)):
@@ -229,23 +222,17 @@ def warm(
 
     MODULE:FUNCTION (or FILE.py:FUNCTION) is compiled for the shapes of --arg, and not run.
     """
-    from jaxcache.warm.child.launch import RunCallbacks
-
     form = output.form
     wanted.check()
     runner, placed = place_run(options, place, form)
     program = program_of(script, arguments, call, module=module)
     if placed.jax_cache_dir is None and place.layout in (None, "jax"):
-        from jaxcache.cli.output import note
-
         note(
             "note: this run fills nothing and exits with 1 unless the program sets a cache "
             "directory; export JAX_COMPILATION_CACHE_DIR=DIR before it, or add -C DIR"
         )
-    check = options.check_contents
-    with checking(wanted, options, extent):
-        report = runner.runs.warm_program(program, placed, RunCallbacks(import_report))
-        return finish(report, wanted, form, runner, check=check, extent=extent, fills=True)
+    start = runner.runs.warm_program
+    return _carry_out(start, program, placed, runner, wanted, form, extent, fills=True)
 
 
 def run(
@@ -264,14 +251,10 @@ def run(
     is one of the N processes. The exit code is the command's own (128 + N if signal N ended
     it), or 1 where an assertion such as --fail-on-miss fails.
     """
-    from jaxcache.warm.child.launch import RunCallbacks
-
     form = output.form
     wanted.check()
     runner, placed = place_run(options, place, form)
-    with checking(wanted, options, extent):
-        report = runner.runs.run_command(command_line, placed, RunCallbacks(import_report))
-        return finish(report, wanted, form, runner, check=options.check_contents, extent=extent)
+    return _carry_out(runner.runs.run_command, command_line, placed, runner, wanted, form, extent)
 
 
 def compile_(

@@ -52,7 +52,13 @@ def ls(
     if cache.kind == "recipe":
         if options.filters or group_by or options.long:
             raise UsageError("--filter, --group-by and --long are not for recipes")
-        _list_recipe(cache.location.path, options, form)
+        from jaxcache.cache.recipe.format import list_recipe, open_recipe
+        from jaxcache.render import recipe
+
+        sort = "key" if options.sort == "used" else options.sort  # a recipe records no use
+        with open_recipe(cache.location.path) as file:
+            listed = list_recipe(file, keys=options.keys, sort=sort, limit=options.limit)
+            emit(form, recipe.listing_view(file, listed))
         return
     listing = cache.select(options=options, group_by=group_by, detail=_DETAIL[form])
     view = listing_view(
@@ -64,16 +70,6 @@ def ls(
         long=options.long,
     )
     emit(form, view)
-
-
-def _list_recipe(path: str, options: ListOptions, form: Format) -> None:
-    from jaxcache.cache.recipe.format import list_recipe, open_recipe
-    from jaxcache.render.recipe import listing_view
-
-    sort = "key" if options.sort == "used" else options.sort  # a recipe records no use
-    with open_recipe(path) as file:
-        listed = list_recipe(file, keys=options.keys, sort=sort, limit=options.limit)
-        emit(form, listing_view(file, listed))
 
 
 #: How a pickle of protocol 2 or later begins.
@@ -114,7 +110,12 @@ def show(
     if cache.kind == "recipe":
         if writes:
             raise UsageError("--hlo and --payload are for entries: a recipe holds none")
-        _show_recipe(cache.location.path, [chosen] if chosen else [], wanted.form)
+        from jaxcache.cache.recipe.format import list_recipe, open_recipe
+        from jaxcache.render import recipe
+
+        with open_recipe(cache.location.path) as file:
+            listed = list_recipe(file, keys=[chosen] if chosen else [])
+            emit(wanted.form, recipe.show_view(file, listed, whole=not chosen))
     elif not chosen:
         _show_bundle(cache, wanted.form)
     elif writes:
@@ -159,17 +160,13 @@ def _find_entry(cache: Cache, key: str) -> "tuple[Store, Layout, str, bool]":
     """Return where an entry is, its file's name or its key, and which of the two."""
     if not (os.sep in key or os.path.isfile(key)):
         return *cache.readable, key, False
+    from jaxcache.layouts import load_layout
+    from jaxcache.store import open_store
+
     directory, name = os.path.split(key)
-    return *_open_file(directory, name), name, True
-
-
-def _show_recipe(path: str, keys: list[str], form: Format) -> None:
-    """Show modules of a recipe; all of them without a KEY."""
-    from jaxcache.cache.recipe.format import list_recipe, open_recipe
-    from jaxcache.render.recipe import show_view
-
-    with open_recipe(path) as file:
-        emit(form, show_view(file, list_recipe(file, keys=keys), whole=not keys))
+    store = open_store(directory or ".")
+    is_pickle = store.read(name, limit=1) == _PICKLED  # of torch; JAX's files are compressed
+    return store, load_layout("torch" if is_pickle else "jax"), name, True
 
 
 def _show_bundle(cache: Cache, form: Format) -> None:
@@ -187,16 +184,6 @@ def _show_bundle(cache: Cache, form: Format) -> None:
     with closing(open_bundle(path)) as bundle:
         size = export_summary(written_bundle(bundle, path))
     emit(form, view._replace(notes=[*view.notes, size]))
-
-
-def _open_file(directory: str, name: str) -> "tuple[Store, Layout]":
-    """The directory of one file, and its layout: torch's are pickles, JAX's are compressed."""
-    from jaxcache.layouts import load_layout
-    from jaxcache.store import open_store
-
-    store = open_store(directory or ".")
-    pickled = store.read(name, limit=1) == _PICKLED
-    return store, load_layout("torch" if pickled else "jax")
 
 
 def stats(
