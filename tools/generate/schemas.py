@@ -27,8 +27,7 @@ from typing import (
 import jaxcache
 from jaxcache.cli.metering import REMOTE_COMMANDS
 from jaxcache.render.document import SCHEMA_VERSION, ShapeField, shape_of
-from tools.generate.documents import DOCUMENTS, ERROR
-from tools.generate.documents.shared import Metered, Time
+from tools.generate.documents import DOCUMENTS, ERROR, Metered, Time
 
 Schema = dict[str, Any]
 BASE = "https://raw.githubusercontent.com/jaxcache/jaxcache/main/docs/schemas/"
