@@ -159,7 +159,6 @@ def _carry_out(
         ReportError: a report failed, or its trace cannot be written. The exit code is 1 where the
             program succeeded and something was asked of the report.
     """
-    from jaxcache.render.warm import failed_assertions
     from jaxcache.warm.child.launch import RunCallbacks
 
     check = placed.check_contents
@@ -181,6 +180,8 @@ def _carry_out(
         raise
     if report.script_exit_code:
         return shell_code(report.script_exit_code)
+    from jaxcache.render.warm import failed_assertions
+
     if failed := list(failed_assertions(report, wanted, check=check, fills=fills)):
         with _whatever_reads():
             if form is not Format.JSON:

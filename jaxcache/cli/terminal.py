@@ -55,7 +55,7 @@ def set_named_cache(words: list[str]) -> None:
     """Note what a command line names with ``-C``, for the commands that are printed."""
     global named_cache
     named_cache = None
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in zip(words, [*words[1:], ""], strict=False):
         if word in ("-C", "--cache-dir"):
             named_cache = following
         elif word.startswith(("-C", "--cache-dir=")):
