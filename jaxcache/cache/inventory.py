@@ -10,7 +10,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from jaxcache.core.names import AUTOTUNE_DIR, OWN_DIR, Key
-from jaxcache.entry.names import FileKind, key_of, own_kind, split_name
+from jaxcache.entry.names import TORCH_GRAPHS, TORCH_LOCKS, FileKind, key_of, own_kind, split_name
 from jaxcache.errors import NoCacheError
 from jaxcache.model import FileInfo, Problem
 from jaxcache.store import is_remote
@@ -23,10 +23,8 @@ _MAX_UNKNOWN_FILES = 100_000
 _MAX_DEPTH = 3
 #: The most names to look at; caches deeper in a larger tree are not found.
 _MAX_NAMES = 200_000
-#: Directories by which a cache of torch's compilers is recognized.
-_TORCH_DIRECTORIES = frozenset({"aotautograd", "fxgraph", "locks"})
-#: Directories in such a cache; the short ones hold code, by the start of its hash.
-_IN_TORCH_CACHE = "aotautograd|fxgraph|locks|triton|dynamo|[a-z2-7]{2}"
+#: Directories in a cache of torch's; the short ones hold code, by the start of its hash.
+_IN_TORCH_CACHE = "|".join((*TORCH_GRAPHS, TORCH_LOCKS, "triton", "dynamo", "[a-z2-7]{2}"))
 
 
 def is_foreign(path: str) -> bool:
@@ -175,7 +173,7 @@ class Inventory:
                     of_one.append(other.info.size_bytes)
                 if key_of(inner):
                     caches.add(name)
-        if _TORCH_DIRECTORIES & sizes.keys():
+        if {*TORCH_GRAPHS, TORCH_LOCKS} & sizes.keys():
             sizes = {n: each for n, each in sizes.items() if not re.fullmatch(_IN_TORCH_CACHE, n)}
         return (
             UnknownDirectory(name, len(each), sum(each), name in caches)
@@ -291,7 +289,7 @@ def _look(path: str, budget: list[int]) -> tuple[bool, list[str]]:
         with os.scandir(path) as names:
             for name in names:
                 budget[0] -= 1
-                if key_of(name.name) or name.name in ("aotautograd", "fxgraph"):
+                if key_of(name.name) or name.name in TORCH_GRAPHS:
                     return True, []
                 if budget[0] < 0:
                     break

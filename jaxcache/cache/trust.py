@@ -479,7 +479,8 @@ def _unsigned_digests(
     They may come from a run that was interrupted. Each digest is that of the source's entry, even
     if the target's entry of that name differs; damaged entries of the source stay unsigned.
     """
-    signed = [load_signed(target, [_public(key)]) for key in private_keys]
+    keys = [TrustedKey("", key.public_key().public_bytes_raw()) for key in private_keys]
+    signed = [load_signed(target, [key]) for key in keys]
     steps = plan.of(MoveAction.PRESENT, MoveAction.SAME)
     unsigned = [s for s in steps if not all(s.name in names for names in signed)]
 
@@ -492,10 +493,6 @@ def _unsigned_digests(
 
     digests = zip((s.name for s in unsigned), map_ordered(read, unsigned), strict=True)
     return {name: digest for name, digest in digests if digest is not None}
-
-
-def _public(private_key: Any) -> TrustedKey:
-    return TrustedKey("", private_key.public_key().public_bytes_raw())
 
 
 def write_signatures(

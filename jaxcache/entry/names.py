@@ -21,6 +21,11 @@ from jaxcache.core.names import (
     TEMP_PREFIX,
 )
 
+#: The directories of graphs that torch's compilers make in their cache, and JAX never.
+TORCH_GRAPHS = ("aotautograd", "fxgraph")
+#: The directory of their locks, the only sign of a cache that holds kernels alone.
+TORCH_LOCKS = "locks"
+
 
 class FileKind(StrEnum):
     """The meaning of one name in a cache directory."""

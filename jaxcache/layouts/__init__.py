@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
-from jaxcache.entry.names import key_of, split_name
+from jaxcache.entry.names import TORCH_GRAPHS, TORCH_LOCKS, key_of, split_name
 from jaxcache.errors import UsageError
 from jaxcache.layouts.base import FunctionGroup, Words
 from jaxcache.store.base import MissingError, Store
@@ -78,10 +78,6 @@ JAX: "Layout" = JaxLayout()
 #: A bundle of JAX's entries, which can be looked at and no more.
 BUNDLE = cast("Layout", BundleLayout())
 NAMES = ("jax", "torch")
-#: Directories that torch's compilers make in their cache, and JAX never.
-_TORCH_DIRECTORIES = ("aotautograd", "fxgraph")
-#: The directory of its locks, the only sign of a cache that holds kernels alone.
-_LOCKS = "locks"
 
 __all__ = [
     "BUNDLE",
@@ -215,13 +211,13 @@ def check_layout(store: Store, layout: str) -> None:
 
 
 def _has_torch(store: Store) -> bool:
-    if any(_is_directory(store, name) for name in _TORCH_DIRECTORIES):
+    if any(_is_directory(store, name) for name in TORCH_GRAPHS):
         return True
-    if not _is_directory(store, _LOCKS):
+    if not _is_directory(store, TORCH_LOCKS):
         return False
     from jaxcache.layouts.torch.names import LOCK
 
-    return any(LOCK.fullmatch(info.name) for info in store.list(_LOCKS))
+    return any(LOCK.fullmatch(info.name) for info in store.list(TORCH_LOCKS))
 
 
 def _has_jax_entries(store: Store) -> bool:

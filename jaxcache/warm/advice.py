@@ -3,63 +3,35 @@
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from typing import Any
 
-from jaxcache.cache.doctor.inputs import LEAST_SIZE, Finding
+from jaxcache.cache.doctor.inputs import Finding, make_finding, read_rules
 from jaxcache.cache.explain.sides import is_helper
 from jaxcache.core.machine import read_release
 from jaxcache.core.system import available_cores
 from jaxcache.entry.names import key_of
 from jaxcache.units import format_count, format_duration, format_size
 from jaxcache.warm.report.notes import describe_shortage, fix_of
-from jaxcache.warm.report.report import FAULTS, Function, FunctionSeconds, Report
-from jaxcache.warm.report.second_run import CapShortage
+from jaxcache.warm.report.report import FAULTS, FunctionSeconds, Report
 
 #: A part of the start that takes less is not worth a change of the program.
 _LEAST_SECONDS = 1.0
 _LEAST_SHARE = 0.1
 #: JAX from this release on loads entries ahead (``live/load_seam.py``).
 _PRELOADS = (0, 8, 0)
-_NO_CACHE = "no cache of compiles shortens this part: JAX calls your functions to make the programs"
 _LOCAL = "a directory on a local disk loads faster than a network mount"
 #: The parts that functions which are traced again, and unrolled loops, are in.
 _REPEATED = ("slow-trace", "slow-compile")
 
 
-@dataclass(frozen=True, slots=True)
-class _PhaseAdvice:
-    """The advice about one part of a start."""
-
-    trap: str
-    activity: str
-    phases: tuple[str, ...]
-    fix: str
-    """What to do in every run; empty where that depends on the run."""
-
-
-_ADVICE = (
-    _PhaseAdvice("slow-trace", "tracing and lowering", ("trace", "lower"), _NO_CACHE),
-    _PhaseAdvice("slow-load", "looking up and loading entries", ("load",), ""),
-    _PhaseAdvice(
-        "slow-key",
-        "making keys",
-        ("key",),
-        "pass large arrays as arguments instead of closing over them: a key hashes the whole "
-        "module with its constants",
-    ),
-    _PhaseAdvice(
-        "slow-backend",
-        "starting the devices",
-        ("backend",),
-        "set JAX_PLATFORMS to the platforms that the program uses",
-    ),
-    _PhaseAdvice(
-        "slow-compile",
-        "compiling and writing entries",
-        ("compile",),
-        "fill the cache with jaxcache warm; jaxcache explain names why an entry missed",
-    ),
-)
+#: The phases of each part of a start.
+_PARTS = {
+    "slow-trace": ("trace", "lower"),
+    "slow-load": ("load",),
+    "slow-key": ("key",),
+    "slow-backend": ("backend",),
+    "slow-compile": ("compile",),
+}
 
 
 def advise(report: Report) -> tuple[Finding, ...]:
@@ -100,68 +72,50 @@ def find_losses(report: Report, findings: Sequence[Finding] = ()) -> tuple[Findi
         findings: of the cache and its settings; they explain why JAX fails, if it does.
     """
     problems = {f.trap for f in findings if f.severity == "problem"}
-    losses = [*map(_cap_loss, report.shortages)]
+    losses = [
+        _finding("cap-too-small", shortage=describe_shortage(s), setting=fix_of(s))
+        for s in report.shortages
+    ]
     reasons = Counter[str]()
     for m in report.modules:
         reasons[m.reason] += m.occurrences
     if report.modules and not any(m.outcome in ("hit", "written") for m in report.modules):
-        losses += [loss for reason, loss in _LOSSES.items() if reasons[reason]]
+        losses += [_finding(rule) for reason, rule in _LOSSES.items() if reasons[reason]]
     losses = [loss for loss in losses if loss.trap not in problems]
     faults = [m for m in report.modules if m.reason in FAULTS]
     if faults and not (problems or losses):
         first = faults[0]
-        fact = f"{first.reason} of {format_count(sum(reasons[r] for r in FAULTS), 'compile')}"
-        cost = "JAX goes on without the cache: these compile in every run"
-        fix = "mend what the message names"
+        compiles = format_count(sum(reasons[r] for r in FAULTS), "compile")
+        detail = first.detail or ""
         losses.append(
-            Finding("cache-errors", "problem", f"{fact}: {first.detail or ''}", cost, fix)
+            _finding("cache-errors", reason=first.reason, compiles=compiles, detail=detail)
         )
     return tuple(losses)
 
 
-def _cap_loss(shortage: CapShortage) -> Finding:
-    """Return what JAX's cap costs a program."""
-    cost = "JAX evicts entries before another run reads them, and that run compiles again"
-    return Finding("cap-too-small", "problem", describe_shortage(shortage), cost, fix_of(shortage))
-
-
-_NEVER_WRITTEN = "nothing of this program is written, and every run compiles it"
 #: The problem of a program all of whose compiles end for such a reason.
-_LOSSES = {
-    "compile-time": Finding(
-        "threshold",
-        "problem",
-        "every compile of the program was faster than the threshold",
-        _NEVER_WRITTEN,
-        "export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0",
-    ),
-    "size": Finding(
-        "entry-size",
-        "problem",
-        f"every entry of the program is smaller than {LEAST_SIZE}",
-        _NEVER_WRITTEN,
-        f"export {LEAST_SIZE.upper()}=0",
-    ),
-}
+_LOSSES = {"compile-time": "threshold", "size": "entry-size"}
 
 
 def _phases(report: Report) -> Iterator[tuple[float, Finding]]:
     wall = format_duration(report.wall_seconds)
-    for advice in _ADVICE:
-        seconds = sum(report.phase_seconds.get(phase, 0.0) for phase in advice.phases)
-        fact = f"{advice.activity} took {format_duration(seconds)} of {wall}"
-        if (top := _longest(report, advice.phases)) and top.seconds >= _LEAST_SHARE * seconds:
-            size = _size(report, top, advice.trap)
+    for part, phases in _PARTS.items():
+        seconds = sum(report.phase_seconds.get(phase, 0.0) for phase in phases)
+        longest = ""
+        if (top := _longest(report, phases)) and top.seconds >= _LEAST_SHARE * seconds:
+            size = _size(report, top, part)
             place = _name(top.function, top.file, top.line)
-            fact += f", {place}{size} alone {format_duration(top.seconds)}"
-        fix = advice.fix or _load_faster(report)
-        if advice.trap in ("slow-trace", "slow-load"):
-            fix = "; ".join(filter(None, (fix, *_smaller(report)))) or _LOCAL
-        finding = _advice(advice.trap, fact, seconds, fix)
-        if advice.trap == "slow-compile" and _has_written_most(report):
-            cost = f"up to {format_duration(seconds)} at this start: the next one finds the entries"
-            finding = replace(finding, cost=cost, fix="before the first start: jaxcache warm")
-        yield seconds, finding
+            longest = f", {place}{size} alone {format_duration(top.seconds)}"
+        is_first = part == "slow-compile" and _has_written_most(report)
+        smaller = list(_smaller(report))
+        yield _advice(
+            "slow-first-compile" if is_first else part,
+            seconds,
+            wall=wall,
+            longest=longest,
+            smaller="".join(f"; {step}" for step in smaller),
+            faster="; ".join(filter(None, (_load_faster(report), *smaller))) or _LOCAL,
+        )
 
 
 def _longest(report: Report, phases: Sequence[str]) -> FunctionSeconds | None:
@@ -216,26 +170,26 @@ def _retraced(report: Report) -> Iterator[tuple[float, Finding]]:
     for function in (f for f in report.functions if not is_helper(f.function, f.file)):
         place = _name(function.function, function.file, function.line)
         times = format_count(function.traces, "time")
-        fact = f"{place} was traced {times}, {_reason(function)}"
-        fix = (
-            "pad or bucket the arguments to few shapes"
-            if function.varies
-            else "make the jitted function once, outside the loop, and keep its static arguments"
-        )
         seconds = function.repeated_seconds
-        yield seconds, _advice("retraced", fact, seconds, fix)
-
-
-def _reason(function: Function) -> str:
-    if function.varies:
-        signatures = format_count(function.signatures, "signature")
-        return f"for {signatures}: {'; '.join(function.varies)} varies"
-    if function.retrace_reasons:
-        return f"JAX's reason: {function.retrace_reasons[0]}"
-    return (
-        "with arguments of the same shapes: the function object, a static argument or a setting "
-        "of JAX changed each time"
-    )
+        if function.varies:
+            signatures = format_count(function.signatures, "signature")
+            varies = "; ".join(function.varies)
+            yield _advice(
+                "retraced-shapes",
+                seconds,
+                place=place,
+                times=times,
+                signatures=signatures,
+                varies=varies,
+            )
+            continue
+        reason = (
+            "with arguments of the same shapes: the function object, a static argument or a "
+            "setting of JAX changed each time"
+        )
+        if function.retrace_reasons:
+            reason = f"JAX's reason: {function.retrace_reasons[0]}"
+        yield _advice("retraced", seconds, place=place, times=times, reason=reason)
 
 
 def _unrolled(report: Report) -> Iterator[tuple[float, Finding]]:
@@ -245,14 +199,15 @@ def _unrolled(report: Report) -> Iterator[tuple[float, Finding]]:
             continue
         traced = ((m.trace_seconds or 0.0) + (m.lower_seconds or 0.0)) * m.occurrences
         seconds = traced * copies.share * (1 - 1 / copies.count)
-        place = f", such as {copies.file}:{copies.line}" if copies.file else ""
-        fact = (
-            f"{_name(m.function or m.module, m.file, m.line)} has {copies.count} copies of the "
-            f"same lines{place}, {copies.share:.0%} of its operations; tracing and "
-            f"lowering it took {format_duration(traced)}"
+        where = f", such as {copies.file}:{copies.line}" if copies.file else ""
+        advice[where, m.function] = _advice(
+            "unrolled",
+            seconds,
+            place=_name(m.function or m.module, m.file, m.line),
+            copies=copies,
+            where=where,
+            traced=format_duration(traced),
         )
-        fix = "write the equal layers as jax.lax.scan instead of a Python loop"
-        advice[place, m.function] = seconds, _advice("unrolled", fact, seconds, fix)
     yield from advice.values()
 
 
@@ -260,6 +215,9 @@ def _name(function: str, file: "str | None", line: "int | None") -> str:
     return f"{function} ({file}:{line})" if file else function
 
 
-def _advice(trap: str, fact: str, seconds: float, fix: str) -> Finding:
-    cost = f"up to {format_duration(seconds)} at each start"
-    return Finding(trap=trap, severity="note", seen=fact, cost=cost, fix=fix)
+def _advice(rule: str, seconds: float, **values: Any) -> tuple[float, Finding]:
+    return seconds, _finding(rule, seconds=format_duration(seconds), **values)
+
+
+def _finding(rule: str, **values: Any) -> Finding:
+    return make_finding(read_rules(__file__), rule, **values)

@@ -68,27 +68,22 @@ def effective_thresholds(options: RunOptions) -> dict[str, float]:
 
 def find_overridden(options: RunOptions) -> "Iterator[Finding]":
     """Say what plain JAX does with the settings of this environment that a run overrides."""
-    from jaxcache.cache.doctor.inputs import Finding
+    from jaxcache.cache.doctor.inputs import make_finding, read_rules
 
     for variable, value in lifted_thresholds(options).items():
         text = os.environ.get(variable)
         if text is None:
             continue
-        cost = "plain JAX neither reads nor writes the cache"
+        rule = "overridden"
         try:
             read = read_jax_setting(variable.lower(), text)
         except ValueError:
-            cost = "plain JAX refuses it: import jax ends with ValueError"
+            rule = "overridden-refused"
         else:
             if variable.lower() != ENABLED or read:
                 continue
-        yield Finding(
-            "overridden",
-            "problem",
-            f"{variable}={text} is set here, and this run had {variable}={value}",
-            cost,
-            f"unset {variable} where the program runs",
-        )
+        rules = read_rules(__file__)
+        yield make_finding(rules, rule, variable=variable, text=text, value=value)
 
 
 def run_environment(

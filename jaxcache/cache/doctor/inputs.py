@@ -208,7 +208,7 @@ class Finding:
         return self.fix_kind is not None
 
 
-Rules = Mapping[str, Mapping[str, str]]
+Rules = Mapping[str, Mapping[str, Any]]
 
 
 @cache

@@ -162,7 +162,9 @@ def receive(
         if jobs == 1:
             target.batch = 1
         # Nobody has compared what another process wrote meanwhile.
-        return _end_as(moving(target=target), _is_overtaken, action=plans.MoveAction.FAILED)
+        done = moving(target=target)
+        overtaken = done.of(plans.MoveAction.OVERTAKEN)
+        return _end_as(done, overtaken, action=plans.MoveAction.FAILED)
     failed: StoreError | None
     unwritten = False
     try:
@@ -178,29 +180,20 @@ def receive(
         failed = error
         done = plans.Outcome(plan, plan.steps)
     if failed is not None:
-        names = [step.name for step in done.written]
-        name = failed.name if failed.name in names else next(iter(names), "")
-        detail = failed.reason
-        done = _end_as(
-            done, lambda s: s.name == name, action=plans.MoveAction.FAILED, detail=detail
-        )
+        steps = [s for s in done.written if s.name == failed.name] or done.written[:1]
+        done = _end_as(done, steps, action=plans.MoveAction.FAILED, detail=failed.reason)
     if done.failed and (failed is not None or unwritten):
         done = replace(done, rolled_back=True)
-        unkept = (*plans.WRITES, plans.MoveAction.OVERTAKEN)
-        return _end_as(done, lambda s: s.action in unkept, action=plans.MoveAction.UNTRIED)
+        unkept = done.of(*plans.WRITES, plans.MoveAction.OVERTAKEN)
+        return _end_as(done, unkept, action=plans.MoveAction.UNTRIED)
     settle({step.name: step for step in done.written}, {})
     return done
 
 
-def _is_overtaken(step: plans.Step) -> bool:
-    return step.action is plans.MoveAction.OVERTAKEN
-
-
-def _end_as(
-    done: plans.Outcome, chosen: Callable[[plans.Step], bool], **changes: Any
-) -> plans.Outcome:
-    """Return an outcome in which some steps ended differently."""
-    steps = (replace(step, **changes) if chosen(step) else step for step in done.steps)
+def _end_as(done: plans.Outcome, ends: Iterable[plans.Step], **changes: Any) -> plans.Outcome:
+    """Return an outcome in which some of its steps ended differently."""
+    names = {step.name for step in ends}
+    steps = (replace(step, **changes) if step.name in names else step for step in done.steps)
     return replace(done, steps=tuple(steps))
 
 

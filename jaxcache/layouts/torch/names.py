@@ -19,14 +19,12 @@ from enum import StrEnum
 from typing import Literal, NamedTuple
 
 from jaxcache.core.names import TEMP_PREFIX
-from jaxcache.entry.names import FileKind, split_name
+from jaxcache.entry.names import TORCH_GRAPHS, TORCH_LOCKS, FileKind, split_name
 from jaxcache.model import FileInfo
 
 TorchTier = Literal["aotautograd", "fxgraph", "dynamo"]
 
-AOT_DIR = "aotautograd"
-FX_DIR = "fxgraph"
-LOCK_DIR = "locks"
+AOT_DIR, FX_DIR = TORCH_GRAPHS
 HEADER_DIR = "precompiled_headers"
 _OWN_DIR = ".jaxcache"
 _DIGITS = 51
@@ -100,7 +98,7 @@ _GRAPH = re.compile(
 _CODE = re.compile(
     rf"(?P<fan>[a-z2-7]{{2}})/(?P<key>c{_HASH})(?P<suffix>\.py|\.main\.cpp|\.main\.so|\.cpp|\.so(?:\.load_ok)?)"
 )
-LOCK = re.compile(rf"{LOCK_DIR}/c{_HASH}\.lock")
+LOCK = re.compile(rf"{TORCH_LOCKS}/c{_HASH}\.lock")
 #: What TORCH_CACHING_PRECOMPILE keeps of a function: guards, bytecode, graphs.
 _PRECOMPILED = re.compile(r"dynamo/([0-9a-f]{64})/entry")
 _BEST_CONFIG = re.compile(r"[a-z2-7]{2}/[0-9a-z]{51,64}\.best_config")
@@ -149,7 +147,7 @@ def parse_path(name: str) -> TorchName:
     if match := _PRECOMPILED.fullmatch(name):
         return TorchName(TorchKind.PRECOMPILED, match[1])
     directory, slash, tail = name.partition("/")
-    if directory == LOCK_DIR and tail.endswith(".lock") and "/" not in tail:
+    if directory == TORCH_LOCKS and tail.endswith(".lock") and "/" not in tail:
         return TorchName(TorchKind.LOCK)
     if slash and directory in _DIRECTORIES:
         return TorchName(_DIRECTORIES[directory])
@@ -216,7 +214,7 @@ def digest_of_text(data: bytes) -> str:
 
 def lock_path(key: str) -> str:
     """The lock that torch holds while it compiles what is named by a key."""
-    return f"{LOCK_DIR}/{key}.lock"
+    return f"{TORCH_LOCKS}/{key}.lock"
 
 
 def paired_file(name: str) -> str | None:

@@ -2,8 +2,11 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import Any
 
 from jaxcache.cache.allow_lists import kept_flags
+from jaxcache.cache.doctor.inputs import read_rules
 from jaxcache.cache.ledger.record import LedgerRecord
 from jaxcache.warm.child.child import find_python, query_once
 from jaxcache.warm.crosshost.target_profile import ProfileError, TargetProfile, make_profile
@@ -62,94 +65,45 @@ def compare_profiles(target: TargetProfile, here: TargetProfile) -> tuple[Profil
 
 
 def _differences(target: TargetProfile, here: TargetProfile) -> Iterator[ProfileDifference]:
-    if target.jaxlib_version != here.jaxlib_version:
-        yield ProfileDifference(
-            "jax_lib version",
-            target.jaxlib_version,
-            here.jaxlib_version,
-            "the version is in the key, and another compiler makes other executables",
-            f"pip install jaxlib=={target.jaxlib_version}",
-            prevents=True,
-        )
-    elif target.jaxlib_digest != here.jaxlib_digest:
-        yield ProfileDifference(
-            "jaxlib binaries",
-            _short(target.jaxlib_digest),
-            _short(here.jaxlib_digest),
-            "the version is the same, the build is not: keys agree, executables may not",
-            "install the same wheel on both",
-        )
-    if target.jax_version != here.jax_version:
-        yield ProfileDifference(
-            "computation",
-            f"jax {target.jax_version}",
-            f"jax {here.jax_version}",
-            "another jax traces and lowers otherwise, and the program is in the key",
-            f"pip install jax=={target.jax_version}",
-            prevents=True,
-        )
-    if not target.is_complete:
-        yield ProfileDifference(
-            "topology",
-            "not recorded",
-            "",
-            "jaxlib before 0.11 cannot record the topology, which a compile elsewhere needs",
-            "use jax 0.11 or newer on the target, and capture again",
-            prevents=True,
-        )
-    same_compiler = target.jaxlib_version == here.jaxlib_version  # which makes the fingerprint
-    comparable = same_compiler and target.topology_fingerprint is not None
-    described = "topology_fingerprint" if comparable else "devices"
-    if getattr(target, described) != getattr(here, described):
-        yield ProfileDifference(
-            "accelerator_config",
-            target.topology_fingerprint or "?",
-            here.topology_fingerprint or "?",
-            f"{target.devices} there, {here.devices} here",
-        )
+    rules = read_rules(__file__)
+
+    def differ(
+        rule: str, there: str, own: str, differs: bool | None = None, **values: Any
+    ) -> Iterator[ProfileDifference]:
+        if there != own if differs is None else differs:
+            row = rules[rule]
+            fields: dict[str, Any] = {"fix": None, "prevents": False, **row}
+            for name in ("meaning", "fix"):
+                text = row.get(name)
+                fields[name] = text and text.format(target=target, here=here, **values)
+            yield ProfileDifference(target=there, here=own, **fields)
+
+    yield from differ("jaxlib", target.jaxlib_version, here.jaxlib_version)
+    same_jaxlib = target.jaxlib_version == here.jaxlib_version
+    builds = same_jaxlib and target.jaxlib_digest != here.jaxlib_digest
+    digests = (_short(target.jaxlib_digest), _short(here.jaxlib_digest))
+    yield from differ("binaries", *digests, builds)
+    yield from differ("jax", f"jax {target.jax_version}", f"jax {here.jax_version}")
+    yield from differ("topology", "not recorded", "", not target.is_complete)
+    # The compiler makes the fingerprint.
+    comparable = same_jaxlib and target.topology_fingerprint is not None
+    described = attrgetter("topology_fingerprint" if comparable else "devices")
+    fingerprints = (target.topology_fingerprint or "?", here.topology_fingerprint or "?")
+    yield from differ("devices", *fingerprints, described(target) != described(here))
     for name, version in target.plugins.items():
         if _compiles(name) and here.plugins.get(name) != version:
-            missing = name not in here.plugins
-            yield ProfileDifference(
-                "plugin",
-                f"{name} {version}",
-                "missing" if missing else here.plugins[name],
-                "it holds the compiler for the target",
-                f"pip install {name}=={version}",
-                prevents=missing,
-            )
-    if target.platform_version != here.platform_version:
-        yield ProfileDifference(
-            "backend version",
-            target.platform_version,
-            here.platform_version,
-            "in the key; the target's is used",
-        )
-    if target.key_codec != here.key_codec or target.codec != here.codec:
-        yield ProfileDifference(
-            "compression",
-            target.key_codec,
-            here.key_codec,
-            "its name is in the key; the target's is used, and entries are written with it",
-        )
+            own = here.plugins.get(name, "missing")
+            for found in differ("plugin", f"{name} {version}", own, plugin=f"{name}=={version}"):
+                yield replace(found, prevents=name not in here.plugins)
+    yield from differ("backend", target.platform_version, here.platform_version)
+    codecs = target.key_codec != here.key_codec or target.codec != here.codec
+    yield from differ("compression", target.key_codec, here.key_codec, codecs)
     for name in sorted({*target.environment, *here.environment}):
-        wanted = target.environment.get(name)
-        now = here.environment.get(name)
-        if wanted != now:
-            flags = name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
-            yield ProfileDifference(
-                "XLA flags" if flags else "environment",
-                f"{name}={wanted}" if wanted is not None else f"{name} is not set",
-                f"{name}={now}" if now is not None else f"{name} is not set",
-                "the target's is used",
-            )
-    if target.python_version.split(".")[:2] != here.python_version.split(".")[:2]:
-        yield ProfileDifference(
-            "Python",
-            target.python_version,
-            here.python_version,
-            "not in the key; a program that reads it may trace differently",
-        )
+        rule = "flags" if name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS") else "environment"
+        yield from differ(rule, _assigned(name, target), _assigned(name, here))
+    releases = [p.python_version.split(".")[:2] for p in (target, here)]
+    pythons = (target.python_version, here.python_version)
+    yield from differ("python", *pythons, releases[0] != releases[1])
 
 
 #: What a key is made of, in :class:`ProfileDifference`; packages and builds are not.
@@ -224,6 +178,11 @@ def _with_kept_flags(profile: TargetProfile) -> dict[str, str]:
     environment = dict(profile.environment)
     flags = kept_flags(environment.pop("XLA_FLAGS", "").split())
     return environment | ({"XLA_FLAGS": " ".join(flags)} if flags else {})
+
+
+def _assigned(name: str, profile: TargetProfile) -> str:
+    value = profile.environment.get(name)
+    return f"{name} is not set" if value is None else f"{name}={value}"
 
 
 def _compiles(name: str) -> bool:

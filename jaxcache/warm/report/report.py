@@ -454,11 +454,8 @@ _PHASES = {"retrieve": "load", "write": "compile"}
 
 def _repeated_seconds(events: list[FunctionCompiled]) -> float:
     """Return the seconds from a trace until the function can run, without the longest time."""
-    return math.fsum(sorted(map(_start_seconds, events))[:-1])
-
-
-def _start_seconds(event: FunctionCompiled) -> float:
-    return math.fsum(seconds for _, seconds in event.spans.values())
+    starts = (math.fsum(seconds for _, seconds in e.spans.values()) for e in events)
+    return math.fsum(sorted(starts)[:-1])
 
 
 def _describe_variation(signatures: list[tuple[Argument, ...]]) -> Iterable[str]:
