@@ -9,22 +9,9 @@ from jaxcache.api.moving import MovingMethods, check_signed, open_input, resumab
 from jaxcache.cache.bundle.compat import XLA_CACHES, Compatibility, Host
 from jaxcache.cache.bundle.format import Bundle, BundleError
 from jaxcache.cache.bundle.reader import verify_bundle
+from jaxcache.cache.ci import restore as ci_restore
+from jaxcache.cache.ci import save as ci_save
 from jaxcache.cache.ci.key import CiKey, describe_environment, hash_files
-from jaxcache.cache.ci.restore import (
-    RestoreJob,
-    RestoreResult,
-    forecast_restored,
-    restore_bundle,
-    restore_cache,
-)
-from jaxcache.cache.ci.save import (
-    SavePlan,
-    SaveResult,
-    check_newer,
-    check_save,
-    plan_save,
-    save_shared,
-)
 from jaxcache.cache.ci.usage import read_baseline, take_baseline, write_baseline
 from jaxcache.cache.ledger.record import HIT, Event
 from jaxcache.cache.ledger.segments import Ledger
@@ -68,7 +55,7 @@ class CiSteps:
 
     def restore(
         self, source: str, options: RestoreOptions, host: Callable[[], Host | None]
-    ) -> RestoreResult:
+    ) -> ci_restore.RestoreResult:
         """Add the entries that can hit here; a source that is missing or damaged is a miss.
 
         Args:
@@ -81,12 +68,12 @@ class CiSteps:
         try:
             with resumable():
                 done, outlooks = self._restore(source, options, host)
-            restored = RestoreResult(self._cache.path, source, done, outlooks)
+            restored = ci_restore.RestoreResult(self._cache.path, source, done, outlooks)
         except (BundleError, NoCacheError, StoreError) as error:
             if error.code == "read-only":  # this is the target
                 raise
             nothing = Outcome(Plan(source, self._path, ()), (), dry_run=options.lookup_only)
-            restored = RestoreResult(
+            restored = ci_restore.RestoreResult(
                 self._cache.path,
                 source,
                 nothing,
@@ -122,16 +109,16 @@ class CiSteps:
                 other = open_store(source)
                 wanted = options.require_signed
                 signed = required_signatures(other, load_layout("jax"), wanted=wanted)
-            job = RestoreJob(self._path, host(), options)
+            job = ci_restore.RestoreJob(self._path, host(), options)
             if target is None and not options.lookup_only:
                 target = make_store(self._path)
             progress = opened.enter_context(self._cache.progress("restoring"))
             if bundle is not None:
-                done = restore_bundle(target, bundle, job, progress)
-                return done, forecast_restored(done, job)
+                done = ci_restore.restore_bundle(target, bundle, job, progress)
+                return done, ci_restore.forecast_restored(done, job)
             now_ns = self._cache.clock()
             try:
-                done = restore_cache(
+                done = ci_restore.restore_cache(
                     other, target, job, signed=signed, now_ns=now_ns, progress=progress
                 )
             except UntrustedError:
@@ -139,7 +126,7 @@ class CiSteps:
                     with suppress(OSError):  # something has entered it
                         os.rmdir(self._path)
                 raise
-            return done, forecast_restored(done, job)
+            return done, ci_restore.forecast_restored(done, job)
 
     @contextmanager
     def _open(self, source: str, *, signed: bool = False) -> Iterator[Bundle]:
@@ -166,7 +153,7 @@ class CiSteps:
             self._cache.note(*trust_lines(bundle.name, verdict))
             yield bundle
 
-    def plan_save(self, target: str, options: SaveOptions) -> SavePlan:
+    def plan_save(self, target: str, options: SaveOptions) -> ci_save.SavePlan:
         """Decide what to save; a bundle holds what the job needs, a shared cache bounds itself.
 
         Raises:
@@ -184,7 +171,7 @@ class CiSteps:
         store = self._cache.jax_store
         baseline = read_baseline(store)
         with self._cache.progress("reading entries") as progress:
-            planned = plan_save(
+            planned = ci_save.plan_save(
                 store,
                 target,
                 options,
@@ -195,7 +182,7 @@ class CiSteps:
                 progress=progress,
             )
         if is_bundle and planned.saves and baseline is not None:
-            return check_newer(planned, baseline, self._held_keys(target))
+            return ci_save.check_newer(planned, baseline, self._held_keys(target))
         return planned
 
     def _held_keys(self, target: str) -> list[str]:
@@ -207,7 +194,9 @@ class CiSteps:
             return [item.key for item in bundle.manifest.items]
         return []
 
-    def save(self, plan: SavePlan, options: SaveOptions, *, dry_run: bool = False) -> SaveResult:
+    def save(
+        self, plan: ci_save.SavePlan, options: SaveOptions, *, dry_run: bool = False
+    ) -> ci_save.SaveResult:
         """Save what was planned; without anything to save, only note what was used.
 
         Args:
@@ -220,11 +209,13 @@ class CiSteps:
         is_bundle = is_bundle_name(plan.target)
         store = open_store(plan.cache_dir)
         if dry_run:
-            return check_save(store, None if is_bundle else find_store(plan.target), plan, options)
+            return ci_save.check_save(
+                store, None if is_bundle else find_store(plan.target), plan, options
+            )
         now_ns = self._cache.clock()
         signers = signing_keys(options.sign)
         if plan.why == "not-wanted":
-            return SaveResult(0, 0)
+            return ci_save.SaveResult(0, 0)
         # So that entries in use do not age, and stats reports the seconds that this step does.
         append(
             store,
@@ -235,11 +226,11 @@ class CiSteps:
         )
         plan = replace(plan, export=with_ledger(plan.export, Ledger.load(store)))
         if plan.why == "empty" or (is_bundle and not plan.saves):
-            return SaveResult(0, 0)
+            return ci_save.SaveResult(0, 0)
         with self._cache.progress("saving", in_bytes=is_bundle) as progress:
             if not is_bundle:
                 shared = make_store(plan.target)
-                return save_shared(
+                return ci_save.save_shared(
                     store, shared, plan, options, signers=signers, now_ns=now_ns, progress=progress
                 )
             file = plan.target
@@ -253,7 +244,9 @@ class CiSteps:
             written = write_bundle(
                 store, plan.export, file, signers, target=target, level=level, progress=progress
             )
-            return SaveResult(len(written.manifest.items), written.size_bytes, written.left_out)
+            return ci_save.SaveResult(
+                len(written.manifest.items), written.size_bytes, written.left_out
+            )
 
 
 def _exists(target: str) -> bool:

@@ -13,12 +13,7 @@ if TYPE_CHECKING:
 
     from jaxcache.cache.doctor.run_checks import Diagnosis
     from jaxcache.cache.explain.sides import Explanation
-    from jaxcache.options.keywords import (
-        CompileKeywords,
-        DoctorKeywords,
-        RunKeywords,
-        WarmKeywords,
-    )
+    from jaxcache.options.keywords import CompileKeywords, DoctorKeywords, RunKeywords, WarmKeywords
     from jaxcache.options.run import DoctorOptions, RunOptions
     from jaxcache.warm.compiling.worker import CompileReport
     from jaxcache.warm.report.report import Report

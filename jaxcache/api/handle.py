@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from jaxcache.core.names import OWN_DIR
 from jaxcache.errors import NoCacheError
-from jaxcache.layouts import (
-    BUNDLE,
-    check_not_torch,
-    choose_layout,
-    detect_layout,
-    load_layout,
-)
+from jaxcache.layouts import BUNDLE, check_not_torch, choose_layout, detect_layout, load_layout
 from jaxcache.store import find_store, is_remote, make_store, open_store, require_writable
 from jaxcache.store.base import Store
 from jaxcache.store.location import Location, locate_cache

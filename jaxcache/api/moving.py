@@ -24,11 +24,7 @@ if TYPE_CHECKING:
     from jaxcache.cache.trust import Verdict
     from jaxcache.model import Problem
     from jaxcache.options.keywords import ExportKeywords, ImportKeywords, PushKeywords
-    from jaxcache.options.move import (
-        ArrivalOptions,
-        ExportOptions,
-        SyncOptions,
-    )
+    from jaxcache.options.move import ArrivalOptions, ExportOptions, SyncOptions
 
 
 class _RefusedError(Exception):

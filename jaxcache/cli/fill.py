@@ -15,15 +15,8 @@ from jaxcache.cli.output import Format, Output, emit, note, print_blocks, write_
 from jaxcache.cli.terminal import can_redraw, draw_line, progress_line, silence
 from jaxcache.errors import ExitCode, ReportError, UsageError, reporting, shell_code
 from jaxcache.options import CacheDir, CacheLocation, RunLocation
+from jaxcache.options import run as options_run
 from jaxcache.options.declare import TEXTS, option
-from jaxcache.options.run import (
-    Assertions,
-    CallOptions,
-    CompileOptions,
-    ReportOptions,
-    RunOptions,
-    WarmOptions,
-)
 from jaxcache.store import check_made, check_tier, is_remote
 from jaxcache.store.location import absolute_location
 from jaxcache.units import format_duration
@@ -33,7 +26,7 @@ if TYPE_CHECKING:
     from jaxcache.warm.compiling.worker import CompilePlan, CompileResult, Job
 
 
-RunOptionsT = TypeVar("RunOptionsT", bound=RunOptions)
+RunOptionsT = TypeVar("RunOptionsT", bound=options_run.RunOptions)
 
 
 def import_report() -> None:
@@ -74,7 +67,7 @@ def place_run(
         if cache.existing is None:
             check_made(path)
         elif not (is_remote(path) or options.no_write or cache.existing.writable):
-            if isinstance(options, WarmOptions) and not os.listdir(path):
+            if isinstance(options, options_run.WarmOptions) and not os.listdir(path):
                 cache.require_writable()
             note(f"note: {path} cannot be written: what this run compiles will not be kept")
     for tier in options.tiers:
@@ -100,7 +93,7 @@ def is_function(program: str) -> bool:
 def program_of(
     program: str | None,
     arguments: Sequence[str] | None,
-    call: CallOptions,
+    call: options_run.CallOptions,
     *,
     module: str | None = None,
 ) -> WarmProgram:
@@ -145,11 +138,11 @@ def _whatever_reads() -> Iterator[None]:
 def _carry_out(
     start: Callable[..., Any],
     program: "WarmProgram | Sequence[str]",
-    placed: RunOptions,
+    placed: options_run.RunOptions,
     runner: Runner,
-    wanted: Assertions,
+    wanted: options_run.Assertions,
     form: Format,
-    extent: ReportOptions,
+    extent: options_run.ReportOptions,
     *,
     fills: bool = False,
 ) -> int:
@@ -204,10 +197,10 @@ def warm(
         "-m NAME", "Run a module, as python -m does; the remaining words are its arguments."
     ),
     place: RunLocation,
-    wanted: Assertions,
-    options: WarmOptions,
-    call: CallOptions,
-    extent: ReportOptions,
+    wanted: options_run.Assertions,
+    options: options_run.WarmOptions,
+    call: options_run.CallOptions,
+    extent: options_run.ReportOptions,
     output: Output,
 ) -> int:
     """Fill the cache: run a script or compile a function, and report each compile.
@@ -240,9 +233,9 @@ def run(
     *,
     command_line: list[str] = option("command_line CMD...", "The command, after --.", TEXTS),
     place: RunLocation,
-    wanted: Assertions,
-    options: RunOptions,
-    extent: ReportOptions,
+    wanted: options_run.Assertions,
+    options: options_run.RunOptions,
+    extent: options_run.ReportOptions,
     output: Output,
 ) -> int:
     """Run any command with the cache on, and report each compile.
@@ -262,7 +255,7 @@ def compile_(
     *,
     recipe: str = option("recipe RECIPE", "A recipe written by warm --record."),
     place: CacheDir,
-    options: CompileOptions,
+    options: options_run.CompileOptions,
     output: Output,
 ) -> int:
     """Compile a recorded recipe into a cache, without its script.

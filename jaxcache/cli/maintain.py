@@ -4,22 +4,12 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from jaxcache import options as jaxcache_options
 from jaxcache.api import Cache
 from jaxcache.cli.opening import open_handle
 from jaxcache.cli.output import Format, JsonOutput, Output, emit, note
 from jaxcache.cli.terminal import confirm
 from jaxcache.errors import ExitCode, UsageError
-from jaxcache.options import (
-    CacheDir,
-    CacheLocation,
-    ConfirmOptions,
-    DryRun,
-    KeyArguments,
-    PruneOptions,
-    RemovalOptions,
-    SealOptions,
-    VerifyOptions,
-)
 from jaxcache.options.declare import flag
 
 if TYPE_CHECKING:
@@ -30,12 +20,12 @@ if TYPE_CHECKING:
 
 def verify(
     *,
-    place: CacheLocation,
-    options: VerifyOptions,
+    place: jaxcache_options.CacheLocation,
+    options: jaxcache_options.VerifyOptions,
     fix: bool = flag("--fix", "Move damaged entries to quarantine and repair -atime files."),
     delete: bool = flag("--delete", "With --fix: delete damaged entries instead."),
     restore: bool = flag("--restore", "Bring undamaged entries back from quarantine."),
-    consent: ConfirmOptions,
+    consent: jaxcache_options.ConfirmOptions,
     output: Output,
 ) -> int:
     """Find damaged entries and misplaced files; --fix repairs them.
@@ -72,8 +62,8 @@ def _end_code(verification: "Verification", repair: "Repair | None") -> ExitCode
 
 def _verify_cache(
     cache: Cache,
-    options: VerifyOptions,
-    consent: ConfirmOptions,
+    options: jaxcache_options.VerifyOptions,
+    consent: jaxcache_options.ConfirmOptions,
     *,
     fix: bool,
     delete: bool = False,
@@ -96,7 +86,12 @@ def _verify_cache(
     return verification, cache.execute(plan)
 
 
-def seal(place: CacheDir, options: SealOptions, consent: DryRun, output: Output) -> int:
+def seal(
+    place: jaxcache_options.CacheDir,
+    options: jaxcache_options.SealOptions,
+    consent: jaxcache_options.DryRun,
+    output: Output,
+) -> int:
     """Add the checksum that lets JAX itself detect corruption.
 
     A zstd entry grows by 4 bytes and is otherwise unchanged; a zlib entry has a checksum already.
@@ -119,7 +114,10 @@ def seal(place: CacheDir, options: SealOptions, consent: DryRun, output: Output)
 
 
 def prune(
-    place: CacheLocation, options: PruneOptions, consent: ConfirmOptions, output: Output
+    place: jaxcache_options.CacheLocation,
+    options: jaxcache_options.PruneOptions,
+    consent: jaxcache_options.ConfirmOptions,
+    output: Output,
 ) -> int:
     """Remove the least valuable entries until the given limits hold.
 
@@ -133,7 +131,10 @@ def prune(
 
 
 def rm(
-    options: RemovalOptions, place: CacheLocation, consent: ConfirmOptions, output: Output
+    options: jaxcache_options.RemovalOptions,
+    place: jaxcache_options.CacheLocation,
+    consent: jaxcache_options.ConfirmOptions,
+    output: Output,
 ) -> int:
     """Remove entries."""
     form = output.form
@@ -141,7 +142,9 @@ def rm(
     return _carry_out(cache, cache.plan_removal(options=options), form, consent)
 
 
-def _carry_out(cache: Cache, plan: "PrunePlan", form: Format, consent: ConfirmOptions) -> int:
+def _carry_out(
+    cache: Cache, plan: "PrunePlan", form: Format, consent: jaxcache_options.ConfirmOptions
+) -> int:
     """Show a plan, or ask, execute and show what happened; return the exit code.
 
     Raises:
@@ -188,8 +191,8 @@ def _ask(plan: "PrunePlan") -> None:
 
 def pin(
     *,
-    chosen: KeyArguments,
-    place: CacheLocation,
+    chosen: jaxcache_options.KeyArguments,
+    place: jaxcache_options.CacheLocation,
     remove: bool = flag("--remove", "Unpin the entries."),
     output: JsonOutput,
 ) -> None:

@@ -12,17 +12,8 @@ from jaxcache.cli.opening import open_handle, open_target
 from jaxcache.cli.output import Format, Output, emit, note
 from jaxcache.cli.terminal import confirm
 from jaxcache.errors import ExitCode, JaxcacheError, NoJaxError, UsageError
-from jaxcache.options import CacheLocation, ConfirmOptions, DryRun
+from jaxcache.options import CacheLocation, ConfirmOptions, DryRun, move
 from jaxcache.options.declare import option
-from jaxcache.options.move import (
-    ArrivalOptions,
-    CompatibilityOptions,
-    CopyOptions,
-    ExportOptions,
-    ImportOptions,
-    PushOptions,
-    SyncOptions,
-)
 from jaxcache.store import is_remote
 
 if TYPE_CHECKING:
@@ -39,7 +30,7 @@ def export(
     *,
     file: str = option("file FILE", "The bundle to write; - for stdout."),
     place: CacheLocation,
-    options: ExportOptions,
+    options: move.ExportOptions,
     output: Output,
 ) -> int:
     """Write entries to one compressed, checkable file.
@@ -65,8 +56,8 @@ def import_(
     *,
     file: str = option("file FILE", "A bundle, or artifacts saved by torch.compiler; - for stdin."),
     place: CacheLocation,
-    options: ImportOptions,
-    needed: CompatibilityOptions,
+    options: move.ImportOptions,
+    needed: move.CompatibilityOptions,
     dry: DryRun,
     output: Output,
 ) -> int:
@@ -106,13 +97,17 @@ def import_(
 
 
 def _deliver(
-    cache: Cache, plan: "ExportPlan", file: str, form: Format, options: ExportOptions | CopyOptions
+    cache: Cache,
+    plan: "ExportPlan",
+    file: str,
+    form: Format,
+    options: move.ExportOptions | move.CopyOptions,
 ) -> ExitCode:
     """Write the bundle and report it; return the exit code."""
     from jaxcache.render.move import export_view, left_out_lines
 
     note(*(f"warning: {warning}" for warning in plan.warnings))
-    level = options.level if isinstance(options, ExportOptions) else None
+    level = options.level if isinstance(options, move.ExportOptions) else None
     written = cache.write_bundle(plan, file, level=level, sign=options.sign)
     note(*left_out_lines(written.left))
     emit(form, export_view(written))
@@ -134,11 +129,11 @@ def _receive(
     cache: Cache,
     bundle: "Bundle",
     form: Format,
-    options: ArrivalOptions,
+    options: move.ArrivalOptions,
     *,
     verdict: "Verdict",
     host: "Callable[[], Host | None]" = lambda: None,
-    needed: CompatibilityOptions | None = None,
+    needed: move.CompatibilityOptions | None = None,
     dry_run: bool = False,
     expect: bool = False,
 ) -> int:
@@ -157,7 +152,7 @@ def _receive(
     from jaxcache.layouts import load_layout
     from jaxcache.render.move import import_view
 
-    needed = needed or CompatibilityOptions()
+    needed = needed or move.CompatibilityOptions()
     is_jax = load_layout(bundle.manifest.layout).single_file_entries
     if needed.require_compatible and not is_jax:
         raise UsageError(
@@ -217,7 +212,7 @@ def _print_forecast(outlooks: "Compatibility", form: Format, *, expect: bool = F
 def _carry(
     source: Cache,
     target: Cache,
-    options: SyncOptions,
+    options: move.SyncOptions,
     form: Format,
     consent: ConfirmOptions,
     *,
@@ -275,7 +270,7 @@ def _forecast_steps(
 def _copy(
     source: Cache,
     target: Cache,
-    options: SyncOptions,
+    options: move.SyncOptions,
     form: Format,
     *,
     lacking: bool = False,
@@ -311,7 +306,7 @@ def push(
     *,
     url: str = _URL,
     place: CacheLocation,
-    options: PushOptions,
+    options: move.PushOptions,
     consent: ConfirmOptions,
     output: Output,
 ) -> int:
@@ -335,7 +330,7 @@ def push(
 
 
 def pull(
-    *, url: str = _URL, place: CacheLocation, options: SyncOptions, dry: DryRun, output: Output
+    *, url: str = _URL, place: CacheLocation, options: move.SyncOptions, dry: DryRun, output: Output
 ) -> int:
     """Download the entries that this cache lacks.
 
@@ -362,7 +357,7 @@ def copy(
     *,
     source: str = option("source SRC", "A cache directory or a bundle."),
     target: str = option("target DST", "A cache directory, or a bundle (FILE.jxb)."),
-    options: CopyOptions,
+    options: move.CopyOptions,
     dry: DryRun,
     output: Output,
 ) -> int:
@@ -401,7 +396,7 @@ _TO_BUNDLE = frozenset(
 
 
 def _check_options(
-    options: CopyOptions, *, from_bundle: bool, to_bundle: bool, dry_run: bool
+    options: move.CopyOptions, *, from_bundle: bool, to_bundle: bool, dry_run: bool
 ) -> None:
     """Refuse options that a copy from or to a bundle would ignore.
 
@@ -420,7 +415,7 @@ def _check_options(
 
 
 def _copy_bundle(
-    source: str, target: str, options: CopyOptions, form: Format, *, dry_run: bool
+    source: str, target: str, options: move.CopyOptions, form: Format, *, dry_run: bool
 ) -> int:
     """Copy a bundle to another file, or what it holds into a cache."""
     from jaxcache.cache.move.bundle_file import is_bundle_name
@@ -432,5 +427,5 @@ def _copy_bundle(
             emit(form, export_view(rewrite_bundle(bundle, target)))
             return ExitCode.DONE
         place = open_target(target, None, bundle.manifest.layout)
-        arrival = ArrivalOptions.of(options)
+        arrival = move.ArrivalOptions.of(options)
         return _receive(place, bundle, form, arrival, verdict=verdict, dry_run=dry_run)

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from jaxcache import units
 from jaxcache.cache.bundle.compat import PORTABLE_FIX
 from jaxcache.cache.ci.key import CiKey
 from jaxcache.cache.ci.restore import RestoreResult, miss_reasons
@@ -14,13 +15,6 @@ from jaxcache.model import Entry
 from jaxcache.render.document import Document, fields_of, to_document, versioned
 from jaxcache.render.move import left_out_lines, warning_lines
 from jaxcache.render.view import Line, View
-from jaxcache.units import (
-    format_compile,
-    format_compiling,
-    format_count,
-    format_duration,
-    format_size,
-)
 
 Outputs = Mapping[str, str]
 _SHOWN_MODULES = 20
@@ -182,12 +176,12 @@ def restore_lines(restored: RestoreResult) -> Iterator[str]:
     verb = "would be restored" if restored.done.dry_run else "restored"
     unchanged = sum(step.action is MoveAction.SAME for step in restored.done)
     yield (
-        f"{fit} of {format_count(forecast_count, 'entry')} {verb} from {source}"
-        + (f": {format_compiling(restored.stored_seconds, fit)}" if fit else "")
+        f"{fit} of {units.format_count(forecast_count, 'entry')} {verb} from {source}"
+        + (f": {units.format_compiling(restored.stored_seconds, fit)}" if fit else "")
         + (f" ({unchanged} were already present)" if unchanged else "")
     )
     for reason, number in miss_reasons(outlooks)[:_SHOWN_REASONS]:
-        yield f"left: {format_count(number, 'entry')}, {reason}"
+        yield f"left: {units.format_count(number, 'entry')}, {reason}"
     if portable := sum(f.portable for f in outlooks.forecasts):
         yield f"{PORTABLE_FIX}: without it {portable} of {forecast_count:,} will miss"
     for action, what in (
@@ -196,13 +190,13 @@ def restore_lines(restored: RestoreResult) -> Iterator[str]:
         (MoveAction.DAMAGED, "left: {}, damaged"),
     ):
         if number := restored.count(action):
-            yield what.format(format_count(number, "entry"))
+            yield what.format(units.format_count(number, "entry"))
     refused = (step.problem for step in restored.done if step.action in _REFUSED)
     yield from left_out_lines(refused)
     yield from warning_lines(restored.done)
     unknown = Counter(f.reason for f in outlooks.forecasts if f.unrecorded)
     for gap, number in unknown.most_common(_SHOWN_REASONS):
-        yield f"not known whether {format_count(number, 'entry')} can hit: {gap}"
+        yield f"not known whether {units.format_count(number, 'entry')} can hit: {gap}"
     if outlooks.host is None and forecast_count:
         yield "not checked whether they fit: no jax was found (--python)"
     for step in restored.done.failed:
@@ -213,7 +207,7 @@ def restore_lines(restored: RestoreResult) -> Iterator[str]:
 def save_lines(plan: SavePlan, saved: SaveResult) -> Iterator[str]:
     """Yield the lines about a save, for people."""
     usage = plan.usage
-    new = f"{len(usage.new)} new ({format_compiling(usage.new_seconds, len(usage.new))})"
+    new = f"{len(usage.new)} new ({units.format_compiling(usage.new_seconds, len(usage.new))})"
     if usage.hits:
         new += f", {usage.hits} of them hit since"
     unknown = len(usage.unknown)
@@ -221,11 +215,12 @@ def save_lines(plan: SavePlan, saved: SaveResult) -> Iterator[str]:
     if usage.compared and not before:
         yield f"{new}; the cache was empty before the job"
     elif usage.compared:
-        saving = f" ({format_duration(usage.saved_seconds)} saved)"
+        saving = f" ({units.format_duration(usage.saved_seconds)} saved)"
         if not usage.saved_seconds:
             saving = " (the time that they saved was not recorded)"
         yield (
-            f"of {format_count(before, 'entry')} from before it, the job used {len(usage.used)}"
+            f"of {units.format_count(before, 'entry')} from before it, "
+            f"the job used {len(usage.used)}"
             + (saving if usage.used else "")
             + (f" and not {len(usage.unused)}" if usage.unused else "")
             + _WITNESSES.get(usage.witness, "")
@@ -241,11 +236,11 @@ def save_lines(plan: SavePlan, saved: SaveResult) -> Iterator[str]:
         yield "the job did not succeed, so entries that it did not use are kept"
     counts = Counter(reason for _, reason in plan.dropped)
     for reason, number in sorted(counts.items() if plan.saves else ()):
-        yield f"left out: {format_count(number, 'entry')} ({reason})"
+        yield f"left out: {units.format_count(number, 'entry')} ({reason})"
     if plan.unusable_keys:
         number = len(plan.unusable_keys)
         yield (
-            f"{plan.target} also held {format_count(number, 'entry')} that cannot hit here; "
+            f"{plan.target} also held {units.format_count(number, 'entry')} that cannot hit here; "
             "they are not kept. If other jobs use them, give each environment its own bundle: "
             "$(jaxcache ci key).jxb"
         )
@@ -255,11 +250,11 @@ def save_lines(plan: SavePlan, saved: SaveResult) -> Iterator[str]:
         yield f"would save {len(plan.kept)} to {plan.target}"
     else:
         yield (
-            f"saved {format_count(saved.written, 'entry')} to {plan.target} "
-            f"({format_size(saved.size_bytes)} compressed): {_WHY[plan.why]}"
+            f"saved {units.format_count(saved.written, 'entry')} to {plan.target} "
+            f"({units.format_size(saved.size_bytes)} compressed): {_WHY[plan.why]}"
         )
     if saved.pruned:
-        yield f"removed there: {format_count(saved.pruned, 'entry')}"
+        yield f"removed there: {units.format_count(saved.pruned, 'entry')}"
     yield from left_out_lines(saved.left_out)
     for failure in saved.failed:
         yield f"not written: {failure}"
@@ -271,8 +266,8 @@ def _section(title: str, lines: Iterable[str]) -> str:
 
 def _modules(entries: Sequence[Entry]) -> str:
     rows = [
-        f"| {markdown(e.module)} | {markdown(format_compile(e.compile_seconds))} "
-        f"| {format_size(e.size_bytes)} |\n"
+        f"| {markdown(e.module)} | {markdown(units.format_compile(e.compile_seconds))} "
+        f"| {units.format_size(e.size_bytes)} |\n"
         for e in entries
     ]
     return "| new module | compile | size |\n|---|---:|---:|\n" + "".join(rows)

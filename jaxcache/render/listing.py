@@ -6,14 +6,7 @@ from typing import Any
 
 from jaxcache.cache.listing import Listing, group_entries
 from jaxcache.model import UNTUNED, Entry
-from jaxcache.render.columns import (
-    compile_total_column,
-    count_column,
-    entry_column,
-    seconds_column,
-    size_column,
-    used_column,
-)
+from jaxcache.render import columns as render_columns
 from jaxcache.render.document import fields_of
 from jaxcache.render.view import Block, Column, Table, View
 from jaxcache.store import is_remote
@@ -113,11 +106,11 @@ def _notes(listing: Listing, sort: str, *, long: bool) -> Iterator[str]:
 def _entry_columns(entries: Sequence[Entry], now_ns: int, *, long: bool) -> list[Column]:
     functions = any(map(_function, entries))
     columns = [
-        entry_column(),
+        render_columns.entry_column(),
         *([Column("FUNCTION", None, _function, elastic=True)] if functions else []),
-        size_column(lambda e: e.size_bytes),
-        seconds_column(lambda e: e.compile_seconds),
-        used_column(now_ns),
+        render_columns.size_column(lambda e: e.size_bytes),
+        render_columns.seconds_column(lambda e: e.compile_seconds),
+        render_columns.used_column(now_ns),
         Column("TARGET", None, _target, elastic=True, cut="end"),
         Column(
             "PROBLEMS",
@@ -155,8 +148,8 @@ def group_columns(by: str, now_ns: int) -> list[Column]:
     prefix = "jit_" if by == "function" else ""
     return [
         Column(by.upper(), lambda g: g.name, lambda g: g.name.removeprefix(prefix), elastic=True),
-        count_column("ENTRIES", lambda g: g.summary.entries),
-        size_column(lambda g: g.summary.size_bytes),
-        compile_total_column(lambda g: g.summary),
-        used_column(now_ns),
+        render_columns.count_column("ENTRIES", lambda g: g.summary.entries),
+        render_columns.size_column(lambda g: g.summary.size_bytes),
+        render_columns.compile_total_column(lambda g: g.summary),
+        render_columns.used_column(now_ns),
     ]

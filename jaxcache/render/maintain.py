@@ -6,28 +6,15 @@ from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
+from jaxcache.cache.prune import removable
 from jaxcache.cache.prune.plan import PrunePlan, plan_notes
-from jaxcache.cache.prune.removable import (
-    Execution,
-    Removal,
-    count_entries,
-    freed_bytes,
-    lost_compile_seconds,
-)
 from jaxcache.cache.seal import SealedEntry, SealPlan, SealResult
 from jaxcache.cache.verify.repair import Repair, Restoration, plan_repair
 from jaxcache.cache.verify.run_checks import Verification
 from jaxcache.layouts import JAX
 from jaxcache.layouts.base import Words
 from jaxcache.model import Problem
-from jaxcache.render.columns import (
-    key_column,
-    removal_name,
-    short_name,
-    size_column,
-    text_column,
-    used_column,
-)
+from jaxcache.render import columns as render_columns
 from jaxcache.render.document import Document, fields_of
 from jaxcache.render.move import unknown_format_lines
 from jaxcache.render.view import Block, Column, Table, View
@@ -75,7 +62,12 @@ def problems_page(verification: Verification, repair: Repair | None) -> Iterator
     columns = [
         Column("PROBLEM", text=lambda row: row[0], style="red"),
         Column("FILES", text=lambda row: f"{len(row[1]):,}", right=True),
-        Column("EXAMPLE", text=lambda row: short_name(row[1][0].file), elastic=True, least=16),
+        Column(
+            "EXAMPLE",
+            text=lambda row: render_columns.short_name(row[1][0].file),
+            elastic=True,
+            least=16,
+        ),
         Column("DETAIL", text=lambda row: row[1][0].detail, elastic=True, cut="end"),
     ]
     if repair:
@@ -196,9 +188,9 @@ def restoration_view(result: Restoration) -> View:
         },
         rows,
         [
-            text_column("OUTCOME", lambda row: row["outcome"]),
-            key_column(lambda row: row["key"]),
-            text_column("REASON", lambda row: row.get("reason")),
+            render_columns.text_column("OUTCOME", lambda row: row["outcome"]),
+            render_columns.key_column(lambda row: row["key"]),
+            render_columns.text_column("REASON", lambda row: row.get("reason")),
         ],
         keys=[q.key for q in result.restored],
         notes=[f"{len(restored):,} restored, {len(left):,} left in quarantine"],
@@ -283,7 +275,7 @@ _WHY = {
 
 def prune_view(
     plan: PrunePlan,
-    done: Execution | None,
+    done: removable.Execution | None,
     *,
     now_ns: int,
     lasting: bool = False,
@@ -297,17 +289,19 @@ def prune_view(
         listed: list the removals on a terminal; not if the confirmation has listed them.
     """
     removed = plan.removals if done is None else done.removed
-    freed = freed_bytes(removed)
+    freed = removable.freed_bytes(removed)
     document = {
         "cache_dir": plan.cache_dir,
         "dry_run": done is None,
         "policy": plan.policy,
         "removed": removed,
-        "kept": plan.kept + count_entries(plan.removals) - count_entries(removed),
+        "kept": plan.kept
+        + removable.count_entries(plan.removals)
+        - removable.count_entries(removed),
         "freed_bytes": freed,
         "size_bytes_before": plan.size_bytes_before,
         "size_bytes_after": plan.size_bytes_before - freed,
-        "lost_compile_seconds": lost_compile_seconds(removed),
+        "lost_compile_seconds": removable.lost_compile_seconds(removed),
         "protected": plan.protected,
         "held": plan.held,
         "evidence": plan.evidence,
@@ -331,26 +325,32 @@ def prune_view(
 
 def _removal_columns(now_ns: int) -> Sequence[Column]:
     return [
-        Column("KEY", lambda r: r.key or r.file.name, removal_name, elastic=True, least=16),
-        size_column(lambda r: r.size_bytes),
+        Column(
+            "KEY",
+            lambda r: r.key or r.file.name,
+            render_columns.removal_name,
+            elastic=True,
+            least=16,
+        ),
+        render_columns.size_column(lambda r: r.size_bytes),
         Column("COMPILE", lambda r: r.compile_seconds, _compile, right=True),
-        used_column(now_ns),
+        render_columns.used_column(now_ns),
         Column("WHY", lambda r: r.reason, lambda r: _WHY.get(r.reason, r.reason)),
     ]
 
 
-def _compile(removal: Removal) -> str:
+def _compile(removal: removable.Removal) -> str:
     unknown = removal.compile_seconds is None and removal.kind != "entry"
     return "" if unknown else format_compile(removal.compile_seconds)
 
 
-def removals_table(removals: Sequence[Removal], now_ns: int) -> Table:
+def removals_table(removals: Sequence[removable.Removal], now_ns: int) -> Table:
     """Return a table of what is removed and why."""
     return Table(_removal_columns(now_ns), removals, limit=_SHOWN_ROWS, more="; --json lists all")
 
 
 def _removal_notes(
-    plan: PrunePlan, done: Execution | None, removed: Sequence[Removal]
+    plan: PrunePlan, done: removable.Execution | None, removed: Sequence[removable.Removal]
 ) -> Iterator[str]:
     yield from plan_notes(plan)
     for spared in done.spared if done else ():

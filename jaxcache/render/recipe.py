@@ -5,13 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from jaxcache.cache.recipe.format import RecipeFile, RecipeRow
 from jaxcache.cache.recipe.model import REFUSALS, Environment
-from jaxcache.render.columns import (
-    duration_column,
-    seconds_column,
-    short_key,
-    size_column,
-    text_column,
-)
+from jaxcache.render import columns as render_columns
 from jaxcache.render.document import Document
 from jaxcache.render.view import Block, Column, Line, Table, View
 from jaxcache.units import format_count, format_duration, format_size
@@ -24,13 +18,13 @@ def listing_view(file: RecipeFile, listed: Sequence[RecipeRow]) -> View:
         Column(
             "KEY",
             lambda x: x.key,
-            lambda x: short_key(x.module, x.hash) if x.hash else x.module,
+            lambda x: render_columns.short_key(x.module, x.hash) if x.hash else x.module,
             elastic=True,
         ),
-        size_column(lambda x: x.bytecode_bytes, "BYTECODE"),
-        seconds_column(lambda x: x.request.compile_seconds, _seconds),
+        render_columns.size_column(lambda x: x.bytecode_bytes, "BYTECODE"),
+        render_columns.seconds_column(lambda x: x.request.compile_seconds, _seconds),
         Column("DEVICES", text=lambda x: str(len(x.request.device_ids)), right=True),
-        text_column("PLATFORM", lambda x: x.environment.platform),
+        render_columns.text_column("PLATFORM", lambda x: x.environment.platform),
         Column(
             "TROUBLE",
             _trouble,
@@ -175,10 +169,10 @@ def compile_view(report: CompileReport) -> View:
     }
     columns = [
         Column("KEY", lambda m: m.key or m.module, lambda m: m.module, elastic=True),
-        text_column("OUTCOME", lambda m: m.outcome),
-        duration_column(lambda m: m.compile_seconds),
-        size_column(lambda m: m.size_bytes),
-        text_column("WHY", _why, elastic=True, cut="end"),
+        render_columns.text_column("OUTCOME", lambda m: m.outcome),
+        render_columns.duration_column(lambda m: m.compile_seconds),
+        render_columns.size_column(lambda m: m.size_bytes),
+        render_columns.text_column("WHY", _why, elastic=True, cut="end"),
     ]
     by_outcome = sorted(modules, key=lambda m: (_RANK[m.outcome], -(m.compile_seconds or 0.0)))
     return View(

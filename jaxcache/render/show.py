@@ -11,13 +11,7 @@ from jaxcache.model import UNTUNED
 from jaxcache.render.columns import short_name, size_column, text_column
 from jaxcache.render.document import Document, fields_of, to_document, versioned
 from jaxcache.render.view import Block, Column, Line, Table, View
-from jaxcache.units import (
-    format_compile,
-    format_count,
-    format_duration,
-    format_since,
-    format_size,
-)
+from jaxcache.units import format_compile, format_count, format_duration, format_since, format_size
 
 if TYPE_CHECKING:
     from jaxcache.layouts.torch.explain import GraphDetails

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 
+from jaxcache import units
 from jaxcache.cache.inventory import RECORD_KINDS
 from jaxcache.cache.ledger.segments import LiveStats, Uses
 from jaxcache.cache.listing import Summary
@@ -14,13 +15,6 @@ from jaxcache.render.columns import count_column, size_column, text_column
 from jaxcache.render.document import fields_of, to_document
 from jaxcache.render.listing import group_columns
 from jaxcache.render.view import Block, Column, Line, Table, View
-from jaxcache.units import (
-    format_command,
-    format_compiling,
-    format_count,
-    format_duration,
-    format_size,
-)
 
 #: Modules that the page for people shows; the document holds them all.
 _SHOWN_MODULES = 15
@@ -98,17 +92,17 @@ def _page(
         yield Line(f"{describe_refusal(refusal)}; {refusal_fix(refusal)}", "Tier refused ")
     if total.entries:
         sealed = f"; {stats.sealed:,} with a checksum (sealed)" if stats.sealed else ""
-        size = f"{total.entries:,}, {format_size(total.size_bytes)}"
+        size = f"{total.entries:,}, {units.format_size(total.size_bytes)}"
         seconds = total.compiling or "compile time not read (--long reads it)"
         yield Line(f"{size}, {seconds}{sealed}", "Entries      ")
     if others:
-        size = f"{format_size(stats.size_bytes)}, as --max-size counts it"
+        size = f"{units.format_size(stats.size_bytes)}, as --max-size counts it"
         if records := sum(f.size_bytes for f in stats.files if f.kind in RECORD_KINDS):
-            size += f"; {format_size(records)} of jaxcache's own records not counted"
+            size += f"; {units.format_size(records)} of jaxcache's own records not counted"
         yield Line(size, "Cache size   ")
     if stats.problems:
         problems = ", ".join(f"{n:,} {kind}" for kind, n in stats.problems)
-        see = format_command("verify", stats.cache_dir)
+        see = units.format_command("verify", stats.cache_dir)
         yield Line(f"{problems}; see them with: {see}", "Problems     ", style="red")
     for by, groups in (("module", stats.by_module), ("platform", stats.by_platform)):
         if groups and not (by == "platform" and len(groups) == 1):
@@ -161,10 +155,11 @@ def _uses_lines(uses: Uses, words: Words) -> Iterator[Line]:
     if not uses.hits:
         rate += "; plain Python records none"
     yield Line(
-        f"{uses.hits:,} of {format_count(uses.hits + uses.misses, 'recorded request')}{rate}", lead
+        f"{uses.hits:,} of {units.format_count(uses.hits + uses.misses, 'recorded request')}{rate}",
+        lead,
     )
     yield Line(f"{uses.misses:,}", "Misses       ")
-    yield Line(format_compiling(uses.saved_seconds or 0.0, uses.hits), "Saved        ")
+    yield Line(units.format_compiling(uses.saved_seconds or 0.0, uses.hits), "Saved        ")
 
 
 def stats_prometheus(stats: Stats, live: Live = None) -> Iterator[str]:
@@ -220,8 +215,8 @@ def live_line(totals: Mapping[str, float]) -> str:
     All hits and misses are in the ledger (:func:`jaxcache.cache.ledger.segments.count_uses`).
     """
     tier = int(totals.get("hits_tier", 0))
-    parts = [f"{format_count(tier, 'hit')} came from tiers"] if tier else []
+    parts = [f"{units.format_count(tier, 'hit')} came from tiers"] if tier else []
     parts += [f"{int(totals[n]):,} {word}" for n, word in _LIVE_WORDS.items() if totals.get(n)]
     if hidden_seconds := totals.get("preload_hidden_seconds"):
-        parts.append(f"{format_duration(hidden_seconds)} of loads hidden")
+        parts.append(f"{units.format_duration(hidden_seconds)} of loads hidden")
     return ", ".join(parts)
