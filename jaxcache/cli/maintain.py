@@ -4,12 +4,22 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from jaxcache import options as jaxcache_options
 from jaxcache.api import Cache
 from jaxcache.cli.opening import open_handle
 from jaxcache.cli.output import Format, JsonOutput, Output, emit, note
 from jaxcache.cli.terminal import confirm
 from jaxcache.errors import ExitCode, UsageError
+from jaxcache.options import (
+    CacheDir,
+    CacheLocation,
+    ConfirmOptions,
+    DryRun,
+    KeyArguments,
+    PruneOptions,
+    RemovalOptions,
+    SealOptions,
+    VerifyOptions,
+)
 from jaxcache.options.declare import flag
 
 if TYPE_CHECKING:
@@ -20,12 +30,12 @@ if TYPE_CHECKING:
 
 def verify(
     *,
-    place: jaxcache_options.CacheLocation,
-    options: jaxcache_options.VerifyOptions,
+    place: CacheLocation,
+    options: VerifyOptions,
     fix: bool = flag("--fix", "Move damaged entries to quarantine and repair -atime files."),
     delete: bool = flag("--delete", "With --fix: delete damaged entries instead."),
     restore: bool = flag("--restore", "Bring undamaged entries back from quarantine."),
-    consent: jaxcache_options.ConfirmOptions,
+    consent: ConfirmOptions,
     output: Output,
 ) -> int:
     """Find damaged entries and misplaced files; --fix repairs them.
@@ -62,8 +72,8 @@ def _end_code(verification: "Verification", repair: "Repair | None") -> ExitCode
 
 def _verify_cache(
     cache: Cache,
-    options: jaxcache_options.VerifyOptions,
-    consent: jaxcache_options.ConfirmOptions,
+    options: VerifyOptions,
+    consent: ConfirmOptions,
     *,
     fix: bool,
     delete: bool = False,
@@ -87,9 +97,9 @@ def _verify_cache(
 
 
 def seal(
-    place: jaxcache_options.CacheDir,
-    options: jaxcache_options.SealOptions,
-    consent: jaxcache_options.DryRun,
+    place: CacheDir,
+    options: SealOptions,
+    consent: DryRun,
     output: Output,
 ) -> int:
     """Add the checksum that lets JAX itself detect corruption.
@@ -114,9 +124,9 @@ def seal(
 
 
 def prune(
-    place: jaxcache_options.CacheLocation,
-    options: jaxcache_options.PruneOptions,
-    consent: jaxcache_options.ConfirmOptions,
+    place: CacheLocation,
+    options: PruneOptions,
+    consent: ConfirmOptions,
     output: Output,
 ) -> int:
     """Remove the least valuable entries until the given limits hold.
@@ -131,9 +141,9 @@ def prune(
 
 
 def rm(
-    options: jaxcache_options.RemovalOptions,
-    place: jaxcache_options.CacheLocation,
-    consent: jaxcache_options.ConfirmOptions,
+    options: RemovalOptions,
+    place: CacheLocation,
+    consent: ConfirmOptions,
     output: Output,
 ) -> int:
     """Remove entries."""
@@ -142,9 +152,7 @@ def rm(
     return _carry_out(cache, cache.plan_removal(options=options), form, consent)
 
 
-def _carry_out(
-    cache: Cache, plan: "PrunePlan", form: Format, consent: jaxcache_options.ConfirmOptions
-) -> int:
+def _carry_out(cache: Cache, plan: "PrunePlan", form: Format, consent: ConfirmOptions) -> int:
     """Show a plan, or ask, execute and show what happened; return the exit code.
 
     Raises:
@@ -191,8 +199,8 @@ def _ask(plan: "PrunePlan") -> None:
 
 def pin(
     *,
-    chosen: jaxcache_options.KeyArguments,
-    place: jaxcache_options.CacheLocation,
+    chosen: KeyArguments,
+    place: CacheLocation,
     remove: bool = flag("--remove", "Unpin the entries."),
     output: JsonOutput,
 ) -> None:
@@ -206,12 +214,9 @@ def pin(
     cache = open_handle(place)
     change = cache.unpin if remove else cache.pin
     shown = change(*keys) if keys else cache.pins()
-    document = {"cache_dir": cache.store.url, "unpinned" if remove else "pinned": shown}
-    notes = []
-    if keys:
-        notes.append(f"{format_count(len(shown), 'entry')} {'unpinned' if remove else 'pinned'}")
+    what = "unpinned" if remove else "pinned"
+    document = {"cache_dir": cache.store.url, what: shown}
+    notes = [f"{format_count(len(shown), 'entry')} {what}"] if keys else []
     records = ({"key": k} for k in shown)
-    emit(
-        output.form,
-        View(document, shown, [Column("", str)], records=records, page=shown, notes=notes),
-    )
+    view = View(document, shown, [Column("", str)], records=records, page=shown, notes=notes)
+    emit(output.form, view)

@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jaxcache.api import Cache
 from jaxcache.api.moving import check_signed, open_input, resumable, rewrite_bundle
@@ -70,29 +70,11 @@ def import_(
     from the start with jaxcache warm --portable SCRIPT and use it with --portable, too. For plain
     JAX, set JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none in both places.
     """
-    required = needed.require_compatible
-    python = needed.python
-    with ExitStack() as opened:
-        bundle, left_out = opened.enter_context(open_input(file))
-        layout = bundle.manifest.layout
+    with open_input(file) as (bundle, left_out):
         verdict = _check_bundle(bundle, left_out, required=options.require_signed)
-        host: Callable[[], Any] = lambda: None  # noqa: E731
-        asks_jax = layout == "jax" and (required or dry.dry_run or python is not None)
-        if asks_jax:
-            from jaxcache.warm.child.query import probing_host
-
-            host = opened.enter_context(probing_host(python, required=required))
-        code = _receive(
-            open_target(place.cache_dir, place.layout, layout),
-            bundle,
-            output.form,
-            options,
-            verdict=verdict,
-            host=host,
-            needed=needed,
-            dry_run=dry.dry_run,
-            expect=asks_jax,
-        )
+        target = open_target(place.cache_dir, place.layout, bundle.manifest.layout)
+        form = output.form
+        code = _receive(target, bundle, form, options, verdict, needed, dry_run=dry.dry_run)
     return ExitCode.PARTIAL if left_out and code == ExitCode.DONE else code
 
 
@@ -130,65 +112,63 @@ def _receive(
     bundle: "Bundle",
     form: Format,
     options: move.ArrivalOptions,
-    *,
     verdict: "Verdict",
-    host: "Callable[[], Host | None]" = lambda: None,
     needed: move.CompatibilityOptions | None = None,
-    dry_run: bool = False,
-    expect: bool = False,
+    *,
+    dry_run: bool,
 ) -> int:
     """Check a bundle, plan, write, and report forecast and result; return the exit code.
 
     Args:
         cache: where the entries go; its directory need not exist.
-        host: waits for the Python that is to use the cache; all other work is done meanwhile.
-        needed: what must be known of that Python before anything is written.
-        expect: report what will hit there, even if nothing is known to miss.
+        needed: the Python that is to use the cache, and what must be known of it before anything
+            is written; None forecasts without it.
 
     Raises:
         JaxcacheError: ``incompatible``, ``conflict``, ``bad-bundle``.
     """
-    from jaxcache.cache.bundle.compat import forecast
+    from jaxcache.cache.bundle.compat import XLA_CACHES, forecast
     from jaxcache.layouts import load_layout
-    from jaxcache.render.move import import_view
+    from jaxcache.render.move import forecast_line, import_view
 
-    needed = needed or move.CompatibilityOptions()
+    required = needed is not None and needed.require_compatible
     is_jax = load_layout(bundle.manifest.layout).single_file_entries
-    if needed.require_compatible and not is_jax:
+    if required and not is_jax:
         raise UsageError(
             "--require-compatible is for JAX's entries; torch alone can check its keys"
         )
     target = cache.location.path
+    python = needed.python if needed else None
+    decides = required or python is not None
+    asks_jax = is_jax and needed is not None and (decides or dry_run)
+    host: Callable[[], Host | None] = lambda: None  # noqa: E731
     outlooks: Compatibility | None = None
 
     def check(_: "Plan") -> None:
         nonlocal outlooks
-        if needed.require_compatible or needed.python is not None:
+        if decides:
             outlooks = forecast(bundle.manifest, host(), target)
-        if outlooks and needed.require_compatible:
-            _require_compatible(bundle, outlooks)
+        if outlooks and required and not outlooks.compatible:
+            raise JaxcacheError(
+                f"not every entry of {bundle.name} is known to hit: {forecast_line(outlooks)}",
+                code="incompatible",
+                hint=f"set {XLA_CACHES}=none for this command and for the program"
+                if any(f.portable for f in outlooks.forecasts)
+                else "change what the message names, or import without --require-compatible",
+            )
 
-    with resumable():
-        done = cache.receive(bundle, options=options, check=check, dry_run=dry_run)
-    outlooks = outlooks or forecast(bundle.manifest, _answer(host), target)
+    with ExitStack() as opened:
+        if asks_jax:  # which starts while all other work is done
+            from jaxcache.warm.child.query import probing_host
+
+            host = opened.enter_context(probing_host(python, required=required))
+        with resumable():
+            done = cache.receive(bundle, options=options, check=check, dry_run=dry_run)
+        outlooks = outlooks or forecast(bundle.manifest, _answer(host), target)
     if is_jax:
-        _print_forecast(outlooks, form, expect=expect or needed.require_compatible)
+        _print_forecast(outlooks, form, expect=asks_jax)
     emit(form, import_view(done, outlooks, verdict, manifest_sha256=bundle.manifest_sha256))
     return done.exit_code
-
-
-def _require_compatible(bundle: "Bundle", outlooks: "Compatibility") -> None:
-    from jaxcache.cache.bundle.compat import XLA_CACHES
-    from jaxcache.render.move import forecast_line
-
-    if not outlooks.compatible:
-        raise JaxcacheError(
-            f"not every entry of {bundle.name} is known to hit: {forecast_line(outlooks)}",
-            code="incompatible",
-            hint=f"set {XLA_CACHES}=none for this command and for the program"
-            if any(f.portable for f in outlooks.forecasts)
-            else "change what the message names, or import without --require-compatible",
-        )
 
 
 def _answer(host: "Callable[[], Host | None]") -> "Host | None":
@@ -428,4 +408,4 @@ def _copy_bundle(
             return ExitCode.DONE
         place = open_target(target, None, bundle.manifest.layout)
         arrival = move.ArrivalOptions.of(options)
-        return _receive(place, bundle, form, arrival, verdict=verdict, dry_run=dry_run)
+        return _receive(place, bundle, form, arrival, verdict, dry_run=dry_run)

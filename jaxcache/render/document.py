@@ -71,6 +71,8 @@ SHAPES = {
     "Report": "cache_dir modules functions processes summary{compile_requests hits misses hit_rate "
     "written skipped uncacheable refused errors phases longest compile_seconds saved_seconds "
     "wall_seconds} notes unobserved timed_out interrupted script_exit_code",
+    "Restoration": "cache_dir dry_run restored=restored{key file size_bytes=info.size_bytes} "
+    "left=left{key=entry.key file=entry.info.name reason}",
     "SealResult": "sealed=sealed{key=entry.key codec=entry.codec size_bytes=entry.size_bytes "
     "size_bytes_after} skipped=skipped{key=entry.key size_bytes=entry.size_bytes reason} "
     "failed=failed{key=entry.key size_bytes=entry.size_bytes reason} problems",

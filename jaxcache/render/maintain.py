@@ -173,27 +173,18 @@ _OUTCOMES = {
 
 def restoration_view(result: Restoration) -> View:
     """Return the view of ``verify --restore``."""
-    restored = [
-        {"key": q.key, "file": q.file, "size_bytes": q.info.size_bytes} for q in result.restored
-    ]
-    left = [{"key": q.key, "file": q.info.name, "reason": why} for q, why in result.left]
-    rows = [{"outcome": "restored", **row} for row in restored]
-    rows += [{"outcome": "left", **row} for row in left]
+    document = fields_of(result)
+    lists: dict[str, list[Document]] = {n: document[n] for n in ("restored", "left")}
     return View(
-        {
-            "cache_dir": result.cache_dir,
-            "dry_run": result.dry_run,
-            "restored": restored,
-            "left": left,
-        },
-        rows,
+        document,
+        [{"outcome": name, **row} for name, rows in lists.items() for row in rows],
         [
             render_columns.text_column("OUTCOME", lambda row: row["outcome"]),
             render_columns.key_column(lambda row: row["key"]),
             render_columns.text_column("REASON", lambda row: row.get("reason")),
         ],
         keys=[q.key for q in result.restored],
-        notes=[f"{len(restored):,} restored, {len(left):,} left in quarantine"],
+        notes=[f"{len(result.restored):,} restored, {len(result.left):,} left in quarantine"],
     )
 
 

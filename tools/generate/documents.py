@@ -27,6 +27,7 @@ from jaxcache.cache.seal import SealResult
 from jaxcache.cache.show import EntryDetails, KernelCacheDetails
 from jaxcache.cache.stats import Stats
 from jaxcache.cache.trust import TrustedKey, TrustedProject
+from jaxcache.cache.verify.repair import Restoration
 from jaxcache.core.refusals import TierRefusal
 from jaxcache.layouts.torch.explain import GraphDetails
 from jaxcache.layouts.torch.scan import GraphEntry
@@ -365,24 +366,6 @@ class VerifyDocument(Verified):
     problems: list[Annotated[Problem, Repaired]]
 
 
-class RestoredFile(TypedDict):
-    key: str | None
-    file: str
-    size_bytes: int
-
-
-class LeftFile(TypedDict):
-    key: str | None
-    file: str
-    reason: str
-
-
-class RestoreDocument(TypedDict):
-    dry_run: bool
-    restored: list[RestoredFile]
-    left: list[LeftFile]
-
-
 class SealSums(TypedDict):
     sealed: int
     skipped: int
@@ -445,7 +428,7 @@ DOCUMENTS: dict[str, Any] = {
     "where": WhereDocument,
     "diff": DiffDocument,
     "bug-report": BugReport,
-    "verify": VerifyDocument | RestoreDocument,
+    "verify": VerifyDocument | Restoration,
     "seal": Annotated[SealResult, Sealing],
     "prune": PruneDocument,
     "rm": PruneDocument,

@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from jaxcache.cache import entry_files
 from jaxcache.cache.ledger.record import REMOVED, Event
@@ -42,6 +42,13 @@ class QuarantinedEntry:
     atime: FileInfo | None
 
 
+class LeftEntry(NamedTuple):
+    """One entry that was left in quarantine."""
+
+    entry: QuarantinedEntry
+    reason: str
+
+
 @dataclass(frozen=True, slots=True)
 class Restoration:
     """The entries that were restored, and those that were not, with the reason."""
@@ -51,7 +58,7 @@ class Restoration:
     cache_dir: str
     dry_run: bool
     restored: tuple[QuarantinedEntry, ...]
-    left: tuple[tuple[QuarantinedEntry, str], ...]
+    left: tuple[LeftEntry, ...]
 
 
 def quarantine_directory(now_ns: int) -> str:
@@ -103,7 +110,7 @@ def restore(
     wanted = [q for q in files if not keys or any(fits_key(q.key, text) for text in keys)]
     damage = _find_damage(store, layout, wanted)
     restored: list[QuarantinedEntry] = []
-    unrestored: list[tuple[QuarantinedEntry, str]] = []
+    unrestored: list[LeftEntry] = []
 
     def bring_back(item: QuarantinedEntry) -> None:
         try:
@@ -116,13 +123,13 @@ def restore(
                     store.delete(item.info.name)
                 restored.append(item)
             else:
-                unrestored.append((item, "the cache has a newer one"))
+                unrestored.append(LeftEntry(item, "the cache has a newer one"))
             return
         if reason := damage.get(item.info.name):
-            unrestored.append((item, reason))
+            unrestored.append(LeftEntry(item, reason))
             return
         if any(other.file == item.file for other in restored):
-            unrestored.append((item, "a later one was restored"))
+            unrestored.append(LeftEntry(item, "a later one was restored"))
             return
         if not dry_run:
             try:
@@ -131,7 +138,7 @@ def restore(
                     store, item.info.name, item.file, item.atime, used_ns=used_ns
                 )
             except StoreError as error:
-                unrestored.append((item, error.reason))
+                unrestored.append(LeftEntry(item, error.reason))
                 return
         restored.append(item)
 
