@@ -117,7 +117,7 @@ phases-table: $(STAMP)
 
 # What hints and forecasts say, acted upon, whatever a test needs.
 acted: $(STAMP)
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "acts_on" tests/acted $(TESTS)
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m acts_on tests $(TESTS)
 
 explain-changes: $(STAMP)
 	tools/explain_changes.sh $(BIN)/python $(CHANGES)

@@ -1,6 +1,6 @@
 """List the sentences that name a command or foretell, and which of them a test acts upon.
 
-``python tools/sentences.py`` prints each sentence that no test below ``tests/acted/`` acts upon;
+``python tools/sentences.py`` prints each sentence that no test acts upon;
 ``--all`` prints all, with the tests. A test says ``@acts_on("part of the sentence")``, where ``…``
 stands for what is filled in; ``tests/acting.py`` fails a test that did not act upon what it says.
 """
@@ -63,8 +63,9 @@ def sentences(root: Path) -> list[Sentence]:
 def acted(root: Path) -> dict[str, str]:
     """Return the parts of sentences that tests act upon, each with its test."""
     parts = {}
-    for path in sorted((root / "tests" / "acted").glob("test_*.py")):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for path in sorted((root / "tests").rglob("test_*.py")):
+        text = path.read_text("utf-8")
+        for node in ast.walk(ast.parse(text)) if "acts_on(" in text else ():
             if isinstance(node, ast.Call) and _called(node) == "acts_on":
                 for argument in node.args:
                     if isinstance(argument, ast.Constant):

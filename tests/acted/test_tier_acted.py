@@ -6,7 +6,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from acting import act
+from acting import act, acts_on
 
 pytestmark = pytest.mark.jax
 
@@ -61,6 +61,7 @@ def index(jax_python: str, tmp_path: Path) -> Path:
     return directory
 
 
+@acts_on("… -m pip install …")
 @pytest.mark.parametrize("how", ["run", "warm", "cache", "variables"])
 def test_what_is_printed_lets_the_program_share(
     run_cli, lacking: Path, index: Path, bucket: str, script, tmp_path: Path, how: str

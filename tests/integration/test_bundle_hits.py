@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from acting import says
 from conftest import RunCli, clean_environment
 
 WORKLOAD = Path(__file__).with_name("bundle_workload.py")
@@ -105,11 +106,13 @@ def test_portable_entries_hit_on_a_condition(
         moved = run_jax(each_jax_python, target, tmp_path, **setting)
         if portable == 0:  # the path is in no key, however the cache was filled
             assert f"it is unknown whether each of {bound} entries will hit" in done.stderr
+            says(done.stderr)
             assert (document["outlook"]["unknown"], moved["cache_hits"]) == (bound, bound)
             assert "--portable" not in pushed.stderr
             continue
         assert tuple(document["outlook"].values()) == told
         assert moved["cache_hits"] == hits
+        says(done.stderr)
         # What must be set comes first, then what hits with it and without.
         first_line = next(line for line in done.stderr.splitlines() if "machine code" not in line)
         outcome = f"{portable if place == 'plain' else 0} of {bound + portable} will hit here with "

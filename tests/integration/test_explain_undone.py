@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from acting import acts_on, says
 from conftest import RunCli, clean_environment, has_modules
 
 pytestmark = pytest.mark.jax
@@ -74,6 +75,7 @@ class Use(NamedTuple):
 
     def check_cured(self, env: Environment, fix: str) -> None:
         """Check that plain JAX hits after the command."""
+        says(fix)
         cured = self.run_plain(env, fix)
         assert (cured[0] > 0, cured[1]) == (True, 0), fix
 
@@ -85,6 +87,7 @@ def use(run_cli: RunCli, each_jax_python: str, tmp_path: Path) -> Use:
     return made
 
 
+@acts_on("unset …")
 @pytest.mark.parametrize(
     ("env", "cause", "sides", "fix"),
     [
@@ -136,6 +139,7 @@ def test_what_the_environment_has_more_is_undone(
     use.check_cured(env, difference["fix"])
 
 
+@acts_on("export …=…")
 def test_one_of_several_flags_is_undone(use: Use) -> None:
     """The flag of devices stays, as do their number and the other flag."""
     kept = "--xla_force_host_platform_device_count=2 --xla_llvm_disable_expensive_passes=true"
