@@ -2,7 +2,10 @@
 
 import os
 import shutil
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from acting import act, acts_on, says
@@ -181,3 +184,112 @@ def test_the_settings_of_a_project(run_cli: RunCli, clone: Path) -> None:
     assert act(f"{command} --yes", clone).returncode == 0
     # As the same user in the same home.
     assert (clone / ".config").exists()
+
+
+@acts_on("jaxcache ls -q … prints them")
+def test_a_key_of_several_entries(run_cli: RunCli, filled: Path, tmp_path: Path) -> None:
+    told = run_cli("show", "jit_*", "--hlo", "-C", filled)
+    assert told.returncode != 0
+    keys = act(told.stderr, tmp_path, until=" prints them").stdout.split()
+    assert len(keys) > 1 and all(key.startswith("jit_") for key in keys)
+    shown = run_cli("show", keys[0], "--hlo", "-C", filled)
+    assert "[ambiguous-key]" not in shown.stderr
+
+
+@acts_on("look into a bundle with: jaxcache show …")
+def test_a_bundle_in_the_place_of_a_directory(
+    run_cli: RunCli, filled: Path, tmp_path: Path
+) -> None:
+    run_cli("export", tmp_path / "a bundle.jxb", "-C", filled)
+    told = run_cli("doctor", "-C", tmp_path / "a bundle.jxb")
+    assert told.returncode != 0
+    done = act(told.stderr, tmp_path)
+    assert len(done.stdout.splitlines()) == ENTRIES, (told, done)
+
+
+@acts_on("jaxcache trust remove …, if that is meant")
+def test_a_name_that_another_key_has(run_cli: RunCli, tmp_path: Path) -> None:
+    keys = [run_cli("trust", "keygen", name).stdout.split("\t")[1].strip() for name in ("a", "b")]
+    run_cli("trust", "add", "ci", keys[0])
+    told = run_cli("trust", "add", "ci", keys[1])
+    assert told.returncode == 2
+    assert act(told.stderr, tmp_path, until=", if that").returncode == 0
+    assert run_cli("trust", "add", "ci", keys[1]).returncode == 0
+
+
+@acts_on("look through it, and then chmod go-w … …")
+def test_a_list_of_keys_that_others_write(run_cli: RunCli, tmp_path: Path) -> None:
+    key = run_cli("trust", "keygen", "a").stdout.split("\t")[1].strip()
+    run_cli("trust", "add", "ci", key)
+    (listed,) = tmp_path.rglob("trusted-keys")
+    listed.chmod(0o666)
+    told = run_cli("trust", "list")
+    assert told.returncode == 12, told
+    says(told.stderr)
+    command = told.stderr.partition("and then ")[2]
+    subprocess.run(command, shell=True, check=True)
+    assert run_cli("trust", "list").returncode == 0
+
+
+@acts_on("jaxcache import … -C DIR, and look there")
+def test_a_bundle_of_torch(run_cli: RunCli, torch_cache: Path, tmp_path: Path) -> None:
+    made = run_cli("export", "torch.jxb", "-C", torch_cache)
+    assert made.returncode == 0, made
+    told = run_cli("ls", "-C", tmp_path / "torch.jxb")
+    assert told.returncode != 0
+    place = tmp_path / "place"
+    assert act(told.stderr, tmp_path, {"DIR": place}, until=", and look").returncode == 0
+    assert run_cli("ls", "-q", "-C", place).stdout == run_cli("ls", "-q", "-C", torch_cache).stdout
+
+
+@acts_on("run it and cache what it compiles: jaxcache warm -C DIR …")
+@pytest.mark.jax
+def test_a_script_in_the_place_of_a_cache(
+    run_cli: RunCli, script: Callable[..., Path], jax_python: str, tmp_path: Path
+) -> None:
+    path = script("import jax\njax.jit(lambda x: x * 2)(1.0)\n", "a script.py")
+    told = run_cli("ls", "-C", path)
+    assert told.returncode == 10
+    place = tmp_path / "place"
+    activated = f"{Path(jax_python).parent}{os.pathsep}{os.environ['PATH']}"
+    done = act(told.stderr, tmp_path, {"DIR": place}, PATH=activated)
+    assert done.returncode == 0, (told, done)
+    assert run_cli("ls", "-q", "-C", place).stdout.strip()
+
+
+@acts_on("check the path, or fill it: jaxcache warm -C … SCRIPT")
+@pytest.mark.jax
+def test_a_cache_that_is_not_there(
+    run_cli: RunCli, script: Callable[..., Path], jax_python: str, tmp_path: Path
+) -> None:
+    path = script("import jax\njax.jit(lambda x: x * 2)(1.0)\n")
+    words = ("ls", "-q", "-C", tmp_path / "not there")
+    told = run_cli(*words)
+    assert told.returncode == 10
+    activated = f"{Path(jax_python).parent}{os.pathsep}{os.environ['PATH']}"
+    done = act(told.stderr, tmp_path, {"SCRIPT": path}, PATH=activated)
+    assert done.returncode == 0, (told, done)
+    assert run_cli(*words).stdout.strip()
+
+
+@acts_on("jaxcache verify reports the problem")
+def test_an_entry_that_cannot_be_shown(
+    run_cli: RunCli, filled: Path, key: str, tmp_path: Path
+) -> None:
+    path = filled / f"{key}-cache"
+    path.write_bytes(path.read_bytes()[:-9])
+    os.utime(path, (1e9, 1e9))
+    told = run_cli("show", key, "--hlo", "-C", filled)
+    assert "[bad-entry]" in told.stderr, told
+    done = act(told.stderr, tmp_path, until=" reports")
+    assert done.returncode == 1 and key in done.stdout
+
+
+@acts_on("unset …, or set it to http://HOST:PORT")
+def test_a_proxy_that_is_empty(run_cli: RunCli, s3: Any, tmp_path: Path) -> None:
+    env = {"AWS_ENDPOINT_URL": "", "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
+    told = run_cli("ls", "-C", "s3://bucket/x", env=env)
+    assert told.returncode != 0
+    assert says(told.stderr, "unset AWS_ENDPOINT_URL, or set it to http://HOST:PORT"), told
+    env["AWS_ENDPOINT_URL"] = s3.endpoint if hasattr(s3, "endpoint") else "http://127.0.0.1:9"
+    assert "is empty" not in run_cli("ls", "-C", "s3://bucket/x", env=env).stderr
