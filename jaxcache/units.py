@@ -70,8 +70,10 @@ def format_command(command: str, cache_dir: str) -> str:
     return f"jaxcache {command} -C {shlex.quote(cache_dir)}"
 
 
-#: A command on a cache in a sentence, before its options.
-_COMMAND = r"jaxcache (?:ls|show|stats|verify|prune|rm|seal|pin|doctor)\b(?![^;,()]* -C )"
+#: A command on a cache in a sentence, before its options; not one on a file.
+_COMMAND = (
+    r"jaxcache (?:ls|show|stats|verify|prune|rm|seal|pin|doctor)\b(?![^;,()]* -C )(?! '?[^' ]*/)"
+)
 
 
 def add_cache(text: str, cache_dir: str) -> str:

@@ -1,6 +1,7 @@
 """`jaxcache doctor`, `where`, `diff` and `bug-report`."""
 
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -54,7 +55,7 @@ def doctor(
         raise UsageError(
             f"{path} is a bundle, not a cache directory",
             code="not-a-directory",
-            hint=f"look into a bundle with: jaxcache show {path}",
+            hint=f"look into a bundle with: jaxcache show {shlex.quote(path)}",
         )
     if place.cache_dir and os.path.isdir(path):
         refuse_foreign(path)
