@@ -180,7 +180,7 @@ complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_sub
 complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_subcommand_from show' -l debug -d 'Show a traceback when something fails.'
 complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_subcommand_from show' -s h -l help -d 'Show this message and exit.'
 complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_subcommand_from show' -F
-complete -c jaxcache -n __fish_use_subcommand -a explain -d 'Explain why a script would compile, or why two runs, keys or caches differ. With SCRIPT (any program that warm takes, - for standard input) and its options, or a command: which modules the cache lacks, and what differs from the nearest entry. Runs it without writing to the cache. If everything hits now, it shows why each entry was compiled when it was written.'
+complete -c jaxcache -n __fish_use_subcommand -a explain -d 'Explain why a script would compile, why a key was compiled, or why two keys differ. With SCRIPT (any program that warm takes, - for standard input) and its options, or a command: which modules the cache lacks, and what differs from the nearest entry. Runs it without writing to the cache. If everything hits now, it shows why each entry was compiled when it was written.'
 complete -c jaxcache -n '__fish_seen_subcommand_from explain' -s m -r -d 'Run a module, as python -m does; the remaining words are its arguments.'
 complete -c jaxcache -n '__fish_seen_subcommand_from explain' -l churn -d 'Modules with several keys, their cost, and why.'
 complete -c jaxcache -n '__fish_seen_subcommand_from explain' -l all -d 'Also list JAX\'s own operations one by one.'

@@ -100,11 +100,9 @@ def cases() -> Iterator[Case]:
     yield _case("show xla_gpu_kernel_cache_file -C 0.10.2-cuda13-h200-kernelcache", NO_KEYS)
     yield _case("target show h200.json --python /nowhere/python")
     for sides in (
-        f"{PLAIN} 0.10.2-cpu-zstd",
-        f"{PLAIN} 0.12.0.1-cuda13-h200-zstd",
-        "left.json right.json",
-        "some.recipe right.json",
-        f"-C {ODD} {PLAIN} {ODD}",
+        f"-C {PLAIN} jit_mlp jit_loss",
+        f"-C {PLAIN} jit_mlp",
+        "some.recipe",
         f"-C {TORCH} a*",
     ):
         yield _case(f"explain {sides}", NO_KEYS)
@@ -182,8 +180,6 @@ class World:
         (root / "unpacked" / "cache").rename(root / TORCH)
         shutil.copytree(INPUTS, root, dirs_exist_ok=True)
         make_odd(root / ODD)
-        for name, digit in (("left", "a"), ("right", "b")):
-            (root / f"{name}.json").write_text(json.dumps({"modules": [_module(digit)]}))
         (root / "home").mkdir()
         (root / "python").write_text(_PYTHON)
         self.hold(root)
@@ -256,17 +252,6 @@ def held_still() -> Iterator[None]:
         mock.patch.object(os, "sched_getaffinity", lambda _: {0}, create=True),
     ):
         yield
-
-
-def _module(digit: str) -> dict[str, object]:
-    """One module of a saved run."""
-    return {
-        "module": "jit_f\x1b[2J",
-        "key": f"jit_f-{digit * 64}",
-        "outcome": "written",
-        "components": {"compression": digit, "computation": "c", "XLA\x1b[2J": digit},
-        "arguments": [{"name": "x", "dtype": "float32", "shape": [int(digit, 16)]}],
-    }
 
 
 def make_odd(cache: Path) -> None:

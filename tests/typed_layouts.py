@@ -1,7 +1,7 @@
 """Each module that a layout names as a group of functions has the group's protocol, says mypy."""
 
 from jaxcache.cache import diff, scan, show
-from jaxcache.cache.explain import churn
+from jaxcache.cache.explain import keys
 from jaxcache.cache.move import export_plan, import_bundle
 from jaxcache.cache.prune import removable
 from jaxcache.cache.verify import check
@@ -17,4 +17,4 @@ removals: tuple[base.Removals, base.Removals] = (removable, units)
 exports: tuple[base.Exports, base.Exports] = (export_plan, bundle)
 imports: tuple[base.Imports, base.Imports] = (import_bundle, bundle)
 compared: tuple[base.Sides, base.Sides] = (diff, torch_scan)
-explains: tuple[base.Explains, base.Explains] = (churn, explain)
+explains: tuple[base.Explains, base.Explains] = (keys, explain)

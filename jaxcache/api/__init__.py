@@ -21,6 +21,7 @@ from jaxcache.api.compiling import CompilingMethods
 from jaxcache.api.handle import MakeProgress, locate, show_nothing
 from jaxcache.api.moving import MovingMethods
 from jaxcache.entry.names import FileKind
+from jaxcache.errors import UsageError
 from jaxcache.model import Depth, Entry
 from jaxcache.options import ListOptions, PruneOptions, RemovalOptions, SealOptions, VerifyOptions
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from jaxcache.api.ci import CiSteps
-    from jaxcache.cache.explain.churn import Churn
+    from jaxcache.cache.explain.keys import Churn
     from jaxcache.cache.explain.sides import Explanation
     from jaxcache.cache.ledger.segments import LiveStats
     from jaxcache.cache.listing import Listing
@@ -223,20 +224,22 @@ class Cache(MovingMethods, CompilingMethods):
                 self.store, self.layout, chosen, now_ns=now_ns, loader=loader, progress=progress
             )
 
-    def explain(self, *sides: str) -> "Explanation":
-        """Explain why two runs, keys or caches differ, or one key from the others of its module.
+    def explain(self, *keys: str) -> "Explanation":
+        """Explain why a key was compiled, by the runs of its program, or why two keys differ.
 
         >>> cache.explain("jit_mlp*", "jit_loss*").same
         0
 
         Args:
-            sides: files of saved runs, KEY arguments, or cache directories.
+            keys: one or two KEY arguments.
 
         Raises:
-            UsageError: an argument is not a saved run, nor anything else that it could be.
+            UsageError: no key, or more than two.
             JaxcacheError: ``no-match``, ``ambiguous-key``
         """
-        return self.layout.explains.explain_keys(sides, self.store.url)
+        if len(keys) not in (1, 2):
+            raise UsageError("explain needs a program, or one or two keys")
+        return self.layout.explains.explain_keys(keys, self.store.url)
 
     def churn(self) -> "tuple[Churn, ...]":
         """The modules (of torch: functions) with many keys, what they cost, and why.

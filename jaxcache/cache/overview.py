@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from jaxcache.cache.explain.churn import Churn
+from jaxcache.cache.explain.keys import Churn
 from jaxcache.cache.inventory import counted_bytes
 from jaxcache.cache.ledger.segments import Uses, count_uses
 from jaxcache.cache.prune.plan import plan_items

@@ -6,17 +6,16 @@ from typing import Any
 
 import typer
 
-from jaxcache.api import Cache
 from jaxcache.cli.commands import COMMANDS, expand_options, load
 from jaxcache.cli.opening import open_handle
 from jaxcache.cli.output import Format, JsonOutput
 from jaxcache.cli.panels import PanelCommand
-from jaxcache.errors import NoCacheError, UsageError
+from jaxcache.errors import UsageError
 from jaxcache.options import CacheLocation
 from jaxcache.options.declare import TEXTS, option
 from jaxcache.options.run import ExplainOptions
 from jaxcache.store.location import absolute_location
-from jaxcache.warm.programs import SAVED_RUNS, WarmProgram, is_program, is_script
+from jaxcache.warm.programs import WarmProgram, is_program, is_script
 
 #: Whether the words are a command line, because all of them come after ``--``.
 _COMMAND = "jaxcache.explain.command"
@@ -45,7 +44,7 @@ class ExplainCommand(PanelCommand):
                 )
         ctx.meta[_COMMAND] = program == place and bool(after) and not is_script(after[0])
         remaining = super().parse_args(ctx, args)
-        ctx.meta[_COMMAND] &= after == [*(ctx.params.get("sides") or ())]
+        ctx.meta[_COMMAND] &= after == [*(ctx.params.get("words") or ())]
         return remaining
 
     def _find_program(self, words: list[str]) -> int:
@@ -72,10 +71,10 @@ def _options_of_warm() -> set[str]:
 def explain(
     *,
     context: typer.Context,
-    sides: list[str] | None = option(
-        "sides [LEFT RIGHT | KEY | SCRIPT [ARG]... | -- CMD...]",
-        "Saved runs (warm --json, a recipe), keys, caches, a program with its options "
-        "(after -- where they are spelt like ours), or any command.",
+    words: list[str] | None = option(
+        "words [KEY [KEY] | SCRIPT [ARG]... | -- CMD...]",
+        "One or two keys, a program with its options (after -- where they are spelt like ours), or "
+        "any command.",
         TEXTS,
         show_default=False,
     ),
@@ -86,7 +85,7 @@ def explain(
     options: ExplainOptions,
     output: JsonOutput,
 ) -> None:
-    """Explain why a script would compile, or why two runs, keys or caches differ.
+    """Explain why a script would compile, why a key was compiled, or why two keys differ.
 
     With SCRIPT (any program that warm takes, - for standard input) and its options, or a command:
     which modules the cache lacks, and what differs from the nearest entry. Runs it without writing
@@ -96,17 +95,11 @@ def explain(
     from jaxcache.render.explain import churn_view, explain_view
 
     cache = open_handle(place)
-    words = sides or []
+    words = words or []
     command_line = words if context.meta.get(_COMMAND) else []
     is_run = bool(command_line or module or (words and is_program(words[0])))
     if words and not is_run and words[0].startswith("-"):
         raise UsageError(f"No such option: {words[0]}")
-    missing = [s for s in words if s.endswith(SAVED_RUNS) and not os.path.exists(s)]
-    if len(words) <= 2 and missing and not is_run:
-        raise UsageError(
-            f"no such file: {', '.join(missing)}",
-            hint="save a run with: jaxcache warm --json SCRIPT > FILE",
-        )
     if options.churn:
         if words or module:
             raise UsageError("--churn cannot be combined with arguments")
@@ -114,56 +107,39 @@ def explain(
         what = "MODULE" if cache.layout.single_file_entries else "FUNCTION"
         emit(output.form, churn_view(churn, cache.store.url, what=what))
         return
-    if not is_run and len(words) in (1, 2) and _are_keys(cache, words):
+    if not is_run:
+        if saved := [word for word in words if os.path.exists(word)]:
+            raise UsageError(
+                f"{saved[0]} is neither a program nor a key",
+                hint="a program is compared with its earlier runs: jaxcache explain SCRIPT",
+            )
         explanation = cache.explain(*words)
         emit(output.form, explain_view(explanation, cache.store.url, unfolded=options.all))
         return
     path = cache.location.path
-    if is_run:
-        if place.cache_dir is not None and cache.compiler != "torch":
-            _ = cache.store  # no cache there: the program need not run
-        from jaxcache.api.compiling import runner_of
-        from jaxcache.cli.fill import program_of
-        from jaxcache.options.run import CallOptions, WarmOptions
+    if place.cache_dir is not None and cache.compiler != "torch":
+        _ = cache.store  # no cache there: the program need not run
+    from jaxcache.api.compiling import runner_of
+    from jaxcache.cli.fill import program_of
+    from jaxcache.options.run import CallOptions, WarmOptions
 
-        run = WarmOptions(
-            cache_dir=absolute_location(path),
-            jax_cache_dir=cache.spelling or absolute_location(path),
-            python=options.python,
-            portable=options.portable,
-            stdout_to_stderr=output.form is not Format.TABLE,
-        )
-        explain_script = runner_of(cache.compiler).explains.explain_script
-        program = WarmProgram(shlex.join(command_line))
-        if not command_line:
-            script = None if module else words.pop(0)
-            program = program_of(script, words, CallOptions(), module=module)
-            explanation, exit_code = explain_script(program, run)
-        elif cache.compiler == "torch":
-            raise UsageError("explain -- CMD is for JAX's cache: name a script for torch")
-        else:
-            explanation, exit_code = explain_script(program, run, command=command_line)
-        emit(output.form, explain_view(explanation, run.cache_dir, unfolded=options.all))
-        if exit_code:
-            note(f"{program.name} ended with exit code {exit_code}")
-    elif len(words) in (1, 2):
-        from jaxcache.cache.explain.arguments import explain_keys
-
-        explanation = explain_keys(words, path, explicit=place.cache_dir is not None)
-        emit(output.form, explain_view(explanation, path, unfolded=options.all))
+    run = WarmOptions(
+        cache_dir=absolute_location(path),
+        jax_cache_dir=cache.spelling or absolute_location(path),
+        python=options.python,
+        portable=options.portable,
+        stdout_to_stderr=output.form is not Format.TABLE,
+    )
+    explain_script = runner_of(cache.compiler).explains.explain_script
+    program = WarmProgram(shlex.join(command_line))
+    if not command_line:
+        script = None if module else words.pop(0)
+        program = program_of(script, words, CallOptions(), module=module)
+        explanation, exit_code = explain_script(program, run)
+    elif cache.compiler == "torch":
+        raise UsageError("explain -- CMD is for JAX's cache: name a script for torch")
     else:
-        raise UsageError(
-            "explain needs two sides, a script, a key, or --churn",
-            hint=f"a side is a saved run, a key, or a cache directory ({os.sep} in its name)",
-        )
-
-
-def _are_keys(cache: Cache, sides: list[str]) -> bool:
-    """Whether what is compared are keys in a cache that is there."""
-    if any(os.path.exists(side) or is_script(side) for side in sides):
-        return False
-    try:
-        return bool(cache.layout)
-    except NoCacheError:
-        cache.refuse_caches_below()
-        return False  # there may be no need of one
+        explanation, exit_code = explain_script(program, run, command=command_line)
+    emit(output.form, explain_view(explanation, run.cache_dir, unfolded=options.all))
+    if exit_code:
+        note(f"{program.name} ended with exit code {exit_code}")

@@ -1,4 +1,4 @@
-"""Where in a program something is compiled, told by the stack while JAX lowers it.
+"""Where in a program something is compiled, by the stack while JAX lowers it.
 
 Private names of JAX, tried on 0.4.30 to 0.12: ``backward_pass*``, ``linearize*``,
 ``direct_linearize`` and ``vjp`` of ``jax/_src/interpreters/ad.py``, and ``apply_primitive`` of

@@ -232,24 +232,24 @@ class OperationGraph:
         return node
 
     def _split(self, attributes: str, notes: "list[tuple[str, str]]") -> str:
-        """Move the attributes that belong to a layer from a text to the notes; return the rest."""
+        """Move the attributes of a layer from a text to the notes; return the others."""
         if "=" not in attributes:
             return attributes
         if attributes not in self._texts:
             own: list[tuple[str, str]] = []
-            rest = attributes
+            others = attributes
             for layer, words, pattern in _ANNOTATIONS:
-                if any(word in rest for word in words):
+                if any(word in others for word in words):
                     # An attribute counts by its argument too, each of which has braces.
                     own += [
-                        (layer, f"{rest.count('{', 0, m.start())} {m[0]}")
-                        for m in pattern.finditer(rest)
+                        (layer, f"{others.count('{', 0, m.start())} {m[0]}")
+                        for m in pattern.finditer(others)
                     ]
-                    rest = _COMMAS.sub("", pattern.sub("", rest))
-            self._texts[attributes] = (rest if len(rest) < 128 else _digest([rest])), own
-        rest, own = self._texts[attributes]
+                    others = _COMMAS.sub("", pattern.sub("", others))
+            self._texts[attributes] = (others if len(others) < 128 else _digest([others])), own
+        others, own = self._texts[attributes]
         notes += own
-        return rest
+        return others
 
     def digests(self, arguments: "list[tuple[str, str]]") -> "dict[str, str]":
         """Return the digest of the graph without each of :data:`LAYERS`.

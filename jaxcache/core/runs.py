@@ -17,7 +17,6 @@ import stat
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 from .atomic import new_file, open_lock, remove_all_abandoned
@@ -120,15 +119,6 @@ class Record(NamedTuple):
     """Whether it came from another cache, and no run here has been added."""
 
 
-class History(NamedTuple):
-    """What is known of the earlier runs of one program."""
-
-    runs: "tuple[Run, ...]" = ()
-    """Newest first."""
-    others: "tuple[str, ...]" = ()
-    """Names of other programs with recorded runs."""
-
-
 # Making the parts of a run -----------------------------------------------------------------------
 
 
@@ -200,20 +190,26 @@ def encode(record: Record) -> bytes:
     """
     head = {"version": _VERSION, "program": _clean(record.program), "travelled": record.travelled}
     start = _json(head) + b"\n"
-    runs = [_bounded(run) for run in record.runs[:MAX_RUNS]]
+    runs = record.runs[:MAX_RUNS]
     while runs:
-        texts = list(dict.fromkeys(text for run in runs for text in run.sources.values()))
-        documents = []
-        for run in runs:
-            sources = {file: texts.index(text) for file, text in run.sources.items()}
-            head = _clean({**run._asdict(), "sources": sources, "rows": ()})
-            documents.append({**head, "rows": [*map(_clean_row, run.rows)]})
+        sources = [dict([*run.sources.items()][:MAX_SOURCES]) for run in runs]
+        texts = list(dict.fromkeys(text for files in sources for text in files.values()))
+        documents = [
+            {
+                **_clean(run._replace(sources={}, rows=())._asdict()),
+                "machine": _keep_readable(run.machine, _read_fact),
+                "settings": _keep_readable(run.settings, _read_setting),
+                "sources": {_clean(file): texts.index(text) for file, text in files.items()},
+                "rows": [*map(_clean_row, run.rows[:MAX_ROWS])],
+            }
+            for run, files in zip(runs, sources)  # noqa: B905 - Python 3.10
+        ]
         text = _json({"texts": texts, "runs": documents})
         data = start + zlib.compress(text, 1)  # by a program that ends
         if len(text) <= _MAX_JSON_BYTES and len(data) <= MAX_RECORD_BYTES:
             return data
         if len(runs) == 1 and runs[0].sources:
-            runs = [runs[0]._replace(sources={})]
+            runs = (runs[0]._replace(sources={}),)
         else:
             runs = runs[: len(runs) // 2]
     return b""
@@ -265,87 +261,66 @@ def _refuse(name: str) -> None:
 
 
 def _clean(value: Any) -> Any:
-    """Return a value that JSON and a terminal can hold, with texts of bounded length."""
+    """Return a value as JSON, a terminal and a reader take it, with no more of anything."""
     if isinstance(value, str):
         return value[:_MAX_TEXT].encode("utf-8", "replace").decode()
     if isinstance(value, dict):
-        return {_clean(str(n)): _clean(v) for n, v in value.items()}
+        return {_clean(str(n)): _clean(v) for n, v in [*value.items()][:_MAX_ITEMS]}
     if isinstance(value, (list, tuple)):
-        return [_clean(one) for one in value]
+        return [_clean(one) for one in value[:_MAX_ITEMS]]
     if isinstance(value, float) and not math.isfinite(value):
         return 0.0
     return value
 
 
-def _clean_row(row: CompileRow) -> "Sequence[Any]":
-    row = row._replace(seconds=float(row.seconds), written=float(row.written))
-    with contextlib.suppress(UnicodeEncodeError):
-        if _is_clean(row):
-            return row
-    cleaned: Sequence[Any] = _clean(row)
+def _clean_row(row: CompileRow) -> "list[Any]":
+    cleaned: list[Any] = _clean(
+        row._replace(seconds=float(row.seconds), written=float(row.written))
+    )
     return cleaned
 
 
-def _bounded(run: Run) -> Run:
-    """Return a run with no more of anything than a reader takes."""
-    return run._replace(
-        argv=run.argv[:_MAX_ITEMS],
-        versions=_first(run.versions),
-        machine={n: v for n, v in _first(run.machine).items() if _is_fact(_clean(v))},
-        settings={n: v for n, v in _first(run.settings).items() if _is_scalar(_clean(v[0]))},
-        xla_flags=run.xla_flags[:_MAX_ITEMS],
-        sources=dict([*run.sources.items()][:MAX_SOURCES]),
-        rows=run.rows[:MAX_ROWS],
-    )
-
-
-def _first(values: "dict[str, Any]") -> "dict[str, Any]":
-    return dict([*values.items()][:_MAX_ITEMS])
+def _keep_readable(values: "dict[str, Any]", read: "Callable[[Any], Any]") -> "dict[str, Any]":
+    """Return what a reader takes of some facts."""
+    kept = {}
+    for name, value in _clean(values).items():
+        with contextlib.suppress(ValueError, TypeError):
+            kept[name] = read(value)
+    return kept
 
 
 def _read_run(value: Any, texts: "list[str]") -> Run:
-    sources = _dict(value["sources"], MAX_SOURCES)
-    if not all(type(number) is int and 0 <= number < len(texts) for number in sources.values()):
-        raise ValueError("no such source")
-    settings = {name: _setting(one) for name, one in _dict(value["settings"]).items()}
-    machine = _dict(value["machine"])
-    if not all(map(_is_fact, machine.values())):
-        raise ValueError("a fact of the machine is of another type")
+    sources = {file: texts[_index(n)] for file, n in _dict(value["sources"], MAX_SOURCES).items()}
+    settings = {name: _read_setting(one) for name, one in _dict(value["settings"]).items()}
     return Run(
         at=_number(value["at"]),
         program=_text(value["program"]),
         argv=tuple(map(_text, _list(value["argv"]))),
         hash_seed=_text(value["hash_seed"]),
         versions={name: _text(text) for name, text in _dict(value["versions"]).items()},
-        machine=machine,
+        machine={name: _read_fact(one) for name, one in _dict(value["machine"]).items()},
         settings=settings,
         xla_flags=tuple(map(_text, _list(value["xla_flags"]))),
         cache_path=_text(value["cache_path"]),
-        sources={file: texts[number] for file, number in sources.items()},
+        sources=sources,
         rows=tuple(map(_read_row, _list(value["rows"], MAX_ROWS))),
     )
 
 
 def _read_row(values: Any) -> CompileRow:
     """Read one of the many rows: all of its texts are checked at once."""
-    fields = _list(values, len(CompileRow._fields))
-    if [*map(type, fields)] != _TYPES or not _is_clean(fields):
+    if [*map(type, values)] != _TYPES:
         raise ValueError("no row")
-    row = CompileRow._make(fields)
-    if row.key and not is_key(row.key):
-        raise ValueError("no key")
+    row = CompileRow._make(values)
+    texts = [value for value in row if isinstance(value, str)]
+    "".join(texts).encode()  # no half of a surrogate pair
+    is_bounded = all(0 <= value < _MAX_NUMBER for value in row if not isinstance(value, str))
+    if not is_bounded or max(map(len, texts)) > _MAX_TEXT or (row.key and not is_key(row.key)):
+        raise ValueError("no row")
     return row
 
 
-def _is_clean(fields: "Sequence[Any]") -> bool:
-    texts = _TEXTS(fields)
-    "".join(texts).encode()  # no half of a surrogate pair
-    return max(map(len, texts)) <= _MAX_TEXT and all(0 <= n < _MAX_NUMBER for n in _NUMBERS(fields))
-
-
 _TYPES = [*CompileRow.__annotations__.values()]
-_TEXTS = itemgetter(*(index for index, kind in enumerate(_TYPES) if kind is str))
-_NUMBERS = itemgetter(*(index for index, kind in enumerate(_TYPES) if kind is not str))
 
 
 def _text(value: Any) -> str:
@@ -367,6 +342,12 @@ def _number(value: Any) -> float:
     return float(value)
 
 
+def _index(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError("no index")
+    return value
+
+
 def _list(value: Any, most: int = _MAX_ITEMS) -> "list[Any]":
     if type(value) is not list or len(value) > most:
         raise ValueError("no list")
@@ -379,25 +360,23 @@ def _dict(value: Any, most: int = _MAX_ITEMS) -> "dict[str, Any]":
     return {_text(name): one for name, one in value.items()}
 
 
-def _setting(value: Any) -> "list[Any]":
-    setting, origin = _list(value, 2)
-    if not _is_scalar(setting) or origin not in ORIGINS:
+def _read_setting(value: Any) -> "list[Any]":
+    setting, origin = _list(value)
+    if origin not in ORIGINS:
         raise ValueError("no setting")
-    return [setting, origin]
+    return [_scalar(setting), origin]
 
 
-def _is_scalar(value: Any) -> bool:
+def _read_fact(value: Any) -> Any:
+    return [*map(_text, _list(value))] if isinstance(value, list) else _scalar(value)
+
+
+def _scalar(value: Any) -> Any:
     if isinstance(value, str):
-        return bool(value == _clean(value))
-    if isinstance(value, (int, float)):
-        return -_MAX_NUMBER < value < _MAX_NUMBER
-    return value is None
-
-
-def _is_fact(value: Any) -> bool:
-    if isinstance(value, (list, tuple)):
-        return len(value) <= _MAX_ITEMS and all(type(v) is str and _is_scalar(v) for v in value)
-    return _is_scalar(value)
+        return _text(value)
+    if value is not None and not -_MAX_NUMBER < value < _MAX_NUMBER:
+        raise ValueError("no value")
+    return value
 
 
 # Distinct runs -----------------------------------------------------------------------------------
@@ -520,33 +499,32 @@ def record_run(
             _remove_oldest(directory, names)
 
 
-def read_history(root: str, identity: str, program: str, *, before: float = math.inf) -> History:
+def read_history(
+    root: str, identity: str, program: str, *, before: float = math.inf
+) -> "tuple[Run, ...]":
     """Return the earlier runs of a program: its own, else those that travelled under its name.
 
     Args:
         before: runs that began then or later are left out.
 
+    Returns:
+        The newest first.
+
     Raises:
         OSError: the cache cannot be read.
     """
-    own: Record | None = None
-    travelled: list[Run] = []
-    others: set[str] = set()
+    runs: list[Run] = []
     with contextlib.suppress(FileNotFoundError), _opened(root) as directory:
         own = _read(directory, identity)
-        for name in sorted(_records(directory))[: 2 * MAX_PROGRAMS]:
+        names = [] if own else sorted(_records(directory))[: 2 * MAX_PROGRAMS]
+        runs = [*own.runs] if own else []
+        for name in names:
             head = read_head(_read_file(directory, name, _MAX_HEADER_BYTES))
-            if head is None or name == identity:
-                continue
-            is_namesake = _base(head.program) == _base(program)
-            if is_namesake and head.travelled and not own:
+            if head and head.travelled and _base(head.program) == _base(program):
                 record = _read(directory, name)
-                travelled += record.runs if record else ()
-            else:
-                others.add(head.program)
-    travelled.sort(key=lambda run: -run.at)
-    earlier = [run for run in (own.runs if own else travelled) if run.at < before]
-    return History(tuple(earlier[:MAX_RUNS]), tuple(sorted(others)))
+                runs += record.runs if record else ()
+    earlier = sorted((run for run in runs if run.at < before), key=lambda run: -run.at)
+    return tuple(earlier[:MAX_RUNS])
 
 
 def read_records(root: str) -> "Iterator[Record]":
@@ -557,14 +535,15 @@ def read_records(root: str) -> "Iterator[Record]":
                 yield record
 
 
-def find_writer(root: str, key: str) -> "tuple[Run, History] | None":
-    """Return the run that made a key, with the earlier runs of its program."""
-    for record in read_records(root):
+def find_writer(records: "Iterable[Record]", key: str) -> "tuple[Run, list[Run]] | None":
+    """Return the run that made a key, with the earlier runs of its program, if there are any."""
+    for record in records:
         runs = [run for run in record.runs if any(row.key == key for row in run.rows)]
         if runs:
             written = max((r.written for run in runs for r in run.rows if r.key == key), default=0)
             writer = next((run for run in runs if run.at == written), runs[-1])
-            return writer, History(tuple(run for run in record.runs if run.at < writer.at))
+            earlier = [run for run in record.runs if run.at < writer.at]
+            return (writer, earlier) if earlier else None
     return None
 
 
@@ -584,20 +563,18 @@ def read_salt(root: str, *, make: bool = True) -> bytes:
         OSError: the cache cannot be written.
     """
     name = f"salt-{os.geteuid()}"
-    if not make:
-        with contextlib.suppress(FileNotFoundError), _opened(root) as directory:
-            return _read_file(directory, name, _SALT_BYTES) or os.urandom(_SALT_BYTES)
-        return os.urandom(_SALT_BYTES)
-    with _opened(root, make=True) as directory:
-        if salt := _read_file(directory, name, _SALT_BYTES):
-            return salt
-        fresh = os.urandom(_SALT_BYTES)
-        with (
-            contextlib.suppress(FileExistsError),  # another process was first
-            new_file(directory, [fresh], mode=0o600, durable=False) as file,
-        ):
-            file.give_name(name, replace=False)
-        return _read_file(directory, name, _SALT_BYTES) or fresh
+    fresh = os.urandom(_SALT_BYTES)
+    with contextlib.suppress(FileNotFoundError), _opened(root, make=make) as directory:
+        salt = _read_file(directory, name, _SALT_BYTES)
+        if make and not salt:
+            with (
+                contextlib.suppress(FileExistsError),  # another process was first
+                new_file(directory, [fresh], mode=0o600, durable=False) as file,
+            ):
+                file.give_name(name, replace=False)
+            salt = _read_file(directory, name, _SALT_BYTES)
+        return salt or fresh
+    return fresh
 
 
 @contextlib.contextmanager

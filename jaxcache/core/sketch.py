@@ -20,8 +20,6 @@ _MAX_TEXT_CHARACTERS = 128 << 20
 #: A sketch that is larger keeps a digest of each line instead of its operations, or is dropped.
 _MAX_BLOB_CHARACTERS = 64 << 10
 _MAX_JSON_BYTES = 4 << 20
-#: Version 2 records fewer settings, and version 3 no layers.
-_VERSIONS = (2, 3, SKETCH_VERSION)
 
 
 @dataclass(frozen=True)
@@ -79,8 +77,6 @@ class Sketch:
     """Settings of JAX that act on keys, those that are not off."""
     hash_seed: str = ""
     """``PYTHONHASHSEED``; ``random`` where Python chose it."""
-    version: int = SKETCH_VERSION
-    """Settings of version 2 cannot be compared with others."""
     layers: Mapping[str, str] = field(default_factory=dict)
     """Digests of the graph, by what each leaves out (:mod:`.layers`); empty where unknown."""
 
@@ -113,7 +109,7 @@ def read_sketch(blob: object) -> "Sketch | None":
         if not unpacker.eof:
             return None
         document = json.loads(data)
-        if document["version"] not in _VERSIONS:
+        if document["version"] != SKETCH_VERSION:
             return None
         operations = [str(o) for o in document["operations"]]
         files = [str(f) for f in document["files"]]
@@ -143,18 +139,9 @@ def read_sketch(blob: object) -> "Sketch | None":
             None if static is None else {str(n): str(v) for n, v in static.items()},
             dict(document.get("config", {})),
             str(document.get("hash_seed", "")),
-            document["version"],
             {str(name): str(digest) for name, digest in document.get("layers", {}).items()},
         )
-    except (
-        ValueError,
-        TypeError,
-        KeyError,
-        IndexError,
-        AttributeError,
-        zlib.error,
-        RecursionError,
-    ):
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError, zlib.error):
         return None
 
 

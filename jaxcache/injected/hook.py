@@ -29,7 +29,7 @@ _TARGET = "JAXCACHE_TARGET"
 _LISTEN_TO = "JAXCACHE_LISTEN_TO"
 #: Switches the live layer on; jaxcache need not be installed next to this jax.
 _LIVE = "JAXCACHE_LIVE"
-#: Defines a guard; see ``guard/environment.py``.
+#: Defines a guard; see ``guard/guard.py``.
 _GUARD = "JAXCACHE_GUARD"
 HERE = os.path.dirname(os.path.abspath(__file__))
 #: Under which name whoever was first is found by the other.
@@ -141,9 +141,9 @@ def _listen(module: Any) -> None:
 
         observer.attach(module)
         if module.__name__ == "jax" and os.environ.get(_GUARD):
-            from _jaxcache.injected.guard import environment
+            from _jaxcache.injected.guard.guard import start
 
-            environment.start()
+            start()
         if module.__name__ == "jax" and os.environ.get(_LIVE):
             from _jaxcache.live import plugin
 

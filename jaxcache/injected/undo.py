@@ -161,8 +161,8 @@ class Undo:
 
     def _flag_part(self, source: str, gone: Any, kept: Any) -> _Part:
         value = " ".join(flag for variable, flag in gone if variable == source)
-        rest = " ".join(flag for variable, flag in kept if variable == source)
-        return _part("flag", source, value, "", rest if self._is_outside(source) else None)
+        restored = " ".join(flag for variable, flag in kept if variable == source)
+        return _part("flag", source, value, "", restored if self._is_outside(source) else None)
 
     @functools.lru_cache(maxsize=4)  # noqa: B019 - one object a process
     def _described(self, backend: Any) -> "dict[str, dict[str, str]]":
@@ -176,7 +176,7 @@ class Undo:
         count = len(backend.local_devices()) if backend.platform == "cpu" else None
         own = _of_xla(tokens)
         order = [own, *(texts - {own})]
-        answers = self._ask(flags=order, devices=count)
+        answers = self._describe(flags=order, devices=count)
         if len(answers) != len(order):
             return {}
         if count is not None:
@@ -195,7 +195,7 @@ class Undo:
             value = values[name].value
             if name.upper() in os.environ and isinstance(value, (bool, int, float, str)):
                 settings[name] = value
-        answers = self._ask(settings=settings, undone=[[], *([n] for n in settings)])
+        answers = self._describe(settings=settings, undone=[[], *([n] for n in settings)])
         if len(answers) != len(settings) + 1:
             return ()
         own, *others = (bytes.fromhex(answer["options"]) for answer in answers)
@@ -223,14 +223,14 @@ class Undo:
         part = self._variable_part("setting", _METADATA.upper(), value)
         yield _Change((part,), {"computation": without})
 
-    def _ask(
+    def _describe(
         self,
         flags: Sequence[str] = (),
         devices: "int | None" = None,
         settings: "Mapping[str, Any] | None" = None,
         undone: "Sequence[Sequence[str]]" = (),
     ) -> "list[dict[str, str]]":
-        """Ask a Python that has read neither flags nor settings; see :mod:`undo_child`."""
+        """Return what a Python has that has read neither; see :mod:`undo_child`."""
         if not (flags or settings) or not sys.executable:
             return []
         request = {
@@ -310,12 +310,12 @@ class Undo:
 
     def _device_part(self, own: int, count: int) -> _Part:
         flags = os.environ.get("XLA_FLAGS", "").split()
-        rest = [flag for flag in flags if flag.split("=")[0] != _DEVICE_FLAG]
+        others = [flag for flag in flags if flag.split("=")[0] != _DEVICE_FLAG]
         name = _DEVICE_VARIABLE
         restored: str | None = str(count) if count > 1 else ""
-        if len(rest) < len(flags):
+        if len(others) < len(flags):
             name = "XLA_FLAGS"
-            restored = " ".join([*rest, *([f"{_DEVICE_FLAG}={count}"] if count > 1 else [])])
+            restored = " ".join([*others, *([f"{_DEVICE_FLAG}={count}"] if count > 1 else [])])
         if own > 1 and not self._is_outside(name):
             restored = None
         return _part("devices", name, str(own), str(count), restored)

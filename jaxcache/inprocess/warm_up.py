@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from jaxcache.inprocess import watch
 
 if TYPE_CHECKING:
-    from jaxcache.cache.explain.cached_facts import CachedFacts
-    from jaxcache.cache.explain.sides import Compile, Difference, Explanation
+    from jaxcache.cache.explain.sides import Difference, Explanation
     from jaxcache.render.view import Block
     from jaxcache.warm.report.report import Report
 
@@ -58,7 +57,8 @@ def explain_miss(function: Any, *args: Any, **kwargs: Any) -> Prediction:
         UsageError: ``not-jitted``
         NoJaxError: ``unknown-jax`` if no adapter supports this jax.
     """
-    from jaxcache.cache.explain.cached_facts import open_cached_facts
+    from jaxcache.cache.explain.answer import compare_with_nearest
+    from jaxcache.cache.explain.sides import Explanation, open_cached_facts
     from jaxcache.errors import NoJaxError
 
     require_jitted(function, "explain_miss")
@@ -81,7 +81,13 @@ def explain_miss(function: Any, *args: Any, **kwargs: Any) -> Prediction:
     if cache and key in cache.keys_of(module):
         text = f"{module} is in {directory}, and would be retrieved"
         return Prediction("hit", module, key, text)
-    explanation = _compare(compile_, cache, earlier, directory, observation)
+    own = [c for c in earlier if c.module == module and c.source == compile_.source]
+    if own:
+        new = cache.complete(compile_) if cache else compile_
+        comparisons = [compare_with_nearest(own, new)]
+    else:
+        comparisons = observation.explain(key, cache)
+    explanation = Explanation(directory or "no cache", "this call", 0, tuple(comparisons))
     text = f"{module} would be compiled: {_why(explanation, directory)}"
     return Prediction("miss", module, key, text, explanation)
 
@@ -100,27 +106,6 @@ def require_jitted(function: Any, caller: str) -> None:
             code="not-jitted",
             hint=f"jaxcache.{caller}(jax.jit(function), …)",
         )
-
-
-def _compare(
-    wanted: "Compile",
-    cache: "CachedFacts | None",
-    earlier: "Iterable[Compile]",
-    directory: str,
-    observation: "watch.Observation",
-) -> "Explanation":
-    """Compare it with what this process has compiled, else with what the cache records."""
-    from jaxcache.cache.explain.answer import Answers, explain
-    from jaxcache.cache.explain.sides import Explanation, Side
-    from jaxcache.core.runs import History
-
-    own = {c.key: c for c in earlier if c.module == wanted.module and c.source == wanted.source}
-    if own:
-        side = Side(directory or "this process", tuple(own.values()), is_run=False)
-        return explain(side, Side("this call", (cache.complete(wanted) if cache else wanted,)))
-    history = observation.find_history(wanted.key) if directory else None
-    comparisons = Answers(cache, [wanted], *(history or (None, History()))).explain([wanted])
-    return Explanation(directory or "no cache", "this call", 0, tuple(comparisons))
 
 
 def _why(explanation: "Explanation", directory: str) -> str:

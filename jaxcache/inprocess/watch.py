@@ -17,9 +17,8 @@ from jaxcache.injected import hook
 from jaxcache.injected.channel import introduction
 
 if TYPE_CHECKING:
-    from jaxcache.cache.explain.sides import Compile
+    from jaxcache.cache.explain.sides import CachedFacts, Comparison, Compile
     from jaxcache.core.compile_event import CompileFinished
-    from jaxcache.core.runs import History, Run
     from jaxcache.injected.listener import Listener
     from jaxcache.render.view import Block
     from jaxcache.warm.report.builder import ReportBuilder
@@ -208,7 +207,7 @@ class Observation(Printable):
 
         self.keep()
         whole = replace(recorder, modules=[*_compiles.values()])
-        own = None if "JAXCACHE_EVENTS" in os.environ else _own_process()
+        own = _own_process()
         return find_causes(whole, (), earlier=_written, own=own)
 
     def _blocks(self) -> "Iterable[Block]":
@@ -227,15 +226,17 @@ class Observation(Printable):
             recorded = self._fold()
             return [as_compile(done, recorded) for done in recorded.modules]
 
-    def find_history(self, key: "str | None") -> "tuple[Run, History] | None":
-        """Return this run and the earlier ones of this program, for a key of this block."""
+    def explain(self, key: str, cache: "CachedFacts | None") -> "list[Comparison]":
+        """Compare a key of this block with the earlier runs of this program."""
+        from jaxcache.warm.report.causes import explain_misses
         from jaxcache.warm.report.run_records import describe_runs
 
-        own = None if "JAXCACHE_EVENTS" in os.environ else _own_process()
-        for described in describe_runs(self._fold(), {}, own):
-            if any(row.key == key for row in described.run.rows):
-                return described.run, described.history
-        return None
+        own = _own_process()
+        recorded = self._fold()
+        missed = {key: next(done for done in recorded.modules if done.key == key)}
+        directory = recorded.cache_dir
+        described = describe_runs(recorded, {}, own, directory=directory) if directory else ()
+        return explain_misses(recorded, described, directory, missed, cache)
 
     def misses(self) -> "Misses":
         """The modules that were compiled: neither retrieved nor refused by a guard."""
@@ -261,10 +262,12 @@ class Observation(Printable):
         return recorder
 
 
-def _own_process() -> "ProcessStarted":
-    """Return this process as the listener introduces one to a parent."""
+def _own_process() -> "ProcessStarted | None":
+    """Return this process as the listener introduces one to a parent; None where there is one."""
     from jaxcache.warm.report.events import ProcessStarted, parse_event
 
+    if "JAXCACHE_EVENTS" in os.environ:
+        return None
     started = parse_event(json.dumps({**introduction(), "at": _BEGAN_AT}).encode(), 0)
     return started if isinstance(started, ProcessStarted) else ProcessStarted(pid=0)
 

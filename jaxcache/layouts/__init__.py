@@ -55,7 +55,7 @@ class JaxLayout:
     exports: FunctionGroup["base.Exports"] = FunctionGroup("jaxcache.cache.move.export_plan")
     imports: FunctionGroup["base.Imports"] = FunctionGroup("jaxcache.cache.move.import_bundle")
     sides: FunctionGroup["base.Sides"] = FunctionGroup("jaxcache.cache.diff")
-    explains: FunctionGroup["base.Explains"] = FunctionGroup("jaxcache.cache.explain.churn")
+    explains: FunctionGroup["base.Explains"] = FunctionGroup("jaxcache.cache.explain.keys")
 
 
 class BundleLayout:

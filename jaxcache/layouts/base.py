@@ -15,7 +15,7 @@ from jaxcache.store.base import FileLock, Store
 if TYPE_CHECKING:
     from jaxcache.cache.bundle.format import Bundle
     from jaxcache.cache.diff import DiffSide
-    from jaxcache.cache.explain.churn import Churn
+    from jaxcache.cache.explain.keys import Churn
     from jaxcache.cache.explain.sides import Explanation
     from jaxcache.cache.move.export_plan import ExportPlan
     from jaxcache.cache.move.plan import Plan

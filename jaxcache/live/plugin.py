@@ -15,9 +15,9 @@ def initialize() -> None:
     """Do what is due when JAX starts its backends; never raises."""
     try:
         if os.environ.get("JAXCACHE_GUARD"):
-            from ..injected.guard import environment
+            from ..injected.guard.guard import start
 
-            environment.start()
+            start()
         switch_on(backend_starts=True)
     except Exception as error:
         try:

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from jaxcache.cache.explain.churn import Churn
+from jaxcache.cache.explain.keys import Churn
 from jaxcache.cache.explain.sides import (
     Cause,
     Comparison,
@@ -24,7 +24,6 @@ from jaxcache.render.document import fields_of
 from jaxcache.render.view import Block, Column, Line, Table, View
 from jaxcache.units import format_count, join_some
 from jaxcache.warm.report.causes import describe_comparison
-from jaxcache.warm.report.report import FIRST_TIME
 
 _SHOWN_MODULES = 4
 _HASH_DIGITS = 64
@@ -39,6 +38,7 @@ def explain_view(explanation: Explanation, cache_dir: str, *, unfolded: bool = F
         unfolded: list JAX's own operations one by one, too.
     """
     comparisons = explanation.comparisons
+    past = explanation.past
     document = {
         "cache_dir": cache_dir,
         "left": explanation.left,
@@ -51,66 +51,40 @@ def explain_view(explanation: Explanation, cache_dir: str, *, unfolded: bool = F
         "comparisons": comparisons,
         "verdict": explanation.verdict,
     }
-    past = explanation.past
-    hits = [{**fields_of(c), "cause": _past_cause(c)} for c in past]
+    hits = [{**fields_of(c), "cause": describe_comparison(c)} for c in past]
     if hits:
         document["hits"] = hits
     if explanation.advice:
         document["advice"] = explanation.advice
-    has_causes = any(c.differences for c in past)
-    shown = comparisons or (past if has_causes else ())
+    explained = tuple(c for c in past if c.differences) if unfolded or not comparisons else ()
+    shown = comparisons or explained
     own = [c for c in shown if not c.right.is_helper]
-    rows: list[tuple[object, ...]] = [
+    rows = [
         (c.right.module, d.component, d.left, d.right, d.meaning, d.fix)
         for c in own or shown
-        for d in c.differences or (Difference("", None, None, FIRST_TIME, None),)
+        for d in c.differences
     ]
-    page = [] if past and not comparisons else [*_page(explanation, unfolded=unfolded)]
-    hit = f"{explanation.hits:,} of {explanation.hits + len(comparisons):,} hit now"
+    page = [*_page(explanation, unfolded=unfolded)] if comparisons or not past else []
     alike = f"no difference in {format_count(explanation.same, 'module')}"
     note = f"{alike} between {explanation.left} and {explanation.right}"
+    hit = f"{explanation.hits:,} of {explanation.hits + len(comparisons):,} hit now"
     headline = ""
-    if has_causes and (unfolded or not comparisons):
-        note = f"{hit}; the rows show why they were compiled when they were written"
-        if comparisons:
-            page += ["", note, *_past_table(past, unfolded=unfolded)]
-        else:
-            headline = note
-            page += _past_table(past, unfolded=unfolded)
+    if explained:
+        headline = f"{hit}; below is why they were compiled when they were written"
+        page += ["", headline] if comparisons else []
+        page += _listed_modules(explained, unfolded=unfolded)
     elif explanation.hits and explanation.hits == explanation.same:
         note = f"{hit}; no earlier run is recorded to compare them with"
     for finding in explanation.advice:
         page += ["", *finding_lines(finding, name_files=False)]
-    notes = [] if comparisons or headline else [note]
-    records = comparisons or hits
-    return View(document, rows, records=records, page=page, notes=notes, headline=headline)
-
-
-def _past_cause(comparison: Comparison) -> str:
-    return describe_comparison(comparison) if comparison.differences else FIRST_TIME
-
-
-def _past_table(past: Sequence[Comparison], *, unfolded: bool) -> Iterator[Block]:
-    """Yield why each entry that is hit was compiled; JAX's own operations in one line."""
-    own = [c for c in past if not c.right.is_helper]
-    shown = past if unfolded or not own else own
-    columns = [
-        text_column("MODULE", lambda c: c.right.module, elastic=True),
-        text_column(
-            "SOURCE",
-            lambda c: "" if c.right.is_helper else file_name(c.right.source or ""),
-            elastic=True,
-        ),
-        text_column("WHY", _past_cause, elastic=True, cut="end"),
-    ]
-    yield Table(columns, shown)
-    if folded := past[len(shown) :]:
-        some = format_count(len(folded), "helper")
-        yield f"and {some} of JAX, such as {folded[0].right.module} (--all lists them)"
-    if any(c.differences for c in shown):
-        yield ""
-        yield "left: an earlier entry of the module; right: the entry that hits now"
-    yield from _listed_differences(shown, unfolded=unfolded)
+    return View(
+        document,
+        [*dict.fromkeys(rows)],
+        records=comparisons or hits,
+        page=page,
+        notes=[] if comparisons or explained else [note],
+        headline="" if comparisons else headline,
+    )
 
 
 def _summed(comparisons: Sequence[Comparison]) -> list[tuple[Difference, list[Comparison]]]:
@@ -124,8 +98,6 @@ def _summed(comparisons: Sequence[Comparison]) -> list[tuple[Difference, list[Co
 
 def _page(explanation: Explanation, *, unfolded: bool) -> Iterator[Block]:
     differing = explanation.comparisons
-    own = [c for c in differing if not c.right.is_helper]
-    shown = differing if unfolded or not own else own
     total = len(differing) + explanation.same
     if differing and total > 1:
         verb = "differs" if len(differing) == 1 else "differ"
@@ -138,8 +110,15 @@ def _page(explanation: Explanation, *, unfolded: bool) -> Iterator[Block]:
     else:
         yield Line(explanation.left, "left   ")
         yield Line(explanation.right, "right  ")
+    yield from _listed_modules(differing, unfolded=unfolded)
+
+
+def _listed_modules(comparisons: Sequence[Comparison], *, unfolded: bool) -> Iterator[Block]:
+    """Yield the differences of the user's functions in full; JAX's own operations in one line."""
+    own = [c for c in comparisons if not c.right.is_helper]
+    shown = comparisons if unfolded or not own else own
     yield from _listed_differences(shown, unfolded=unfolded)
-    if folded := differing[len(shown) :]:
+    if folded := comparisons[len(shown) :]:
         some = format_count(len(folded), "helper")
         verb = "differs" if len(folded) == 1 else "differ"
         yield ""

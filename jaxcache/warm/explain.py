@@ -7,9 +7,7 @@ from collections.abc import Sequence
 
 from jaxcache.cache.entry_files import scratch_directory
 from jaxcache.cache.explain.answer import sum_up
-from jaxcache.cache.explain.cached_facts import CachedFacts, open_cached_facts
-from jaxcache.cache.explain.sides import Comparison, Explanation
-from jaxcache.cache.explain.undone import past_paths
+from jaxcache.cache.explain.sides import CachedFacts, Comparison, Explanation, open_cached_facts
 from jaxcache.core.compile_event import CompileFinished
 from jaxcache.options.run import WarmOptions
 from jaxcache.store import open_store
@@ -43,7 +41,8 @@ def explain_script(
     cache = open_cached_facts(options.cache_dir)
     recorder = ReportBuilder(options.cache_dir)
     with scratch_directory("explain") as scratch:
-        run_options = options.replace(components=True, scratch=scratch, undo=past_paths(cache))
+        past_paths = cache.past_paths() if cache else ()
+        run_options = options.replace(components=True, scratch=scratch, undo=past_paths)
         watch = RunCallbacks(on_event=recorder.add)
         if command:
             report = run_command(command, run_options, watch)

@@ -4,7 +4,7 @@ from typing import Any
 
 from jaxcache.cache.explain.choose import choose
 from jaxcache.cache.explain.sides import Compile
-from jaxcache.core.runs import CompileRow, History, Run
+from jaxcache.core.runs import CompileRow, Run
 
 
 def key(number: int) -> str:
@@ -33,7 +33,7 @@ def run(at: float, *rows: CompileRow, **facts: Any) -> Run:
 
 def chosen(run_now: Run, *earlier: Run, missed: CompileRow) -> int | None:
     """Return the number of the earlier key that a miss is compared with."""
-    found = choose([missed], run_now, History(earlier), lambda r: Compile(r.module, r.key))
+    found = choose([missed], run_now, earlier, lambda r: Compile(r.module, r.key))
     return int(found[missed].row.key[-64:], 16) if missed in found else None
 
 
@@ -65,3 +65,14 @@ def test_the_run_with_the_same_settings_comes_before_a_newer_one() -> None:
     other = run(2, row(2, signature="aa"), settings={"jax_enable_x64": [True, "environment"]})
     new = row(3, signature="aa")
     assert chosen(run(3, new), other, alike, missed=new) == 1
+
+
+def test_lambdas_of_one_file_do_not_count_as_one_call() -> None:
+    """Each is ``jit__lambda``; to pad is advised from three signatures of one of them on."""
+    old = run(
+        1, row(1, definition="a" * 8, signature="1"), row(2, definition="b" * 8, signature="2")
+    )
+    new = row(3, definition="a" * 8, signature="3")
+    now = run(2, new, row(4, definition="b" * 8, signature="4"))
+    found = choose([new], now, [old], lambda r: Compile(r.module, r.key))
+    assert found[new].past.signatures == 2

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxcache.cache.explain.lines import changed_lines
 from jaxcache.cache.explain.parts import compare
+from jaxcache.cache.explain.past import changed_lines
 from jaxcache.cache.explain.sides import Cause, Compile, Difference
 from jaxcache.cache.ledger.record import COMPILE, SKETCH, Event
 from jaxcache.cache.ledger.segments import Ledger

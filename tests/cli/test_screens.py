@@ -3,7 +3,6 @@
 ``JAXCACHE_UPDATE_GOLDEN=1`` writes ``tests/data/screens/`` anew; read it as a user would.
 """
 
-import json
 import os
 import shutil
 import tempfile
@@ -39,7 +38,7 @@ COMMANDS = (
     "seal --dry-run",
     "diff cache other",
     "doctor --python ./python",
-    "explain left.json right.json",
+    "explain -C cache jit_mlp jit_loss",
     "explain --churn",
     "export x.jxb",
     "copy x.jxb new --dry-run",
@@ -91,15 +90,6 @@ def world() -> Iterator[Path]:
             file.chmod(0o644)
         directory.chmod(0o755)
     (root / "empty").mkdir()
-    for name, flag in (("left", "0"), ("right", "1")):
-        module = {
-            "module": "jit_train_step",
-            "key": f"jit_train_step-{flag * 64}",
-            "outcome": "written",
-            "components": {"compression": "a", "computation": "c", "XLA flags": flag},
-            "arguments": [{"name": "x", "dtype": "float32", "shape": [8, int(flag)]}],
-        }
-        (root / f"{name}.json").write_text(json.dumps({"modules": [module]}))
     (root / "python").write_text(_NO_JAX)
     (root / "python").chmod(0o755)
     try:

@@ -39,8 +39,6 @@ class Cause:
     right_env: dict[str, str] = field(default_factory=dict)
     left_env: dict[str, str] = field(default_factory=dict)
     argv: tuple[str, ...] = ()
-    fresh: bool = False
-    """Each run is another one: its first result must not be used again."""
 
 
 CAUSES = (
@@ -78,7 +76,6 @@ CAUSES = (
         {"constant": 50},
         SLOW,
         SLOW,
-        fresh=True,
     ),
     Cause("custom hook", "custom_hook", "custom_hook", {"hook": "mine"}),
     Cause("donated argument", "computation", "donated arguments", {"donate": 1}, {"scale": 1}),
@@ -94,96 +91,70 @@ CAUSES = (
         "holds an address",
         {"address": 1},
         {"address": 1},
-        fresh=True,
     ),
 )
 
 
 class Lab:
-    """Makes runs with one Python, each different one once."""
+    """A cache that one Python fills, and the workload."""
 
     def __init__(self, python: str, home: Path) -> None:
         self.python = python
         self.home = home
         self.cache = home / "cache"
-        self._runs: dict[str, Path] = {}
-        self._count = 0
 
     def run(
         self,
         change: dict[str, Any],
         env: dict[str, str],
         *argv: str,
-        fresh: bool = False,
+        command: tuple[str, ...] = ("run",),
         cache: Path | None = None,
         python: str | None = None,
-    ) -> Path:
-        """Return the saved run of the workload, with one thing changed."""
-        name = json.dumps([change, env, argv, str(cache), python])
-        if name in self._runs and not fresh:
-            return self._runs[name]
-        self._count += 1
-        saved = self.home / f"{self._count}.json"
+    ) -> str:
+        """Run the workload with one thing changed, and return what the command prints."""
         directory = cache or self.cache
         program = [python or self.python, WORKLOAD, directory, json.dumps(change), *argv]
-        command = [
-            sys.executable,
-            "-m",
-            "jaxcache",
-            "run",
-            "--json",
-            "--components",
-            "-C",
-            directory,
-        ]
-        with saved.open("w") as document:
-            done = subprocess.run(
-                [*map(str, [*command, "--", *program])],
-                stdout=document,
-                stderr=subprocess.PIPE,
-                text=True,
-                check=False,
-                env=clean_environment(self.home) | {"PYTHONWARNINGS": ""} | WRITE_ALL | env,
-            )
+        words = [sys.executable, "-m", "jaxcache", *command, "-C", directory, "--", *program]
+        done = subprocess.run(
+            [*map(str, words)],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=clean_environment(self.home) | {"PYTHONWARNINGS": ""} | WRITE_ALL | env,
+        )
         assert done.returncode == 0, done.stderr
-        self._runs[name] = saved
-        return saved
+        return done.stdout
+
+    def explain(
+        self, change: dict[str, Any], env: dict[str, str], *argv: str, python: str | None = None
+    ) -> list[dict[str, Any]]:
+        """Return the differences of a changed program from the recorded one."""
+        words = ("explain", "--json")
+        return differences(self.run(change, env, *argv, command=words, python=python))
 
     def release(self) -> tuple[int, ...]:
         return jax_version(self.python)
 
 
-@pytest.fixture(scope="module")
-def labs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Lab]:
-    return {}
-
-
 @pytest.fixture
-def lab(labs: dict[str, Lab], jax_python: str, tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    return _lab(labs, jax_python, tmp_path_factory)
+def lab(jax_python: str, tmp_path: Path) -> Lab:
+    (tmp_path / "cache").mkdir()
+    return Lab(jax_python, tmp_path)
 
 
-def _lab(labs: dict[str, Lab], python: str, factory: pytest.TempPathFactory) -> Lab:
-    if python not in labs:
-        labs[python] = Lab(python, factory.mktemp("lab"))
-    return labs[python]
-
-
-def explained(run_cli: RunCli, *args: str | Path) -> list[dict[str, Any]]:
+def differences(printed: str) -> list[dict[str, Any]]:
     """The differences of the program that the workload compiles."""
-    done = run_cli("explain", *args, "--json")
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
+    document = json.loads(printed)
     assert document["schema_version"] == 1
     rows = [c for c in document["comparisons"] if c["module"].startswith("jit_step")]
     assert len(rows) <= 1
     return [d for row in rows for d in row["differences"]]
 
 
-def check(run_cli: RunCli, lab: Lab, cause: Cause) -> None:
-    left = lab.run(cause.left, cause.left_env, fresh=cause.fresh)
-    right = lab.run(cause.right, cause.right_env, *cause.argv, fresh=cause.fresh)
-    found = explained(run_cli, left, right, "-C", lab.cache)
+def check(lab: Lab, cause: Cause) -> None:
+    lab.run(cause.left, cause.left_env)
+    found = lab.explain(cause.right, cause.right_env, *cause.argv)
     named = [d for d in found if d["component"] == cause.component]
     assert len(named) == 1, found
     assert cause.says in f"{named[0]['meaning']} {named[0]['right']}", named
@@ -196,50 +167,32 @@ QUICK = {"an XLA flag", "constant", "code", "device count", "custom hook", "a na
 
 
 @pytest.mark.parametrize("cause", [c for c in CAUSES if c.name in QUICK], ids=lambda c: c.name)
-def test_the_cause_is_named(run_cli: RunCli, lab: Lab, cause: Cause) -> None:
-    check(run_cli, lab, cause)
+def test_the_cause_is_named(lab: Lab, cause: Cause) -> None:
+    check(lab, cause)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cause", CAUSES, ids=lambda c: c.name)
 def test_the_cause_is_named_by_every_jax(
-    run_cli: RunCli,
-    labs: dict[str, Lab],
-    each_jax_python: str,
-    tmp_path_factory: pytest.TempPathFactory,
-    cause: Cause,
+    each_jax_python: str, tmp_path: Path, cause: Cause
 ) -> None:
-    check(run_cli, _lab(labs, each_jax_python, tmp_path_factory), cause)
+    (tmp_path / "cache").mkdir()
+    check(Lab(each_jax_python, tmp_path), cause)
 
 
-def test_the_same_run_twice_differs_in_nothing(run_cli: RunCli, lab: Lab) -> None:
-    left = lab.run({"constant": 7}, {}, fresh=True)
-    assert explained(run_cli, left, lab.run({"constant": 7}, {}, fresh=True)) == []
+def test_the_same_run_twice_differs_in_nothing(lab: Lab) -> None:
+    lab.run({"constant": 7}, {})
+    assert lab.explain({"constant": 7}, {}) == []
 
 
-def test_another_cache_path(run_cli: RunCli, lab: Lab) -> None:
-    """0.4.36 to 0.10 hash the path; the others make the same key, and find no entry."""
-    left, right = lab.run({}, {}), lab.run({}, {}, cache=lab.home / "elsewhere")
-    (found,) = explained(run_cli, left, right)  # each run names its own cache
-    if (0, 4, 36) <= lab.release() < (0, 11):
-        assert found["component"] == "compile_options"
-        assert "the path of the cache directory" in found["meaning"]
-        assert found["right"] == str(lab.home / "elsewhere")
-    else:
-        assert found["component"] == "entry"
-        assert "in another directory" in found["meaning"]
+def test_a_host_callback(lab: Lab) -> None:
+    lab.run({"callback": 1}, {})
+    found = lab.explain({"callback": 1}, {})
+    expected = [] if lab.release() >= (0, 11) else ["host callbacks"]
+    assert [d["component"] for d in found] == expected
 
 
-def test_a_host_callback(run_cli: RunCli, lab: Lab) -> None:
-    left = lab.run({"callback": 1}, {}, fresh=True)
-    found = explained(run_cli, left, lab.run({"callback": 1}, {}, fresh=True), "-C", lab.cache)
-    if lab.release() >= (0, 11):
-        assert found == []
-    else:
-        assert [d["component"] for d in found] == ["host callbacks"]
-
-
-def test_another_codec(run_cli: RunCli, lab: Lab) -> None:
+def test_another_codec(lab: Lab) -> None:
     """A Python without zstandard beside one that has it."""
     hidden = lab.home / "hidden"
     hidden.mkdir()
@@ -250,15 +203,12 @@ def test_another_codec(run_cli: RunCli, lab: Lab) -> None:
         f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(hidden))} exec {shlex.quote(lab.python)} "$@"\n'
     )
     python.chmod(0o755)
-    left, right = lab.run({}, {}), lab.run({}, {}, python=str(python))
     if '"zstandard"' not in _codec(lab.python):
         pytest.skip("this Python has no zstandard")
-    (found,) = explained(run_cli, left, right, "-C", lab.cache)
-    assert (found["component"], found["left"], found["right"]) == (
-        "compression",
-        "zstandard",
-        "zlib",
-    )
+    lab.run({}, {})
+    (found,) = lab.explain({}, {}, python=str(python))
+    sides = found["component"], found["left"], found["right"]
+    assert sides == ("compression", "zstandard", "zlib")
 
 
 def _codec(python: str) -> str:
@@ -269,40 +219,30 @@ def _codec(python: str) -> str:
     return subprocess.run([python, "-c", program], capture_output=True, text=True).stdout
 
 
-def test_another_jaxlib(run_cli: RunCli, labs: dict[str, Lab], lab: Lab) -> None:
+def test_another_jaxlib(lab: Lab) -> None:
     many = os.environ.get("JAXCACHE_TEST_JAX_PYTHONS", "").split(os.pathsep)
     others = [p for p in many if p and p != lab.python]
     if not others:
         pytest.skip("needs a second JAX: set JAXCACHE_TEST_JAX_PYTHONS")
-    found = explained(run_cli, lab.run({}, {}), lab.run({}, {}, python=others[-1]))
+    lab.run({}, {})
+    found = lab.explain({}, {}, python=others[-1])
     versions = {d["component"]: (d["left"], d["right"]) for d in found}["jax_lib version"]
     assert all(v[0].isdigit() for v in versions)
     assert versions[0] != versions[1]
 
 
-def test_without_the_entries_it_cannot_tell(run_cli: RunCli, lab: Lab, tmp_path: Path) -> None:
-    """Only keys and arguments are known: that the keys differ is certain, why is not."""
-    left, right = lab.run({}, {}), lab.run({"constant": 4}, {})
-    (tmp_path / "empty").mkdir()
-    (found,) = explained(run_cli, left, right, "-C", tmp_path / "empty")
-    assert (found["component"], found["cause"], found["fix"]) == ("unknown", "unknown", None)
-
-
 def test_two_keys_are_compared_by_their_entries(run_cli: RunCli, lab: Lab) -> None:
-    runs = lab.run({}, {}), lab.run({"shape": [8, 24]}, {}), lab.run({}, FLAG)
-    keys = [_key(run) for run in runs]
-    (shape,) = explained(run_cli, keys[0], keys[1], "-C", lab.cache)
+    keys: list[str] = []
+    for change, env in (({}, {}), ({"shape": [8, 24]}, {}), ({}, FLAG)):
+        lab.run(change, env)
+        listed = run_cli("ls", "-q", "-C", lab.cache, "jit_step*").stdout.split()
+        keys += [key for key in listed if key not in keys]
+    pairs = [run_cli("explain", "--json", keys[0], key, "-C", lab.cache) for key in keys[1:]]
+    (shape,), (flag,) = (differences(done.stdout) for done in pairs)
     assert shape["component"] == "computation"
     assert "the shapes of arguments" in shape["meaning"]
-    (flag,) = explained(run_cli, keys[0], keys[2], "-C", lab.cache)
     assert flag["component"] == "XLA flags"
     assert "xla_llvm_disable_expensive_passes" in flag["right"]
-
-
-def _key(run: Path) -> str:
-    rows = json.loads(run.read_text())["modules"]
-    key: str = next(row["key"] for row in rows if row["module"].startswith("jit_step"))
-    return key
 
 
 ADDING = "import jax, numpy as np; jax.jit(lambda x: x + {})(np.ones(3, np.float32))"

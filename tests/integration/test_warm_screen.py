@@ -173,9 +173,9 @@ def test_beside_entries_of_jax_alone_the_reason_is_not_known(
     words = ["explain", "-C", cache, "--python", jax_python, path, "--", "16"]
     done = run_in_process(words, env=env, cwd=tmp_path)
     hits, _, asked = done.stderr.splitlines()[-1].partition(" of ")
-    assert (
-        asked == f"{hits} hit now; the rows show why they were compiled when they were written"
-    ), done.stderr
+    assert asked == f"{hits} hit now; below is why they were compiled when they were written", (
+        done.stderr
+    )
     done = run_in_process([*words[:5], "--json", *words[5:]], env=env, cwd=tmp_path)
     (found,) = [c for c in json.loads(done.stdout)["hits"] if c["module"] == "jit_train"]
     assert found["cause"] == "params[0][0] float32[4,12] → float32[4,16], +3 more"

@@ -183,8 +183,7 @@ def test_a_run_leaves_no_thread_behind() -> None:
         ("/ci/n1/home/.cache/jax", "/ci/n1/home/elsewhere", ".cache/jax → elsewhere"),
         ("/a/jax", "/a/jax/new", "jax → jax/new"),
         ("/home/ann/.cache/jax", "/home/bob/.cache/jax", "ann/.cache/jax → bob/.cache/jax"),
-        ("/x/a" + "/far" * 9, "/x/b", "a/far/far/f…/far/far/far → b"),
-        ("/far" * 9 + "/jax", "none (--portable)", "…far/far/far/far/far/jax → none (--portable)"),
+        ("/far/jax", "none (--portable)", "/far/jax → none (--portable)"),
     ],
 )
 def test_of_two_paths_in_keys_the_part_that_differs_is_shown(

@@ -15,7 +15,7 @@ from jaxcache.cache.diff import ContentMismatch, DiffEntry
 from jaxcache.cache.doctor.bug_report import BugReport, Versions
 from jaxcache.cache.doctor.inputs import Finding
 from jaxcache.cache.doctor.run_checks import Diagnosis
-from jaxcache.cache.explain.churn import Churn
+from jaxcache.cache.explain.keys import Churn
 from jaxcache.cache.explain.sides import Comparison, Difference
 from jaxcache.cache.ledger.segments import Uses
 from jaxcache.cache.listing import Group, Listing

@@ -11,8 +11,7 @@ from jaxcache.cache.bundle.format import Bundle
 from jaxcache.cache.ledger.record import fold
 from jaxcache.cache.move.import_bundle import execute_import, plan_import, receive
 from jaxcache.cache.move.plan import WRITES, Item, ItemFacts, MoveAction, Outcome, Step
-from jaxcache.cache.move.run_records import read_records, receive_records
-from jaxcache.cache.move.stores import make_source
+from jaxcache.cache.move.stores import make_source, read_records, receive_records
 from jaxcache.cache.move.sync import plan_sync
 from jaxcache.errors import UntrustedError
 from jaxcache.model import Progress

@@ -17,7 +17,7 @@ from jaxcache.cache.move.bundle_file import is_bundle_name
 from jaxcache.cache.move.export_plan import ExportPlan, plan_export
 from jaxcache.cache.move.import_bundle import events_of
 from jaxcache.cache.move.plan import MoveAction, Outcome, Plan
-from jaxcache.cache.move.run_records import read_records, receive_records
+from jaxcache.cache.move.stores import read_records, receive_records
 from jaxcache.cache.move.sync import execute, plan_copy
 from jaxcache.cache.prune.execute import remove
 from jaxcache.cache.prune.plan import plan_prune, weighs_seconds

@@ -1,8 +1,7 @@
-"""Differences between two runs, two keys, or a run and the history of its program.
+"""Why a compile missed: its difference from an earlier one, as far as that is known.
 
-``sides`` is what is compared, ``arguments`` reads saved runs, ``cached_facts`` adds what the cache
-and its ledger hold, ``past`` what the records say of an earlier run. ``choose`` finds what a
-compile is compared with, ``parts`` names the parts of the key that differ, ``program``, ``lines``
-and ``edits`` what differs in the computation, ``answer`` answers for a whole run, ``churn`` finds
-modules with many keys. All sentences are in ``say``.
+``sides`` is what is compared, and what a cache and its ledger know of it. ``choose`` finds what a
+compile is compared with, ``past`` is what changed since that run, ``parts`` names the parts of the
+key that differ, ``program`` what differs in the computation. ``answer`` answers for a whole run,
+``keys`` for the keys of a cache. All sentences are in ``say``.
 """

@@ -1,57 +1,46 @@
 """Answer why a compile missed: choose the earlier one, compare, and sum a whole run up."""
 
 import math
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
 from jaxcache.cache.explain import say
-from jaxcache.cache.explain.cached_facts import CachedFacts
 from jaxcache.cache.explain.choose import (
     Chosen,
     choose,
+    is_same_function,
     is_same_place,
     is_unstable,
-    match_compiles,
 )
-from jaxcache.cache.explain.parts import compare, differing_components, first_time
+from jaxcache.cache.explain.parts import compare, compare_entry, differing_components, first_time
 from jaxcache.cache.explain.past import Past, show_time
 from jaxcache.cache.explain.program import show_argument
 from jaxcache.cache.explain.sides import (
     COMPONENTS,
+    CachedFacts,
     Cause,
     Comparison,
     Compile,
     Difference,
     Evidence,
-    Explanation,
-    Side,
     file_name,
     is_cell,
 )
-from jaxcache.cache.explain.undone import proved_by_undoing
-from jaxcache.core.runs import CompileRow, History, Run
+from jaxcache.core.compile_event import UndonePart
+from jaxcache.core.machine import XLA_CACHES
+from jaxcache.core.runs import CompileRow, Run
 
 #: Parts of a key whose values only entries show.
 _OF_ENTRIES = frozenset({"compile_options", "accelerator_config"})
 
 
-def explain(left: Side, right: Side) -> Explanation:
-    """Compare each compile of the right side with the most alike of the left side."""
-    comparisons = []
-    same = 0
-    single = len(left.compiles) == len(right.compiles) == 1  # with any names
-    pairs = zip(left.compiles, right.compiles, strict=True) if single else None
-    for old, new in pairs or match_compiles(left.compiles, right.compiles):
-        is_callback = new.outcome == "uncacheable"
-        absent = (first_time(new, say.not_in(left.name)),)
-        if differences := compare(old, new) if old or is_callback else absent:
-            comparisons.append(Comparison(old, new, differences))
-        else:
-            same += 1
-    comparisons.sort(key=lambda c: c.right.is_helper)  # what people wrote comes first
-    return Explanation(left.name, right.name, same, tuple(comparisons))
+def compare_with_nearest(olds: Iterable[Compile], new: Compile) -> Comparison:
+    """Compare a compile with the one of this process that differs in the fewest ways."""
+    old = min(olds, key=lambda c: (c.passed != new.passed, len(compare(c, new))))
+    return Comparison(old, new, compare(old, new))
 
 
 class Answers:
@@ -70,7 +59,7 @@ class Answers:
         cache: CachedFacts | None,
         compiles: Sequence[Compile],
         run: Run | None,
-        history: History,
+        history: Sequence[Run],
         *,
         new: CachedFacts | None = None,
         max_bytes: float = math.inf,
@@ -113,7 +102,7 @@ class Answers:
             return self._unkept(new, *((row and self._same_key(row)) or (None, None)))
         if row and (earlier := self._same_key(row)):
             return self._unkept(new, *earlier)
-        if new.undone and (self._history.runs or not self._is_recorded(new)):
+        if new.undone and (self._history or not self._is_recorded(new)):
             old = self._recorded(new.module, new.undone_key or "")
             return Comparison(old, new, tuple(proved_by_undoing(new)))
         if row is None or row not in self._chosen:
@@ -145,7 +134,7 @@ class Answers:
         alike = [
             c
             for c in earlier
-            if c.module == new.module and c.arguments == new.arguments and is_cell(c.source)
+            if c.module == new.module and c.passed == new.passed and is_cell(c.source)
         ]
         others = [c for c in alike if _file(c) != _file(new)]
         if others and self._cache:  # an earlier block of this process has its sketch
@@ -159,41 +148,25 @@ class Answers:
 
     def _same_key(self, row: CompileRow) -> tuple[Run, CompileRow] | None:
         """Return the newest run that had this key already."""
-        for run in self._history.runs:
+        for run in self._history:
             for old in run.rows:
                 if old.key == row.key:
                     return run, old
         return None
 
-    def _unkept(self, new: Compile, run: Run | None, old: CompileRow | None) -> Comparison:
+    def _unkept(self, new: Compile, run: Run | None, row: CompileRow | None) -> Comparison:
         """Describe a key that was compiled before: its entry was never written, or is gone."""
-        left = self._complete(CompileRow(new.module, new.key or ""))
-        name = Past(run).name
-        since = show_time(old.written) if old and old.written else ""
-        if old:
-            left = replace(left, outcome=old.outcome or None, rule=old.reason)  # type: ignore[arg-type]
-        if old and not old.written and old.outcome != "hit":
-            skipped = replace(left, outcome="skipped", reason=old.reason)
-            differences = compare(skipped, replace(new, outcome="skipped"))
-            return Comparison(left, new, differences, name)
+        old = self._complete(CompileRow(new.module, new.key or ""))
+        if row:
+            is_unwritten = not row.written and row.outcome != "hit"
+            outcome = "skipped" if is_unwritten else row.outcome or None
+            old = replace(old, outcome=outcome, reason=row.reason, rule=row.reason)  # type: ignore[arg-type]
         # A run that fills the cache has written the entry by now.
         is_fresh = self._new is self._cache
         is_there = not is_fresh and self._cache is not None and self._cache.has(new.key or "")
-        if left.is_damaged or left.unreadable or is_there:
-            return Comparison(left, new, compare(left, replace(new, outcome="error")), name)
-        meaning = say.lost(since)
-        lost = Difference(
-            "entry",
-            say.written_at(since) if since else None,
-            new.outcome,
-            meaning,
-            None,
-            Cause.LOST,
-            title="the entry is gone",
-            brief=meaning,
-            evidence=Evidence.PROVED,
-        )
-        return Comparison(left, new, (lost,), name)
+        since = show_time(row.written) if row and row.written else ""
+        difference = compare_entry(old, new, since=since, is_there=is_there)
+        return Comparison(old, new, (difference,), Past(run).name)
 
     def _first_time(self, new: Compile, row: CompileRow | None) -> Difference:
         """Say that nothing earlier is known, and of what."""
@@ -202,12 +175,12 @@ class Answers:
             return Difference("computation", None, None, say.NOT_KNOWN, None, title=say.NOT_KNOWN)
         if row is None or self._run is None:
             return first_time(new, say.first_time("", ()))
-        if not self._history.runs:
+        if not self._history:
             scripts = sorted({file_name(c.script) for c in facts if c.script})
             return first_time(new, say.first_time(self._run.program, scripts))
-        last = self._history.runs[0]
+        last = self._history[0]
         since = show_time(last.at)
-        alike = [r for r in self._run.rows if r.key != row.key and is_same_place(r, row)]
+        alike = [r for r in self._run.rows if r.key != row.key and is_same_function(r, row)]
         hits = [r for r in alike if r.outcome == "hit"]
         if not hits and not any(is_same_place(old, row) for old in last.rows):
             return first_time(new, say.new_function(since))
@@ -249,9 +222,7 @@ def _as_unstable(difference: Difference) -> Difference:
 
 def _signature(compile_: Compile) -> list[str]:
     passed = compile_.sketch.passed if compile_.sketch else None
-    if passed:
-        return [*map(show_argument, passed)]
-    return (compile_.arguments or "").split(", ")
+    return [*map(show_argument, passed or compile_.passed or ())]
 
 
 # One verdict -------------------------------------------------------------------------------------
@@ -272,3 +243,64 @@ def sum_up(comparisons: Sequence[Comparison], total: int, hits: int) -> Iterator
 
 def _seconds(comparisons: Iterable[Comparison]) -> float:
     return math.fsum(c.right.compile_seconds or 0.0 for c in comparisons)
+
+
+# Undone parts -------------------------------------------------------------------------------------
+
+_PORTABLE = XLA_CACHES.upper()
+#: By the kind of a part: the component of the key, the cause, and what it is.
+_KINDS: dict[str, tuple[str, Cause, str]] = {
+    "flag": ("XLA flags", Cause.FLAG, "XLA flags"),
+    "option": ("compile_options", Cause.FLAG, "compiler_options of the jit"),
+    "setting": ("compile_options", Cause.CONFIG, ""),
+    "devices": ("accelerator_config", Cause.DEVICE, "number of devices"),
+    "codec": ("compression", Cause.CODEC, "codec"),
+    "path": ("compile_options", Cause.PATH, "cache path"),
+}
+
+
+def proved_by_undoing(compile_: Compile) -> Iterator[Difference]:
+    """Yield what must be undone so that a compile hits; several differences only do so together."""
+    for part in compile_.undone:
+        component, cause, title = _KINDS[part.kind]
+        title = title or part.name.lower()
+        undone, value = (_shown(part, text) for text in (part.undone, part.value))
+        undoing = f"with {undone}" if part.undone else f"without {value}"
+        if len(compile_.undone) > 1:
+            undoing = f"{undoing}, and all of these differences undone,"
+        where = f" in {part.name}" if part.kind == "flag" else ""
+        meaning = f"{title}{where}: {undoing} this is the key of an entry of the cache"
+        is_alone = len(compile_.undone) == 1
+        yield Difference(
+            component,
+            undone,
+            value,
+            meaning,
+            _fix(part) if is_alone else None,
+            cause,
+            title=title,
+            evidence=Evidence.PROVED if is_alone else Evidence.IN_PART,
+        )
+
+
+def _shown(part: UndonePart, text: str) -> str:
+    if part.kind == "path":
+        return text or f"no path in the key ({XLA_CACHES}=none)"
+    return f"device_count={text}" if part.kind == "devices" else text or "without"
+
+
+def _fix(part: UndonePart) -> str | None:
+    """The command that undoes a part; words where no command does."""
+    if part.kind == "codec":
+        return say.install_codec(part.undone)
+    if part.kind == "path":
+        if not part.undone:
+            return say.set_variable(_PORTABLE, "none")
+        if not part.value:
+            return f"unset {_PORTABLE}" if _PORTABLE in os.environ else "leave out --portable"
+        return say.use_path(part.undone, part.value)
+    if part.restored is not None:
+        return say.set_variable(part.name, part.restored)
+    if part.kind == "devices":
+        return f"let the program have {part.undone} of them"
+    return f"leave {part.value} out of {'the arguments' if part.name == 'argv' else part.name}"

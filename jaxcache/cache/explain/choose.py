@@ -1,8 +1,8 @@
 """Choose what a compile is compared with: an earlier compile of the same place in the program.
 
-Keys that the run itself used are other compiles of it. A place is a function of a file, told by the
-text of its first line, and a call, told by the text of its line; names and the order only break
-ties. Of several runs the one with the fewest differing parts is taken, then the newest.
+Keys that the run itself used are other compiles of it. A place is a function of a file, by the
+text of its first line, and a call, by the text of its line; names and the order only break ties. Of
+several runs the one with the fewest differing parts is taken, then the newest.
 """
 
 import math
@@ -11,15 +11,12 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import product
 from typing import NamedTuple
 
-from jaxcache.cache.explain.edits import find_edits
 from jaxcache.cache.explain.parts import differing_components
-from jaxcache.cache.explain.past import Past
+from jaxcache.cache.explain.past import Past, find_edits
 from jaxcache.cache.explain.program import fewest_layers
-from jaxcache.cache.explain.sides import JAXLIB, Compile, file_name, without_addresses
-from jaxcache.core.runs import CompileRow, History, Run
+from jaxcache.cache.explain.sides import Compile, file_name, without_addresses
+from jaxcache.core.runs import CompileRow, Run, is_repeated
 
-#: The parts of a key that one machine with one jaxlib has alike in all its keys.
-_OF_MACHINE = (JAXLIB, "backend version", "accelerator_config")
 _UNSTABLE_RUNS = 2
 
 CompileOf = Callable[[CompileRow], Compile]
@@ -34,7 +31,7 @@ class Chosen(NamedTuple):
 
 
 def choose(
-    wanted: Sequence[CompileRow], run: Run, history: History, facts: CompileOf
+    wanted: Sequence[CompileRow], run: Run, history: Sequence[Run], facts: CompileOf
 ) -> dict[CompileRow, Chosen]:
     """Return the earlier compile of each of some rows of a run; none for what is new.
 
@@ -44,7 +41,7 @@ def choose(
     used = {row.key for row in run.rows}
     chosen: dict[CompileRow, Chosen] = {}
     ranks: dict[CompileRow, tuple[object, ...]] = {}
-    for age, old in enumerate(history.runs, 1):
+    for age, old in enumerate(history, 1):
         free = [row for row in old.rows if row.key not in used]
         keys = {row.key for row in old.rows}
         for own in run.rows:  # what this run has under another key is no earlier form of another
@@ -147,90 +144,29 @@ def is_same_place(old: CompileRow, new: CompileRow) -> bool:
     return is_definition or without_addresses(old.module) == without_addresses(new.module)
 
 
-def _count_signatures(new: CompileRow, run: Run, history: History) -> int:
-    rows = [row for each in (run, *history.runs) for row in each.rows]
-    return len({row.signature for row in rows if row.signature and is_same_place(row, new)})
+def is_same_function(old: CompileRow, new: CompileRow) -> bool:
+    """Return whether one line defines both: other lambdas of a file have the same name."""
+    return is_same_place(old, new) and old.definition == new.definition
 
 
-def is_unstable(new: CompileRow, run: Run, history: History) -> bool:
+def _count_signatures(new: CompileRow, run: Run, history: Sequence[Run]) -> int:
+    rows = [row for each in (run, *history) for row in each.rows]
+    return len({row.signature for row in rows if row.signature and is_same_function(row, new)})
+
+
+def is_unstable(new: CompileRow, run: Run, history: Sequence[Run]) -> bool:
     """Return whether a place had another key in each of several runs that were alike else."""
     keys = {new.key}
     if new.file not in run.sources:
         return False
-    for old in history.runs:
-        if _conditions(old) != _conditions(run):
+    for old in history:
+        if not is_repeated(run, old):
             continue
-        alike = [r for r in old.rows if is_same_place(r, new) and r.signature == new.signature]
-        own = [r for r in run.rows if is_same_place(r, new) and r.signature == new.signature]
+        alike = [r for r in old.rows if is_same_function(r, new) and r.signature == new.signature]
+        own = [r for r in run.rows if is_same_function(r, new) and r.signature == new.signature]
         if len(alike) != 1 or len(own) != 1:
             return False
         if alike[0].outcome == "hit" or alike[0].key in keys:
             return False
         keys.add(alike[0].key)
     return len(keys) > _UNSTABLE_RUNS
-
-
-def _conditions(run: Run) -> Run:
-    return run._replace(at=0.0, rows=(), program="", hash_seed="")
-
-
-# Without runs ------------------------------------------------------------------------------------
-
-
-def match_compiles(
-    left: Sequence[Compile], right: Sequence[Compile]
-) -> Iterator[tuple[Compile | None, Compile]]:
-    """Yield (left, right) of two sides: the same key, else the most alike of one module, else None.
-
-    Each left one is the partner of one right one, as long as there are enough; one that the right
-    side has, too, comes last.
-    """
-    by_key = {c.key: c for c in left if c.key}
-    shared = {c.key for c in right if c.key in by_key}
-    modules: defaultdict[str, list[Compile]] = defaultdict(list)
-    for compile_ in left:
-        modules[without_addresses(compile_.module)].append(compile_)
-    partners: dict[int, Compile] = {}
-    for module, candidates in modules.items():
-        wanted = [
-            n
-            for n, c in enumerate(right)
-            if c.key not in by_key and without_addresses(c.module) == module
-        ]
-        free = [c for c in candidates if c.key not in shared]
-        pairs = sorted((_unlike(c, right[n]), at, n) for n in wanted for at, c in enumerate(free))
-        taken: set[int] = set()
-        for _, at, n in pairs:
-            if at not in taken and n not in partners:
-                taken.add(at)
-                partners[n] = free[at]
-        for n in wanted:
-            if n not in partners:
-                partners[n] = min(free or candidates, key=lambda c: _unlike(c, right[n]))
-    for n, compile_ in enumerate(right):
-        same_key = by_key.get(compile_.key) if compile_.key else None
-        yield same_key or partners.get(n), compile_
-
-
-def _unlike(left: Compile, right: Compile) -> tuple[object, ...]:
-    names = differing_components(left, right)
-    passed = [c.sketch.passed if c.sketch else c.arguments for c in (left, right)]
-    static = [c.sketch.static if c.sketch else None for c in (left, right)]
-    files = [file_name((c.source or "").rpartition(":")[0]) for c in (left, right)]
-    changed = sum(
-        a.operations != b.operations
-        for a, b in zip(
-            left.sketch.lines if left.sketch else (),
-            right.sketch.lines if right.sketch else (),
-            strict=False,
-        )
-    )
-    return (
-        any(n in _OF_MACHINE for n in names or ()),
-        all(files) and files[0] != files[1],
-        passed[0] != passed[1],
-        static[0] != static[1],
-        len(names or ()),
-        changed,
-        -left.used_ns,
-    )

@@ -26,7 +26,6 @@ from jaxcache.entry.contents import Contents
 from jaxcache.entry.options import default_flags, nearest_version, same_generation
 from jaxcache.units import join_some
 
-_SAME_KEY = "entry"
 _COMPUTATION = "computation"
 _OPTIONS = "compile_options"
 _FLAGS = "XLA flags"
@@ -65,7 +64,8 @@ def compare(left: Compile | None, right: Compile, *, past: Past = _NONE) -> tupl
     if left is None:
         return (first_time(right, say.first_time("", ())),)
     if right.key is not None and right.key == left.key:
-        return tuple(_same_key(left, right))
+        has_missed = right.outcome not in (None, "hit")
+        return (compare_entry(left, right, is_there=True),) if has_missed else ()
     names = differing_components(left, right)
     differences = (
         _without_parts(left, right) if names is None else _by_parts(left, right, names, past)
@@ -409,58 +409,56 @@ def _without_parts(left: Compile, right: Compile) -> list[Difference]:
 # The same key ------------------------------------------------------------------------------------
 
 
-def _same_key(left: Compile, right: Compile) -> Iterator[Difference]:
-    """One key, so whether it hits depends on the entry alone."""
-    if right.outcome in (None, "hit"):
-        return
-    if left.unreadable:
-        yield Difference(
-            _SAME_KEY,
-            left.outcome,
-            right.outcome,
-            say.unreadable(left.unreadable),
-            say.make_readable(left.key or ""),
-            Cause.LOST,
-            title="the entry cannot be read",
-        )
-        return
-    if left.outcome not in ("skipped", "uncacheable"):
-        if left.is_damaged or right.outcome == "error" or left.outcome in ("hit", "written"):
-            yield Difference(
-                _SAME_KEY,
-                left.outcome,
-                right.outcome,
-                say.same_key(
-                    "damaged" if left.is_damaged else "gone, damaged, or in another directory"
-                ),
-                say.REPAIR if left.is_damaged else say.SEARCH,
-                Cause.LOST,
-                title=f"the entry is {'' if left.is_damaged else 'gone or '}damaged",
-            )
-        return
-    unwritten = left if left.reason else right
+def compare_entry(
+    old: Compile, new: Compile, *, since: str = "", is_there: bool = False
+) -> Difference:
+    """Return why one key missed that was compiled before: it depends on its entry alone.
+
+    Args:
+        since: when the entry was written, as far as that is recorded.
+        is_there: the cache has the entry now.
+    """
+    if old.unreadable:
+        meaning = say.unreadable(old.unreadable)
+        part = say.Part("the entry cannot be read", meaning)
+        return _of_entry(part, old, new, fix=say.make_readable(old.key or ""))
+    if old.is_damaged:
+        return _of_entry(say.DAMAGED, old, new, fix=say.REPAIR)
+    if old.outcome in ("skipped", "uncacheable"):
+        return _never_written(old, new)
+    if is_there:
+        return _of_entry(say.UNUSED, old, new, fix=say.SEARCH)
+    lost = _of_entry(say.lost(since), old, new)
+    written = say.written_at(since) if since else None
+    return replace(lost, left=written, brief=lost.meaning, evidence=Evidence.PROVED)
+
+
+def _never_written(old: Compile, new: Compile) -> Difference:
+    unwritten = old if old.reason else new
     if unwritten.rule == WriteRule.HOST_CALLBACKS:
-        yield _callbacks(left, right)
-    elif unwritten.rule in _THRESHOLDS:
-        setting, title, value = _THRESHOLDS[unwritten.rule]
-        old, new = (c.reason if c.rule == unwritten.rule else None for c in (left, right))
-        told = next((f": {text}" for text in (old, new) if text and text != unwritten.rule), "")
-        yield Difference(
-            setting,
-            old,
-            new,
-            say.below_threshold(title),
-            say.set_variable(setting.upper(), value),
-            Cause.BELOW_THRESHOLD,
-            title=title,
-            brief=title + told,
-            evidence=Evidence.PROVED,
-        )
-    else:
-        meaning = say.not_written_because(unwritten.reason or "")
-        yield Difference(
-            _SAME_KEY, left.outcome, right.outcome, meaning, None, Cause.LOST, title="not written"
-        )
+        return _callbacks(old, new)
+    if unwritten.rule not in _THRESHOLDS:
+        part = say.Part("not written", say.not_written_because(unwritten.reason or ""))
+        return _of_entry(part, old, new)
+    setting, title, value = _THRESHOLDS[unwritten.rule]
+    before, now = (c.reason if c.rule == unwritten.rule else None for c in (old, new))
+    detail = next((f": {text}" for text in (before, now) if text not in (None, unwritten.rule)), "")
+    return Difference(
+        setting,
+        before,
+        now,
+        say.below_threshold(title),
+        say.set_variable(setting.upper(), value),
+        Cause.BELOW_THRESHOLD,
+        title=title,
+        brief=title + detail,
+        evidence=Evidence.PROVED,
+    )
+
+
+def _of_entry(part: say.Part, old: Compile, new: Compile, *, fix: str | None = None) -> Difference:
+    sides = old.outcome, new.outcome
+    return Difference("entry", *sides, part.meaning, fix, Cause.LOST, title=part.title)
 
 
 def _callbacks(left: Compile | None, right: Compile) -> Difference:

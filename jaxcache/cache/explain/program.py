@@ -10,8 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 from jaxcache.cache.explain import say
-from jaxcache.cache.explain.lines import LineChange, changed_lines, differing_wirings
-from jaxcache.cache.explain.past import Past
+from jaxcache.cache.explain.past import LineChange, Past, changed_lines, differing_wirings
 from jaxcache.cache.explain.sides import (
     Cause,
     Compile,
@@ -25,22 +24,19 @@ from jaxcache.core.layers import ELIDED, LAYERS
 from jaxcache.core.sketch import PassedArgument, Sketch, SketchedLine
 
 _of_program = partial(Difference, "computation")
-#: dtypes as they are without and with ``jax_enable_x64``, in JAX's short names.
-_X64 = ({"f32", "f64"}, {"i32", "i64"}, {"u32", "u64"}, {"c64", "c128"})
-_X64_NAMES = (
+#: dtypes as they are without and with ``jax_enable_x64``.
+_X64 = (
     {"float32", "float64"},
     {"int32", "int64"},
     {"uint32", "uint64"},
     {"complex64", "complex128"},
 )
-_RANDOM_KEYS = ({"u32[2]", "u32[4]"}, {"uint32[2]", "uint32[4]"})
-_ARGUMENT = re.compile(r"([^\s,\[]+)\[([^\]]*)\]")
+_RANDOM_KEYS = {"uint32[2]", "uint32[4]"}
 _TYPE = re.compile(r"^([^\[]+)\[([^\]]*)\]$")
 #: Settings under which a key contains the lines of the source.
 _LINES_IN_KEY = "jax_compilation_cache_include_metadata_in_key"
 #: Signatures of one call from which on padding is worth a word.
 _MANY_SIGNATURES = 3
-_BRACKETS = re.compile(r"\[\d+\]")
 
 
 def fewest_layers(old: Sketch, new: Sketch) -> str | None:
@@ -115,35 +111,22 @@ def _by_name(left: Compile, right: Compile) -> Difference:
 
 def _without_sketches(left: Compile, right: Compile) -> Iterator[Difference]:
     """Yield how the arguments differ that entries or saved runs hold."""
-    old, new = _read_arguments(left, right), _read_arguments(right, left)
+    programs = [c.contents.program if c.contents else None for c in (left, right)]
+    sides = [c.passed for c in (left, right)]
+    if None in sides and all(programs):  # both entries have their arguments for each device
+        sides = [c.parameters for c in (left, right)]
+    old, new = sides
     if old is None or new is None or len(old) != len(new):
         return  # an entry has only the arguments that its program uses
     names = {a.name for a in old} & {a.name for a in new} - {""}
     if len(names) < len(new):
-        old, new = ([replace(a, name="") for a in side] for side in (old, new))
+        old, new = (tuple(replace(a, name="") for a in side) for side in (old, new))
     differences = [*_by_arguments(old, new, {"jax_default_prng_impl"}, None, Past())]
     pairs = [(a.type, b.type) for a, b in zip(old, new, strict=True) if a.type != b.type]
-    if pairs and all(
-        {_dtype(a), _dtype(b)} in _X64_NAMES and _dims(a) == _dims(b) for a, b in pairs
-    ):
+    if pairs and all({_dtype(a), _dtype(b)} in _X64 and _dims(a) == _dims(b) for a, b in pairs):
         unknown = partial(replace, cause=Cause.UNKNOWN, evidence=Evidence.UNKNOWN)
         differences = [unknown(d, meaning=f"{d.meaning}: {say.BY_X64}") for d in differences]
     yield from differences
-
-
-def _read_arguments(side: Compile, other: Compile) -> list[PassedArgument] | None:
-    """Return the arguments of a compile: global ones, or those of both entries, per device."""
-    programs = [c.contents.program if c.contents else None for c in (side, other)]
-    if side.arguments is not None and (other.arguments is not None or not all(programs)):
-        types = [f"{dtype}[{dims}]" for dtype, dims in _ARGUMENT.findall(side.arguments)]
-    else:
-        options = side.contents.compile_options if side.contents else None
-        is_comparable = all(programs) or bool(options and options.num_partitions == 1)
-        if programs[0] is None or not is_comparable:
-            return None
-        types = [f"{a.dtype}[{','.join(map(str, a.shape))}]" for a in programs[0].parameters]
-    names = side.names if len(side.names) == len(types) else [""] * len(types)
-    return [PassedArgument(name, type_) for name, type_ in zip(names, types, strict=True)]
 
 
 # Settings ----------------------------------------------------------------------------------------
@@ -151,7 +134,7 @@ def _read_arguments(side: Compile, other: Compile) -> list[PassedArgument] | Non
 
 def compare_settings(old: Sketch, new: Sketch, past: Past) -> list[Difference]:
     """Return the settings of JAX that differ, which act through the computation."""
-    if not (old.config and new.config) or (old.version == 2) != (new.version == 2):
+    if not (old.config and new.config):
         return []  # some setting is always on, where they are known
     differences = []
     for name in sorted(old.config.keys() | new.config.keys()):
@@ -240,7 +223,7 @@ def _by_arguments(
     types = [", ".join(show_argument(side[n]) for n in apart) for side in (lefts, rights)]
     first = f"{apart[0]} {show_argument(lefts[apart[0]])} → {show_argument(rights[apart[0]])}"
     more = f", +{len(apart) - 1:,} more" if len(apart) > 1 else ""
-    count = past.count_signatures()
+    count = past.signatures
     is_padded = kinds == ["shape"] and count >= _MANY_SIGNATURES
     yield _of(
         say.arguments(" and ".join(kinds), apart),
@@ -263,11 +246,13 @@ def _differs(old: PassedArgument, new: PassedArgument, settings: set[str]) -> bo
     are_keys = old.type.startswith("key<") and new.type.startswith("key<")
     if are_keys and _dims(old.type) == _dims(new.type):
         return False
-    return {old.type, new.type} not in _RANDOM_KEYS
+    return {show_argument(old), show_argument(new)} != _RANDOM_KEYS
 
 
 def _dtype(text: str) -> str:
-    return text.partition("[")[0]
+    """Return the dtype of a type as NumPy names it."""
+    dtype = text.partition("[")[0]
+    return _DTYPES.get(dtype, dtype)
 
 
 def _dims(text: str) -> str:
@@ -277,10 +262,9 @@ def _dims(text: str) -> str:
 
 def show_argument(argument: PassedArgument) -> str:
     """Return the type of an argument as NumPy names it: ``float32[8]``, ``int32[] (weak)``."""
-    dtype = _dtype(argument.type)
-    name = _DTYPES.get(dtype, dtype)
     weak = " (weak)" if argument.is_weak else ""
-    return f"{name}[{_dims(argument.type)}]{weak}" if _TYPE.match(argument.type) else argument.type
+    is_array = _TYPE.match(argument.type)
+    return f"{_dtype(argument.type)}[{_dims(argument.type)}]{weak}" if is_array else argument.type
 
 
 _DTYPES = {

@@ -263,11 +263,6 @@ def first_time(program: str, others: Sequence[str]) -> str:
     return f"first time: no run of {program} is recorded{elsewhere}" if program else FIRST_TIME
 
 
-def not_in(side: str) -> str:
-    """Return that one of two sides has nothing to compare with."""
-    return f"{side} has no compile of that name"
-
-
 def new_signature(since: str, place: str, now: str, earlier: str) -> str:
     """Return that a call uses one more signature."""
     return f"new since {since}: {place} uses {now}; {earlier} hits"
@@ -278,10 +273,18 @@ def new_function(since: str) -> str:
     return f"new since {since}: the program did not compile it then"
 
 
-def lost(since: str) -> str:
+DAMAGED = Part("the entry is damaged", "the same key: the entry is damaged")
+UNUSED = Part(
+    "the entry was not used",
+    "the same key: its entry is there now; JAX could not read it, or it was written meanwhile",
+)
+
+
+def lost(since: str) -> Part:
     """Return that an entry is gone."""
     when = f"at {since} " if since else "earlier "
-    return f"was written {when}and is gone: removed, or evicted by JAX's limit"
+    meaning = f"was written {when}and is gone: removed, or evicted by JAX's limit"
+    return Part("the entry is gone", meaning)
 
 
 def one_more(since: str, place: str, others: int) -> str:
@@ -315,11 +318,6 @@ def verdict(title: str, count: int, seconds: float, hits: int, total: int, cure:
     if cure:
         return f"{hits:,} of {total:,} hit after: {cure} ({title}{took})"
     return f"{format_count(count, 'compile')}{took}: {title}"
-
-
-def same_key(place: str) -> str:
-    """Return that one key has no entry."""
-    return f"the same key: the entry is {place}"
 
 
 def below_threshold(what: str) -> str:

@@ -1,21 +1,34 @@
-"""The compiles that are compared, each with as much as is known of its key."""
+"""The compiles that are compared, each with as much as a cache and its ledger know of its key."""
 
 import enum
 import hashlib
+import math
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import get_args
 
 from jaxcache.cache.doctor.inputs import Finding
+from jaxcache.cache.inventory import take_inventory
 from jaxcache.cache.ledger.record import LedgerRecord
+from jaxcache.cache.ledger.segments import Ledger
+from jaxcache.cache.scan import read_entries
+from jaxcache.cache.selection import select_by_keys
 from jaxcache.cache.untrusted_json import Seconds
 from jaxcache.core.compile_event import RunOutcome, UndonePart
-from jaxcache.core.sketch import Sketch
+from jaxcache.core.names import HEADER_BYTES, parse_key
+from jaxcache.core.sketch import PassedArgument, Sketch, read_sketch
+from jaxcache.entry.codec import CodecError, detect_codec
 from jaxcache.entry.contents import Contents
-from jaxcache.model import result_repr
+from jaxcache.entry.decode import decode_payload, find_hlo_module, read_payload
+from jaxcache.entry.hlo import parameter_names
+from jaxcache.entry.wire import WireError
+from jaxcache.errors import MissingPackageError, NoCacheError
+from jaxcache.model import Depth, result_repr
+from jaxcache.store import open_store
+from jaxcache.store.base import MissingError, Store, StoreError
 
 RUN_OUTCOMES: tuple[RunOutcome, ...] = get_args(RunOutcome)
 
@@ -96,7 +109,8 @@ _JAX_ITSELF = f"{os.sep}jax{os.sep}_src{os.sep}"
 
 
 #: Files that kernels of notebooks, and shells of IPython, give their cells.
-_CELL = re.compile(r".*[/\\]ipykernel_[0-9]+[/\\][0-9]+\.py\b(?::([0-9]+))?")
+#: Records of runs call each of them ``cell``.
+_CELL = re.compile(r"(?:.*[/\\]ipykernel_[0-9]+[/\\][0-9]+\.py\b|cell(?=$|:))(?::([0-9]+))?")
 _NUMBERED_CELL = re.compile(r"^<ipython-input-([0-9]+)-[^>]*>")
 
 
@@ -142,10 +156,10 @@ class Compile:
     """The reason why it was not written, in JAX's words."""
     rule: str | None = None
     """The same as a code: a :class:`WriteRule`, or another reason of a run."""
-    arguments: str | None = None
-    """Global types of the arguments: ``float32[8,16], int32[]``."""
-    names: tuple[str, ...] = ()
-    """Names of the arguments; empty where they are unknown."""
+    passed: tuple[PassedArgument, ...] | None = None
+    """The arguments of the call with their global types."""
+    parameters: tuple[PassedArgument, ...] = ()
+    """Those that the program of its entry uses, with their types on each device."""
     is_helper: bool = False
     """Whether it is known to be an operation of JAX's own; see :func:`is_helper`."""
     xla_flags: tuple[str, ...] | None = None
@@ -161,8 +175,6 @@ class Compile:
     """Whether its entry exists but cannot be decompressed."""
     unreadable: str | None = None
     """The reason why its entry, which exists, cannot be read, in the system's words."""
-    outline: tuple[str, ...] | None = None
-    """The optimized program of its entry, one line per instruction."""
     record: LedgerRecord | None = None
     codec: str | None = None
     jax_version: str | None = None
@@ -175,11 +187,6 @@ class Compile:
     undone: tuple[UndonePart, ...] = ()
     """The parts of its key without which it is ``undone_key``, whose entry is there."""
     undone_key: str | None = None
-
-    @property
-    def used_ns(self) -> int:
-        """The time of its last recorded use; 0 where none is recorded."""
-        return self.record.last_used_ns if self.record else 0
 
     def hash_of(self, component: str) -> str | None:
         """The start of the hash of a component, as it is shown."""
@@ -203,18 +210,6 @@ def _values_by_hash() -> dict[tuple[str, str], str]:
 
 def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """One of the two things that are compared."""
-
-    name: str
-    compiles: tuple[Compile, ...]
-    is_run: bool = True
-    """A run lists all its compiles; a cache or a key does not show what was not requested."""
-    cache_dir: str | None = None
-    """The cache that a run used, according to its document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,3 +275,135 @@ class Explanation:
     no differences where no run did."""
     verdict: tuple[str, ...] = ()
     """The causes of the whole run, one a sentence, with what undoes them."""
+
+
+# What a cache knows of a key ----------------------------------------------------------------------
+
+#: Entries that are opened to learn the paths that a cache has had.
+_MOST_OPENED = 3
+
+
+class CachedFacts:
+    """The entries and the ledger of one cache, opened one by one on request.
+
+    Args:
+        earlier: compiles by key that the ledger may not have yet.
+    """
+
+    def __init__(self, store: Store, earlier: Mapping[str | None, Compile] | None = None) -> None:
+        self._store = store
+        self._earlier = earlier or {}
+        inventory = take_inventory(store)
+        self._files = {f.key_text: f for f in inventory.entries}
+        self._ledger = Ledger.load(store)
+        self._complete: dict[tuple[str, float], Compile] = {}
+
+    def has(self, key: str) -> bool:
+        """Whether the cache has an entry of a key."""
+        return key in self._files
+
+    def knows(self, key: str) -> bool:
+        """Whether the cache has an entry of a key, or its ledger had one."""
+        record = self._ledger.record(key)
+        return key in self._files or bool(record and record.payload_sha256)
+
+    def keys_of(self, module: str) -> list[str]:
+        """The keys of a module, those written last first."""
+        files = [f for f in self._files.values() if f.key.module == module]
+        return [f.key_text for f in sorted(files, key=lambda f: -f.info.mtime_ns)]
+
+    def find_newest(self, wanted: str) -> list[Compile]:
+        """Return the newest compile of each module that a KEY fits, not yet opened.
+
+        Raises:
+            JaxcacheError: ``no-match`` or ``ambiguous-key``.
+        """
+        if (record := self._ledger.record(wanted)) and wanted not in self._files:
+            parsed = parse_key(wanted)
+            return [Compile(parsed.module if parsed else "", wanted, record=record)]
+        stubs, _ = read_entries(self._store, list(self._files.values()), {}, depth=Depth.LISTED)
+        chosen = {e.key: e.module for e in select_by_keys(stubs, [wanted])}
+        newest = {m: next(k for k in self.keys_of(m) if k in chosen) for m in chosen.values()}
+        return [Compile(module, key) for module, key in newest.items()]
+
+    def past_paths(self) -> Sequence[str]:
+        """Return the paths that the cache had when a few of its entries were written."""
+        compiles = [Compile(f.key.module, key) for key, f in self._files.items()][:_MOST_OPENED]
+        contents = (self.complete(c).contents for c in compiles)
+        paths = (c.written_in_cache_dir for c in contents if c)
+        return (*dict.fromkeys(path for path in paths if path),)
+
+    def complete(self, compile_: Compile, *, max_bytes: float = math.inf) -> Compile:
+        """Add the ledger's record and the entry's contents, where the key is known.
+
+        Args:
+            max_bytes: larger entries are not opened.
+        """
+        key = compile_.key
+        if key is None:
+            return compile_
+        compile_ = self._earlier.get(key, compile_)
+        place = key, max_bytes
+        if place not in self._complete:
+            self._complete[place] = self._read(key, max_bytes)
+        facts = self._complete[place]
+        record = compile_.record or facts.record
+        whole = replace(
+            compile_,
+            contents=facts.contents,
+            is_damaged=facts.is_damaged,
+            unreadable=facts.unreadable,
+            parameters=facts.parameters,
+            codec=facts.codec,
+            record=record,
+        )
+        if record is None:
+            return whole
+        flags = None if record.xla_flags is None else tuple(sorted(record.xla_flags.split()))
+        return replace(
+            whole,
+            components=compile_.components or record.components,
+            xla_flags=flags if compile_.xla_flags is None else compile_.xla_flags,
+            jax_version=compile_.jax_version or record.jax_version,
+            jaxlib_version=compile_.jaxlib_version or record.jaxlib_version,
+            device_count=compile_.device_count or record.device_count,
+            sketch=compile_.sketch or read_sketch(record.sketch),
+            script=compile_.script or record.script,
+            is_helper=compile_.is_helper
+            or bool(record.file and is_helper(record.function, record.file)),
+        )
+
+    def _read(self, key: str, max_bytes: float) -> Compile:
+        file = self._files.get(key)
+        record = self._ledger.record(key)
+        blank = Compile("", key, record=record)
+        if file is None or file.info.size_bytes > max_bytes:
+            return blank
+        try:
+            with self._store.open(file.info.name) as stream:
+                codec = detect_codec(stream.read(HEADER_BYTES))
+                payload = read_payload(stream, file.info.size_bytes)
+            contents = decode_payload(payload, check=False)
+            decoded = replace(blank, contents=contents, codec=codec)
+        except CodecError:
+            return replace(blank, is_damaged=True)
+        except (MissingError, MissingPackageError):
+            return blank
+        except StoreError as error:
+            return replace(blank, unreadable=error.reason)
+        try:
+            names = parameter_names(find_hlo_module(payload))
+        except WireError:
+            return decoded
+        arrays = contents.program.parameters if contents.program else ()
+        types = [f"{a.dtype}[{','.join(map(str, a.shape))}]" for a in arrays]
+        pairs = zip(names if len(names) == len(types) else [""] * len(types), types, strict=True)
+        return replace(decoded, parameters=tuple(PassedArgument(*pair) for pair in pairs))
+
+
+def open_cached_facts(path: str) -> CachedFacts | None:
+    """Open a cache; None if it does not exist."""
+    try:
+        return CachedFacts(open_store(path))
+    except NoCacheError:
+        return None

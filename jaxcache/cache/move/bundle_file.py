@@ -19,8 +19,7 @@ from jaxcache.cache.bundle import format as bundle_format
 from jaxcache.cache.move import plan as plans
 from jaxcache.cache.move.execute import move
 from jaxcache.cache.move.export_plan import ExportPlan
-from jaxcache.cache.move.run_records import portable_records
-from jaxcache.cache.move.stores import StoreSource
+from jaxcache.cache.move.stores import StoreSource, portable_records
 from jaxcache.cache.trust import sign_header
 from jaxcache.errors import JaxcacheError, UsageError, system_errors_as
 from jaxcache.model import Problem, Progress

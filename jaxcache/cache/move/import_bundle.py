@@ -27,8 +27,7 @@ from jaxcache.cache.ledger.write import append
 from jaxcache.cache.move import export_plan
 from jaxcache.cache.move import plan as plans
 from jaxcache.cache.move.execute import is_unwritten, move
-from jaxcache.cache.move.run_records import receive_records
-from jaxcache.cache.move.stores import StagedTarget, StoreTarget, arrivals
+from jaxcache.cache.move.stores import StagedTarget, StoreTarget, arrivals, receive_records
 from jaxcache.cache.seal import LEVEL_FACT
 from jaxcache.cache.trust import make_signer
 from jaxcache.entry import zstd

@@ -14,7 +14,7 @@ from jaxcache.cache.ledger.write import append
 from jaxcache.cache.move import export_plan, stores
 from jaxcache.cache.move import plan as plans
 from jaxcache.cache.move.execute import move, open_step
-from jaxcache.cache.move.run_records import read_records, receive_records
+from jaxcache.cache.move.stores import read_records, receive_records
 from jaxcache.cache.prune.execute import remove
 from jaxcache.cache.prune.plan import plan_prune
 from jaxcache.cache.scan import Scan, ScanAids, scan

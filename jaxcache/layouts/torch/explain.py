@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from jaxcache.cache.explain.churn import Churn, rank_churn
+from jaxcache.cache.explain.keys import Churn, rank_churn
 from jaxcache.cache.explain.sides import Cause, Comparison, Compile, Difference, Explanation
 from jaxcache.cache.selection import select_by_keys
 from jaxcache.errors import JaxcacheError
@@ -276,7 +276,6 @@ def _compile(side: _Read) -> Compile:
         module=graph.function or side.file.tier,
         key=side.file.name,
         components={name: c.hash for name, c in side.components.items()},
-        arguments=graph.signature,
         source=graph.source,
         compile_seconds=graph.seconds,
     )

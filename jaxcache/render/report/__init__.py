@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
-from jaxcache.cache.explain.churn import Churn
+from jaxcache.cache.explain.keys import Churn
 from jaxcache.cache.overview import Overview, SizeForecast
 from jaxcache.cache.prune.removable import Removal
 from jaxcache.model import Entry

@@ -21,7 +21,6 @@ from jaxcache.warm.child.launch import RunResult, describe_failure
 from jaxcache.warm.report import events as run_events
 from jaxcache.warm.report import notes
 from jaxcache.warm.report.report import Process, Report, find_longest, fold_functions, fold_modules
-from jaxcache.warm.report.second_run import find_passing, find_shortages
 
 #: Names this process among those that compile in themselves.
 _STARTED = time.time()
@@ -154,7 +153,7 @@ class ReportBuilder:
         functions = tuple(fold_functions([*self.modules, *self.colocated]))
         cut = map(_interrupted, self.running.values()) if ended.interrupted else ()
         settings = {number: process.settings for number, process in self.processes.items()}
-        shortages = find_shortages(self.modules, settings)
+        shortages = notes.find_shortages(self.modules, settings)
         return Report(
             cache_dir=self.used_directory,
             modules=tuple(fold_modules([*self.modules, *cut], recorded_seconds)),
@@ -170,7 +169,7 @@ class ReportBuilder:
                 )
             ),
             shortages=shortages,
-            passing=find_passing(self.modules, settings, shortages),
+            passing=notes.find_passing(self.modules, settings, shortages),
             script_exit_code=ended.exit_code,
             timed_out=ended.timed_out,
             interrupted=ended.interrupted,

@@ -1,21 +1,29 @@
 """Say why a run compiled what it wrote: what it is compared with, and what differs."""
 
 import contextlib
+import os
 import shlex
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from jaxcache.cache.bundle.format import make_origin
 from jaxcache.cache.explain.answer import Answers
-from jaxcache.cache.explain.cached_facts import CachedFacts
 from jaxcache.cache.explain.say import NEVER_HITS
-from jaxcache.cache.explain.sides import Cause, Comparison, Compile, Difference, Evidence, is_helper
+from jaxcache.cache.explain.sides import (
+    CachedFacts,
+    Cause,
+    Comparison,
+    Compile,
+    Difference,
+    Evidence,
+    is_helper,
+)
 from jaxcache.cache.verify.repair import list_quarantine
 from jaxcache.core.compile_event import CompileFinished
 from jaxcache.core.machine import hashes_path
 from jaxcache.core.names import CACHE_SUFFIX
-from jaxcache.core.runs import History, find_writer
-from jaxcache.core.sketch import read_sketch
+from jaxcache.core.runs import find_writer, read_records
+from jaxcache.core.sketch import PassedArgument, read_sketch
 from jaxcache.entry.codec import CodecError
 from jaxcache.entry.decode import decode_origin, read_payload
 from jaxcache.entry.names import key_of
@@ -32,7 +40,6 @@ CACHE_PATH = "cache path: "
 #: Larger entries are not opened at the end of a run.
 _MAX_ENTRY_BYTES = 16 << 20
 _SHOWN_CHARACTERS = 40
-_SHOWN_PATH = 24
 
 
 def path_note(modules: Iterable[CompileFinished], jax_version: str | None) -> Iterator[str]:
@@ -61,7 +68,6 @@ def as_compile(event: CompileFinished, recorder: ReportBuilder) -> Compile:
     process = recorder.processes[event.process]
     flags = process.loaded.xla_flags
     is_placed = event.file is not None and event.line is not None
-    types = (f"{a.dtype}[{','.join(map(str, a.shape))}]" for a in event.arguments)
     return Compile(
         module=event.module,
         key=event.key,
@@ -69,8 +75,10 @@ def as_compile(event: CompileFinished, recorder: ReportBuilder) -> Compile:
         outcome=event.outcome,
         reason=event.detail or event.reason,
         rule=event.reason,
-        arguments=", ".join(types),
-        names=tuple(a.name for a in event.arguments),
+        passed=tuple(
+            PassedArgument(a.name, f"{a.dtype}[{','.join(map(str, a.shape))}]")
+            for a in event.arguments
+        ),
         is_helper=is_helper(event.function, event.file),
         xla_flags=None if flags is None else tuple(flags.split()),
         source=f"{event.file}:{event.line}" if is_placed else None,
@@ -171,7 +179,7 @@ def explain_misses(
             cache,
             list(compiles.values()),
             program.run if program else None,
-            program.history if program else History(),
+            program.history if program else (),
             new=new,
             max_bytes=max_bytes,
         )
@@ -186,12 +194,11 @@ def explain_hits(
     cache: CachedFacts,
 ) -> Iterator[Comparison]:
     """Yield why each entry that is hit was compiled when it was written, as far as recorded."""
-    programs = [(d, {id(done) for done in d.compiles}) for d in described]
+    records = [r for directory in {d.directory for d in described} for r in read_records(directory)]
     for done in hits:
         new = cache.complete(as_compile(done, recorder), max_bytes=_MAX_ENTRY_BYTES)
-        directory = next((d.directory for d, ids in programs if id(done) in ids), "")
-        writer = find_writer(directory, done.key or "") if directory else None
-        if writer is None or not writer[1].runs:
+        writer = find_writer(records, done.key or "")
+        if writer is None:
             yield Comparison(None, new, ())
             continue
         yield from Answers(cache, [new], *writer, max_bytes=_MAX_ENTRY_BYTES).explain([new])
@@ -223,23 +230,13 @@ def describe_comparison(comparison: Comparison) -> str:
 
 
 def _of_path(difference: Difference) -> str:
-    """Return the paths from the first directory that differs; one that is long is cut."""
+    """Return the paths from the last directory on that they share."""
     values = [v for v in (difference.left, difference.right) if v]
-    parts = [v.split("/") for v in values]
     shared = 0
-    if len(parts) > 1 and all(v.startswith("/") for v in values):
-        # Keep the last directory: a path inside the other shows as ``jax → jax/new``.
-        most = min(map(len, parts)) - 1
-        shared = next((n for n in range(most) if len({p[n] for p in parts}) > 1), most)
-    paths = (_cut("/".join(p[shared:])) for p in parts)
-    return f"{CACHE_PATH}{' → '.join(paths)}"
-
-
-def _cut(path: str) -> str:
-    if len(path) <= _SHOWN_PATH:
-        return path
-    start = "" if path.startswith("/") else path[: _SHOWN_PATH // 2 - 1]
-    return f"{start}…{path[len(start) + 1 - _SHOWN_PATH :]}"
+    if all(v.startswith("/") for v in values):
+        common = os.path.commonpath(values)
+        shared = len(os.path.dirname(common) if common in values else common) + 1
+    return f"{CACHE_PATH}{' → '.join(v[shared:] for v in values)}"
 
 
 def _is_shown(value: str) -> bool:

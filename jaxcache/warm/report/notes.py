@@ -1,20 +1,21 @@
 """Notes for the reader of a report, in addition to its rows."""
 
 import contextlib
+import os
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from jaxcache.cache.doctor.inputs import CAP
+from jaxcache.cache.doctor.inputs import CAP, CONTENTS
 from jaxcache.cache.doctor.keys import METADATA, METADATA_COST
 from jaxcache.cache.explain.sides import file_name, is_helper
 from jaxcache.core.compile_event import CompileFinished
 from jaxcache.units import format_command, format_count, format_duration, join_some
 from jaxcache.warm.programs import DIRECTORY, ENABLED
 from jaxcache.warm.report.events import GuardPassed
-from jaxcache.warm.report.report import Function, Module, Process
-from jaxcache.warm.report.second_run import CapShortage
+from jaxcache.warm.report.report import CapShortage, Function, Module, Process
 
 
 def per_process_key_notes(modules: Iterable[CompileFinished]) -> Iterable[str]:
@@ -258,3 +259,51 @@ _HIDDEN_CAUSE = (
     "its arguments keep their shapes, so something else varies, such as a static argument or a "
     "constant that it closes over"
 )
+
+
+# What a second run would not hit ------------------------------------------------------------------
+#
+# JAX evicts the least recently used entries until an entry that it writes fits below
+# ``jax_compilation_cache_max_size`` (jax/_src/lru_cache.py, 0.4.31 to 0.12). So a run whose entries
+# together fit is served whole the next time, and one whose entries do not fit always misses some.
+
+
+def find_shortages(
+    modules: Iterable[CompileFinished], settings: Mapping[int, Mapping[str, Any]]
+) -> tuple[CapShortage, ...]:
+    """Return the directories whose cap is too small for a run.
+
+    Args:
+        settings: those of each process.
+    """
+    made: defaultdict[tuple[str, int], dict[str, CompileFinished]] = defaultdict(dict)
+    for e in modules:
+        cap = settings[e.process].get(CAP)
+        is_entry = e.outcome in ("hit", "written") or e.reason in ("over-cap", "written-meanwhile")
+        if is_entry and e.key and e.local_directory and isinstance(cap, int) and cap != -1:
+            made[e.local_directory, cap].setdefault(e.key, e)
+    shortages = []
+    for (directory, cap), entries in made.items():
+        needed = sum(e.size_bytes or 0 for e in entries.values())
+        if needed > cap:
+            gone = [e.module for e in entries.values() if not _is_there(directory, str(e.key))]
+            shortages.append(CapShortage(directory, cap, len(entries), needed, tuple(gone)))
+    return tuple(shortages)
+
+
+def _is_there(directory: str, key: str) -> bool:
+    return any(os.path.lexists(os.path.join(directory, name)) for name in (f"{key}-cache", key))
+
+
+def find_passing(
+    modules: Iterable[CompileFinished],
+    settings: Mapping[int, Mapping[str, Any]],
+    shortages: Sequence[CapShortage],
+) -> frozenset[str]:
+    """Return the keys that a second run does not hit, as far as settings tell."""
+    short = {s.cache_dir for s in shortages}
+    return frozenset(
+        e.key
+        for e in modules
+        if e.key and (e.cache_dir in short or settings[e.process].get(CONTENTS))
+    )

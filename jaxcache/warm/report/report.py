@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from heapq import nlargest
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxcache.cache.explain.sides import is_helper
 from jaxcache.cache.ledger.segments import hit_rate, is_miss
@@ -24,7 +24,6 @@ from jaxcache.errors import JaxcacheError, NoJaxError
 from jaxcache.model import result_repr
 from jaxcache.warm.programs import DIRECTORY
 from jaxcache.warm.report.events import Configured, JaxLoaded, ProcessStarted
-from jaxcache.warm.report.second_run import CapShortage
 
 if TYPE_CHECKING:
     from jaxcache.warm.torch.run import TorchReport
@@ -212,6 +211,25 @@ def divide_into_phases(seconds_by_phase: Mapping[str, float], wall_seconds: floa
     """Return the phases of a run whose time is known."""
     measured = {f"{name}_seconds": seconds_by_phase.get(name, 0.0) for name in PHASES}
     return Phases(**measured, other_seconds=max(0.0, wall_seconds - math.fsum(measured.values())))
+
+
+class CapShortage(NamedTuple):
+    """A directory whose cap is below what one run needs."""
+
+    cache_dir: str
+    cap_bytes: int
+    entries: int
+    """Entries that the run read, wrote, or made and could not write."""
+    needed_bytes: int
+    """Their size."""
+    absent: tuple[str, ...] = ()
+    """Modules whose entries were not there when the run had ended: JAX evicted them, or did not
+    write them."""
+
+    @property
+    def sufficient_bytes(self) -> int:
+        """A cap that keeps them all: XLA's code for CPU has another size in each compile."""
+        return -(-self.needed_bytes * 5 // 4000) * 1000
 
 
 @dataclass(frozen=True, slots=True)

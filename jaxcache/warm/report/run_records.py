@@ -11,12 +11,11 @@ from jaxcache.core import runs
 from jaxcache.core.call_site import NamedProgram, is_library
 from jaxcache.core.compile_event import CompileFinished
 from jaxcache.core.machine import XLA_CACHES, hashes_path
-from jaxcache.core.runs import CompileRow, History, Run
+from jaxcache.core.runs import CompileRow, Run
 from jaxcache.core.sketch import read_sketch
 from jaxcache.warm.report.builder import ReportBuilder
 from jaxcache.warm.report.events import ProcessStarted
 from jaxcache.warm.report.report import Process
-from jaxcache.warm.report.second_run import find_varying
 
 #: Lines after the first of a function, of its decorators, that are searched for its name.
 _MAX_DECORATOR_LINES = 40
@@ -35,7 +34,7 @@ class DescribedRun(NamedTuple):
     directory: str
     identity: str
     run: Run
-    history: History
+    history: tuple[Run, ...]
     compiles: tuple[CompileFinished, ...]
     sources: "Sources"
 
@@ -61,7 +60,7 @@ def record_runs(
         with contextlib.suppress(OSError):
             runs.record_run(one.directory, one.identity, one.run, one.sources.complete)
             history = runs.read_history(one.directory, one.identity, one.run.program)
-            varying |= find_varying(history.runs)
+            varying |= find_varying(history)
     return varying
 
 
@@ -141,9 +140,9 @@ def _describe(
         rows=rows,
     )
     if records:
-        return DescribedRun(directory, identity, run, History(), tuple(compiles), sources)
+        return DescribedRun(directory, identity, run, (), tuple(compiles), sources)
     history = runs.read_history(directory, identity, named.name, before=started.at)
-    run = sources.complete(run, history.runs)
+    run = sources.complete(run, history)
     return DescribedRun(directory, identity, run, history, tuple(compiles), sources)
 
 
@@ -297,3 +296,25 @@ class Sources:
         self._lines[file] = data.splitlines()
         if len(self.digests) < runs.MAX_SOURCES:
             self.digests[name] = runs.digest_lines(data)
+
+
+def find_varying(newest_first: Sequence[Run]) -> frozenset[str]:
+    """Return the keys that the newest run wrote, and that nothing recorded explains.
+
+    An earlier run had the same sources, command line, versions, machine and settings, and wrote
+    the same call under another key: what the key is made of changes in each process.
+    """
+    run = next(iter(newest_first), None)
+    if run is None:
+        return frozenset()
+    alike = [other for other in newest_first[1:] if runs.is_repeated(run, other)]
+    keys = {row.key for other in alike for row in other.rows}
+    calls = {_call_of(row) for other in alike for row in other.rows if row.outcome == "written"}
+    written = (row for row in run.rows if row.outcome == "written" and row.key not in keys)
+    return frozenset(row.key for row in written if _call_of(row) in calls)
+
+
+def _call_of(row: CompileRow) -> tuple[object, ...]:
+    """Return where and with what a function was called; its name may be new in each process."""
+    place = (row.file, row.line, row.kind, row.call_file, row.call_line)
+    return *place, row.signature, row.process
