@@ -1,10 +1,12 @@
 """Act upon what is printed: take a command from a sentence, and run it as it stands."""
 
+import hashlib
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -15,8 +17,31 @@ _COMMAND = re.compile(r"(?:jaxcache [a-z]|\S+ -m pip |uv pip )[^\n]*?(?=\s*(?:\n
 #: The cache that the command line adds to a command that is printed.
 _NAMED = r"(?: -C (?:'[^']*'|[^\s']+))?"
 
+#: How ``make test-jax`` selects.
+_OF_JAX = "not slow and jax"
+
+#: The day of ten; workers are told, because one may start after midnight.
+_TODAY = "JAXCACHE_TEST_DAY"
+os.environ.setdefault(_TODAY, str(date.today().toordinal() % 10))
+
 #: Every text that the present test acted upon, in one line each.
 acted_texts: list[str] = []
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave nine tenths of the rows that run JAX to ``make acted``; each has its day of ten."""
+    rows = [item for item in items if item.path.parent.name == "acted"]
+    for row in rows:
+        row.add_marker(acts_on())
+    if config.option.markexpr == _OF_JAX:
+        others = {row for row in rows if _day_of(row) != int(os.environ[_TODAY])}
+        config.hook.pytest_deselected(items=list(others))
+        items[:] = [item for item in items if item not in others]
+
+
+def _day_of(item: pytest.Item) -> int:
+    return hashlib.sha256(item.nodeid.encode()).digest()[0] % 10
 
 
 @pytest.fixture(autouse=True)
