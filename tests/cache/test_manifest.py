@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxcache.cache.archive import MAX_MANIFEST_VALUES
 from jaxcache.cache.bundle.format import (
     MAX_MANIFEST_RAW_BYTES,
-    MAX_MANIFEST_VALUES,
     BundleError,
     BundleItem,
     Manifest,

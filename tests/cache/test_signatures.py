@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxcache.cache.trust import SIGNATURES_DIR, TrustedKey, load_signed, write_signatures
+from jaxcache.cache.trust import TrustedKey, load_signed, write_signatures
+from jaxcache.core.signing import SIGNATURES_DIR
 from jaxcache.store.local import LocalStore
 
 ed25519 = pytest.importorskip("cryptography.hazmat.primitives.asymmetric.ed25519")
