@@ -1,7 +1,7 @@
 """Run the user's jax in child processes: warming, compiling recipes, explaining scripts."""
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jaxcache.api.handle import Handle
@@ -200,6 +200,7 @@ class CompilingMethods(Handle):
         self,
         *,
         used: "Use | None" = None,
+        refused: "Mapping[tuple[str, str], int] | None" = None,
         dry_run: bool = False,
         options: "DoctorOptions | None" = None,
         **keywords: "Unpack[DoctorKeywords]",
@@ -215,6 +216,7 @@ class CompilingMethods(Handle):
         Args:
             used: how a program used the cache (:func:`jaxcache.warm.where.find_where`): its Python
                 and its settings count.
+            refused: of torch: looks of a program that are no hit or miss, by outcome and reason.
             dry_run: with ``fix=True``, only report what would be repaired.
             keywords: those of :class:`jaxcache.options.run.DoctorOptions`: ``python``, ``fix``,
                 ``max_decoded`` (0 decodes all entries).
@@ -229,7 +231,10 @@ class CompilingMethods(Handle):
             from jaxcache.layouts.torch import doctor
 
             chosen.check_known("torch", ())
-            diagnosis: Any = doctor.diagnose(self.path, os.environ, {})
+            with self.progress("reading entries") as progress:
+                diagnosis: Any = doctor.diagnose(
+                    self.path, os.environ, refused or {}, progress=progress
+                )
             return diagnosis  # type: ignore[no-any-return]
         python = chosen.python or (used.executable if used else None)
         asked = query_settings(python, os.environ)

@@ -2,12 +2,12 @@
 
 import os
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from jaxcache import __version__
-from jaxcache.api import Cache
 from jaxcache.api.compiling import runner_of
 from jaxcache.api.handle import refuse_foreign
 from jaxcache.cli.opening import open_handle
@@ -44,67 +44,45 @@ def doctor(
     cache = open_handle(place)
     if not command_line:
         cache.refuse_caches_below()
-    if cache.compiler == "torch":
-        return _diagnose_torch(cache, command_line, options, output)
     from jaxcache.render.doctor import doctor_view
     from jaxcache.warm.advice import judge_run
     from jaxcache.warm.where import find_where
 
     path = cache.location.path
-    if place.cache_dir and cache.kind == "bundle":
-        raise UsageError(
-            f"{path} is a bundle, not a cache directory",
-            code="not-a-directory",
-            hint=f"look into a bundle with: jaxcache show {shlex.quote(path)}",
-        )
-    if place.cache_dir and os.path.isdir(path):
-        refuse_foreign(path)
     uses: tuple[Use, ...] = ()
     report: Report | None = None
-    if command_line:
-        variables = {"JAX_COMPILATION_CACHE_DIR": path} if place.cache_dir else {}
-        uses, _, report = find_where(command_line, environment=variables, stdout_to_stderr=True)
+    refused: Counter[tuple[str, str]] = Counter()
+    if cache.compiler == "torch":
+        options.check_known("torch", ())
+        if command_line:
+            run = RunOptions(cache_dir=cache.path, stdout_to_stderr=True)
+            looks = runner_of("torch").runs.run_command(command_line, run).modules
+            refused.update((m.outcome, m.reason) for m in looks if m.outcome not in _LOOKED)
+    else:
+        if place.cache_dir and cache.kind == "bundle":
+            raise UsageError(
+                f"{path} is a bundle, not a cache directory",
+                code="not-a-directory",
+                hint=f"look into a bundle with: jaxcache show {shlex.quote(path)}",
+            )
+        if place.cache_dir and os.path.isdir(path):
+            refuse_foreign(path)
+        if command_line:
+            variables = {"JAX_COMPILATION_CACHE_DIR": path} if place.cache_dir else {}
+            uses, _, report = find_where(command_line, environment=variables, stdout_to_stderr=True)
     used = next((u for u in uses if u.opened), next(iter(uses), None))
     if used and used.opened and not place.cache_dir:
         cache = open_handle(used.opened, "jax")
-    diagnosis = cache.diagnose(used=used, dry_run=dry.dry_run, options=options)
+    diagnosis = cache.diagnose(used=used, refused=refused, dry_run=dry.dry_run, options=options)
     if report:
         diagnosis = replace(diagnosis, findings=judge_run(report, diagnosis.findings))
     emit(output.form, doctor_view(diagnosis, verbose=verbose, run=report))
-    if not diagnosis.facts.cache.exists:
+    if not diagnosis.exists:
         open_store(cache.location.path)  # raises that it does not exist
     return ExitCode.PROBLEMS if diagnosis.wrong else ExitCode.DONE
 
 
-def _diagnose_torch(
-    cache: Cache, command_line: list[str] | None, options: DoctorOptions, output: JsonOutput
-) -> int:
-    """Examine the cache of torch's compilers, after a run of a command if there is one.
-
-    Raises:
-        UsageError: an option that is for JAX's cache alone.
-        NoCacheError
-    """
-    from collections import Counter
-
-    from jaxcache.layouts.torch.doctor import diagnose
-    from jaxcache.render.doctor import torch_view
-
-    options.check_known("torch", ())
-    path = cache.path
-    refused: Counter[tuple[str, str]] = Counter()
-    if command_line:
-        run = RunOptions(cache_dir=path, stdout_to_stderr=True)
-        report = runner_of("torch").runs.run_command(command_line, run)
-        refused.update((m.outcome, m.reason) for m in report.modules if m.outcome not in _LOOKED)
-    with cache.progress("reading entries") as progress:
-        diagnosis = diagnose(path, os.environ, refused, progress=progress)
-    emit(output.form, torch_view(diagnosis))
-    if not diagnosis.exists:
-        open_store(path)  # raises that it does not exist
-    return ExitCode.PROBLEMS if diagnosis.wrong else ExitCode.DONE
-
-
+#: The outcomes of looks that torch made.
 _LOOKED = ("hit", "miss")
 
 

@@ -20,32 +20,22 @@ _SHOWN_FILES = 3
 _STYLES = {"problem": "red", "note": "bold"}
 
 
-def doctor_view(diagnosis: Diagnosis, *, verbose: bool, run: Report | None = None) -> View:
-    """Return the view of ``doctor``; a pipe gets the findings alone.
+def doctor_view(
+    diagnosis: Diagnosis | TorchDiagnosis, *, verbose: bool, run: Report | None = None
+) -> View:
+    """Return the view of ``doctor``, also of torch's caches; a pipe gets the findings alone.
 
     Args:
         run: the report of the command that was run for it.
     """
     findings = diagnosis.findings
-    return View(
-        diagnosis,
-        _rows(findings),
-        records=findings,
-        page=_page(diagnosis, verbose, run),
-        notes=[f"{diagnosis.no_jax}; checks that need jax were skipped"]
-        if diagnosis.no_jax
-        else (),
-    )
-
-
-def torch_view(diagnosis: TorchDiagnosis) -> View:
-    """Return the view of ``doctor`` for torch's caches, with the fields of JAX's."""
-    findings = diagnosis.findings
-    return View(diagnosis, _rows(findings), records=findings, page=_torch_page(diagnosis))
-
-
-def _rows(findings: Sequence[Finding]) -> list[tuple[str, ...]]:
-    return [(f.severity, f.trap, f.seen, f.cost, f.fix) for f in findings]
+    rows = [(f.severity, f.trap, f.seen, f.cost, f.fix) for f in findings]
+    if isinstance(diagnosis, TorchDiagnosis):
+        return View(diagnosis, rows, records=findings, page=_torch_page(diagnosis))
+    skipped = f"{diagnosis.no_jax}; checks that need jax were skipped"
+    notes = [skipped] if diagnosis.no_jax else []
+    page = _page(diagnosis, verbose, run)
+    return View(diagnosis, rows, records=findings, page=page, notes=notes)
 
 
 def _torch_page(diagnosis: TorchDiagnosis) -> Iterator[Block]:
@@ -72,7 +62,7 @@ def count_findings(findings: Sequence[Finding], no_jax: str | None = None) -> st
 
 def _page(diagnosis: Diagnosis, verbose: bool, run: Report | None) -> Iterator[Block]:
     """Yield findings, problems before notes; then the settings that are not defaults."""
-    exists = diagnosis.facts.cache.exists
+    exists = diagnosis.exists
     if exists or any(f.severity == "problem" for f in diagnosis.findings):
         without_cache = "" if exists else " in the settings"
         yield count_findings(diagnosis.findings, diagnosis.no_jax) + without_cache

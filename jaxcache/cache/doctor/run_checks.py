@@ -215,6 +215,11 @@ class Diagnosis:
     """Why no Python with jax was asked."""
 
     @property
+    def exists(self) -> bool:
+        """Whether there is a cache."""
+        return self.facts.cache.exists
+
+    @property
     def wrong(self) -> bool:
         """Whether there is a problem, not only something worth knowing."""
         return any(f.severity == "problem" for f in self.findings)
