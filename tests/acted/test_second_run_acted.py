@@ -1,10 +1,11 @@
 """What is printed about the next run holds for plain JAX, and its advice makes that run hit."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from acting import acts_on, says, with_settings
+from acting import act, acts_on, says, with_settings
 from conftest import RunCli, clean_environment, find_jax_pythons
 from plain_jax import Counts, PlainJax
 
@@ -220,3 +221,58 @@ def test_an_edit_is_no_change_in_each_process(program) -> None:
     assert "equal run" not in told
     says(told)
     assert jax.run() == Counts(3, 0, 3)
+
+
+@acts_on("JAX has no cache directory: export JAX_COMPILATION_CACHE_DIR=DIR, which plain Python")
+def test_a_run_without_a_directory(program) -> None:
+    jax = program()
+    del jax.env["JAX_COMPILATION_CACHE_DIR"]
+    name, *words = jax.ways["run"]
+    told = jax.told(name, "--fail-on-miss", *words, code=1)
+    assert says(told, "export JAX_COMPILATION_CACHE_DIR=DIR")
+    assert jax.run().hits == 0
+    jax.env = with_settings(told.replace("=DIR", f"={jax.home}/cache"), jax.env)
+    jax.told(name, *words)
+    assert jax.run() == Counts(2, 0, 2)
+
+
+@acts_on("compiled faster than JAX's threshold and … not written; jaxcache warm, or ")
+@pytest.mark.parametrize("cure", ["warm", "variable"])
+def test_compiles_below_the_threshold(cure: str, program) -> None:
+    jax = program()
+    del jax.env["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"]
+    told = jax.told(*jax.ways["run"])
+    assert "the next run" not in told
+    jax.run()
+    assert jax.run().hits == 0
+    says(told)
+    if cure == "warm":
+        jax.told(*jax.ways["warm"])
+    else:
+        jax.env |= dict([told.partition("jaxcache warm, or ")[2].split(",")[0].split("=")])
+        jax.run()
+    assert jax.run().hits == 2
+
+
+@acts_on("the next run hits; with --no-write it would fail again")
+def test_a_miss_that_fails_a_run(program) -> None:
+    jax = program()
+    name, *words = jax.ways["warm"]
+    told = jax.told(name, "--fail-on-miss", "--no-write", *words, code=1)
+    assert "next run hits" not in told
+    told = jax.told(name, "--fail-on-miss", *words, code=1)
+    assert says(told, "They are cached now, so the next run hits")
+    jax.told(name, "--fail-on-miss", *words)
+    assert jax.run() == Counts(2, 0, 2)
+
+
+@acts_on("to run the script: jaxcache warm …, or jaxcache run -- python …")
+def test_a_script_in_the_place_of_a_command(program) -> None:
+    jax = program()
+    told = jax.told("run", "--", "./program.py", code=2)
+    path = f"{Path(jax.python).parent}:/usr/bin:/bin"
+    for command in told.partition("to run the script: ")[2].split(", or "):
+        says(told)
+        done = act(command, jax.home, **jax.env, PATH=f"{Path(sys.executable).parent}:{path}")
+        assert done.returncode == 0, (command, done)
+    assert jax.run() == Counts(2, 0, 2)
