@@ -63,6 +63,8 @@ class Uploads:
         self._uploaders: list[threading.Thread] = []
         self._after: dict[str, Any] = {}
         """Callbacks for when an entry is uploaded, by key."""
+        self._under_way = 0
+        """Uploads whose thread, or callback, has not ended."""
         self._resumer = -1
         self._closed = False
         if any(t.writable for t in tiers):
@@ -116,6 +118,8 @@ class Uploads:
             self._finish_one(tier, key)
 
     def _finish_one(self, tier: Tier, key: str) -> None:
+        with self._lock:
+            self._under_way += 1
         try:
             self._upload(tier, key)
         except Exception as error:
@@ -127,6 +131,8 @@ class Uploads:
                 after = self._after.pop(key, None) if is_up else None
             if after is not None:
                 after()
+            with self._lock:
+                self._under_way -= 1
 
     def _upload(self, tier: Tier, key: str) -> None:
         if not tier.can_write():
@@ -211,7 +217,7 @@ class Uploads:
 
     def close(self, deadline: float) -> None:
         """Wait for the uploads until a deadline; what is left keeps its marker."""
-        while self._queued and time.monotonic() < deadline:
+        while (self._queued or self._under_way) and time.monotonic() < deadline:
             if not any(tier.can_write() for tier in self._tiers):
                 break
             if self._uploaders:

@@ -120,6 +120,19 @@ def test_machines_that_share_a_directory_compile_each_module_once(
     assert list((tmp_path / "shared" / ".jaxcache" / "live" / "leases").iterdir()) == []
 
 
+def test_a_program_that_ends_gives_its_leases_back(jax_python: str, tmp_path: Path) -> None:
+    """Also where that takes longer than the upload before it."""
+    slow = """
+import time
+from jaxcache.live import leases
+real = leases._delete
+leases._delete = lambda *args: (time.sleep(0.5), real(*args))
+"""
+    ended = start_together(jax_python, tmp_path, 1, slow + PROGRAM, tier=str(tmp_path / "shared"))
+    assert ended[0][0].returncode == 0, ended[0][2]
+    assert list((tmp_path / "shared" / ".jaxcache" / "live" / "leases").iterdir()) == []
+
+
 def test_machines_that_share_a_bucket_compile_each_module_once(
     jax_python: str, tmp_path: Path, s3_server: S3Server
 ) -> None:
