@@ -335,4 +335,4 @@ def test_a_name_without_jit_is_near_one(run_cli: RunCli, corpus: Path) -> None:
     for text in ("mlp", "jit_mpl"):
         done = run_cli("show", text, "-C", cache)
         assert "hint: did you mean 'jit_mlp'?" in done.stderr
-    assert "ls -q prints every key" in run_cli("show", "zzz", "-C", cache).stderr
+    assert f"ls -C {cache} -q prints every key" in run_cli("show", "zzz", "-C", cache).stderr

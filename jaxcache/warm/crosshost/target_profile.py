@@ -27,6 +27,8 @@ ProfilePlatform = Literal["cpu", "gpu", "cuda", "rocm", "tpu"]
 class ProfileError(UsageError):
     """The file is not a target profile, or one that cannot be used."""
 
+    code = "bad-profile"
+
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
@@ -123,10 +125,10 @@ def read_profile(path: str) -> TargetProfile:
     ):
         data = file.read(MAX_PROFILE_BYTES + 1)
     if len(data) > MAX_PROFILE_BYTES:
-        raise ProfileError(f"{path} is too large to be a target profile", code="bad-profile")
+        raise ProfileError(f"{path} is too large to be a target profile")
 
     def bad(_message: str) -> ProfileError:
-        return ProfileError(f"{path} is not a target profile", code="bad-profile")
+        return ProfileError(f"{path} is not a target profile")
 
     return parse_profile(parse_json(data, bad, max_values=MAX_PROFILE_BYTES), path)
 
@@ -226,7 +228,7 @@ def parse_profile(document: Any, origin: str) -> TargetProfile:
         ProfileError: ``bad-profile``, or ``newer-profile``.
     """
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise ProfileError(f"{origin} is not a target profile", code="bad-profile")
+        raise ProfileError(f"{origin} is not a target profile")
     if document.get("version") != VERSION:
         raise ProfileError(
             f"{origin} is of version {document.get('version')!r}, and known is {VERSION}",
@@ -237,7 +239,6 @@ def parse_profile(document: Any, origin: str) -> TargetProfile:
     def bad(message: str) -> ProfileError:
         return ProfileError(
             f"{origin} is not a target profile: {message}",
-            code="bad-profile",
             hint="capture the profile again: jaxcache target capture FILE",
         )
 
@@ -279,7 +280,6 @@ def parse_profile(document: Any, origin: str) -> TargetProfile:
         raise ProfileError(
             f"{origin} sets {forbidden[:200]}, and a profile may only set XLA_FLAGS and "
             "LIBTPU_INIT_ARGS to known flags that name no file, and known settings of JAX",
-            code="bad-profile",
             hint="unset it where the profile is captured, and capture it again",
         )
     return profile
