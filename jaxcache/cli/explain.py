@@ -13,7 +13,7 @@ from jaxcache.cli.panels import PanelCommand
 from jaxcache.errors import UsageError
 from jaxcache.options import CacheLocation
 from jaxcache.options.declare import TEXTS, option
-from jaxcache.options.run import ExplainOptions
+from jaxcache.options.run import MODULE, CallOptions, ExplainOptions, WarmOptions
 from jaxcache.store.location import absolute_location
 from jaxcache.warm.programs import WarmProgram, is_program, is_script
 
@@ -78,9 +78,7 @@ def explain(
         TEXTS,
         show_default=False,
     ),
-    module: str | None = option(
-        "-m NAME", "Run a module, as python -m does; the remaining words are its arguments."
-    ),
+    module: str | None = MODULE,
     place: CacheLocation,
     options: ExplainOptions,
     output: JsonOutput,
@@ -121,7 +119,6 @@ def explain(
         _ = cache.store  # no cache there: the program need not run
     from jaxcache.api.compiling import runner_of
     from jaxcache.cli.fill import program_of
-    from jaxcache.options.run import CallOptions, WarmOptions
 
     run = WarmOptions(
         cache_dir=absolute_location(path),

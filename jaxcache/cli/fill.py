@@ -193,9 +193,7 @@ def warm(
     arguments: list[str] | None = option(
         "arguments [ARG]...", "Arguments of the script.", TEXTS, show_default=False
     ),
-    module: str | None = option(
-        "-m NAME", "Run a module, as python -m does; the remaining words are its arguments."
-    ),
+    module: str | None = options_run.MODULE,
     place: RunLocation,
     wanted: options_run.Assertions,
     options: options_run.WarmOptions,

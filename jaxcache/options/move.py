@@ -1,6 +1,6 @@
 """Options of what moves entries: push, pull, copy, export and import."""
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from jaxcache.options import FILTERS, LAYOUT, PLATFORM, PYTHON, EntryChoice, PruneOptions
 from jaxcache.options.declare import (
@@ -21,13 +21,14 @@ SaveIf = Literal["true", "always", "false"]
 
 
 SIGN = option("--sign KEY", "Sign with a private key file or name; repeatable.", TEXTS)
-LEVEL = option(
-    "--level 1..22",
-    "zstd level (default: 12, or 19 if 12 makes it larger than the files).",
-    COUNT,
-    min=1,
-    max=22,
-)
+
+
+def _level(text: str) -> Any:
+    """Declare the level of zstd."""
+    return option("--level 1..22", text, COUNT, min=1, max=22)
+
+
+LEVEL = _level("zstd level (default: 12, or 19 if 12 makes it larger than the files).")
 ALLOW_LARGE = flag("--allow-large", "Allow entries that inflate more than executables do.")
 REQUIRE_SIGNED = flag(
     "--require-signed", "Accept only entries signed by a trusted key (see jaxcache trust)."
@@ -135,13 +136,7 @@ class ImportOptions(ArrivalOptions):
     side_caches: bool = flag(
         "--side-caches/--no-side-caches", "Include XLA's own caches.", default=True
     )
-    level: int | None = option(
-        "--level 1..22",
-        "zstd level of the entries (default: as small as they were).",
-        COUNT,
-        min=1,
-        max=22,
-    )
+    level: int | None = _level("zstd level of the entries (default: as small as they were).")
 
 
 class CompatibilityOptions(Options):

@@ -24,6 +24,9 @@ EXCEPTED = {
     "uncacheable": ("host-callbacks", "not-process-0", "shared-by-process-0", "name-too-long"),
     "skipped": ("compile-time", "size", "over-cap"),
 }
+MODULE = option(
+    "-m NAME", "Run a module, as python -m does; the remaining words are its arguments."
+)
 TIMEOUT = option("--timeout", "Stop the program after this long.", DURATION)
 PORTABLE = flag(
     "--portable",

@@ -273,20 +273,17 @@ def _modules(entries: Sequence[Entry]) -> str:
     return "| new module | compile | size |\n|---|---:|---:|\n" + "".join(rows)
 
 
+#: ASCII that could be markup somewhere in a line, as character references.
+_REFERENCES = {ord(c): f"&#{ord(c)};" for c in "!\"#$&'*<>?@[\\]^_`{|}~"}
+
+
 def markdown(text: str) -> str:
     """A text as Markdown shows it verbatim: what could be markup becomes a character reference.
 
     CommonMark 6.2: references are text, and never the structure of a document.
     """
-    plain = " .,:;()+%/=-"
     shown: str = to_document(text)
-    return (
-        "".join(
-            c if c.isalnum() or (c in plain) or not c.isascii() else f"&#{ord(c)};" for c in shown
-        )
-        .replace("://", "&#58;//")
-        .replace("www.", "www&#46;")
-    )
+    return shown.translate(_REFERENCES).replace("://", "&#58;//").replace("www.", "www&#46;")
 
 
 def dotenv(outputs: Outputs) -> str:
