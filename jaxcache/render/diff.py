@@ -18,13 +18,9 @@ def diff_view(diff: Diff) -> View:
     Marks: ``<`` only left, ``>`` only right, ``!`` another executable, ``~`` other seconds only,
     ``x`` damaged.
     """
-    sides = {
-        "left": _side(diff.left, diff.only_left),
-        "right": _side(diff.right, diff.only_right),
-    }
-    document = fields_of(diff) | sides
-    records = [{"where": "left", **fields_of(h)} for h in diff.only_left]
-    records += [{"where": "right", **fields_of(h)} for h in diff.only_right]
+    sides = (("left", diff.left, diff.only_left), ("right", diff.right, diff.only_right))
+    document = fields_of(diff) | {name: _side(side, only) for name, side, only in sides}
+    records = [{"where": name, **fields_of(h)} for name, _, only in sides for h in only]
     records += [{"where": "both", **fields_of(p)} for p in diff.differing]
     keys = [h.key for h in (*diff.only_left, *diff.only_right)]
     rows = list(_rows(diff))

@@ -214,7 +214,6 @@ def seal_view(plan: SealPlan, result: SealResult | None) -> View:
     return View(
         {**head, **lists, "summary": summary},
         rows,
-        [Column("", itemgetter(n)) for n in range(4)],
         keys=[s.entry.key for s in shown.sealed],
         records=({"outcome": outcomes[n], **row} for n, some in lists.items() for row in some),
         page=(),
@@ -223,31 +222,28 @@ def seal_view(plan: SealPlan, result: SealResult | None) -> View:
 
 
 def _seal_notes(plan: SealPlan, result: SealResult | None) -> Iterator[str]:
-    skipped = plan.skipped if result is None else result.skipped
-    reasons = Counter(reason for _, reason in skipped)
+    reasons = Counter(reason for _, reason in (result or plan).skipped)
     kept = ", ".join(f"{n:,} {reason}" for reason, n in sorted(reasons.items()))
+    unchanged = f"; unchanged: {kept}" if kept else ""
     if result is None:
-        line = plan.summary
-    else:
-        before = sum(s.entry.size_bytes for s in result.sealed)
-        line = f"sealed {format_count(len(result.sealed), 'entry')}"
-        if not result.sealed:
-            line = "nothing was sealed" if result.failed or result.problems else "nothing to seal"
-        if before:
-            saved = result.saved_bytes
-            word = "saved of" if saved >= 0 else "of checksums added to"
-            line += f" ({format_size(abs(saved))} {word} {format_size(before)})"
-    yield line + (f"; unchanged: {kept}" if kept else "")
-    if result and result.sealed:
+        yield plan.summary + unchanged
+        return
+    line = f"sealed {format_count(len(result.sealed), 'entry')}"
+    if not result.sealed:
+        line = "nothing was sealed" if result.failed or result.problems else "nothing to seal"
+    elif before := sum(s.entry.size_bytes for s in result.sealed):
+        word = "saved of" if result.saved_bytes >= 0 else "of checksums added to"
+        line += f" ({format_size(abs(result.saved_bytes))} {word} {format_size(before)})"
+    yield line + unchanged
+    if result.sealed:
         load = format_command("verify --level load", plan.cache_dir)
         yield f"JAX will notice later damage to them; to look for earlier damage: {load}"
-    if result and result.failed:
+    if result.failed:
         why = ", ".join(sorted({reason for _, reason in result.failed}))
         yield f"{len(result.failed):,} not sealed, because they could not be written: {why}"
-    unreadable = sum(p.kind == "unreadable" for p in result.problems) if result else 0
-    if unreadable:
+    if unreadable := sum(p.kind == "unreadable" for p in result.problems):
         yield f"{unreadable:,} not sealed, because they could not be read"
-    if result and (damaged := len(result.problems) - unreadable):
+    if damaged := len(result.problems) - unreadable:
         fix = format_command("verify --fix", plan.cache_dir)
         yield f"{damaged:,} damaged and not sealed; to repair them: {fix}"
 

@@ -39,22 +39,15 @@ def stats_view(
     live, refusals = counted
     ages = [{"name": name, **fields_of(summary)} for name, summary in stats.by_age]
     document = fields_of(stats) | {"by_age": ages, "problems": dict(stats.problems)}
-    rows = [dict(zip(_NAMES, row, strict=True)) for row in _rows(stats)]
-    rows += [
-        {**dict.fromkeys(_NAMES), "section": "live", "name": n, "count": v}
-        for n, v in (live or {}).items()
-    ]
-    rows += [
-        {**dict.fromkeys(_NAMES), "section": f"refused-{r.reason}", "name": r.tier}
-        | {"count": r.entries}
-        for r in refusals
-    ]
+    rows = [dict(zip(_NAMES, row, strict=True)) for row in _rows(stats, live, refusals)]
     document |= fields_of(stats.uses) | ({"live": live} if live else {})
     document |= {"refused": refusals} if refusals else {}
     return View(document, rows, _COLUMNS, page=_page(stats, live, refusals, words, now_ns))
 
 
-def _rows(stats: Stats) -> Iterator[tuple[object, ...]]:
+def _rows(
+    stats: Stats, live: Live, refusals: Sequence[TierRefusal]
+) -> Iterator[tuple[object, ...]]:
     def row(section: str, name: str, s: Summary) -> tuple[object, ...]:
         return section, name, s.entries, s.size_bytes, s.compile_seconds
 
@@ -74,6 +67,10 @@ def _rows(stats: Stats) -> Iterator[tuple[object, ...]]:
     if uses.hits is not None:
         yield "use", "hits", uses.hits, None, uses.saved_seconds
         yield "use", "misses", uses.misses, None, None
+    for name, count in (live or {}).items():
+        yield "live", name, count, None, None
+    for refusal in refusals:
+        yield f"refused-{refusal.reason}", refusal.tier, refusal.entries, None, None
 
 
 def _page(

@@ -34,9 +34,8 @@ def check_view(check: TargetCheck, cache_dir: str) -> View:
         f"this host makes the keys of {check.looked_up:,} of "
         f"{format_count(check.entries, 'entry')}; {check.for_target:,} were made for this profile"
     )
-    rows: list[tuple[object, ...]] = [
-        (name, getattr(check, name)) for name in ("entries", "for_target", "looked_up")
-    ]
+    names = ("entries", "for_target", "looked_up")
+    rows: list[tuple[object, ...]] = [(name, getattr(check, name)) for name in names]
     rows += [("differs", d.component, d.target, d.here, d.fix) for d in check.differences]
     document = {"cache_dir": cache_dir, **fields_of(check)}
     page: list[Block] = [line, *_shown(check.differences)]
