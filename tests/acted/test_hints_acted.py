@@ -293,3 +293,85 @@ def test_a_proxy_that_is_empty(run_cli: RunCli, s3: Any, tmp_path: Path) -> None
     assert says(told.stderr, "unset AWS_ENDPOINT_URL, or set it to http://HOST:PORT"), told
     env["AWS_ENDPOINT_URL"] = s3.endpoint if hasattr(s3, "endpoint") else "http://127.0.0.1:9"
     assert "is empty" not in run_cli("ls", "-C", "s3://bucket/x", env=env).stderr
+
+
+@acts_on("no checksum: JAX itself would not notice a changed byte; see jaxcache seal")
+def test_entries_without_a_checksum(run_cli: RunCli, filled: Path, tmp_path: Path) -> None:
+    for path in filled.glob("*-cache"):
+        os.utime(path, (1e9, 1e9))
+
+    def unsealed() -> str:
+        return run_cli("verify", "--level", "full", "--jsonl", "-C", filled).stdout
+
+    told = unsealed()
+    assert "no checksum" in told
+    done = act(told.partition("see ")[2].partition('"')[0], tmp_path, **_names(filled))
+    assert done.returncode == 0
+    says(told)
+    assert "no checksum" not in unsealed()
+
+
+def _names(cache: Path) -> dict[str, str]:
+    return {"JAX_COMPILATION_CACHE_DIR": str(cache)}
+
+
+@acts_on("jaxcache trust keygen makes a pair")
+def test_a_key_that_is_none(run_cli: RunCli, tmp_path: Path) -> None:
+    told = run_cli("trust", "add", "ci", "AAAA")
+    assert told.returncode == 2
+    says(told.stderr)
+    command = told.stderr.partition("hint: ")[2].replace("makes a pair", "mine")
+    key = act(command, tmp_path).stdout.split("\t")[1].strip()
+    assert run_cli("trust", "add", "ci", key).returncode == 0
+
+
+@acts_on("see jaxcache trust list")
+def test_a_project_that_is_not_trusted(run_cli: RunCli, clone: Path, tmp_path: Path) -> None:
+    run_cli("trust", "here", "--yes", cwd=clone)
+    told = run_cli("trust", "remove", tmp_path / "pyproject.toml")
+    assert told.returncode == 1
+    listed = act(told.stderr, tmp_path).stdout.split("\t")[0]
+    assert run_cli("trust", "remove", listed).returncode == 0
+
+
+@acts_on("jaxcache target capture FILE makes one, on the host that it is about")
+@pytest.mark.jax
+def test_a_profile_that_is_not_there(run_cli: RunCli, jax_python: str, tmp_path: Path) -> None:
+    words = ("target", "show", "mine.json")
+    told = run_cli(*words)
+    assert told.returncode == 2
+    command = told.stderr.partition(" makes one")[0]
+    done = act(f"{command} --python {jax_python}", tmp_path, {"FILE": "mine.json"})
+    says(told.stderr)
+    assert done.returncode == 0, done
+    assert run_cli(*words).stdout.startswith("devices")
+
+
+@acts_on("name a PEM file of certificates, or unset AWS_CA_BUNDLE")
+def test_certificates_that_are_not_there(run_cli: RunCli) -> None:
+    env = {
+        "AWS_CA_BUNDLE": "/nowhere",
+        "AWS_ACCESS_KEY_ID": "x",
+        "AWS_SECRET_ACCESS_KEY": "x",
+        "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
+    }
+    words = ("ls", "-C", "s3://bucket/x")
+    told = run_cli(*words, env=env)
+    assert says(told.stderr, "unset AWS_CA_BUNDLE")
+    del env["AWS_CA_BUNDLE"]
+    assert "AWS_CA_BUNDLE" not in run_cli(*words, env=env).stderr
+
+
+@acts_on("…jaxcache stats lists them")
+def test_files_above_a_bound(run_cli: RunCli, filled: Path, tmp_path: Path) -> None:
+    side = filled / "xla_gpu_per_fusion_autotune_cache_dir"
+    side.mkdir()
+    (side / "a.textproto").write_bytes(b"x" * 9000)
+    words = ("prune", "--max-size", "3kB", "--grace", "0s", "-C", filled, "--yes")
+    told = run_cli(*words)
+    assert told.returncode == 1, told
+    options = [w for w in told.stderr.partition("hint: use ")[2].split() if w.startswith("--")]
+    listed = act(told.stderr.partition("files as well; ")[2], tmp_path, until=" lists them")
+    says(told.stderr)
+    assert "9000" in listed.stdout
+    assert run_cli(*words, *options).returncode == 0

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from acting import acts_on, says
 from conftest import CORPUS, clean_environment
 
 SOURCE = CORPUS / "0.12.0.1-cpu-zstd"
@@ -65,6 +66,7 @@ def test_disk_nearly_full(tmp_path: Path) -> None:
     assert "disk-nearly-full" in traps(mounted(tmp_path, f"size={size}", SOURCE))
 
 
+@acts_on("jaxcache prune --max-entries … -C …, or move the cache")
 def test_a_disk_without_inodes_can_prune(tmp_path: Path) -> None:
     sources = len([*SOURCE.iterdir()])
     options = f"nr_inodes={sources + 2},size=50m"
@@ -76,6 +78,7 @@ def test_a_disk_without_inodes_can_prune(tmp_path: Path) -> None:
         tmp_path / "b", options, SOURCE, before=f'{cure} -C "$cache" --grace 0s --yes || exit 98'
     )
     assert "disk-nearly-full" not in traps(document)
+    says(found["disk-nearly-full"]["fix"])
 
 
 def test_disk_with_room(tmp_path: Path) -> None:
