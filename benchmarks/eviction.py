@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from benchmarks.measure import Row, Setting, relate
 from benchmarks.traces import TRACES, Trace, recorded
-from jaxcache.core.eviction import Candidate, choose_for_room, estimate_hits
-from jaxcache.core.use import saved_seconds
+from jaxcache.core.eviction import Candidate, choose_for_room, estimate_hits, saved_seconds
 
 NS = 1_000_000_000
 CAPS = (0.05, 0.10, 0.25)

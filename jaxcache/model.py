@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from enum import IntEnum, StrEnum
 from typing import Any, Literal, NamedTuple, Protocol
 
-from jaxcache.core.use import LastUsedFrom
+from jaxcache.core.eviction import LastUsedFrom
 
 Codec = Literal["zstd", "zlib", "unknown"]
 Platform = Literal["cpu", "gpu", "tpu", "unknown"]

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from jaxcache.core.units import DURATIONS, SIZES, read_seconds, read_size_bytes
+from jaxcache.core.configuration import DURATIONS, SIZES, read_seconds, read_size_bytes
 from jaxcache.errors import UsageError
 
 NS_PER_SECOND = 1_000_000_000

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, TypeVar
 
-from jaxcache.core.directories import open_directory
+from jaxcache.core.atomic import open_directory
 from jaxcache.core.names import ATIME_SUFFIX, AUTOTUNE_DIR, CACHE_SUFFIX, OWN_DIR, TEMP_PREFIX
 from jaxcache.core.system import require_flock, wait_for_flock
 from jaxcache.errors import JaxcacheError

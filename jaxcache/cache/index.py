@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from jaxcache.cache.scan import HeaderFacts
-from jaxcache.core.atomic import replace_file
-from jaxcache.core.directories import make_private_directory
+from jaxcache.core.atomic import make_private_directory, replace_file
 from jaxcache.entry.codec import EntryHeader
 from jaxcache.entry.summary import EntrySummary
 from jaxcache.model import FileInfo

@@ -17,8 +17,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxcache.cache.entry_files import ATIME_BYTES
 from jaxcache.cache.inventory import EntryFile, Inventory, take_inventory
+from jaxcache.core.eviction import (
+    FileDates,
+    LastUse,
+    LastUses,
+    find_reads,
+    find_writes,
+    is_possible,
+)
 from jaxcache.core.names import ATIME_SUFFIX, HEADER_BYTES, ZSTD_MAGIC
-from jaxcache.core.use import FileDates, LastUse, LastUses, find_reads, find_writes, is_possible
 from jaxcache.entry import codec
 from jaxcache.entry.names import FileKind, key_of
 from jaxcache.entry.summary import EntrySummary, read_summary

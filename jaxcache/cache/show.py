@@ -9,8 +9,8 @@ from jaxcache.cache.ledger.record import LedgerRecord
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.scan import make_rule, read_entries, with_record
 from jaxcache.cache.selection import select_by_keys
+from jaxcache.core.eviction import LastUses
 from jaxcache.core.names import KERNEL_CACHE, parse_key
-from jaxcache.core.use import LastUses
 from jaxcache.entry.codec import CodecError
 from jaxcache.entry.contents import ArrayType, Contents
 from jaxcache.entry.decode import OpenPayload, find_hlo_module, read_contents, read_payload

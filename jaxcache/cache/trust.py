@@ -28,7 +28,7 @@ from jaxcache.cache.admission import Signed
 from jaxcache.cache.bundle.format import Bundle, Signature, pack_signature, signed_bytes
 from jaxcache.cache.move.plan import MoveAction, MoveSource, Plan, Step
 from jaxcache.core import atomic, configuration, signing
-from jaxcache.core.directories import make_private_directory, open_directory, sync_directory
+from jaxcache.core.atomic import make_private_directory, open_directory, sync_directory
 from jaxcache.core.ledger import MAX_LEDGER_BYTES
 from jaxcache.core.system import open_regular
 from jaxcache.entry.codec import CodecError

@@ -5,14 +5,16 @@ The files are every ``pyproject.toml`` from the working directory upwards, then 
 So its settings that decide which machine code runs, where files are written or what listens count
 only if the user trusted the file with ``jaxcache trust here``, which records its path and the
 SHA-256 of its content. Settings that only restrict count from every file that no other user could
-have written. The command line and the live layer both read settings here and nowhere else.
+have written. The command line and the live layer both read settings here and nowhere else, and
+sizes and durations as people write them.
 """
 
 import contextlib
 import os
+import re
 import stat
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from .system import open_regular, user_directory
@@ -288,3 +290,33 @@ def report_once(line: str) -> None:
 def forget_reported() -> None:
     """Report every line again: a new command begins in this process."""
     _reported.clear()
+
+
+SIZES = "500MB, 10GiB, or bare bytes"
+DURATIONS = "30s, 15m, 12h, 7d or 2w"
+_SIZE_UNITS = {"": 1, "b": 1}
+for _power, _letter in enumerate("kmgt", 1):
+    _SIZE_UNITS |= {_letter: 1000**_power, f"{_letter}b": 1000**_power}
+    _SIZE_UNITS[f"{_letter}ib"] = 1024**_power
+_DURATION_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+#: Compiled when there is something to read. More digits would overflow.
+_AMOUNT = r"(\d{1,18}(?:\.\d{1,18})?|\.\d{1,18})\s*([A-Za-z]*)"
+
+
+def read_size_bytes(text: str) -> "int | None":
+    """Read a size such as ``10GB`` (10^9), ``10GiB`` (2^30) or ``4096``; None if it is not one."""
+    number, unit = _read(text, _SIZE_UNITS)
+    if unit is None:
+        return None
+    return int(float(number) * unit) if "." in number else int(number) * unit
+
+
+def read_seconds(text: str) -> "float | None":
+    """Read a duration such as ``30s``, ``15m`` or ``7d``; None if it is not a duration."""
+    number, unit = _read(text, _DURATION_UNITS)
+    return None if unit is None else float(number) * unit
+
+
+def _read(text: str, units: "Mapping[str, int]") -> "tuple[str, Any]":
+    match = re.fullmatch(_AMOUNT, text.strip())
+    return (match[1], units.get(match[2].lower())) if match else ("", None)

@@ -1,5 +1,7 @@
 """URLs of object stores, the variables with their credentials, and what is refused of either.
 
+And words of a command line that look secret.
+
 obstore reads the variables of each provider's own tools; docs/remote.md lists them.
 """
 
@@ -13,6 +15,7 @@ from .system import expand_home
 
 if TYPE_CHECKING:  # a completion needs the schemes alone
     from urllib.parse import SplitResult
+
 
 #: The object service of each scheme.
 SERVICES = {
@@ -210,3 +213,34 @@ def _from_profile() -> "dict[str, Any]":
             provider = import_module("obstore.auth.boto3").Boto3CredentialProvider
             return {"credential_provider": provider(session)}
     return {}
+
+
+#: Names of secret values; "tokenizer" and "max_tokens" do not match.
+_HIDDEN_NAME = (
+    r"(?i)(^|[-_.])(token|secret|passw(or)?d|passphrase|credentials?|auth(orization)?|bearer|"
+    r"(api|access|private|secret|signing|encryption|account|license)[-_]?key|apikey)($|[-_.])"
+)
+_USER_IN_URL = r"(?<=://)[^/@\s]*@"
+#: Items of a URL's query that give access, as in presigned URLs of S3, GCS and Azure.
+_KEY_IN_QUERY = (
+    r"(?i)(?<=[?&])([\w-]*(?:token|signature|credential|secret|password)|sig|(?:[\w-]*[-_])?key)"
+    r"=[^&#\s]*"
+)
+
+
+def hide_secrets(arguments: "list[str]") -> "list[str]":
+    """Replace the values of arguments that look secret: what is sent may end up in files."""
+    shown = []
+    hide_next = False
+    for argument in arguments:
+        name, equals, _ = argument.partition("=")
+        secret = bool(re.search(_HIDDEN_NAME, name.lstrip("-"))) and "/" not in name
+        if hide_next and not argument.startswith("-"):
+            shown.append("***")
+        elif equals and secret:
+            shown.append(f"{name}=***")
+        else:
+            without_password = re.sub(_USER_IN_URL, "***@", argument)
+            shown.append(re.sub(_KEY_IN_QUERY, r"\1=***", without_password))
+        hide_next = secret and not equals and argument.startswith("-")
+    return shown

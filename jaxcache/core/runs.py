@@ -19,8 +19,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from .atomic import new_file, open_lock, remove_all_abandoned
-from .directories import open_below, open_directory
+from .atomic import new_file, open_below, open_directory, open_lock, remove_all_abandoned
 from .names import OWN_DIR, is_key
 from .system import is_own_or_roots, try_flock
 
@@ -149,7 +148,7 @@ def hide_values(argv: "Iterable[str]", salt: bytes) -> "tuple[str, ...]":
     becomes ``#`` and a digest that only this cache can make again.
 
     Args:
-        argv: without what :func:`.redaction.hide_secrets` replaces.
+        argv: without what :func:`.remote.hide_secrets` replaces.
     """
     return tuple(_hide_word(word, salt) for word in [*argv][:_MAX_ITEMS])
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..core.call_site import name_program
-from ..core.redaction import hide_secrets
+from ..core.remote import hide_secrets
 
 _EVENTS = "JAXCACHE_EVENTS"
 _SEND_TIMEOUT_SECONDS = 30.0

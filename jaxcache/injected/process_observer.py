@@ -11,7 +11,7 @@ that, each a module attribute that JAX looks up at each call, tried on JAX 0.4.3
   ``compilation_cache.put_executable_and_time(…)``.
 
 A trace is measured by the event that JAX sends at its end; the events of nested traces overlap, and
-:class:`~core.timeline.Timeline` counts each instant once.
+:class:`~core.compile_event.Timeline` counts each instant once.
 """
 
 import os
@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from ..core.timeline import Timeline
+from ..core.compile_event import Timeline
 from .adapter import Jax, wrap
 from .outcome import CompileRequest
 

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..core.directories import open_directory
+from ..core.atomic import open_directory
 from ..core.names import CACHE_SUFFIX
 from .evictor import Evictor
 from .files import quarantine_entry, read_entry, read_file, touch, write_stamp, write_whole

@@ -16,12 +16,21 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from ..core.atomic import hold_lockfile, open_lock, remove_if_abandoned
-from ..core.directories import open_directory
-from ..core.eviction import Candidate, choose_cheapest, estimate_hits, rank_by_value
+from ..core.atomic import hold_lockfile, open_directory, open_lock, remove_if_abandoned
+from ..core.eviction import (
+    Candidate,
+    FileDates,
+    LastUses,
+    choose_cheapest,
+    estimate_hits,
+    find_reads,
+    find_writes,
+    mean_seconds,
+    rank_by_value,
+    saved_seconds,
+)
 from ..core.names import ATIME_SUFFIX, CACHE_SUFFIX, LOCKFILE, TEMP_PREFIX, ends_key
 from ..core.system import try_lock_where_possible
-from ..core.use import FileDates, LastUses, find_reads, find_writes, mean_seconds, saved_seconds
 from .files import own_directory_of, read_start, remove_entry
 from .frame import HEAD_BYTES, DamagedEntryError, read_header
 from .uses import KnownUses, read_ledger

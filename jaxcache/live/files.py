@@ -8,8 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from ..core.atomic import new_file
-from ..core.directories import open_below, open_directory
+from ..core.atomic import new_file, open_below, open_directory
 from ..core.names import ATIME_SUFFIX, CACHE_SUFFIX, OWN_DIR
 
 MAX_ENTRY_BYTES = 2 << 30

@@ -9,7 +9,7 @@ import os
 import threading
 import time
 
-from ..core.directories import open_directory
+from ..core.atomic import open_directory
 from .counters import COUNTERS, SUMS, Counters
 from .files import write_whole
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ..core import configuration, units
+from ..core import configuration
 from ..core.remote import redact
 from ..core.system import expand_home
 
@@ -26,18 +26,18 @@ class ConfigError(ValueError):
 def _size(value: Any) -> int:
     if type(value) is int and value >= 0:
         return value
-    size_bytes = units.read_size_bytes(value) if isinstance(value, str) else None
+    size_bytes = configuration.read_size_bytes(value) if isinstance(value, str) else None
     if size_bytes is None:
-        raise ValueError(f"write {units.SIZES}")
+        raise ValueError(f"write {configuration.SIZES}")
     return size_bytes
 
 
 def _seconds(value: Any) -> float:
     if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0:
         return float(value)
-    seconds = units.read_seconds(value) if isinstance(value, str) else None
+    seconds = configuration.read_seconds(value) if isinstance(value, str) else None
     if seconds is None:
-        raise ValueError(f"write {units.DURATIONS}")
+        raise ValueError(f"write {configuration.DURATIONS}")
     return seconds
 
 

@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from ..core.directories import adopt_from_directory, open_below, open_directory
+from ..core.atomic import adopt_from_directory, open_below, open_directory
 from ..core.remote import (
     SERVICES,
     RemoteError,

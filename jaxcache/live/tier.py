@@ -15,7 +15,8 @@ from concurrent.futures import Future, wait
 from queue import SimpleQueue
 from typing import Any
 
-from ..core.refusals import (
+from ..core.remote import redact
+from ..core.signing import (
     MAX_RECORD_BYTES,
     RECORD,
     TierRefusal,
@@ -24,7 +25,6 @@ from ..core.refusals import (
     refusal_fix,
     write_record,
 )
-from ..core.remote import redact
 from .files import MAX_ENTRY_BYTES, own_directory_of, read_file, start_thread, write_whole
 from .helper_client import DirectoryClient
 from .stores import AbsentError, BucketStore, DeniedError

@@ -159,7 +159,7 @@ class UseLog:
         # Of no use before the program ends.
         from ..core import runs
         from ..core.key_settings import changed_settings, current_settings
-        from ..core.redaction import hide_secrets
+        from ..core.remote import hide_secrets
         from ..core.sketching import hash_seed
 
         settings: dict[str, list[Any]] = {}

@@ -8,7 +8,7 @@ from jaxcache.cache.inventory import RECORD_KINDS
 from jaxcache.cache.ledger.segments import LiveStats, Uses
 from jaxcache.cache.listing import Summary
 from jaxcache.cache.stats import Stats
-from jaxcache.core.refusals import TierRefusal, describe_refusal, refusal_fix
+from jaxcache.core.signing import TierRefusal, describe_refusal, refusal_fix
 from jaxcache.layouts import JAX
 from jaxcache.layouts.base import Words
 from jaxcache.render.columns import count_column, size_column, text_column

@@ -10,7 +10,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from jaxcache.cache.explain.sides import RUN_OUTCOMES, file_name
-from jaxcache.core.timeline import PHASES
+from jaxcache.core.compile_event import PHASES
 from jaxcache.options.run import EXCEPTED, Assertions
 from jaxcache.render.columns import SHOWN_HASH_DIGITS, size_column, text_column
 from jaxcache.render.document import fields_of

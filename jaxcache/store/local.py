@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from jaxcache.core import atomic
-from jaxcache.core.directories import open_below, sync_directory
+from jaxcache.core.atomic import open_below, sync_directory
 from jaxcache.core.names import LOCKFILE
 from jaxcache.errors import LockedError, NoCacheError
 from jaxcache.model import FileInfo

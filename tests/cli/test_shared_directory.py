@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 from conftest import RunCli
 
-from jaxcache.core.atomic import hold_lockfile
-from jaxcache.core.directories import open_directory
+from jaxcache.core.atomic import hold_lockfile, open_directory
 from jaxcache.live.files import quarantine_entry, write_stamp, write_whole
 from jaxcache.store.local import LocalStore
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxcache.core.timeline import Timeline
+from jaxcache.core.compile_event import Timeline
 
 
 def divide(*spans: tuple[str, float, float], began_at: float = 0.0) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxcache.core.use import (
+from jaxcache.core.eviction import (
     FileDates,
     LastUse,
     LastUses,

@@ -28,7 +28,7 @@ from jaxcache.cache.show import EntryDetails, KernelCacheDetails
 from jaxcache.cache.stats import Stats
 from jaxcache.cache.trust import TrustedKey, TrustedProject
 from jaxcache.cache.verify.repair import Restoration
-from jaxcache.core.refusals import TierRefusal
+from jaxcache.core.signing import TierRefusal
 from jaxcache.layouts.torch.explain import GraphDetails
 from jaxcache.layouts.torch.scan import GraphEntry
 from jaxcache.model import Entry, Problem

@@ -20,8 +20,8 @@ from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.scan import Scan, with_ledger
 from jaxcache.cache.selection import select_by_keys
 from jaxcache.cache.show import EntryDetails, describe
+from jaxcache.core.eviction import LastUses
 from jaxcache.core.names import max_payload_bytes, parse_key
-from jaxcache.core.use import LastUses
 from jaxcache.entry.decode import decode_payload, decode_program
 from jaxcache.entry.names import split_name
 from jaxcache.entry.summary import summarize_contents

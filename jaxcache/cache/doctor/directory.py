@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from jaxcache.cache.doctor.inputs import Facts, Finding
+from jaxcache.core.eviction import is_possible
 from jaxcache.core.names import KERNEL_CACHE
-from jaxcache.core.refusals import describe_refusal, refusal_fix
-from jaxcache.core.use import is_possible
+from jaxcache.core.signing import describe_refusal, refusal_fix
 from jaxcache.entry.names import FileKind
 from jaxcache.model import FileInfo
 from jaxcache.units import format_count, format_size

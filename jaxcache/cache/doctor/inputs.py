@@ -12,7 +12,7 @@ from jaxcache.cache.inventory import Inventory
 from jaxcache.cache.ledger.record import LedgerRecord
 from jaxcache.core.configuration import JAX_DEFAULTS, read_jax_setting
 from jaxcache.core.machine import read_release
-from jaxcache.core.refusals import TierRefusal
+from jaxcache.core.signing import TierRefusal
 from jaxcache.entry.contents import Contents
 from jaxcache.entry.names import FileKind
 from jaxcache.entry.options import nearest_version, same_generation

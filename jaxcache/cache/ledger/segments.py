@@ -39,7 +39,7 @@ from jaxcache.core.ledger import (
     sum_uses,
 )
 from jaxcache.core.names import LEDGER_DIR, OWN_DIR, live_directory
-from jaxcache.core.refusals import MAX_RECORD_BYTES, RECORD, TierRefusal, read_record
+from jaxcache.core.signing import MAX_RECORD_BYTES, RECORD, TierRefusal, read_record
 from jaxcache.core.system import is_own_or_roots
 from jaxcache.errors import JaxcacheError
 from jaxcache.model import FileInfo

@@ -11,8 +11,15 @@ from jaxcache.cache.entry_files import is_temporary
 from jaxcache.cache.inventory import counted_bytes
 from jaxcache.cache.ledger.record import LedgerRecord
 from jaxcache.cache.scan import Scan
-from jaxcache.core.eviction import Candidate, choose_for_room, estimate_hits, eviction_order
-from jaxcache.core.use import LastUsedFrom, mean_seconds, saved_seconds
+from jaxcache.core.eviction import (
+    Candidate,
+    LastUsedFrom,
+    choose_for_room,
+    estimate_hits,
+    eviction_order,
+    mean_seconds,
+    saved_seconds,
+)
 from jaxcache.entry.names import FileKind
 from jaxcache.model import UNTUNED, FileInfo, ProblemKind, result_repr, short_repr
 from jaxcache.options import PruneOptions

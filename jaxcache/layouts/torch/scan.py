@@ -18,7 +18,7 @@ from jaxcache.cache.diff import DiffEntry, DiffSide
 from jaxcache.cache.index import FactIndex
 from jaxcache.cache.scan import NO_AIDS, ScanAids
 from jaxcache.cache.untrusted_json import build
-from jaxcache.core.use import FileDates, LastUses
+from jaxcache.core.eviction import FileDates, LastUses
 from jaxcache.layouts.torch.graph import GraphFacts, read_graph, read_graph_file
 from jaxcache.layouts.torch.inventory import TorchInventory, take_inventory
 from jaxcache.layouts.torch.names import GraphFile, as_graph

@@ -15,8 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from jaxcache.core.compile_event import CompileFinished, FunctionCompiled, RunEvent
-from jaxcache.core.timeline import Timeline
+from jaxcache.core.compile_event import CompileFinished, FunctionCompiled, RunEvent, Timeline
 from jaxcache.warm.child.launch import RunResult, describe_failure
 from jaxcache.warm.report import events as run_events
 from jaxcache.warm.report import notes

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from jaxcache.cache.explain.sides import is_helper
 from jaxcache.cache.ledger.segments import hit_rate, is_miss
 from jaxcache.core.compile_event import (
+    PHASES,
     Argument,
     CompileFinished,
     CompileStep,
@@ -19,7 +20,6 @@ from jaxcache.core.compile_event import (
     FunctionCompiled,
     RunOutcome,
 )
-from jaxcache.core.timeline import PHASES
 from jaxcache.errors import JaxcacheError, NoJaxError
 from jaxcache.model import result_repr
 from jaxcache.warm.programs import DIRECTORY
