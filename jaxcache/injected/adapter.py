@@ -24,14 +24,13 @@ import inspect
 import os
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..core import sketching
 from ..core.call_site import find_call_site
 from ..core.key_settings import changed_settings, current_settings, settings_of_environment
 from ..live.frame import sealing_compressor
-from .facts import describe_devices, describe_versions, jaxlib_digest, topology_fingerprint
 
 TRIED = "0.4.30 to 0.12"
 #: File and name of what ``jax.pmap`` puts around the user's function.
@@ -302,7 +301,7 @@ class Jax:
         """Describe the hardware as it enters the key: by the first device."""
         return {
             **describe_devices(backend, devices.flat[0]),
-            "topology_fingerprint": topology_fingerprint(devices),
+            "topology_fingerprint": topology_fingerprint(devices.flat),
         }
 
 
@@ -391,3 +390,85 @@ def _or_none(read: "Callable[[], dict[str, Any]]") -> "dict[str, Any] | None":
         return read()
     except Exception:
         return None
+
+
+def jaxlib_digest() -> "str | None":
+    """Return the SHA-256 of the lines for binaries in jaxlib's list of files; None without one."""
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        record = distribution("jaxlib").read_text("RECORD")
+    except PackageNotFoundError:
+        return None
+    lines = sorted(x for x in (record or "").splitlines() if x.split(",")[0].endswith(".so"))
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest() if lines else None
+
+
+def describe_versions() -> "dict[str, str]":
+    """Return the releases of JAX and jaxlib."""
+    import jax
+    import jaxlib
+
+    jaxlib_version = getattr(jaxlib, "__version__", "") or jaxlib.version.__version__
+    return {"jax_version": str(jax.__version__), "jaxlib_version": str(jaxlib_version)}
+
+
+def describe_devices(backend: Any, device: Any) -> "dict[str, Any]":
+    """Return what keys depend on, of a backend and the kind of one of its devices."""
+    return {
+        "platform": str(backend.platform),
+        "platform_version": str(backend.platform_version),
+        "device_kind": str(device.device_kind),
+        "device_count": len(backend.local_devices()),
+        "process_count": len({d.process_index for d in backend.devices()}),
+    }
+
+
+def topology_fingerprint(devices: "Iterable[Any]") -> str | None:
+    """The fingerprint that JAX 0.10 and later put into the key; None before."""
+    try:
+        from jax._src.lib import xla_client
+
+        topology = xla_client.get_topology_for_devices(list(devices))
+        value = getattr(topology, "fingerprint", None)
+        value = value() if callable(value) else value  # a method on 0.10.2
+    except Exception:
+        return None
+    return None if value is None else str(value)
+
+
+#: ``host:port,number of processes,this process``
+_TOGETHER = "JAXCACHE_TOGETHER"
+
+
+def join_processes(jax: Any) -> int:
+    """Join the other processes, as soon as jax is imported and before anything is computed.
+
+    Returns:
+        Which process this is; 0 where it is the only one.
+    """
+    place = os.environ.pop(_TOGETHER, None)  # children are not members themselves
+    if not place:
+        return 0
+    address, count, number = place.split(",")
+    original = jax.distributed.initialize
+    original(coordinator_address=address, num_processes=int(count), process_id=int(number))
+
+    @functools.wraps(original)
+    def initialize(*args: Any, **kwargs: Any) -> None:
+        """Done already, by ``jaxcache warm --processes``."""
+
+    jax.distributed.initialize = initialize
+    return int(number)
+
+
+def join_pod(jax: Any) -> None:
+    """Join the program of several hosts that a cluster manager or the environment describes.
+
+    Raises:
+        Exception: as ``jax.distributed.initialize``; a ValueError where nothing describes it.
+    """
+    count, number = (os.environ.get(n) for n in ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID"))
+    jax.distributed.initialize(
+        num_processes=int(count) if count else None, process_id=int(number) if number else None
+    )

@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from . import channel, hook, multiprocess
-from .adapter import Jax, UnknownJaxError
+from . import channel, hook
+from .adapter import Jax, UnknownJaxError, join_processes
 from .channel import safely
 from .hook import when_imported
 from .listener import Listener
@@ -111,4 +111,4 @@ def attach(module: Any) -> None:
         atexit.register(listen(module, send, seal=True, is_new=True).on_exit)
     except UnknownJaxError as error:
         send({"event": "unobserved", "detail": str(error)})
-    multiprocess.join(module)
+    join_processes(module)

@@ -68,7 +68,9 @@ def main() -> int:
     sys.modules["_jaxcache"] = importlib.util.module_from_spec(spec)
     parent = Parent(int(answers), directory)
     try:
-        importlib.import_module(f"_jaxcache.injected.{program}").main(parent)
+        module, _, function = program.partition(".")
+        loaded = importlib.import_module(f"_jaxcache.injected.{module}")
+        getattr(loaded, function or "main")(parent)
     except Exception as error:
         lines = str(error).strip().splitlines() or [""]
         parent.answer(error=f"{type(error).__name__}: {lines[0][:500]}")

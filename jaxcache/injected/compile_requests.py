@@ -24,13 +24,19 @@ import os
 import sys
 from typing import Any
 
-from . import settings
-from .adapter import hash_component, seal_writes, wrap
+from .adapter import (
+    describe_devices,
+    describe_versions,
+    hash_component,
+    jaxlib_digest,
+    seal_writes,
+    wrap,
+)
 from .channel import describe_error
 from .crosshost import tuning
 from .crosshost.hooks import CompileArguments
 from .crosshost.host import Target
-from .facts import describe_devices, describe_versions, jaxlib_digest
+from .describe import compile_options
 
 #: What XLA calls through a raw pointer while it compiles.
 _PARTITIONING = "CustomSPMDPartitioning"
@@ -101,7 +107,7 @@ class Compiler:
             **describe_devices(self.backend, self.backend.local_devices()[0]),
             "jaxlib_digest": jaxlib_digest(),
             "caches": self._caches(),
-            "compile_options": settings.compile_options().hex(),
+            "compile_options": compile_options().hex(),
         }
 
     def _caches(self) -> bool:
@@ -254,7 +260,7 @@ class CrossCompiler(Compiler):
             "device_kind": profile["device_kinds"][0],
             "device_count": len(profile["device_ids"]) // profile.get("process_count", 1),
             "caches": True,
-            "compile_options": settings.compile_options().hex(),
+            "compile_options": compile_options().hex(),
         }
 
     def compile(self, request: "dict[str, Any]", bytecode: bytes, options: bytes, ask: Any) -> Any:

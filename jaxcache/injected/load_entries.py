@@ -12,8 +12,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from . import probe
 from .channel import first_line
+from .describe import sample
 
 
 def main(parent: Any) -> None:
@@ -53,7 +53,7 @@ def _sample() -> "str | None":
     import jax
 
     try:
-        return probe.sample(jax.devices()[0]).hex()
+        return sample(jax.devices()[0]).hex()
     except Exception:
         return None
 

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from typing import Any
 
-from .facts import describe_devices, describe_versions
+from .adapter import describe_devices, describe_versions
 
 _RECORD = "JAXCACHE_RECORD"
 #: Settings of JAX that enter keys, and the values at which they do not.

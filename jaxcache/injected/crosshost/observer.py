@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 from ...core import sketching
 from ...core.compile_event import RunOutcome
-from .. import channel, multiprocess
-from ..adapter import Jax, UnknownJaxError
+from .. import channel
+from ..adapter import Jax, UnknownJaxError, join_processes
 from ..channel import first_line, safely
 from ..module_recorder import is_profile_guided
 from ..outcome import CompileRequest, entry_file
@@ -277,7 +277,7 @@ def attach(module: Any) -> None:
     with open(os.environ[_REQUEST], encoding="utf-8") as file:
         request = json.load(file)
     try:
-        OBSERVER = CrossObserver(module, request, send, multiprocess.join(module))
+        OBSERVER = CrossObserver(module, request, send, join_processes(module))
     except TargetError as error:
         refuse(error, send)
     except UnknownJaxError as error:

@@ -64,7 +64,9 @@ def query_settings(python: str | None, environment: Mapping[str, str]) -> Python
 
     try:
         python = find_python(python)
-        answer = query_once(python, "settings", *JAX_DEFAULTS, seconds=_SETTINGS_SECONDS, answers=3)
+        answer = query_once(
+            python, "describe.settings", *JAX_DEFAULTS, seconds=_SETTINGS_SECONDS, answers=3
+        )
     except NoJaxError as error:
         settings = settings_of_environment(environment)
         failed = error.message if error.code == "jax-fails" else None
@@ -137,7 +139,7 @@ def probing(
         env.pop("JAX_COMPILATION_CACHE_MAX_SIZE", None)
         child = Child(
             python,
-            "probe",
+            "describe.probe",
             *(["features"] if features else []),
             deed="was asked",
             env=env,
@@ -199,7 +201,9 @@ def hlo_text(module: bytes, *, python: str | None = None) -> str:
         JaxcacheError: ``hlo-failed`` where jaxlib refuses the module or dies over it.
     """
     python = find_python(python)
-    child = Child(python, "hlo_text", str(len(module)), deed="prints the module", aside=True)
+    child = Child(
+        python, "describe.hlo_text", str(len(module)), deed="prints the module", aside=True
+    )
     try:
         child.send_bytes(module)
         answer = child.answer(_PRINT_SECONDS)

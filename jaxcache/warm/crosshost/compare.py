@@ -27,7 +27,9 @@ def capture_profile(python: str | None = None, *, now_ns: int, pod: bool = False
             ``no-pod`` if the other hosts cannot be determined.
     """
     python = find_python(python)
-    facts = query_once(python, "capture", *(["pod"] if pod else []), seconds=_TIMEOUT_SECONDS)
+    facts = query_once(
+        python, "describe.capture", *(["pod"] if pod else []), seconds=_TIMEOUT_SECONDS
+    )
     if "no_pod" in facts:
         raise ProfileError(
             f"this process could not join the others of its pod: {facts['no_pod']}",

@@ -201,7 +201,7 @@ def profile_bytes(profile: TargetProfile) -> bytes:
 
 
 def make_profile(facts: Mapping[str, Any], *, now_ns: int) -> TargetProfile:
-    """Make a profile of the answer of ``injected/capture.py``.
+    """Make a profile of the answer of ``injected/describe.py``.
 
     Raises:
         ProfileError: it is something else.

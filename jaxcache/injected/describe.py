@@ -1,0 +1,348 @@
+"""Programs that describe this Python, its jax and its host, one answer each.
+
+``warm/child/query.py`` starts :func:`settings`, :func:`probe` and :func:`hlo_text`;
+``warm/crosshost/compare.py`` starts :func:`capture`.
+
+jaxlib reports the CPU's features: ``/proc/cpuinfo`` does not list every feature that LLVM uses.
+Private names of JAX, tried on 0.4.30 to 0.12: ``xla_client.get_topology_for_devices`` and
+``serialize`` of its result (all but 0.10), ``compilation_cache.{zstd,zstandard}`` (its codecs) and
+its ``compress_executable``, ``compiler.get_compile_options``, and those of :func:`sample`; tried on
+0.10.2 to 0.12: ``target_config`` of a topology on a GPU, and the client's ``_raw_platform``, which
+is the platform that JAX lowers for.
+"""
+
+import base64
+import importlib
+import importlib.util
+import os
+import platform
+import re
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from ..core import key_settings
+from .adapter import (
+    describe_devices,
+    describe_versions,
+    hash_component,
+    jaxlib_digest,
+    join_pod,
+    topology_fingerprint,
+    wrap,
+)
+from .channel import first_line
+
+#: A feature as LLVM spells it, inside serialized bytes of XLA; not the middle of a triple.
+_FEATURE = re.compile(rb"(?<![\w-])[+-][a-z0-9][a-z0-9.-]*")
+
+
+def features() -> "list[str] | None":
+    """Return LLVM's features of this CPU, such as ``+avx2`` and ``-xop``; None if not known.
+
+    Switches JAX's cache off in this process, because it may compile. If ``XLA_FLAGS`` limits the
+    instruction set, the features of the CPU are unknown.
+    """
+    if "xla_cpu_max_isa" in os.environ.get("XLA_FLAGS", ""):
+        return None
+    try:
+        import jax
+        from jax._src.lib import xla_client
+
+        jax.config.update("jax_enable_compilation_cache", False)
+        devices = jax.local_devices(backend="cpu")
+        topology = xla_client.get_topology_for_devices(devices)
+        serialize = getattr(topology, "serialize", None)
+        data = bytes(serialize()) if serialize else sample(devices[0])
+    except Exception:
+        return None
+    names = {name.decode() for name in _FEATURE.findall(data)}
+    return sorted(names) or None
+
+
+def sample(device: Any) -> bytes:
+    """Return a small program for a device as this jax writes it.
+
+    Private names of JAX, tried on 0.4.30 to 0.12: ``Compiled.runtime_executable`` and, up to
+    0.8.3, ``client.serialize_executable``.
+    """
+    import jax
+
+    with jax.default_device(device):
+        executable = jax.jit(lambda x: x + 1).lower(1.0).compile().runtime_executable()
+    serialize = getattr(executable, "serialize", None)
+    return bytes(serialize() if serialize else device.client.serialize_executable(executable))
+
+
+def _settings_on_keys() -> "dict[str, Any]":
+    """Return the settings of the environment and the defaults; none if JAX's are not known."""
+    try:
+        environment_settings = key_settings.settings_of_environment()
+        return {"settings": environment_settings, "defaults": default_settings()}
+    except Exception:
+        return {}
+
+
+def default_settings() -> "dict[str, Any]":
+    """Return the settings that act on keys, as they are where the environment sets none.
+
+    JAX keeps no defaults: its registry is made once more, without these variables.
+    """
+    current = key_settings.current_settings()
+    chosen = [n for n in current if os.environ.pop(n.upper(), None) is not None]
+    if not chosen:
+        return current
+    path = sys.modules["jax._src.config"].__file__
+    spec: Any = importlib.util.spec_from_file_location("_jaxcache_defaults", path)
+    module: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    fresh = module.config._value_holders
+    return {
+        name: key_settings.plain_value(fresh[name].value) if name in fresh else value
+        for name, value in current.items()
+        if name in fresh or name not in chosen
+    }
+
+
+def probe(parent: Any) -> None:
+    """Compile one trivial program; answer with the versions, with an argument the features, too.
+
+    The parent names a fresh cache directory in the environment, and reads the entry there.
+    """
+    import jax
+    from jax._src import cache_key
+
+    hashes: dict[str, str] = {}
+
+    def around_component(log: Any, args: Any, kwargs: Any) -> Any:
+        hashes.setdefault(str(args[1]), hash_component(args[2]))
+        return log(*args, **kwargs)
+
+    wrap(cache_key, "_log_cache_key_hash", around_component)
+    jax.jit(lambda x: x + 1)(1.0).block_until_ready()
+    device = jax.devices()[0]
+    described = {
+        **describe_versions(),
+        **describe_devices(device.client, device),
+        **_settings_on_keys(),
+        "cpu_features": features() if sys.argv[1:] else None,
+        "topology": hashes.get("accelerator_config"),
+        # This process is alone; the program that is to use the cache need not be.
+        "process_count": int(os.environ.get("JAX_NUM_PROCESSES") or 1),
+    }
+    parent.answer(**described)
+
+
+def has_module(name: str) -> bool:
+    """Whether a module imports here."""
+    try:
+        __import__(name)
+    except ImportError:
+        return False
+    return True
+
+
+def _describe_settings(names: "list[str]") -> "dict[str, Any]":
+    """Describe the imported jax: versions, settings, codecs."""
+    import jax
+    from jax._src import compilation_cache
+
+    standard = getattr(compilation_cache, "zstd", None)
+    package = getattr(compilation_cache, "zstandard", None)
+    return {
+        "python_version": sys.version.split()[0],
+        **describe_versions(),
+        "jaxlib_digest": jaxlib_digest(),
+        "key_codec": "zstandard" if package is not None else "zlib",
+        "written_codec": "zlib" if standard is None and package is None else "zstd",
+        "has_filelock": has_module("filelock"),
+        "has_epath": has_module("etils.epath"),
+        "settings": {n: getattr(jax.config, n) for n in names if hasattr(jax.config, n)},
+    }
+
+
+def compile_options() -> bytes:
+    """The compile options of a program for one device, serialized."""
+    from jax._src.compiler import get_compile_options
+
+    options: bytes = get_compile_options(num_replicas=1, num_partitions=1).SerializeAsString()
+    return options
+
+
+def smallest_entry_bytes() -> "int | None":
+    """Return the size of the entry of a trivial program; None where no setting limits sizes."""
+    import jax
+    from jax._src import compilation_cache
+
+    least = jax.config.jax_persistent_cache_min_entry_size_bytes
+    if least <= 0 and getattr(jax.config, "jax_compilation_cache_max_size", -1) == -1:
+        return None
+    try:
+        entry = sample(jax.local_devices(backend="cpu")[0])
+        return len(compilation_cache.compress_executable(bytes(4) + entry))
+    except Exception:
+        return None
+
+
+def settings(parent: Any) -> None:
+    """Answer three times: a wrong ``XLA_FLAGS`` ends the process after the first answer."""
+    from ..live.settings import describe as describe_live
+
+    parent.answer(**_describe_settings(sys.argv[1:]), live=describe_live())
+    parent.answer(compile_options=compile_options().hex())
+    import jax
+
+    jax.config.update("jax_platforms", "cpu")
+    parent.answer(cpu_features=features(), smallest_entry_bytes=smallest_entry_bytes())
+
+
+def _hlo_module_class() -> Any:
+    """``HloModule``: jaxlib._hlo (0.10.2, 0.12), jaxlib._jax (0.8.3), xla_extension (0.4.30)."""
+    for name in ("jaxlib._hlo", "jaxlib._jax", "jaxlib.xla_extension"):
+        try:
+            module_class = getattr(importlib.import_module(name), "HloModule", None)
+        except ImportError:
+            continue
+        if module_class is not None:
+            return module_class
+    raise ImportError("no jaxlib that can print HLO")
+
+
+def hlo_text(parent: Any) -> None:
+    """Read an ``HloModuleProto``, whose size is the argument; answer with its text."""
+    try:
+        module = _hlo_module_class()
+    except ImportError as error:
+        parent.answer(no_jaxlib=str(error))
+        return
+    data = parent.requests.read(int(sys.argv[1]))
+    text = module.from_serialized_hlo_module_proto(data).to_string()
+    parent.answer(text=text.rstrip("\n") + "\n")
+
+
+#: Configuration that enters keys through the program or the compile options, not by itself.
+_NOT_IN_KEYS = (
+    *("JAX_COMPILATION_CACHE", "JAX_PERSISTENT_CACHE_MIN", "JAX_ENABLE_COMPILATION_CACHE"),
+    *("JAX_LOG", "JAX_DUMP", "JAX_PLATFORMS", "JAX_RAISE", "JAX_EXPLAIN", "JAX_DEBUG_LOG"),
+    *("JAX_COORDINATOR", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JAX_TRACEBACK"),
+)
+_FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
+
+
+def topology_facts(devices: "list[Any]") -> "dict[str, Any]":
+    """The topology of some devices: serialized if this jaxlib can, its fingerprint, its config.
+
+    Versions before 0.10 have no fingerprint; 0.10 has it, but cannot serialize the topology.
+    """
+    try:
+        from jax._src.lib import xla_client
+
+        describe_topology = xla_client.get_topology_for_devices
+    except (ImportError, AttributeError) as error:
+        raise RuntimeError(
+            f"it does not tell its topology as it used to ({error}); known are 0.10.2 to 0.12: "
+            "upgrade jaxcache, or use another jax"
+        ) from error
+    topology = describe_topology(devices)
+    return {
+        "topology": _try(lambda: base64.b64encode(topology.serialize()).decode()),
+        "topology_fingerprint": topology_fingerprint(devices),
+        "target_config": _try(lambda: _text(topology.target_config)),
+    }
+
+
+def _try(read: "Callable[[], str | None]") -> "str | None":
+    """Read something that some versions lack; None if they raise anything."""
+    try:
+        return read()
+    except Exception:
+        return None
+
+
+def _text(value: Any) -> "str | None":
+    value = value() if callable(value) else value
+    return value.decode() if isinstance(value, bytes) else None if value is None else str(value)
+
+
+def plugin_versions() -> "dict[str, str]":
+    """Versions of what is installed beside jaxlib and compiles: PJRT plugins, libtpu, CUDA."""
+    from importlib.metadata import distributions
+
+    versions = {}
+    for distribution in distributions():
+        name = str(distribution.metadata["Name"] or "").lower().replace("_", "-")
+        plugin = name.startswith("jax-") and name.endswith(("-plugin", "-pjrt"))
+        if plugin or name.startswith(("libtpu", "nvidia-cu", "nvidia-nccl", "jax-rocm")):
+            versions[name] = distribution.version
+    return dict(sorted(versions.items()))
+
+
+def cpu_facts() -> "dict[str, Any]":
+    """The host's processor: its name as Linux prints it, its features as jaxlib reports them."""
+    name = None
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    name = line.partition(":")[2].strip()
+                    break
+    except OSError:
+        pass
+    return {"machine": platform.machine(), "name": name, "features": features() or []}
+
+
+def environment(environ: Any) -> "dict[str, str]":
+    """Select the variables that enter keys: flags literally, settings through the program."""
+    import jax
+
+    variables = {name: environ[name] for name in _FLAGS if environ.get(name)}
+    for name, value in environ.items():
+        is_jax_setting = name.startswith("JAX_") and hasattr(jax.config, name.lower())
+        if is_jax_setting and not name.startswith(_NOT_IN_KEYS):
+            variables[name] = value
+    return dict(sorted(variables.items()))
+
+
+def _describe_host() -> "dict[str, Any]":
+    """Everything that a key made here depends on, and what it takes to make it elsewhere."""
+    import jax
+
+    devices = jax.devices()
+    client = devices[0].client
+    return {
+        "platform": str(client.platform),
+        "lowering_platform": str(getattr(client, "_raw_platform", client.platform)),
+        "platform_version": str(client.platform_version),
+        "device_kinds": [str(device.device_kind) for device in devices],
+        "device_ids": [int(device.id) for device in devices],
+        "device_processes": [int(device.process_index) for device in devices],
+        "process_count": int(jax.process_count()),
+        "process_index": int(jax.process_index()),
+        **topology_facts(devices),
+        **_describe_settings(
+            ["jax_compilation_cache_dir", "jax_persistent_cache_enable_xla_caches"]
+        ),
+        "plugins": plugin_versions(),
+        "cpu": cpu_facts(),
+        "environment": environment(os.environ),
+    }
+
+
+def capture(parent: Any) -> None:
+    """Answer with the body of a target profile (docs/target.md).
+
+    With the argument ``pod``, as one process of the program of several hosts that runs here.
+    """
+    if sys.argv[1:] != ["pod"]:
+        parent.answer(**_describe_host())
+        return
+    import jax
+
+    try:
+        join_pod(jax)
+    except Exception as error:
+        parent.answer(no_pod=first_line(error))
+        return
+    facts = _describe_host()
+    jax.distributed.shutdown()  # waits for the others, which cannot go on without process 0
+    parent.answer(**facts)
