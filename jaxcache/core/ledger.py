@@ -3,14 +3,16 @@
 A segment is a file ``<time_ns>-<16 hex>.jsonl`` below ``.jaxcache/ledger/`` that is written once
 and whole (docs/ledger.md). A compaction, ``<time_ns>-c<16 hex>-<part>.jsonl``, begins with lines of
 the kind ``segment``, which name the segments that it replaces, its parts, and the sums of what it
-left out. The command line folds all events of a key; the live layer, in :func:`merge_uses`, sums up
-bare uses and leaves every other line as it is.
+left out.
 """
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple, cast
 
 SEGMENT_KIND = "segment"
 #: More segments than this are compacted.
@@ -33,30 +35,67 @@ PINNING = ("pin", "unpin")
 #: Facts of hits that add up: the seconds that ``timed`` of them saved as a run found it, and the
 #: seconds that fetching the others took.
 SUMS = ("saved_seconds", "timed", "retrieval_seconds")
-_BARE = {"key", "kind", "at_ns", "count", *SUMS}
 _MAX_COUNT = 1 << 62
 _MAX_SECONDS = 1e9
 #: Dates further ahead of the clock than this are wrong, by a bad clock or on purpose.
 MAX_AHEAD_NS = DAY_NS
+#: Facts that accuse a file whose bytes are others.
+DIGEST_FACTS = ("payload_sha256", "file_mtime_ns", "file_size_bytes", "file_inode")
+#: The fact of an event that another cache recorded.
+IMPORTED = "imported"
+#: Years 1970 to 2262: the range of nanoseconds in 63 bits.
+_MAX_NS = 2**63
+_ENVELOPE = ("key", "kind", "at_ns")
+#: A compaction splits events over segments of about this size.
+_SEGMENT_BYTES = 8 << 20
+_NAMES_PER_LINE = 2_000
+#: Sketches of one module that a compaction keeps.
+_KEPT_SKETCHES = 8
 
 
-class Segment(Protocol):
-    """The header of a segment."""
+class Event(NamedTuple):
+    """Something that was learnt of one entry at one moment."""
 
-    @property
-    def name(self) -> str:
-        """The name of its file."""
+    key: str
+    kind: str
+    """One of the constants of ``cache/ledger/record.py``; facts of an unknown kind count, too."""
+    at_ns: int
+    """Nanoseconds since the epoch."""
+    facts: "Mapping[str, Any]" = MappingProxyType({})
+    """The fields of ``LedgerRecord`` by name, and anything else JSON can hold."""
 
-    @property
-    def replaces(self) -> "frozenset[str]":
-        """Segments that no longer count if this one does."""
+    def to_json(self) -> "dict[str, Any]":
+        """The event as one JSON object; an absurd time becomes the nearest good one."""
+        at_ns = min(max(self.at_ns, 0), _MAX_NS - 1)
+        return {"key": self.key, "kind": self.kind, "at_ns": at_ns, **self.facts}
 
-    @property
-    def parts(self) -> "frozenset[str]":
-        """The names of all parts of a compaction; empty for any other segment."""
+    def without_digest(self) -> "Event":
+        """Return the event without the facts that could accuse a file."""
+        if self.facts.keys().isdisjoint(DIGEST_FACTS):
+            return self
+        return self._replace(facts={n: v for n, v in self.facts.items() if n not in DIGEST_FACTS})
 
+    def imported(self, now_ns: int) -> "Event | None":
+        """Return the event as another cache may bring it, marked; None where it may not.
 
-_S = TypeVar("_S", bound=Segment)
+        Only what this machine observed accuses an entry or ends its record. Pins belong to one
+        cache. A date in the future proves nothing.
+        """
+        if self.kind in (*PINNING, "removed") or self.at_ns > now_ns + MAX_AHEAD_NS:
+            return None
+        event = self.without_digest()
+        return event._replace(facts={**event.facts, IMPORTED: True})
+
+    @classmethod
+    def from_json(cls, values: "Mapping[str, Any]") -> "Event | None":
+        """Read an event; None if ``key``, ``kind`` or ``at_ns`` is missing or absurd."""
+        key, kind, at_ns = (values.get(name) for name in _ENVELOPE)
+        if not (isinstance(key, str) and key and isinstance(kind, str) and kind):
+            return None
+        if type(at_ns) is not int or not 0 <= at_ns < _MAX_NS:
+            return None
+        facts = {n: v for n, v in values.items() if n not in _ENVELOPE and v is not None}
+        return cls(key, kind, at_ns, facts)
 
 
 def is_compacted(name: str) -> bool:
@@ -78,8 +117,8 @@ def is_open(name: str, now_ns: int) -> bool:
 
 
 def choose_live(
-    segments: "Sequence[_S]",
-) -> "tuple[list[_S], frozenset[str], list[frozenset[str]]]":
+    segments: "Sequence[Lines]",
+) -> "tuple[list[Lines], frozenset[str], list[frozenset[str]]]":
     """Return the segments that count, the names of all that they replace, and the compactions.
 
     A compaction counts when all its parts are present; then nothing that it replaces does, nor
@@ -103,22 +142,6 @@ def choose_live(
     return live, originals | replaced, chosen
 
 
-def choose_forgotten(
-    latest_ns: "Mapping[str, int]", present: "Iterable[str]", pinned: "Iterable[str]"
-) -> "set[str]":
-    """Choose the keys whose events a compaction leaves out: gone for longest, and not pinned.
-
-    Args:
-        latest_ns: the last event of each key.
-        present: keys that have an entry.
-    """
-    kept = {*present}
-    absent = sorted(
-        (k for k in latest_ns if k not in kept), key=latest_ns.__getitem__, reverse=True
-    )
-    return {*absent[max(len(kept), MIN_ABSENT) :]} - {*pinned}
-
-
 def read_totals(value: object) -> "dict[str, float]":
     """Return the sums in the header of a compaction, without values that are not sums."""
     if not isinstance(value, dict):
@@ -139,8 +162,7 @@ class Lines(NamedTuple):
     """A segment that was read."""
 
     name: str
-    values: "list[dict[str, Any]]"
-    """Its events, as JSON has them."""
+    events: "list[Event]"
     replaces: "frozenset[str]"
     parts: "frozenset[str]"
     totals: "dict[str, float]"
@@ -150,23 +172,21 @@ class Lines(NamedTuple):
 
 def read_lines(name: str, data: bytes) -> Lines:
     """Read a segment; damaged lines are skipped and counted."""
-    values: list[dict[str, Any]] = []
+    events: list[Event] = []
     replaces: set[str] = set()
     parts: set[str] = set()
     totals: dict[str, float] = {}
     damaged = 0
-    for event in parse_lines(data):
-        if event is None:
-            damaged += 1
-        elif event.get("kind") == SEGMENT_KIND:
-            replaces.update(_texts(event.get("replaces")))
-            parts.update(_texts(event.get("parts")))
-            totals = add_totals(totals, read_totals(event.get("totals")))
-        elif isinstance(event.get("key"), str) and type(event.get("at_ns")) is int:
-            values.append(event)
+    for values in parse_lines(data):
+        if values and values.get("kind") == SEGMENT_KIND:
+            replaces.update(_texts(values.get("replaces")))
+            parts.update(_texts(values.get("parts")))
+            totals = add_totals(totals, read_totals(values.get("totals")))
+        elif values and (event := Event.from_json(values)):
+            events.append(event)
         else:
             damaged += 1
-    return Lines(name, values, frozenset(replaces), frozenset(parts), totals, damaged)
+    return Lines(name, events, frozenset(replaces), frozenset(parts), totals, damaged)
 
 
 def parse_lines(data: bytes) -> "Iterator[dict[str, Any] | None]":
@@ -185,62 +205,185 @@ def _texts(value: object) -> "list[str]":
     return [v for v in value if isinstance(v, str)] if isinstance(value, list) else []
 
 
-def merge_uses(segments: "Sequence[Lines]", present: "Iterable[str]") -> "tuple[str, bytes]":
-    """Make one compaction of segments; its name and its content.
+class EventFold:
+    """Events by key and kind, those of one kind joined."""
+
+    def __init__(self, segments: "Sequence[Lines]" = ()) -> None:
+        self._events: dict[str, dict[str, Event]] = {}
+        self.totals: dict[str, float] = {}
+        """Sums over the events that compactions have left out (:func:`sum_uses`)."""
+        self.events_ahead: list[Event] = []
+        """Events that count for nothing until the clock has come near their dates. The clock may
+        be the one that is wrong, so a compaction keeps them as they are."""
+        live, self.originals, chosen = choose_live(segments)
+        """The names of every segment that is folded in here, present or compacted away."""
+        self.is_compact = len(chosen) == 1 and len(chosen[0]) == len(segments)
+        """Whether all of it is one compaction."""
+        for segment in live:
+            self.totals = add_totals(self.totals, segment.totals)
+        self.add_all(event for segment in live for event in segment.events)
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._events
+
+    def __iter__(self) -> "Iterator[str]":
+        """Yield every key that something is known of, whether or not its entry exists."""
+        return iter(self._events)
+
+    def add_all(self, events: "Iterable[Event]") -> None:
+        """Add events in the order of their times; those of the future only count as pins."""
+        latest_ns = time.time_ns() + MAX_AHEAD_NS
+        for event in sorted(events, key=lambda e: e.at_ns):
+            if event.at_ns <= latest_ns or event.kind in PINNING:
+                self.add(event)
+            else:
+                self.events_ahead.append(event)
+
+    def add(self, event: Event) -> None:
+        """Join an event to the ones of its kind, none of which is later."""
+        kinds = self._events.setdefault(event.key, {})
+        if event.kind in PINNING:
+            for kind in PINNING:
+                kinds.pop(kind, None)
+            kinds[event.kind] = event
+            return
+        before = kinds.get(event.kind)
+        facts = cast("dict[str, Any]", before.facts) if before else {}  # our own: grows in place
+        count = (count_of(facts) if before else 0) + count_of(event.facts)
+        if "payload_sha256" in event.facts:  # what describes the file comes with its digest
+            for name in DIGEST_FACTS:
+                facts.pop(name, None)
+        else:
+            event = event.without_digest()
+        all_imported = IMPORTED in event.facts and (before is None or IMPORTED in facts)
+        sums: dict[str, float] = {}
+        if event.kind == "hit":
+            sums = {n: seconds_of(facts, n) + seconds_of(event.facts, n) for n in SUMS}
+        facts.update(event.facts)
+        facts.update({name: total for name, total in sums.items() if total})
+        if not all_imported:
+            facts.pop(IMPORTED, None)
+        if event.kind == "hit" or (event.kind in COUNTED and before):
+            facts["count"] = count
+        kinds[event.kind] = Event(event.key, event.kind, event.at_ns, facts)
+
+    def events(self) -> "Iterator[Event]":
+        """Yield the fewest events with the same meaning: one per key and kind, each fact once."""
+        for kinds in self._events.values():
+            latest: dict[str, Any] = {}
+            new: dict[str, Event] = {}
+            for event in sorted(kinds.values(), key=lambda e: e.at_ns):
+                digest = {n: v for n, v in event.facts.items() if n in DIGEST_FACTS}
+                is_new = digest != {n: latest[n] for n in DIGEST_FACTS if n in latest}
+                facts = {
+                    name: value
+                    for name, value in event.facts.items()
+                    if name == "count"
+                    or (is_new and name in digest)
+                    or type(latest.get(name)) is not type(value)
+                    or latest.get(name) != value
+                }
+                if digest:
+                    latest = {n: v for n, v in latest.items() if n not in DIGEST_FACTS}
+                latest.update(event.facts)
+                new[event.kind] = event._replace(facts=facts)
+            yield from (new[kind] for kind in kinds)
+
+
+def make_compaction(
+    fold: EventFold, names: "Collection[str]", present: "Collection[str] | None"
+) -> "Iterator[tuple[str, list[bytes]]]":
+    """Yield name and lines of each part of a compaction of segments; nothing where they are one.
+
+    It keeps the keys with an entry, pinned ones, and as many of the others as there are entries,
+    the latest first; the rest is summed up. The new segments name those that they replace, so that
+    a copy of one that comes back in a merge is not counted twice.
 
     Args:
-        present: keys that have an entry.
+        names: of the segments that were read.
+        present: keys that have an entry; None where that is unknown, so that all are kept.
     """
-    live, originals, _ = choose_live(segments)
-    totals: dict[str, float] = {}
-    for segment in live:
-        totals = add_totals(totals, segment.totals)
-    events = [event for segment in live for event in segment.values]
-    forgotten = _choose_forgotten(events, present)
-    totals = add_totals(totals, sum_uses(e for e in events if e["key"] in forgotten))
-    lines = sum_up(e for e in events if e["key"] not in forgotten)
-    read = {s.name for s in segments}
-    replaces = sorted(read.union(sorted(originals - read)[-MAX_REPLACED:]))
-    digest = hashlib.sha256("\n".join([*replaces, *lines]).encode()).hexdigest()
-    name = f"{replaces[-1].partition('-')[0]}-c{digest[:16]}-0.jsonl"
-    header = {"kind": SEGMENT_KIND, "replaces": replaces, "parts": [name], "totals": totals}
-    return name, "".join(f"{line}\n" for line in [_text(header), *lines]).encode()
+    replaces = sorted({*names, *sorted(fold.originals.difference(names))[-MAX_REPLACED:]})
+    events = [*fold.events(), *fold.events_ahead]
+    forgotten = set() if present is None else _choose_forgotten(events, present)
+    sketched = _newest_sketches(events)
+    kept = (
+        e for e in events if e.key not in forgotten and (e.kind != "sketch" or e.key in sketched)
+    )
+    if fold.is_compact and forgotten.isdisjoint(fold):
+        return
+    totals = add_totals(fold.totals, sum_uses(e for e in events if e.key in forgotten))
+    batches = [lines for lines, _ in make_batches(kept)] or [[]]
+    digest = hashlib.sha256("\n".join(replaces).encode())
+    for lines in batches:
+        digest.update(b"".join(lines))
+    stem = f"{replaces[-1].partition('-')[0]}-c{digest.hexdigest()[:16]}"
+    parts = [f"{stem}-{number}.jsonl" for number in range(len(batches))]
+    for number, lines in enumerate(batches):
+        named = replaces if number == 0 else []
+        headers = [
+            segment_line(
+                {
+                    "kind": SEGMENT_KIND,
+                    "replaces": named[at : at + _NAMES_PER_LINE],
+                    "parts": parts,
+                    "totals": totals if number == at == 0 else {},
+                }
+            )
+            for at in range(0, len(named) or 1, _NAMES_PER_LINE)
+        ]
+        yield parts[number], [*headers, *lines]
 
 
-def _text(value: "dict[str, Any]") -> str:
-    return json.dumps(value, separators=(",", ":"))
-
-
-def _choose_forgotten(events: "list[dict[str, Any]]", present: "Iterable[str]") -> "set[str]":
-    latest: dict[str, int] = {}
-    pins: dict[str, tuple[int, bool]] = {}
+def _newest_sketches(events: "Iterable[Event]") -> "set[str]":
+    """Return the keys whose sketches a compaction keeps: the newest few of each module."""
+    modules: defaultdict[str, list[Event]] = defaultdict(list)
     for event in events:
-        key = event["key"]
-        at_ns = event["at_ns"]
-        latest[key] = max(latest.get(key, 0), at_ns)
-        if event.get("kind") in PINNING:
-            pins[key] = max(pins.get(key, (0, False)), (at_ns, event["kind"] == "pin"))
-    return choose_forgotten(latest, present, (key for key, (_, is_pin) in pins.items() if is_pin))
+        if event.kind == "sketch":
+            modules[event.key.rpartition("-")[0]].append(event)
+    newest = (
+        sorted(sketches, key=lambda e: e.at_ns)[-_KEPT_SKETCHES:] for sketches in modules.values()
+    )
+    return {event.key for sketches in newest for event in sketches}
 
 
-def sum_up(events: "Iterable[dict[str, Any]]") -> "list[str]":
-    """Add up bare uses by key and kind, and leave every other event as it is."""
-    sums: dict[tuple[str, str], dict[str, Any]] = {}
-    lines: dict[str, None] = {}
+def _choose_forgotten(events: "Sequence[Event]", present: "Iterable[str]") -> "set[str]":
+    """Choose the keys whose events a compaction leaves out: gone for longest, and not pinned."""
+    kept = {*present}
+    latest = {e.key: e.at_ns for e in sorted(events, key=lambda e: e.at_ns)}
+    absent = sorted((k for k in latest if k not in kept), key=latest.__getitem__, reverse=True)
+    pinned = {e.key for e in events if e.kind == "pin"}
+    return {*absent[max(len(kept), MIN_ABSENT) :]} - pinned
+
+
+def segment_line(values: "Mapping[str, Any]") -> bytes:
+    """Return one line of a segment."""
+    return json.dumps(values, separators=(",", ":")).encode() + b"\n"
+
+
+def make_batches(events: "Iterable[Event]") -> "Iterator[tuple[list[bytes], int]]":
+    """Yield the lines of one segment each, with the time of the latest event in it.
+
+    An event of more than :data:`MAX_LINE_BYTES` is left out.
+    """
+    lines: list[bytes] = []
+    size_bytes = at_ns = 0
     for event in events:
-        kind = event.get("kind")
-        if kind not in COUNTED or not event.keys() <= _BARE:
-            lines[_text(event)] = None
+        line = segment_line(event.to_json())
+        if len(line) > MAX_LINE_BYTES:
             continue
-        added = sums.setdefault((event["key"], kind), {"at_ns": 0, "count": 0})
-        added["at_ns"] = max(added["at_ns"], event["at_ns"])
-        added["count"] += count_of(event)
-        for name in SUMS:
-            if event.get(name):
-                added[name] = added.get(name, 0) + seconds_of(event, name)
-    for (key, kind), added in sums.items():
-        lines[_text({"key": key, "kind": kind, **added})] = None
-    return list(lines)
+        if lines and size_bytes + len(line) > _SEGMENT_BYTES:
+            yield lines, at_ns
+            lines = []
+            size_bytes = at_ns = 0
+        lines.append(line)
+        size_bytes += len(line)
+        at_ns = max(at_ns, event.at_ns)
+    if lines:
+        yield lines, at_ns
 
 
 def count_of(event: "Mapping[str, Any]") -> int:
@@ -262,7 +405,7 @@ def read_seconds(value: object) -> "float | None":
     return float(value) if 0 <= value < _MAX_SECONDS else None
 
 
-def sum_uses(events: "Iterable[Mapping[str, Any]]") -> "dict[str, float]":
+def sum_uses(events: "Iterable[Event]") -> "dict[str, float]":
     """Sum up the hits, the misses and the seconds that the hits saved; empty without any.
 
     Hits that a run has timed saved what it found; each of the others saved the time of a compile,
@@ -272,15 +415,14 @@ def sum_uses(events: "Iterable[Mapping[str, Any]]") -> "dict[str, float]":
     seconds: dict[str, float] = {}
     misses = 0
     for event in events:
-        key = event["key"]
-        kind = event.get("kind")
+        key, kind, _, facts = event
         if kind == "hit":
-            counts = [count_of(event), *(seconds_of(event, name) for name in SUMS)]
+            counts = [count_of(facts), *(seconds_of(facts, name) for name in SUMS)]
             before = hits.get(key, [0.0] * len(counts))
             hits[key] = [x + y for x, y in zip(before, counts)]  # noqa: B905
         elif kind in COUNTED:
-            misses += count_of(event)
-        seconds[key] = seconds_of(event, "compile_seconds") or seconds.get(key, 0.0)
+            misses += count_of(facts)
+        seconds[key] = seconds_of(facts, "compile_seconds") or seconds.get(key, 0.0)
     if not hits and not misses:
         return {}
     saved = sum(

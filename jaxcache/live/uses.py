@@ -29,15 +29,17 @@ from ..core.ledger import (
     MAX_AHEAD_NS,
     MAX_LEDGER_BYTES,
     PINNING,
+    Event,
+    EventFold,
     Lines,
     count_of,
     day_segment,
     is_compacted,
     is_open,
-    merge_uses,
+    make_compaction,
     read_lines,
     read_seconds,
-    sum_up,
+    segment_line,
 )
 from ..core.names import CACHE_SUFFIX, LEDGER_DIR, TEMP_PREFIX
 from .files import own_directory_of, read_entry, read_file, write_whole
@@ -81,58 +83,38 @@ class UseLog:
     def reset(self) -> None:
         """Reset in a forked child: the parent writes its own events."""
         self._lock = threading.RLock()
-        self._hits: dict[str, tuple[int, int, float]] = {}
-        self._misses: dict[str, tuple[int, int]] = {}
-        self._events: list[dict[str, Any]] = []
+        self._events = EventFold()
         self._outcomes: dict[str, tuple[str, float]] = {}
-
-    def _note(self, key: str, outcome: str, seconds: float = 0.0) -> None:
-        if len(self._outcomes) < _MAX_EVENTS:
-            self._outcomes.setdefault(key, (outcome, seconds))
 
     def hit(self, key: str, took_seconds: float = 0.0) -> bool:
         """Note a hit; whether a segment is due."""
-        with self._lock:
-            self._note(key, "hit")
-            count, _, took = self._hits.get(key, (0, 0, 0.0))
-            self._hits[key] = (count + 1, time.time_ns(), took + took_seconds)
-            return self._is_due()
+        return self._note(key, "hit", "hit", {"retrieval_seconds": took_seconds})
 
     def missed(self, key: str) -> None:
         """Note a compile that was not written."""
-        with self._lock:
-            self._note(key, "skipped")
-            self._misses[key] = (self._misses.get(key, (0, 0))[0] + 1, time.time_ns())
+        self._note(key, "miss", "skipped", {})
 
     def compiled(self, key: str, seconds: float) -> bool:
         """Note how long the compile of a new entry took; whether a segment is due."""
-        event = {"key": key, "kind": "compile", "at_ns": time.time_ns()}
+        facts = {"compile_seconds": seconds, **self._facts}
+        return self._note(key, "compile", "written", facts, seconds)
+
+    def _note(
+        self, key: str, kind: str, outcome: str, facts: "dict[str, Any]", seconds: float = 0.0
+    ) -> bool:
         with self._lock:
-            self._note(key, "written", seconds)
-            self._events.append({**event, "compile_seconds": seconds, **self._facts})
-            return self._is_due()
+            if len(self._outcomes) < _MAX_EVENTS:
+                self._outcomes.setdefault(key, (outcome, seconds))
+            self._events.add(Event(key, kind, time.time_ns(), facts))
+            return time.monotonic() > self._due or len(self._events) >= _MAX_EVENTS
 
-    def _is_due(self) -> bool:
-        return time.monotonic() > self._due or len(self._events) + len(self._hits) >= _MAX_EVENTS
-
-    def take(self) -> "list[dict[str, Any]]":
+    def take(self) -> "list[Event]":
         """Return the events that were noted, and forget them."""
         with self._lock:
             events = self._events
-            hits = self._hits
-            misses = self._misses
-            self._events = []
-            self._hits = {}
-            self._misses = {}
+            self._events = EventFold()
             self._due = time.monotonic() + _FLUSH_SECONDS
-        events += [
-            {"key": key, "kind": "hit", "at_ns": at_ns, "count": n, "retrieval_seconds": took}
-            for key, (n, at_ns, took) in hits.items()
-        ]
-        return events + [
-            {"key": key, "kind": "miss", "at_ns": at_ns, "count": n}
-            for key, (n, at_ns) in misses.items()
-        ]
+        return [*events.events()]
 
     def flush(self) -> None:
         """Write one segment with all that was noted.
@@ -143,10 +125,9 @@ class UseLog:
         events = self.take()
         if not events:
             return
-        lines = b"".join(json.dumps(e, separators=(",", ":")).encode() + b"\n" for e in events)
         name = f"{time.time_ns():020d}-{os.urandom(8).hex()}.jsonl"
         with own_directory_of(self._root, "ledger") as directory:
-            write_whole(directory, name, lines)
+            write_whole(directory, name, b"".join(segment_line(e.to_json()) for e in events))
 
     def record_run(self) -> None:
         """Add this run to the history of its program, without what only a listener knows.
@@ -221,8 +202,9 @@ def compact(root: str) -> None:
             present = {
                 n[: -len(CACHE_SUFFIX)] for n in os.listdir(root) if n.endswith(CACHE_SUFFIX)
             }
-            name, data = merge_uses(segments, present)
-            write_whole(directory, name, data)
+            parts = make_compaction(EventFold(segments), [s.name for s in segments], present)
+            for name, lines in parts:
+                write_whole(directory, name, b"".join(lines))
             for segment in segments:
                 os.unlink(segment.name, dir_fd=directory)
 
@@ -400,8 +382,10 @@ class SharedUses(UseLog):
         name = day_segment(time.time_ns() // DAY_NS, self._client)
         with own_directory_of(self._root, "live", _DIRECTORY) as directory:
             data = read_file(name, _MAX_BYTES, directory=directory)
-            lines = sum_up([*read_lines(name, data or b"").values, *events])[-_MAX_LINES:]
-            data = "".join(f"{line}\n" for line in lines).encode()
+            fold = EventFold()
+            fold.add_all([*read_lines(name, data or b"").events, *events])
+            lines = [segment_line(event.to_json()) for event in fold.events()][-_MAX_LINES:]
+            data = b"".join(lines)
             write_whole(directory, name, data)
             for other in os.listdir(directory):
                 if other != name and other.endswith(".jsonl"):

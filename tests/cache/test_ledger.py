@@ -223,7 +223,7 @@ def test_compacting_while_the_clock_is_behind_loses_nothing(
 def test_a_compaction_that_lost_a_part_counts_for_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jaxcache.cache.ledger.write._SEGMENT_BYTES", 100)
+    monkeypatch.setattr("jaxcache.core.ledger._SEGMENT_BYTES", 100)
     store = open_store(str(tmp_path))
     append(store, [Event(f"k{i}", HIT, i) for i in range(6)])
     before = {s.name: s.read_bytes() for s in segments(tmp_path)}

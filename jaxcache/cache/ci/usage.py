@@ -205,7 +205,7 @@ def classify_usage(scan_result: Scan, ledger: Ledger, baseline: Baseline | None)
     if compared:
         # Uses that other caches recorded came with the entries that import brought meanwhile.
         imported_keys = {e.key for e in lists["unknown"] if e.key not in baseline.entries}
-        elsewhere = sum_uses(e.to_json() for e in ledger.events() if e.key in imported_keys)
+        elsewhere = sum_uses(e for e in ledger.events() if e.key in imported_keys)
         all_seconds = count_uses(ledger).saved_seconds or 0.0
         job_seconds = all_seconds - elsewhere.get("saved_seconds", 0.0) - baseline.saved_seconds
         saved_seconds += max(0.0, job_seconds)

@@ -1,12 +1,13 @@
-"""One event of the ledger, and the record that the events of one key fold into."""
+"""The record that the events of one key fold into."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any
 
 from jaxcache.cache.untrusted_json import Scalar, Seconds, read_fields
-from jaxcache.core.ledger import MAX_AHEAD_NS, PINNING, SUMS, count_of
+from jaxcache.core.ledger import DIGEST_FACTS, PINNING, SUMS, count_of
+from jaxcache.core.ledger import Event as Event
 from jaxcache.core.system import is_own_or_roots
 from jaxcache.model import FileInfo
 
@@ -34,73 +35,6 @@ REMOVED = "removed"
 SKETCH = "sketch"
 ARRIVED = "arrived"
 MISS = "miss"
-
-#: Facts that accuse a file whose bytes are others.
-DIGEST_FACTS = ("payload_sha256", "file_mtime_ns", "file_size_bytes", "file_inode")
-#: The fact of an event that another cache recorded.
-IMPORTED = "imported"
-#: Years 1970 to 2262: the range of nanoseconds in 63 bits.
-_MAX_NS = 2**63
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """Something that was learnt of one entry at one moment.
-
-    Args:
-        kind: one of the constants above; an unknown kind is kept, its facts count.
-        at_ns: nanoseconds since the epoch.
-        facts: the fields of :class:`LedgerRecord` by name, and anything else JSON can hold.
-    """
-
-    key: str
-    kind: str
-    at_ns: int
-    facts: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def count(self) -> int:
-        """Return the number of times it happened."""
-        return count_of(self.facts)
-
-    def to_json(self) -> dict[str, Any]:
-        """The event as one JSON object; an absurd time becomes the nearest good one."""
-        at_ns = min(max(self.at_ns, 0), _MAX_NS - 1)
-        return {"key": self.key, "kind": self.kind, "at_ns": at_ns, **self.facts}
-
-    def without_digest(self) -> "Event":
-        """Return the event without the facts that could accuse a file."""
-        if self.facts.keys().isdisjoint(DIGEST_FACTS):
-            return self
-        facts = {n: v for n, v in self.facts.items() if n not in DIGEST_FACTS}
-        return replace(self, facts=facts)
-
-    def imported(self, now_ns: int) -> "Event | None":
-        """Return the event as another cache may bring it, marked; None where it may not.
-
-        Only what this machine observed accuses an entry or ends its record. Pins belong to one
-        cache. A date in the future proves nothing.
-        """
-        if self.kind in PINNING or self.kind == REMOVED or self.at_ns > now_ns + MAX_AHEAD_NS:
-            return None
-        event = self.without_digest()
-        return replace(event, facts={**event.facts, IMPORTED: True})
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> "Event | None":
-        """Read an event; None if ``key``, ``kind`` or ``at_ns`` is missing or absurd."""
-        key = values.get("key")
-        kind = values.get("kind")
-        at_ns = values.get("at_ns")
-        if not (isinstance(key, str) and key and isinstance(kind, str) and kind):
-            return None
-        if type(at_ns) is not int or not 0 <= at_ns < _MAX_NS:
-            return None
-        facts = {n: v for n, v in values.items() if n not in _ENVELOPE and v is not None}
-        return cls(key, kind, at_ns, facts)
-
-
-_ENVELOPE = frozenset({"key", "kind", "at_ns"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +141,7 @@ def fold(key: str, events: Iterable[Event]) -> LedgerRecord:
     extra: dict[str, Any] = {}
     for event in sorted(events, key=lambda e: e.at_ns):
         if event.kind == HIT:
-            facts["hits"] = facts.get("hits", 0) + event.count
+            facts["hits"] = facts.get("hits", 0) + count_of(event.facts)
             facts["last_hit_ns"] = event.at_ns
         elif event.kind == COMPILE:
             facts["compiled_ns"] = event.at_ns

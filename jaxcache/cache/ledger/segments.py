@@ -13,29 +13,25 @@ written simply learns nothing.
 import json
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from math import inf
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
-from jaxcache.cache.ledger.record import DIGEST_FACTS, HIT, IMPORTED, Event, LedgerRecord, fold
+from jaxcache.cache.ledger.record import Event, LedgerRecord, fold
 from jaxcache.core.configuration import report_once
 from jaxcache.core.ledger import (
-    COUNTED,
-    MAX_AHEAD_NS,
     MAX_LEDGER_BYTES,
-    PINNING,
     SEGMENT_KIND,
-    SUMS,
+    EventFold,
     Lines,
     add_totals,
-    choose_live,
     is_compacted,
     is_open,
     parse_lines,
     read_lines,
-    seconds_of,
+    segment_line,
     sum_uses,
 )
 from jaxcache.core.names import LEDGER_DIR, OWN_DIR, live_directory
@@ -58,32 +54,27 @@ SEGMENT_SUFFIX = ".jsonl"
 _NAME = re.compile(r"\d{1,20}-(c[0-9a-f]{16}-\d{1,6}|[0-9a-f]{16})\.jsonl")
 
 
-@dataclass(slots=True)
-class Ledger:
+class Ledger(EventFold):
     """Every event of a cache, folded by key; :func:`Ledger.load` makes one."""
 
-    files: tuple[FileInfo, ...] = ()
-    """The segments that were read."""
-    damaged: int = 0
-    """Segments and lines that could not be read and were skipped."""
-    _events: dict[str, dict[str, Event]] = field(default_factory=dict)
-    originals: frozenset[str] = frozenset()
-    """Names of every segment that is folded in here, present or compacted away."""
-    is_compact: bool = False
-    """Whether all of it is one compaction."""
-    totals: dict[str, float] = field(default_factory=dict)
-    """Sums over the events that compactions have left out (:func:`sum_uses`)."""
-    events_ahead: list[Event] = field(default_factory=list)
-    """Events that count for nothing until the clock has come near their dates. The clock may be the
-    one that is wrong, so a compaction keeps them as they are."""
-
-    unread: list[StoreError] = field(default_factory=list)
-    """Failures of the disk to read a segment, which may hold pins."""
+    def __init__(
+        self,
+        segments: Sequence[Lines] = (),
+        files: Sequence[FileInfo] = (),
+        unread: Sequence[StoreError] = (),
+    ) -> None:
+        super().__init__(segments)
+        self.files = files
+        """The segments that were read."""
+        self.damaged = sum(s.damaged for s in segments) + len(unread)
+        """Segments and lines that could not be read and were skipped."""
+        self._unread = unread
+        """Failures of the disk to read a segment, which may hold pins."""
 
     @property
     def segments(self) -> list[str]:
         """Names of the segments that were read."""
-        return [file.name.rpartition("/")[2] for file in self.files]
+        return [_base(file) for file in self.files]
 
     @classmethod
     def load(
@@ -95,48 +86,21 @@ class Ledger:
             to_compact: without the segments that a client may still rewrite.
             listed: the files of a bucket's ledger, where the caller has listed them.
         """
-        segments = _read_segments(store, listed)
+        read = _read_segments(store, listed)
         if to_compact:
             now_ns = time.time_ns()
-            segments = [s for s in segments if not is_open(s.name, now_ns)]
-        ledger = cls(damaged=sum(s.damaged for s in segments))
-        ledger.unread = [s.failure for s in segments if s.failure]
-        readable = [s for s in segments if not s.failure]
-        ledger.files = tuple(s.file for s in readable)
-        live, ledger.originals, chosen = choose_live(readable)
-        ledger.is_compact = len(chosen) == 1 and len(chosen[0]) == len(readable)
-        for segment in live:
-            ledger.totals = add_totals(ledger.totals, segment.totals)
-        latest_ns = time.time_ns() + MAX_AHEAD_NS
-        for event in sorted((e for s in live for e in s.events), key=lambda e: e.at_ns):
-            if event.at_ns <= latest_ns or event.kind in PINNING:
-                ledger._add(event)
-            else:
-                ledger.events_ahead.append(event)
-        return ledger
+            read = {f: s for f, s in read.items() if not is_open(_base(f), now_ns)}
+        segments = {f: s for f, s in read.items() if isinstance(s, Lines)}
+        unread = [s for s in read.values() if isinstance(s, StoreError)]
+        return cls([*segments.values()], [*segments], unread)
 
     @classmethod
     def of(cls, events: Iterable[Event]) -> "Ledger":
-        """Make a ledger of events from outside a cache; they count as imported, not as observed."""
+        """Make a ledger of events from outside a cache; they count as imported, as not observed."""
         ledger = cls()
         now_ns = time.time_ns()
-        brought = (imported for event in events if (imported := event.imported(now_ns)))
-        for event in sorted(brought, key=lambda e: e.at_ns):
-            ledger._add(event)
+        ledger.add_all(filter(None, (event.imported(now_ns) for event in events)))
         return ledger
-
-    def __len__(self) -> int:
-        return len(self._events)
-
-    def __bool__(self) -> bool:
-        return bool(self._events)
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._events
-
-    def __iter__(self) -> Iterator[str]:
-        """Yield every key that something is known of, whether or not its entry exists."""
-        return iter(self._events)
 
     def record(self, key: str) -> LedgerRecord | None:
         """Everything known of one key, later facts over earlier ones; None if nothing is."""
@@ -151,7 +115,7 @@ class Ledger:
         Raises:
             JaxcacheError: ``pins-unread``.
         """
-        for failure in self.unread:
+        for failure in self._unread:
             if failure.code == "io-error" and not isinstance(failure.__cause__, PermissionError):
                 raise JaxcacheError(
                     f"{failure.message}: it may hold pins, so nothing is removed",
@@ -159,55 +123,9 @@ class Ledger:
                     hint=f"check the disk and {LEDGER_DIR}, and run the command again",
                 )
 
-    def events(self) -> Iterator[Event]:
-        """Yield the fewest events with the same meaning: one per key and kind, each fact once."""
-        for kinds in self._events.values():
-            latest: dict[str, Any] = {}
-            new: dict[str, Event] = {}
-            for event in sorted(kinds.values(), key=lambda e: e.at_ns):
-                digest = {n: v for n, v in event.facts.items() if n in DIGEST_FACTS}
-                is_new = digest != {n: latest[n] for n in DIGEST_FACTS if n in latest}
-                facts = {
-                    name: value
-                    for name, value in event.facts.items()
-                    if name == "count"
-                    or (is_new and name in digest)
-                    or type(latest.get(name)) is not type(value)
-                    or latest.get(name) != value
-                }
-                if digest:
-                    latest = {n: v for n, v in latest.items() if n not in DIGEST_FACTS}
-                latest.update(event.facts)
-                new[event.kind] = replace(event, facts=facts)
-            yield from (new[kind] for kind in kinds)
 
-    def _add(self, event: Event) -> None:
-        """Join an event to the ones of its kind; events come in the order of their times."""
-        kinds = self._events.setdefault(event.key, {})
-        if event.kind in PINNING:
-            for kind in PINNING:
-                kinds.pop(kind, None)
-            kinds[event.kind] = event
-            return
-        before = kinds.get(event.kind)
-        facts = cast("dict[str, Any]", before.facts) if before else {}  # our own: grows in place
-        count = (before.count if before else 0) + event.count
-        if "payload_sha256" in event.facts:  # what describes the file comes with its digest
-            for name in DIGEST_FACTS:
-                facts.pop(name, None)
-        else:
-            event = event.without_digest()
-        all_imported = IMPORTED in event.facts and (before is None or IMPORTED in facts)
-        sums: dict[str, float] = {}
-        if event.kind == HIT:
-            sums = {n: seconds_of(facts, n) + seconds_of(event.facts, n) for n in SUMS}
-        facts.update(event.facts)
-        facts.update({name: total for name, total in sums.items() if total})
-        if not all_imported:
-            facts.pop(IMPORTED, None)
-        if event.kind == HIT or (event.kind in COUNTED and before):
-            facts["count"] = count
-        kinds[event.kind] = Event(event.key, event.kind, event.at_ns, facts)
+def _base(file: FileInfo) -> str:
+    return file.name.rpartition("/")[2]
 
 
 def is_segment(name: str) -> bool:
@@ -215,22 +133,7 @@ def is_segment(name: str) -> bool:
     return bool(_NAME.fullmatch(name.rpartition("/")[2]))
 
 
-@dataclass(slots=True)
-class _Segment:
-    file: FileInfo
-    events: list[Event] = field(default_factory=list)
-    replaces: frozenset[str] = frozenset()
-    parts: frozenset[str] = frozenset()
-    totals: dict[str, float] = field(default_factory=dict)
-    damaged: int = 0
-    failure: StoreError | None = None
-
-    @property
-    def name(self) -> str:
-        return self.file.name.rpartition("/")[2]
-
-
-def _read_segments(store: Store, listed: Sequence[FileInfo]) -> list[_Segment]:
+def _read_segments(store: Store, listed: Sequence[FileInfo]) -> dict[FileInfo, Lines | StoreError]:
     for attempt in range(_ATTEMPTS):
         time.sleep(_PAUSE_SECONDS * attempt)
         files = _choose(listed) if listed and not attempt else list_segments(store)
@@ -260,20 +163,17 @@ def _newly_compacted(store: Store, before: Sequence[FileInfo]) -> bool:
     return any(is_compacted(i.name) and i.name not in earlier_names for i in list_segments(store))
 
 
-def _read_listed(store: Store, files: Sequence[FileInfo]) -> list[_Segment]:
-    segments = []
+def _read_listed(store: Store, files: Sequence[FileInfo]) -> dict[FileInfo, Lines | StoreError]:
+    segments: dict[FileInfo, Lines | StoreError] = {}
     for info, read in zip(files, read_segments(store, files), strict=True):
         if isinstance(read, StoreError):
             if read.code != "missing":  # compacted away since the listing
-                segments.append(_Segment(info, damaged=1, failure=read))
+                segments[info] = read
             continue
-        lines = read_lines(info.name.rpartition("/")[2], read.data)
-        events = list(_read_events(lines))
-        damaged = lines.damaged + len(lines.values) - len(events)
+        lines = read_lines(_base(info), read.data)
         if not is_own(store, read.info):
-            events = [event.without_digest() for event in events]
-        contents = (events, lines.replaces, lines.parts, lines.totals, damaged)
-        segments.append(_Segment(info, *contents))
+            lines = lines._replace(events=[event.without_digest() for event in lines.events])
+        segments[info] = lines
     return segments
 
 
@@ -306,15 +206,6 @@ def is_own(store: Store, info: FileInfo) -> bool:
     return not store.remote and is_own_or_roots(info.owner)
 
 
-def _read_events(segment: Lines) -> Iterator[Event]:
-    return filter(None, map(Event.from_json, segment.values))
-
-
-def read_events(data: bytes) -> list[Event]:
-    """Return the events of a segment's content."""
-    return list(_read_events(read_lines("", data)))
-
-
 def import_lines(data: bytes, now_ns: int) -> bytes:
     """Return a segment's content as another cache takes it over; its headers stay."""
     lines = []
@@ -324,11 +215,6 @@ def import_lines(data: bytes, now_ns: int) -> bytes:
         elif values and (event := Event.from_json(values)) and (imported := event.imported(now_ns)):
             lines.append(segment_line(imported.to_json()))
     return b"".join(lines)
-
-
-def segment_line(values: Mapping[str, Any]) -> bytes:
-    """Return one line of a segment."""
-    return json.dumps(values, separators=(",", ":")).encode() + b"\n"
 
 
 #: Reasons of compile requests that are neither a hit nor a miss: the cache was not to serve them.
@@ -373,7 +259,7 @@ class Uses:
 
 def count_uses(ledger: Ledger) -> Uses:
     """Sum up the hits and misses of a ledger, those of entries that are gone included."""
-    counted = add_totals(ledger.totals, sum_uses(e.to_json() for e in ledger.events()))
+    counted = add_totals(ledger.totals, sum_uses(ledger.events()))
     if not counted:
         return Uses()
     hits = int(counted.get("hits", 0))

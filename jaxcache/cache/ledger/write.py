@@ -1,20 +1,17 @@
 """Add events to a ledger, such as pins, and compact one that has grown."""
 
 import contextlib
-import hashlib
 import os
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from jaxcache.cache.ledger.record import PIN, SKETCH, UNPIN, Event
+from jaxcache.cache.ledger.record import PIN, UNPIN, Event
 from jaxcache.cache.ledger.segments import (
     MAX_SEGMENT_BYTES,
     SEGMENT_SUFFIX,
     Ledger,
     is_segment,
     list_segments,
-    segment_line,
 )
 from jaxcache.cache.scan import NO_AIDS
 from jaxcache.cache.selection import fits_key, select_by_keys
@@ -31,26 +28,19 @@ if TYPE_CHECKING:
     from jaxcache.layouts import Layout
 
 
-#: Events are split over segments of about this size.
-_SEGMENT_BYTES = 8 << 20
-_NAMES_PER_LINE = 2_000
 #: More segments than :data:`COMPACT_ABOVE`, or more bytes in them than in the compacted part and in
 #: these, are compacted by the next :func:`append`.
 _SLACK_BYTES = 256 << 10
-#: Sketches of one module that a compaction keeps.
-_KEPT_SKETCHES = 8
 _LOCK = f"{LEDGER_DIR}/{TEMP_PREFIX}compact"
 
 
 def append(store: Store, events: Iterable[Event]) -> bool:
     """Add events to the ledger; durable when it returns. Compact a local one that has grown.
 
-    An event of more than :data:`MAX_LINE_BYTES` is left out.
-
     Returns:
         Whether they are kept; False where the cache cannot be written.
     """
-    batches = list(_batches(events))
+    batches = list(core_ledger.make_batches(events))
     if batches and not store.writable:
         return False
     try:
@@ -80,10 +70,8 @@ def _has_grown(store: Store) -> bool:
 def compact(store: Store) -> None:
     """Merge the segments of a ledger into few, and delete those that were merged.
 
-    It keeps the keys with an entry, pinned ones, and as many of the others as there are entries,
-    the latest first; the rest is summed up. The new segments name those that they replace, so that
-    a copy of one that comes back in a merge is not counted twice. Safe to interrupt; while
-    another process compacts a local ledger, it is left to that one.
+    :func:`jaxcache.core.ledger.make_compaction` says what is kept. Safe to interrupt; while another
+    process compacts a local ledger, it is left to that one.
     """
     if not store.writable or not list_segments(store):
         return
@@ -93,68 +81,21 @@ def compact(store: Store) -> None:
     # Locked, or the disk is full: the parts of an unfinished compaction count for nothing.
     with contextlib.suppress(StoreError), store.hold(_LOCK):
         ledger = Ledger.load(store, to_compact=True)
-        if ledger.segments:
-            _compact(store, ledger, _worth_keeping(store, ledger))
+        parts = core_ledger.make_compaction(ledger, ledger.segments, _find_present(store, ledger))
+        if made := list(parts if ledger.segments else ()):
+            for name, lines in made:
+                store.write(f"{LEDGER_DIR}/{name}", lines)
+            for name in ledger.segments:
+                store.delete(f"{LEDGER_DIR}/{name}")
 
 
-def _compact(store: Store, ledger: Ledger, keep: Callable[[str], bool]) -> None:
-    segment_names = frozenset(ledger.segments)
-    history = sorted(ledger.originals - segment_names)[-core_ledger.MAX_REPLACED :]
-    replaces = sorted(segment_names.union(history))
-    events = [*ledger.events(), *ledger.events_ahead]
-    sketched = _newest_sketches(events)
-    kept = (e for e in events if keep(e.key) and (e.kind != SKETCH or e.key in sketched))
-    batches = list(_batches(kept)) or [([], 0)]
-    if ledger.is_compact and all(map(keep, ledger)):
-        return
-    forgotten = (e.to_json() for e in events if not keep(e.key))
-    totals = core_ledger.add_totals(ledger.totals, core_ledger.sum_uses(forgotten))
-    digest = hashlib.sha256("\n".join(replaces).encode())
-    for lines, _ in batches:
-        digest.update(b"".join(lines))
-    stem = f"{replaces[-1].partition('-')[0]}-c{digest.hexdigest()[:16]}"
-    names = [f"{stem}-{i}{SEGMENT_SUFFIX}" for i in range(len(batches))]
-    for index, (name, (lines, _)) in enumerate(zip(names, batches, strict=True)):
-        stands_for = replaces if index == 0 else []
-        headers = [
-            segment_line(
-                {
-                    "kind": core_ledger.SEGMENT_KIND,
-                    "replaces": stands_for[at : at + _NAMES_PER_LINE],
-                    "parts": names,
-                    "totals": totals if index == at == 0 else {},
-                }
-            )
-            for at in range(0, len(stands_for) or 1, _NAMES_PER_LINE)
-        ]
-        store.write(f"{LEDGER_DIR}/{name}", [*headers, *lines])
-    for name in segment_names:
-        store.delete(f"{LEDGER_DIR}/{name}")
-
-
-def _newest_sketches(events: Iterable[Event]) -> set[str]:
-    """Return the keys whose sketches a compaction keeps: the newest few of each module."""
-    modules: defaultdict[str, list[Event]] = defaultdict(list)
-    for event in events:
-        if event.kind == SKETCH:
-            modules[event.key.rpartition("-")[0]].append(event)
-    newest = (
-        sorted(sketches, key=lambda e: e.at_ns)[-_KEPT_SKETCHES:] for sketches in modules.values()
-    )
-    return {event.key for sketches in newest for event in sketches}
-
-
-def _worth_keeping(store: Store, ledger: Ledger) -> Callable[[str], bool]:
+def _find_present(store: Store, ledger: Ledger) -> set[str] | None:
+    """Return the keys that have an entry; None where they cannot be listed."""
     try:
         present = {key for i in store.list() if (key := split_name(i.name)[1])}
     except JaxcacheError:
-        return bool
-    events = [*ledger.events(), *ledger.events_ahead]
-    latest = {e.key: e.at_ns for e in sorted(events, key=lambda e: e.at_ns)}
-    present.update(key for key in latest if "/" in key and _is_file(store, key))
-    pinned = (key for key in latest if (record := ledger.record(key)) and record.pinned)
-    forgotten = core_ledger.choose_forgotten(latest, present, pinned)
-    return lambda key: key not in forgotten
+        return None
+    return present | {key for key in ledger if "/" in key and _is_file(store, key)}
 
 
 def _is_file(store: Store, path: str) -> bool:
@@ -163,26 +104,6 @@ def _is_file(store: Store, path: str) -> bool:
         return store.info(path).type == "file"
     except StoreError:
         return False
-
-
-def _batches(events: Iterable[Event]) -> Iterator[tuple[list[bytes], int]]:
-    """Lines for one segment each, with the time of the latest event in it."""
-    lines: list[bytes] = []
-    size_bytes = at_ns = 0
-    for event in events:
-        line = segment_line(event.to_json())
-        if len(line) > core_ledger.MAX_LINE_BYTES:
-            continue
-        if lines and size_bytes + len(line) > _SEGMENT_BYTES:
-            yield lines, at_ns
-            lines = []
-            size_bytes = 0
-            at_ns = 0
-        lines.append(line)
-        size_bytes += len(line)
-        at_ns = max(at_ns, event.at_ns)
-    if lines:
-        yield lines, at_ns
 
 
 def pinned_keys(ledger: Ledger) -> list[str]:

@@ -24,14 +24,13 @@ from jaxcache.cache.ledger.segments import (
     import_lines,
     is_own,
     is_segment,
-    read_events,
     read_segments,
 )
 from jaxcache.cache.ledger.write import append, compact
 from jaxcache.cache.move import plan as plans
 from jaxcache.cache.scan import UnknownFormats
 from jaxcache.core import runs
-from jaxcache.core.ledger import COMPACT_ABOVE, is_compacted
+from jaxcache.core.ledger import COMPACT_ABOVE, is_compacted, read_lines
 from jaxcache.core.names import LEDGER_DIR
 from jaxcache.core.runs import RUNS_DIR, is_record
 from jaxcache.core.system import is_own_or_roots
@@ -105,7 +104,7 @@ def carry_segments(
             data = import_lines(read.data, now_ns)
             own += [(read.info, data)] if data else []
         elif carried:
-            events = (event.imported(now_ns) for event in read_events(read.data))
+            events = (event.imported(now_ns) for event in read_lines("", read.data).events)
             foreign += [event for event in events if event and event.key in carried]
 
     def carry(segment: tuple[FileInfo, bytes]) -> bool:

@@ -242,7 +242,7 @@ def _append(learnt: Iterable[_Learnt], recorder: ReportBuilder) -> None:
     for directory, events in events_by_directory.items():
         with contextlib.suppress(JaxcacheError):
             store = open_store(directory)
-            with_digests = [replace(e, facts={**e.facts, **_digest(store, e)}) for e in events]
+            with_digests = [e._replace(facts={**e.facts, **_digest(store, e)}) for e in events]
             with contextlib.suppress(OSError):
                 if not append(store, with_digests) and is_full(directory):
                     recorder.full.add(directory)
