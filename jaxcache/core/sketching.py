@@ -11,16 +11,16 @@ values.
 
 import contextlib
 import enum
+import functools
 import hashlib
 import os
-import queue
 import sys
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
 from .key_settings import current_settings
+from .threads import Background
 
 #: Text that waits for the thread; a module beyond it has no sketch.
 _MAX_WAITING_CHARACTERS = 256 << 20
@@ -37,16 +37,14 @@ class Sketcher:
     """A thread that makes sketches, begun with the first of them."""
 
     def __init__(self) -> None:
+        self._background = Background("sketches", lambda _: None)  # a module without a sketch
         self._reset()
         os.register_at_fork(after_in_child=self._reset)
 
     def _reset(self) -> None:
+        self._background.reset()
         self._lock = threading.RLock()
-        self._idle = threading.Condition(self._lock)
         self._waiting_characters = 0
-        self._waiting = 0
-        self._queue: queue.SimpleQueue[tuple[str, dict[str, Any], Take]] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
 
     def sketch(self, computation: Any, facts: "dict[str, Any]", take: Take) -> None:
         """Have a module sketched; ``take`` gets the sketch in another thread.
@@ -60,33 +58,22 @@ class Sketcher:
         with self._lock:
             if self._waiting_characters + len(text) > _MAX_WAITING_CHARACTERS:
                 return
-            if self._thread is None:
-                thread = threading.Thread(target=self._run, name="jaxcache-sketches", daemon=True)
-                thread.start()  # Python 3.12 starts none at its end
-                self._thread = thread
-            self._waiting += 1
             self._waiting_characters += len(text)
-        self._queue.put((text, facts, take))
+        self._background.submit(functools.partial(self._make, text, facts, take))
 
-    def _run(self) -> None:
-        while True:
-            text, facts, take = self._queue.get()
-            with contextlib.suppress(Exception):  # a module without a sketch
-                from .sketch import make_sketch  # 15 ms that a program without misses is spared
+    def _make(self, text: str, facts: "dict[str, Any]", take: Take) -> None:
+        from .sketch import make_sketch  # 15 ms that a program without misses is spared
 
-                if blob := make_sketch(text, facts):
-                    take(blob)
-            with self._idle:
-                self._waiting -= 1
+        try:
+            if blob := make_sketch(text, facts):
+                take(blob)
+        finally:
+            with self._lock:
                 self._waiting_characters -= len(text)
-                self._idle.notify_all()
 
     def finish(self, seconds: float) -> None:
         """Wait until all sketches are made, at most this many seconds."""
-        deadline = time.monotonic() + seconds
-        with self._idle:
-            while self._waiting and (left_seconds := deadline - time.monotonic()) > 0:
-                self._idle.wait(left_seconds)
+        self._background.finish(seconds)
 
 
 def describe_process() -> "dict[str, Any]":

@@ -161,11 +161,11 @@ def _begin_early() -> None:
     try:
         if os.environ.get(EVENTS):
             make_private_package()
-            from _jaxcache.live import early
+            from _jaxcache.live import layer
         else:  # where JAX will find the layer by its entry point
-            from jaxcache.live import early
+            from jaxcache.live import layer
 
-        early.begin()
+        layer.begin_early()
     except Exception:
         return  # the layer itself reports what is wrong with its settings
 

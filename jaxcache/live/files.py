@@ -1,37 +1,17 @@
-"""The files of a local cache directory, and the threads that work on them in the background."""
+"""The files of a local cache directory."""
 
 import contextlib
 import errno
 import os
 import stat
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from ..core.atomic import new_file, open_below, open_directory
 from ..core.names import ATIME_SUFFIX, CACHE_SUFFIX, OWN_DIR
 
 MAX_ENTRY_BYTES = 2 << 30
 _PART_BYTES = 16 << 20
-
-
-class ReentrantEvent(threading.Event):
-    """An event whose lock a signal handler may take again in the thread that holds it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._cond = threading.Condition()  # reentrant; that of the base class is not
-        self.owner = threading.get_ident()
-
-
-def start_thread(name: str, call: "Callable[[], None]") -> "threading.Thread | None":
-    """Start a thread in the background; None where the interpreter is ending."""
-    thread = threading.Thread(target=call, name=f"jaxcache-{name}", daemon=True)
-    try:
-        thread.start()
-    except RuntimeError:
-        return None
-    return thread
 
 
 def read_file(

@@ -1,24 +1,42 @@
-"""Serve the requests to a directory tier in a process of its own, which can be abandoned.
+"""A directory tier in a process of its own, with a time limit per request.
 
 A system call on a network file system that hangs cannot be interrupted, and a process with a thread
-in one cannot end, not even by SIGKILL. So the user's process makes no such call: this program does,
-one thread for each connection. It ends when the user's process does.
-
-Arguments: the descriptor over which connections come, and the directory.
+in one cannot end, not even by SIGKILL. So the user's process makes no such call: another one does,
+one thread for each connection, which can be abandoned. It ends when the user's process does.
 """
 
 import json
 import os
 import socket
 import struct
+import subprocess
 import sys
 import threading
 import time
 from typing import Any
 
+from .files import MAX_ENTRY_BYTES
+from .stores import AbsentError, DeniedError, DirectoryStore
+
 _SIZES = struct.Struct("<QQ")
 _MAX_HEAD_BYTES = 256 << 20  # a listing
 _PART_BYTES = 1 << 20
+#: For a Python to start and fork.
+_START_SECONDS = 10.0
+#: Leaves the process that has started it, so that this one has no child that it does not know.
+#: Arguments: our package, the descriptor over which connections come, and the directory.
+_PROGRAM = """
+import os, sys
+if os.fork():
+    os._exit(0)
+from importlib.machinery import ModuleSpec
+from importlib.util import module_from_spec
+spec = ModuleSpec("_jaxcache", None, is_package=True)  # as in hook.py
+spec.submodule_search_locations = [sys.argv[1]]
+sys.modules["_jaxcache"] = module_from_spec(spec)
+from _jaxcache.live import helper
+helper.serve(helper.socket.socket(fileno=int(sys.argv[2])), sys.argv[3])
+"""
 
 
 def send(connection: socket.socket, head: "dict[str, Any]", data: "bytes | memoryview") -> None:
@@ -64,9 +82,18 @@ def _receive_exactly(connection: socket.socket, size: int, deadline: "float | No
     return data
 
 
-def _serve(connection: socket.socket, store: Any) -> None:
-    from _jaxcache.live.stores import AbsentError  # type: ignore[import-not-found,unused-ignore]
+def serve(control: socket.socket, path: str) -> None:
+    """Serve a directory to each connection that comes, until the user's process ends."""
+    while True:
+        message, descriptors, *_ = socket.recv_fds(control, 1, 1)
+        if not message:
+            os._exit(0)  # which also ends requests that hang
+        for descriptor in descriptors:
+            arguments = socket.socket(fileno=descriptor), DirectoryStore(path)
+            threading.Thread(target=_serve, args=arguments, daemon=True).start()
 
+
+def _serve(connection: socket.socket, store: DirectoryStore) -> None:
     while True:
         try:
             head, data = receive(connection, 4 << 30)
@@ -75,7 +102,8 @@ def _serve(connection: socket.socket, store: Any) -> None:
         answer: dict[str, Any] = {}
         result = b""
         try:
-            value = _answer(store, head, data)
+            arguments = [head["name"], *([data] if head["has_data"] else [])]
+            value = getattr(store, head["verb"])(*arguments, **head["options"])
             if isinstance(value, bytes):
                 result = value
             else:
@@ -92,43 +120,136 @@ def _serve(connection: socket.socket, store: Any) -> None:
             return
 
 
-def _answer(store: Any, head: "dict[str, Any]", data: bytes) -> Any:
-    verb = head["verb"]
-    name = head["name"]
-    if verb == "read":
-        return store.read(name, head["limit"])
-    if verb == "write":
-        return store.write(name, data, replace=head["replace"])
-    if verb == "create":
-        return store.create(name, data)
-    if verb == "delete":
-        return store.delete(name)
-    return store.names(name)
+class DirectoryClient:
+    """The same as a :class:`~.stores.DirectoryStore`, of which no call can hang.
+
+    Raises:
+        DeniedError: no Python can be started beside this program.
+        OSError: the process cannot be started.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._lock = threading.RLock()
+        self._idle: list[socket.socket] = []
+        self._path = os.path.abspath(path)
+        self._control = self._start()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_control"):
+            self.close()
+
+    def within(self, seconds: float) -> "DirectoryRequests":
+        """Return the store with a limit for the next request."""
+        return DirectoryRequests(self, seconds)
+
+    def ask(
+        self, head: "dict[str, Any]", data: bytes, limit: int, seconds: float
+    ) -> "tuple[dict[str, Any], bytes]":
+        """Send a request and wait for its answer.
+
+        Raises:
+            TimeoutError: none came in time; its connection is abandoned.
+            OSError: the request failed, or the process is gone.
+        """
+        deadline = time.monotonic() + seconds
+        connection = self._connect(seconds)
+        try:
+            connection.settimeout(seconds)
+            send(connection, head, data)
+            answer = receive(connection, limit, deadline)
+        except TimeoutError:
+            connection.close()
+            raise TimeoutError(f"no answer in {seconds:g} s") from None
+        except BaseException:
+            connection.close()
+            raise
+        with self._lock:
+            self._idle.append(connection)
+        return answer
+
+    def close(self) -> None:
+        """End the connections of this process; the other one ends with the last of them."""
+        for connection in (*self._idle, self._control):
+            connection.close()
+        self._idle = []
+
+    def _connect(self, seconds: float) -> socket.socket:
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+            ours, theirs = socket.socketpair()
+            with theirs:
+                try:
+                    self._control.settimeout(seconds)
+                    socket.send_fds(self._control, [b"+"], [theirs.fileno()])
+                except (BrokenPipeError, ConnectionError):  # the helper was ended
+                    self._control.close()
+                    self._control = self._start()
+                    socket.send_fds(self._control, [b"+"], [theirs.fileno()])
+            return ours
+
+    def _start(self) -> socket.socket:
+        python = sys.executable or ""
+        is_python = os.path.basename(python).startswith(("python", "pypy"))
+        if not is_python or getattr(sys, "frozen", False):
+            raise DeniedError("a directory tier needs a Python that can be started")
+        ours, theirs = socket.socketpair()
+        package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+        with theirs:
+            process = subprocess.Popen(
+                [python, "-I", "-S", "-c", _PROGRAM, package, str(theirs.fileno()), self._path],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,  # it finishes uploads after an interrupt
+            )
+            try:
+                process.wait(_START_SECONDS)  # for it to fork
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+        return ours
 
 
-def main() -> None:
-    """Leave the process that has started this one, and serve it."""
-    control = socket.socket(fileno=int(sys.argv[1]))
-    path = sys.argv[2]
-    if os.fork():
-        os._exit(0)  # so that the user's process has no child that it does not know
-    from importlib.machinery import ModuleSpec
-    from importlib.util import module_from_spec
+class DirectoryRequests:
+    """The operations of a directory tier, each within the same limit."""
 
-    spec = ModuleSpec("_jaxcache", None, is_package=True)  # as in hook.py
-    here = os.path.dirname(os.path.abspath(__file__))
-    spec.submodule_search_locations = [os.path.dirname(here)]
-    sys.modules["_jaxcache"] = module_from_spec(spec)
-    from _jaxcache.live.stores import DirectoryStore  # type: ignore[import-not-found,unused-ignore]
+    def __init__(self, directory: DirectoryClient, seconds: float) -> None:
+        self._directory = directory
+        self._seconds = seconds
 
-    while True:
-        message, descriptors, *_ = socket.recv_fds(control, 1, 1)
-        if not message:
-            os._exit(0)  # which also ends requests that hang
-        for descriptor in descriptors:
-            arguments = socket.socket(fileno=descriptor), DirectoryStore(path)
-            threading.Thread(target=_serve, args=arguments, daemon=True).start()
+    def read(self, name: str, limit: int) -> bytes:
+        """Return an object's bytes, at most ``limit``."""
+        return self._ask("read", name, limit=limit)[1]
 
+    def write(self, name: str, data: bytes, *, replace: bool) -> None:
+        """Write an object whole."""
+        self._ask("write", name, data, replace=replace)
 
-if __name__ == "__main__":
-    main()
+    def create(self, name: str, data: bytes) -> bool:
+        """Write an object if it does not exist; return whether it was written."""
+        return bool(self._ask("create", name, data)[0]["value"])
+
+    def delete(self, name: str) -> None:
+        """Delete an object, if it exists."""
+        self._ask("delete", name)
+
+    def names(self, directory: str = "") -> "set[str]":
+        """The names directly below a directory."""
+        return set(self._ask("names", directory)[0]["value"])
+
+    def _ask(
+        self, verb: str, name: str, data: "bytes | None" = None, **options: Any
+    ) -> "tuple[dict[str, Any], bytes]":
+        head = {"verb": verb, "name": name, "has_data": data is not None, "options": options}
+        limit = options.get("limit", MAX_ENTRY_BYTES)
+        answer, result = self._directory.ask(head, data or b"", limit, self._seconds)
+        if "absent" in answer:
+            raise AbsentError
+        if "error" in answer:
+            if answer["errno"] is None:
+                raise OSError(answer["error"])
+            raise OSError(answer["errno"], answer["error"], name)
+        return answer, result

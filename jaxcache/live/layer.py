@@ -1,4 +1,10 @@
-"""The layer of this process: its settings, its counters, and the directories it has opened."""
+"""The layer of this process: its settings, its counters, and the directories it has opened.
+
+:func:`begin_early` makes it before its jax, to fetch from tiers while jax is imported: the entries
+that the program's last run used. It takes that jax over once it is imported. Nothing is loaded, and
+each entry is checked as ever. Where the program uses another JAX, or names its credentials later, a
+new layer takes its place.
+"""
 
 import atexit
 import contextlib
@@ -12,69 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.names import live_directory
 from ..core.remote import SERVICES
+from ..core.threads import Background
 from .adapter import Adapter, UnknownJaxError
-from .counters import COUNTERS, SUMS, Counters
-from .files import start_thread
+from .counters import COUNTERS, SUMS, Counters, Metrics
 from .loading import FirstRuns
 from .preload import Preload
 from .settings import ConfigError, ResolvedSettings, resolve
 
 if TYPE_CHECKING:
     from .directory import Directory
-    from .early import UnimportedJax
-
-
-class Background:
-    """One background thread for work without a waiting caller: sweeps, segments, resumed uploads.
-
-    A call that is already queued is not added again.
-    """
-
-    def __init__(self, report: "Callable[[BaseException], None]") -> None:
-        self._report = report
-        self.reset()
-
-    def reset(self) -> None:
-        """Reset: a forked child has no thread."""
-        self._lock = threading.RLock()
-        self._queue: Any = None
-        self._waiting: set[Any] = set()
-        self._left = 0
-        self._thread: threading.Thread | None = None
-
-    def submit(self, call: "Callable[[], Any]") -> None:
-        """Run a call in the background."""
-        with self._lock:
-            if call in self._waiting:
-                return
-            self._waiting.add(call)
-            self._left += 1
-            if self._queue is None:
-                from queue import SimpleQueue
-
-                self._queue = SimpleQueue()
-            self._queue.put(call)
-            if self._thread is None:
-                self._thread = start_thread("live", self._run)
-
-    def _run(self) -> None:
-        while True:
-            call = self._queue.get()
-            with self._lock:
-                self._waiting.discard(call)
-            try:
-                call()
-            except Exception as error:
-                self._report(error)
-            finally:
-                with self._lock:
-                    self._left -= 1
-
-    def finish(self, seconds: float) -> None:
-        """Wait until all submitted work is done, at most this many seconds."""
-        deadline = time.monotonic() + seconds
-        while self._thread is not None and self._left and time.monotonic() < deadline:
-            time.sleep(0.005)
 
 
 class ThreadState(threading.local):
@@ -112,7 +64,7 @@ class Layer:
         self.settings = settings
         self.adapter: Any = adapter
         self.counters = Counters(adapter.monitoring)
-        self.background = Background(self.trouble)
+        self.background = Background("live", self.trouble)
         self.now = ThreadState()
         self.first_runs = FirstRuns()
         self.directories: dict[str, Directory] = {}
@@ -138,8 +90,6 @@ class Layer:
 
     def _start_metrics(self) -> None:
         if self.settings["metrics"]:
-            from .metrics import Metrics
-
             try:
                 self.metrics = Metrics(self.settings["metrics"], self.counters)
             except Exception as error:  # no such directory, or not a path
@@ -277,9 +227,58 @@ def say(text: str) -> None:
         sys.stderr.flush()
 
 
-def _begun_early(settings: ResolvedSettings, adapter: Adapter) -> "Layer | None":
-    early = sys.modules.get(f"{__package__}.early")
-    return early.take(settings, adapter) if early is not None else None
+_OFF = ("0", "false", "no", "off")
+_early: "Layer | None" = None
+
+
+class UnimportedJax:
+    """The facts about a jax that is about to be imported."""
+
+    monitoring = None
+
+    def __init__(self) -> None:
+        from importlib.metadata import version
+
+        self.versions = {"jax_version": version("jax"), "jaxlib_version": version("jaxlib")}
+
+    def hashes_path(self) -> bool:
+        """Return False: whether keys contain the path of the cache is not known yet."""
+        return False
+
+
+def begin_early() -> None:
+    """Begin to fetch, where the environment names both the cache directory and tiers."""
+    global _early
+    if _early is not None:
+        return
+    path = os.environ.get("JAX_COMPILATION_CACHE_DIR", "")
+    is_off = os.environ.get("JAX_ENABLE_COMPILATION_CACHE", "").strip().lower() in _OFF
+    settings = resolve()
+    if not path or is_off or not settings["enabled"] or not settings["prefetch"]:
+        return
+    layer = Layer(settings, UnimportedJax())
+    local, bucket = layer.locate(path)
+    if "://" not in local and (bucket or settings["tiers"]):
+        os.makedirs(local, exist_ok=True)
+        layer.open(local, int(os.environ.get("JAX_COMPILATION_CACHE_MAX_SIZE") or -1), bucket)
+        _early = layer
+
+
+def _take_early(settings: ResolvedSettings, adapter: Adapter) -> "Layer | None":
+    """Hand the layer over to the jax that has been imported; None where it is not to be used."""
+    global _early
+    layer = _early
+    _early = None
+    if layer is None or layer.forked or layer.settings.values != settings.values:
+        return None
+    tiers = [d.tiers for d in layer.directories.values() if d.tiers is not None]
+    is_refused = any(t.is_given_up() for t in tiers)
+    if tiers and not is_refused and layer.adapter.versions == adapter.versions:
+        layer.take_over(adapter)
+        return layer
+    for one in tiers:
+        one.abandon()
+    return None
 
 
 LAYER: "Layer | None" = None
@@ -310,7 +309,7 @@ def start(
                 adapter = Adapter()
                 LAYER = adapter.layer()
                 if LAYER is None:
-                    layer = _begun_early(resolved, adapter) or Layer(resolved, adapter)
+                    layer = _take_early(resolved, adapter) or Layer(resolved, adapter)
                     layer.install(adapter)
                     LAYER = layer
                     if began is not None:

@@ -24,7 +24,8 @@ from typing import Any, NamedTuple
 from ..core.atomic import is_named
 from ..core.names import is_key
 from ..core.system import try_lock
-from .files import own_directory_of, start_thread
+from ..core.threads import start_thread
+from .files import own_directory_of
 
 _MAX_BYTES = 64 << 10
 _DIRECTORY = ("live", "loading")

@@ -23,9 +23,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..core.system import available_cores
-from .files import ReentrantEvent, start_thread
+from ..core.threads import ReentrantEvent, start_thread
+from .adapter import LoadCall, LoadSeam, UnknownLoadError, describe_devices
 from .last_run import MAX_LOADS, LastRun, Load, program_name, read_last_run, write_last_run
-from .load_seam import LoadCall, LoadSeam, UnknownLoadError, describe_devices
 from .loading import AHEAD, Loading
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class Preload:
                 self._directory = directory
                 # Later the script has no name any more: the interpreter forgets it at its end.
                 versions = self._layer.adapter.versions
-                self._program = program_name(versions, self._seam.process_index())
+                self._program = program_name(versions, self._layer.adapter.process_index)
                 self._thread = start_thread("preload", lambda: self._run(directory))
         return self._directory is directory
 

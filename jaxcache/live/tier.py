@@ -25,8 +25,9 @@ from ..core.signing import (
     refusal_fix,
     write_record,
 )
-from .files import MAX_ENTRY_BYTES, own_directory_of, read_file, start_thread, write_whole
-from .helper_client import DirectoryClient
+from ..core.threads import start_thread
+from .files import MAX_ENTRY_BYTES, own_directory_of, read_file, write_whole
+from .helper import DirectoryClient
 from .stores import AbsentError, BucketStore, DeniedError
 
 

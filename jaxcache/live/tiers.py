@@ -11,7 +11,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ..core.names import CACHE_SUFFIX, OWN_DIR, is_key
-from .files import ReentrantEvent, own_directory_of, read_file, start_thread, write_whole
+from ..core.threads import ReentrantEvent, start_thread
+from .files import own_directory_of, read_file, write_whole
 from .frame import DecodedEntry, add_checksum
 from .tier import Refusals, Tier, report_to_parent
 from .uploads import Uploads

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from ..core.atomic import open_lock
 from ..core.names import CACHE_SUFFIX, is_key, spool_name
 from ..core.system import try_lock_where_possible
-from .files import own_directory_of, read_file, start_thread, write_whole
+from ..core.threads import start_thread
+from .files import own_directory_of, read_file, write_whole
 from .frame import DamagedEntryError, open_entry
 from .tier import Refusals, Tier
 

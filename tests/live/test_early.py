@@ -17,13 +17,13 @@ hook.install()
 #: Waits until the entries of the last run are here; JAX starts no backend meanwhile.
 WAIT = """
 import jax
-from jaxcache.live import early
+from jaxcache.live import layer as layers
 end = time.monotonic() + 120
 def fetched():
-    return early._early.counters["prefetched"]
+    return layers._early.counters["prefetched"]
 while fetched() < int(os.environ["NUMBER"]) and time.monotonic() < end:
     time.sleep(0.01)
-first_layer = early._early
+first_layer = layers._early
 """
 #: Whether the layer at work is the one that began to fetch.
 SAME = """
@@ -59,8 +59,8 @@ OTHER_VERSION = (
 import importlib.metadata
 importlib.metadata.version = lambda name: "0.0.1"
 import jax
-from jaxcache.live import early
-first_layer = early._early
+from jaxcache.live import layer as layers
+first_layer = layers._early
 """
 )
 #: The tier has refused this process while jax was imported.
@@ -68,8 +68,8 @@ REFUSED = (
     HOOK
     + """
 import jax
-from jaxcache.live import early
-first_layer = early._early
+from jaxcache.live import layer as layers
+first_layer = layers._early
 for directory in first_layer.directories.values():
     directory.tiers._tiers[0].reading.stop()
 """
@@ -88,7 +88,7 @@ def test_a_new_layer_asks_where_the_first_cannot_go_on(
 
 def test_nothing_begins_where_no_tier_is_named(run_live: RunLive) -> None:
     ran = run_live(
-        HOOK + "import jax\nfrom jaxcache.live import early\nfirst_layer = early._early\n"
-        "assert first_layer is None\n" + PROGRAM
+        HOOK + "import jax\nfrom jaxcache.live import layer as layers\n"
+        "first_layer = layers._early\nassert first_layer is None\n" + PROGRAM
     )
     assert ran["written"] > 0

@@ -18,7 +18,7 @@ from mount_without_links import can_mount, mounted_without_links
 
 from jaxcache.live.counters import Counters
 from jaxcache.live.frame import decode
-from jaxcache.live.helper_client import DirectoryClient
+from jaxcache.live.helper import DirectoryClient
 from jaxcache.live.leases import Leases
 from jaxcache.live.stores import BucketStore
 from jaxcache.live.tier import Tier
