@@ -50,13 +50,15 @@ _FALSE_WORDS = frozenset({"n", "no", "f", "false", "off", "0"})
 _reported: "set[str]" = set()
 
 
-def read_jax_setting(name: str, text: str) -> Any:
+def read_setting(text: str, default: Any) -> Any:
     """Return the value that JAX reads from a variable of the environment for a setting.
+
+    Args:
+        default: a value of the setting's type.
 
     Raises:
         ValueError: JAX refuses the text: ``import jax`` ends with an error.
     """
-    default = JAX_DEFAULTS[name]
     if isinstance(default, bool):
         if text.lower() not in _TRUE_WORDS | _FALSE_WORDS:
             raise ValueError(f"invalid truth value {text!r}")

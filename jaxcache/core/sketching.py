@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from .key_settings import current_settings
+from .seams import current_settings
 from .threads import Background
 
 #: Text that waits for the thread; a module beyond it has no sketch.

@@ -29,16 +29,20 @@ from typing import Any
 
 from ..core import sketching
 from ..core.call_site import find_call_site
-from ..core.key_settings import changed_settings, current_settings, settings_of_environment
+from ..core.configuration import JAX_DEFAULTS
+from ..core.seams import (
+    UnknownJaxError,
+    changed_settings,
+    current_settings,
+    hide_frames,
+    settings_of_environment,
+    wrap,
+)
 from ..live.frame import sealing_compressor
 
 TRIED = "0.4.30 to 0.12"
 #: File and name of what ``jax.pmap`` puts around the user's function.
 _PMAP_WRAPPERS = {("pmap.py", "_fun"), ("linear_util.py", "call_wrapped")}
-
-
-class UnknownJaxError(Exception):
-    """This JAX lacks a name that is needed here."""
 
 
 class Jax:
@@ -56,7 +60,7 @@ class Jax:
             from jax._src import cache_key, compilation_cache, compiler, distributed, monitoring
             from jax._src.interpreters import mlir
 
-            self._cache = compilation_cache
+            self.cache = compilation_cache
             self._compiler = compiler
             self._distributed = distributed
             self._monitoring = monitoring
@@ -93,23 +97,19 @@ class Jax:
     def make_key(self, request: "dict[str, Any]") -> str:
         """The key of one request, without a profile that JAX may add (PGLE)."""
         names = ("computation", "devices", "compile_options", "backend")
-        return str(self._cache.get_cache_key(*(request[name] for name in names)))
-
-    def seal_writes(self) -> None:
-        """Let JAX write entries with a checksum; see :func:`seal_writes`."""
-        seal_writes(self._cache)
+        return str(self.cache.get_cache_key(*(request[name] for name in names)))
 
     def listen(self, observer: Any) -> None:
         """Put ``observer`` around every step; see :class:`listener.Listener` for its methods."""
-        self.hide_our_frames()
+        hide_frames(os.path.dirname(os.path.abspath(__file__)))
         self.hear_events(observer)
         wrap(self._mlir, "lower_jaxpr_to_module", observer.around_lowering)
         wrap(self._compiler, "compile_or_get_cached", observer.around_request)
-        wrap(self._cache, "get_cache_key", observer.around_key)
-        wrap(self._cache, "get_executable_and_time", observer.around_read)
+        wrap(self.cache, "get_cache_key", observer.around_key)
+        wrap(self.cache, "get_executable_and_time", observer.around_read)
         wrap(self._compiler, "_cache_write", observer.around_decision)
-        wrap(self._cache, "put_executable_and_time", observer.around_write)
-        wrap(self._cache, "compress_executable", observer.around_compressing)
+        wrap(self.cache, "put_executable_and_time", observer.around_write)
+        wrap(self.cache, "compress_executable", observer.around_compressing)
         if hasattr(self._cache_key, "_log_cache_key_hash"):
             wrap(self._cache_key, "_log_cache_key_hash", observer.around_component)
 
@@ -119,20 +119,6 @@ class Jax:
             self._monitoring.register_event_listener(observer.on_event)
         if observer.on_duration not in self._monitoring.get_event_duration_listeners():
             self._monitoring.register_event_duration_secs_listener(observer.on_duration)
-
-    @staticmethod
-    def hide_our_frames() -> None:
-        """Ask JAX to leave our frames out of tracebacks, and of the source lines of entries."""
-        try:
-            from jax._src import source_info_util, traceback_util
-
-            directory = os.path.dirname(os.path.abspath(__file__))
-            for name in os.listdir(directory):
-                if name.endswith(".py"):
-                    traceback_util.register_exclusion(os.path.join(directory, name))
-            source_info_util.register_exclusion(directory)
-        except Exception:  # noqa: S110 - nothing but looks depends on it
-            pass
 
     @staticmethod
     def module_name(computation: Any) -> str:
@@ -209,19 +195,7 @@ class Jax:
 
     def settings(self) -> dict[str, Any]:
         """The settings of the cache that hold at this moment."""
-        config = self.jax.config
-        names = (
-            "jax_compilation_cache_dir",
-            "jax_enable_compilation_cache",
-            "jax_persistent_cache_min_compile_time_secs",
-            "jax_persistent_cache_min_entry_size_bytes",
-            "jax_compilation_cache_max_size",
-            "jax_compilation_cache_check_contents",
-            "jax_compilation_cache_include_metadata_in_key",
-            "jax_persistent_cache_enable_xla_caches",
-            "jax_share_binary_between_hosts",
-        )
-        return {name: getattr(config, name, None) for name in names}
+        return {name: getattr(self.jax.config, name, None) for name in JAX_DEFAULTS}
 
     def changed_settings(self) -> dict[str, Any]:
         """Value and origin of each setting that acts on keys and is not JAX's default."""
@@ -241,7 +215,7 @@ class Jax:
 
     def opened_setting(self) -> str | None:
         """The setting that JAX opened a directory with, perhaps a relative path."""
-        cache = getattr(self._cache, "_cache", None)
+        cache = getattr(self.cache, "_cache", None)
         path = getattr(cache, "path", None) or getattr(cache, "_path", None)
         return None if path is None else str(path)
 
@@ -252,7 +226,7 @@ class Jax:
 
     def divert_writes(self, directory: "str | None") -> None:
         """Make the cache that JAX has opened write its entries into ``directory``, or nowhere."""
-        if (cache := getattr(self._cache, "_cache", None)) is None:
+        if (cache := getattr(self.cache, "_cache", None)) is None:
             return
 
         def put(key: str, value: bytes) -> None:
@@ -322,17 +296,6 @@ def _absolute(path: str) -> str:
         return os.path.abspath(path)
     except OSError:  # the working directory is gone
         return path
-
-
-def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
-    """Have ``around(original, args, kwargs)`` called in place of an attribute of ``owner``."""
-    original = getattr(owner, name)
-
-    @functools.wraps(original)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return around(original, args, kwargs)
-
-    setattr(owner, name, wrapper)
 
 
 def _size(array: Any) -> int:

@@ -14,8 +14,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from ..core.seams import UnknownJaxError
 from . import channel, hook
-from .adapter import Jax, UnknownJaxError, join_processes
+from .adapter import Jax, join_processes, seal_writes
 from .channel import safely
 from .hook import when_imported
 from .listener import Listener
@@ -95,7 +96,7 @@ def listen(module: Any, sink: Sink, *, seal: bool = False, is_new: bool = False)
             jax = Jax(module, is_new=is_new or hook.imported is not None)
             LISTENER = Listener(jax)
             if seal:
-                jax.seal_writes()
+                seal_writes(jax.cache)
             jax.listen(LISTENER)
             watch_colocated(LISTENER.send)
     LISTENER.add(sink)

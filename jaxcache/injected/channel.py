@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..core.call_site import name_program
+from ..core.configuration import working_directory
 from ..core.remote import hide_secrets
 
 _EVENTS = "JAXCACHE_EVENTS"
@@ -83,7 +84,7 @@ class Channel:
 
 def introduction() -> dict[str, Any]:
     """Return the event that names this process and its program."""
-    directory = _working_directory()
+    directory = working_directory()
     argv = [str(a) for a in getattr(sys, "argv", [])]
     return {
         "event": "start",
@@ -93,13 +94,6 @@ def introduction() -> dict[str, Any]:
         "argv": hide_secrets(argv[:64]),
         "program": name_program(argv, directory),
     }
-
-
-def _working_directory() -> str:
-    try:
-        return os.getcwd()
-    except OSError:  # it is gone
-        return ""
 
 
 def safely(send: Callable[[dict[str, Any]], Any], action: Callable[[], Any]) -> None:

@@ -24,14 +24,8 @@ import os
 import sys
 from typing import Any
 
-from .adapter import (
-    describe_devices,
-    describe_versions,
-    hash_component,
-    jaxlib_digest,
-    seal_writes,
-    wrap,
-)
+from ..core.seams import wrap
+from .adapter import describe_devices, describe_versions, hash_component, jaxlib_digest, seal_writes
 from .channel import describe_error
 from .crosshost import tuning
 from .crosshost.hooks import CompileArguments

@@ -21,7 +21,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from ..core import key_settings
+from ..core import seams
+from ..core.seams import wrap
 from .adapter import (
     describe_devices,
     describe_versions,
@@ -29,7 +30,6 @@ from .adapter import (
     jaxlib_digest,
     join_pod,
     topology_fingerprint,
-    wrap,
 )
 from .channel import first_line
 
@@ -77,7 +77,7 @@ def sample(device: Any) -> bytes:
 def _settings_on_keys() -> "dict[str, Any]":
     """Return the settings of the environment and the defaults; none if JAX's are not known."""
     try:
-        environment_settings = key_settings.settings_of_environment()
+        environment_settings = seams.settings_of_environment()
         return {"settings": environment_settings, "defaults": default_settings()}
     except Exception:
         return {}
@@ -88,7 +88,7 @@ def default_settings() -> "dict[str, Any]":
 
     JAX keeps no defaults: its registry is made once more, without these variables.
     """
-    current = key_settings.current_settings()
+    current = seams.current_settings()
     chosen = [n for n in current if os.environ.pop(n.upper(), None) is not None]
     if not chosen:
         return current
@@ -98,7 +98,7 @@ def default_settings() -> "dict[str, Any]":
     spec.loader.exec_module(module)
     fresh = module.config._value_holders
     return {
-        name: key_settings.plain_value(fresh[name].value) if name in fresh else value
+        name: seams.plain_value(fresh[name].value) if name in fresh else value
         for name, value in current.items()
         if name in fresh or name not in chosen
     }

@@ -62,25 +62,21 @@ class Listener(ProcessObserver):
         if not self._sinks:
             return lower(*args, **kwargs)
         safely(self.send, self._force)
-        started = time.time()
-        traced = getattr(self._local, "traced", None)
-        self._local.traced = None
+        before = vars(self._local).pop("spans", {})
         if self._collector:
             self._collector.begin_lowering()
         result = lower(*args, **kwargs)
-        ended = time.time()
 
         def remember() -> None:
             info = self._jax.describe_lowering(args, kwargs)
             info["retrace"] = self._retraces.take(info)
-            spans = {"lower": (started, ended - started)}
             if self._collector:
                 info["doubts"] = self._collector.end_lowering()
-            if traced:
-                spans = {"trace": (traced[0] - traced[1], traced[1]), **spans}
-                if traced[1] > _LONG_TRACE_SECONDS:
-                    info["copies"] = copies.find_copies(args[1])
-            self._jax.remember_lowering(result.module, {**info, "spans": spans})
+            traced = {step: span for step, span in before.items() if step == "trace"}
+            if traced and traced["trace"][1] > _LONG_TRACE_SECONDS:
+                info["copies"] = copies.find_copies(args[1])
+            info["spans"] = {**traced, "lower": self._spans["lower"]}
+            self._jax.remember_lowering(result.module, info)
 
         safely(self.send, remember)
         return result
@@ -182,14 +178,11 @@ class Listener(ProcessObserver):
             return make_key(*args, **kwargs)
         request.hashers.clear()  # with PGLE several keys are made; the last one is used
         request.key_inputs = args[:4]
-        started = time.time()
         try:
             return make_key(*args, **kwargs)
         except Exception as error:
             request.key_error = f"{type(error).__name__}: {error}"
             raise
-        finally:
-            request.spans["key"] = (started, time.time() - started)
 
     def around_component(self, log: Any, args: Any, kwargs: Any) -> Any:
         """JAX has hashed one component of the key; hash it alone only on request."""
@@ -210,7 +203,6 @@ class Listener(ProcessObserver):
         if request.stubbed:
             safely(self.send, lambda: self._hash_components(request))
             raise collect.Collect
-        started = time.time()
         try:
             executable, seconds = read(*args, **kwargs)
         except Exception as error:
@@ -218,7 +210,6 @@ class Listener(ProcessObserver):
             request.errno = getattr(error, "errno", None)
             raise
         finally:
-            request.spans["retrieve"] = (started, time.time() - started)
             if request.read_error:
                 safely(self.send, lambda: self._hash_components(request))
         request.hit = executable is not None
@@ -256,7 +247,6 @@ class Listener(ProcessObserver):
         request = self._request
         if request is None:
             return write(*args, **kwargs)
-        started = time.time()
         request.is_writing = True
         self._look_for_entry(request)  # the live layer may put its own compressing in place
         request.no_write = self.no_write
@@ -279,7 +269,6 @@ class Listener(ProcessObserver):
         finally:
             written = entry_file(self._jax.opened_directory(), request.key)
             request.replaced = request.found not in (None, identity(written))
-            request.spans["write"] = (started, time.time() - started)
             request.is_writing = False
 
     # What is sent -----------------------------------------------------------------------------

@@ -101,21 +101,14 @@ class CompileRequest(CompileFinished):
         """
         self.outcome, self.reason, self.detail = _classify(self, directory, refuses_callbacks)
         self.counted = next((c for name, c in _COUNTED.items() if name in self.jax_counts), None)
-        if not (self.hit or self.stubbed or self.refused):
-            self.spans["compile"] = self._compile_span()
+        if self.stubbed:
+            self.spans.pop("compile", None)
         if not self.hit:
             self.spans.pop("retrieve", None)
         if file := entry_file(directory, self.key):
             self.size_bytes = file.st_size
         elif self.reason not in _MADE:
             self.size_bytes = None
-
-    def _compile_span(self) -> Span:
-        """XLA's compile: from after the look-up to the decision to write or the end."""
-        start = sum(self.spans.get("retrieve", (self.at,)))
-        if self.compile_seconds is not None:
-            return start, self.compile_seconds
-        return start, self.spans.get("write", (self.at + self.seconds,))[0] - start
 
 
 _Verdict = tuple[RunOutcome, str, str | None]

@@ -22,8 +22,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from ..core.compile_event import Timeline
-from .adapter import Jax, wrap
+from ..core.compile_event import Span, Timeline
+from ..core.seams import wrap
+from .adapter import Jax
 from .outcome import CompileRequest
 
 #: Shorter spans are dropped: JAX asks for its backends at each compile.
@@ -37,30 +38,6 @@ class PhaseSpans:
     def __init__(self) -> None:
         self._spans: deque[tuple[str, float, float]] = deque(maxlen=_KEPT_SPANS)
         os.register_at_fork(after_in_child=self._spans.clear)
-
-    def listen(self) -> None:
-        """Measure JAX's own steps; nearer to JAX than the listener, whose work is not JAX's."""
-        from jax._src import compilation_cache, compiler, xla_bridge
-        from jax._src.interpreters import mlir
-
-        self._measure("backend", xla_bridge, "backends")
-        self._measure("lower", mlir, "lower_jaxpr_to_module")
-        self._measure("key", compilation_cache, "get_cache_key")
-        self._measure("load", compilation_cache, "get_executable_and_time")
-        self._measure("compile", compiler, "backend_compile_and_load")
-        self._measure("compile", compiler, "backend_compile")
-        self._measure("compile", compilation_cache, "put_executable_and_time")
-
-    def _measure(self, phase: str, owner: Any, name: str) -> None:
-        def around(step: Any, args: Any, kwargs: Any) -> Any:
-            started = time.time()
-            try:
-                return step(*args, **kwargs)
-            finally:
-                self.add(phase, started, time.time())
-
-        if hasattr(owner, name):
-            wrap(owner, name, around)
 
     def add(self, phase: str, start: float, end: float) -> None:
         """Add one span, in seconds since the epoch."""
@@ -107,7 +84,7 @@ class ProcessObserver:
         self._changed: dict[str, Any] = {}
         self._backends: dict[tuple[int, str, int], int] = {}
         self._phases = PhaseSpans()
-        self._phases.listen()
+        self._measure_steps()
         os.register_at_fork(after_in_child=self._start_afresh)
 
     def _start_afresh(self) -> None:
@@ -118,6 +95,45 @@ class ProcessObserver:
         self._backends = {}
         self._lasting = {}
         self._introduced = False
+
+    def _measure_steps(self) -> None:
+        """Measure JAX's own steps; nearer to JAX than the listener, whose work is not JAX's."""
+        from jax._src import compilation_cache, compiler, xla_bridge
+        from jax._src.interpreters import mlir
+
+        self._measure(xla_bridge, "backends", "backend")
+        self._measure(mlir, "lower_jaxpr_to_module", "lower")
+        self._measure(compilation_cache, "get_cache_key", "key")
+        self._measure(compilation_cache, "get_executable_and_time", "load", "retrieve")
+        self._measure(compiler, "backend_compile_and_load", "compile")
+        self._measure(compiler, "backend_compile", "compile")
+        self._measure(compilation_cache, "put_executable_and_time", "compile", "write")
+
+    def _measure(self, owner: Any, name: str, phase: str, step: str = "") -> None:
+        """Measure a function as a phase of the process, and as a step of its compile request."""
+
+        def around(call: Any, args: Any, kwargs: Any) -> Any:
+            started = time.time()
+            try:
+                return call(*args, **kwargs)
+            finally:
+                ended = time.time()
+                self._phases.add(phase, started, ended)
+                self._spans[step or phase] = (started, ended - started)
+
+        if hasattr(owner, name):
+            wrap(owner, name, around)
+
+    @property
+    def _spans(self) -> "dict[Any, Span]":
+        """The steps of this thread's request; outside of one, those that the next may begin with.
+
+        The outermost trace ends last, and so replaces those inside it.
+        """
+        if (request := self._request) is not None:
+            return request.spans
+        spans: dict[Any, Span] = vars(self._local).setdefault("spans", {})
+        return spans
 
     def add(self, sink: Sink) -> None:
         """Send events to one more sink; the last event of each lasting kind is sent at once."""
@@ -164,12 +180,12 @@ class ProcessObserver:
                 request.jax_counts.add(counter)
 
     def on_duration(self, name: str, seconds: float, **_: Any) -> None:
-        """Keep the last trace: traces nest, and the outermost ends last."""
+        """Keep a trace, and count what JAX and the live layer measure."""
         now = time.time()
         if name == _RETRIEVED:
             self._phases.add("load", now - seconds, now)
         elif name == _TRACED:
-            self._local.traced = (now, seconds)
+            vars(self._local).setdefault("spans", {})["trace"] = (now - seconds, seconds)
             self._phases.add("trace", now - seconds, now)
         elif name == _SAVED:
             self._counters["saved_seconds"] += seconds

@@ -20,7 +20,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from .adapter import place_of, wrap
+from ..core.seams import wrap
+from .adapter import place_of
 
 _COMPARED_KEYS = 8
 _MAX_SECONDS = 0.25

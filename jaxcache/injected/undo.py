@@ -26,7 +26,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..core.key_settings import settings_of_options
+from ..core.seams import settings_of_options
 from . import undo_child
 from .outcome import CompileRequest, entry_file
 

@@ -29,16 +29,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..core.machine import XLA_CACHES, hashes_path
 from ..core.names import CACHE_SUFFIX
+from ..core.seams import UnknownJaxError, hide_frames, wrap
 from .last_run import Load
 
 if TYPE_CHECKING:
     from .layer import Layer
 
 TRIED = "0.4.38 to 0.12"
-
-
-class UnknownJaxError(Exception):
-    """This JAX has not the names that the layer needs."""
 
 
 class Adapter:
@@ -103,46 +100,47 @@ class Adapter:
             self.jax.config.update(XLA_CACHES, "none")
         cache.compress_executable = _sealing(cache)
 
-        def decompress(original: Any, executable: bytes) -> Any:
+        def decompress(original: Any, args: Any, kwargs: Any) -> Any:
             decoded = layer.now.decoded
             layer.now.decoded = None
-            if decoded is not None and decoded[0] is executable:
+            if decoded is not None and args and decoded[0] is args[0]:
                 return decoded[1]
-            return original(executable)
+            return original(*args, **kwargs)
 
-        _wrap(cache, "decompress_executable", decompress)
+        wrap(cache, "decompress_executable", decompress)
         self._wrap_execution(layer)
         self._wrap_load(layer)
         self._wrap_write(layer)
         self._wrap_request(layer)
         self._watch_backends(layer)
         cache.LRUCache = make_cache(cache.LRUCache, layer)
-        self._hide_our_frames()
+        hide_frames(os.path.dirname(os.path.abspath(__file__)))
 
     def _watch_backends(self, layer: "Layer") -> None:
         """Tell the layer when backends are about to be created, unless they are being created."""
         from jax._src import xla_bridge
 
-        def discover(original: Any) -> None:
-            original()
+        def discover(original: Any, args: Any, kwargs: Any) -> None:
+            original(*args, **kwargs)
             layer.backend_starts()
 
         if hasattr(xla_bridge, "discover_pjrt_plugins"):
-            _wrap(xla_bridge, "discover_pjrt_plugins", discover)
+            wrap(xla_bridge, "discover_pjrt_plugins", discover)
 
     def hashes_path(self) -> bool:
         """Whether keys contain the cache's path, as those of JAX 0.4.36 to 0.10 do by default."""
         return hashes_path(self.jax.__version__, getattr(self.jax.config, XLA_CACHES, None) or "")
 
     def _wrap_load(self, layer: "Layer") -> None:
-        def load(original: Any, cache_key: str, *args: Any, **kwargs: Any) -> Any:
+        def load(original: Any, args: Any, kwargs: Any) -> Any:
             now = layer.now
-            layer.run(functools.partial(layer.preload.note, args=args, kwargs=kwargs), cache_key)
+            cache_key, *others = args
+            layer.run(functools.partial(layer.preload.note, args=others, kwargs=kwargs), cache_key)
             now.loading = True
             now.key = cache_key
             executable = None
             try:
-                loaded = original(cache_key, *args, **kwargs)
+                loaded = original(*args, **kwargs)
                 executable = loaded[0] if self._sees_executions else None
                 return loaded
             finally:
@@ -153,7 +151,7 @@ class Adapter:
                     over = functools.partial(directory.loaded, executable=executable)
                     layer.run(over, cache_key)
 
-        _wrap(self._cache, "get_executable_and_time", load)
+        wrap(self._cache, "get_executable_and_time", load)
 
     def _wrap_execution(self, layer: "Layer") -> None:
         try:
@@ -171,17 +169,16 @@ class Adapter:
         self._sees_executions = True
 
     def _wrap_write(self, layer: "Layer") -> None:
-        def write(
-            original: Any, cache_key: str, compile_time_secs: float, *args: Any, **kwargs: Any
-        ) -> Any:
+        def write(original: Any, args: Any, kwargs: Any) -> Any:
+            cache_key, compile_time_secs = args[:2]
             layer.counters.add("compile_seconds", compile_time_secs)
             layer.now.seconds = compile_time_secs
             try:
-                result = original(cache_key, compile_time_secs, *args, **kwargs)
+                result = original(*args, **kwargs)
                 # JAX writes in process 0 alone.
                 if layer.settings["every-process"] and self._distributed.global_state.process_id:
                     names = inspect.signature(original)
-                    self._put(names.bind(cache_key, compile_time_secs, *args, **kwargs).arguments)
+                    self._put(names.bind(*args, **kwargs).arguments)
                 return result
             finally:
                 layer.now.seconds = None
@@ -191,7 +188,7 @@ class Adapter:
                     if directory.uses is not None and key == cache_key:
                         directory.uses.missed(key)
 
-        _wrap(self._compiler, "_cache_write", write)
+        wrap(self._compiler, "_cache_write", write)
 
     @property
     def process_index(self) -> int:
@@ -214,7 +211,7 @@ class Adapter:
     def _wrap_request(self, layer: "Layer") -> None:
         """Give leases back when a compile is over, also one that failed or was not written."""
 
-        def request(original: Any, *args: Any, **kwargs: Any) -> Any:
+        def request(original: Any, args: Any, kwargs: Any) -> Any:
             state = vars(layer.now)
             outer = dict(state)  # of the request that a signal handler has interrupted
             state.clear()
@@ -228,25 +225,7 @@ class Adapter:
                 for directory, key in leases:
                     layer.run(directory.release, key)
 
-        _wrap(self._compiler, "compile_or_get_cached", request)
-
-    @staticmethod
-    def _hide_our_frames() -> None:
-        """Ask JAX to leave our frames out of the tracebacks that it filters."""
-        try:
-            from jax._src import traceback_util
-
-            directory = os.path.dirname(os.path.abspath(__file__))
-            for name in ("adapter.py", "directory.py"):
-                traceback_util.register_exclusion(os.path.join(directory, name))
-        except Exception:  # noqa: S110 - nothing but looks depends on it
-            pass
-
-
-def _wrap(owner: Any, name: str, around: "Callable[..., Any]") -> None:
-    """Have ``around(original, …)`` called in place of a function of JAX's."""
-    original = getattr(owner, name)
-    setattr(owner, name, functools.wraps(original)(functools.partial(around, original)))
+        wrap(self._compiler, "compile_or_get_cached", request)
 
 
 def _sealing(cache_module: Any) -> "Callable[[bytes], bytes]":

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.names import live_directory
 from ..core.remote import SERVICES
+from ..core.seams import UnknownJaxError
 from ..core.threads import Background
-from .adapter import Adapter, UnknownJaxError
+from .adapter import Adapter
 from .counters import COUNTERS, SUMS, Counters, Metrics
 from .loading import FirstRuns
 from .preload import Preload

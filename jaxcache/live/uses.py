@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from ..core.atomic import locked_name, remove_if_abandoned
 from ..core.call_site import name_program
-from ..core.configuration import report_once
+from ..core.configuration import report_once, working_directory
 from ..core.ledger import (
     COMPACT_ABOVE,
     DAY_NS,
@@ -76,7 +76,7 @@ class UseLog:
         self._facts = facts
         self._began_at = time.time()
         self._argv = [str(word) for word in sys.argv]
-        self._program = name_program(self._argv, _working_directory())
+        self._program = name_program(self._argv, working_directory())
         self.reset()
         self._due = time.monotonic() + _FLUSH_SECONDS
 
@@ -139,8 +139,8 @@ class UseLog:
             return
         # Of no use before the program ends.
         from ..core import runs
-        from ..core.key_settings import changed_settings, current_settings
         from ..core.remote import hide_secrets
+        from ..core.seams import changed_settings, current_settings
         from ..core.sketching import hash_seed
 
         settings: dict[str, list[Any]] = {}
@@ -170,13 +170,6 @@ def _is_observed() -> bool:
     """Return whether a listener of this process records the run."""
     modules = (sys.modules.get(f"{name}.injected.attach") for name in ("jaxcache", "_jaxcache"))
     return any(getattr(module, "LISTENER", None) is not None for module in modules)
-
-
-def _working_directory() -> str:
-    try:
-        return os.getcwd()
-    except OSError:  # it is gone
-        return ""
 
 
 def compact(root: str) -> None:

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxcache.core.configuration import JAX_DEFAULTS, read_jax_setting
+from jaxcache.core.configuration import JAX_DEFAULTS, read_setting
 from jaxcache.errors import UsageError, system_errors_as
 from jaxcache.options.run import CallOptions, RunOptions, WarmOptions
 from jaxcache.store import is_remote
@@ -61,7 +61,7 @@ def effective_thresholds(options: RunOptions) -> dict[str, float]:
         with contextlib.suppress(KeyError, ValueError):
             thresholds[name] = float(env[name.upper()])
     with contextlib.suppress(KeyError, ValueError):
-        if not read_jax_setting(ENABLED, env[ENABLED.upper()]):
+        if not read_setting(env[ENABLED.upper()], JAX_DEFAULTS[ENABLED]):
             thresholds[ENABLED] = 0.0
     return thresholds
 
@@ -76,7 +76,7 @@ def find_overridden(options: RunOptions) -> "Iterator[Finding]":
             continue
         rule = "overridden"
         try:
-            read = read_jax_setting(variable.lower(), text)
+            read = read_setting(text, JAX_DEFAULTS[variable.lower()])
         except ValueError:
             rule = "overridden-refused"
         else:

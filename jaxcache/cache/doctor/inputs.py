@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from jaxcache.cache.inventory import Inventory
 from jaxcache.cache.ledger.record import LedgerRecord
-from jaxcache.core.configuration import JAX_DEFAULTS, read_jax_setting
+from jaxcache.core.configuration import JAX_DEFAULTS, read_setting
 from jaxcache.core.machine import read_release
 from jaxcache.core.signing import TierRefusal
 from jaxcache.entry.contents import Contents
@@ -294,7 +294,7 @@ def _read(name: str, environment: Mapping[str, str]) -> SettingValue:
         default: SettingValue = JAX_DEFAULTS[name]
         return default
     try:
-        value: SettingValue = read_jax_setting(name, text)
+        value: SettingValue = read_setting(text, JAX_DEFAULTS[name])
     except ValueError:
         return text
     return value

@@ -17,7 +17,7 @@ import threading
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from ..adapter import wrap
+from ...core.seams import wrap
 from .host import Target, TargetError, unknown_jax
 
 

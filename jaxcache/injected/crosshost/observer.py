@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 
 from ...core import sketching
 from ...core.compile_event import RunOutcome
+from ...core.seams import UnknownJaxError, hide_frames
 from .. import channel
-from ..adapter import Jax, UnknownJaxError, join_processes
+from ..adapter import Jax, join_processes
 from ..channel import first_line, safely
 from ..module_recorder import is_profile_guided
 from ..outcome import CompileRequest, entry_file
@@ -58,7 +59,7 @@ class CrossObserver:
         self._send = send
         self._module = module
         self._jax = Jax(module)
-        self._jax.hide_our_frames()
+        hide_frames(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
         self.asked = self._jax.asked
         self._send({"event": "jax", **self._jax.describe()})
         profiles = []

@@ -29,11 +29,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ...core.seams import UnknownJaxError
+
 TRIED = "0.4.38 to 0.12"
-
-
-class UnknownJaxError(Exception):
-    """This JAX lacks a name that a guard needs."""
 
 
 class JaxFunctions:

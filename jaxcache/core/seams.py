@@ -1,11 +1,13 @@
-"""The settings of JAX that enter a key: directly, or through the program and its compile options.
+"""What the guests share of JAX's private names: functions in place of JAX's, and settings.
 
-JAX's own registry names them: what its trace context holds, and what the functions read that make
-compile options and keys. The environment's name of a setting is the same in upper case.
+Settings of JAX enter a key directly, or through the program and its compile options. JAX's own
+registry names them: what its trace context holds, and what the functions read that make compile
+options and keys. The environment's name of a setting is the same in upper case.
 
 Private names of JAX, tried on 0.4.30 to 0.12: ``config._value_holders``, ``trace_context`` and
 ``trace_context_names`` of ``jax/_src/config.py``, and ``swap_local`` of its settings;
-``get_compile_options`` and ``use_detailed_logging`` of ``compiler.py``; all of ``cache_key.py``.
+``get_compile_options`` and ``use_detailed_logging`` of ``compiler.py``; all of ``cache_key.py``;
+``register_exclusion`` of ``traceback_util.py`` and ``source_info_util.py``.
 """
 
 import enum
@@ -13,16 +15,46 @@ import functools
 import os
 import sys
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from .configuration import read_setting
 from .machine import XLA_CACHES
 
 #: Programs read it when they make a random key, so that no part of JAX lists it.
 _READ_BY_PROGRAMS = "jax_default_prng_impl"
 #: They decide on the path of the cache, which is a fact of its own.
 _OF_PATH = frozenset({"jax_compilation_cache_dir", XLA_CACHES})
-_TRUE = ("y", "yes", "t", "true", "on", "1")
+
+
+class UnknownJaxError(Exception):
+    """This JAX lacks a name that is needed here."""
+
+
+def wrap(owner: Any, name: str, around: "Callable[..., Any]") -> None:
+    """Have ``around(original, args, kwargs)`` called in place of an attribute of ``owner``.
+
+    JAX looks up the attributes of its modules at each call, so that this is enough.
+    """
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return around(original, args, kwargs)
+
+    setattr(owner, name, wrapper)
+
+
+def hide_frames(directory: str) -> None:
+    """Ask JAX to leave frames of our files out of tracebacks, and of source lines of entries."""
+    try:
+        for name in os.listdir(directory):
+            if name.endswith(".py"):
+                path = os.path.join(directory, name)
+                sys.modules["jax._src.traceback_util"].register_exclusion(path)
+        sys.modules["jax._src.source_info_util"].register_exclusion(directory)
+    except Exception:  # noqa: S110 - nothing but looks depends on it
+        pass
 
 
 @functools.lru_cache(maxsize=1)
@@ -79,7 +111,14 @@ def settings_of_environment() -> "dict[str, Any]":
     """Return those of the settings that the environment sets, as JAX reads them."""
     holders = sys.modules["jax._src.config"].config._value_holders
     chosen = ((name, os.environ.get(name.upper())) for name in sorted(key_settings()))
-    return {n: _read(text, holders[n].value) for n, text in chosen if text is not None}
+    settings: dict[str, Any] = {}
+    for name, text in chosen:
+        if text is not None:
+            try:
+                settings[name] = plain_value(read_setting(text, holders[name].value))
+            except ValueError:  # JAX refuses it
+                settings[name] = text
+    return settings
 
 
 def current_settings() -> "dict[str, Any]":
@@ -115,15 +154,3 @@ def plain_value(value: Any) -> Any:
     if isinstance(value, enum.Enum):
         return value.name.lower()
     return value if value is None or isinstance(value, (bool, int, float)) else str(value).lower()
-
-
-def _read(text: str, current: Any) -> Any:
-    """Return a variable's text as a value of the same type as the current one."""
-    if isinstance(current, bool):
-        return text.lower() in _TRUE
-    if isinstance(current, (int, float)):
-        try:
-            return type(current)(text)
-        except ValueError:
-            return text
-    return text.lower()
