@@ -1,10 +1,13 @@
-"""A directory tier in a process of its own, with a time limit per request.
+"""A tier in a process of its own, with a time limit per request.
 
 A system call on a network file system that hangs cannot be interrupted, and a process with a thread
 in one cannot end, not even by SIGKILL. So the user's process makes no such call: another one does,
-one thread for each connection, which can be abandoned. It ends when the user's process does.
+one thread for each connection, which can be abandoned. It ends when the user's process does. A
+bucket is served in the same way: what obstore or a provider's own tools do cannot hold up the
+program, and needs no thread of it, which Python 3.12 does not start at its end.
 """
 
+import functools
 import json
 import os
 import socket
@@ -13,10 +16,11 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from .files import MAX_ENTRY_BYTES
-from .stores import AbsentError, DeniedError, DirectoryStore
+from .stores import AbsentError, BucketStore, DeniedError, DirectoryStore
 
 _SIZES = struct.Struct("<QQ")
 _MAX_HEAD_BYTES = 256 << 20  # a listing
@@ -24,9 +28,10 @@ _PART_BYTES = 1 << 20
 #: For a Python to start and fork.
 _START_SECONDS = 10.0
 #: Leaves the process that has started it, so that this one has no child that it does not know.
-#: Arguments: our package, the descriptor over which connections come, and the directory.
+#: Arguments: our package, the descriptor over which connections come, the address of the tier, the
+#: limit of a request, and the path on which obstore is.
 _PROGRAM = """
-import os, sys
+import json, os, sys
 if os.fork():
     os._exit(0)
 from importlib.machinery import ModuleSpec
@@ -35,7 +40,8 @@ spec = ModuleSpec("_jaxcache", None, is_package=True)  # as in hook.py
 spec.submodule_search_locations = [sys.argv[1]]
 sys.modules["_jaxcache"] = module_from_spec(spec)
 from _jaxcache.live import helper
-helper.serve(helper.socket.socket(fileno=int(sys.argv[2])), sys.argv[3])
+sys.path[:] = json.loads(sys.argv[5])
+helper.serve(helper.socket.socket(fileno=int(sys.argv[2])), sys.argv[3], float(sys.argv[4]))
 """
 
 
@@ -77,23 +83,28 @@ def _receive_exactly(connection: socket.socket, size: int, deadline: "float | No
             connection.settimeout(max(0.001, deadline - time.monotonic()))
         received = connection.recv_into(view, min(len(view), _PART_BYTES))
         if not received:
-            raise ConnectionError("the process that serves the directory has ended")
+            raise ConnectionError("the process that serves the tier has ended")
         view = view[received:]
     return data
 
 
-def serve(control: socket.socket, path: str) -> None:
-    """Serve a directory to each connection that comes, until the user's process ends."""
+def serve(control: socket.socket, address: str, seconds: float) -> None:
+    """Serve a tier to each connection that comes, until the user's process ends."""
+    open_store = functools.lru_cache(lambda: _open_store(address, seconds))
     while True:
         message, descriptors, *_ = socket.recv_fds(control, 1, 1)
         if not message:
             os._exit(0)  # which also ends requests that hang
         for descriptor in descriptors:
-            arguments = socket.socket(fileno=descriptor), DirectoryStore(path)
+            arguments = socket.socket(fileno=descriptor), open_store
             threading.Thread(target=_serve, args=arguments, daemon=True).start()
 
 
-def _serve(connection: socket.socket, store: DirectoryStore) -> None:
+def _open_store(address: str, seconds: float) -> Any:
+    return BucketStore(address, seconds) if "://" in address else DirectoryStore(address)
+
+
+def _serve(connection: socket.socket, open_store: "Callable[[], Any]") -> None:
     while True:
         try:
             head, data = receive(connection, 4 << 30)
@@ -101,7 +112,9 @@ def _serve(connection: socket.socket, store: DirectoryStore) -> None:
             return
         answer: dict[str, Any] = {}
         result = b""
+        store = None
         try:
+            store = open_store()
             arguments = [head["name"], *([data] if head["has_data"] else [])]
             value = getattr(store, head["verb"])(*arguments, **head["options"])
             if isinstance(value, bytes):
@@ -110,37 +123,45 @@ def _serve(connection: socket.socket, store: DirectoryStore) -> None:
                 answer["value"] = sorted(value) if isinstance(value, set) else value
         except AbsentError:
             answer["absent"] = True
+        except DeniedError as error:
+            answer["denied"] = str(error)
         except OSError as error:
             answer["errno"], answer["error"] = error.errno, str(error.strerror or error)
+        except ImportError as error:
+            answer["missing"] = str(error)
         except Exception as error:
             answer["errno"], answer["error"] = None, f"{type(error).__name__}: {error}"
+        except BaseException as error:  # obstore panics if an endpoint is not a URL
+            answer["denied"] = str(error)
+        answer["is_open"] = store is not None
         try:
             send(connection, answer, result)
         except OSError:  # the client no longer waits for it
             return
 
 
-class DirectoryClient:
-    """The same as a :class:`~.stores.DirectoryStore`, of which no call can hang.
+class TierClient:
+    """The same as a store of :mod:`.stores`, of which no call can hang.
 
     Raises:
         DeniedError: no Python can be started beside this program.
         OSError: the process cannot be started.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, address: str, seconds: float) -> None:
         self._lock = threading.RLock()
         self._idle: list[socket.socket] = []
-        self._path = os.path.abspath(path)
+        self._address = address if "://" in address else os.path.abspath(address)
+        self._seconds = seconds
         self._control = self._start()
 
     def __del__(self) -> None:
         if hasattr(self, "_control"):
             self.close()
 
-    def within(self, seconds: float) -> "DirectoryRequests":
+    def within(self, seconds: float) -> "TierRequests":
         """Return the store with a limit for the next request."""
-        return DirectoryRequests(self, seconds)
+        return TierRequests(self, seconds)
 
     def ask(
         self, head: "dict[str, Any]", data: bytes, limit: int, seconds: float
@@ -192,12 +213,14 @@ class DirectoryClient:
         python = sys.executable or ""
         is_python = os.path.basename(python).startswith(("python", "pypy"))
         if not is_python or getattr(sys, "frozen", False):
-            raise DeniedError("a directory tier needs a Python that can be started")
+            raise DeniedError("a tier needs a Python that can be started")
         ours, theirs = socket.socketpair()
         package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
         with theirs:
+            arguments = [str(theirs.fileno()), self._address, str(self._seconds)]
+            arguments.append(json.dumps([os.path.abspath(path) for path in sys.path]))
             process = subprocess.Popen(
-                [python, "-I", "-S", "-c", _PROGRAM, package, str(theirs.fileno()), self._path],
+                [python, "-I", "-S", "-c", _PROGRAM, package, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -213,11 +236,11 @@ class DirectoryClient:
         return ours
 
 
-class DirectoryRequests:
-    """The operations of a directory tier, each within the same limit."""
+class TierRequests:
+    """The operations of a tier, each within the same limit."""
 
-    def __init__(self, directory: DirectoryClient, seconds: float) -> None:
-        self._directory = directory
+    def __init__(self, client: TierClient, seconds: float) -> None:
+        self._client = client
         self._seconds = seconds
 
     def read(self, name: str, limit: int) -> bytes:
@@ -245,9 +268,13 @@ class DirectoryRequests:
     ) -> "tuple[dict[str, Any], bytes]":
         head = {"verb": verb, "name": name, "has_data": data is not None, "options": options}
         limit = options.get("limit", MAX_ENTRY_BYTES)
-        answer, result = self._directory.ask(head, data or b"", limit, self._seconds)
+        answer, result = self._client.ask(head, data or b"", limit, self._seconds)
         if "absent" in answer:
             raise AbsentError
+        if "missing" in answer:
+            raise ImportError(answer["missing"])
+        if "denied" in answer:
+            raise DeniedError(answer["denied"], is_open=answer["is_open"])
         if "error" in answer:
             if answer["errno"] is None:
                 raise OSError(answer["error"])

@@ -57,8 +57,7 @@ class Layer:
     forked = False
     """Whether the process that this one was forked from had a layer; one begun later counts, too.
 
-    A child that used the object store would add its sockets to the parent's poll set, with
-    addresses of its own memory, and the parent would crash.
+    A child has no tiers: their connections are its parent's.
     """
 
     def __init__(self, settings: ResolvedSettings, adapter: "Adapter | UnimportedJax") -> None:

@@ -27,7 +27,15 @@ class AbsentError(Exception):
 
 
 class DeniedError(Exception):
-    """The tier refuses this user; asking again is of no use."""
+    """The tier refuses this user; asking again is of no use.
+
+    Args:
+        is_open: whether the tier itself did, which a request has reached.
+    """
+
+    def __init__(self, reason: str, *, is_open: bool = False) -> None:
+        super().__init__(reason)
+        self.is_open = is_open
 
 
 class DirectoryStore:

@@ -1,9 +1,8 @@
 """One tier after the local directory: a directory or a bucket, and when to stop using it.
 
-Every request has a time limit, directories too, whose requests another process carries out: a
-network file system that hangs must not hang the program, nor keep it from ending. A tier that fails
-is given up for a while, and so is one whose misses and failures have taken long, even with hits in
-between.
+Every request has a time limit, and another process carries it out: a network file system that hangs
+must not hang the program, nor keep it from ending. A tier that fails is given up for a while, and
+so is one whose misses and failures have taken long, even with hits in between.
 """
 
 import sys
@@ -11,8 +10,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, wait
-from queue import SimpleQueue
 from typing import Any
 
 from ..core.remote import redact
@@ -27,8 +24,8 @@ from ..core.signing import (
 )
 from ..core.threads import start_thread
 from .files import MAX_ENTRY_BYTES, own_directory_of, read_file, write_whole
-from .helper import DirectoryClient
-from .stores import AbsentError, BucketStore, DeniedError
+from .helper import TierClient
+from .stores import AbsentError, DeniedError
 
 
 class Refusals:
@@ -178,82 +175,24 @@ class Tier:
         self.writable = not address.endswith(":ro")
         self._address = address.removesuffix(":ro")
         self.url = redact(self._address)
-        """Without credentials, which :class:`BucketStore` refuses."""
-        self._is_bucket = "://" in self._address
+        """Without credentials, which :class:`~.stores.BucketStore` refuses."""
         self._layer = layer
         self._counters = layer.counters
         self._seconds: float = layer.settings["timeout"]
-        self._store: Any = None
+        self._client: TierClient | None = None
         self._opening = threading.RLock()
-        self._requests: SimpleQueue[tuple[Future[Any], Callable[[Any], Any]]] = SimpleQueue()
-        self._counting = threading.RLock()
-        self._idle = 0
-        """Threads that wait for a request, less the requests that wait for a thread."""
         self.reading = CircuitBreaker(layer.settings["miss-budget"])
         self._writing = CircuitBreaker(layer.settings["miss-budget"])
         self._known: frozenset[str] | None = None
         self._listed = 0.0
         self._is_listing = False
 
-    def prepare(self) -> None:
-        """Start a thread for requests to a bucket while threads can be started.
-
-        From Python 3.12 on none starts once the interpreter is ending, and that is when the last
-        uploads are finished.
-        """
-        if self._is_bucket and self._idle <= 0:
-            self._start_worker()
-
-    def _start_worker(self) -> bool:
-        if start_thread("tier", self._work) is None:
-            return False
-        with self._counting:
-            self._idle += 1
-        return True
-
-    def _work(self) -> None:
-        while True:
-            future, do = self._requests.get()
-            if future.set_running_or_notify_cancel():  # its caller still waits
-                try:
-                    future.set_result(do(self._open()))
-                except Exception as error:
-                    future.set_exception(error)
-                except BaseException as error:  # obstore panics if an endpoint is not a URL
-                    future.set_exception(DeniedError(str(error)))
-            with self._counting:
-                self._idle += 1
-
     def _call(self, do: "Callable[[Any], Any]", seconds: "float | None" = None) -> Any:
-        """Run a request with the time limit; its thread is abandoned if it hangs.
-
-        A directory's requests go to a separate process, which is abandoned as a whole.
-        """
-        if not self._is_bucket:
-            return do(self._open().within(seconds or self._seconds))
-        future: Future[Any] = Future()
-        with self._counting:
-            self._idle -= 1
-            is_taken = self._idle >= 0
-        if not is_taken and not self._start_worker():
-            with self._counting:
-                self._idle += 1
-            return do(self._open())  # obstore has time limits of its own
-        self._requests.put((future, do))
-        if not wait([future], seconds or self._seconds).done:
-            future.cancel()
-            raise TimeoutError(f"no answer in {seconds or self._seconds:g} s")
-        return future.result()
-
-    def _open(self) -> Any:
+        """Run a request with the time limit."""
         with self._opening:
-            if self._store is None:
-                self._store = (
-                    BucketStore(self._address, self._seconds)
-                    if self._is_bucket
-                    else DirectoryClient(self._address)
-                )
-            return self._store
+            if self._client is None:
+                self._client = TierClient(self._address, self._seconds)
+        return do(self._client.within(seconds or self._seconds))
 
     def read(
         self, name: str, *, fresh: bool = False, limit: int = MAX_ENTRY_BYTES
@@ -314,8 +253,8 @@ class Tier:
         """Send no more requests, and end the connections of this process."""
         self.reading.stop()
         self._writing.stop()
-        if isinstance(self._store, DirectoryClient):
-            self._store.close()
+        if self._client is not None:
+            self._client.close()
 
     def can_write(self) -> bool:
         """Whether an upload makes sense now."""
@@ -330,7 +269,7 @@ class Tier:
             if missing:
                 reason = f"a bucket needs obstore in {sys.executable}: pip install obstore"
             self._layer.say(f"live: cannot {verb} {self.url} ({reason}); going on without it")
-            if self._store is None:  # no request was ever sent
+            if missing or self._client is None or not getattr(error, "is_open", True):
                 report_to_parent(event="no-tier", detail=f"{self.url}: {reason}")
 
     def list(self) -> None:

@@ -75,7 +75,6 @@ class Uploads:
         """Write the markers of an entry that is about to be written."""
         for tier in self._tiers:
             if tier.writable:
-                tier.prepare()
                 self._mark(tier, key, replacing=replacing or (tier.url, key) in self._refusals)
 
     def _mark(self, tier: Tier, key: str, *, replacing: bool) -> None:

@@ -18,7 +18,7 @@ from mount_without_links import can_mount, mounted_without_links
 
 from jaxcache.live.counters import Counters
 from jaxcache.live.frame import decode
-from jaxcache.live.helper import DirectoryClient
+from jaxcache.live.helper import TierClient
 from jaxcache.live.leases import Leases
 from jaxcache.live.stores import BucketStore
 from jaxcache.live.tier import Tier
@@ -273,7 +273,7 @@ def test_a_directory_tier_does_what_a_directory_does(tmp_path: Path) -> None:
 
 
 def test_the_process_of_a_directory_tier_ends_with_the_last_connection(tmp_path: Path) -> None:
-    directory = DirectoryClient(str(tmp_path))
+    directory = TierClient(str(tmp_path), 30.0)
     assert directory.within(30.0).names() == set()
     (process,) = servers_of(tmp_path)
     directory.close()
