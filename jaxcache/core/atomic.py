@@ -14,20 +14,10 @@ import stat
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from .names import LOCKFILE, TEMP_PREFIX
 from .system import require_flock, try_flock
-
-
-class Dates(NamedTuple):
-    """The times a new file is to have; None for now."""
-
-    atime_ns: int | None = None
-    mtime_ns: int | None = None
-
-
-_NOW = Dates()
 
 
 class TemporaryFile:
@@ -73,7 +63,7 @@ class TemporaryFile:
 def new_file(
     directory: int,
     chunks: "Iterable[bytes | memoryview]",
-    dates: Dates = _NOW,
+    times_ns: "tuple[int, int] | None" = None,
     *,
     like: int | None = None,
     mode: int = 0o666,
@@ -84,6 +74,7 @@ def new_file(
     The file stays locked until then, which distinguishes it from one that a killed process left.
 
     Args:
+        times_ns: of its last access and change; None for now.
         like: a descriptor whose owner, permissions and extended attributes the file gets; of its
             own directory, whose owner, group and write permissions it gets. Otherwise it is ours.
         mode: its permissions, minus the umask, if ``like`` is not a file.
@@ -100,8 +91,8 @@ def new_file(
             adopt_from_directory(fd, directory)
         elif like is not None:
             _copy_attributes(fd, like)
-        if dates.atime_ns is not None and dates.mtime_ns is not None:
-            os.utime(fd, ns=(dates.atime_ns, dates.mtime_ns))
+        if times_ns is not None:
+            os.utime(fd, ns=times_ns)
         if durable:
             os.fsync(fd)
         yield file

@@ -8,6 +8,7 @@ the payload (``jax/_src/compilation_cache.py``).
 
 import os
 import re
+import time
 from typing import NamedTuple
 
 from .system import user_directory
@@ -99,6 +100,13 @@ LEDGER_DIR = f"{OWN_DIR}/ledger"
 QUARANTINE_DIR = f"{OWN_DIR}/quarantine"
 #: Prefix of every temporary name; at the front so that no glob of JAX's matches.
 TEMP_PREFIX = ".jaxcache-tmp-"
+
+
+def quarantine_directory(now_ns: int) -> str:
+    """The directory for what is moved away now; one per call, so that nothing is ever replaced."""
+    when = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_ns // 10**9))
+    return f"{QUARANTINE_DIR}/{when}-{now_ns % 10**9:09d}"
+
 
 _HASH_DIGITS = 64
 _HASH = re.compile(f"[0-9a-f]{{{_HASH_DIGITS}}}")

@@ -72,8 +72,8 @@ def main() -> int:
         loaded = importlib.import_module(f"_jaxcache.injected.{module}")
         getattr(loaded, function or "main")(parent)
     except Exception as error:
-        lines = str(error).strip().splitlines() or [""]
-        parent.answer(error=f"{type(error).__name__}: {lines[0][:500]}")
+        describe_error = importlib.import_module("_jaxcache.injected.channel").describe_error
+        parent.answer(error=describe_error(error))
         return _FAILED
     return 0
 

@@ -27,9 +27,8 @@ from typing import Any
 from ..core.seams import wrap
 from .adapter import describe_devices, describe_versions, hash_component, jaxlib_digest, seal_writes
 from .channel import describe_error
-from .crosshost import tuning
 from .crosshost.hooks import CompileArguments
-from .crosshost.host import Target
+from .crosshost.host import Target, Tuning, UntunedError, compile_for
 from .describe import compile_options
 
 #: What XLA calls through a raw pointer while it compiles.
@@ -238,7 +237,7 @@ class CrossCompiler(Compiler):
             profile = json.load(file)
         self._bind(jax)
         self._directory = task["directory"]
-        self._tuning = tuning.Tuning(**request["tuning"])
+        self._tuning = Tuning(**request["tuning"])
         self._target = Target(jax, profile)
         jax.devices()  # with the CPU's own client, what its executables call is registered
         self._target.open()
@@ -271,8 +270,8 @@ class CrossCompiler(Compiler):
                 return None
             try:
                 is_gpu = self._target.profile["platform"] == "gpu"
-                compiled = tuning.make(self.backend, compile_arguments, self._tuning, is_gpu=is_gpu)
-            except tuning.UntunedError as error:
+                compiled = compile_for(self.backend, compile_arguments, self._tuning, is_gpu=is_gpu)
+            except UntunedError as error:
                 raise RefusedError(f"{error.reason}: {error}") from error
         name = f"{key}-cache"
         with open(os.path.join(self._directory, name), "wb") as file:

@@ -13,12 +13,11 @@ from collections.abc import Callable
 from typing import Any
 
 from ..core import sketching
-from . import collect, copies, module_recorder, undo
+from . import recording, traces, undo
 from .adapter import Jax, hash_component
 from .channel import safely
 from .outcome import CompileRequest, entry_file, identity
 from .process_observer import ProcessObserver
-from .retraces import Retraces
 
 _FORCE = "JAXCACHE_FORCE_CACHE_DIR"
 _CHECK = "JAXCACHE_CHECK"
@@ -48,9 +47,9 @@ class Listener(ProcessObserver):
         self._scratch = os.environ.get(_SCRATCH)
         self.no_write = bool(os.environ.get(_NO_WRITE))
         """Nothing is written into the cache."""
-        self._recording = module_recorder.start(jax.jax)
-        self._collector = collect.start(self.send)
-        self._retraces = Retraces(lambda: bool(self._sinks))
+        self._recording = recording.start_recorder(jax.jax)
+        self._collector = recording.start_collector(self.send)
+        self._retraces = traces.Retraces(lambda: bool(self._sinks))
         self._retraces.listen()
         self._sketcher = sketching.Sketcher()
         self._undo = undo.start(jax.jax)
@@ -74,7 +73,7 @@ class Listener(ProcessObserver):
                 info["doubts"] = self._collector.end_lowering()
             traced = {step: span for step, span in before.items() if step == "trace"}
             if traced and traced["trace"][1] > _LONG_TRACE_SECONDS:
-                info["copies"] = copies.find_copies(args[1])
+                info["copies"] = traces.find_copies(args[1])
             info["spans"] = {**traced, "lower": self._spans["lower"]}
             self._jax.remember_lowering(result.module, info)
 
@@ -94,7 +93,7 @@ class Listener(ProcessObserver):
         self._local.request = request
         try:
             return compile_(*args, **kwargs)
-        except collect.Collect:
+        except recording.Collect:
             return self._collect(request, compile_, args, kwargs)
         except BaseException as error:
             request.raised = f"{type(error).__name__}: {error}"
@@ -202,7 +201,7 @@ class Listener(ProcessObserver):
         request.found = identity(entry_file(directory, request.key))
         if request.stubbed:
             safely(self.send, lambda: self._hash_components(request))
-            raise collect.Collect
+            raise recording.Collect
         try:
             executable, seconds = read(*args, **kwargs)
         except Exception as error:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 
 from ..core.atomic import new_file, open_below, open_directory
-from ..core.names import ATIME_SUFFIX, CACHE_SUFFIX, OWN_DIR
+from ..core.names import ATIME_SUFFIX, CACHE_SUFFIX, OWN_DIR, quarantine_directory
 
 MAX_ENTRY_BYTES = 2 << 30
 _PART_BYTES = 16 << 20
@@ -146,12 +146,11 @@ def remove_entry(root: str, key: str) -> None:
 
 def quarantine_entry(root: str, key: str) -> bool:
     """Move an entry where ``jaxcache verify --restore`` finds it; whether it was there."""
-    now_ns = time.time_ns()
-    when = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_ns // 10**9))
     moved = False
+    directory = quarantine_directory(time.time_ns())
     with (
         open_directory(root) as source,
-        own_directory_of(root, "quarantine", f"{when}-{now_ns % 10**9:09d}") as target,
+        open_below(source, directory, make=True) as target,
     ):
         for suffix in (CACHE_SUFFIX, ATIME_SUFFIX):
             name = key + suffix

@@ -11,7 +11,6 @@ of the client rewrites it with what its own directory has noted of that day. It 
 
 import contextlib
 import hashlib
-import json
 import os
 import socket
 import sys
@@ -26,6 +25,7 @@ from ..core.configuration import report_once, working_directory
 from ..core.ledger import (
     COMPACT_ABOVE,
     DAY_NS,
+    IMPORTED,
     MAX_AHEAD_NS,
     MAX_LEDGER_BYTES,
     PINNING,
@@ -37,11 +37,13 @@ from ..core.ledger import (
     is_compacted,
     is_open,
     make_compaction,
+    parse_lines,
     read_lines,
     read_seconds,
     segment_line,
 )
 from ..core.names import CACHE_SUFFIX, LEDGER_DIR, TEMP_PREFIX
+from ..core.system import is_own_or_roots
 from .files import own_directory_of, read_entry, read_file, write_whole
 
 _MAX_SEGMENT_BYTES = 32 << 20
@@ -238,9 +240,7 @@ def _read_known(root: str, missed: "list[str]") -> "dict[str, KnownUses]":
     compiled: dict[str, int] = {}
     pins: dict[str, tuple[int, bool]] = {}
     for event, _ in _events(root, missed, word=b""):
-        key = event["key"]
-        kind = event.get("kind")
-        at_ns = event["at_ns"]
+        key, kind, at_ns, facts = event
         if kind in PINNING:
             pins[key] = max(pins.get(key, (0, False)), (at_ns, kind == "pin"))
         elif kind == "compile":
@@ -248,8 +248,8 @@ def _read_known(root: str, missed: "list[str]") -> "dict[str, KnownUses]":
         elif kind in ("hit", "arrived"):
             used[key] = max(used.get(key, 0), at_ns)
         if kind == "hit":
-            hits[key] = hits.get(key, 0) + count_of(event)
-        took = read_seconds(event.get("compile_seconds"))
+            hits[key] = hits.get(key, 0) + count_of(facts)
+        took = read_seconds(facts.get("compile_seconds"))
         if took is not None:
             seconds[key] = max(seconds.get(key, (0, 0.0)), (at_ns, took))
     return {
@@ -275,7 +275,7 @@ class LedgerDigest(NamedTuple):
     def is_of(self, status: os.stat_result) -> bool:
         """Whether it was taken of this very file, so that other bytes are damage."""
         same = self.file == (status.st_mtime_ns, status.st_size, status.st_ino)
-        return same and status.st_uid in (os.geteuid(), 0)
+        return same and is_own_or_roots(status.st_uid)
 
 
 def read_digests(root: str) -> "dict[str, list[LedgerDigest]]":
@@ -286,19 +286,16 @@ def read_digests(root: str) -> "dict[str, list[LedgerDigest]]":
     """
     digests: dict[str, list[LedgerDigest]] = {}
     for event, is_own in _events(root, [], word=b'"payload_sha256"'):
-        key = event["key"]
-        digest = event.get("payload_sha256")
-        at_ns = event["at_ns"]
-        if is_own and not event.get("imported") and isinstance(digest, str):
-            get = event.get
+        get = event.facts.get
+        digest = get("payload_sha256")
+        if is_own and not get(IMPORTED) and isinstance(digest, str):
             file = (get("file_mtime_ns"), get("file_size_bytes"), get("file_inode"))
-            digests.setdefault(key, []).append(LedgerDigest(digest, at_ns, file))
+            record = LedgerDigest(digest, event.at_ns, file)
+            digests.setdefault(event.key, []).append(record)
     return digests
 
 
-def _events(
-    root: str, missed: "list[str]", *, word: bytes
-) -> "Iterator[tuple[dict[str, Any], bool]]":
+def _events(root: str, missed: "list[str]", *, word: bytes) -> "Iterator[tuple[Event, bool]]":
     """Yield the events of a ledger whose lines contain a word, without those of the future.
 
     With each comes whether this user, or root, wrote its segment.
@@ -315,16 +312,10 @@ def _events(
                 continue
             if number % 256 == 0:
                 time.sleep(0)  # let the user's threads run
-            try:
-                event = json.loads(line)
-            except (ValueError, RecursionError):
-                continue
-            if not isinstance(event, dict) or not isinstance(event.get("key"), str):
-                continue
-            at_ns = event.get("at_ns")
-            is_pinning = event.get("kind") in PINNING
-            if type(at_ns) is int and (at_ns <= latest_ns or is_pinning):
-                yield event, owner in (os.geteuid(), 0)
+            for values in parse_lines(line):
+                event = values and Event.from_json(values)
+                if event and (event.at_ns <= latest_ns or event.kind in PINNING):
+                    yield event, is_own_or_roots(owner)
 
 
 def _segments(root: str, missed: "list[str]") -> "Iterator[tuple[bytes, int]]":

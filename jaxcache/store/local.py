@@ -182,8 +182,7 @@ class LocalStore:
         replace: bool = True,
     ) -> FileInfo:
         with stores.name_errors(name), self._parent(name, make=True) as (directory, base):
-            dates = atomic.Dates(mtime_ns, mtime_ns)
-            with atomic.new_file(directory, chunks, dates, like=directory) as file:
+            with atomic.new_file(directory, chunks, _times(mtime_ns), like=directory) as file:
                 file.give_name(base, replace=replace)
                 info = stores.file_info(name, os.fstat(file.fd))
             sync_directory(directory)
@@ -212,10 +211,9 @@ class LocalStore:
         with stores.name_errors(file.name):
             if path not in directories:
                 directories[path] = opened.enter_context(self.directory(path, make=True))
-            dates = atomic.Dates(file.mtime_ns, file.mtime_ns)
-            new = atomic.new_file(
-                directories[path], file.chunks, dates, like=directories[path], durable=False
-            )
+            directory = directories[path]
+            times_ns = _times(file.mtime_ns)
+            new = atomic.new_file(directory, file.chunks, times_ns, like=directory, durable=False)
             return _Unnamed(file, opened.enter_context(new))
 
     def _name(self, unnamed: _Unnamed | stores.StoreError) -> FileInfo:
@@ -239,7 +237,7 @@ class LocalStore:
         mtime_ns: int | None = None,
         guard: contextlib.AbstractContextManager[None] | None = None,
     ) -> FileInfo:
-        dates = atomic.Dates(expected.atime_ns, expected.mtime_ns if mtime_ns is None else mtime_ns)
+        times_ns = expected.atime_ns, expected.mtime_ns if mtime_ns is None else mtime_ns
         with stores.name_errors(name), self._parent(name) as (directory, base):
             try:
                 old = self.open(name)
@@ -249,7 +247,7 @@ class LocalStore:
                 raise stores.ChangedError(name) from error
             with (
                 old,
-                atomic.new_file(directory, chunks, dates, like=old.fileno()) as file,
+                atomic.new_file(directory, chunks, times_ns, like=old.fileno()) as file,
                 guard or contextlib.nullcontext(),
             ):
                 like = stores.file_info(name, os.fstat(old.fileno()))
@@ -345,6 +343,10 @@ class LocalStore:
         """
         with open_below(self._fd, directory, make=make) as fd:
             yield fd
+
+
+def _times(mtime_ns: int | None) -> tuple[int, int] | None:
+    return None if mtime_ns is None else (mtime_ns, mtime_ns)
 
 
 def _sync(unnamed: _Unnamed | stores.StoreError) -> _Unnamed:

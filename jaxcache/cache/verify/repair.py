@@ -5,7 +5,6 @@ The quarantine is ``.jaxcache/quarantine/<when>/<file>``, where JAX does not loo
 
 import math
 import os
-import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -18,14 +17,14 @@ from jaxcache.cache.ledger.write import append
 from jaxcache.cache.scan import NO_AIDS, UnknownFormats
 from jaxcache.cache.selection import fits_key
 from jaxcache.cache.verify.run_checks import CORRUPT, INFORMATIONAL, Verification
-from jaxcache.core.names import ATIME_SUFFIX, CACHE_SUFFIX, QUARANTINE_DIR
+from jaxcache.core.names import ATIME_SUFFIX, CACHE_SUFFIX, QUARANTINE_DIR, quarantine_directory
 from jaxcache.entry.names import FileKind, split_name
 from jaxcache.errors import JaxcacheError
 from jaxcache.model import Depth, FileInfo, Problem, Progress, plan_text, result_repr
 from jaxcache.options import VerifyOptions
 from jaxcache.store import open_store
 from jaxcache.store.base import Store, StoreError, same_file
-from jaxcache.units import format_count, rfc3339
+from jaxcache.units import format_count
 
 if TYPE_CHECKING:
     from jaxcache.layouts import Layout
@@ -59,12 +58,6 @@ class Restoration:
     dry_run: bool
     restored: tuple[QuarantinedEntry, ...]
     left: tuple[LeftEntry, ...]
-
-
-def quarantine_directory(now_ns: int) -> str:
-    """The directory for what is moved away now; one per call, so that nothing is ever replaced."""
-    when = re.sub("[-:]", "", rfc3339(now_ns)[:19])
-    return f"{QUARANTINE_DIR}/{when}Z-{now_ns % 10**9:09d}"
 
 
 def list_quarantine(store: Store, key_of: Callable[[str], str | None]) -> list[QuarantinedEntry]:

@@ -21,12 +21,10 @@ from ...core.seams import UnknownJaxError, hide_frames
 from .. import channel
 from ..adapter import Jax, join_processes
 from ..channel import first_line, safely
-from ..module_recorder import is_profile_guided
 from ..outcome import CompileRequest, entry_file
-from . import tuning
-from .hooks import Hooks
-from .host import Target, TargetError
-from .platform_queries import PlatformQueryDetector
+from ..recording import is_profile_guided
+from .hooks import Hooks, PlatformQueryDetector
+from .host import Target, TargetError, Tuning, UntunedError, compile_for
 
 #: The parent's request: a JSON file.
 _REQUEST = "JAXCACHE_TARGET"
@@ -68,7 +66,7 @@ class CrossObserver:
                 profiles.append(json.load(file))
         self._process = process
         self._target = Target(module, profiles.pop(process), tuple(profiles))
-        self._tuning = tuning.Tuning(**request["tuning"])
+        self._tuning = Tuning(**request["tuning"])
         self._spool = request["spool"]
         self._directory = request["directory"]
         self._numbers = itertools.count(1)
@@ -196,8 +194,8 @@ class CrossObserver:
             )
             is_gpu = self._target.profile["platform"] == "gpu"
             try:
-                compiled = tuning.make(self._target.client, own, self._tuning, is_gpu=is_gpu)
-            except tuning.UntunedError as error:
+                compiled = compile_for(self._target.client, own, self._tuning, is_gpu=is_gpu)
+            except UntunedError as error:
                 request.fail("skipped", error.reason, str(error))
                 return
             self._sketcher.finish(_SKETCHING_SECONDS)
