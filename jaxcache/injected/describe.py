@@ -23,14 +23,7 @@ from typing import Any
 
 from ..core import seams
 from ..core.seams import wrap
-from .adapter import (
-    describe_devices,
-    describe_versions,
-    hash_component,
-    jaxlib_digest,
-    join_pod,
-    topology_fingerprint,
-)
+from . import adapter
 from .channel import first_line
 
 #: A feature as LLVM spells it, inside serialized bytes of XLA; not the middle of a triple.
@@ -115,15 +108,15 @@ def probe(parent: Any) -> None:
     hashes: dict[str, str] = {}
 
     def around_component(log: Any, args: Any, kwargs: Any) -> Any:
-        hashes.setdefault(str(args[1]), hash_component(args[2]))
+        hashes.setdefault(str(args[1]), adapter.hash_component(args[2]))
         return log(*args, **kwargs)
 
     wrap(cache_key, "_log_cache_key_hash", around_component)
     jax.jit(lambda x: x + 1)(1.0).block_until_ready()
     device = jax.devices()[0]
     described = {
-        **describe_versions(),
-        **describe_devices(device.client, device),
+        **adapter.describe_versions(),
+        **adapter.describe_devices(device.client, device),
         **_settings_on_keys(),
         "cpu_features": features() if sys.argv[1:] else None,
         "topology": hashes.get("accelerator_config"),
@@ -151,8 +144,8 @@ def _describe_settings(names: "list[str]") -> "dict[str, Any]":
     package = getattr(compilation_cache, "zstandard", None)
     return {
         "python_version": sys.version.split()[0],
-        **describe_versions(),
-        "jaxlib_digest": jaxlib_digest(),
+        **adapter.describe_versions(),
+        "jaxlib_digest": adapter.jaxlib_digest(),
         "key_codec": "zstandard" if package is not None else "zlib",
         "written_codec": "zlib" if standard is None and package is None else "zstd",
         "has_filelock": has_module("filelock"),
@@ -246,7 +239,7 @@ def topology_facts(devices: "list[Any]") -> "dict[str, Any]":
     topology = describe_topology(devices)
     return {
         "topology": _try(lambda: base64.b64encode(topology.serialize()).decode()),
-        "topology_fingerprint": topology_fingerprint(devices),
+        "topology_fingerprint": adapter.topology_fingerprint(devices),
         "target_config": _try(lambda: _text(topology.target_config)),
     }
 
@@ -339,7 +332,7 @@ def capture(parent: Any) -> None:
     import jax
 
     try:
-        join_pod(jax)
+        adapter.join_pod(jax)
     except Exception as error:
         parent.answer(no_pod=first_line(error))
         return

@@ -16,19 +16,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+from ..core import eviction
 from ..core.atomic import hold_lockfile, open_directory, open_lock, remove_if_abandoned
-from ..core.eviction import (
-    Candidate,
-    FileDates,
-    LastUses,
-    choose_cheapest,
-    estimate_hits,
-    find_reads,
-    find_writes,
-    mean_seconds,
-    rank_by_value,
-    saved_seconds,
-)
 from ..core.names import ATIME_SUFFIX, CACHE_SUFFIX, LOCKFILE, TEMP_PREFIX, ends_key
 from ..core.system import try_lock_where_possible
 from .files import own_directory_of, read_start, remove_entry
@@ -253,7 +242,8 @@ class Evictor:
                 ((is_waiting, rank[0]), file[1], rank[1] * max(1, file[1]), file)
                 for is_waiting, rank, file in _unhurried(order)
             )
-            return choose_cheapest(weighed, math.ceil(size_bytes - self.max_bytes * _LOW_WATER))
+            excess_bytes = math.ceil(size_bytes - self.max_bytes * _LOW_WATER)
+            return eviction.choose_cheapest(weighed, excess_bytes)
         chosen = []
         for _, _, file in _unhurried(order):
             if not self._is_over(size_bytes, entries, _LOW_WATER):
@@ -267,16 +257,16 @@ class Evictor:
         self, files: "list[_File]", stamps: "dict[str, int]", ledger: "dict[str, KnownUses]"
     ) -> "list[_Item]":
         """Add the last use to each entry."""
-        reads = find_reads((written_ns, read_ns) for _, _, written_ns, read_ns, _ in files)
+        reads = eviction.find_reads((written_ns, read_ns) for _, _, written_ns, read_ns, _ in files)
         time.sleep(_PAUSE_SECONDS)
-        writes = find_writes(written_ns for _, _, written_ns, _, _ in files)
+        writes = eviction.find_writes(written_ns for _, _, written_ns, _, _ in files)
         time.sleep(_PAUSE_SECONDS)
-        rule = LastUses(time.time_ns(), reads, writes)
+        rule = eviction.LastUses(time.time_ns(), reads, writes)
         items: list[_Item] = []
         for part in _gently(files):
             for file in part:
                 key, _, written_ns, read_ns, changed_ns = file
-                use = rule.of(FileDates(written_ns, read_ns, stamps.get(key), changed_ns))
+                use = rule.of(eviction.FileDates(written_ns, read_ns, stamps.get(key), changed_ns))
                 record = ledger.get(key)
                 if record is not None:
                     use = rule.with_record(
@@ -292,7 +282,7 @@ class Evictor:
         now_ns = time.time_ns()
         per_byte = self.max_bytes is not None
         records = (ledger.get(file[0]) for _, file in items)
-        means = mean_seconds(r.seconds for r in records if r and r.seconds is not None)
+        means = eviction.mean_seconds(r.seconds for r in records if r and r.seconds is not None)
 
         def rank(item: _Item) -> "tuple[int, float, int, str]":
             used_ns, (key, size_bytes, written_ns, *_) = item
@@ -300,14 +290,14 @@ class Evictor:
             measured = record.seconds if record else None
             header = self._header_seconds(key) if measured is None else None
             damaged = measured is None and header is None
-            candidate = Candidate(
+            candidate = eviction.Candidate(
                 key,
                 size_bytes,
                 used_ns,
-                0.0 if damaged else saved_seconds(measured, header, means),
-                estimate_hits(record.hits if record else 0, written_ns, used_ns),
+                0.0 if damaged else eviction.saved_seconds(measured, header, means),
+                eviction.estimate_hits(record.hits if record else 0, written_ns, used_ns),
             )
-            return rank_by_value(candidate, now_ns, per_byte=per_byte)
+            return eviction.rank_by_value(candidate, now_ns, per_byte=per_byte)
 
         return rank
 

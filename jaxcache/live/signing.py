@@ -8,18 +8,9 @@ import os
 import stat
 from typing import Any
 
+from ..core import signing
 from ..core.configuration import read_user_file
 from ..core.ledger import MAX_LEDGER_BYTES
-from ..core.signing import (
-    MAX_SIGNATURES_BYTES,
-    PRIVATE,
-    PUBLIC,
-    SIGNATURES_DIR,
-    TRUSTED_KEYS,
-    parse_key,
-    read_signed,
-    sign_text,
-)
 
 _MAX_FILES = 1000
 
@@ -52,7 +43,7 @@ class Signatures:
         own = f"live-{name}.json"
         digests: set[str] = set()
         if self._required or own in self._list(tier):
-            digests |= self._read(tier, f"{SIGNATURES_DIR}/{own}").get(name, set())
+            digests |= self._read(self._fetch(tier, own)).get(name, set())
         if tier.url not in self._bulk:
             self._bulk[tier.url] = self._read_bulk(tier)
         return digests | self._bulk[tier.url].get(name, set())
@@ -66,15 +57,15 @@ class Signatures:
         """Vouch for an entry before it goes up; whether the tier has the signature."""
         if self._private is None:
             return True
-        where = f"{SIGNATURES_DIR}/live-{name}.json"
-        document = sign_text(f"{digest} {name}\n", [self._private])
+        where = f"{signing.SIGNATURES_DIR}/live-{name}.json"
+        document = signing.sign_text(f"{digest} {name}\n", [self._private])
         written: bool = tier.write(where, document, replace=True)
         return written
 
     def _list(self, tier: Any) -> "frozenset[str]":
         """The names of the signatures of a tier, listed once."""
         if tier.url not in self._names:
-            names = tier.attempt(lambda store: store.names(SIGNATURES_DIR)) or ()
+            names = tier.attempt(lambda store: store.names(signing.SIGNATURES_DIR)) or ()
             self._names[tier.url] = frozenset(names)
         return self._names[tier.url]
 
@@ -82,25 +73,26 @@ class Signatures:
         signers: dict[str, set[str]] = {}
         read_bytes = 0
         for name in sorted(n for n in self._list(tier) if not n.startswith("live-"))[-_MAX_FILES:]:
-            data = (
-                tier.read(f"{SIGNATURES_DIR}/{name}", fresh=True, limit=MAX_SIGNATURES_BYTES) or b""
-            )
+            data = self._fetch(tier, name)
             read_bytes += len(data)
             if read_bytes > MAX_LEDGER_BYTES:
                 break
-            for file, digests in read_signed(data, self._trusted).items():
+            for file, digests in self._read(data).items():
                 signers.setdefault(file, set()).update(digests)
         return signers
 
-    def _read(self, tier: Any, path: str) -> "dict[str, set[str]]":
-        data = tier.read(path, fresh=True, limit=MAX_SIGNATURES_BYTES)
-        return read_signed(data or b"", self._trusted)
+    def _fetch(self, tier: Any, name: str) -> bytes:
+        path = f"{signing.SIGNATURES_DIR}/{name}"
+        return tier.read(path, fresh=True, limit=signing.MAX_SIGNATURES_BYTES) or b""
+
+    def _read(self, data: bytes) -> "dict[str, set[str]]":
+        return signing.read_signed(data, self._trusted)
 
     def _read_private(self, path: str) -> Any:
         with open(path, "rb") as file:
             if os.fstat(file.fileno()).st_mode & (stat.S_IRWXG | stat.S_IRWXO):
                 raise PermissionError(f"others may read the private key {path}")
-            seed = parse_key(file.read(4096).decode(), PRIVATE)
+            seed = signing.parse_key(file.read(4096).decode(), signing.PRIVATE)
         if seed is None:
             raise ValueError(f"{path} holds no private key")
         return self._ed25519.Ed25519PrivateKey.from_private_bytes(seed)
@@ -108,11 +100,11 @@ class Signatures:
 
 def _trusted_keys() -> "frozenset[bytes]":
     """Return the keys of ``jaxcache trust add``; raise PermissionError if others may write them."""
-    file = read_user_file(TRUSTED_KEYS)
+    file = read_user_file(signing.TRUSTED_KEYS)
     if file is None:
         return frozenset()
     if file.unsafe:
         raise PermissionError(f"others may write {file.path}: {file.unsafe}")
     lines = file.text.decode("utf-8", "replace").splitlines()
-    keys = (parse_key(line.strip().rpartition(" ")[0], PUBLIC) for line in lines)
+    keys = (signing.parse_key(line.strip().rpartition(" ")[0], signing.PUBLIC) for line in lines)
     return frozenset(key for key in keys if key is not None)

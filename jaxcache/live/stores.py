@@ -5,15 +5,8 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+from ..core import remote
 from ..core.atomic import adopt_from_directory, open_below, open_directory
-from ..core.remote import (
-    SERVICES,
-    RemoteError,
-    check_endpoints,
-    connection,
-    has_credentials,
-    split_url,
-)
 from .files import read_file, write_whole
 
 _MAX_NAMES = 200_000
@@ -116,14 +109,14 @@ class BucketStore:
         }
         try:
             scheme = url.partition("://")[0]
-            if scheme not in SERVICES:
+            if scheme not in remote.SERVICES:
                 raise DeniedError(f"no store serves {scheme}://")
-            service = SERVICES[split_url(url).scheme]
-            check_endpoints()
-            options = connection(service, client)
-        except RemoteError as error:
+            service = remote.SERVICES[remote.split_url(url).scheme]
+            remote.check_endpoints()
+            options = remote.connection(service, client)
+        except remote.RemoteError as error:
             raise DeniedError(f"{error}: {error.hint}") from None
-        if "credential_provider" not in options and not has_credentials(service):
+        if "credential_provider" not in options and not remote.has_credentials(service):
             raise DeniedError(
                 "no credentials: docs/remote.md has the variables; "
                 "JAXCACHE_INSTANCE_CREDENTIALS=true for those that a cloud gives its machines"

@@ -12,16 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ..core import signing
 from ..core.remote import redact
-from ..core.signing import (
-    MAX_RECORD_BYTES,
-    RECORD,
-    TierRefusal,
-    describe_refusal,
-    read_record,
-    refusal_fix,
-    write_record,
-)
 from ..core.threads import start_thread
 from .files import MAX_ENTRY_BYTES, own_directory_of, read_file, write_whole
 from .helper import TierClient
@@ -63,8 +55,8 @@ class Refusals:
         remaining = self._count(self._replaced)
         for refusal in everything:
             is_mended = all(refusal[:2] != other[:2] for other in remaining)
-            mend = "replaced there by this program" if is_mended else refusal_fix(refusal)
-            yield f"live: refused {describe_refusal(refusal)}; {mend}"
+            mend = "replaced there by this program" if is_mended else signing.refusal_fix(refusal)
+            yield f"live: refused {signing.describe_refusal(refusal)}; {mend}"
 
     def save(self, root: str) -> None:
         """Keep what is still to be mended, for ``stats`` and ``doctor``.
@@ -75,15 +67,17 @@ class Refusals:
         tiers = self._good_tiers | {tier for tier, _ in self._reasons}
         if not tiers:
             return
-        directory, name = RECORD.split("/")
+        directory, name = signing.RECORD.split("/")
         with own_directory_of(root, directory) as opened:
-            before = read_record(read_file(name, MAX_RECORD_BYTES, directory=opened) or b"")
+            before = signing.read_record(
+                read_file(name, signing.MAX_RECORD_BYTES, directory=opened) or b""
+            )
             others = tuple(refusal for refusal in before if refusal.tier not in tiers)
             after = (*others, *self._count(self._replaced))
             if {r[:3] for r in before} != {r[:3] for r in after}:
-                write_whole(opened, name, write_record(after))
+                write_whole(opened, name, signing.write_record(after))
 
-    def _count(self, without: "set[tuple[str, str]]") -> "list[TierRefusal]":
+    def _count(self, without: "set[tuple[str, str]]") -> "list[signing.TierRefusal]":
         with self._lock:
             numbers = Counter(
                 (tier, reason)
@@ -91,7 +85,9 @@ class Refusals:
                 if (tier, key) not in without
             )
         at_ns = time.time_ns()
-        return [TierRefusal(*place, number, at_ns) for place, number in sorted(numbers.items())]
+        return [
+            signing.TierRefusal(*place, number, at_ns) for place, number in sorted(numbers.items())
+        ]
 
 
 #: Failures in a row before a tier is given up, and for how long; doubled each time, up to the last.

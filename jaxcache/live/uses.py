@@ -19,29 +19,10 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from ..core import ledger
 from ..core.atomic import locked_name, remove_if_abandoned
 from ..core.call_site import name_program
 from ..core.configuration import report_once, working_directory
-from ..core.ledger import (
-    COMPACT_ABOVE,
-    DAY_NS,
-    IMPORTED,
-    MAX_AHEAD_NS,
-    MAX_LEDGER_BYTES,
-    PINNING,
-    Event,
-    EventFold,
-    Lines,
-    count_of,
-    day_segment,
-    is_compacted,
-    is_open,
-    make_compaction,
-    parse_lines,
-    read_lines,
-    read_seconds,
-    segment_line,
-)
 from ..core.names import CACHE_SUFFIX, LEDGER_DIR, TEMP_PREFIX
 from ..core.system import is_own_or_roots
 from .files import own_directory_of, read_entry, read_file, write_whole
@@ -85,7 +66,7 @@ class UseLog:
     def reset(self) -> None:
         """Reset in a forked child: the parent writes its own events."""
         self._lock = threading.RLock()
-        self._events = EventFold()
+        self._events = ledger.EventFold()
         self._outcomes: dict[str, tuple[str, float]] = {}
 
     def hit(self, key: str, took_seconds: float = 0.0) -> bool:
@@ -107,14 +88,14 @@ class UseLog:
         with self._lock:
             if len(self._outcomes) < _MAX_EVENTS:
                 self._outcomes.setdefault(key, (outcome, seconds))
-            self._events.add(Event(key, kind, time.time_ns(), facts))
+            self._events.add(ledger.Event(key, kind, time.time_ns(), facts))
             return time.monotonic() > self._due or len(self._events) >= _MAX_EVENTS
 
-    def take(self) -> "list[Event]":
+    def take(self) -> "list[ledger.Event]":
         """Return the events that were noted, and forget them."""
         with self._lock:
             events = self._events
-            self._events = EventFold()
+            self._events = ledger.EventFold()
             self._due = time.monotonic() + _FLUSH_SECONDS
         return [*events.events()]
 
@@ -129,7 +110,7 @@ class UseLog:
             return
         name = f"{time.time_ns():020d}-{os.urandom(8).hex()}.jsonl"
         with own_directory_of(self._root, "ledger") as directory:
-            write_whole(directory, name, b"".join(segment_line(e.to_json()) for e in events))
+            write_whole(directory, name, b"".join(ledger.segment_line(e.to_json()) for e in events))
 
     def record_run(self) -> None:
         """Add this run to the history of its program, without what only a listener knows.
@@ -185,26 +166,28 @@ def compact(root: str) -> None:
     with own_directory_of(root, "ledger", make=False) as directory:
         now_ns = time.time_ns()
         listed = os.listdir(directory)
-        names = [n for n in listed if n.endswith(".jsonl") and not is_open(n, now_ns)]
-        if sum(not is_compacted(n) for n in names) <= COMPACT_ABOVE:
+        names = [n for n in listed if n.endswith(".jsonl") and not ledger.is_open(n, now_ns)]
+        if sum(not ledger.is_compacted(n) for n in names) <= ledger.COMPACT_ABOVE:
             return
         with contextlib.suppress(OSError):  # of a compaction that was interrupted
             remove_if_abandoned(directory, _COMPACT_LOCK)
         with locked_name(directory, _COMPACT_LOCK):
             segments = list(_own_segments(directory, names))
-            if sum(not is_compacted(s.name) for s in segments) <= COMPACT_ABOVE:
+            if sum(not ledger.is_compacted(s.name) for s in segments) <= ledger.COMPACT_ABOVE:
                 return
             present = {
                 n[: -len(CACHE_SUFFIX)] for n in os.listdir(root) if n.endswith(CACHE_SUFFIX)
             }
-            parts = make_compaction(EventFold(segments), [s.name for s in segments], present)
+            parts = ledger.make_compaction(
+                ledger.EventFold(segments), [s.name for s in segments], present
+            )
             for name, lines in parts:
                 write_whole(directory, name, b"".join(lines))
             for segment in segments:
                 os.unlink(segment.name, dir_fd=directory)
 
 
-def _own_segments(directory: int, names: "list[str]") -> "Iterator[Lines]":
+def _own_segments(directory: int, names: "list[str]") -> "Iterator[ledger.Lines]":
     """Read segments of this user, as many as fit into a moment's work."""
     size_bytes = 0
     for name in sorted(names):
@@ -216,7 +199,7 @@ def _own_segments(directory: int, names: "list[str]") -> "Iterator[Lines]":
         if size_bytes > _MAX_COMPACTED_BYTES:
             return
         if status.st_uid == os.geteuid():
-            yield read_lines(name, data)
+            yield ledger.read_lines(name, data)
 
 
 def read_ledger(root: str) -> "dict[str, KnownUses]":
@@ -241,15 +224,15 @@ def _read_known(root: str, missed: "list[str]") -> "dict[str, KnownUses]":
     pins: dict[str, tuple[int, bool]] = {}
     for event, _ in _events(root, missed, word=b""):
         key, kind, at_ns, facts = event
-        if kind in PINNING:
+        if kind in ledger.PINNING:
             pins[key] = max(pins.get(key, (0, False)), (at_ns, kind == "pin"))
         elif kind == "compile":
             compiled[key] = max(compiled.get(key, 0), at_ns)
         elif kind in ("hit", "arrived"):
             used[key] = max(used.get(key, 0), at_ns)
         if kind == "hit":
-            hits[key] = hits.get(key, 0) + count_of(facts)
-        took = read_seconds(facts.get("compile_seconds"))
+            hits[key] = hits.get(key, 0) + ledger.count_of(facts)
+        took = ledger.read_seconds(facts.get("compile_seconds"))
         if took is not None:
             seconds[key] = max(seconds.get(key, (0, 0.0)), (at_ns, took))
     return {
@@ -288,14 +271,16 @@ def read_digests(root: str) -> "dict[str, list[LedgerDigest]]":
     for event, is_own in _events(root, [], word=b'"payload_sha256"'):
         get = event.facts.get
         digest = get("payload_sha256")
-        if is_own and not get(IMPORTED) and isinstance(digest, str):
+        if is_own and not get(ledger.IMPORTED) and isinstance(digest, str):
             file = (get("file_mtime_ns"), get("file_size_bytes"), get("file_inode"))
             record = LedgerDigest(digest, event.at_ns, file)
             digests.setdefault(event.key, []).append(record)
     return digests
 
 
-def _events(root: str, missed: "list[str]", *, word: bytes) -> "Iterator[tuple[Event, bool]]":
+def _events(
+    root: str, missed: "list[str]", *, word: bytes
+) -> "Iterator[tuple[ledger.Event, bool]]":
     """Yield the events of a ledger whose lines contain a word, without those of the future.
 
     With each comes whether this user, or root, wrote its segment.
@@ -303,7 +288,7 @@ def _events(root: str, missed: "list[str]", *, word: bytes) -> "Iterator[tuple[E
     Args:
         missed: receives the names of segments that came or went meanwhile.
     """
-    latest_ns = time.time_ns() + MAX_AHEAD_NS
+    latest_ns = time.time_ns() + ledger.MAX_AHEAD_NS
     for data, owner in _segments(root, missed):
         if word not in data:
             continue
@@ -312,9 +297,9 @@ def _events(root: str, missed: "list[str]", *, word: bytes) -> "Iterator[tuple[E
                 continue
             if number % 256 == 0:
                 time.sleep(0)  # let the user's threads run
-            for values in parse_lines(line):
-                event = values and Event.from_json(values)
-                if event and (event.at_ns <= latest_ns or event.kind in PINNING):
+            for values in ledger.parse_lines(line):
+                event = values and ledger.Event.from_json(values)
+                if event and (event.at_ns <= latest_ns or event.kind in ledger.PINNING):
                     yield event, is_own_or_roots(owner)
 
 
@@ -332,7 +317,7 @@ def _segments(root: str, missed: "list[str]") -> "Iterator[tuple[bytes, int]]":
             except OSError:
                 continue
             read_bytes += len(data)
-            if read_bytes > MAX_LEDGER_BYTES:
+            if read_bytes > ledger.MAX_LEDGER_BYTES:
                 report_once(f"{root}: its ledger is too large, and the end of it is ignored")
                 return
             yield data, status.st_uid
@@ -363,12 +348,12 @@ class SharedUses(UseLog):
         events = self.take()
         if not events:
             return None
-        name = day_segment(time.time_ns() // DAY_NS, self._client)
+        name = ledger.day_segment(time.time_ns() // ledger.DAY_NS, self._client)
         with own_directory_of(self._root, "live", _DIRECTORY) as directory:
             data = read_file(name, _MAX_BYTES, directory=directory)
-            fold = EventFold()
-            fold.add_all([*read_lines(name, data or b"").events, *events])
-            lines = [segment_line(event.to_json()) for event in fold.events()][-_MAX_LINES:]
+            fold = ledger.EventFold()
+            fold.add_all([*ledger.read_lines(name, data or b"").events, *events])
+            lines = [ledger.segment_line(event.to_json()) for event in fold.events()][-_MAX_LINES:]
             data = b"".join(lines)
             write_whole(directory, name, data)
             for other in os.listdir(directory):
