@@ -61,23 +61,22 @@ class Jax:
             from jax._src.interpreters import mlir
 
             self.cache = compilation_cache
-            self._compiler = compiler
             self._distributed = distributed
             self._monitoring = monitoring
-            self._mlir = mlir
             self._cache_key = cache_key
-            for module, name in (
-                (compiler, "compile_or_get_cached"),
-                (compiler, "_cache_write"),
-                (compilation_cache, "get_executable_and_time"),
-                (compilation_cache, "put_executable_and_time"),
-                (compilation_cache, "compress_executable"),
-                (compilation_cache, "get_cache_key"),
-                (mlir, "lower_jaxpr_to_module"),
-                (monitoring, "get_event_listeners"),
-                (monitoring, "get_event_duration_listeners"),
-            ):
+            self._steps = (
+                (mlir, "lower_jaxpr_to_module", "around_lowering"),
+                (compiler, "compile_or_get_cached", "around_request"),
+                (compilation_cache, "get_cache_key", "around_key"),
+                (compilation_cache, "get_executable_and_time", "around_read"),
+                (compiler, "_cache_write", "around_decision"),
+                (compilation_cache, "put_executable_and_time", "around_write"),
+                (compilation_cache, "compress_executable", "around_compressing"),
+            )
+            for module, name, _ in self._steps:
                 getattr(module, name)
+            self._listeners = monitoring.get_event_listeners
+            self._duration_listeners = monitoring.get_event_duration_listeners
         except (ImportError, AttributeError) as error:
             raise UnknownJaxError(
                 f"cannot listen to jax {self.version} ({error}); known are {TRIED}: "
@@ -103,21 +102,15 @@ class Jax:
         """Put ``observer`` around every step; see :class:`listener.Listener` for its methods."""
         hide_frames(os.path.dirname(os.path.abspath(__file__)))
         self.hear_events(observer)
-        wrap(self._mlir, "lower_jaxpr_to_module", observer.around_lowering)
-        wrap(self._compiler, "compile_or_get_cached", observer.around_request)
-        wrap(self.cache, "get_cache_key", observer.around_key)
-        wrap(self.cache, "get_executable_and_time", observer.around_read)
-        wrap(self._compiler, "_cache_write", observer.around_decision)
-        wrap(self.cache, "put_executable_and_time", observer.around_write)
-        wrap(self.cache, "compress_executable", observer.around_compressing)
-        if hasattr(self._cache_key, "_log_cache_key_hash"):
-            wrap(self._cache_key, "_log_cache_key_hash", observer.around_component)
+        for module, name, around in self._steps:
+            wrap(module, name, getattr(observer, around))
+        hear_components(observer.take_component)
 
     def hear_events(self, observer: Any) -> None:
         """Register for JAX's events; again where the program has cleared all listeners."""
-        if observer.on_event not in self._monitoring.get_event_listeners():
+        if observer.on_event not in self._listeners():
             self._monitoring.register_event_listener(observer.on_event)
-        if observer.on_duration not in self._monitoring.get_event_duration_listeners():
+        if observer.on_duration not in self._duration_listeners():
             self._monitoring.register_event_duration_secs_listener(observer.on_duration)
 
     @staticmethod
@@ -303,6 +296,19 @@ def _size(array: Any) -> int:
     return int(getattr(array, "size", 0)) * int(
         getattr(getattr(array, "dtype", None), "itemsize", 0)
     )
+
+
+def hear_components(take: "Callable[[str, Callable[[Any], None]], None]") -> None:
+    """Give name and hasher of each component of a key that JAX makes to a function."""
+    cache_key = sys.modules["jax._src.cache_key"]
+
+    def around(log: Any, args: Any, kwargs: Any) -> Any:
+        if len(args) > 2:
+            take(str(args[1]), args[2])
+        return log(*args, **kwargs)
+
+    if hasattr(cache_key, "_log_cache_key_hash"):
+        wrap(cache_key, "_log_cache_key_hash", around)
 
 
 def hash_component(component: Callable[[Any], None]) -> str:

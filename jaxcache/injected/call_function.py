@@ -72,29 +72,20 @@ class Arguments:
     def build(self, node: "dict[str, Any]") -> Any:
         """One argument."""
         ((kind, value),) = node.items()
-        return getattr(self, f"_{kind}")(value)
-
-    def _array(self, value: "tuple[str, list[int]]") -> Any:
-        name, shape = value
-        # As a call would: without jax_enable_x64, types have 32 bits.
-        dtype = self._jax.dtypes.canonicalize_dtype(name)
-        return self._jax.ShapeDtypeStruct(tuple(shape), dtype, **self._more)
-
-    def _key(self, shape: "list[int]") -> Any:
-        key = self._jax.eval_shape(lambda: self._jax.random.key(0))
-        return self._jax.ShapeDtypeStruct(tuple(shape), key.dtype, **self._more)
-
-    def _value(self, value: Any) -> Any:
-        return value
-
-    def _list(self, items: "list[Any]") -> "list[Any]":
-        return [self.build(item) for item in items]
-
-    def _tuple(self, items: "list[Any]") -> "tuple[Any, ...]":
-        return tuple(self.build(item) for item in items)
-
-    def _dict(self, items: "dict[str, Any]") -> "dict[str, Any]":
-        return {name: self.build(item) for name, item in items.items()}
+        if kind == "array":
+            name, shape = value
+            # As a call would: without jax_enable_x64, types have 32 bits.
+            dtype = self._jax.dtypes.canonicalize_dtype(name)
+            return self._jax.ShapeDtypeStruct(tuple(shape), dtype, **self._more)
+        if kind == "key":
+            key = self._jax.eval_shape(lambda: self._jax.random.key(0))
+            return self._jax.ShapeDtypeStruct(tuple(value), key.dtype, **self._more)
+        if kind in ("list", "tuple"):
+            items = [self.build(item) for item in value]
+            return items if kind == "list" else tuple(items)
+        if kind == "dict":
+            return {name: self.build(item) for name, item in value.items()}
+        return self._call(value) if kind == "call" else value
 
     def _call(self, call: "dict[str, Any]") -> Any:
         """The shapes of what a function returns."""

@@ -25,7 +25,14 @@ import sys
 from typing import Any
 
 from ..core.seams import wrap
-from .adapter import describe_devices, describe_versions, hash_component, jaxlib_digest, seal_writes
+from .adapter import (
+    describe_devices,
+    describe_versions,
+    hash_component,
+    hear_components,
+    jaxlib_digest,
+    seal_writes,
+)
 from .channel import describe_error
 from .crosshost.hooks import CompileArguments
 from .crosshost.host import Target, Tuning, UntunedError, compile_for
@@ -58,7 +65,7 @@ class Compiler:
                 num_processes=task["process_count"],
                 process_id=task["process_id"],
             )
-        from jax._src import cache_key, compilation_cache, compiler, distributed, xla_bridge
+        from jax._src import compilation_cache, compiler, distributed, xla_bridge
 
         self._bind(jax)
         self._cache = compilation_cache
@@ -73,8 +80,7 @@ class Compiler:
         seal_writes(compilation_cache)
         wrap(compilation_cache, "get_executable_and_time", self._around_read)
         wrap(compiler, "_cache_write", self._around_write)
-        if hasattr(cache_key, "_log_cache_key_hash"):
-            wrap(cache_key, "_log_cache_key_hash", self._around_component)
+        hear_components(self._take_component)
 
     def _bind(self, jax: Any) -> None:
         """Look up what every kind of worker needs."""
@@ -201,9 +207,8 @@ class Compiler:
         if version < (0, 12) and any("python" in t and "callback" in t for t in problems):
             raise RefusedError("it calls back into the process that recorded it")
 
-    def _around_component(self, log: Any, args: Any, kwargs: Any) -> Any:
-        self._components[str(args[1])] = hash_component(args[2])
-        return log(*args, **kwargs)
+    def _take_component(self, name: str, hasher: Any) -> None:
+        self._components[name] = hash_component(hasher)
 
     def _around_read(self, read: Any, args: Any, kwargs: Any) -> Any:
         self._key = str(args[0])

@@ -22,7 +22,6 @@ from collections.abc import Callable
 from typing import Any
 
 from ..core import seams
-from ..core.seams import wrap
 from . import adapter
 from .channel import first_line
 
@@ -103,15 +102,13 @@ def probe(parent: Any) -> None:
     The parent names a fresh cache directory in the environment, and reads the entry there.
     """
     import jax
-    from jax._src import cache_key
 
     hashes: dict[str, str] = {}
 
-    def around_component(log: Any, args: Any, kwargs: Any) -> Any:
-        hashes.setdefault(str(args[1]), adapter.hash_component(args[2]))
-        return log(*args, **kwargs)
+    def take(name: str, hasher: Any) -> None:
+        hashes.setdefault(name, adapter.hash_component(hasher))
 
-    wrap(cache_key, "_log_cache_key_hash", around_component)
+    adapter.hear_components(take)
     jax.jit(lambda x: x + 1)(1.0).block_until_ready()
     device = jax.devices()[0]
     described = {

@@ -183,11 +183,10 @@ class Listener(ProcessObserver):
             request.key_error = f"{type(error).__name__}: {error}"
             raise
 
-    def around_component(self, log: Any, args: Any, kwargs: Any) -> Any:
+    def take_component(self, name: str, hasher: "Callable[[Any], None]") -> None:
         """JAX has hashed one component of the key; hash it alone only on request."""
-        if (request := self._request) is not None and len(args) > 2:
-            request.hashers[str(args[1])] = args[2]
-        return log(*args, **kwargs)
+        if (request := self._request) is not None:
+            request.hashers[name] = hasher
 
     def around_read(self, read: Any, args: Any, kwargs: Any) -> Any:
         """JAX looks the key up."""

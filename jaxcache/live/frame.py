@@ -10,6 +10,8 @@ order (``compress_executable`` in jax/_src/compilation_cache.py), and leaves zst
 The content is 4 bytes of compile seconds and the serialized executable. Format: RFC 8878.
 """
 
+import contextlib
+import functools
 import hashlib
 import re
 import zlib
@@ -70,43 +72,59 @@ def _announced(value: bytes, limit: int) -> int:
     return size
 
 
-def _find_decoder() -> "Callable[[bytes, int], bytes]":
-    """The zstd decoder of this Python, the same that JAX takes."""
-    try:
+class _StandardZstd:
+    """The standard library's zstd, which JAX takes first."""
+
+    def __init__(self) -> None:
         from compression import zstd  # type: ignore[import-not-found,unused-ignore]
-    except ImportError:
-        pass
-    else:
 
-        def decode_standard(value: bytes, size: int) -> bytes:
-            decoder = zstd.ZstdDecompressor()
-            content: bytes = decoder.decompress(value, size + 1)
-            if not decoder.eof or decoder.unused_data or len(content) != size:
-                raise DamagedEntryError("truncated, or bytes after the frame")
-            return content
+        self._zstd: Any = zstd
 
-        return decode_standard
-    try:
+    def decode(self, value: bytes, size: int) -> bytes:
+        decoder = self._zstd.ZstdDecompressor()
+        content: bytes = decoder.decompress(value, size + 1)
+        if not decoder.eof or decoder.unused_data:
+            raise DamagedEntryError("truncated, or bytes after the frame")
+        return content
+
+    def first(self, start: bytes, size: int) -> bytes:
+        return bytes(self._zstd.ZstdDecompressor().decompress(start, size))
+
+    def encode(self, content: bytes) -> bytes:
+        names = self._zstd.CompressionParameter
+        options = {names.compression_level: _FASTEST_LEVEL, names.checksum_flag: 1}
+        return bytes(self._zstd.compress(content, options=options))
+
+
+class _Zstandard:
+    """The package zstandard, which JAX takes where the standard library has no zstd."""
+
+    def __init__(self) -> None:
         import zstandard
-    except ImportError:
 
-        def refuse(value: bytes, size: int) -> bytes:  # noqa: ARG001
-            raise DamagedEntryError("written with zstd, which this Python lacks")
-
-        return refuse
+        self._zstd: Any = zstandard
 
     # A decoder belongs to one call: it is not safe between threads. Refusing bytes after the frame
     # takes zstandard 0.19 (2022); the announced size bounds what is allocated.
-    def decode_zstandard(value: bytes, size: int) -> bytes:
-        content: bytes = zstandard.ZstdDecompressor().decompress(value, allow_extra_data=False)
-        if len(content) != size:
-            raise DamagedEntryError("not of the announced size")
-        return content
+    def decode(self, value: bytes, size: int) -> bytes:  # noqa: ARG002
+        return bytes(self._zstd.ZstdDecompressor().decompress(value, allow_extra_data=False))
 
-    return decode_zstandard
+    def first(self, start: bytes, size: int) -> bytes:
+        with self._zstd.ZstdDecompressor().stream_reader(start) as reader:
+            return bytes(reader.read(size))
+
+    def encode(self, content: bytes) -> bytes:
+        frame = self._zstd.ZstdCompressor(level=_FASTEST_LEVEL, write_checksum=True)
+        return bytes(frame.compress(content))
 
 
-_decode_zstd: "Callable[[bytes, int], bytes] | None" = None
+@functools.lru_cache(maxsize=1)
+def _find_zstd() -> "_StandardZstd | _Zstandard":
+    """The codec of this Python, the same that JAX takes."""
+    for kind in (_StandardZstd, _Zstandard):
+        with contextlib.suppress(ImportError):
+            return kind()
+    raise DamagedEntryError("written with zstd, which this Python lacks")
 
 
 def decode(value: bytes, limit: int = MAX_CONTENT_BYTES) -> DecodedEntry:
@@ -118,12 +136,12 @@ def decode(value: bytes, limit: int = MAX_CONTENT_BYTES) -> DecodedEntry:
     Raises:
         DamagedEntryError: it is damaged, or not an entry.
     """
-    global _decode_zstd
-    if _decode_zstd is None:
-        _decode_zstd = _find_decoder()
     try:
         if value[:4] == ZSTD_MAGIC:
-            content = _decode_zstd(value, _announced(value, limit))
+            size = _announced(value, limit)
+            content = _find_zstd().decode(value, size)
+            if len(content) != size:
+                raise DamagedEntryError("not of the announced size")
             return DecodedEntry(content, bool(value[4] & CHECKSUM_FLAG))
         if value[:1] == b"\x78":
             return DecodedEntry(_inflate(value, limit), True)  # zlib always has its Adler-32
@@ -157,23 +175,12 @@ def read_header(start: bytes) -> int:
         if start[:1] == b"\x78":
             header = zlib.decompressobj().decompress(start, HEADER_BYTES)
         else:
-            header = _first_of_zstd(start)
+            header = _find_zstd().first(start, HEADER_BYTES)
     except Exception as error:  # each codec has errors of its own
         raise DamagedEntryError(str(error) or type(error).__name__) from error
     if len(header) < HEADER_BYTES:
         raise DamagedEntryError("no header in it")
     return int.from_bytes(header, "big")
-
-
-def _first_of_zstd(start: bytes) -> bytes:
-    try:
-        from compression import zstd
-    except ImportError:
-        import zstandard
-
-        with zstandard.ZstdDecompressor().stream_reader(start) as reader:
-            return bytes(reader.read(HEADER_BYTES))
-    return bytes(zstd.ZstdDecompressor().decompress(start, HEADER_BYTES))
 
 
 def same_payload(left: bytes, right: bytes) -> bool:
@@ -189,17 +196,7 @@ def add_checksum(value: bytes, content: bytes) -> bytes:
 
     The codecs do not offer XXH64 itself; a frame around the same content ends with it.
     """
-    try:
-        from compression import zstd
-    except ImportError:
-        import zstandard
-
-        frame = zstandard.ZstdCompressor(level=_FASTEST_LEVEL, write_checksum=True)
-        checksum = frame.compress(content)[-CHECKSUM_BYTES:]
-    else:
-        names = zstd.CompressionParameter
-        options = {names.compression_level: _FASTEST_LEVEL, names.checksum_flag: 1}
-        checksum = zstd.compress(content, options=options)[-CHECKSUM_BYTES:]
+    checksum = _find_zstd().encode(content)[-CHECKSUM_BYTES:]
     return b"".join((ZSTD_MAGIC, bytes([value[4] | CHECKSUM_FLAG]), value[5:], checksum))
 
 

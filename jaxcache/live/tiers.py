@@ -21,6 +21,7 @@ from .uses import SharedUses
 if TYPE_CHECKING:
     from .directory import Directory
 
+_RUNS = ("live", "runs")
 _MAX_KEYS = 4096
 _MAX_RUN_BYTES = 1 << 20
 _PREFETCH_THREADS = 8
@@ -46,7 +47,8 @@ class Tiers:
         """Entries that are damaged or not vouched for: the next upload replaces them."""
         self._trusts: bool | None = None
         """Whether a signature can vouch for an entry that needs none; None until one is read."""
-        self._run_file = f"{OWN_DIR}/live/runs/{layer.program()}"
+        self._program = layer.program()
+        self._run_file = "/".join((OWN_DIR, *_RUNS, self._program))
         self._last_run: tuple[str, ...] = ()
         self.uploads = Uploads(directory, self._tiers, layer, self.refusals, self._signatures)
         start_thread("prefetch", self._prefetch if layer.settings["prefetch"] else self._list)
@@ -182,10 +184,9 @@ class Tiers:
     def _prefetch(self) -> None:
         """Fetch the keys of the last run that are not here, several at a time."""
         text = None
-        with contextlib.suppress(OSError):
-            *directories, name = self._run_file.split("/")[1:]
-            with own_directory_of(self._directory.root, *directories, make=False) as directory:
-                text = read_file(name, _MAX_RUN_BYTES, directory=directory)
+        root = self._directory.root
+        with contextlib.suppress(OSError), own_directory_of(root, *_RUNS, make=False) as directory:
+            text = read_file(self._program, _MAX_RUN_BYTES, directory=directory)
         for tier in self._tiers:
             if text is None:
                 text = tier.read(self._run_file, limit=_MAX_RUN_BYTES)
@@ -256,12 +257,11 @@ class Tiers:
         if not keys or set(keys) == set(self._last_run):
             return
         data = "\n".join(keys).encode()
-        *directories, name = self._run_file.split("/")[1:]
         with (
             contextlib.suppress(OSError),
-            own_directory_of(self._directory.root, *directories) as directory,
+            own_directory_of(self._directory.root, *_RUNS) as directory,
         ):
-            write_whole(directory, name, data)
+            write_whole(directory, self._program, data)
         self._write_to_tiers(self._run_file, data, deadline)
 
     def _write_to_tiers(self, name: str, data: bytes, deadline: float) -> None:

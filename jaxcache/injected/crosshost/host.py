@@ -29,7 +29,7 @@ import time
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from ..adapter import hash_component
+from ..adapter import hash_component, hear_components
 from ..channel import describe_error, first_line
 
 TRIED = "0.11.2 and 0.12"
@@ -122,6 +122,8 @@ class Target:
         )
         self.devices: list[Any] = []
         self._making = threading.RLock()
+        self._hashers: dict[str, Any] = {}
+        hear_components(self._hashers.__setitem__)
 
     @property
     def platforms(self) -> "set[str]":
@@ -211,22 +213,11 @@ class Target:
 
         ``get_cache_key`` in jax/_src/compilation_cache.py, with the target's identity and codec.
         """
-        with self._making:
-            return self._key(module, devices, options)
-
-    def _key(self, module: Any, devices: Any, options: Any) -> "tuple[str, dict[str, str]]":
         import numpy
         from jax._src import cache_key, config
 
-        components: dict[str, Any] = {}
-        log = cache_key._log_cache_key_hash
-
-        def keep(total: Any, name: str, component: Any) -> None:
-            components[name] = component
-            log(total, name, component)
-
-        cache_key._log_cache_key_hash = keep
-        try:
+        with self._making:
+            self._hashers.clear()
             key = cache_key.get(
                 module,
                 numpy.array(list(self.own(list(devices.flat)))),
@@ -235,9 +226,7 @@ class Target:
                 self.profile["key_codec"],
                 config.remove_custom_partitioning_ptr_from_cache_key.value,
             )
-        finally:
-            cache_key._log_cache_key_hash = log
-        return key, {name: hash_component(hash_) for name, hash_ in components.items()}
+            return key, {name: hash_component(hasher) for name, hasher in self._hashers.items()}
 
     def own(self, devices: Any) -> Any:
         """Return what of a list of devices this process compiles for.
