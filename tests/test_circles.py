@@ -19,12 +19,15 @@ def _modules() -> dict[str, Path]:
 
 def _imports(name: str, modules: dict[str, Path]) -> set[str]:
     imported: set[str] = set()
+    package = f"{name}.x" if modules[name].name == "__init__.py" else name
     for node in ast.walk(ast.parse(modules[name].read_text())):
         if isinstance(node, ast.Import):
             imported.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-            imported.update(name if name in modules else node.module for name in names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.rsplit(".", node.level)[:1] if node.level else []
+            source = ".".join([*above, *filter(None, [node.module])])
+            names = [f"{source}.{alias.name}" for alias in node.names]
+            imported.update(name if name in modules else source for name in names)
     return (imported & modules.keys()) - {name}
 
 

@@ -25,15 +25,12 @@ import inspect
 import os
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ..core.machine import XLA_CACHES, hashes_path
 from ..core.names import CACHE_SUFFIX
 from ..core.seams import UnknownJaxError, hide_frames, wrap
 from .last_run import Load
-
-if TYPE_CHECKING:
-    from .layer import Layer
 
 TRIED = "0.4.38 to 0.12"
 
@@ -91,7 +88,7 @@ class Adapter:
         """Let JAX reopen its cache at the next compile."""
         self._cache.reset_cache()
 
-    def install(self, layer: "Layer") -> None:
+    def install(self, layer: Any) -> None:
         """Replace the names."""
         cache = self._cache
         is_unset = XLA_CACHES.upper() not in os.environ and hasattr(self.jax.config, XLA_CACHES)
@@ -116,7 +113,7 @@ class Adapter:
         cache.LRUCache = make_cache(cache.LRUCache, layer)
         hide_frames(os.path.dirname(os.path.abspath(__file__)))
 
-    def _watch_backends(self, layer: "Layer") -> None:
+    def _watch_backends(self, layer: Any) -> None:
         """Tell the layer when backends are about to be created, unless they are being created."""
         from jax._src import xla_bridge
 
@@ -131,7 +128,7 @@ class Adapter:
         """Whether keys contain the cache's path, as those of JAX 0.4.36 to 0.10 do by default."""
         return hashes_path(self.jax.__version__, getattr(self.jax.config, XLA_CACHES, None) or "")
 
-    def _wrap_load(self, layer: "Layer") -> None:
+    def _wrap_load(self, layer: Any) -> None:
         def load(original: Any, args: Any, kwargs: Any) -> Any:
             now = layer.now
             cache_key, *others = args
@@ -153,7 +150,7 @@ class Adapter:
 
         wrap(self._cache, "get_executable_and_time", load)
 
-    def _wrap_execution(self, layer: "Layer") -> None:
+    def _wrap_execution(self, layer: Any) -> None:
         try:
             from jax._src.interpreters.pxla import ExecuteReplicated
         except ImportError:
@@ -168,7 +165,7 @@ class Adapter:
         ExecuteReplicated.__call__ = __call__
         self._sees_executions = True
 
-    def _wrap_write(self, layer: "Layer") -> None:
+    def _wrap_write(self, layer: Any) -> None:
         def write(original: Any, args: Any, kwargs: Any) -> Any:
             cache_key, compile_time_secs = args[:2]
             layer.counters.add("compile_seconds", compile_time_secs)
@@ -208,7 +205,7 @@ class Adapter:
         module = request["module_name"]
         put(key, module, request["executable"], request["backend"], int(seconds))
 
-    def _wrap_request(self, layer: "Layer") -> None:
+    def _wrap_request(self, layer: Any) -> None:
         """Give leases back when a compile is over, also one that failed or was not written."""
 
         def request(original: Any, args: Any, kwargs: Any) -> Any:
@@ -245,14 +242,14 @@ def _sealing(cache_module: Any) -> "Callable[[bytes], bytes]":
     return compress_executable
 
 
-def make_cache(base: Any, layer: "Layer") -> Any:
+def make_cache(base: Any, layer: Any) -> Any:
     """JAX's cache class, with the layer in it; where the layer fails, JAX's own code answers."""
 
     class LiveCache(base):  # type: ignore[misc]
         """Looks up and writes through the layer."""
 
         jaxcache_live = layer
-        _directory = None
+        _directory: Any = None
 
         def __init__(self, path: str, *args: Any, max_size: int = -1, **kwargs: Any) -> None:
             path, bucket = layer.locate(os.fspath(path))
@@ -270,7 +267,8 @@ def make_cache(base: Any, layer: "Layer") -> Any:
         def get(self, key: str) -> "bytes | None":
             if self._directory is not None and key:
                 try:
-                    return self._directory.get(key)
+                    entry: bytes | None = self._directory.get(key)
+                    return entry
                 except Exception as error:
                     layer.trouble(error)
             value: bytes | None = super().get(key)
@@ -279,13 +277,13 @@ def make_cache(base: Any, layer: "Layer") -> Any:
         def put(self, key: str, value: bytes) -> None:
             if self._directory is not None and key:
                 try:
-                    return self._directory.put(key, value)
+                    self._directory.put(key, value)
+                    return
                 except OSError:
                     raise
                 except Exception as error:
                     layer.trouble(error)
             super().put(key, value)
-            return None
 
     LiveCache.__name__ = base.__name__
     LiveCache.__qualname__ = base.__qualname__

@@ -5,8 +5,8 @@ import functools
 import os
 import time
 import warnings
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from ..core.atomic import open_directory
 from ..core.names import CACHE_SUFFIX
@@ -16,10 +16,8 @@ from .frame import DamagedEntryError, DecodedEntry, open_entry, same_payload
 from .last_run import forget_runs_with
 from .leases import Leases
 from .loading import Loading, find_dead
+from .process import LiveProcess
 from .uses import LedgerDigest, UseLog, compact, read_digests
-
-if TYPE_CHECKING:
-    from .layer import Layer
 
 _TOTALS_SECONDS = 10.0
 #: Processes that end at once wait for each other.
@@ -40,10 +38,24 @@ def _identity(status: os.stat_result) -> "tuple[int, int, int]":
 
 
 class Directory:
-    """The local directory of one cache that JAX has opened."""
+    """The local directory of one cache that JAX has opened.
 
-    def __init__(self, layer: "Layer", root: str, max_size: "int | None", bucket: str = "") -> None:
+    Args:
+        max_size: the size cap of JAX's cache, in bytes.
+        open_tiers: returns the tiers of this directory; None without any.
+        is_ahead: returns whether an executable is loaded ahead of its request.
+    """
+
+    def __init__(
+        self,
+        layer: LiveProcess,
+        root: str,
+        max_size: "int | None",
+        open_tiers: "Callable[[Directory], Any]",
+        is_ahead: "Callable[[str], bool]",
+    ) -> None:
         self.root = root
+        self._is_ahead = is_ahead
         self._layer = layer
         self._counters = layer.counters
         settings = layer.settings
@@ -71,7 +83,7 @@ class Directory:
         """SHA-256 of payloads that the ledger has recorded, by key; None until one is needed."""
         self._totals_at = time.monotonic() + _TOTALS_SECONDS
         self._leases = self._make_leases()
-        self.tiers = layer.open_tiers(self, bucket)
+        self.tiers = open_tiers(self)
         self.evictor.pending = self.tiers.uploads.pending if self.tiers is not None else None
         self._is_unswept = False
         if self.evictor.is_due_at_opening(died=dead.died):
@@ -127,7 +139,7 @@ class Directory:
         self._counters.add("read_bytes", len(value))
         self._use(key, took)
         if self._layer.now.loading:
-            if self._layer.preload.is_ahead(key):  # nothing may be left to load
+            if self._is_ahead(key):  # nothing may be left to load
                 self._layer.now.unmarked = self
             else:
                 self.mark_load(key)

@@ -7,10 +7,8 @@ new layer takes its place.
 """
 
 import atexit
-import contextlib
-import hashlib
+import functools
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -19,39 +17,17 @@ from typing import TYPE_CHECKING, Any
 from ..core.names import live_directory
 from ..core.remote import SERVICES
 from ..core.seams import UnknownJaxError
-from ..core.threads import Background
 from .adapter import Adapter
-from .counters import COUNTERS, SUMS, Counters, Metrics
-from .loading import FirstRuns
+from .counters import COUNTERS, SUMS, Metrics
 from .preload import Preload
+from .process import LiveProcess, say
 from .settings import ConfigError, ResolvedSettings, resolve
 
 if TYPE_CHECKING:
     from .directory import Directory
 
 
-class ThreadState(threading.local):
-    """The state of the current thread between two calls of JAX."""
-
-    loading = False
-    """JAX looks an entry up to load it."""
-    key = ""
-    """The key of that entry."""
-    decoded: "tuple[bytes, bytes] | None" = None
-    """The entry that was checked last, and its content."""
-    unmarked: "Directory | None" = None
-    """Where that entry is; None where its load is marked."""
-    seconds: "float | None" = None
-    """Duration of the compile whose entry is being written."""
-    missed: "tuple[Directory, str] | None" = None
-    """The last look-up that missed, until its entry is written."""
-
-    def __init__(self) -> None:
-        self.leases: list[tuple[Directory, str]] = []
-        """Keys that this thread is about to compile, for all processes."""
-
-
-class Layer:
+class Layer(LiveProcess):
     """Everything that one process has of the live layer."""
 
     forked = False
@@ -61,16 +37,10 @@ class Layer:
     """
 
     def __init__(self, settings: ResolvedSettings, adapter: "Adapter | UnimportedJax") -> None:
-        self.settings = settings
-        self.adapter: Any = adapter
-        self.counters = Counters(adapter.monitoring)
-        self.background = Background("live", self.trouble)
-        self.now = ThreadState()
-        self.first_runs = FirstRuns()
+        super().__init__(settings, adapter)
         self.directories: dict[str, Directory] = {}
         self.metrics: Any = None
         self.preload = Preload(self)
-        self._said: set[str] = set()
         os.register_at_fork(after_in_child=self._after_fork)
 
     def take_over(self, adapter: Adapter) -> None:
@@ -110,19 +80,6 @@ class Layer:
             directory.close(deadline)
         self.adapter.reset()
 
-    def facts(self) -> "dict[str, str]":
-        """The versions and the script, which the ledger keeps of every compile of this process."""
-        script = getattr(sys.modules.get("__main__"), "__file__", None)
-        return {**self.adapter.versions, **({"script": str(script)} if script else {})}
-
-    def program(self) -> str:
-        """A name for this program with this JAX, the same on every machine."""
-        main = sys.modules.get("__main__")
-        spec = getattr(main, "__spec__", None)
-        name = getattr(spec, "name", None) or os.path.basename(sys.argv[0] if sys.argv else "")
-        text = "\0".join([str(name), *self.adapter.versions.values()])
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
-
     def open(self, path: str, max_size: int, bucket: str = "") -> "Directory":
         """Return the directory at a path; one object per path, also after JAX resets its cache."""
         from .directory import Directory  # not before JAX opens its cache
@@ -133,13 +90,16 @@ class Layer:
         if directory is not None:
             directory.set_cap(cap)
         else:
-            directory = self.directories[root] = Directory(self, root, cap, bucket)
+            open_tiers = functools.partial(self.open_tiers, bucket=bucket)
+            directory = Directory(self, root, cap, open_tiers, self.preload.is_ahead)
+            self.directories[root] = directory
         return directory
 
     def backend_starts(self) -> None:
         """Begin to load ahead, from the directory that JAX is going to open."""
         try:
-            self.preload.backend_starts()
+            if place := self.preload.configured_directory():
+                self.preload.begin(self.open(*place))
         except Exception as error:
             self.trouble(error)
 
@@ -176,25 +136,6 @@ class Layer:
                 "every machine"
             )
 
-    def say(self, text: str) -> None:
-        """Print a line on standard error, once; not before jax is imported."""
-        if text not in self._said:
-            self._said.add(text)
-            if self.adapter.monitoring is not None:
-                say(text)
-
-    def trouble(self, error: BaseException) -> None:
-        """Count a failure of the layer, and print each kind once."""
-        self.counters.count("troubles")
-        self.say(f"live: {type(error).__name__}: {error}")
-
-    def run(self, call: "Callable[[str], Any]", key: str) -> None:
-        """Do something about a key whose failure is not the user's."""
-        try:
-            call(key)
-        except Exception as error:
-            self.trouble(error)
-
     def close(self) -> None:
         """Finish at the end of the process, within the limits that are set."""
         try:
@@ -218,13 +159,6 @@ class Layer:
         self.preload.disown()
         for directory in self.directories.values():
             directory.reset()
-
-
-def say(text: str) -> None:
-    """Print one line on standard error, in one write: two threads may speak at once."""
-    with contextlib.suppress(Exception):  # it is closed
-        sys.stderr.write(f"jaxcache: {text}\n")
-        sys.stderr.flush()
 
 
 _OFF = ("0", "false", "no", "off")

@@ -27,10 +27,10 @@ from ..core.threads import ReentrantEvent, start_thread
 from .adapter import LoadCall, LoadSeam, UnknownLoadError, describe_devices
 from .last_run import MAX_LOADS, LastRun, Load, program_name, read_last_run, write_last_run
 from .loading import AHEAD, Loading
+from .process import LiveProcess
 
 if TYPE_CHECKING:
     from .directory import Directory
-    from .layer import Layer
 
 #: Executables that JAX has not requested so long after the last load are dropped.
 _UNUSED_SECONDS = 60.0
@@ -68,7 +68,7 @@ class _Ahead:
 class Preload:
     """What this process loads ahead, and the record of its loads for the next."""
 
-    def __init__(self, layer: "Layer") -> None:
+    def __init__(self, layer: LiveProcess) -> None:
         self._layer = layer
         self._seam: Any = None
         """A :class:`LoadSeam`; None where nothing is loaded ahead."""
@@ -141,12 +141,13 @@ class Preload:
                 self.drop()
             self._is_opened = True
 
-    def backend_starts(self) -> None:
-        """Begin to load from the directory that JAX is going to open."""
+    def configured_directory(self) -> "tuple[str, int] | None":
+        """Return the directory that JAX is going to open, and its size cap, to load from it."""
         if self.is_on:
             path, max_size = self._seam.configured_directory()
             if path and "://" not in path and os.path.isdir(path):
-                self.begin(self._layer.open(path, max_size))
+                return path, max_size
+        return None
 
     # Requests ---------------------------------------------------------------------------------
 

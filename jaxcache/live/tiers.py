@@ -14,6 +14,7 @@ from ..core.names import CACHE_SUFFIX, OWN_DIR, is_key
 from ..core.threads import ReentrantEvent, start_thread
 from .files import own_directory_of, read_file, write_whole
 from .frame import DecodedEntry, add_checksum
+from .process import LiveProcess
 from .tier import Refusals, Tier, report_to_parent
 from .uploads import Uploads
 from .uses import SharedUses
@@ -30,7 +31,9 @@ _PREFETCH_THREADS = 8
 class Tiers:
     """All tiers of one directory, the nearest first."""
 
-    def __init__(self, directory: "Directory", addresses: "tuple[str, ...]", layer: Any) -> None:
+    def __init__(
+        self, directory: "Directory", addresses: "tuple[str, ...]", layer: LiveProcess
+    ) -> None:
         self._directory = directory
         self._layer = layer
         self._counters = layer.counters

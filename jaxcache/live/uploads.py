@@ -20,6 +20,7 @@ from ..core.system import try_lock_where_possible
 from ..core.threads import start_thread
 from .files import own_directory_of, read_file, write_whole
 from .frame import DamagedEntryError, open_entry
+from .process import LiveProcess
 from .tier import Refusals, Tier
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Uploads:
         self,
         directory: "Directory",
         tiers: "list[Tier]",
-        layer: Any,
+        layer: LiveProcess,
         refusals: Refusals,
         signatures: Any,
     ) -> None:
