@@ -45,8 +45,9 @@ JAX_DEFAULTS: "dict[str, Any]" = {
     "jax_enable_pgle": False,
     "jax_explain_cache_misses": False,
 }
-_TRUE_WORDS = frozenset({"y", "yes", "t", "true", "on", "1"})
-_FALSE_WORDS = frozenset({"n", "no", "f", "false", "off", "0"})
+#: As JAX reads a setting that is true or false.
+TRUE_WORDS = frozenset({"y", "yes", "t", "true", "on", "1"})
+FALSE_WORDS = frozenset({"n", "no", "f", "false", "off", "0"})
 _reported: "set[str]" = set()
 
 
@@ -60,9 +61,9 @@ def read_setting(text: str, default: Any) -> Any:
         ValueError: JAX refuses the text: ``import jax`` ends with an error.
     """
     if isinstance(default, bool):
-        if text.lower() not in _TRUE_WORDS | _FALSE_WORDS:
+        if text.lower() not in TRUE_WORDS | FALSE_WORDS:
             raise ValueError(f"invalid truth value {text!r}")
-        return text.lower() in _TRUE_WORDS
+        return text.lower() in TRUE_WORDS
     return type(default)(text) if isinstance(default, (int, float)) else text
 
 

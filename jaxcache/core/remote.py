@@ -11,6 +11,7 @@ import re
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .configuration import TRUE_WORDS
 from .system import expand_home
 
 if TYPE_CHECKING:  # a completion needs the schemes alone
@@ -49,7 +50,6 @@ _MAX_CERTIFICATES_BYTES = 16 << 20
 _GOOGLE_DEFAULT = "~/.config/gcloud/application_default_credentials.json"
 _ENDPOINT = r"AWS_ENDPOINT\w*|AZURE_(STORAGE_)?ENDPOINT|AZURITE_BLOB_STORAGE_URL"
 _HOST = r"[\w.:-]+"
-_TRUE = frozenset({"1", "true", "yes", "on"})
 
 
 class RemoteError(ValueError):
@@ -62,7 +62,7 @@ class RemoteError(ValueError):
 
 def is_set(variable: str) -> bool:
     """Whether a variable switches something on."""
-    return os.environ.get(variable, "").lower() in _TRUE
+    return os.environ.get(variable, "").lower() in TRUE_WORDS
 
 
 def split_url(url: str) -> "SplitResult":

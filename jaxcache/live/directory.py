@@ -68,8 +68,8 @@ class Directory:
             with contextlib.suppress(OSError):
                 forget_runs_with(root, dead.ahead)
         self.uses = UseLog(root, layer.facts()) if settings["ledger"] is True else None
-        self._served: dict[str, str] = {}
-        """Keys given to JAX, and from where; a put of one means that JAX could not use it."""
+        self._served: set[str] = set()
+        """Keys given to JAX; a put of one means that JAX could not use it."""
         self.brought: dict[str, str] = {}
         """Keys that were fetched before JAX looked them up, and the tier that each came from."""
         self.read_ahead: dict[str, ProvenEntry] = {}
@@ -131,7 +131,7 @@ class Directory:
                 self._layer.now.missed = (self, key)
             return None
         source = self.brought.pop(key, source)
-        self._served[key] = source
+        self._served.add(key)
         self._counters.count("hits_local" if source == "local" else "hits_tier")
         if source != "local":
             self._counters.hit_in(source)
@@ -312,9 +312,11 @@ class Directory:
                 stacklevel=2,
             )
             return
-        replacing = self._is_replaced(key, value)
-        if replacing is None:
+        is_bad = key in self._bad
+        if key in self._served and not is_bad and self._holds(key, value):
             return
+        # A key that was served and is compiled again all the same is one that JAX could not load.
+        replacing = is_bad or key in self._served
         if not replacing and os.path.exists(self.path(key)):
             self._counters.count("present")
             return
@@ -327,7 +329,7 @@ class Directory:
             self._counters.count("write_failed")
             raise
         self._bad.discard(key)
-        self._served.pop(key, None)
+        self._served.discard(key)
         self._counters.count("replaced" if replacing else "written")
         if self.uses is not None and self._layer.now.seconds is not None:
             self._layer.now.missed = None
@@ -337,20 +339,12 @@ class Directory:
             self.tiers.compiled(key, self._layer.now.seconds)
             self.tiers.uploads.add(key)
 
-    def _is_replaced(self, key: str, value: bytes) -> "bool | None":
-        """Whether a put replaces the file; None where the file holds the same already.
-
-        ``VerificationCache`` puts what it has just read and compared; a key that was served and
-        is compiled again all the same is one that JAX could not load.
-        """
-        if key in self._bad:
-            return True
-        if key not in self._served:
+    def _holds(self, key: str, value: bytes) -> bool:
+        """Whether the file has the same executable: ``VerificationCache`` puts what it has read."""
+        try:
+            return same_payload(read_file(self.path(key)) or b"", value)
+        except OSError:
             return False
-        with contextlib.suppress(OSError):
-            if same_payload(read_file(self.path(key)) or b"", value):
-                return None
-        return True
 
     def write(self, key: str, value: bytes) -> None:
         """Write the file of an entry, its stamp first where a capped JAX needs one.

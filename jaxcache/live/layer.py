@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ..core.configuration import FALSE_WORDS
 from ..core.names import live_directory
 from ..core.remote import SERVICES
 from ..core.seams import UnknownJaxError
@@ -161,7 +162,6 @@ class Layer(LiveProcess):
             directory.reset()
 
 
-_OFF = ("0", "false", "no", "off")
 _early: "Layer | None" = None
 
 
@@ -186,7 +186,7 @@ def begin_early() -> None:
     if _early is not None:
         return
     path = os.environ.get("JAX_COMPILATION_CACHE_DIR", "")
-    is_off = os.environ.get("JAX_ENABLE_COMPILATION_CACHE", "").strip().lower() in _OFF
+    is_off = os.environ.get("JAX_ENABLE_COMPILATION_CACHE", "").strip().lower() in FALSE_WORDS
     settings = resolve()
     if not path or is_off or not settings["enabled"] or not settings["prefetch"]:
         return

@@ -8,7 +8,7 @@ cheap, until a setting switches the layer on.
 
 import os
 
-from ..core.configuration import find_config_files
+from ..core.configuration import FALSE_WORDS, find_config_files
 
 
 def initialize() -> None:
@@ -44,5 +44,5 @@ def _may_be_on() -> bool:
     """Return whether any setting requests the layer; cheap, because nearly always none does."""
     flag = os.environ.get("JAXCACHE_LIVE", "").strip().lower()
     if flag:
-        return flag not in ("0", "false", "no", "off")
+        return flag not in FALSE_WORDS
     return any(b"enabled" in f.text and b"live" in f.text for f in find_config_files())

@@ -54,9 +54,9 @@ def _switch(value: Any) -> bool:
         return value
     if isinstance(value, str):
         word = value.strip().lower()
-        if word in ("1", "true", "yes", "on"):
+        if word in configuration.TRUE_WORDS:
             return True
-        if word in ("0", "false", "no", "off", ""):
+        if word in configuration.FALSE_WORDS or not word:
             return False
     raise ValueError("write true or false")
 
