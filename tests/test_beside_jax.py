@@ -133,7 +133,7 @@ def test_a_run_is_observed_by_the_jaxcache_that_started_it(
     (environment._own / "jaxcache").unlink()
     other = environment._own / "jaxcache"
     shutil.copytree(REPOSITORY / "jaxcache", other)
-    for name in ("attach.py", "channel.py"):
+    for name in ("listener.py", "channel.py"):
         (other / "injected" / name).write_text("raise RuntimeError('another version')\n")
     program = tmp_path / "program.py"
     program.write_text(PLAIN)

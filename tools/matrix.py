@@ -40,17 +40,18 @@ ASK = """
 import sys
 sys.path.insert(0, sys.argv[1])
 import jax
+from jaxcache.core.seams import UnknownJaxError
 from jaxcache.injected import adapter as listener
 from jaxcache.injected.crosshost import host
 from jaxcache.live import adapter as live
 print(jax.__version__)
 try:
     listener.Jax(jax)
-except listener.UnknownJaxError as error:
+except UnknownJaxError as error:
     print("a private name has moved:", error)
 try:
     live.Adapter()
-except live.UnknownJaxError as error:
+except UnknownJaxError as error:
     if jax.__version_info__ > (0, 4, 30):  # it has never known that one
         print("a private name has moved: the live layer:", error)
 try:

@@ -27,17 +27,9 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..core import sketching
+from ..core import seams, sketching
 from ..core.call_site import find_call_site
 from ..core.configuration import JAX_DEFAULTS
-from ..core.seams import (
-    UnknownJaxError,
-    changed_settings,
-    current_settings,
-    hide_frames,
-    settings_of_environment,
-    wrap,
-)
 from ..live.frame import sealing_compressor
 
 TRIED = "0.4.30 to 0.12"
@@ -78,7 +70,7 @@ class Jax:
             self._listeners = monitoring.get_event_listeners
             self._duration_listeners = monitoring.get_event_duration_listeners
         except (ImportError, AttributeError) as error:
-            raise UnknownJaxError(
+            raise seams.UnknownJaxError(
                 f"cannot listen to jax {self.version} ({error}); known are {TRIED}: "
                 "upgrade jaxcache, or use an older jax"
             ) from error
@@ -87,7 +79,7 @@ class Jax:
         )
         self._lowered: dict[int, tuple[Any, Any]] = {}
         self._request = inspect.signature(compiler.compile_or_get_cached)
-        self._first_settings = _or_none(current_settings)
+        self._first_settings = _or_none(seams.current_settings)
 
     def asked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The arguments of one request by their names; ``executable_devices`` since 0.6."""
@@ -100,10 +92,10 @@ class Jax:
 
     def listen(self, observer: Any) -> None:
         """Put ``observer`` around every step; see :class:`listener.Listener` for its methods."""
-        hide_frames(os.path.dirname(os.path.abspath(__file__)))
+        seams.hide_frames(os.path.dirname(os.path.abspath(__file__)))
         self.hear_events(observer)
         for module, name, around in self._steps:
-            wrap(module, name, getattr(observer, around))
+            seams.wrap(module, name, getattr(observer, around))
         hear_components(observer.take_component)
 
     def hear_events(self, observer: Any) -> None:
@@ -195,7 +187,7 @@ class Jax:
         first = self._first_settings
         if first is None:
             return {}
-        return changed_settings(first, are_defaults_known=self._is_new)
+        return seams.changed_settings(first, are_defaults_known=self._is_new)
 
     def opened_directory(self) -> str | None:
         """The directory that JAX has opened, which later settings no longer change.
@@ -248,7 +240,7 @@ class Jax:
             "jaxlib": describe_versions()["jaxlib_version"],
             "jaxlib_digest": jaxlib_digest(),
             "xla_flags": self._xla_flags(),
-            "key_settings": _or_none(settings_of_environment),
+            "key_settings": _or_none(seams.settings_of_environment),
             "hash_seed": sketching.hash_seed(),
         }
 
@@ -308,7 +300,7 @@ def hear_components(take: "Callable[[str, Callable[[Any], None]], None]") -> Non
         return log(*args, **kwargs)
 
     if hasattr(cache_key, "_log_cache_key_hash"):
-        wrap(cache_key, "_log_cache_key_hash", around)
+        seams.wrap(cache_key, "_log_cache_key_hash", around)
 
 
 def hash_component(component: Callable[[Any], None]) -> str:

@@ -25,14 +25,7 @@ import sys
 from typing import Any
 
 from ..core.seams import wrap
-from .adapter import (
-    describe_devices,
-    describe_versions,
-    hash_component,
-    hear_components,
-    jaxlib_digest,
-    seal_writes,
-)
+from . import adapter
 from .channel import describe_error
 from .crosshost.hooks import CompileArguments
 from .crosshost.host import Target, Tuning, UntunedError, compile_for
@@ -77,10 +70,10 @@ class Compiler:
         self._key: str | None = None
         self._components: dict[str, str] = {}
         self._seconds: float | None = None
-        seal_writes(compilation_cache)
+        adapter.seal_writes(compilation_cache)
         wrap(compilation_cache, "get_executable_and_time", self._around_read)
         wrap(compiler, "_cache_write", self._around_write)
-        hear_components(self._take_component)
+        adapter.hear_components(self._take_component)
 
     def _bind(self, jax: Any) -> None:
         """Look up what every kind of worker needs."""
@@ -102,9 +95,9 @@ class Compiler:
     def describe(self) -> "dict[str, Any]":
         """Describe this host, to be compared with the recorded one."""
         return {
-            **describe_versions(),
-            **describe_devices(self.backend, self.backend.local_devices()[0]),
-            "jaxlib_digest": jaxlib_digest(),
+            **adapter.describe_versions(),
+            **adapter.describe_devices(self.backend, self.backend.local_devices()[0]),
+            "jaxlib_digest": adapter.jaxlib_digest(),
             "caches": self._caches(),
             "compile_options": compile_options().hex(),
         }
@@ -208,7 +201,7 @@ class Compiler:
             raise RefusedError("it calls back into the process that recorded it")
 
     def _take_component(self, name: str, hasher: Any) -> None:
-        self._components[name] = hash_component(hasher)
+        self._components[name] = adapter.hash_component(hasher)
 
     def _around_read(self, read: Any, args: Any, kwargs: Any) -> Any:
         self._key = str(args[0])
@@ -254,7 +247,7 @@ class CrossCompiler(Compiler):
         names = ("jax_version", "jaxlib_version", "platform", "platform_version")
         return {
             **{name: profile[name] for name in names},
-            "jaxlib_digest": jaxlib_digest(),
+            "jaxlib_digest": adapter.jaxlib_digest(),
             "device_kind": profile["device_kinds"][0],
             "device_count": len(profile["device_ids"]) // profile.get("process_count", 1),
             "caches": True,

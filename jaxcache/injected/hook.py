@@ -137,7 +137,7 @@ def _listen(module: Any) -> None:
         elif os.environ.get(_TARGET):
             from _jaxcache.injected.crosshost import observer
         else:
-            from _jaxcache.injected import attach as observer
+            from _jaxcache.injected import listener as observer
 
         observer.attach(module)
         if module.__name__ == "jax" and os.environ.get(_GUARD):

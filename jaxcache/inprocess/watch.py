@@ -318,12 +318,12 @@ def find_listener(jax: Any, sink: Any) -> "Listener":
     Raises:
         UnknownJaxError: no adapter supports this jax.
     """
-    loaded = sys.modules.get("_jaxcache.injected.attach")
+    loaded = sys.modules.get("_jaxcache.injected.listener")
     if loaded is not None and getattr(loaded, "LISTENER", None) is not None:
         loaded.LISTENER.add(sink)
         listener: Listener = loaded.LISTENER
         return listener
-    from jaxcache.injected.attach import listen
+    from jaxcache.injected.listener import listen
 
     return listen(jax, sink)
 

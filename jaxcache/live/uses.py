@@ -151,7 +151,7 @@ class UseLog:
 
 def _is_observed() -> bool:
     """Return whether a listener of this process records the run."""
-    modules = (sys.modules.get(f"{name}.injected.attach") for name in ("jaxcache", "_jaxcache"))
+    modules = (sys.modules.get(f"{name}.injected.listener") for name in ("jaxcache", "_jaxcache"))
     return any(getattr(module, "LISTENER", None) is not None for module in modules)
 
 

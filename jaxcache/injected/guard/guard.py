@@ -363,7 +363,7 @@ def watch_jax() -> _Watcher:
 
 def _report_refused(module: Any, error: BaseException) -> None:
     """Let the listener of this process count a request that never reached it."""
-    for name in ("_jaxcache.injected.attach", "jaxcache.injected.attach"):
+    for name in ("_jaxcache.injected.listener", "jaxcache.injected.listener"):
         listener = getattr(sys.modules.get(name), "LISTENER", None)
         if listener is not None:
             listener.refuse(module, error)
