@@ -16,6 +16,7 @@ import hashlib
 import re
 import zlib
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, NamedTuple
 
 from ..core.names import (
@@ -76,9 +77,7 @@ class _StandardZstd:
     """The standard library's zstd, which JAX takes first."""
 
     def __init__(self) -> None:
-        from compression import zstd  # type: ignore[import-not-found,unused-ignore]
-
-        self._zstd: Any = zstd
+        self._zstd: Any = import_module("compression.zstd")
 
     def decode(self, value: bytes, size: int) -> bytes:
         decoder = self._zstd.ZstdDecompressor()
@@ -100,9 +99,7 @@ class _Zstandard:
     """The package zstandard, which JAX takes where the standard library has no zstd."""
 
     def __init__(self) -> None:
-        import zstandard
-
-        self._zstd: Any = zstandard
+        self._zstd: Any = import_module("zstandard")
 
     # A decoder belongs to one call: it is not safe between threads. Refusing bytes after the frame
     # takes zstandard 0.19 (2022); the announced size bounds what is allocated.
