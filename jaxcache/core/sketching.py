@@ -17,6 +17,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from traceback import walk_stack
 from typing import Any
 
 from .seams import current_settings
@@ -93,8 +94,7 @@ def hash_seed() -> str:
 def describe_call() -> "dict[str, Any]":
     """Return the static values and all arguments of the ``jit`` that is called in this thread."""
     described: dict[str, Any] = {}
-    frame = sys._getframe(1)
-    while frame is not None:
+    for frame, _ in walk_stack(sys._getframe(1)):
         code = frame.f_code
         if code.co_name in _FRAMES and code.co_filename.endswith(("pjit.py", "stages.py")):
             values = frame.f_locals
@@ -104,7 +104,6 @@ def describe_call() -> "dict[str, Any]":
                 info = values.get("jit_info") or getattr(values.get("jit_func"), "_jit_info", None)
                 described["static"] = _static(info, values.get("args"), values.get("kwargs"))
                 break
-        frame = frame.f_back  # type: ignore[assignment]
     return described
 
 

@@ -25,6 +25,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Iterable
+from traceback import walk_stack
 from typing import Any
 
 from ..core import seams, sketching
@@ -292,7 +293,7 @@ def _size(array: Any) -> int:
 
 def hear_components(take: "Callable[[str, Callable[[Any], None]], None]") -> None:
     """Give name and hasher of each component of a key that JAX makes to a function."""
-    cache_key = sys.modules["jax._src.cache_key"]
+    from jax._src import cache_key
 
     def around(log: Any, args: Any, kwargs: Any) -> Any:
         if len(args) > 2:
@@ -319,8 +320,7 @@ def _find_mapped(function: str | None, file: str | None) -> dict[str, Any]:
     """
     if not file or (os.path.basename(file), function) not in _PMAP_WRAPPERS:
         return {}
-    frame: Any = sys._getframe()
-    while frame is not None:
+    for frame, _ in walk_stack(sys._getframe()):
         infer = frame.f_locals.get("infer_params")
         if inspect.isfunction(infer):
             held = inspect.getclosurevars(infer).nonlocals
@@ -330,7 +330,6 @@ def _find_mapped(function: str | None, file: str | None) -> dict[str, Any]:
                 from jax._src.api_util import fun_sourceinfo
 
                 return {"kind": "pmap", **place_of(fun_sourceinfo(held["f"]))}
-        frame = frame.f_back
     return {"kind": "pmap"}
 
 

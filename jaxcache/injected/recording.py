@@ -21,6 +21,7 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
+from traceback import walk_stack
 from typing import Any
 
 from .adapter import describe_devices, describe_versions
@@ -337,13 +338,7 @@ def _leaves_behind(code: Any) -> "str | None":
 
 
 def _running_frames() -> "set[Any]":
-    frames: set[Any] = set()
-    for frame in sys._current_frames().values():
-        walked: Any = frame
-        while walked is not None:
-            frames.add(walked)
-            walked = walked.f_back
-    return frames
+    return {frame for top in sys._current_frames().values() for frame, _ in walk_stack(top)}
 
 
 def start_collector(send: Any) -> "Collector | None":

@@ -12,6 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from traceback import walk_stack
 from typing import Any
 
 from . import channel
@@ -151,9 +152,8 @@ def _owner() -> "str | None":
     Torch has the frame's variables in ``_compile`` of ``torch/_dynamo/convert_frame.py``; a module
     of torch's own is called through a function ``inner(fn)``.
     """
-    frame: Any = sys._getframe()
-    while frame is not None and frame.f_code.co_name != "_compile":
-        frame = frame.f_back
+    frames = (frame for frame, _ in walk_stack(sys._getframe()))
+    frame = next((f for f in frames if f.f_code.co_name == "_compile"), None)
     local_names = frame.f_locals.get("locals") if frame is not None else None
     if not isinstance(local_names, dict):
         return None

@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from ..core.call_site import name_program
+from ..core.configuration import working_directory
 from ..core.threads import Background
 from .counters import Counters
 from .loading import FirstRuns
@@ -58,10 +60,8 @@ class LiveProcess:
 
     def program(self) -> str:
         """A name for this program with this JAX, the same on every machine."""
-        main = sys.modules.get("__main__")
-        spec = getattr(main, "__spec__", None)
-        name = getattr(spec, "name", None) or os.path.basename(sys.argv[0] if sys.argv else "")
-        text = "\0".join([str(name), *self.adapter.versions.values()])
+        name = name_program([str(word) for word in sys.argv], working_directory()).name
+        text = "\0".join([os.path.basename(name), *self.adapter.versions.values()])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def say(self, text: str) -> None:

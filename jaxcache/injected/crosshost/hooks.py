@@ -25,6 +25,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from traceback import walk_stack
 from typing import Any, NamedTuple
 
 from ...core.seams import wrap
@@ -230,12 +231,10 @@ class PlatformQueryDetector:
 
     def _frames(self) -> "Iterator[tuple[str, int, str, int]]":
         """File, first line of the function, its name and the line, from the asker outwards."""
-        frame: Any = sys._getframe(1)
-        while frame is not None:
+        for frame, line in walk_stack(sys._getframe(1)):
             code = frame.f_code
             if not code.co_filename.startswith((_HERE, "<frozen")):
-                yield code.co_filename, code.co_firstlineno, code.co_name, frame.f_lineno
-            frame = frame.f_back
+                yield code.co_filename, code.co_firstlineno, code.co_name, line
 
     def _is_jax(self, file: str) -> bool:
         return file.startswith((self._jax, "<")) or os.sep + "contextlib.py" in file
