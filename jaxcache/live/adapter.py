@@ -225,6 +225,25 @@ class Adapter:
         wrap(self._compiler, "compile_or_get_cached", request)
 
 
+def reopen_where_needed(*, is_moved: bool, is_live: bool) -> None:
+    """Let JAX reopen its cache if it has opened another one, or has found none.
+
+    Args:
+        is_moved: whether its directory is another one now.
+        is_live: whether the layer is on, with which an open cache may be without it.
+    """
+    from jax._src import compilation_cache
+
+    cache = getattr(compilation_cache, "_cache", None)
+    opened = getattr(compilation_cache, "_cache_initialized", False)
+    checked = getattr(compilation_cache, "_cache_checked", False)
+    used = getattr(compilation_cache, "_cache_used", False)
+    inner = getattr(cache, "_base_cache", cache)  # VerificationCache
+    plain = is_live and inner is not None and not hasattr(inner, "jaxcache_live")
+    if (opened and (is_moved or cache is None)) or plain or (checked and not used):
+        compilation_cache.reset_cache()
+
+
 def _sealing(cache_module: Any) -> "Callable[[bytes], bytes]":
     """JAX's compress step with the checksum; the codec is looked for at the first entry."""
     original = cache_module.compress_executable

@@ -12,6 +12,7 @@ from ..core.machine import XLA_CACHES
 from ..core.remote import redact
 from ..core.system import expand_home
 from . import layer as live_layer
+from .adapter import reopen_where_needed
 from .settings import SETTINGS, ResolvedSettings, configured_directory, resolve
 from .settings import ConfigError as ConfigError
 
@@ -108,7 +109,7 @@ def enable(
     _warn_of_lost(chosen, resolved, kept if cache_dir is not None else {}, cache_dir)
     if resolved["enabled"]:
         live_layer.start(resolved)
-    _reset_where_needed(changed)
+    reopen_where_needed(is_moved=_DIRECTORY in changed, is_live=live_layer.LAYER is not None)
     directory = str(getattr(jax.config, _DIRECTORY))
     return Enabled(directory, live_layer.LAYER is not None, changed, kept)
 
@@ -123,7 +124,7 @@ def set_default_directory(settings: ResolvedSettings) -> None:
 
     if settings.origins["enabled"].endswith(".toml") and _is_free(jax.config, _DIRECTORY):
         changed, _ = _apply(jax.config, {_DIRECTORY: _prepare(*_default_directory())})
-        _reset_where_needed(changed)
+        reopen_where_needed(is_moved=_DIRECTORY in changed, is_live=live_layer.LAYER is not None)
 
 
 def _warn_of_lost(
@@ -172,21 +173,6 @@ def _apply(config: Any, wanted: "dict[str, Any]") -> "tuple[dict[str, Any], dict
         else:
             kept[name] = getattr(config, name)
     return changed, kept
-
-
-def _reset_where_needed(changed: "dict[str, Any]") -> None:
-    """Let JAX reopen its cache if it has opened another one, or has found none."""
-    from jax._src import compilation_cache
-
-    cache = getattr(compilation_cache, "_cache", None)
-    opened = getattr(compilation_cache, "_cache_initialized", False)
-    checked = getattr(compilation_cache, "_cache_checked", False)
-    used = getattr(compilation_cache, "_cache_used", False)
-    inner = getattr(cache, "_base_cache", cache)  # VerificationCache
-    plain = inner is not None and not hasattr(inner, "jaxcache_live") and live_layer.LAYER
-    stale = opened and (_DIRECTORY in changed or cache is None)
-    if stale or plain or (checked and not used):
-        compilation_cache.reset_cache()
 
 
 def _default_directory() -> "tuple[str, bool]":
