@@ -48,6 +48,11 @@ def measure(root: Path) -> dict[str, int]:
     return {
         "lines of code in jaxcache/": sum(map(code_lines, package)),
         "files in jaxcache/": len(package),
+        "lines of its tables of sentences (.toml)": sum(
+            bool(line.strip()) and not line.startswith("#")
+            for path in (root / "jaxcache").rglob("*.toml")
+            for line in path.read_text("utf-8").splitlines()
+        ),
         "lines of code in tests/": sum(map(code_lines, tests)),
         "sentences that name a command or foretell": len(sentences.sentences(root)),
         "of these, without a test that acts upon them": len(sentences.without_a_test(root)),
