@@ -46,13 +46,17 @@ def wrap(owner: Any, name: str, around: "Callable[..., Any]") -> None:
 
 
 def hide_frames(directory: str) -> None:
-    """Ask JAX to leave frames of our files out of tracebacks, and of source lines of entries."""
+    """Ask JAX to leave frames of our files out of tracebacks, and of source lines of entries.
+
+    Those of a directory and of this one, which has what :func:`wrap` puts around JAX's functions.
+    """
     try:
-        for name in os.listdir(directory):
-            if name.endswith(".py"):
-                path = os.path.join(directory, name)
-                sys.modules["jax._src.traceback_util"].register_exclusion(path)
-        sys.modules["jax._src.source_info_util"].register_exclusion(directory)
+        for ours in (directory, os.path.dirname(os.path.abspath(__file__))):
+            for name in os.listdir(ours):
+                if name.endswith(".py"):
+                    path = os.path.join(ours, name)
+                    sys.modules["jax._src.traceback_util"].register_exclusion(path)
+            sys.modules["jax._src.source_info_util"].register_exclusion(ours)
     except Exception:  # noqa: S110 - nothing but looks depends on it
         pass
 

@@ -73,7 +73,7 @@ def _leave_out_our_frames() -> None:
     If the program ends because it cannot import jax, jaxcache gets an event before that.
     """
     print_error = sys.excepthook
-    ours = (HERE, os.path.join(os.path.dirname(HERE), "live"))
+    ours = tuple(os.path.join(os.path.dirname(HERE), part) for part in ("core", "injected", "live"))
 
     def print_without_ours(kind: Any, error: BaseException, trace: Any) -> None:
         frames = [trace]

@@ -25,6 +25,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from traceback import walk_stack
 from typing import Any, NamedTuple
 
@@ -149,7 +150,7 @@ _LIBRARY_FILES = tuple(
 )
 #: Questions whose answer does not depend on the kind of hardware.
 _HARMLESS = frozenset({"process_index", "process_count", "process_indices", "host_id"})
-_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_PACKAGE = str(Path(__file__).absolute().parents[2])
 
 #: File and first line of a function.
 CodePlace = tuple[str, int]
@@ -233,7 +234,7 @@ class PlatformQueryDetector:
         """File, first line of the function, its name and the line, from the asker outwards."""
         for frame, line in walk_stack(sys._getframe(1)):
             code = frame.f_code
-            if not code.co_filename.startswith((_HERE, "<frozen")):
+            if not code.co_filename.startswith((_PACKAGE, "<frozen")):
                 yield code.co_filename, code.co_firstlineno, code.co_name, line
 
     def _is_jax(self, file: str) -> bool:
