@@ -51,6 +51,8 @@ _PATH_OPTIONS = ("xla_gpu_per_fusion_autotune_cache_dir", "xla_gpu_kernel_cache_
 
 _Hasher = Callable[[Any], None]
 _Part = dict[str, Any]
+_Described = dict[tuple[str, str], dict[str, str]]
+"""By XLA's flags and the setting that is undone: the options, and the topology of a CPU."""
 
 
 class _Change(NamedTuple):
@@ -107,8 +109,8 @@ class Undo:
 
     def _changes(self, request: CompileRequest) -> "Iterator[_Change]":
         _, devices, options, backend = request.key_inputs
-        flags = self._flags(backend)
-        settings = [*self._settings(backend), *self._metadata(request)]
+        flags, settings = self._by_environment(backend)
+        settings = [*settings, *self._metadata(request)]
         counts = self._device_counts(backend, devices)
         yield from flags
         yield from settings
@@ -122,33 +124,52 @@ class Undo:
 
     # Flags and settings -----------------------------------------------------------------------
 
-    def _flags(self, backend: Any) -> "list[_Change]":
-        """Flags that are undone together, all of them last."""
+    @functools.lru_cache(maxsize=4)  # noqa: B019 - one object a process
+    def _by_environment(self, backend: Any) -> "tuple[list[_Change], list[_Change]]":
+        """Flags, all of them last, and settings of the environment that are compile options."""
         tokens = self._flag_tokens()
         hashed = [n for n, (_, flag) in enumerate(tokens) if self._is_hashed(flag)]
         subsets = [*_subsets(hashed)]
-        described = self._described(backend)
-        changes = []
+        settings = self._settings_of_options()
+        own = _of_xla(tokens)
+        environments: list[tuple[str, str]] = [(own, "")]
         for gone in subsets:
-            kept = [token for n, token in enumerate(tokens) if n not in gone]
-            values = sorted(flag for _, flag in kept if self._is_hashed(flag))
-            text = "".join(flag.strip() for flag in values).encode()
-            hashers: dict[str, _Hasher] = {"XLA flags": functools.partial(_update, text)}
-            edits: tuple[Any, ...] = ()
-            if (other := described.get(_of_xla(kept))) is not None:
-                own = self._client.CompileOptions().SerializeAsString()
-                edits = (functools.partial(self._merge, own, bytes.fromhex(other["options"])),)
-                if "topology" in other:
-                    topology = bytes.fromhex(other["topology"])
-                    hashers["accelerator_config"] = functools.partial(_update, topology)
-            elif _of_xla(kept) != _of_xla(tokens):
+            environments.append((_of_xla([t for n, t in enumerate(tokens) if n not in gone]), ""))
+        environments += [(own, name) for name in settings]
+        described = self._describe(backend, settings, environments)
+        flags = []
+        for gone, environment in zip(subsets, environments[1:]):  # noqa: B905 - Python 3.10
+            if environment[0] != own and not described:
                 continue  # what XLA makes of the others is not known
+            kept = [token for n, token in enumerate(tokens) if n not in gone]
+            text = "".join(sorted(flag.strip() for _, flag in kept if self._is_hashed(flag)))
             parts = (
                 self._flag_part(source, [tokens[n] for n in gone], kept)
                 for source in dict.fromkeys(tokens[n][0] for n in gone)
             )
-            changes.append(_Change((*parts,), hashers, edits))
-        return changes
+            change = self._in_environment(described, environments[0], environment)
+            of_flags: _Hasher = functools.partial(_update, text.encode())
+            hashers = {**change.hashers, "XLA flags": of_flags}
+            flags.append(_Change((*parts,), hashers, change.edits))
+        undone = []
+        for name in settings if described else ():
+            change = self._in_environment(described, environments[0], (own, name))
+            part = self._variable_part("setting", name.upper(), os.environ[name.upper()])
+            if described[own, name] != described[environments[0]]:
+                undone.append(_Change((part,), {}, change.edits))
+        return flags, undone
+
+    def _in_environment(
+        self, described: "_Described", own: "tuple[str, str]", other: "tuple[str, str]"
+    ) -> _Change:
+        """Return the change to the options and the topology of another environment."""
+        if other == own or not described:
+            return _Change()
+        before, after = (bytes.fromhex(described[one]["options"]) for one in (own, other))
+        hashers: dict[str, _Hasher] = {}
+        if topology := described[other].get("topology"):
+            hashers["accelerator_config"] = functools.partial(_update, bytes.fromhex(topology))
+        return _Change((), hashers, (functools.partial(self._merge, before, after),))
 
     def _flag_tokens(self) -> "list[tuple[str, str]]":
         """The flags that JAX looks at, with the variable that has each; ``argv`` for arguments."""
@@ -164,49 +185,15 @@ class Undo:
         restored = " ".join(flag for variable, flag in kept if variable == source)
         return _part("flag", source, value, "", restored if self._is_outside(source) else None)
 
-    @functools.lru_cache(maxsize=4)  # noqa: B019 - one object a process
-    def _described(self, backend: Any) -> "dict[str, dict[str, str]]":
-        """What a process has with other XLA flags, by their text; empty where that is unknown."""
-        tokens = self._flag_tokens()
-        hashed = [n for n, (_, flag) in enumerate(tokens) if self._is_hashed(flag)]
-        of_xla = [n for n in hashed if tokens[n][0] == "XLA_FLAGS"]
-        if not of_xla:
-            return {}
-        texts = {_of_xla([t for n, t in enumerate(tokens) if n not in s]) for s in _subsets(hashed)}
-        count = len(backend.local_devices()) if backend.platform == "cpu" else None
-        own = _of_xla(tokens)
-        order = [own, *(texts - {own})]
-        answers = self._describe(flags=order, devices=count)
-        if len(answers) != len(order):
-            return {}
-        if count is not None:
-            topology = undo_child.describe_topology(self._client, backend.local_devices())
-            if answers[0].get("topology") != topology.hex():  # this process has more than flags
-                for answer in answers:
-                    answer.pop("topology", None)
-        return dict(zip(order, answers, strict=True))
-
-    @functools.lru_cache(maxsize=4)  # noqa: B019 - one object a process
-    def _settings(self, backend: Any) -> "tuple[_Change, ...]":  # noqa: ARG002 - as for flags
-        """The settings of the environment that JAX makes compile options of, each undone."""
+    def _settings_of_options(self) -> "dict[str, Any]":
+        """Return the settings of the environment that JAX makes compile options of."""
         values = self._config.config._value_holders
-        settings = {}
-        for name in sorted(settings_of_options()):
-            value = values[name].value
-            if name.upper() in os.environ and isinstance(value, (bool, int, float, str)):
-                settings[name] = value
-        answers = self._describe(settings=settings, undone=[[], *([n] for n in settings)])
-        if len(answers) != len(settings) + 1:
-            return ()
-        own, *others = (bytes.fromhex(answer["options"]) for answer in answers)
-        return tuple(
-            _Change(
-                (self._variable_part("setting", name.upper(), os.environ[name.upper()]),),
-                edits=(functools.partial(self._merge, own, other),),
-            )
-            for name, other in zip(settings, others, strict=True)
-            if other != own
-        )
+        settings = {n: values[n].value for n in sorted(settings_of_options())}
+        return {
+            name: value
+            for name, value in settings.items()
+            if name.upper() in os.environ and isinstance(value, (bool, int, float, str))
+        }
 
     def _metadata(self, request: CompileRequest) -> "Iterator[_Change]":
         """The setting that puts source lines into the key."""
@@ -225,20 +212,24 @@ class Undo:
 
     def _describe(
         self,
-        flags: Sequence[str] = (),
-        devices: "int | None" = None,
-        settings: "Mapping[str, Any] | None" = None,
-        undone: "Sequence[Sequence[str]]" = (),
-    ) -> "list[dict[str, str]]":
-        """Return what a Python has that has read neither; see :mod:`undo_child`."""
-        if not (flags or settings) or not sys.executable:
-            return []
+        backend: Any,
+        settings: "Mapping[str, Any]",
+        environments: "Sequence[tuple[str, str]]",
+    ) -> "_Described":
+        """Return what processes have in other environments; empty where that is unknown.
+
+        Args:
+            environments: XLA's flags, and the name of a setting that is undone, if any.
+        """
+        wanted = [*dict.fromkeys(environments)]
+        if len(wanted) < 2 or not sys.executable:
+            return {}
+        devices = backend.local_devices() if backend.platform == "cpu" else None
         request = {
             "path": sys.path,
-            "flags": flags,
-            "devices": devices,
-            "settings": settings or {},
-            "undone": undone,
+            "devices": None if devices is None else len(devices),
+            "settings": settings,
+            "environments": wanted,
         }
         environment = {k: v for k, v in os.environ.items() if not k.startswith("JAXCACHE_")}
         try:
@@ -251,9 +242,15 @@ class Undo:
                 timeout=_CHILD_SECONDS,
                 check=False,
             )
-            return [json.loads(line) for line in done.stdout.splitlines()]
+            answers = [json.loads(line) for line in done.stdout.splitlines()]
         except (OSError, ValueError, subprocess.SubprocessError):
-            return []
+            return {}
+        if len(answers) != len(wanted):
+            return {}
+        own = undo_child.describe_topology(self._client, devices).hex() if devices else ""
+        if answers[0].get("topology") != own:  # this process has more than flags
+            answers = [{"options": answer["options"]} for answer in answers]
+        return dict(zip(wanted, answers))  # noqa: B905 - Python 3.10
 
     def _merge(self, old: bytes, new: bytes, options: Any) -> Any:
         """Options with what differs between two others, but for what JAX has set itself."""
