@@ -3,7 +3,8 @@
 import contextlib
 import math
 import os
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 
 from jaxcache.cache.entry_files import scratch_directory
 from jaxcache.cache.explain.answer import sum_up
@@ -59,12 +60,15 @@ def explain_script(
         if cache is None or directory != options.cache_dir:  # the program may name another one
             cache = CachedFacts(open_store(directory))
         looks = _first_looks(recorder)
-        missed = {name: done for name, done in looks.items() if done.outcome != "hit"}
         hits = [done for done in looks.values() if done.outcome == "hit"]
         described = [*describe_runs(recorder, {}, directory=directory)]
-        comparisons = explain_misses(
-            recorder, described, directory, missed, cache, new=new, max_bytes=math.inf
-        )
+        comparisons = []
+        for used, missed in _misses_by_directory(looks, directory).items():
+            facts = cache if used == directory else open_cached_facts(used)
+            programs = described if used == directory else describe_runs(recorder, {})
+            comparisons += explain_misses(
+                recorder, programs, used, missed, facts, new=new, max_bytes=math.inf
+            )
         comparisons.sort(key=lambda c: c.right.is_helper)
         past = explain_hits(recorder, described, hits, cache)
         explanation = Explanation(
@@ -89,6 +93,19 @@ def _rank(comparison: Comparison) -> tuple[bool, bool, float]:
     right = comparison.right
     seconds = right.record.compile_seconds if right.record else None
     return right.is_helper, not comparison.differences, -(seconds or 0.0)
+
+
+def _misses_by_directory(
+    looks: Mapping[str, CompileFinished], directory: str
+) -> dict[str, dict[str, CompileFinished]]:
+    """Return what missed by the directory that it was looked for in, which a program may change."""
+    misses: defaultdict[str, dict[str, CompileFinished]] = defaultdict(dict)
+    for name, done in looks.items():
+        used = done.local_directory or directory
+        is_other = "://" not in directory and os.path.realpath(used) != os.path.realpath(directory)
+        if done.outcome != "hit":
+            misses[used if is_other else directory][name] = done
+    return misses
 
 
 def _first_looks(recorder: ReportBuilder) -> dict[str, CompileFinished]:

@@ -300,3 +300,25 @@ def test_an_edit_of_another_file_is_not_denied(program: Program, edited: str, me
     difference = only(program.explain())
     assert (difference["cause"], difference["evidence"]) == ("code", "observed")
     assert re.search(meaning, difference["meaning"])
+
+
+MOVING = """\
+import os, jax, numpy as np
+jax.config.update("jax_compilation_cache_dir", "cache")
+jax.jit(lambda x: x * 3)(np.ones(3, np.float32))
+os.chdir("below")
+jax.jit(lambda x: x * 4)(np.ones(3, np.float32))
+"""
+
+
+def test_a_directory_that_the_program_changes_to_has_its_own_history(program: Program) -> None:
+    """A relative path names another cache there, and the one before knows nothing of it."""
+    (program.directory / "below" / "cache").mkdir(parents=True)
+    program.script.write_text(MOVING)
+    words = ("--json", "--python", program.python, "main.py")
+    done = program.run_cli("warm", *words, env=BASE, cwd=program.directory)
+    assert done.returncode == 0, done.stderr
+    program.script.write_text(MOVING.replace("* 4", "* 5"))
+    done = program.run_cli("explain", *words, env=BASE, cwd=program.directory)
+    difference = only(json.loads(done.stdout))
+    assert (difference["cause"], difference["left"], difference["right"]) == ("constant", "4", "5")
