@@ -9,7 +9,8 @@ left out: first JAX's own key is made in the same way, and if that fails nothing
 
 Private names of JAX, tried on 0.6.2, 0.10.2 and 0.12.0.1: ``_hash_serialized_compile_options``,
 ``_hash_accelerator_config``, ``xla_flags_to_exclude_from_cache_key`` and ``get_flag_prefixes`` of
-``jax/_src/cache_key.py``, ``config.compilation_cache_include_metadata_in_key``, and
+``jax/_src/cache_key.py``, ``config.compilation_cache_include_metadata_in_key`` and
+``config._value_holders``, and
 ``xla_client.{CompileOptions,make_cpu_client,get_topology_for_devices}``.
 """
 

@@ -6,9 +6,9 @@ files. Standard input has a JSON object: ``path`` (of modules), ``devices`` (of 
 other platforms), ``settings`` (JAX's, by name, with their values) and ``environments`` (XLA's flags
 and the name of a setting that has its default). Standard output gets a line of JSON for each.
 
-Private names of JAX and jaxlib, tried on 0.6.2, 0.10.2 and 0.12.0.1: ``xla_client.CompileOptions``,
-``make_cpu_client(num_devices=…)`` and ``get_topology_for_devices`` of jaxlib;
-``compiler.get_compile_options`` and ``config._value_holders``.
+Private names of JAX and jaxlib, tried on 0.6.2, 0.10.2 and 0.12.0.1:
+``make_cpu_client(num_devices=…)`` and ``get_topology_for_devices`` of jaxlib, and
+``compiler.get_compile_options``.
 """
 
 import json

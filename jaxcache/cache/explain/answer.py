@@ -70,10 +70,9 @@ class Answers:
         self._new = new or cache
         self._max_bytes = max_bytes
         self._compiles = {c.key: c for c in compiles if c.key}
-        self._used = self._compiles.keys()
+        self._used = frozenset(self._compiles)
         self._rows = {row.key: row for row in run.rows if row.key} if run else {}
         self._chosen: dict[CompileRow, Chosen] = {}
-        self._known: dict[str, Compile] = {}
 
     def explain(self, missed: Sequence[Compile]) -> list[Comparison]:
         """Return the comparison of each compile that missed, the user's own first."""
@@ -85,14 +84,9 @@ class Answers:
 
     def _facts(self, row: CompileRow) -> Compile:
         """Return what the ledger and the entries know of a row's key."""
-        if row.key in self._compiles:
-            return self._compiles[row.key]
-        if row.key not in self._known:
-            facts = Compile(row.module, row.key or None, outcome=None)
-            if self._cache and row.key:
-                facts = self._cache.complete(facts, max_bytes=0)
-            self._known[row.key] = facts
-        return self._known[row.key]
+        if row.key not in self._compiles:
+            self._compiles[row.key] = self._recorded(row.module, row.key)
+        return self._compiles[row.key]
 
     def _compare(self, new: Compile) -> Comparison:
         row = self._rows.get(new.key or "")
