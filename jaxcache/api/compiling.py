@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from jaxcache.cache.doctor.run_checks import Diagnosis
     from jaxcache.cache.explain.sides import Explanation
     from jaxcache.options.keywords import CompileKeywords, DoctorKeywords, RunKeywords, WarmKeywords
-    from jaxcache.options.run import DoctorOptions, RunOptions
+    from jaxcache.options.run import CompileOptions, DoctorOptions, RunOptions
+    from jaxcache.warm.compiling.run import ShowProgress
     from jaxcache.warm.compiling.worker import CompileReport
     from jaxcache.warm.report.report import Report
     from jaxcache.warm.where import Use
@@ -148,7 +149,12 @@ class CompilingMethods(Handle):
         return report
 
     def compile(
-        self, recipe: str | os.PathLike[str], **keywords: "Unpack[CompileKeywords]"
+        self,
+        recipe: str | os.PathLike[str],
+        *,
+        watch: "ShowProgress | None" = None,
+        options: "CompileOptions | None" = None,
+        **keywords: "Unpack[CompileKeywords]",
     ) -> "CompileReport":
         """Compile a recorded recipe into this cache, without its script.
 
@@ -157,6 +163,7 @@ class CompilingMethods(Handle):
         0
 
         Args:
+            watch: makes what is told of each job that begins and ends.
             keywords: those of :class:`jaxcache.options.run.CompileOptions`: ``jobs=8``,
                 ``shard="1/4"``, ``check=True`` to compile nothing and report what would hit, …
 
@@ -168,10 +175,12 @@ class CompilingMethods(Handle):
         from jaxcache.options.run import CompileOptions
         from jaxcache.warm.compiling.run import compile_recipe
 
-        chosen = CompileOptions.read(**keywords)
+        chosen = CompileOptions.choose(options, **keywords)
+        chosen.check()
+        self.refuse_caches_below()
         if not (chosen.used_at or chosen.portable):
-            chosen = chosen.replace(used_at=self.spelling or self.store.url)
-        return compile_recipe(os.fspath(recipe), self.store.url, chosen)
+            chosen = chosen.replace(used_at=self.spelling)
+        return compile_recipe(os.fspath(recipe), self.location.path, chosen, watch)
 
     def explain_script(
         self, script: str | os.PathLike[str], *arguments: str, **keywords: "Unpack[WarmKeywords]"

@@ -262,15 +262,9 @@ def compile_(
     settings that were recorded; a module that kills its worker is tried once more and then named.
     """
     from jaxcache.render.recipe import compile_view
-    from jaxcache.warm.compiling.run import compile_recipe
 
     form = output.form
-    options.check()
-    cache = open_handle(place)
-    cache.refuse_caches_below()
-    if not (options.used_at or options.portable):
-        options = options.replace(used_at=cache.spelling)
-    report = compile_recipe(recipe, cache.location.path, options, show_progress)
+    report = open_handle(place).compile(recipe, watch=show_progress, options=options)
     emit(form, compile_view(report))
     if report.interrupted:
         return ExitCode.INTERRUPTED
@@ -285,11 +279,10 @@ def show_progress(plan: "CompilePlan", workers: int) -> Iterator["CompileLine | 
     if not can_redraw():
         yield None
         return
-    line = CompileLine([j.seconds for j in plan.jobs], workers)
     try:
-        yield line
+        yield CompileLine([j.seconds for j in plan.jobs], workers)
     finally:
-        line.erase()
+        draw_line("")
 
 
 class CompileLine:
@@ -335,7 +328,3 @@ class CompileLine:
 
     def _draw(self) -> None:
         draw_line(self.text(time.monotonic()))
-
-    def erase(self) -> None:
-        """Erase the line."""
-        draw_line("")
