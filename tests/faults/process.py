@@ -158,13 +158,13 @@ def _move_in(root: Path, output: int, errors: int) -> None:
 def _scale_down() -> None:
     """Shorter waits and smaller bounds, so that a small world reaches them."""
     from jaxcache.cache.ci import save
-    from jaxcache.cache.ledger import write
     from jaxcache.cache.move import stores
     from jaxcache.cache.prune import execute
+    from jaxcache.core import ledger
     from jaxcache.store.local import LocalStore
     from jaxcache.warm.child import query
 
-    for module in (save, write, stores, execute):
+    for module in (save, ledger, stores, execute):
         assert "COMPACT_ABOVE" in vars(module)
         vars(module)["COMPACT_ABOVE"] = COMPACT_ABOVE
     query.has_jax = lambda python: False  # its start takes longer than everything else
