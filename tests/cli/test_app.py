@@ -79,12 +79,6 @@ def test_run_names_the_commands_for_a_script(run_cli: RunCli, tmp_path: Path) ->
     assert "jaxcache warm train.py --steps 1, or jaxcache run -- python train.py" in done.stderr
 
 
-def test_explain_names_the_files_that_are_missing(run_cli: RunCli, corpus: Path) -> None:
-    done = run_cli("explain", "a.json", "b.json", "-C", corpus / "0.10.2-cpu-zstd")
-    assert done.returncode == 2
-    assert "no such file: a.json, b.json" in done.stderr
-
-
 def test_the_cache_may_be_named_before_the_command(
     run_cli: RunCli, corpus: Path, tmp_path: Path
 ) -> None:

@@ -91,18 +91,6 @@ def test_show_tells_of_the_whole_and_of_one(run_cli: RunCli, recipe: Path) -> No
     assert run_cli("show", recipe, "--hlo").returncode == 2
 
 
-def test_explain_takes_it_as_a_side(run_cli: RunCli, recipe: Path, tmp_path: Path) -> None:
-    first = RECIPE.requests[0]
-    changed = replace(
-        first, key=f"jit_step-{'d' * 64}", components={**first.components, "XLA flags": "f" * 64}
-    )
-    environment = replace(RECIPE.environments[0], xla_flags=("--xla_cpu_enable_fast_math=true",))
-    other = save(tmp_path / "other.recipe", Recipe((environment,), (changed,)))
-    done = run_cli("explain", recipe, other, "--json")
-    document = json.loads(done.stdout)
-    assert [d["component"] for d in document["differences"]] == ["XLA flags"], done.stderr
-
-
 def test_a_file_that_is_no_recipe(run_cli: RunCli, tmp_path: Path) -> None:
     (tmp_path / "x").write_text("no")
     done = run_cli("compile", tmp_path / "x", "--json")
