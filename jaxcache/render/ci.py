@@ -8,7 +8,7 @@ from jaxcache import units
 from jaxcache.cache.bundle.compat import PORTABLE_FIX
 from jaxcache.cache.ci.key import CiKey
 from jaxcache.cache.ci.restore import RestoreResult, miss_reasons
-from jaxcache.cache.ci.save import THRESHOLD, SavePlan, SaveResult, Why
+from jaxcache.cache.ci.save import THRESHOLD, DropReason, SavePlan, SaveResult, Why
 from jaxcache.cache.ci.usage import UseSource
 from jaxcache.cache.move.plan import MoveAction
 from jaxcache.model import Entry
@@ -53,6 +53,39 @@ class StepReport(NamedTuple):
     summary: str
 
 
+class DroppedEntry(NamedTuple):
+    """One entry that is not saved, or not kept."""
+
+    key: str
+    reason: DropReason
+
+
+class Save(NamedTuple):
+    """A save, and the prefix of the key that it has for the CI system."""
+
+    plan: SavePlan
+    done: SaveResult
+    prefix: str | None
+
+    @property
+    def key(self) -> str | None:
+        """The key; None without a prefix."""
+        return None if self.prefix is None else f"{self.prefix}-{self.plan.digest}"
+
+    @property
+    def saved(self) -> bool:
+        """Whether anything was written."""
+        return self.plan.saves and not self.done.dry_run
+
+    @property
+    def dropped(self) -> tuple[DroppedEntry, ...]:
+        """The entries that the target does not get."""
+        return (
+            *(DroppedEntry(e.key, reason) for e, reason in self.plan.dropped),
+            *(DroppedEntry(key, "cannot-hit") for key in self.plan.unusable_keys),
+        )
+
+
 def restore_step(restored: RestoreResult) -> StepReport:
     """Return the report of ``ci restore``."""
     outputs = {
@@ -70,17 +103,16 @@ def restore_step(restored: RestoreResult) -> StepReport:
 
 def save_step(plan: SavePlan, saved: SaveResult, key: str | None) -> StepReport:
     """Return the report of ``ci save``."""
+    save = Save(plan, saved, key)
     outputs = {
-        "saved": _flag(plan.saves and not saved.dry_run),
+        "saved": _flag(save.saved),
         "new-entries": str(len(plan.usage.new)),
         "saved-seconds": _seconds(plan.usage.saved_seconds),
     }
     if plan.saves:  # else the target has what it had
         outputs |= {"entries": str(len(plan.kept)), "digest": plan.digest}
-    keys = []
-    if key is not None:
-        outputs["key"] = f"{key}-{plan.digest}"
-        keys = [outputs["key"]]  # of the job's cache, not its entries
+    if save.key is not None:
+        outputs["key"] = save.key
     lines = list(save_lines(plan, saved))
     parts = [_section("JAX compilation cache: used and saved", lines)]
     newest = sorted(plan.usage.new, key=lambda e: (-(e.compile_seconds or 0.0), e.key))
@@ -88,7 +120,8 @@ def save_step(plan: SavePlan, saved: SaveResult, key: str | None) -> StepReport:
         parts.append(_modules(newest[:_SHOWN_MODULES]))
         if len(newest) > _SHOWN_MODULES:
             parts.append(f"and {len(newest) - _SHOWN_MODULES} more\n")
-    view = _step_view(_save_document(plan, saved, key), outputs, keys, lines)
+    # The key is that of the job's cache, not of its entries.
+    view = _step_view(fields_of(save), outputs, [save.key or ""], lines)
     return StepReport(view, outputs, "\n".join(parts))
 
 
@@ -125,37 +158,6 @@ def _restore_document(restored: RestoreResult) -> Document:
 
 #: What is left out besides damaged entries.
 _REFUSED = (MoveAction.STRAY, MoveAction.BLOCKED, MoveAction.UNFINISHED)
-
-
-def _save_document(plan: SavePlan, saved: SaveResult, key: str | None) -> Document:
-    usage = plan.usage
-    return {
-        "cache_dir": plan.cache_dir,
-        "target": plan.target,
-        "dry_run": saved.dry_run,
-        "saved": plan.saves and not saved.dry_run,
-        "why": plan.why,
-        "finished": plan.finished,
-        "key": None if key is None else f"{key}-{plan.digest}",
-        "digest": plan.digest,
-        "entries": len(plan.kept),
-        "new": _keys(usage.new),
-        "used": _keys(usage.used),
-        "unused": _keys(usage.unused),
-        "unknown": _keys(usage.unknown),
-        "witness": usage.witness.value,
-        "dropped": [
-            *({"key": e.key, "reason": r} for e, r in plan.dropped),
-            *({"key": key, "reason": "cannot-hit"} for key in plan.unusable_keys),
-        ],
-        "saved_seconds": usage.saved_seconds,
-        "new_seconds": usage.new_seconds,
-        "written": saved.written,
-        "size_bytes": saved.size_bytes,
-        "pruned": saved.pruned,
-        "left_out": [problem.file for problem in saved.left_out],
-        "failed": list(saved.failed),
-    }
 
 
 def restore_lines(restored: RestoreResult) -> Iterator[str]:
@@ -298,10 +300,6 @@ def github_outputs(outputs: Outputs, delimiter: str) -> str:
         delimiter: a line that is in none of the values and cannot be guessed.
     """
     return "".join(f"{n}<<{delimiter}\n{v}\n{delimiter}\n" for n, v in outputs.items())
-
-
-def _keys(entries: Sequence[Entry]) -> list[str]:
-    return [e.key for e in entries]
 
 
 def _flag(value: Any) -> str:

@@ -73,6 +73,12 @@ SHAPES = {
     "wall_seconds} notes unobserved timed_out interrupted script_exit_code",
     "Restoration": "cache_dir dry_run restored=restored{key file size_bytes=info.size_bytes} "
     "left=left{key=entry.key file=entry.info.name reason}",
+    "Save": "cache_dir=plan.cache_dir target=plan.target dry_run=done.dry_run saved why=plan.why "
+    "finished=plan.finished key digest=plan.digest entries=#plan.kept new=plan.usage.new.key "
+    "used=plan.usage.used.key unused=plan.usage.unused.key unknown=plan.usage.unknown.key "
+    "witness=plan.usage.witness dropped saved_seconds=plan.usage.saved_seconds "
+    "new_seconds=plan.usage.new_seconds written=done.written size_bytes=done.size_bytes "
+    "pruned=done.pruned left_out=done.left_out.file failed=done.failed",
     "SealResult": "sealed=sealed{key=entry.key codec=entry.codec size_bytes=entry.size_bytes "
     "size_bytes_after} skipped=skipped{key=entry.key size_bytes=entry.size_bytes reason} "
     "failed=failed{key=entry.key size_bytes=entry.size_bytes reason} problems",
@@ -205,7 +211,16 @@ def _make_getter(field: ShapeField) -> Callable[[Any], Any]:
 
 
 def _through_none(path: str) -> Callable[[Any], Any]:
-    """Return a getter of an attribute of an attribute, None where that one is None."""
+    """Return a getter of a path: None after what is None, a list after what is a sequence."""
     first, _, later = path.partition(".")
-    inner = attrgetter(later)
-    return lambda value: None if (part := getattr(value, first)) is None else inner(part)
+    if not later:
+        return attrgetter(first)
+    inner = _through_none(later)
+
+    def get(value: Any) -> Any:
+        part = getattr(value, first)
+        if type(part) in (tuple, list):
+            return [*map(inner, part)]
+        return None if part is None else inner(part)
+
+    return get

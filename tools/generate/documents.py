@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal, NewType, NotRequired, TypedDict
 
 from jaxcache.cache.bundle.compat import Host
 from jaxcache.cache.ci.key import CiKey
-from jaxcache.cache.ci.save import DropReason, Why
 from jaxcache.cache.diff import ContentMismatch, DiffEntry
 from jaxcache.cache.doctor.bug_report import BugReport, Versions
 from jaxcache.cache.doctor.inputs import Finding
@@ -32,6 +31,7 @@ from jaxcache.core.signing import TierRefusal
 from jaxcache.layouts.torch.explain import GraphDetails
 from jaxcache.layouts.torch.scan import GraphEntry
 from jaxcache.model import Entry, Problem
+from jaxcache.render.ci import Save
 from jaxcache.warm.compiling.worker import CompileResult
 from jaxcache.warm.crosshost.compare import ProfileDifference, TargetCheck
 from jaxcache.warm.report.report import Report
@@ -188,35 +188,6 @@ class CiRestoreDocument(TypedDict):
     misses: list[MissReason]
     trouble: str | None
     failed: list[FailedFile]
-
-
-class DroppedEntry(TypedDict):
-    key: str
-    reason: DropReason
-
-
-class CiSaveDocument(TypedDict):
-    target: str
-    dry_run: bool
-    saved: bool
-    why: Why
-    finished: bool
-    key: str | None
-    digest: str
-    entries: int
-    new: list[str]
-    used: list[str]
-    unused: list[str]
-    unknown: list[str]
-    witness: str
-    dropped: list[DroppedEntry]
-    saved_seconds: float
-    new_seconds: float
-    written: int
-    size_bytes: int
-    pruned: int
-    left_out: list[str]
-    failed: list[str]
 
 
 class InModules(TypedDict):
@@ -438,7 +409,7 @@ DOCUMENTS: dict[str, Any] = {
     **dict.fromkeys(("push", "pull", "copy"), ExportDocument | ImportDocument | SyncDocument),
     "ci key": CiKey,
     "ci restore": CiRestoreDocument,
-    "ci save": CiSaveDocument,
+    "ci save": Save,
     **dict.fromkeys(
         ("trust here", "trust keygen", "trust add", "trust list", "trust remove"), TrustDocument
     ),

@@ -196,6 +196,8 @@ def _attribute(kind: Any, path: str) -> Any:
     if not later:
         return hint
     members = _members(hint)
+    if get_origin(hint) in (tuple, list):
+        return list[_attribute(get_args(hint)[0], later)]  # type: ignore[misc]
     inner = _attribute(next(m for m in members if m is not type(None)), later)
     return inner | None if type(None) in members else inner
 
