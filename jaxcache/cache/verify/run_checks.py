@@ -157,20 +157,19 @@ def verify(
     files = [f for f in files if not checks[f.info.name].missing]
     # What is from the future may be new as well, where the clock of a server is ahead of ours.
     new_ns = now_ns - options.grace_seconds * NS_PER_SECOND
+    doubtful = [f for f in files if f.info.mtime_ns > new_ns and checks[f.info.name].problems]
     growing: set[str] = set()
-    if doubtful := [f for f in files if f.info.mtime_ns > new_ns and checks[f.info.name].problems]:
+    if doubtful:
         wait(_SECOND_LOOK_SECONDS)
-        for file in doubtful:
-            again = _look_again(store, file)
-            if again is None:
-                checks[file.info.name] = EntryCheck(missing=True)
-            else:
-                now = again.info
-                then = file.info
-                if not same_file(now, then) or now.ctime_ns != then.ctime_ns:
-                    growing.add(file.info.name)
-                checks.update(layout.checks.check(store, scan_result, [again], options))
-        files = [f for f in files if not checks[f.info.name].missing]
+    for file in doubtful:
+        again = _look_again(store, file)
+        if again is None:
+            checks[file.info.name] = EntryCheck(missing=True)
+            continue
+        if not same_file(again.info, file.info) or again.info.ctime_ns != file.info.ctime_ns:
+            growing.add(file.info.name)
+        checks.update(layout.checks.check(store, scan_result, [again], options))
+    files = [f for f in files if not checks[f.info.name].missing]
     for file in files:
         problems.extend(checks[file.info.name].problems)
     problems = [*UnknownFormats(store).rename(problems)]
