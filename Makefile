@@ -157,9 +157,6 @@ $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --editable '.[jax]' --group dev
-	@# Before it ends, a Python looks for cycles several times: 0.2 s of CPU for each that imported jax.
-	echo 'import atexit, gc; atexit.register(gc.freeze)' > "$$($(BIN)/python -c \
-		'import sysconfig; print(sysconfig.get_path("purelib"))')/no_last_collection.pth"
 	rm -f $(VENV)/.installed-* && touch $@
 
 # Coverage-guided fuzzing, with atheris (CPython 3.11 to 3.13 on Linux and macOS): each target of
