@@ -85,6 +85,7 @@ def test_the_parent_reads_every_fact_that_the_listener_sends() -> None:
     request = CompileRequest(number=3, at=2.0, module="jit_f", key="jit_f-00", seconds=1.5)
     argument = {"name": "x", "dtype": "float32", "shape": [8]}
     request.add({"function": "f", "arguments": [argument], "spans": {"lower": (1.0, 0.5)}})
+    request.spans["compile"] = (2.0, 0.25)
     request.jax_counts = {"requests", "misses"}
     request.components = {"computation": DIGEST}
     request.compile_seconds = 0.25
