@@ -44,14 +44,14 @@ def _day_of(item: pytest.Item) -> int:
     return hashlib.sha256(item.nodeid.encode()).digest()[0] % 10
 
 
-@pytest.fixture(autouse=True)
-def acted_upon(request: pytest.FixtureRequest) -> Iterator[None]:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """Fail a test that did not act upon the sentences that it names."""
     acted_texts.clear()
     yield
-    parts = [part for mark in request.node.iter_markers("acts_on") for part in mark.args]
+    parts = [part for mark in item.iter_markers("acts_on") for part in mark.args]
     unsaid = [p for p in parts if not any(_pattern(p).search(text) for text in acted_texts)]
-    assert not unsaid
+    assert not unsaid, acted_texts
 
 
 def acts_on(*parts: str) -> pytest.MarkDecorator:

@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,12 @@ def filled(tmp_path: Path) -> Path:
     target = tmp_path / "a cache"
     shutil.copytree(CORPUS / "0.12.0.1-cpu-zstd", target, copy_function=shutil.copy)
     return target
+
+
+def path_of(python: str) -> str:
+    """A PATH on which this Python comes first, and our command after it."""
+    places = (Path(python).parent, Path(sys.executable).parent, os.environ["PATH"])
+    return os.pathsep.join(map(str, places))
 
 
 @pytest.fixture
@@ -251,7 +258,7 @@ def test_a_script_in_the_place_of_a_cache(
     told = run_cli("ls", "-C", path)
     assert told.returncode == 10
     place = tmp_path / "place"
-    activated = f"{Path(jax_python).parent}{os.pathsep}{os.environ['PATH']}"
+    activated = path_of(jax_python)
     done = act(told.stderr, tmp_path, {"DIR": place}, PATH=activated)
     assert done.returncode == 0, (told, done)
     assert run_cli("ls", "-q", "-C", place).stdout.strip()
@@ -266,7 +273,7 @@ def test_a_cache_that_is_not_there(
     words = ("ls", "-q", "-C", tmp_path / "not there")
     told = run_cli(*words)
     assert told.returncode == 10
-    activated = f"{Path(jax_python).parent}{os.pathsep}{os.environ['PATH']}"
+    activated = path_of(jax_python)
     done = act(told.stderr, tmp_path, {"SCRIPT": path}, PATH=activated)
     assert done.returncode == 0, (told, done)
     assert run_cli(*words).stdout.strip()

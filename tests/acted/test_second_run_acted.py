@@ -274,9 +274,9 @@ def test_a_miss_that_fails_a_run(program) -> None:
 def test_a_script_in_the_place_of_a_command(program) -> None:
     jax = program()
     told = jax.told("run", "--", "./program.py", code=2)
-    path = f"{Path(jax.python).parent}:/usr/bin:/bin"
+    path = f"{Path(jax.python).parent}:{Path(sys.executable).parent}:/usr/bin:/bin"
     for command in told.partition("to run the script: ")[2].split(", or "):
         says(told)
-        done = act(command, jax.home, **jax.env, PATH=f"{Path(sys.executable).parent}:{path}")
+        done = act(command, jax.home, **jax.env, PATH=path)
         assert done.returncode == 0, (command, done)
     assert jax.run() == Counts(2, 0, 2)
