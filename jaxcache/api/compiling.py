@@ -163,7 +163,7 @@ class CompilingMethods(Handle):
         0
 
         Args:
-            watch: makes what is told of each job that begins and ends.
+            watch: makes the observer that is called when a job begins and when it ends.
             keywords: those of :class:`jaxcache.options.run.CompileOptions`: ``jobs=8``,
                 ``shard="1/4"``, ``check=True`` to compile nothing and report what would hit, …
 

@@ -44,7 +44,7 @@ def choose(
     for age, old in enumerate(history, 1):
         free = [row for row in old.rows if row.key not in used]
         keys = {row.key for row in old.rows}
-        for own in run.rows:  # what this run has under another key is no earlier form of another
+        for own in run.rows:  # one compile of this run is not an earlier form of another one
             if own not in wanted and own.key not in keys:
                 same = (r for r in free if is_same_place(r, own) and r.signature == own.signature)
                 if row := next(same, None):

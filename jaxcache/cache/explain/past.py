@@ -90,7 +90,8 @@ class Edits:
 def find_edits(old: Mapping[str, str], new: Mapping[str, str]) -> Edits:
     """Compare the digests of the lines of both runs, file by file.
 
-    A file that only one side has is compared with that of its name; one that is new is no edit.
+    A file that only one side has is compared with the file of the same name; a new file counts
+    as no edit.
     """
     matches: dict[str, frozenset[int]] = {}
     for file, text in new.items():

@@ -110,7 +110,7 @@ def _by_name(left: Compile, right: Compile) -> Difference:
 
 
 def _without_sketches(left: Compile, right: Compile) -> Iterator[Difference]:
-    """Yield how the arguments differ that entries or saved runs hold."""
+    """Yield how the arguments differ that entries or recorded runs hold."""
     programs = [c.contents.program if c.contents else None for c in (left, right)]
     sides = [c.passed for c in (left, right)]
     if None in sides and all(programs):  # both entries have their arguments for each device

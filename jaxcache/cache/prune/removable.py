@@ -32,7 +32,7 @@ RemovalReason = Literal[
     "legacy", "untuned", "orphan-atime", "temp-file", "quarantine", "requested", "duplicate",
     "unreferenced",
 ]  # fmt: skip
-#: What goes: an entry, or one file of another kind.
+#: What prune removes as one: an entry, or one file of another kind.
 RemovalKind = Literal[
     "entry", "side-cache", "orphan-atime", "temp-file", "quarantine", "generated-code",
 ]  # fmt: skip
