@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import clean_environment
+from plain_jax import run_plain
 
 #: A command in a sentence: from its first word to the end of the line, or to what closes it.
 _COMMAND = re.compile(r"(?:jaxcache [a-z]|\S+ -m pip |uv pip )[^\n]*?(?=\s*(?:\n|$)|[)`;](?:\s|$))")
@@ -132,14 +133,8 @@ print("hits:", _events.count("/jax/compilation_cache/cache_hits"))
 
 def plain_hits(python: str, source: str, home: Path, env: Mapping[str, str]) -> int:
     """Run a program in plain JAX, and return its hits as JAX counts them."""
-    done = subprocess.run(
-        [python, "-c", _COUNTING.format(source=source)],
-        env=clean_environment(home) | env,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    command = [python, "-c", _COUNTING.format(source=source)]
+    done = run_plain(command, env=clean_environment(home) | env)
     return int(done.stdout.rpartition("hits: ")[2])
 
 

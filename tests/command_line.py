@@ -18,13 +18,14 @@ from typing import IO, Any
 from unittest import mock
 
 from conftest import find_jax_pythons
+from plain_jax import run_plain
 from schemas import check_output
 
 from jaxcache.cache.bundle.compat import Host
 from jaxcache.cli import main, metering, terminal
 from jaxcache.cli.terminal import Color
 from jaxcache.warm.child import query
-from tools.oracle.world import World
+from tools.oracle.world import Counts, World
 
 #: Handlers that a command may change.
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE)
@@ -183,6 +184,15 @@ def error_of(done: "subprocess.CompletedProcess[str]") -> str:
 
 class WorldInProcess(World):
     """A world whose commands run in this process."""
+
+    def plain(self, *command: str) -> Counts:
+        """Run the program as a user would, without jaxcache, and return what JAX counted."""
+        if command:
+            return super().plain(*command)
+        env = self.environment(plain=True)
+        done = run_plain([self.python, "program.py"], env=env, cwd=self.directory)
+        counts = json.loads(done.stdout.rpartition("counted ")[2])
+        return Counts(counts["cache_hits"], counts["cache_misses"])
 
     def run_jaxcache(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         """Run ``jaxcache ARG…`` in the directory of the program."""

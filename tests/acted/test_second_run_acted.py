@@ -1,13 +1,12 @@
 """What is printed about the next run holds for plain JAX, and its advice makes that run hit."""
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from acting import act, acts_on, says, with_settings
 from conftest import RunCli, clean_environment, find_jax_pythons
-from plain_jax import Counts, PlainJax
+from plain_jax import Counts, count_plain
 
 pytestmark = pytest.mark.jax
 
@@ -29,20 +28,12 @@ PROMISES = ("the next run saves", "the next run hits", "the next one finds")
 SET = "jax.config.update('jax_compilation_cache_dir', os.path.abspath('other'))"
 
 
-@pytest.fixture(scope="module")
-def plain_jax() -> Iterator[PlainJax]:
-    server = PlainJax(find_jax_pythons()[0])
-    yield server
-    server.close()
-
-
 class Program:
     """A program in a directory of its own, with an environment."""
 
-    def __init__(self, home: Path, run_cli: RunCli, judge: PlainJax, env: dict[str, str]) -> None:
+    def __init__(self, home: Path, run_cli: RunCli, env: dict[str, str]) -> None:
         self.home = home
         self._run_cli = run_cli
-        self._judge = judge
         self.python = find_jax_pythons()[0]
         self.script = home / "program.py"
         self.write()
@@ -65,7 +56,7 @@ class Program:
 
     def run(self) -> Counts | None:
         env = clean_environment(self.home) | self.env
-        return self._judge.run(self.script, env, self.home)
+        return count_plain(self.python, self.script, env, self.home)
 
     @property
     def ways(self) -> dict[str, tuple[str, ...]]:
@@ -79,8 +70,8 @@ class Program:
 
 
 @pytest.fixture
-def program(tmp_path: Path, run_cli: RunCli, plain_jax: PlainJax) -> "type[Program]":
-    return lambda **env: Program(tmp_path, run_cli, plain_jax, env)  # type: ignore[return-value]
+def program(tmp_path: Path, run_cli: RunCli) -> "type[Program]":
+    return lambda **env: Program(tmp_path, run_cli, env)  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 from conftest import RunCli, has_modules
+from plain_jax import run_plain
 
 pytestmark = pytest.mark.jax
 
@@ -36,15 +36,7 @@ class Place:
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
         }
-        done = subprocess.run(
-            [self.python, HERE / program, *args],
-            env=env | more,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
+        done = run_plain([self.python, HERE / program, *args], env=env | more)
         return json.loads(done.stdout.splitlines()[-1])
 
     def compile(self, **more: str) -> Any:

@@ -2,26 +2,20 @@
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 from acting import says
 from conftest import RunCli, clean_environment
+from plain_jax import run_plain
 
 WORKLOAD = Path(__file__).with_name("bundle_workload.py")
 
 
 def run_jax(python: str, cache: Path | str, home: Path, **env: str) -> dict[str, Any]:
-    done = subprocess.run(
-        [python, str(WORKLOAD), str(cache)],
-        capture_output=True,
-        text=True,
-        env=clean_environment(home) | {"PYTHONWARNINGS": ""} | env,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    own = clean_environment(home) | {"PYTHONWARNINGS": ""} | env
+    done = run_plain([python, WORKLOAD, cache], env=own)
     told: dict[str, Any] = json.loads(done.stdout)
     return told
 

@@ -2,12 +2,12 @@
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import RunCli, clean_environment
+from plain_jax import run_plain
 
 from jaxcache.cache.ledger.record import HIT, Event
 from jaxcache.cache.ledger.write import append
@@ -24,14 +24,8 @@ pytestmark = pytest.mark.jax
 def run_jax(
     python: str, cache: Path, home: Path, env: dict[str, str] | None = None
 ) -> dict[str, Any]:
-    done = subprocess.run(
-        [python, str(WORKLOAD), str(cache)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=clean_environment(home) | {"PYTHONWARNINGS": ""} | (env or {}),
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    own = clean_environment(home) | {"PYTHONWARNINGS": ""} | (env or {})
+    done = run_plain([python, WORKLOAD, cache], env=own)
     told: dict[str, Any] = json.loads(done.stdout)
     return told
 

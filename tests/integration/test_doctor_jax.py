@@ -12,6 +12,7 @@ from typing import Any
 import filelock
 import pytest
 from conftest import RunCli, clean_environment
+from plain_jax import run_plain
 
 from jaxcache.cache.ledger.record import COMPILE, Event
 from jaxcache.cache.ledger.write import append
@@ -46,14 +47,8 @@ def python_with(tmp_path: Path) -> Any:
 
 
 def compile_into(cache: Path, python: str, home: Path, env: dict[str, str] | None = None) -> None:
-    done = subprocess.run(
-        [python, str(WORKLOAD), str(cache)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=clean_environment(home) | {"PYTHONWARNINGS": ""} | (env or {}),
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    own = clean_environment(home) | {"PYTHONWARNINGS": ""} | (env or {})
+    run_plain([python, WORKLOAD, cache], env=own)
 
 
 @pytest.fixture
@@ -250,13 +245,8 @@ def run_program(
     python: str, cache: Path, home: Path, factor: int, **env: str
 ) -> tuple[list[str], str]:
     env |= LOW | {"JAX_COMPILATION_CACHE_DIR": str(cache), "PYTHONWARNINGS": ""}
-    done = subprocess.run(
-        [python, "-c", _PROGRAM, str(factor)],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=clean_environment(home) | env,
-    )
+    command = [python, "-c", _PROGRAM, str(factor)]
+    done = run_plain(command, env=clean_environment(home) | env)
     return done.stdout.split(), done.stderr
 
 

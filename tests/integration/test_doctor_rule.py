@@ -3,13 +3,13 @@
 Plain JAX is the judge, in fresh processes, by its own counters.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from conftest import RunCli, clean_environment, find_jax_pythons
-from plain_jax import Counts, PlainJax
+from plain_jax import Counts, count_plain
 
 pytestmark = pytest.mark.jax
 
@@ -109,13 +109,6 @@ OFTEN = (
 )
 
 
-@pytest.fixture(scope="module")
-def plain_jax() -> Iterator[PlainJax]:
-    server = PlainJax(find_jax_pythons()[0])
-    yield server
-    server.close()
-
-
 class Home:
     """A directory with the program and its cache."""
 
@@ -132,29 +125,27 @@ class Home:
             **row.env,
         }
 
-    def run(self, judge: PlainJax) -> "Counts | None":
+    def run(self) -> "Counts | None":
         env = clean_environment(self.path) | self.env
-        return judge.run(self.path / "program.py", env, self.path)
+        return count_plain(find_jax_pythons()[0], self.path / "program.py", env, self.path)
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[] if n in OFTEN else [pytest.mark.slow]) for n in ROWS]
 )
-def test_the_exit_code_foretells_the_second_run(
-    name: str, plain_jax: PlainJax, run_cli: RunCli, tmp_path: Path
-) -> None:
+def test_the_exit_code_foretells_the_second_run(name: str, run_cli: RunCli, tmp_path: Path) -> None:
     row = ROWS[name]
     home = Home(tmp_path / "plain", row)
-    first = home.run(plain_jax)
+    first = home.run()
     row.damage(home.cache)
-    second = home.run(plain_jax)
+    second = home.run()
     hits = second is not None and second.hits > 0 and second.writes == 0
     python = find_jax_pythons()[0]
     for kind, command in (("command", ("--", python, "program.py")), ("settings", ())):
         if command or row.plain:
             home = Home(tmp_path / kind, row)
             if row.damage is cut:
-                home.run(plain_jax)
+                home.run()
                 cut(home.cache)
             told = run_cli("doctor", "--python", python, *command, env=home.env, cwd=home.path)
             assert (told.returncode == 0) is hits, (kind, first, second, told)

@@ -6,12 +6,12 @@ A cure is done, and plain JAX hits in a process of its own, without jaxcache.
 import json
 import os
 import re
-import subprocess
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from conftest import RunCli, clean_environment
+from plain_jax import run_plain
 
 pytestmark = pytest.mark.jax
 
@@ -84,17 +84,14 @@ class Program(NamedTuple):
     def fill_with_plain_jax(self) -> None:
         env = clean_environment(self.directory) | BASE
         env["JAX_COMPILATION_CACHE_DIR"] = str(self.cache)
-        subprocess.run([self.python, self.script], env=env, check=True, capture_output=True)
+        run_plain([self.python, self.script], env=env)
 
     def run_plain(self, env: dict[str, str]) -> int:
         """Return the hits that plain JAX counts; it writes nothing."""
         quiet = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "100000"}
         base = clean_environment(self.directory) | BASE | quiet | env
         base["JAX_COMPILATION_CACHE_DIR"] = str(self.cache)
-        done = subprocess.run(
-            [self.python, self.script], env=base, capture_output=True, text=True, check=True
-        )
-        return int(done.stdout)
+        return int(run_plain([self.python, self.script], env=base).stdout)
 
 
 @pytest.fixture

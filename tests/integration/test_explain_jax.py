@@ -4,13 +4,13 @@ import json
 import os
 import shlex
 import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import RunCli, clean_environment, jax_version
+from plain_jax import run_plain
 
 from jaxcache.core.machine import CACHE_PATH
 
@@ -98,7 +98,8 @@ CAUSES = (
 class Lab:
     """A cache that one Python fills, and the workload."""
 
-    def __init__(self, python: str, home: Path) -> None:
+    def __init__(self, run_cli: RunCli, python: str, home: Path) -> None:
+        self._run_cli = run_cli
         self.python = python
         self.home = home
         self.cache = home / "cache"
@@ -115,14 +116,8 @@ class Lab:
         """Run the workload with one thing changed, and return what the command prints."""
         directory = cache or self.cache
         program = [python or self.python, WORKLOAD, directory, json.dumps(change), *argv]
-        words = [sys.executable, "-m", "jaxcache", *command, "-C", directory, "--", *program]
-        done = subprocess.run(
-            [*map(str, words)],
-            capture_output=True,
-            text=True,
-            check=False,
-            env=clean_environment(self.home) | {"PYTHONWARNINGS": ""} | WRITE_ALL | env,
-        )
+        own = {"PYTHONWARNINGS": "", **WRITE_ALL, **env}
+        done = self._run_cli(*command, "-C", directory, "--", *program, env=own)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -138,9 +133,9 @@ class Lab:
 
 
 @pytest.fixture
-def lab(jax_python: str, tmp_path: Path) -> Lab:
+def lab(run_cli: RunCli, jax_python: str, tmp_path: Path) -> Lab:
     (tmp_path / "cache").mkdir()
-    return Lab(jax_python, tmp_path)
+    return Lab(run_cli, jax_python, tmp_path)
 
 
 def differences(printed: str) -> list[dict[str, Any]]:
@@ -174,10 +169,10 @@ def test_the_cause_is_named(lab: Lab, cause: Cause) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("cause", CAUSES, ids=lambda c: c.name)
 def test_the_cause_is_named_by_every_jax(
-    each_jax_python: str, tmp_path: Path, cause: Cause
+    run_cli: RunCli, each_jax_python: str, tmp_path: Path, cause: Cause
 ) -> None:
     (tmp_path / "cache").mkdir()
-    check(Lab(each_jax_python, tmp_path), cause)
+    check(Lab(run_cli, each_jax_python, tmp_path), cause)
 
 
 def test_the_same_run_twice_differs_in_nothing(lab: Lab) -> None:
@@ -271,10 +266,10 @@ def test_metadata_in_keys_is_the_cause_of_a_miss_where_the_run_is_recorded(
     script.write_text(ADDING.format(2).replace("; ", "\n"))
     setting = "JAX_COMPILATION_CACHE_INCLUDE_METADATA_IN_KEY"
     env = {**WRITE_ALL, setting: "1", "JAX_COMPILATION_CACHE_DIR": str(cache)}
-    command = [jax_python, str(script)]
     if is_recorded:
-        command = [sys.executable, "-m", "jaxcache", "run", "--", *command]
-    subprocess.run(command, env=clean_environment(cache.parent) | env, check=True, timeout=600)
+        assert run_cli("run", "--", jax_python, script, env=env).returncode == 0
+    else:
+        run_plain([jax_python, script], env=clean_environment(cache.parent) | env)
     script.write_text("# moved\n" + script.read_text())
     done = run_cli("explain", "--json", "--python", jax_python, script, env=env)
     (difference,) = json.loads(done.stdout)["differences"]

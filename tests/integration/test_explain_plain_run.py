@@ -2,11 +2,11 @@
 
 import json
 import platform
-import subprocess
 from pathlib import Path
 
 import pytest
 from conftest import RunCli, clean_environment
+from plain_jax import run_plain
 
 pytestmark = pytest.mark.jax
 
@@ -33,15 +33,15 @@ def test_the_path_of_a_cache_that_was_moved_is_blamed_where_it_is_in_keys(
     env = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PLATFORMS": "cpu"}
     plain = clean_environment(tmp_path) | env
 
-    def run_plain(directory: Path) -> None:
+    def use(directory: Path) -> None:
         used = {"JAX_COMPILATION_CACHE_DIR": str(directory)}
-        subprocess.run([each_jax_python, script], env=plain | used, check=True)
+        run_plain([each_jax_python, script], env=plain | used)
 
     def keys() -> set[str]:
         return {path.name.removesuffix("-cache") for path in cache.glob("jit_step-*-cache")}
 
     script.write_text(PROGRAM.format(name="tanh"))
-    run_plain(tmp_path / "a")
+    use(tmp_path / "a")
     (tmp_path / "a").rename(cache)
     (old,) = keys()
     script.write_text(PROGRAM.format(name="sin"))
@@ -51,7 +51,7 @@ def test_the_path_of_a_cache_that_was_moved_is_blamed_where_it_is_in_keys(
     compared = json.loads(run_cli("explain", old, new, "-C", cache, "--json").stdout)
 
     script.write_text(PROGRAM.format(name="tanh"))
-    run_plain(cache)
+    use(cache)
     is_in_keys = len(keys()) == 3
     assert ("path" in {d["cause"] for d in compared["differences"]}) is is_in_keys
 
@@ -66,7 +66,7 @@ def test_an_edit_after_a_hit_of_what_plain_python_compiled_is_named_since_the_re
     plain = clean_environment(tmp_path) | env | {"JAX_COMPILATION_CACHE_DIR": str(cache)}
     options = ("-C", cache, "--python", jax_python)
     script.write_text(PROGRAM.format(name="sin"))
-    subprocess.run([jax_python, script], env=plain, check=True)
+    run_plain([jax_python, script], env=plain)
     keys = {path.name.removesuffix("-cache") for path in cache.glob("jit_step-*-cache")}
     script.write_text(PROGRAM.format(name="cos"))
     first_warm = run_cli("warm", *options, script, env=env).stderr

@@ -1,12 +1,12 @@
 """What explain says of a script or a command that it runs beside a cache."""
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import RunCli, clean_environment
+from plain_jax import run_plain
 
 WORKLOAD = Path(__file__).with_name("explain_workload.py")
 LOW = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
@@ -57,7 +57,7 @@ def test_a_damaged_entry_is_named(run_cli: RunCli, jax_python: str, tmp_path: Pa
     script = tmp_path / "train.py"
     script.write_text(ADDING.format(2))
     plain = clean_environment(tmp_path) | LOW | {"JAX_COMPILATION_CACHE_DIR": str(cache)}
-    subprocess.run([jax_python, script], env=plain, check=True)
+    run_plain([jax_python, script], env=plain)
     for entry in cache.glob("*-cache"):
         entry.write_bytes(entry.read_bytes()[:-9])
     done = run_cli("explain", "-C", cache, "--python", jax_python, "--json", script)

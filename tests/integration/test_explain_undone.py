@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 from acting import acts_on, says
 from conftest import RunCli, clean_environment, has_modules
+from plain_jax import run_plain
 
 pytestmark = pytest.mark.jax
 
@@ -35,6 +36,13 @@ BASE = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PLATFORMS": "cpu
 Environment = dict[str, str]
 
 
+def environment_after(command: str, env: Environment) -> Environment:
+    """Return the environment that a shell has after a command."""
+    line = ["sh", "-ec", f"{command}; env -0"]
+    printed = subprocess.check_output(line, env=env, text=True)
+    return dict(variable.split("=", 1) for variable in printed.split("\0") if variable)
+
+
 class Use(NamedTuple):
     """A cache that a program uses, under one Python."""
 
@@ -54,15 +62,9 @@ class Use(NamedTuple):
         """Return how many entries plain JAX read and wrote, after the command ``fix``."""
         base = clean_environment(self.directory) | BASE
         base |= {"JAX_COMPILATION_CACHE_DIR": str(self.cache)} | env
-        command = f"{fix or 'true'}; exec {self.python} train.py"
-        done = subprocess.run(
-            ["sh", "-c", command],
-            env=base,
-            cwd=self.directory,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        if fix:
+            base = environment_after(fix, base)
+        done = run_plain([self.python, "train.py"], env=base, cwd=self.directory)
         return [int(n) for n in done.stdout.split()]
 
     def explain(self, env: Environment, *options: str) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ import pytest
 import zstandard
 from acting import fragile_python
 from conftest import has_modules
+from plain_jax import run_plain
 
 from jaxcache.cache.verify.run_checks import INFORMATIONAL
 
@@ -40,15 +41,7 @@ class Cache:
 
     def run(self, **more: str) -> dict[str, int]:
         """Run the program; hits, requests and warnings about the cache."""
-        done = subprocess.run(
-            [self.python, PROGRAM],
-            env=self.environment(**more),
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
+        done = run_plain([self.python, PROGRAM], env=self.environment(**more))
         return json.loads(done.stdout.splitlines()[-1])
 
     def entry(self, module: str) -> Path:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from conftest import MakeOnce, RunCli, clean_environment, find_jax_pythons, jax_version
+from plain_jax import run_plain
 
 from jaxcache.core.machine import hashes_path
 
@@ -152,8 +153,7 @@ class Machines:
     def plain(self, cache: Path, env: Mapping[str, str]) -> dict[str, Any]:
         """Run the program by plain JAX, which uses a cache; return its own counts."""
         own = clean_environment(self._directory) | env | {"JAX_COMPILATION_CACHE_DIR": str(cache)}
-        command = [self._python, str(PLAIN_JAX), str(self.script)]
-        done = subprocess.run(command, env=own, check=True, stdout=subprocess.PIPE, text=True)
+        done = run_plain([self._python, PLAIN_JAX, self.script], env=own)
         counts: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return counts
 

@@ -3,12 +3,12 @@
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from conftest import RunCli, clean_environment, jax_version
+from plain_jax import run_plain
 
 pytestmark = pytest.mark.jax
 
@@ -25,17 +25,10 @@ CACHED = 30
 LONG_AGO = 1_700_000_000
 
 
-def run_plain(python: str, home: Path, cache: Path) -> list[str]:
+def plain_hits(python: str, home: Path, cache: Path) -> list[str]:
     """Run the program without jaxcache, and return the names that JAX hit."""
-    done = subprocess.run(
-        [python, PROGRAM],
-        env=clean_environment(home) | SETTINGS | {"JAX_COMPILATION_CACHE_DIR": str(cache)},
-        cwd=home,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return json.loads(done.stdout)
+    env = clean_environment(home) | SETTINGS | {"JAX_COMPILATION_CACHE_DIR": str(cache)}
+    return json.loads(run_plain([python, PROGRAM], env=env, cwd=home).stdout)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +39,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     def fill(python: str) -> Path:
         if python not in caches:
             home = tmp_path_factory.mktemp("filled")
-            assert run_plain(python, home, home / "cache") == []
+            assert plain_hits(python, home, home / "cache") == []
             for path in (home / "cache").iterdir():
                 os.utime(path, (LONG_AGO, LONG_AGO))
             caches[python] = home / "cache"
@@ -65,7 +58,7 @@ def hits(each_jax_python: str, tmp_path: Path) -> Callable[[Path], int]:
     """Count the names that plain JAX hits in a cache."""
 
     def count(cache: Path) -> int:
-        return len(run_plain(each_jax_python, tmp_path, cache))
+        return len(plain_hits(each_jax_python, tmp_path, cache))
 
     return count
 

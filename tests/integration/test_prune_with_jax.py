@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from conftest import RunCli, clean_environment
+from plain_jax import run_plain
 
 pytestmark = pytest.mark.jax
 
@@ -27,9 +28,7 @@ print(json.dumps({name: sum(e.endswith(name) for e in events) for name in
 LENGTHS = tuple(range(3, 9))
 
 
-def start_jax(
-    python: str, cache: Path, lengths: tuple[int, ...], *, cap: int = -1
-) -> "subprocess.Popen[str]":
+def environment(cache: Path, cap: int = -1) -> dict[str, str]:
     env = clean_environment(cache.parent) | {
         "JAX_COMPILATION_CACHE_DIR": str(cache),
         "JAX_COMPILATION_CACHE_MAX_SIZE": str(cap),
@@ -40,24 +39,35 @@ def start_jax(
         "PYTHONWARNINGS": "default",
     }
     del env["PYTHONPATH"]
+    return env
+
+
+def start_jax(
+    python: str, cache: Path, lengths: tuple[int, ...], *, cap: int = -1
+) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [python, "-c", PROGRAM, *map(str, lengths)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=env,
+        env=environment(cache, cap),
     )
 
 
 def finish(process: "subprocess.Popen[str]") -> dict[str, int]:
     out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
+    return counted(out, err)
+
+
+def counted(out: str, err: str) -> dict[str, int]:
     assert "persistent compilation cache" not in err, err
     return json.loads(out.splitlines()[-1])
 
 
 def run_jax(python: str, cache: Path, *, cap: int = -1) -> dict[str, int]:
-    return finish(start_jax(python, cache, LENGTHS, cap=cap))
+    done = run_plain([python, "-c", PROGRAM, *map(str, LENGTHS)], env=environment(cache, cap))
+    return counted(done.stdout, done.stderr)
 
 
 def entries(cache: Path) -> set[str]:

@@ -1,12 +1,12 @@
 """What ``show`` reads out of an entry is what JAX says of the very compile that wrote it."""
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import RunCli, clean_environment
+from plain_jax import run_plain
 
 WORKLOAD = Path(__file__).with_name("truth_workload.py")
 SHORT = {
@@ -27,14 +27,8 @@ def arrays(shown: list[dict[str, Any]]) -> list[list[str]]:
 @pytest.mark.jax
 def test_show_agrees_with_jax(run_cli: RunCli, each_jax_python: str, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
-    done = subprocess.run(
-        [each_jax_python, str(WORKLOAD), str(cache)],
-        capture_output=True,
-        text=True,
-        env=clean_environment(tmp_path) | {"PYTHONWARNINGS": ""},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    env = clean_environment(tmp_path) | {"PYTHONWARNINGS": ""}
+    done = run_plain([each_jax_python, WORKLOAD, cache], env=env)
     truths = json.loads(done.stdout)
     assert len(truths) >= 8
     for truth in truths:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from command_line import run_in_process
 from conftest import RunCli, clean_environment
+from plain_jax import run_plain
 
 pytestmark = pytest.mark.jax
 
@@ -161,7 +162,7 @@ def test_beside_entries_of_jax_alone_the_reason_is_not_known(
     path.write_text(MANY)
     env = clean_environment(tmp_path) | {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     alone = env | {"JAX_COMPILATION_CACHE_DIR": str(cache)}
-    subprocess.run([jax_python, path, "8"], env=alone, check=True, timeout=180)
+    run_plain([jax_python, path, "8"], env=alone)
     words = ["warm", "-C", cache, "--python", jax_python, path, "12"]
     done = run_in_process(words, env=env | {"COLUMNS": "160"}, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
