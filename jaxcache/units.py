@@ -128,9 +128,17 @@ def format_install(extra: str) -> str:
     if command := _tool_command():
         extras = ",".join(sorted({extra, *_tool_extras()}))
         return f"{command} 'jaxcache[{extras}]{_install_address()}'"
-    if find_spec("pip"):
-        return f"{sys.executable} -m pip install 'jaxcache[{extra}]'"
-    return f"uv pip install --python {sys.executable} 'jaxcache[{extra}]'"
+    has_pip = find_spec("pip") is not None
+    return install_command(sys.executable, f"jaxcache[{extra}]", has_pip=has_pip)
+
+
+def install_command(python: str, package: str, *, has_pip: bool) -> str:
+    """Print the command that installs a package into a Python, as a shell reads it."""
+    import shlex
+
+    path = shlex.quote(python)
+    command = f"{path} -m pip install" if has_pip else f"uv pip install --python {path}"
+    return f"{command} {shlex.quote(package)}"
 
 
 def format_compile(seconds: float | None) -> str:

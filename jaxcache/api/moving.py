@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -110,7 +111,7 @@ def rewrite_bundle(bundle: "Bundle", file: str) -> "WrittenBundle":
         name, reason = next(iter(refused.items()))
         raise BundleError(
             f"{bundle.name} holds {len(refused)} damaged entries, such as {name}: {reason}",
-            hint="jaxcache import adds the undamaged ones",
+            hint=f"import the undamaged ones: jaxcache import {shlex.quote(bundle.name)} -C DIR",
         )
     write_file(file, read_whole(bundle))
     return written_bundle(bundle, file)

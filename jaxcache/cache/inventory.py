@@ -46,7 +46,7 @@ def foreign_directory(url: str) -> NoCacheError:
     """Return the error for a directory that holds files of other programs alone."""
     return NoCacheError(
         f"{url} is not a cache: it contains no entry of JAX or torch",
-        hint="name the cache with -C; jaxcache where prints the directory in use",
+        hint="name a cache with -C",
     )
 
 

@@ -81,6 +81,14 @@ class Verdict:
             return f"it is signed by an unknown key, {self.unknown[0]}"
         return "it is not signed"
 
+    @property
+    def remedy(self) -> str:
+        """What makes a trusted key vouch for it."""
+        if not self.unknown:
+            return "have it made again with: jaxcache export --sign KEY FILE"
+        key = shlex.quote(self.unknown[0])
+        return f"if it is the key of somebody that you trust: jaxcache trust add NAME {key}"
+
 
 def public_key_text(public_key: bytes) -> str:
     """A public key as text."""
@@ -274,7 +282,7 @@ def changing_alone(path: Path) -> Iterator[Callable[[Iterable[bytes]], None]]:
             if not alone:
                 raise LockedError(
                     f"another process is changing {path}",
-                    hint="a jaxcache trust command was stopped, or still runs; end it",
+                    hint="end it if it hangs or is stopped, and try again",
                 )
             with atomic.claimed(fd, path.name):  # the lock has no effect without flock
                 yield lambda chunks: atomic.replace_file(path, chunks, mode=0o600)
@@ -309,14 +317,10 @@ def check_signatures(bundle: Bundle, trusted: Sequence[TrustedKey], *, required:
             unknown.append(public_key_text(public_key))
     verdict = Verdict(tuple(key_names), tuple(unknown), unchecked)
     if required and verdict.warning:
-        hint = "have it made again with: jaxcache export --sign KEY FILE"
-        if unknown:
-            key = shlex.quote(unknown[0])
-            hint = f"if it is the key of somebody that you trust: jaxcache trust add NAME {key}"
         raise UntrustedError(
             f"{bundle.name}: {verdict.warning}, and require-signed is set",
             code="unsigned" if not bundle.signatures else "untrusted",
-            hint=hint,
+            hint=verdict.remedy,
         )
     return verdict
 

@@ -107,10 +107,7 @@ def explain(
         return
     if not is_run:
         if saved := [word for word in words if os.path.exists(word)]:
-            raise UsageError(
-                f"{saved[0]} is neither a program nor a key",
-                hint="a program is compared with its earlier runs: jaxcache explain SCRIPT",
-            )
+            raise UsageError(f"{saved[0]} is neither a program nor a key")
         explanation = cache.explain(*words)
         emit(output.form, explain_view(explanation, cache.store.url, unfolded=options.all))
         return

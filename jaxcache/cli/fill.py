@@ -110,9 +110,7 @@ def program_of(
     if module is not None and not call:
         return WarmProgram(module=module, arguments=(*([program] if program else ()), *words))
     if program is None or module:
-        raise UsageError(
-            "name a script, or a module with -m", hint="jaxcache warm --help lists its options"
-        )
+        raise UsageError("name a script, or a module with -m")
     if is_function(program):
         if words:
             raise UsageError(

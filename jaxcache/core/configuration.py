@@ -160,12 +160,11 @@ class ConfigFile:  # a dataclass takes 2 ms to make, in every process that has j
         """What the user can do so that the settings count."""
         if not self.is_project:
             return "only you or root may own it and write it"
-        directory = os.path.dirname(self.path)
-        if directory == working_directory():
-            return "jaxcache trust here shows them and asks"
         from shlex import quote
 
-        return f"jaxcache trust here {quote(directory)} shows them and asks"
+        directory = os.path.dirname(self.path)
+        place = "" if directory == working_directory() else f" {quote(directory)}"
+        return f"jaxcache trust here{place} shows them and asks"
 
 
 def _restricts_live(name: str, value: Any) -> bool:

@@ -187,8 +187,7 @@ def check_not_torch(store: Store) -> None:
         raise UsageError(
             f"{store.url} is a cache of torch's compilers, and this is for JAX's",
             code="other-layout",
-            hint="jaxcache ls and the other commands know it; seal, compile, target check and "
-            "ci are for JAX's caches alone",
+            hint="seal, compile, target check and ci are for JAX's caches alone",
         )
 
 

@@ -263,7 +263,7 @@ class Tier:
         if breaker.failed(seconds, final=denied or missing):
             reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
             if missing:
-                reason = f"a bucket needs obstore in {sys.executable}: pip install obstore"
+                reason = f"{sys.executable} has no obstore, which a bucket needs"
             self._layer.say(f"live: cannot {verb} {self.url} ({reason}); going on without it")
             if missing or self._client is None or not getattr(error, "is_open", True):
                 report_to_parent(event="no-tier", detail=f"{self.url}: {reason}")

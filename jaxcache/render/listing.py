@@ -99,7 +99,7 @@ def _notes(listing: Listing, sort: str, *, long: bool) -> Iterator[str]:
     if quick > 1 and sort.partition(":")[0] == "compile":
         yield (
             f"the order of {quick:,} entries is unknown: each compiled in less than 1 s, of which "
-            "plain JAX stores 0 s; jaxcache warm and jaxcache run record fractions"
+            "plain JAX stores 0 s"
         )
 
 

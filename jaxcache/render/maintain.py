@@ -109,10 +109,11 @@ def _verification_notes(
         )
     yield from unknown_format_lines(kinds["unknown-format"])
     if count := kinds["changed-since-recorded"]:
+        keys = (p.key or "" for p in verification.problems if p.kind == "changed-since-recorded")
+        remove = format_command(f"rm {shlex.join(keys)}", verification.cache_dir)
         yield (
             f"{count:,} with another digest than recorded, and no checksum: rewritten by "
-            f"{compiler}, or damaged (jaxcache verify --jsonl names them; rm KEY makes {compiler} "
-            "compile them again)"
+            f"{compiler}, or damaged; to have them compiled again: {remove}"
         )
     if (count := kinds["unsealed"]) and not verification.failures:  # repaired before
         seal = format_command("seal", verification.cache_dir)

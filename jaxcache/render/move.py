@@ -80,10 +80,11 @@ def unknown_format_lines(number: int) -> Iterator[str]:
 def trust_lines(name: str, verdict: Verdict) -> Iterator[str]:
     """Warn of a bundle that no trusted key has signed."""
     if verdict.warning:
-        advice = "use it only if you trust its source, or have it exported with --sign"
-        if verdict.unchecked or verdict.unknown:
-            advice = "use it only if you trust its signer (jaxcache trust add NAME KEY)"
-        yield f"warning: {name}: {verdict.warning}; the entries are machine code: {advice}"
+        advice = "use it only if you trust its source"
+        yield (
+            f"warning: {name}: {verdict.warning}; the entries are machine code: {advice}"
+            + ("" if verdict.unchecked else f"; {verdict.remedy}")
+        )
 
 
 def export_summary(written: WrittenBundle) -> str:

@@ -11,7 +11,14 @@ from jaxcache.model import UNTUNED
 from jaxcache.render.columns import short_name, size_column, text_column
 from jaxcache.render.document import Document, fields_of, to_document, versioned
 from jaxcache.render.view import Block, Column, Line, Table, View
-from jaxcache.units import format_compile, format_count, format_duration, format_since, format_size
+from jaxcache.units import (
+    format_command,
+    format_compile,
+    format_count,
+    format_duration,
+    format_since,
+    format_size,
+)
 
 if TYPE_CHECKING:
     from jaxcache.layouts.torch.explain import GraphDetails
@@ -103,7 +110,8 @@ def _sections(shown: EntryDetails, now_ns: int, verbose: bool) -> Sections:
     if shown.problems:
         yield "Problems", [f"{p.kind}: {p.detail}" for p in shown.problems]
     elif entry.tuning == UNTUNED:
-        yield "Problems", ["untuned: compiled without the GPU; jaxcache prune --untuned removes it"]
+        remove = format_command("prune --untuned", shown.cache_dir)
+        yield "Problems", [f"untuned: compiled without the GPU; to remove all such: {remove}"]
     elif entry.platform == "unknown":
         yield "Problems", ["its platform is unknown"]
     size = f"{format_size(entry.size_bytes)}, {entry.codec}{', sealed' if entry.sealed else ''}"

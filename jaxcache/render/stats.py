@@ -128,7 +128,7 @@ _KINDS = {
     "legacy-entry": "entry of JAX up to 0.4.30",
     "lockfile": "lockfile (of JAX)",
     "own": "other records of jaxcache (not in the cache size)",
-    "quarantine": "quarantine (of jaxcache verify --fix)",
+    "quarantine": "quarantine (damaged entries that were moved there)",
     "stray": "stray-file (of unknown origin)",
     "unknown-directory": "directories of other programs (not in the cache size)",
     "unread": "unread (of kinds that jaxcache does not know; not in the cache size)",

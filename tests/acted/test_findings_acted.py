@@ -11,16 +11,19 @@ from typing import Any
 
 import pytest
 from acting import act, acts_on, says, with_settings
-from conftest import CORPUS, RunCli, clean_environment
+from conftest import CORPUS, GiveAway, RunCli, clean_environment
 
 Make = Callable[[Path], dict[str, str]]
 LOW = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
 
 
-def findings(run_cli: RunCli, cache: Path, **env: str) -> dict[str, dict[str, Any]]:
+def findings(
+    run_cli: RunCli, cache: Path | str, cwd: Path | None = None, **env: str
+) -> dict[str, dict[str, Any]]:
     """What ``doctor`` finds in a cache, by the name of the trap."""
     words = ("doctor", "--json", "-C", cache, "--python", "/nonexistent")
-    done = run_cli(*words, env=LOW | env)
+    done = run_cli(*words, env=LOW | env, cwd=cwd)
+    assert done.stdout, done.stderr
     return {finding["trap"]: finding for finding in json.loads(done.stdout)["findings"]}
 
 
@@ -176,12 +179,114 @@ def test_settings_that_are_to_be_unset(run_cli: RunCli, copy: Callable[[str], Pa
         assert trap not in findings(run_cli, cache, **with_settings(fix, env))
 
 
+@acts_on("export JAX_COMPILATION_CACHE_MAX_SIZE=-1 for no cap, and run jaxcache prune --max-size")
+def test_a_cap_over_many_entries(
+    run_cli: RunCli, copy: Callable[[str], Path], tmp_path: Path
+) -> None:
+    cache = copy("0.12.0.1-cpu-zstd-maxsize")
+    entry = next(cache.glob("*-cache"))
+    for number in range(5000):
+        os.link(entry, cache / f"jit_f-{number:064x}-cache")
+    env = {"JAX_COMPILATION_CACHE_MAX_SIZE": "1000000000"}
+    fix = findings(run_cli, cache, **env)["slow-cap"]["fix"]
+    assert "slow-cap" not in findings(run_cli, cache, **with_settings(fix, env))
+    command = fix.partition("and run ")[2].partition(" from time")[0]
+    assert act(f"{command} --grace 0s --yes", tmp_path, {"SIZE": "100kB"}).returncode == 0
+    assert sum(path.stat().st_size for path in cache.glob("*-cache")) <= 100_000
+    says(fix)
+
+
+@acts_on("remove these: jaxcache rm …")
+def test_entries_of_pmap(run_cli: RunCli, copy: Callable[[str], Path], tmp_path: Path) -> None:
+    cache = copy("0.12.0.1-cpu-zstd")
+    entry = next(cache.glob("*-cache"))
+    for number in range(6):
+        shutil.copy(entry, cache / f"jit_call_wrapped-{number:064x}-cache")
+    fix = findings(run_cli, cache)["pmap-churn"]["fix"]
+    assert act(f"{fix.partition('; then')[0]} --yes", tmp_path).returncode == 0
+    fix = findings(run_cli, cache)["pmap-churn"]["fix"]
+    assert act(f"{fix} --yes", tmp_path).returncode == 0
+    assert "pmap-churn" not in findings(run_cli, cache)
+    assert len([*cache.glob("*-cache")]) == 7
+
+
+@acts_on("chmod u+r …")
+def test_entries_that_their_owner_may_not_read(
+    run_cli: RunCli, request: pytest.FixtureRequest
+) -> None:
+    findings(run_cli, CORPUS / "0.12.0.1-cpu-zstd")  # once as the user who can read every module
+    unprivileged = request.getfixturevalue("unprivileged")
+    cache = unprivileged / "a cache"
+    shutil.copytree(CORPUS / "0.12.0.1-cpu-zstd", cache, copy_function=shutil.copyfile)
+    next(cache.glob("*-cache")).chmod(0o000)
+    fix = findings(run_cli, cache, cwd=unprivileged)["unreadable-entries"]["fix"]
+    says(fix)
+    subprocess.run(fix, shell=True, check=True, cwd=unprivileged)
+    assert "unreadable-entries" not in findings(run_cli, cache, cwd=unprivileged)
+
+
+@acts_on("its owner should run: chmod -R go-w …")
+def test_a_cache_of_another_user(
+    run_cli: RunCli, give_away: GiveAway, request: pytest.FixtureRequest
+) -> None:
+    findings(run_cli, CORPUS / "0.12.0.1-cpu-zstd")  # once as the user who can read every module
+    unprivileged = request.getfixturevalue("unprivileged")
+    cache = unprivileged / "a cache"
+    shutil.copytree(CORPUS / "0.12.0.1-cpu-zstd", cache, copy_function=shutil.copyfile)
+    entry = next(cache.glob("*-cache"))
+    entry.chmod(0o666)
+    give_away(cache)
+    found = findings(run_cli, cache, cwd=unprivileged)["unsafe-permissions"]
+    assert entry.name in found["files"]
+    says(found["fix"])
+    command = found["fix"].partition("run: ")[2]
+    if os.getresuid()[2] != 0:
+        pytest.skip("only root can do what the owner should")
+    os.seteuid(0)
+    try:
+        subprocess.run(command, shell=True, check=True, cwd=unprivileged, user=0)
+    finally:
+        os.seteuid(cache.parent.stat().st_uid)
+    assert "unsafe-permissions" not in findings(run_cli, cache, cwd=unprivileged)
+
+
+@acts_on("try it first (exit code 10: it does not exist): jaxcache stats -C …")
+@acts_on("export JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none")
+@acts_on("DIR; jaxcache pull … -C DIR")
+def test_a_bucket(
+    run_cli: RunCli, copy: Callable[[str], Path], bucket: str, tmp_path: Path
+) -> None:
+    cache = copy("0.12.0.1-cpu-zstd")
+    env = {"JAX_COMPILATION_CACHE_DIR": bucket}
+    found = findings(run_cli, cache, **env)
+    first, pull, push = [*map(str.strip, found["bucket-unchecked"]["fix"].split(":", 2)[2:])] * 3
+    first = first.partition(";")[0]
+    pull = pull.partition("directory: ")[2].partition(" before")[0]
+    push = push.partition("before, ")[2].partition(" after")[0]
+    assert act(first, tmp_path).returncode == 10
+    assert act(push, tmp_path, {"DIR": f"'{cache}'"}).returncode == 0
+    assert act(first, tmp_path).returncode == 0
+    assert act(pull, tmp_path, {"DIR": "pulled"}).returncode == 0
+    assert len([*(tmp_path / "pulled").glob("*-cache")]) == 7
+    says(found["bucket-unchecked"]["fix"])
+
+    set_none = with_settings(found["xla-caches-in-bucket"]["fix"], env)
+    assert "xla-caches-in-bucket" not in findings(run_cli, cache, **set_none)
+
+    unset = findings(run_cli, bucket)["no-cache-dir"]["fix"].replace("DIR", "other")
+    says(unset.replace("other", "DIR"))
+    done = act(unset.partition("; ")[2], tmp_path)
+    assert done.returncode == 0, (unset, done)
+    chosen = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "other")}
+    assert "no-cache-dir" not in findings(run_cli, tmp_path / "other", **chosen)
+
+
 def jax_finding(run_cli: RunCli, cache: Path, python: str, trap: str) -> dict[str, Any] | None:
     done = run_cli("doctor", "--json", "-C", cache, "--python", python, env=LOW)
     return {f["trap"]: f for f in json.loads(done.stdout)["findings"]}.get(trap)
 
 
-@acts_on("…; or remove these: jaxcache rm KEY")
+@acts_on("remove these: jaxcache rm …")
 @pytest.mark.jax
 def test_entries_for_another_cpu(
     run_cli: RunCli, copy: Callable[[str], Path], jax_python: str, tmp_path: Path
@@ -190,8 +295,7 @@ def test_entries_for_another_cpu(
     foreign = jax_finding(run_cli, cache, jax_python, "cpu-features")
     if foreign is None:
         pytest.skip("this CPU has every feature that the entries need")
-    key = Path(foreign["files"][0]).name.removesuffix("-cache")
-    assert act(f"{foreign['fix']} --yes", tmp_path, {"KEY": key}).returncode == 0
+    assert act(f"{foreign['fix'].partition('; then')[0]} --yes", tmp_path).returncode == 0
     assert not (cache / foreign["files"][0]).exists()
 
 

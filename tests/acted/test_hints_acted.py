@@ -181,7 +181,7 @@ def test_a_bundle_that_must_be_signed(run_cli: RunCli, filled: Path, tmp_path: P
     assert run_cli(*words).returncode == 0
 
 
-@acts_on("jaxcache trust here shows them and asks")
+@acts_on("jaxcache trust here… shows them and asks")
 def test_the_settings_of_a_project(run_cli: RunCli, clone: Path) -> None:
     told = run_cli("ls", "-q", cwd=clone)
     assert told.returncode == 10
@@ -190,6 +190,17 @@ def test_the_settings_of_a_project(run_cli: RunCli, clone: Path) -> None:
     assert act(f"{command} --yes", clone).returncode == 0
     # As the same user in the same home.
     assert (clone / ".config").exists()
+
+
+@acts_on("jaxcache trust here… shows them and asks")
+def test_the_settings_of_a_project_above(run_cli: RunCli, clone: Path) -> None:
+    below = clone / "a directory"
+    below.mkdir()
+    told = run_cli("ls", "-q", cwd=below)
+    command = told.stderr.partition("; ")[2].partition(" shows them")[0]
+    says(told.stderr)
+    assert act(f"{command} --yes", below).returncode == 0
+    assert "not trusted" not in run_cli("ls", "-q", cwd=below, env={"HOME": str(below)}).stderr
 
 
 @acts_on("jaxcache ls -q … prints them")

@@ -34,7 +34,7 @@ def test_what_is_for_caches_of_jax_refuses_those_of_torch(
     done = run_cli(*words, "-C", torch_cache, "--json")
     assert (done.returncode, done.stdout) == (2, "")
     error = json.loads(done.stderr)["error"]
-    assert (error["code"], "jaxcache ls" in error["hint"]) == ("other-layout", True)
+    assert (error["code"], "JAX's caches alone" in error["hint"]) == ("other-layout", True)
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def test_one_size_of_a_cache_on_every_screen(run_cli: RunCli, cache: Path, tmp_p
     assert "12 ms" in stats
     rows = [line.rsplit(maxsplit=3)[0] for line in stats.partition("FILES")[2].splitlines()[1:]]
     assert "own" not in rows
-    assert "quarantine (of jaxcache verify --fix)" in rows
+    assert "quarantine (damaged entries that were moved there)" in rows
     assert "ledger (uses recorded by jaxcache; not in the cache size)" in rows
 
 

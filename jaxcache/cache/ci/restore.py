@@ -44,7 +44,7 @@ class RestoreJob:
             return None
         forecasts = forecast_items([item], self.host, self.cache_dir).forecasts
         missing = [f.reason for f in forecasts if f.outlook is ForecastOutcome.MISS]
-        return (missing[0] or "it cannot hit") if missing else None
+        return missing[0] if missing else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,8 @@ def restore_cache(
     if done.count(MoveAction.UNTRUSTED) and not done.count(*_FITTING, MoveAction.PRESENT):
         raise UntrustedError(
             f"no trusted key has signed anything in {source.url}",
-            hint="save with --sign KEY, and add its public key here: jaxcache trust add",
+            hint="sign it where it is saved (--sign KEY), and trust the key here: "
+            "jaxcache trust add NAME KEY",
         )
     if any(map(_fits, done.steps)) or done.count(MoveAction.PRESENT):
         sides_done = receive_some(sides).steps

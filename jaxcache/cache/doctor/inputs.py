@@ -12,6 +12,7 @@ from jaxcache.cache.inventory import Inventory
 from jaxcache.cache.ledger.record import LedgerRecord
 from jaxcache.core.configuration import JAX_DEFAULTS, read_setting
 from jaxcache.core.machine import read_release
+from jaxcache.core.names import CACHE_SUFFIX
 from jaxcache.core.signing import TierRefusal
 from jaxcache.entry.contents import Contents
 from jaxcache.entry.names import FileKind
@@ -125,8 +126,9 @@ class Facts:
 
     def finding(self, rule: str, files: Iterable[str] = (), **values: Any) -> "Finding":
         """Return the finding of a rule here; see :func:`make_finding`."""
-        path = shlex.quote(self.cache.path)
-        return make_finding(read_rules(__file__), rule, files, facts=self, path=path, **values)
+        names = tuple(files)
+        shown = {"path": shlex.quote(self.cache.path), "remove": _removal(names), "uncap": _UNCAP}
+        return make_finding(read_rules(__file__), rule, names, facts=self, **shown, **values)
 
     def setting(self, name: str) -> SettingValue:
         """The value of a setting; None where it is not known."""
@@ -206,6 +208,20 @@ class Finding:
     def mendable(self) -> bool:
         """Whether ``--fix`` can mend it."""
         return self.fix_kind is not None
+
+
+_UNCAP = (
+    f"export {CAP.upper()}=-1 for no cap, and run jaxcache prune --max-size SIZE from time to time"
+)
+#: Keys in a command that removes entries; after it, ``doctor`` names the next.
+_REMOVED_AT_ONCE = 4
+
+
+def _removal(files: Sequence[str]) -> str:
+    """Say how to remove the entries of a finding."""
+    keys = (shlex.quote(file.removesuffix(CACHE_SUFFIX)) for file in files[:_REMOVED_AT_ONCE])
+    more = "; then doctor names more" if len(files) > _REMOVED_AT_ONCE else ""
+    return f"remove these: jaxcache rm {' '.join(keys)}{more}"
 
 
 Rules = Mapping[str, Mapping[str, Any]]

@@ -20,8 +20,8 @@ NEVER_HITS = "never hits: a name, pointer or constant is another one in each pro
 NOTHING_DIFFERS = "not known: the keys differ, and nothing that is recorded of the program does"
 NO_KEY = "not known: no key was made on one side: the cache was off there"
 DAMAGED_NEAREST = "not known: the entry that it would be compared with is damaged"
-REPAIR = "jaxcache verify --fix moves it to quarantine; the next run compiles it again"
-SEARCH = "jaxcache verify; and jaxcache where -- CMD prints the directory in use"
+REPAIR = "move it to quarantine, so that a run compiles it again: jaxcache verify --fix"
+SEARCH = "jaxcache where -- CMD prints the directory that the program uses"
 NEVER_CACHED = "the program calls back into Python, and JAX before 0.11 never caches such"
 NEVER_CACHED_CURE = (
     "remove debug.print and pure_callback from the compiled function, or use jax 0.11"

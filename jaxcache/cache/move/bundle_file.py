@@ -335,7 +335,7 @@ def check_file_name(path: str) -> None:
         JaxcacheError: ``io-error``: nothing can be written there.
     """
     if path == "-":
-        raise UsageError("- is not a file", hint="jaxcache export - writes to standard output")
+        raise UsageError("- is not a file; only export writes to standard output")
     check_file_path(path)
     if path.lower().endswith(_OTHER_FORMATS):
         raise UsageError(

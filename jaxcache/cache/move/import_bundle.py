@@ -70,7 +70,6 @@ def plan_import(
         raise BundleError(
             f"{bundle.name} holds a cache of {bundle.manifest.layout}, not of JAX",
             code="other-layout",
-            hint="put it into a cache with: jaxcache import",
         )
     refused = (bundle if bundle.refused is not None else verify_bundle(bundle)).refused or {}
 

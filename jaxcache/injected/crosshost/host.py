@@ -107,7 +107,6 @@ class Target:
                 raise TargetError(
                     f"other-{name}",
                     f"the target has {name} {target_version}, and here is {here}",
-                    f"pip install {name}=={target_version}",
                 )
         if not (profile["topology"] and profile["topology_fingerprint"]):
             raise TargetError(
@@ -174,7 +173,7 @@ class Target:
             raise TargetError(
                 "bad-topology",
                 f"jaxlib cannot rebuild the target's topology: {describe_error(error)}",
-                "jaxcache target show lists the differences",
+                "use the very wheels of the target",
             ) from error
         if not {str(devices[0].client.platform), str(devices[0].platform)} & self.platforms:
             raise TargetError(
@@ -184,7 +183,7 @@ class Target:
             raise TargetError(
                 "lost-fingerprint",
                 "the target's topology has another fingerprint here: no key would be right",
-                "use the very wheels of the target; see jaxcache target show",
+                "use the very wheels of the target",
             )
         return {int(device.id): device for device in devices}
 
@@ -258,7 +257,7 @@ def _open_compiler(platform: str, plugins: "dict[str, str]") -> None:
         for name, version in plugins.items()
         if name == "libtpu" or name.endswith(("-pjrt", "-plugin"))
     ]
-    hint = f"pip install {' '.join(wanted)}" if wanted else f"pip install 'jax[{platform}]'"
+    hint = f"install {' '.join(wanted) or f'jax[{platform}]'} in this Python"
     try:
         if platform == "tpu":
             path = xla_bridge.get_tpu_library_path()

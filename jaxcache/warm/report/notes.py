@@ -203,8 +203,7 @@ def target_notes(modules: Iterable[CompileFinished]) -> Iterable[str]:
             yield f"{e.module} is not made for the target: {detail}"
     if untuned:
         yield (
-            f"{untuned} of {for_target} entries are untuned: the target will use them as they are; "
-            "jaxcache prune --untuned drops them"
+            f"{untuned} of {for_target} entries are untuned: the target will use them as they are"
         )
 
 

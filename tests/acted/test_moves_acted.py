@@ -1,0 +1,213 @@
+"""What bundles, signatures, ``prune``, ``verify`` and CI's commands say to do lets them succeed."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from acting import act, acts_on, says
+from bundling import first_entry, forged, forged_entry, payload_of
+from conftest import CORPUS, RunCli, clean_environment
+from terminal import run_all, without_style
+
+from jaxcache.cache.ledger.record import COMPILE, PAYLOAD, Event
+from jaxcache.cache.ledger.write import append
+from jaxcache.store import open_store
+
+
+def copied(name: str, target: Path) -> Path:
+    return Path(shutil.copytree(CORPUS / name, target, copy_function=shutil.copy))
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Path:
+    return copied("0.12.0.1-cpu-zstd", tmp_path / "a cache")
+
+
+@acts_on("import the undamaged ones: jaxcache import … -C DIR")
+def test_a_copy_of_a_bundle_with_a_damaged_entry(run_cli: RunCli, tmp_path: Path) -> None:
+    entry = first_entry(copied("0.4.38-cpu-zstd", tmp_path / "older"))
+    module = entry.name.partition("-")[0]
+    sound, damaged = payload_of(entry), b"no executable"
+    entries = [forged_entry(module, sound), forged_entry("jit_g", damaged, "b")]
+    bundle = tmp_path / "of mine.jxb"
+    bundle.write_bytes(forged(lambda made: made.update(entries=entries), sound + damaged))
+    told = run_cli("copy", bundle, tmp_path / "other.jxb")
+    assert told.returncode == 1
+    done = act(told.stderr, tmp_path, {"DIR": "place"})
+    assert [p.name.partition("-")[0] for p in (tmp_path / "place").glob("*-cache")] == [module], (
+        done
+    )
+
+
+@acts_on("have it made again with: jaxcache export --sign KEY FILE")
+@acts_on("if it is the key of somebody that you trust: jaxcache trust add NAME …")
+def test_the_warning_of_an_import(run_cli: RunCli, filled: Path, tmp_path: Path) -> None:
+    run_cli("trust", "keygen", "ci")
+    run_cli("export", "c.jxb", "-C", filled)
+    words = ("import", "c.jxb", "-C", tmp_path / "other")
+    told = run_cli(*words)
+    assert "it is not signed" in told.stderr
+    (tmp_path / "c.jxb").unlink()
+    env = {"JAX_COMPILATION_CACHE_DIR": str(filled)}
+    assert act(told.stderr, tmp_path, {"KEY": "ci", "FILE": "c.jxb"}, **env).returncode == 0
+    told = run_cli(*words)
+    assert "signed by an unknown key" in told.stderr
+    assert act(told.stderr, tmp_path, {"NAME": "ci"}).returncode == 0
+    assert "warning:" not in run_cli(*words).stderr
+
+
+@acts_on("trust the key here: jaxcache trust add NAME KEY")
+def test_a_restore_of_a_directory_that_nobody_signed(
+    run_cli: RunCli, filled: Path, tmp_path: Path
+) -> None:
+    public = run_cli("trust", "keygen", "ci").stdout.strip().partition("\t")[2]
+    run_cli("trust", "add", "other", run_cli("trust", "keygen", "o").stdout.partition("\t")[2])
+    run_cli("ci", "save", "shared", "-C", filled)
+    words = ("ci", "restore", "shared", "-C", tmp_path / "job", "--everything", "--require-signed")
+    told = run_cli(*words)
+    assert told.returncode == 12
+    assert says(told.stderr, "sign it where it is saved (--sign KEY)")
+    shutil.rmtree(tmp_path / "shared")
+    run_cli("ci", "save", "shared", "-C", filled, "--sign", "ci")
+    done = act(told.stderr, tmp_path, {"NAME": "ci", "KEY": f"'{public}'"})
+    assert done.returncode == 0, done
+    assert run_cli(*words).returncode == 0
+
+
+@acts_on("make a bundle of them: jaxcache export --sign KEY FILE")
+def test_files_of_torch_that_must_be_signed(
+    run_cli: RunCli, torch_cache: Path, tmp_path: Path
+) -> None:
+    public = run_cli("trust", "keygen", "ci").stdout.strip().partition("\t")[2]
+    run_cli("trust", "add", "ci", public)
+    told = run_cli("pull", torch_cache, "-C", tmp_path / "other", "--require-signed")
+    assert told.returncode == 12, told
+    env = {"JAX_COMPILATION_CACHE_DIR": str(torch_cache)}
+    done = act(told.stderr, tmp_path, {"KEY": "ci", "FILE": "t.jxb"}, **env)
+    assert done.returncode == 0, (told, done)
+    words = ("import", "t.jxb", "-C", tmp_path / "other", "--require-signed")
+    assert run_cli(*words).returncode == 0
+
+
+@acts_on("or run programs with jaxcache run, which records each use")
+@pytest.mark.jax
+def test_a_cache_without_a_record_of_use(
+    run_cli: RunCli, script: Callable[..., Path], jax_python: str, tmp_path: Path
+) -> None:
+    cache = copied("0.10.2-cpu-zstd", tmp_path / "cache")
+    program = script("import jax\njax.jit(lambda x: x * 2)(1.0)\n")
+    env = {"JAX_COMPILATION_CACHE_DIR": str(cache), "PYTHONWARNINGS": ""}
+    env["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    now_ns = time.time_ns()
+    old_ns = now_ns - 40 * 86_400 * 10**9
+    for number, path in enumerate(cache.glob("*-cache")):  # as cp -r reads them
+        os.utime(path, ns=(now_ns + number * 1000, old_ns + number * 10**9))
+        append(open_store(str(cache)), [Event(path.name.removesuffix("-cache"), COMPILE, old_ns)])
+    prune = ("prune", "--unused-for", "7d", "--yes", "-C", cache)
+    told = run_cli(*prune)
+    assert "[no-record-of-use]" in told.stderr
+    says(told.stderr)
+    for _ in range(2):
+        assert run_cli("run", "--", jax_python, program, env=env).returncode == 0
+    assert run_cli(*prune).returncode == 0
+    assert len([*cache.glob("*-cache")]) == 1
+
+
+@acts_on("untuned: compiled without the GPU; to remove all such: jaxcache prune --untuned")
+def test_an_entry_that_is_untuned(run_cli: RunCli, tmp_path: Path) -> None:
+    cache = copied("0.12.0.1-cuda13-h200-zstd", tmp_path / "gpu")
+    path = min(cache.glob("*-cache"))
+    os.utime(path, (1e9, 1e9))
+    info = path.stat()
+    facts = {"tuning": "untuned", "tuning_mtime_ns": info.st_mtime_ns}
+    key = path.name.removesuffix("-cache")
+    event = Event(key, COMPILE, 1, {**facts, "tuning_size_bytes": info.st_size})
+    assert append(open_store(str(cache)), [event])
+    ((_, told),) = run_all([("show", key, "-C", cache)], home=tmp_path, width=300)
+    told = without_style(told)
+    line = next(line for line in told.splitlines() if "to remove all such" in line)
+    assert act(f"{line} --yes", tmp_path).returncode == 0
+    assert not path.exists()
+
+
+@acts_on("to have them compiled again: jaxcache rm …")
+def test_an_entry_with_another_payload_than_recorded(
+    run_cli: RunCli, filled: Path, tmp_path: Path
+) -> None:
+    path = min(filled.glob("*-cache"))
+    key = path.name.removesuffix("-cache")
+    run_cli("verify", "--level", "full", "-C", filled)
+    info = path.stat()
+    facts = {"payload_sha256": "ab" * 32, "payload_bytes": 7}
+    assert append(open_store(str(filled)), [Event(key, PAYLOAD, info.st_mtime_ns + 1, facts)])
+    told = run_cli("verify", "-C", filled)
+    if "another digest than recorded" not in told.stderr:
+        pytest.fail(told.stdout + told.stderr)
+    line = next(s for s in told.stderr.splitlines() if "another digest" in s)
+    command = line.partition("compiled again: ")[2]
+    assert act(f"to have them compiled again: {command} --yes", tmp_path).returncode == 0
+    assert not path.exists()
+    assert "another digest" not in run_cli("verify", "-C", filled).stderr
+
+
+@acts_on("jaxcache ci key --json shows what that depends on")
+@pytest.mark.jax
+def test_a_restore_from_a_file_that_is_not_there(
+    run_cli: RunCli, jax_python: str, tmp_path: Path
+) -> None:
+    told = run_cli("ci", "restore", "none.jxb", "-C", tmp_path / "job", "--python", jax_python)
+    path = f"{Path(jax_python).parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+
+    def depends(**env: str) -> dict[str, Any]:
+        done = act(told.stderr, tmp_path, until=" shows", PATH=path, **env)
+        assert done.returncode == 0, (told, done)
+        answer: dict[str, Any] = json.loads(done.stdout)
+        return answer
+
+    plain, other = depends(), depends(JAX_ENABLE_X64="1")
+    differing = {name for name in plain if plain[name] != other[name]}
+    assert plain["key"] != other["key"]
+    assert differing - {"key", "fallbacks", "restore_keys"}
+
+
+@acts_on("…: without jaxcache ci restore before the job, every entry counts as new")
+def test_a_save_without_a_restore(run_cli: RunCli, filled: Path) -> None:
+    told = run_cli("ci", "save", "b.jxb", "-C", filled)
+    says(told.stderr)
+    assert "7 new" in told.stderr
+    run_cli("ci", "restore", "b.jxb", "-C", filled, "--everything")
+    told = run_cli("ci", "save", "b.jxb", "-C", filled)
+    assert "0 new" in told.stderr and "of 7 entries from before it" in told.stderr, told
+
+
+@acts_on("please report the output of jaxcache --debug COMMAND and of jaxcache bug-report")
+def test_a_mistake_of_ours(filled: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom jaxcache.api import Cache\nfrom jaxcache.cli.main import run\n"
+        "Cache.entries = Cache.stats = lambda *_, **__: 1 / 0\nsys.exit(run(sys.argv[1:]))"
+    )
+
+    def told(*words: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words, "stats", "-C", str(filled)],
+            env=clean_environment(tmp_path),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert "ZeroDivisionError" in done.stderr, done
+        return done.stderr
+
+    hint = told()
+    assert "[internal-error]" in hint
+    assert "Traceback" not in hint
+    assert "Traceback" in told("--debug")
+    report = act(f"{hint.rstrip()} --python /nonexistent", tmp_path)
+    assert report.returncode == 0 and "jaxcache" in report.stdout
