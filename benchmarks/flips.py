@@ -10,7 +10,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from jaxcache.cache.inventory import take_inventory
+from jaxcache.cache.files import take_inventory
 from jaxcache.cache.verify.check import check_entry
 from jaxcache.entry.codec import CodecError, decompress_chunks, seal_frame
 from jaxcache.store import open_store

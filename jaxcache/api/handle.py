@@ -232,7 +232,7 @@ class Handle:
         Raises:
             NoCacheError: it names the caches.
         """
-        from jaxcache.cache.inventory import find_caches
+        from jaxcache.cache.files import find_caches
 
         if below := find_caches(self.location.path):
             import shlex
@@ -268,7 +268,7 @@ def refuse_foreign(path: str) -> None:
     Raises:
         NoCacheError: ``no-cache``.
     """
-    from jaxcache.cache.inventory import foreign_directory, is_foreign
+    from jaxcache.cache.files import foreign_directory, is_foreign
 
     if not is_remote(path) and is_foreign(path):
         raise foreign_directory(path)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from jaxcache.cache.admission import CheckedContent, read_content
 from jaxcache.cache.bundle.format import JAX, Bundle, BundleItem
-from jaxcache.cache.inventory import take_inventory
+from jaxcache.cache.files import take_inventory
 from jaxcache.cache.ledger.record import LedgerRecord, fold
 from jaxcache.cache.scan import UnknownFormats, load_ledger
 from jaxcache.entry.codec import CodecError

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from jaxcache.cache.inventory import count_bytes, require_objects
+from jaxcache.cache.files import count_bytes, require_objects
 from jaxcache.cache.scan import Scan, decode
 from jaxcache.errors import UsageError
 from jaxcache.model import Depth, Entry, Problem, ScanResult, result_repr

@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from jaxcache.cache.explain.keys import Churn
-from jaxcache.cache.inventory import counted_bytes
+from jaxcache.cache.files import counted_bytes
 from jaxcache.cache.ledger.segments import Uses, count_uses
 from jaxcache.cache.prune.plan import plan_items
 from jaxcache.cache.prune.removable import (

@@ -15,8 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jaxcache.cache.entry_files import ATIME_BYTES
-from jaxcache.cache.inventory import EntryFile, Inventory, take_inventory
+from jaxcache.cache.files import ATIME_BYTES, EntryFile, Inventory, take_inventory
 from jaxcache.core.eviction import (
     FileDates,
     LastUse,

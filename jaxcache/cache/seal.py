@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from jaxcache import model
-from jaxcache.cache.entry_files import LOCK_TIMEOUT_SECONDS, find, remove_leftovers
-from jaxcache.cache.inventory import EntryFile
+from jaxcache.cache.files import LOCK_TIMEOUT_SECONDS, EntryFile, find, remove_leftovers
 from jaxcache.cache.ledger.record import SEALED, Event, LedgerRecord
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.write import append

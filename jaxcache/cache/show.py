@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from jaxcache.cache.inventory import EntryFile, Inventory, take_inventory
+from jaxcache.cache.files import EntryFile, Inventory, take_inventory
 from jaxcache.cache.ledger.record import LedgerRecord
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.scan import make_rule, read_entries, with_record

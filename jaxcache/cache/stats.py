@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from jaxcache.cache.inventory import UNCOUNTED_KINDS, require_objects
+from jaxcache.cache.files import UNCOUNTED_KINDS, require_objects
 from jaxcache.cache.ledger.segments import Ledger, Uses, count_uses
 from jaxcache.cache.listing import Group, Summary, group_entries, summarize
 from jaxcache.model import Depth, Entry, FileInfo, result_repr

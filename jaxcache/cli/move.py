@@ -211,7 +211,7 @@ def _carry(
         UntrustedError: no ``cryptography``, or a list of keys that others may write.
         JaxcacheError: ``read-only``, ``declined``, ``interrupted``.
     """
-    from jaxcache.cache.inventory import nothing_there
+    from jaxcache.cache.files import nothing_there
     from jaxcache.render.move import sync_view
 
     if not source.layout.single_file_entries:
@@ -322,7 +322,7 @@ def pull(
     """
     source = open_handle(url, place.layout)
     source.request_listings()
-    from jaxcache.cache.inventory import nothing_there
+    from jaxcache.cache.files import nothing_there
 
     form = output.form
     path = source.location.path

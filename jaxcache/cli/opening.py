@@ -66,7 +66,7 @@ def open_target(cache_dir: str | None, layout: str | None, compiler: str) -> Cac
 
 def note_foreign(path: str) -> None:
     """Say of a directory without a cache that it has files of other programs, and stays theirs."""
-    from jaxcache.cache.inventory import is_foreign
+    from jaxcache.cache.files import is_foreign
 
     if os.path.isdir(path) and is_foreign(path):
         note(f"note: {path} has files of other programs, and the cache is written beside them")

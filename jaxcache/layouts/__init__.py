@@ -120,7 +120,7 @@ class ReadCache(NamedTuple):
         Raises:
             NoCacheError: the directory cannot be listed.
         """
-        from jaxcache.cache.inventory import require_objects
+        from jaxcache.cache.files import require_objects
 
         aids = self.aids(indexed=indexed)
         scan_result = self.layout.scans.scan(self.store, aids, depth, deep=True)

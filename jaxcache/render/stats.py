@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 
 from jaxcache import units
-from jaxcache.cache.inventory import RECORD_KINDS
+from jaxcache.cache.files import RECORD_KINDS
 from jaxcache.cache.ledger.segments import LiveStats, Uses
 from jaxcache.cache.listing import Summary
 from jaxcache.cache.stats import Stats

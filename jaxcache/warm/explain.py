@@ -6,9 +6,9 @@ import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from jaxcache.cache.entry_files import scratch_directory
 from jaxcache.cache.explain.answer import sum_up
 from jaxcache.cache.explain.sides import CachedFacts, Comparison, Explanation, open_cached_facts
+from jaxcache.cache.files import scratch_directory
 from jaxcache.core.compile_event import CompileFinished
 from jaxcache.options.run import WarmOptions
 from jaxcache.store import open_store

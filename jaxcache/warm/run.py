@@ -72,7 +72,7 @@ def _compile_ahead(
         Notes; the seconds of each compile by its key; and the report of the collecting run, where
         that was interrupted.
     """
-    from jaxcache.cache.entry_files import scratch_directory
+    from jaxcache.cache.files import scratch_directory
     from jaxcache.warm.compiling.run import compile_recipe
 
     with scratch_directory("ahead") as directory:

@@ -17,7 +17,7 @@ from bundling import write_new
 from jaxcache.cache.archive import write_file
 from jaxcache.cache.bundle.format import open_bundle
 from jaxcache.cache.bundle.reader import verify_bundle
-from jaxcache.cache.entry_files import remove_leftovers, staging
+from jaxcache.cache.files import remove_leftovers, staging
 from jaxcache.cache.index import read_checked, write_checked
 from jaxcache.cache.ledger.record import HIT, Event
 from jaxcache.cache.ledger.segments import Ledger

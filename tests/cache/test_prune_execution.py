@@ -85,7 +85,7 @@ def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SlowStore:
     """A slow store by whose clock the lock is let go."""
     store = SlowStore(tmp_path)
     clock = SimpleNamespace(perf_counter=lambda: store.now, sleep=store.pauses.append)
-    monkeypatch.setattr("jaxcache.cache.entry_files.time", clock)
+    monkeypatch.setattr("jaxcache.cache.files.time", clock)
     return store
 
 
@@ -141,7 +141,7 @@ def test_the_entry_goes_before_its_date(tmp_path: Path) -> None:
 def test_a_lock_that_somebody_holds_stops_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jaxcache.cache.entry_files.LOCK_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr("jaxcache.cache.files.LOCK_TIMEOUT_SECONDS", 0.05)
     put(tmp_path, key(1))
     made = plan(tmp_path, max_entries=0)
     with LocalStore(tmp_path).lock(timeout_seconds=1), pytest.raises(LockedError):

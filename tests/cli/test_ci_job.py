@@ -13,7 +13,7 @@ import pytest
 import zstandard
 from conftest import CORPUS, RunCli, clean_environment
 
-from jaxcache.cache.entry_files import scratch_directory
+from jaxcache.cache.files import scratch_directory
 
 FIRST, SECOND = "0.10.2-cpu-zstd", "0.8.3-cpu-zstd"
 
@@ -182,7 +182,7 @@ def test_names_from_a_cache_are_text_in_a_summary(
 
 _KILLED = """
 import os
-from jaxcache.cache.entry_files import scratch_directory
+from jaxcache.cache.files import scratch_directory
 with scratch_directory("probe") as directory:
     open(f"{directory}/entry", "w").close()
     os.kill(os.getpid(), 9)

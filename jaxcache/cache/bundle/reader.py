@@ -14,7 +14,7 @@ from typing import Any
 
 from jaxcache.cache.admission import check_payload_pieces, check_unknown_pieces
 from jaxcache.cache.bundle import format as bundle_format
-from jaxcache.cache.inventory import Inventory, OtherFile
+from jaxcache.cache.files import Inventory, OtherFile
 from jaxcache.cache.ledger.record import SEALED
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.scan import Scan, with_ledger

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Literal, NamedTuple
 
-from jaxcache.cache.inventory import EntryFile, Inventory, take_inventory
+from jaxcache.cache.files import EntryFile, Inventory, take_inventory
 from jaxcache.cache.ledger.record import COMPILE, HIT
 from jaxcache.cache.ledger.segments import Ledger, count_uses
 from jaxcache.cache.scan import Scan

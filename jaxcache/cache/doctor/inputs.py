@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from jaxcache.cache.inventory import Inventory
+from jaxcache.cache.files import Inventory
 from jaxcache.cache.ledger.record import LedgerRecord
 from jaxcache.core.configuration import JAX_DEFAULTS, read_setting
 from jaxcache.core.machine import read_release

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from jaxcache.cache.doctor import directory, inputs, keys, writes
-from jaxcache.cache.entry_files import run_under_lock, write_atime
+from jaxcache.cache.files import run_under_lock, write_atime
 from jaxcache.cache.ledger.segments import Ledger, read_refusals
 from jaxcache.cache.scan import ScanAids, scan
 from jaxcache.core.names import LOCKFILE

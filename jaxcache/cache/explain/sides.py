@@ -11,7 +11,7 @@ from functools import cache
 from typing import get_args
 
 from jaxcache.cache.doctor.inputs import Finding
-from jaxcache.cache.inventory import take_inventory
+from jaxcache.cache.files import take_inventory
 from jaxcache.cache.ledger.record import LedgerRecord
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.scan import read_entries

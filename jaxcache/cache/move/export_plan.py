@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from jaxcache.cache.admission import ImportPolicy, read_content
 from jaxcache.cache.archive import hash_chunks, read_chunks
 from jaxcache.cache.bundle.format import JAX
-from jaxcache.cache.entry_files import ATIME_BYTES, parse_atime
-from jaxcache.cache.inventory import EntryFile, Inventory, take_inventory
+from jaxcache.cache.files import ATIME_BYTES, EntryFile, Inventory, parse_atime, take_inventory
 from jaxcache.cache.ledger.record import PAYLOAD, Event
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.move.plan import Item, ItemFacts, MoveAction, Step, Steps

@@ -20,7 +20,7 @@ from typing import IO, Any, BinaryIO
 from jaxcache.cache.archive import read_chunks
 from jaxcache.cache.bundle.format import JAX, Bundle, BundleError, ContentReader
 from jaxcache.cache.bundle.reader import verify_bundle
-from jaxcache.cache.entry_files import remove_leftovers, staging
+from jaxcache.cache.files import remove_leftovers, staging
 from jaxcache.cache.ledger.record import PAYLOAD, Event, digest_facts
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.write import append

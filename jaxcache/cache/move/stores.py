@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 from jaxcache.cache.admission import BUFFERED_BYTES, ImportPolicy
 from jaxcache.cache.archive import Window, read_chunks
-from jaxcache.cache.entry_files import find, new_atime
+from jaxcache.cache.files import find, new_atime
 from jaxcache.cache.ledger.record import ARRIVED, HIT, Event
 from jaxcache.cache.ledger.segments import (
     MAX_SEGMENT_BYTES,

@@ -7,8 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from jaxcache.cache.admission import ImportPolicy, Signed
-from jaxcache.cache.entry_files import remove_leftovers
-from jaxcache.cache.inventory import EntryFile, Inventory
+from jaxcache.cache.files import EntryFile, Inventory, remove_leftovers
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.write import append
 from jaxcache.cache.move import export_plan, stores

@@ -9,7 +9,7 @@ import contextlib
 import time
 from collections.abc import Sequence
 
-from jaxcache.cache import entry_files
+from jaxcache.cache import files as entry_files
 from jaxcache.cache.ledger.record import REMOVED, Event
 from jaxcache.cache.ledger.write import append, compact
 from jaxcache.cache.prune.removable import Execution, Removal, SkippedRemoval

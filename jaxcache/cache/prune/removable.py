@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
-from jaxcache.cache.entry_files import is_temporary
-from jaxcache.cache.inventory import counted_bytes
+from jaxcache.cache.files import counted_bytes, is_temporary
 from jaxcache.cache.ledger.record import LedgerRecord
 from jaxcache.cache.scan import Scan
 from jaxcache.core.eviction import (

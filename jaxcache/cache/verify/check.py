@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, BinaryIO, NamedTuple
 
-from jaxcache.cache.entry_files import find
-from jaxcache.cache.inventory import EntryFile
+from jaxcache.cache.files import EntryFile, find
 from jaxcache.cache.ledger.record import LedgerRecord
 from jaxcache.cache.scan import Scan
 from jaxcache.entry import codec

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from jaxcache import model
-from jaxcache.cache.entry_files import find_leftovers
-from jaxcache.cache.inventory import foreign_directory, require_objects
+from jaxcache.cache.files import find_leftovers, foreign_directory, require_objects
 from jaxcache.cache.scan import NO_AIDS, UnknownFormats
 from jaxcache.cache.selection import Selection
 from jaxcache.cache.verify.check import EntryCheck

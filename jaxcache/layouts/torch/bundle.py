@@ -21,7 +21,7 @@ from typing import NamedTuple
 from jaxcache.cache.admission import ImportPolicy
 from jaxcache.cache.bundle.format import Bundle, BundleError, ContentReader, check_path
 from jaxcache.cache.diff import DiffSide
-from jaxcache.cache.entry_files import scratch_directory
+from jaxcache.cache.files import scratch_directory
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.move import export_plan
 from jaxcache.cache.move.bundle_file import make_temporary_bundle

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from jaxcache.cache.inventory import OtherFile
+from jaxcache.cache.files import OtherFile
 from jaxcache.entry.names import FileKind, own_kind, split_name
 from jaxcache.layouts.torch.graph import Found, GraphFacts
 from jaxcache.layouts.torch.names import (

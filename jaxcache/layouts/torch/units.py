@@ -19,7 +19,7 @@ import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from jaxcache.cache.inventory import RECORD_KINDS, UNCOUNTED_KINDS, counted_bytes
+from jaxcache.cache.files import RECORD_KINDS, UNCOUNTED_KINDS, counted_bytes
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.write import pinned_keys
 from jaxcache.cache.prune.removable import (

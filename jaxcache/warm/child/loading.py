@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from jaxcache.cache.inventory import EntryFile
+from jaxcache.cache.files import EntryFile
 from jaxcache.entry.codec import CodecError
 from jaxcache.entry.decode import decode_origin, decode_payload, read_payload
 from jaxcache.errors import NoJaxError

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from jaxcache.cache.entry_files import scratch_directory
+from jaxcache.cache.files import scratch_directory
 from jaxcache.core.configuration import JAX_DEFAULTS
 from jaxcache.errors import JaxcacheError, NoJaxError
 from jaxcache.units import no_jax_hint

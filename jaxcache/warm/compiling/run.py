@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from jaxcache.cache.allow_lists import MOST_DEVICES, MOST_PROCESSES
-from jaxcache.cache.entry_files import scratch_directory
+from jaxcache.cache.files import scratch_directory
 from jaxcache.cache.recipe.format import RecipeFile, open_recipe
 from jaxcache.core.system import available_cores
 from jaxcache.errors import JaxcacheError, UsageError

@@ -19,8 +19,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from jaxcache.cache.admission import ImportPolicy
 from jaxcache.cache.allow_lists import kept_flags
-from jaxcache.cache.entry_files import remove_leftovers, scratch_directory
-from jaxcache.cache.inventory import take_inventory
+from jaxcache.cache.files import remove_leftovers, scratch_directory, take_inventory
 from jaxcache.cache.ledger.record import COMPILE, PAYLOAD, Event, digest_facts
 from jaxcache.cache.ledger.write import append
 from jaxcache.cache.move.export_plan import has_atimes, is_truncated

@@ -14,7 +14,7 @@ from typing import Any
 
 from jaxcache.cache.admission import read_content
 from jaxcache.cache.archive import write_file
-from jaxcache.cache.entry_files import scratch_directory
+from jaxcache.cache.files import scratch_directory
 from jaxcache.cache.ledger.record import COMPILE, HIT, MISS, SKETCH, TOO_QUICK, Event, digest_facts
 from jaxcache.cache.ledger.segments import Ledger, is_miss
 from jaxcache.cache.ledger.write import append

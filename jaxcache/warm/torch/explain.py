@@ -5,8 +5,8 @@ import os
 import shutil
 from dataclasses import replace
 
-from jaxcache.cache.entry_files import scratch_directory
 from jaxcache.cache.explain.sides import Comparison, Compile, Difference, Explanation
+from jaxcache.cache.files import scratch_directory
 from jaxcache.layouts.torch.explain import compare_with_nearest
 from jaxcache.layouts.torch.scan import scan
 from jaxcache.model import Depth
