@@ -15,8 +15,7 @@ from jaxcache.cli.app import load_command
 from jaxcache.cli.commands import COMMANDS
 from jaxcache.cli.panels import in_panels
 from jaxcache.errors import UsageError
-from jaxcache.options import ListOptions, PruneOptions, SealOptions, VerifyOptions
-from jaxcache.options.declare import PANELS, Options
+from jaxcache.options import PANELS, ListOptions, Options, PruneOptions, SealOptions, VerifyOptions
 from jaxcache.options.move import (
     CopyOptions,
     ExportOptions,

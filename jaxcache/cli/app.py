@@ -13,8 +13,7 @@ from jaxcache.cli.commands import COMMANDS, GROUPS, HEADINGS, load
 from jaxcache.cli.panels import for_typer
 from jaxcache.cli.terminal import Color
 from jaxcache.errors import EXIT_MEANINGS, ExitCode, UsageError
-from jaxcache.options import CacheDir
-from jaxcache.options.declare import Kind, Options, flag, option
+from jaxcache.options import CacheDir, Kind, Options, flag, option
 
 #: What ends the help of a group.
 EPILOGUES = {

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from jaxcache.cli.opening import check_local, open_handle
 from jaxcache.cli.output import JsonOutput, Output, emit, note, write_text
 from jaxcache.errors import ExitCode, JaxcacheError
-from jaxcache.options import CacheDir, DryRun
-from jaxcache.options.declare import Options, option
+from jaxcache.options import CacheDir, DryRun, Options, option
 from jaxcache.options.move import RestoreOptions, SaveOptions
 from jaxcache.options.run import KeyOptions, job_environment
 from jaxcache.store import is_remote

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from jaxcache.errors import InterruptError
-from jaxcache.options.declare import TEXTS, Option, Options
+from jaxcache.options import TEXTS, Option, Options
 
 
 class Command(NamedTuple):

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from jaxcache.options.declare import Kind, option
+from jaxcache.options import Kind, option
 
 
 class Shell(StrEnum):

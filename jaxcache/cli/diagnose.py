@@ -13,8 +13,7 @@ from jaxcache.api.handle import refuse_foreign
 from jaxcache.cli.opening import open_handle
 from jaxcache.cli.output import JsonOutput, Output, emit
 from jaxcache.errors import ExitCode, JaxcacheError, NoCacheError, NoJaxError, UsageError
-from jaxcache.options import CacheDir, CacheLocation, DryRun, LayoutChoice
-from jaxcache.options.declare import TEXTS, flag, option
+from jaxcache.options import TEXTS, CacheDir, CacheLocation, DryRun, LayoutChoice, flag, option
 from jaxcache.options.run import DoctorOptions, PythonChoice, RunOptions, WhereOptions
 from jaxcache.store import open_store
 from jaxcache.units import format_duration

@@ -11,8 +11,7 @@ from jaxcache.cli.opening import open_handle
 from jaxcache.cli.output import Format, JsonOutput
 from jaxcache.cli.panels import PanelCommand
 from jaxcache.errors import UsageError
-from jaxcache.options import CacheLocation
-from jaxcache.options.declare import TEXTS, option
+from jaxcache.options import TEXTS, CacheLocation, option
 from jaxcache.options.run import MODULE, CallOptions, ExplainOptions, WarmOptions
 from jaxcache.store.location import absolute_location
 from jaxcache.warm.programs import WarmProgram, is_program, is_script

@@ -14,9 +14,8 @@ from jaxcache.cli.opening import note_foreign, open_handle
 from jaxcache.cli.output import Format, Output, emit, note, print_blocks, write_text
 from jaxcache.cli.terminal import can_redraw, draw_line, progress_line, silence
 from jaxcache.errors import ExitCode, ReportError, UsageError, reporting, shell_code
-from jaxcache.options import CacheDir, CacheLocation, RunLocation
+from jaxcache.options import TEXTS, CacheDir, CacheLocation, RunLocation, option
 from jaxcache.options import run as options_run
-from jaxcache.options.declare import TEXTS, option
 from jaxcache.store import check_made, check_tier, is_remote
 from jaxcache.store.location import absolute_location
 from jaxcache.units import format_duration

@@ -10,8 +10,7 @@ from jaxcache.api.handle import kind_of_file
 from jaxcache.cli.opening import open_handle
 from jaxcache.cli.output import Format, JsonOutput, Output, emit, print_lines, write_file
 from jaxcache.errors import ExitCode, UsageError
-from jaxcache.options import GROUP_FIELDS, CacheLocation, ListOptions
-from jaxcache.options.declare import flag, option
+from jaxcache.options import GROUP_FIELDS, CacheLocation, ListOptions, flag, option
 from jaxcache.units import printable_lines
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from jaxcache.options import (
     RemovalOptions,
     SealOptions,
     VerifyOptions,
+    flag,
 )
-from jaxcache.options.declare import flag
 
 if TYPE_CHECKING:
     from jaxcache.cache.prune.plan import PrunePlan

@@ -12,8 +12,7 @@ from jaxcache.cli.opening import open_handle, open_target
 from jaxcache.cli.output import Format, Output, emit, note
 from jaxcache.cli.terminal import confirm
 from jaxcache.errors import ExitCode, JaxcacheError, NoJaxError, UsageError
-from jaxcache.options import CacheLocation, ConfirmOptions, DryRun, move
-from jaxcache.options.declare import option
+from jaxcache.options import CacheLocation, ConfirmOptions, DryRun, move, option
 from jaxcache.store import is_remote
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typer.core import TyperCommand
 
 from jaxcache.cli.commands import REQUIRED, Parameter, expand_options
 from jaxcache.cli.plain import ALONE, LIMIT
-from jaxcache.options.declare import PANELS, TEXTS
+from jaxcache.options import PANELS, TEXTS
 
 #: How similar a misspelled option is, as :mod:`difflib` measures it.
 _NEAR = 0.85

@@ -10,7 +10,7 @@ from jaxcache.cache import trust
 from jaxcache.cli.output import JsonOutput, emit, note
 from jaxcache.cli.terminal import confirm
 from jaxcache.errors import UsageError
-from jaxcache.options.declare import TEXTS, flag, option
+from jaxcache.options import TEXTS, flag, option
 from jaxcache.render.view import Line, View
 from jaxcache.store.location import read_settings
 

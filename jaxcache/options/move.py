@@ -2,14 +2,19 @@
 
 from typing import Any, Literal, Self
 
-from jaxcache.options import FILTERS, LAYOUT, PLATFORM, PYTHON, EntryChoice, PruneOptions
-from jaxcache.options.declare import (
+from jaxcache.options import (
     COUNT,
     DURATION,
+    FILTERS,
+    LAYOUT,
+    PLATFORM,
+    PYTHON,
     SIZE,
     SWITCH,
     TEXTS,
+    EntryChoice,
     Options,
+    PruneOptions,
     choice,
     flag,
     option,

@@ -4,11 +4,13 @@ import os
 import re
 
 from jaxcache.errors import UsageError
-from jaxcache.options import JOBS, PLATFORM, PYTHON
-from jaxcache.options.declare import (
+from jaxcache.options import (
     COUNT,
     DURATION,
+    JOBS,
     NUMBER,
+    PLATFORM,
+    PYTHON,
     SIZE,
     TEXTS,
     Kind,

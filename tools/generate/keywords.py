@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 
 from jaxcache import options
-from jaxcache.options import declare, move, run
-from jaxcache.options.declare import Option, Options
+from jaxcache.options import Option, Options, declare, move, run
 
 #: The classes whose fields are keywords of methods of :class:`jaxcache.Cache`.
 _CLASSES: tuple[type[Options], ...] = (
