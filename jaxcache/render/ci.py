@@ -8,8 +8,7 @@ from jaxcache import units
 from jaxcache.cache.bundle.compat import PORTABLE_FIX
 from jaxcache.cache.ci.key import CiKey
 from jaxcache.cache.ci.restore import RestoreResult, miss_reasons
-from jaxcache.cache.ci.save import THRESHOLD, DropReason, SavePlan, SaveResult, Why
-from jaxcache.cache.ci.usage import UseSource
+from jaxcache.cache.ci.save import THRESHOLD, DropReason, SavePlan, SaveResult, UseSource, Why
 from jaxcache.cache.move.plan import MoveAction
 from jaxcache.model import Entry
 from jaxcache.render.document import Document, fields_of, to_document, versioned
