@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 
 from jaxcache import units
 from jaxcache.cache.bundle.compat import PORTABLE_FIX
-from jaxcache.cache.ci.key import CiKey
-from jaxcache.cache.ci.restore import RestoreResult, miss_reasons
+from jaxcache.cache.ci.restore import CiKey, RestoreResult, miss_reasons
 from jaxcache.cache.ci.save import THRESHOLD, DropReason, SavePlan, SaveResult, UseSource, Why
 from jaxcache.cache.move.plan import MoveAction
 from jaxcache.model import Entry

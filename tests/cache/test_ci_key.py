@@ -8,7 +8,7 @@ import pytest
 
 from jaxcache.cache.bundle.compat import Host
 from jaxcache.cache.bundle.format import Origin
-from jaxcache.cache.ci.key import CiKey, HashedFiles, describe_environment, hash_files
+from jaxcache.cache.ci.restore import CiKey, HashedFiles, describe_environment, hash_files
 from jaxcache.core.machine import Machine
 from jaxcache.errors import UsageError
 

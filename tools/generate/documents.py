@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NewType, NotRequired, TypedDict
 
 from jaxcache.cache.bundle.compat import Host
-from jaxcache.cache.ci.key import CiKey
+from jaxcache.cache.ci.restore import CiKey
 from jaxcache.cache.diff import ContentMismatch, DiffEntry
 from jaxcache.cache.doctor.bug_report import BugReport, Versions
 from jaxcache.cache.doctor.inputs import Finding
