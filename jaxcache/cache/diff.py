@@ -4,11 +4,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from jaxcache.cache.admission import CheckedContent, read_content
 from jaxcache.cache.bundle.format import JAX, Bundle, BundleItem
 from jaxcache.cache.files import take_inventory
 from jaxcache.cache.ledger.record import LedgerRecord, fold
 from jaxcache.cache.scan import UnknownFormats, load_ledger
+from jaxcache.cache.verify.check import CheckedContent, read_content
 from jaxcache.entry.codec import CodecError
 from jaxcache.model import Problem, Progress, result_repr
 from jaxcache.store.base import MissingError, Store, StoreError

@@ -24,9 +24,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxcache.cache.admission import Signed
 from jaxcache.cache.bundle.format import Bundle, Signature, pack_signature, signed_bytes
 from jaxcache.cache.move.plan import MoveAction, MoveSource, Plan, Step
+from jaxcache.cache.verify.check import Signed
 from jaxcache.core import atomic, configuration, signing
 from jaxcache.core.atomic import make_private_directory, open_directory, sync_directory
 from jaxcache.core.ledger import MAX_LEDGER_BYTES

@@ -26,7 +26,6 @@ from bundling import (
 )
 from conftest import CORPUS
 
-from jaxcache.cache.admission import read_content
 from jaxcache.cache.diff import diff_sides
 from jaxcache.cache.ledger.record import Event
 from jaxcache.cache.ledger.segments import Ledger
@@ -34,6 +33,7 @@ from jaxcache.cache.ledger.write import append
 from jaxcache.cache.move.bundle_file import make_temporary_bundle, write_stream
 from jaxcache.cache.move.export_plan import plan_export
 from jaxcache.cache.move.plan import MoveAction
+from jaxcache.cache.verify.check import read_content
 from jaxcache.core.names import AUTOTUNE_DIR, KERNEL_CACHE
 from jaxcache.entry.codec import CodecError
 from jaxcache.errors import JaxcacheError
@@ -233,7 +233,7 @@ def test_payloads_too_large_to_hold_travel(tmp_path: Path, codec: str) -> None:
 def test_an_entry_may_inflate_to_just_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     data = zstandard.compress(bytes(4) + bytes(1000))
     for limit, is_refused in ((1000, False), (999, True)):
-        monkeypatch.setattr("jaxcache.cache.admission.max_payload_bytes", lambda _, n=limit: n)
+        monkeypatch.setattr("jaxcache.cache.verify.check.max_payload_bytes", lambda _, n=limit: n)
         with (
             pytest.raises(CodecError, match="inflate to more than 999")
             if is_refused

@@ -12,11 +12,11 @@ from conftest import GiveAway, RunCli
 from ways import OLD_NS, old_copy
 
 import jaxcache
-from jaxcache.cache.admission import BUFFERED_BYTES
 from jaxcache.cache.bundle.format import Bundle, BundleError, open_bundle, read_bundle
 from jaxcache.cache.bundle.reader import verify_bundle
 from jaxcache.cache.move.stores import make_source
 from jaxcache.cache.move.sync import plan_sync
+from jaxcache.cache.verify.check import BUFFERED_BYTES
 from jaxcache.options.move import ImportOptions, RestoreOptions
 from jaxcache.store.local import LocalStore
 from jaxcache.store.location import locate_cache

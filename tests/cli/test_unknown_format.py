@@ -120,7 +120,7 @@ def test_what_the_target_has_is_not_damaged(
 
 
 def test_a_bundle_cannot_call_a_known_format_unknown(run_cli: RunCli, tmp_path: Path) -> None:
-    from jaxcache.cache.admission import check_unknown_pieces
+    from jaxcache.cache.verify.check import check_unknown_pieces
 
     frame = memoryview(b"\x28\xb5\x2f\xfd" + bytes(90))
     assert check_unknown_pieces(iter([frame[:2], frame[2:]])) is not None

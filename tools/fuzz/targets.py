@@ -17,7 +17,6 @@ from typing import NamedTuple
 import cramjam
 import zstandard
 
-from jaxcache.cache.admission import MAX_NAME_BYTES
 from jaxcache.cache.bundle.format import (
     BundleError,
     decode_manifest,
@@ -28,6 +27,7 @@ from jaxcache.cache.bundle.format import (
 )
 from jaxcache.cache.bundle.reader import verify_bundle
 from jaxcache.cache.ledger.segments import LEDGER_DIR, Ledger
+from jaxcache.cache.verify.check import MAX_NAME_BYTES
 from jaxcache.entry import envelope, wire
 from jaxcache.entry.decode import decode_payload, read_contents
 from jaxcache.entry.kernels import read_kernel_cache

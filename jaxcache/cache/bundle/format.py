@@ -17,10 +17,10 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Annotated, Any, BinaryIO, NamedTuple, get_args
 
 from jaxcache.cache import archive
-from jaxcache.cache.admission import check_file_name, normalize_name
 from jaxcache.cache.allow_lists import kept_flags
 from jaxcache.cache.ledger.record import Event
 from jaxcache.cache.untrusted_json import Base64, Digest, FieldError, Flag, Many, Text, build
+from jaxcache.cache.verify.check import check_file_name, normalize_name
 from jaxcache.core.names import AUTOTUNE_DIR, CACHE_SUFFIX, KERNEL_CACHE, Key, parse_key
 from jaxcache.core.signing import count_values
 from jaxcache.core.system import open_regular

@@ -12,7 +12,6 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jaxcache.cache.admission import check_payload_pieces, check_unknown_pieces
 from jaxcache.cache.bundle import format as bundle_format
 from jaxcache.cache.files import Inventory, OtherFile
 from jaxcache.cache.ledger.record import SEALED
@@ -20,6 +19,7 @@ from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.scan import Scan, with_ledger
 from jaxcache.cache.selection import select_by_keys
 from jaxcache.cache.show import EntryDetails, describe
+from jaxcache.cache.verify.check import check_payload_pieces, check_unknown_pieces
 from jaxcache.core.eviction import LastUses
 from jaxcache.core.names import max_payload_bytes, parse_key
 from jaxcache.entry.decode import decode_payload, decode_program
@@ -39,7 +39,7 @@ def verify_bundle(
     """Compare every byte of a bundle with its digests and check its entries; write nothing.
 
     Args:
-        allow_large: the policy of the target, see :class:`jaxcache.cache.admission.ImportPolicy`.
+        allow_large: the policy of the target, see :class:`jaxcache.cache.verify.check.ImportPolicy`.
         atomic: refuse the whole bundle if one entry must not come in.
 
     Returns:

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jaxcache.cache.admission import Signed
 from jaxcache.cache.bundle.compat import Compatibility, ForecastOutcome, Host, forecast_items
 from jaxcache.cache.bundle.format import Bundle
 from jaxcache.cache.ledger.record import fold
@@ -19,6 +18,7 @@ from jaxcache.cache.move.import_bundle import execute_import, plan_import, recei
 from jaxcache.cache.move.plan import WRITES, Item, ItemFacts, MoveAction, Outcome, Step
 from jaxcache.cache.move.stores import make_source, read_records, receive_records
 from jaxcache.cache.move.sync import plan_sync
+from jaxcache.cache.verify.check import Signed
 from jaxcache.core.machine import XLA_CACHES, hashes_path
 from jaxcache.errors import UntrustedError, UsageError, system_errors_as
 from jaxcache.model import Progress

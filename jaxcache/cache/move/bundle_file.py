@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
-from jaxcache.cache.admission import ImportPolicy
 from jaxcache.cache.archive import Packer, read_chunks, write_file
 from jaxcache.cache.bundle import format as bundle_format
 from jaxcache.cache.move import plan as plans
@@ -21,6 +20,7 @@ from jaxcache.cache.move.execute import move
 from jaxcache.cache.move.export_plan import ExportPlan
 from jaxcache.cache.move.stores import StoreSource, portable_records
 from jaxcache.cache.trust import sign_header
+from jaxcache.cache.verify.check import ImportPolicy
 from jaxcache.errors import JaxcacheError, UsageError, system_errors_as
 from jaxcache.model import Problem, Progress
 from jaxcache.store import cannot_make, check_location, is_remote
@@ -145,7 +145,7 @@ def write_stream(
     Args:
         level: of zstd; by default :data:`DEFAULT_LEVEL`, or :data:`SMALL_LEVEL` where that makes a
             bundle larger than the files, as it does of sealed ones.
-        allow_large: see :class:`jaxcache.cache.admission.ImportPolicy`.
+        allow_large: see :class:`jaxcache.cache.verify.check.ImportPolicy`.
         directory: for the temporary file; by default the system's directory for those.
 
     Raises:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from jaxcache.cache.admission import ImportPolicy, read_content
 from jaxcache.cache.archive import hash_chunks, read_chunks
 from jaxcache.cache.bundle.format import JAX
 from jaxcache.cache.files import ATIME_BYTES, EntryFile, Inventory, parse_atime, take_inventory
@@ -15,6 +14,7 @@ from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.move.plan import Item, ItemFacts, MoveAction, Step, Steps
 from jaxcache.cache.scan import Scan, ScanAids, UnknownFormats, scan
 from jaxcache.cache.selection import Selection
+from jaxcache.cache.verify.check import ImportPolicy, read_content
 from jaxcache.core.ledger import PINNING
 from jaxcache.core.names import ATIME_SUFFIX, AUTOTUNE_DIR, KERNEL_CACHE
 from jaxcache.entry.codec import CodecError, check_frame

@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
 
-from jaxcache.cache.admission import CheckedContent, ImportPolicy, read_content
 from jaxcache.cache.archive import hash_chunks, read_chunks
 from jaxcache.cache.bundle.format import make_origin
 from jaxcache.cache.files import EntryFile
 from jaxcache.cache.ledger.segments import Ledger
-from jaxcache.cache.verify.check import recorded_digest
+from jaxcache.cache.verify.check import CheckedContent, ImportPolicy, read_content, recorded_digest
 from jaxcache.entry.codec import HEAD_BYTES, CodecError, read_entry_header
 from jaxcache.entry.decode import decode_origin
 from jaxcache.entry.names import FileKind

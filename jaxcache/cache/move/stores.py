@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, BinaryIO
 
-from jaxcache.cache.admission import BUFFERED_BYTES, ImportPolicy
 from jaxcache.cache.archive import Window, read_chunks
 from jaxcache.cache.files import find, new_atime
 from jaxcache.cache.ledger.record import ARRIVED, HIT, Event
@@ -29,6 +28,7 @@ from jaxcache.cache.ledger.segments import (
 from jaxcache.cache.ledger.write import append, compact
 from jaxcache.cache.move import plan as plans
 from jaxcache.cache.scan import UnknownFormats
+from jaxcache.cache.verify.check import BUFFERED_BYTES, ImportPolicy
 from jaxcache.core import runs
 from jaxcache.core.ledger import COMPACT_ABOVE, is_compacted, read_lines
 from jaxcache.core.names import LEDGER_DIR

@@ -6,7 +6,6 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from jaxcache.cache.admission import ImportPolicy, Signed
 from jaxcache.cache.files import EntryFile, Inventory, remove_leftovers
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.write import append
@@ -18,6 +17,7 @@ from jaxcache.cache.prune.execute import remove
 from jaxcache.cache.prune.plan import plan_prune
 from jaxcache.cache.scan import Scan, ScanAids, scan
 from jaxcache.cache.trust import make_signer
+from jaxcache.cache.verify.check import ImportPolicy, Signed
 from jaxcache.model import Depth, Entry, Progress
 from jaxcache.options import PruneOptions
 from jaxcache.options.move import SyncOptions
@@ -47,7 +47,7 @@ def plan_sync(
 
     Args:
         target: None if its directory does not exist yet; then ``target_url`` names it.
-        signed: the policy of the target, see :class:`jaxcache.cache.admission.ImportPolicy`.
+        signed: the policy of the target, see :class:`jaxcache.cache.verify.check.ImportPolicy`.
         index: of the target, to spare opening its entries then.
         fits: see :class:`jaxcache.cache.move.execute.Check`.
         on_conflict: see :func:`plan_copy`.
@@ -134,7 +134,7 @@ def plan_copy(
         target: None where its directory does not exist yet.
         on_conflict: what to do where both have an entry with other contents; what both have is
             read on both sides. None compares names alone, and the sizes of truncated entries.
-        signed, allow_large: see :class:`jaxcache.cache.admission.ImportPolicy`, of the target.
+        signed, allow_large: see :class:`jaxcache.cache.verify.check.ImportPolicy`, of the target.
         origins, fits: see :class:`jaxcache.cache.move.execute.Check`.
         inventory: of the target, if the caller has listed it.
 

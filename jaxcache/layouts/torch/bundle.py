@@ -18,7 +18,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from jaxcache.cache.admission import ImportPolicy
 from jaxcache.cache.bundle.format import Bundle, BundleError, ContentReader, check_path
 from jaxcache.cache.diff import DiffSide
 from jaxcache.cache.files import scratch_directory
@@ -28,6 +27,7 @@ from jaxcache.cache.move.bundle_file import make_temporary_bundle
 from jaxcache.cache.move.plan import Item, MoveAction, Plan, Step, bundle_items
 from jaxcache.cache.scan import ScanAids
 from jaxcache.cache.selection import Selection
+from jaxcache.cache.verify.check import ImportPolicy
 from jaxcache.cache.verify.run_checks import INFORMATIONAL
 from jaxcache.core.system import open_regular
 from jaxcache.errors import system_errors_as

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from jaxcache.cache.admission import ImportPolicy
 from jaxcache.cache.allow_lists import kept_flags
 from jaxcache.cache.files import remove_leftovers, scratch_directory, take_inventory
 from jaxcache.cache.ledger.record import COMPILE, PAYLOAD, Event, digest_facts
@@ -26,6 +25,7 @@ from jaxcache.cache.move.export_plan import has_atimes, is_truncated
 from jaxcache.cache.move.plan import Check, Item, MoveAction, Plan, Step
 from jaxcache.cache.move.stores import StoreParcel, StoreTarget
 from jaxcache.cache.scan import UnknownFormats
+from jaxcache.cache.verify.check import ImportPolicy
 from jaxcache.core.compile_event import CompileFinished, RunEvent
 from jaxcache.core.machine import XLA_CACHES, hashes_path
 from jaxcache.core.names import CACHE_SUFFIX, HEADER_BYTES
