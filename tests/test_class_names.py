@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import jaxcache
-from jaxcache.render.document import SHAPES
+from jaxcache.render.view import SHAPES
 
 PACKAGE = Path(jaxcache.__file__).parent
 

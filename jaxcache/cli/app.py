@@ -218,7 +218,7 @@ def _print_version(context: typer.Context, wanted: bool) -> None:
     if wanted and as_json:
         from jaxcache.cache.doctor.bug_report import read_versions
         from jaxcache.cli.output import print_json
-        from jaxcache.render.document import to_document, versioned
+        from jaxcache.render.view import to_document, versioned
 
         print_json(versioned({"cache_dir": None, **to_document(read_versions(__version__))}))
     elif wanted:

@@ -134,8 +134,7 @@ def where(
     With a command, what it prints goes to standard error.
     """
     from jaxcache.render.columns import text_column
-    from jaxcache.render.document import versioned
-    from jaxcache.render.view import Line, View
+    from jaxcache.render.view import Line, View, versioned
     from jaxcache.store.location import locate_cache
     from jaxcache.warm.where import find_where
 

@@ -12,8 +12,7 @@ from typing import Any, TextIO
 from jaxcache.cli.terminal import name_cache, terminal_width, wants_color
 from jaxcache.errors import JaxcacheError, UsageError, system_errors_as
 from jaxcache.options import Options, flag
-from jaxcache.render.document import to_document, versioned
-from jaxcache.render.view import Block, Line, Table, View
+from jaxcache.render.view import Block, Line, Table, View, to_document, versioned
 
 
 class Format(StrEnum):

@@ -10,9 +10,8 @@ from jaxcache.cache.ci.restore import CiKey, RestoreResult, miss_reasons
 from jaxcache.cache.ci.save import THRESHOLD, DropReason, SavePlan, SaveResult, UseSource, Why
 from jaxcache.cache.move.plan import MoveAction
 from jaxcache.model import Entry
-from jaxcache.render.document import Document, fields_of, to_document, versioned
 from jaxcache.render.move import left_out_lines, warning_lines
-from jaxcache.render.view import Line, View
+from jaxcache.render.view import Document, Line, View, fields_of, to_document, versioned
 
 Outputs = Mapping[str, str]
 _SHOWN_MODULES = 20

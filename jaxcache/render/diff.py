@@ -4,8 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from jaxcache.cache.diff import Diff, DiffEntry, DiffSide, sum_sizes
 from jaxcache.render.columns import key_column
-from jaxcache.render.document import Document, fields_of, to_document
-from jaxcache.render.view import Column, Table, View
+from jaxcache.render.view import Column, Document, Table, View, fields_of, to_document
 from jaxcache.units import format_compile, format_count, format_size
 
 #: A difference: the mark and the words for where it is, the key or file, what to show of both.

@@ -9,8 +9,7 @@ from jaxcache.cache.doctor.inputs import Finding
 from jaxcache.cache.doctor.run_checks import Diagnosis
 from jaxcache.layouts.torch.doctor import TorchDiagnosis
 from jaxcache.render.columns import short_name
-from jaxcache.render.document import fields_of, to_document, versioned
-from jaxcache.render.view import Block, Line, View
+from jaxcache.render.view import Block, Line, View, fields_of, to_document, versioned
 from jaxcache.render.warm import phases_line
 from jaxcache.units import format_count, format_size, join_some
 from jaxcache.warm.report.report import Report

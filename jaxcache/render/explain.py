@@ -20,8 +20,7 @@ from jaxcache.render.columns import (
     text_column,
 )
 from jaxcache.render.doctor import finding_lines
-from jaxcache.render.document import fields_of
-from jaxcache.render.view import Block, Column, Line, Table, View
+from jaxcache.render.view import Block, Column, Line, Table, View, fields_of
 from jaxcache.units import format_count, join_some
 from jaxcache.warm.report.causes import describe_comparison
 

@@ -7,8 +7,7 @@ from typing import Any
 from jaxcache.cache.listing import Listing, group_entries
 from jaxcache.model import UNTUNED, Entry
 from jaxcache.render import columns as render_columns
-from jaxcache.render.document import fields_of
-from jaxcache.render.view import Block, Column, Table, View
+from jaxcache.render.view import Block, Column, Table, View, fields_of
 from jaxcache.store import is_remote
 from jaxcache.units import differing_columns, format_command, format_count, format_size
 

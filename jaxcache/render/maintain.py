@@ -15,9 +15,8 @@ from jaxcache.layouts import JAX
 from jaxcache.layouts.base import Words
 from jaxcache.model import Problem
 from jaxcache.render import columns as render_columns
-from jaxcache.render.document import Document, fields_of
 from jaxcache.render.move import unknown_format_lines
-from jaxcache.render.view import Block, Column, Table, View
+from jaxcache.render.view import Block, Column, Document, Table, View, fields_of
 from jaxcache.units import NS_PER_SECOND, format_command, format_compile, format_count, format_size
 
 

@@ -18,8 +18,7 @@ from jaxcache.cache.prune.removable import Removal, freed_bytes
 from jaxcache.cache.trust import Verdict
 from jaxcache.model import Problem
 from jaxcache.render.columns import key_column, size_column, text_column
-from jaxcache.render.document import Document, fields_of
-from jaxcache.render.view import Column, Table, View
+from jaxcache.render.view import Column, Document, Table, View, fields_of
 from jaxcache.units import format_count, format_size
 
 _MISS_REASONS = 3

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from jaxcache.cache.recipe.format import RecipeFile, RecipeRow
 from jaxcache.cache.recipe.model import REFUSALS, Environment
 from jaxcache.render import columns as render_columns
-from jaxcache.render.document import Document
-from jaxcache.render.view import Block, Column, Line, Table, View
+from jaxcache.render.view import Block, Column, Document, Line, Table, View
 from jaxcache.units import format_count, format_duration, format_size
 from jaxcache.warm.compiling.worker import COMPILE_OUTCOMES, CompileReport, CompileResult
 

@@ -9,8 +9,17 @@ from jaxcache.cache.show import EntryDetails, KernelCacheDetails
 from jaxcache.entry.contents import ArrayType, Contents, Device, Memory, short_type
 from jaxcache.model import UNTUNED
 from jaxcache.render.columns import short_name, size_column, text_column
-from jaxcache.render.document import Document, fields_of, to_document, versioned
-from jaxcache.render.view import Block, Column, Line, Table, View
+from jaxcache.render.view import (
+    Block,
+    Column,
+    Document,
+    Line,
+    Table,
+    View,
+    fields_of,
+    to_document,
+    versioned,
+)
 from jaxcache.units import (
     format_command,
     format_compile,

@@ -12,9 +12,8 @@ from jaxcache.core.signing import TierRefusal, describe_refusal, refusal_fix
 from jaxcache.layouts import JAX
 from jaxcache.layouts.base import Words
 from jaxcache.render.columns import count_column, size_column, text_column
-from jaxcache.render.document import fields_of, to_document
 from jaxcache.render.listing import group_columns
-from jaxcache.render.view import Block, Column, Line, Table, View
+from jaxcache.render.view import Block, Column, Line, Table, View, fields_of, to_document
 
 #: Modules that the page for people shows; the document holds them all.
 _SHOWN_MODULES = 15

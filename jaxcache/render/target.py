@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from jaxcache.render.document import fields_of, versioned
-from jaxcache.render.view import Block, Line, View
+from jaxcache.render.view import Block, Line, View, fields_of, versioned
 from jaxcache.units import format_count
 from jaxcache.warm.crosshost.compare import ProfileDifference, TargetCheck
 from jaxcache.warm.crosshost.target_profile import TargetProfile

@@ -5,8 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from jaxcache.render.columns import duration_column, size_column, text_column
-from jaxcache.render.document import fields_of
-from jaxcache.render.view import Block, Column, Line, Table, View
+from jaxcache.render.view import Block, Column, Line, Table, View, fields_of
 from jaxcache.render.warm import end_notes
 from jaxcache.units import format_count, format_duration
 from jaxcache.warm.torch.run import Lookup, TorchReport

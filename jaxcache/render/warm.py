@@ -13,8 +13,7 @@ from jaxcache.cache.explain.sides import RUN_OUTCOMES, file_name
 from jaxcache.core.compile_event import PHASES
 from jaxcache.options.run import EXCEPTED, Assertions
 from jaxcache.render.columns import SHOWN_HASH_DIGITS, size_column, text_column
-from jaxcache.render.document import fields_of
-from jaxcache.render.view import Block, Column, Line, Table, View
+from jaxcache.render.view import Block, Column, Line, Table, View, fields_of
 from jaxcache.units import format_command, format_compile, format_count, format_duration
 from jaxcache.warm.report.report import FAULTS, UNCOMPARED, Module, Report
 

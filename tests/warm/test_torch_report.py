@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from conftest import RunCli
 
-from jaxcache.render.document import to_document
 from jaxcache.render.torch import report_view
 from jaxcache.render.typeset import set_blocks
+from jaxcache.render.view import to_document
 from jaxcache.warm.child.launch import RunResult
 from jaxcache.warm.report.events import parse_event
 from jaxcache.warm.torch.run import TorchReport, TorchReportBuilder

@@ -26,7 +26,7 @@ from typing import (
 
 import jaxcache
 from jaxcache.cli.metering import REMOTE_COMMANDS
-from jaxcache.render.document import SCHEMA_VERSION, ShapeField, shape_of
+from jaxcache.render.view import SCHEMA_VERSION, ShapeField, shape_of
 from tools.generate.documents import DOCUMENTS, ERROR, Metered, Time
 
 Schema = dict[str, Any]
@@ -130,7 +130,7 @@ class _Maker:
         return _object(properties, optional)
 
     def _fields(self, kind: type, shape: tuple[ShapeField, ...] | None = None) -> dict[str, Schema]:
-        """Return the fields of a class as ``render/document.py`` writes them."""
+        """Return the fields of a class as ``render/view.py`` writes them."""
         properties: dict[str, Schema] = {}
         for field in shape_of(kind) if shape is None else shape:
             name = field.name

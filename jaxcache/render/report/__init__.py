@@ -18,8 +18,7 @@ from jaxcache.cache.overview import Overview, SizeForecast
 from jaxcache.cache.prune.removable import Removal
 from jaxcache.model import Entry
 from jaxcache.render.columns import SHOWN_HASH_DIGITS, removal_name
-from jaxcache.render.document import to_document, versioned
-from jaxcache.render.view import View
+from jaxcache.render.view import View, to_document, versioned
 from jaxcache.units import NS_PER_SECOND, format_count, format_install, format_size
 
 #: What a file of ours begins with: such a file may be replaced without asking.
