@@ -216,7 +216,7 @@ def find_help(words: list[str]) -> "partial[None] | None":
 def _print_version(context: typer.Context, wanted: bool) -> None:
     as_json = context.params.get("json")
     if wanted and as_json:
-        from jaxcache.cache.doctor.bug_report import read_versions
+        from jaxcache.cache.doctor.run_checks import read_versions
         from jaxcache.cli.output import print_json
         from jaxcache.render.view import to_document, versioned
 

@@ -106,7 +106,7 @@ def diff(
 
 def bug_report(*, place: CacheDir, chosen: PythonChoice, output: JsonOutput) -> None:
     """Print what a bug report needs, as Markdown, without paths, names or keys."""
-    from jaxcache.cache.doctor.bug_report import make_bug_report, read_versions
+    from jaxcache.cache.doctor.run_checks import make_bug_report, read_versions
     from jaxcache.render.doctor import bug_report_view
 
     diagnosis = error_code = None

@@ -4,9 +4,8 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from jaxcache.cache.doctor.bug_report import BugReport
 from jaxcache.cache.doctor.inputs import Finding
-from jaxcache.cache.doctor.run_checks import Diagnosis
+from jaxcache.cache.doctor.run_checks import BugReport, Diagnosis
 from jaxcache.layouts.torch.doctor import TorchDiagnosis
 from jaxcache.render.columns import short_name
 from jaxcache.render.view import Block, Line, View, fields_of, to_document, versioned

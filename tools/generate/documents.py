@@ -11,9 +11,8 @@ from typing import Annotated, Any, Literal, NewType, NotRequired, TypedDict
 from jaxcache.cache.bundle.compat import Host
 from jaxcache.cache.ci.restore import CiKey
 from jaxcache.cache.diff import ContentMismatch, DiffEntry
-from jaxcache.cache.doctor.bug_report import BugReport, Versions
 from jaxcache.cache.doctor.inputs import Finding
-from jaxcache.cache.doctor.run_checks import Diagnosis
+from jaxcache.cache.doctor.run_checks import BugReport, Diagnosis, Versions
 from jaxcache.cache.explain.keys import Churn
 from jaxcache.cache.explain.sides import Comparison, Difference
 from jaxcache.cache.ledger.segments import Uses
