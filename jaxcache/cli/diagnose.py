@@ -96,7 +96,7 @@ def diff(
 
     Entries are compared by what they hold, not by how they are compressed.
     """
-    from jaxcache.render.diff import diff_view
+    from jaxcache.render.doctor import diff_view
 
     cache, other = (open_handle(side, place.layout) for side in (left, right))
     difference = cache.diff(other)
