@@ -106,11 +106,11 @@ HEADINGS: dict[str, dict[str, Command]] = {
             "move:pull", "s3://bucket/team/jax --include 'jit_train*'", (0, 1, 2, 3, 10, 12, 130)
         ),
         "copy": Command("move:copy", "~/.cache/jax /mnt/usb/cache.jxb", (0, 1, 2, 3, 10, 12)),
-        "ci key": Command("ci:key", "--hash-files 'src/**/*.py'", (0, 2, 13)),
+        "ci key": Command("move:ci_key", "--hash-files 'src/**/*.py'", (0, 2, 13)),
         "ci restore": Command(
-            "ci:restore", "cache.jxb --python .venv/bin/python", (0, 1, 2, 3, 10, 12, 13)
+            "move:ci_restore", "cache.jxb --python .venv/bin/python", (0, 1, 2, 3, 10, 12, 13)
         ),
-        "ci save": Command("ci:save", "cache.jxb --max-size 500MB", (0, 1, 2, 3, 10, 11, 12)),
+        "ci save": Command("move:ci_save", "cache.jxb --max-size 500MB", (0, 1, 2, 3, 10, 11, 12)),
     },
     "Advanced": {
         "trust here": Command("trust:here", "", (0, 1, 2, 11, 12)),

@@ -1,4 +1,4 @@
-"""`jaxcache export`, `import`, `push`, `pull` and `copy`."""
+"""`jaxcache export`, `import`, `push`, `pull`, `copy`, and `ci`, the steps of a CI job."""
 
 import os
 import secrets
@@ -426,7 +426,7 @@ class StepFiles(Options):
     )
 
 
-def key(place: CacheDir, options: KeyOptions, output: JsonOutput) -> None:
+def ci_key(place: CacheDir, options: KeyOptions, output: JsonOutput) -> None:
     """Print a key for the CI system's cache, from everything that JAX's keys depend on.
 
     JAX 0.4.36 to 0.10 puts the cache's path into its keys: give every job the same path, or fill
@@ -440,7 +440,7 @@ def key(place: CacheDir, options: KeyOptions, output: JsonOutput) -> None:
     _write_outputs({"key": key.key, "restore-keys": "\n".join(key.restore_keys)})
 
 
-def restore(
+def ci_restore(
     *,
     source: str = option("source SOURCE", "A bundle, a directory, or a URL."),
     place: CacheDir,
@@ -473,7 +473,7 @@ def restore(
     return ExitCode.PARTIAL if restored.unwritten else ExitCode.DONE
 
 
-def save(
+def ci_save(
     *,
     target: str = option("target TARGET", "A bundle (FILE.jxb), a directory, or a URL."),
     place: CacheDir,

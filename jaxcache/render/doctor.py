@@ -1,4 +1,4 @@
-"""``doctor`` and ``bug-report`` as views."""
+"""``doctor``, ``bug-report`` and ``diff`` as views."""
 
 import os
 from collections import Counter

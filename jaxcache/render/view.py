@@ -1,4 +1,10 @@
-"""Views: results as data that the command line prints in any format."""
+"""Views: results as data that the command line prints in any format, and as JSON documents.
+
+A document has the names and units of the JSON contract. It follows from its class, a dataclass or
+NamedTuple: the fields in their order, times (``*_ns``) as RFC 3339 under ``*_at``, durations as
+floats, missing and infinite values null. Text that is not valid Unicode, or would act on a
+terminal, is escaped as ``\\xNN``. :data:`SHAPES` holds the exceptions.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass

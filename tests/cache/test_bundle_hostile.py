@@ -29,7 +29,6 @@ from bundling import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxcache.cache import admission
 from jaxcache.cache.bundle.format import (
     MAGIC,
     BundleError,
@@ -41,6 +40,7 @@ from jaxcache.cache.bundle.format import (
 )
 from jaxcache.cache.bundle.reader import verify_bundle
 from jaxcache.cache.trust import check_signatures, generate_key, read_private_key
+from jaxcache.cache.verify import check as admission
 from jaxcache.core import names
 from jaxcache.errors import UntrustedError
 

@@ -11,7 +11,7 @@ import zstandard
 from bundling import forged, padded, payload_of
 from conftest import CORPUS, RunCli
 
-from jaxcache.cache import admission
+from jaxcache.cache.verify import check as admission
 from jaxcache.core import names as core_names
 
 SOURCE = CORPUS / "0.4.38-cpu-zstd"

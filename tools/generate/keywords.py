@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from jaxcache import options
-from jaxcache.options import Option, Options, declare, move, run
+from jaxcache.options import Option, Options, move, run
 
 #: The classes whose fields are keywords of methods of :class:`jaxcache.Cache`.
 _CLASSES: tuple[type[Options], ...] = (
@@ -23,15 +23,15 @@ _CLASSES: tuple[type[Options], ...] = (
 _PATH = "str | PathLike[str]"
 #: What a caller may pass for each kind of value.
 _TYPES = {
-    id(declare.FLAG): "bool",
-    id(declare.SWITCH): "bool | None",
-    id(declare.TEXT): f"{_PATH} | None",
-    id(declare.TEXTS): f"{_PATH} | Sequence[{_PATH}]",
-    id(declare.COUNT): "int | None",
-    id(declare.NUMBER): "int",
-    id(declare.SIZE): "int | str | None",
-    id(declare.DURATION): "float | str | None",
-    id(declare.TIME): "int | str | datetime | None",
+    id(options.FLAG): "bool",
+    id(options.SWITCH): "bool | None",
+    id(options.TEXT): f"{_PATH} | None",
+    id(options.TEXTS): f"{_PATH} | Sequence[{_PATH}]",
+    id(options.COUNT): "int | None",
+    id(options.NUMBER): "int",
+    id(options.SIZE): "int | str | None",
+    id(options.DURATION): "float | str | None",
+    id(options.TIME): "int | str | datetime | None",
 }
 _HEAD = """\
 # Written by tools/gen.py from the classes of options; for type checkers alone.

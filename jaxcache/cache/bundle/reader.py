@@ -39,7 +39,7 @@ def verify_bundle(
     """Compare every byte of a bundle with its digests and check its entries; write nothing.
 
     Args:
-        allow_large: the policy of the target, see :class:`jaxcache.cache.verify.check.ImportPolicy`.
+        allow_large: see :class:`jaxcache.cache.verify.check.ImportPolicy`, of the target.
         atomic: refuse the whole bundle if one entry must not come in.
 
     Returns:

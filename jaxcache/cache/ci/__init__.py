@@ -1,5 +1,4 @@
 """The steps of a CI job around a cache: name it, bring back what fits, keep what was used.
 
-``key`` names what JAX's own keys depend on; ``baseline`` is what lay there before the job, and
-``usage`` what the job did with it; ``restore`` and ``save`` are the two ends of the job.
+``restore`` has the key and what comes before the job, ``save`` what the job used, and what is kept.
 """

@@ -1,4 +1,12 @@
-"""Bring into a cache what fits this job, from a bundle or a cache that another job has left."""
+"""Before a job: the key of its cache, and what fits of that which another job has left.
+
+The key is equal where JAX can hit, and different where it cannot. At its heart is the key that the
+job's own jax made for one trivial program (``jaxcache/warm/child/query.py``): a SHA-256 over
+jaxlib, platform, XLA's flags, compile options, accelerator and codec, by JAX's own hand
+(``jax/_src/cache_key.py``), so that nothing that enters JAX's keys can be forgotten here. What that
+key leaves out is added: the directory, for those JAX that hash it, the CPU, for those that do not,
+and the settings that act through the program, which a trivial one does not show.
+"""
 
 import glob
 import hashlib

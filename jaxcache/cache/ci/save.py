@@ -1,4 +1,11 @@
-"""Keep of a cache what the job needed, if it compiled anything new: the plan and its execution.
+"""Keep of a cache what the job used, if it compiled anything new.
+
+The state before the job, its baseline, is in ``.jaxcache/ci.json`` until the job is over.
+Three sources record uses, none of which is always present: the ledger, if a step ran under
+``jaxcache run``, ``warm`` or the live layer; JAX's own dates of use, which it keeps under a size
+cap; and the file system's access times, which ``ci restore`` has made sure will move at the first
+read. Any of them proves a use. Only a source that would have recorded it proves that an entry was
+*not* used. The ledger never does: a plain step of the same job leaves no record in it.
 
 The target is a bundle, which appears whole, or a shared cache, which keeps a record of use.
 """

@@ -2,6 +2,6 @@
 
 ``inputs`` has the facts that checks read. Each function ``find_…`` of ``keys``, ``writes`` and
 ``directory`` is one check and uses nothing but the facts; the sentences of each of its rules are a
-table of ``findings.toml``. ``run_checks`` reads the facts from the system, runs all checks, and
-makes the safe repairs; ``bug_report`` redacts them.
+table of ``findings.toml``. ``run_checks`` reads the facts from the system, runs all checks, makes
+the safe repairs, and redacts them for a bug report.
 """

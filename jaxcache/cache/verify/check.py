@@ -1,4 +1,9 @@
-"""Check the entries of JAX, one by one from end to end, for ``verify``."""
+"""Check entries of JAX from end to end: those of a cache for ``verify``, and those that move.
+
+:func:`check` checks the entries of a cache. :func:`read_content` checks an entry in the same way
+wherever it moves; ``import``, ``copy``, ``pull``, ``ci restore`` and ``compile`` also apply an
+:class:`ImportPolicy`: names, upper and lower case, structure, size and signature.
+"""
 
 import threading
 import unicodedata
@@ -164,8 +169,6 @@ def recorded_digest(file: EntryFile, record: LedgerRecord | None) -> str | None:
 
 def check_payload(file: EntryFile, payload: bytes | bytearray | memoryview) -> Iterator[Problem]:
     """Decode a payload and yield what is wrong with it: structure, inner hashes, module name."""
-    from jaxcache.entry.decode import check_structure
-
     for kind, detail in check_structure(payload, file.key.module or None).problems:
         yield _problem(file, kind, detail)
 
