@@ -1,5 +1,6 @@
 """Which earlier compile a miss is compared with."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxcache.cache.explain.choose import choose
@@ -31,9 +32,20 @@ def run(at: float, *rows: CompileRow, **facts: Any) -> Run:
     return Run(at=at, rows=rows, **{**blank, **facts})
 
 
-def chosen(run_now: Run, *earlier: Run, missed: CompileRow) -> int | None:
+def chosen(
+    run_now: Run,
+    *earlier: Run,
+    missed: CompileRow,
+    also: Sequence[CompileRow] = (),
+    computations: Mapping[int, str] | None = None,
+) -> int | None:
     """Return the number of the earlier key that a miss is compared with."""
-    found = choose([missed], run_now, earlier, lambda r: Compile(r.module, r.key))
+    hashes = {key(number): {"computation": text} for number, text in (computations or {}).items()}
+
+    def facts(row: CompileRow) -> Compile:
+        return Compile(row.module, row.key, components=hashes.get(row.key))
+
+    found = choose([*also, missed], run_now, earlier, facts)
     return int(found[missed].row.key[-64:], 16) if missed in found else None
 
 
@@ -76,3 +88,29 @@ def test_lambdas_of_one_file_do_not_count_as_one_call() -> None:
     now = run(2, new, row(4, definition="b" * 8, signature="4"))
     found = choose([new], now, [old], lambda r: Compile(r.module, r.key))
     assert found[new].past.signatures == 2
+
+
+def test_the_same_computation_comes_before_the_order() -> None:
+    old = run(1, row(1, signature="aa"), row(2, signature="aa"))
+    more, new = row(3, signature="aa"), row(4, signature="aa")
+    computations = {1: "a", 2: "b", 3: "new", 4: "a"}
+    now = run(2, more, new)
+    assert chosen(now, old, missed=new, also=[more], computations=computations) == 1
+    assert chosen(now, old, missed=more, also=[new], computations=computations) == 2
+
+
+def test_an_entry_that_is_gone_takes_no_partner_from_another_lambda() -> None:
+    gone, edited = row(1, definition="1" * 8), row(2, definition="2" * 8)
+    new = row(3, definition="3" * 8)
+    assert chosen(run(2, gone, new), run(1, gone, edited), missed=new, also=[gone]) == 2
+
+
+def test_another_shape_is_not_why_a_call_misses_whose_shape_hits() -> None:
+    larger, hit = run(1, row(1, signature="bb")), row(2, signature="aa", outcome="hit")
+    new = row(3, signature="aa")
+    assert chosen(run(3, hit, new), run(2, hit), larger, missed=new) is None
+
+
+def test_the_run_with_fewer_other_flags_comes_before_a_newer_one() -> None:
+    plain, other = run(1, row(1)), run(2, row(2), xla_flags=("--xla_b",))
+    assert chosen(run(3, row(3), xla_flags=("--xla_a",)), other, plain, missed=row(3)) == 1

@@ -161,6 +161,20 @@ def test_a_flag_and_an_edit_are_each_a_part_of_the_cause(program: Program) -> No
     assert "main.py:11 in `step` was edited" in code["meaning"]
 
 
+@pytest.mark.parametrize(
+    "setting", [{"JAX_ENABLE_X64": "1"}, {"JAX_DEFAULT_MATMUL_PRECISION": "highest"}]
+)
+def test_a_setting_is_no_cause_of_an_edit_that_it_does_not_act_on(
+    program: Program, setting: dict[str, str]
+) -> None:
+    program.write(("x * power + 1", "x * power"))
+    program.warm()
+    program.write(("x * power + 1", "x - power"))
+    layers = [c for c in program.explain(**setting)["comparisons"] if "lambda" in c["module"]]
+    assert len(layers) == 3
+    assert {d["cause"] for c in layers for d in c["differences"]} == {"code"}
+
+
 def test_a_script_of_another_directory_has_functions_of_its_own(program: Program) -> None:
     elsewhere = program.directory / "elsewhere"
     elsewhere.mkdir()

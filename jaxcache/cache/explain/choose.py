@@ -7,14 +7,14 @@ several runs the one with the fewest differing parts is taken, then the newest.
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import product
 from typing import NamedTuple
 
 from jaxcache.cache.explain.parts import differing_components
 from jaxcache.cache.explain.past import Past, find_edits
 from jaxcache.cache.explain.program import fewest_layers
-from jaxcache.cache.explain.sides import Compile, file_name, without_addresses
+from jaxcache.cache.explain.sides import COMPONENTS, Compile, file_name, without_addresses
 from jaxcache.core.runs import CompileRow, Run, is_repeated
 
 _UNSTABLE_RUNS = 2
@@ -39,6 +39,8 @@ def choose(
         facts: what is known of the key of a row.
     """
     used = {row.key for row in run.rows}
+    compiled = {row.key for old in history for row in old.rows}
+    wanted = [row for row in wanted if row.key not in compiled]
     chosen: dict[CompileRow, Chosen] = {}
     ranks: dict[CompileRow, tuple[object, ...]] = {}
     for age, old in enumerate(history, 1):
@@ -51,7 +53,10 @@ def choose(
                     free.remove(row)
         edits = find_edits(old.sources, run.sources)
         settings = len({*map(str, old.settings.items())} ^ {*map(str, run.settings.items())})
+        settings += len({*old.xla_flags} ^ {*run.xla_flags})
         for new, row in _pair(wanted, free, run.sources, facts).items():
+            if row.signature != new.signature and _has_alike(new, run.rows, compiled):
+                continue
             parts = differing_components(facts(row), facts(new))
             rank = (
                 math.inf if parts is None else len(parts),
@@ -80,10 +85,11 @@ def _pair(
     for (i, new), (j, old) in product(enumerate(wanted), enumerate(free)):
         cost = _cost(old, new, sources)
         if cost is not None:
-            costs.append((cost, abs(orders[id(old)] - orders[id(new)]), i, j))
+            is_same = _computation(facts(old)) == _computation(facts(new)) is not None
+            costs.append((not is_same, cost, abs(orders[id(old)] - orders[id(new)]), i, j))
     pairs: dict[CompileRow, CompileRow] = {}
     taken: set[int] = set()
-    for _, _, i, j in sorted(costs):
+    for _, _, _, i, j in sorted(costs):
         if wanted[i] not in pairs and j not in taken:
             pairs[wanted[i]] = free[j]
             taken.add(j)
@@ -97,6 +103,16 @@ def _pair(
                 taken.add(j)
                 break
     return pairs
+
+
+def _has_alike(new: CompileRow, rows: Iterable[CompileRow], compiled: Collection[str]) -> bool:
+    """Return whether the call took the same in an earlier compile: no other shape is its cause."""
+    alike = (row for row in rows if row.key in compiled and row.signature == new.signature)
+    return any(is_same_function(row, new) for row in alike)
+
+
+def _computation(compile_: Compile) -> str | None:
+    return (compile_.components or {}).get(COMPONENTS[0])
 
 
 def _ordinals(rows: Sequence[CompileRow]) -> Iterator[tuple[CompileRow, int]]:

@@ -5,6 +5,7 @@ source since. A difference that follows from another one is left out.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -31,6 +32,9 @@ _X64 = (
     {"uint32", "uint64"},
     {"complex64", "complex128"},
 )
+#: A type that ``jax_enable_x64`` allows.
+_WIDE = re.compile(r"\b(?:(?:f|i|s|u|ui)64|c128|(?:float|u?int)64|complex128)\[")
+_PRODUCTS = ("dot_general", "convolution")
 _RANDOM_KEYS = {"uint32[2]", "uint32[4]"}
 _TYPE = re.compile(r"^([^\[]+)\[([^\]]*)\]$")
 #: Settings under which a key contains the lines of the source.
@@ -63,17 +67,19 @@ def compare_computations(left: Compile, right: Compile, past: Past) -> list[Diff
     layers = fewest_layers(old, new)
     if differences and layers in ("", "names"):
         return differences
-    settings = compare_settings(old, new, past)
+    settings = _compare_settings(old, new, layers, past)
     differences += settings
     apart = {name for d in settings for name in d.title.split(" and ")}
     differences += _compare_calls(old, new, apart, layers, past)
     if differences:
+        has_more = False
         if past.edits and not right.is_helper:
             changes = changed_lines(old, new, past.edits)
             differences += _edited(
                 changes, new, past, has_types=bool(len(differences) - len(settings))
             )
-        if len(differences) > 1:  # undoing one of them brings no hit
+            has_more = any(c.operations != (c.removed, c.added) for c in changes)
+        if len(differences) > 1 or has_more:  # undoing one of them brings no hit
             differences = [
                 d if d.evidence is Evidence.UNSTABLE else replace(d, fix=None) for d in differences
             ]
@@ -132,19 +138,47 @@ def _without_sketches(left: Compile, right: Compile) -> Iterator[Difference]:
 # Settings ----------------------------------------------------------------------------------------
 
 
-def compare_settings(old: Sketch, new: Sketch, past: Past) -> list[Difference]:
+def _compare_settings(old: Sketch, new: Sketch, layers: str | None, past: Past) -> list[Difference]:
     """Return the settings of JAX that differ, which act through the computation."""
     if not (old.config and new.config):
         return []  # some setting is always on, where they are known
     differences = []
     for name in sorted(old.config.keys() | new.config.keys()):
         values = old.config.get(name), new.config.get(name)
-        if values[0] == values[1]:
+        if values[0] == values[1] or not _acts(name, old, new, layers):
             continue
         shown = tuple(f"{name}={_setting(v, other)}" for v, other in (values, values[::-1]))
         part = say.setting(name, past.origin_of(name))
         differences.append(_of(part, Cause.CONFIG, Evidence.OBSERVED, (shown[0], shown[1])))
     return differences
+
+
+def _acts(name: str, old: Sketch, new: Sketch, layers: str | None) -> bool:
+    """Return whether a setting can be why two programs differ, as far as these show it."""
+    if name == "jax_default_matmul_precision" and layers:
+        return layers == "precision"
+    if layers:  # nothing but what these layers hold differs
+        return False
+    if name == "jax_default_matmul_precision":
+        return _products(old) != _products(new)
+    if name == "jax_enable_x64":
+        return any(_WIDE.search(text) for side in (old, new) for text in _types(side))
+    return True
+
+
+def _products(sketch: Sketch) -> Counter[str]:
+    """Return the operations that have a precision, with digests of their attributes."""
+    counts: Counter[str] = Counter()
+    for line in sketch.lines:
+        counts.update({o: n for o, n in line.operations.items() if o.startswith(_PRODUCTS)})
+    return counts
+
+
+def _types(sketch: Sketch) -> Iterator[str]:
+    """Yield texts that contain all types of a program."""
+    yield from sketch.results
+    yield from (argument.type for argument in sketch.arguments)
+    yield from (operation for line in sketch.lines for operation in line.operations)
 
 
 def _setting(value: object, other: object) -> str:
