@@ -61,10 +61,14 @@ class Plain:
         """All keys of the run."""
         return self.hits | self.misses
 
-    def has_hit(self, module: str) -> bool:
-        """Return whether all modules of a name hit."""
-        keys = [key for key, name in self.modules.items() if name == module]
-        return bool(keys) and self.hits.issuperset(keys)
+    def is_cured(self, module: str, factor_count: int) -> bool:
+        """Return whether a compile hits, of which this run undoes one of so many factors.
+
+        Keys of other runs are others. Of several modules of one name, a compile with one factor
+        is one that the other changes leave as it was.
+        """
+        hits = sum(self.modules.get(key) == module for key in self.hits)
+        return hits > 0 and (factor_count == 1 or hits == [*self.modules.values()].count(module))
 
 
 @dataclass(frozen=True)
@@ -323,7 +327,7 @@ def _problem_of_cure(
     variables = set(_VARIABLE.findall(fix))
     if variables and not variables & change.variables() and not _names_edit(change, fix):
         return "a cure by a variable that was not changed"
-    if not case.undone[number].has_hit(module):
+    if not case.undone[number].is_cured(module, factor_count):
         return "a cure that brings no hit"
     return ""
 

@@ -95,7 +95,7 @@ class Lab:
         code, document = self._jaxcache("explain", trial.changes)
         explained = judge(case, document, code)
         if explained.verdict is not Verdict.WRONG:
-            explained = self._with_cures(trial, prepared, document, explained)
+            explained = self._with_cures(case, prepared, document, explained)
         why = None
         if asks_why:
             self._restore(prepared, trial.changes)
@@ -128,7 +128,7 @@ class Lab:
 
     def _with_cures(
         self,
-        trial: Trial,
+        case: Case,
         prepared: Prepared,
         document: Mapping[str, Any],
         judged: Judgement,
@@ -139,14 +139,15 @@ class Lab:
                 env = environment_of(difference.get("fix") or "")
                 if not env:
                     continue
-                self._restore(prepared, trial.changes)
+                self._restore(prepared, case.changes)
                 links = re.findall(r"\bln -s (\S+) (\S+)", difference["fix"])
                 for target, link in links:
                     Path(link).symlink_to(target)
-                plain = self._plain(trial.changes, env)
+                plain = self._plain(case.changes, env)
                 for _, link in links:
                     Path(link).unlink()
-                if not plain.has_hit(comparison["module"]):
+                factors = case.factors(comparison["right_key"])
+                if not plain.is_cured(comparison["module"], len(factors)):
                     said = f"{comparison['module']}: {difference['fix']}"
                     return Judgement(Verdict.WRONG, "a command that brings no hit", said)
         return judged
