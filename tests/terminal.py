@@ -49,7 +49,7 @@ class Terminal:
         env: dict[str, str] | None = None,
     ) -> None:
         self._master, inner = pty.openpty()
-        fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
+        self.resize(width)
         given = clean_environment(home) | {"TERM": "xterm-256color", "LANG": "C.UTF-8"}
         self.process = subprocess.Popen(
             [str(c) for c in command],
@@ -88,6 +88,10 @@ class Terminal:
             assert time.monotonic() < deadline, f"{wanted!r} not in {self.text!r}"
             assert self.process.poll() is None or wanted in self.text, self.text
             time.sleep(0.02)
+
+    def resize(self, width: int) -> None:
+        """Give the terminal another width."""
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
 
     def press(self, text: str) -> None:
         """Type something."""

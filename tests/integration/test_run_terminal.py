@@ -49,13 +49,19 @@ def start(
     return Terminal(line, home=tmp_path, width=width)
 
 
-@pytest.mark.parametrize(
-    ("command", "width"), [("warm", 20), ("run", 40), ("warm", 80), ("run", 132), ("warm", 200)]
-)
+@pytest.mark.parametrize(("command", "widths"), [("warm", (20, 80, 200)), ("run", (40, 132))])
 def test_nothing_is_drawn_over_what_a_program_prints(
-    jax_python: str, script: Any, cache: Path, tmp_path: Path, command: str, width: int
+    jax_python: str,
+    script: Any,
+    cache: Path,
+    tmp_path: Path,
+    command: str,
+    widths: tuple[int, ...],
 ) -> None:
-    terminal = start(command, width, jax_python, script, cache, tmp_path)
+    terminal = start(command, widths[0], jax_python, script, cache, tmp_path)
+    for tick, width in zip((8, 11), widths[1:], strict=False):  # the compile goes on
+        terminal.wait_for(f"tick {tick} ")
+        terminal.resize(width)
     assert terminal.finish() == 0, terminal.text
     shown, report, _ = terminal.text.partition("0 of ")
     assert shown == PRINTED

@@ -28,23 +28,24 @@ def test_hits_at_the_same_time_save_once() -> None:
 def test_threads_save_no_more_than_one_after_another(warm: Warm, script: Any) -> None:
     path = script(
         """
-        import threading, jax, numpy as np
+        import sys, threading, jax, numpy as np
+        count = int(sys.argv[1])
         def deep(x):
             for n in range(40):
                 x = np.float32(n) + x @ jax.numpy.sin(x)
             return x
-        start = threading.Barrier(8)
+        start = threading.Barrier(count)
         def work():
             function = jax.jit(lambda x: deep(x))
             start.wait()
             function(np.ones((8, 8), np.float32)).block_until_ready()
-        threads = [threading.Thread(target=work) for _ in range(8)]
+        threads = [threading.Thread(target=work) for _ in range(count)]
         [t.start() for t in threads]
         [t.join() for t in threads]
         """
     )
-    warm(path)
-    document = warm(path)
+    warm(path, "1")
+    document = warm(path, "8")
     rows = sum(m["saved_seconds"] for m in document["modules"] if m["outcome"] == "hit")
     assert 0 < document["summary"]["saved_seconds"] < rows / 2
 

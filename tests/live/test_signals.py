@@ -27,7 +27,8 @@ def checkpoint(*_):
     in_handler = True
     value = jnp.ones((2, 2))
     number = len(checkpoints)
-    checkpoints.append(float(jax.jit(lambda x: (x + number).sum())(value)) == 4 + 4 * number)
+    flat, same = jax.jit(lambda x: (x.reshape(4), number))(value)  # XLA has no code to make
+    checkpoints.append(int(same) == number and flat.tolist() == [1, 1, 1, 1])
     jax.jit(first)(value).block_until_ready()
     in_handler = False
 
