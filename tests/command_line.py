@@ -127,8 +127,10 @@ def _probing_once(
     settings = frozenset(i for i in own.items() if i[0].startswith(_PROBED))
     features = features or python is None
     key = (python, features, settings)
-    if key in _hosts:
-        yield lambda: _hosts[key]
+    # An answer with features is the same, whether they were asked for or are in the entry.
+    plain = _hosts.get((python, False, settings))
+    if known := _hosts.get(key) or (plain if plain and plain.machine.cpu_features else None):
+        yield lambda: known
         return
     with _probe(python, environment, features=features) as answer:
 

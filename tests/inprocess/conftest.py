@@ -63,13 +63,15 @@ def inside_environment(tmp_path: Path) -> dict[str, str]:
 def run_inside(inside_python: str, inside_environment: dict[str, str], tmp_path: Path) -> RunInside:
     """Run a program; its last line is JSON."""
 
-    def run(program: str, *, prefix: tuple[str, ...] = (), **env: str) -> Any:
-        path = tmp_path / "program.py"
+    def run(
+        program: str, *, prefix: tuple[str, ...] = (), home: Path = tmp_path, **env: str
+    ) -> Any:
+        path = home / "program.py"
         path.write_text(program)
         done = subprocess.run(
             [*prefix, inside_python, path],
             env=inside_environment | env,
-            cwd=tmp_path,
+            cwd=home,
             capture_output=True,
             text=True,
             timeout=240,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import RunCli
+from conftest import RunCli, find_jax_pythons
 
 import jaxcache
 
@@ -48,6 +48,12 @@ print(json.dumps([expected.summary, [d.cause for d in expected.differences], mis
 FLAG = {"XLA_FLAGS": "--xla_cpu_enable_fast_math=true"}
 
 
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of the program, for all edits."""
+    return tmp_path_factory.mktemp("edits")
+
+
 @pytest.mark.parametrize(
     ("before", "after", "env", "cause"),
     [
@@ -62,14 +68,14 @@ def test_all_name_the_same_cause(
     run_cli: RunCli,
     run_inside: Any,
     inside_python: str,
-    tmp_path: Path,
+    home: Path,
     before: str,
     after: str,
     env: dict[str, str],
     cause: str,
 ) -> None:
-    cache = tmp_path / "cache"
-    script = tmp_path / "edited.py"
+    cache = home / "cache"
+    script = home / "edited.py"
     options = ("--json", "-C", cache, "--python", inside_python)
 
     def run(*words: str | Path, **settings: str) -> Any:
@@ -77,12 +83,21 @@ def test_all_name_the_same_cause(
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
+    def reset() -> None:
+        shutil.rmtree(cache, ignore_errors=True)
+        shutil.copytree(base, cache)
+
+    # The program before the edit runs once for all edits: in the same directory, which is in keys.
+    base = home / f"base-jax{find_jax_pythons().index(inside_python)}"
     script.write_text(PROGRAM)
-    run("warm", *options, script)
-    shutil.rmtree(cache)
-    run_inside(BEFORE)
-    run("warm", *options, script)
-    shutil.copytree(cache, tmp_path / "base")
+    if not base.exists():
+        shutil.rmtree(cache, ignore_errors=True)
+        run("warm", *options, script)
+        shutil.rmtree(cache)
+        run_inside(BEFORE, home=home, JAX_COMPILATION_CACHE_DIR=str(cache))
+        run("warm", *options, script)
+        shutil.copytree(cache, base)
+    reset()
     script.write_text(PROGRAM.replace(before, after))
 
     (explained,) = run("explain", *options, script, **env)["comparisons"]
@@ -90,9 +105,10 @@ def test_all_name_the_same_cause(
     (churned,) = run("explain", "--churn", "--json", "-C", cache)["modules"]
     page = jaxcache.open(cache).report(charts=False)
     (churn,) = jaxcache.open(cache).churn()
-    shutil.rmtree(cache)
-    shutil.copytree(tmp_path / "base", cache)
-    summary, causes, missed = run_inside(INSIDE, **env)
+    reset()
+    summary, causes, missed = run_inside(
+        INSIDE, home=home, JAX_COMPILATION_CACHE_DIR=str(cache), **env
+    )
 
     assert explained["differences"][0]["cause"] == cause
     assert churned["causes"][0]["cause"] == cause

@@ -1,5 +1,6 @@
 """Pythons that the listener does not reach: another way in, or an assertion that fails."""
 
+import functools
 import json
 import os
 import shutil
@@ -24,14 +25,20 @@ LAUNCHERS = {
 }
 
 
+@functools.cache
+def find_packages(python: str) -> str:
+    """The directory in which a Python has jax."""
+    where = "import importlib.util as u; print(u.find_spec('jax').origin)"  # imports nothing
+    origin = subprocess.check_output([python, "-c", where], text=True).strip()
+    return str(Path(origin).parents[1])
+
+
 def make_environment(each_jax_python: str, directory: Path) -> Path:
     """Make a virtual environment that finds the jax of another Python; its site-packages."""
     base = [each_jax_python, "-m", "venv", "--without-pip", directory]
     subprocess.run(base, check=True)
     (site,) = directory.glob("lib/python3*/site-packages")
-    where = "import jax, os; print(os.path.dirname(os.path.dirname(jax.__file__)))"
-    found = subprocess.check_output([each_jax_python, "-c", where], text=True).strip()
-    (site / "a.pth").write_text(f"{found}\n{REPOSITORY}\n")
+    (site / "a.pth").write_text(f"{find_packages(each_jax_python)}\n{REPOSITORY}\n")
     return site
 
 
