@@ -5,7 +5,8 @@ import pytest
 from jaxcache.cache.explain.parts import compare
 from jaxcache.cache.explain.past import Past
 from jaxcache.cache.explain.sides import Cause, Compile
-from jaxcache.core.sketch import PassedArgument, Sketch
+from jaxcache.core.runs import Run
+from jaxcache.core.sketch import PassedArgument, Sketch, SketchedLine
 
 
 def passed(text: str, names: tuple[str, ...]) -> tuple[PassedArgument, ...]:
@@ -55,3 +56,24 @@ def test_padding_is_advised_where_only_the_shape_differs(steps: str) -> None:
     first, *others = compare(left, right, past=Past(signatures=3))
     assert (first.cause, bool(others)) == (Cause.ARGUMENT_SHAPE, steps == "2")
     assert (first.fix is None) is bool(others)
+
+
+def test_an_edit_is_named_before_the_line_of_a_library_that_computes_something_else() -> None:
+    library = "/v/lib/python3.11/site-packages/diffrax/solver.py"
+    left, right = (
+        Compile(
+            "jit_f",
+            f"jit_f-{digit * 64}",
+            {"computation": digit},
+            sketch=Sketch(lines=(SketchedLine(library, 28, "step", {operation: 1}),)),
+        )
+        for digit, operation in (("a", "sine f32[8]"), ("b", "cosine f32[8]"))
+    )
+    old, new = (
+        Run(at, "main.py", (), "0", {}, {}, {}, (), "", {"main.py": f"{line}22222222"}, ())
+        for at, line in ((0, "11111111"), (9, "33333333"))
+    )
+    (difference,) = compare(left, right, past=Past(old, new))
+    assert "main.py:1 was edited; the operations of diffrax" in difference.meaning
+    assert (difference.title, difference.brief) == ("code at main.py:1", "main.py:1 was edited")
+    assert [(place.file, place.line) for place in difference.where] == [("main.py", 1)]

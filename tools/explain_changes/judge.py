@@ -290,7 +290,8 @@ def _problem_of_places(case: Case, change: Change, places: Places, claim: Mappin
     cited = [(file, int(line)) for file, line in _CITED.findall(claim["meaning"] or "")]
     text = f"{claim.get('meaning')} {claim.get('fix')}"
     if _EDITED.search(text):
-        said_to_be_edited = cited or named[:1]
+        before = _CITED.findall(_EDITED.split(text)[0])
+        said_to_be_edited = [(file, int(line)) for file, line in before] or named[:1]
         if not case.edited or not all(_is_among(p, case.edited) for p in said_to_be_edited):
             return "calls a line edited that was not"
     first = (named or cited)[:1]

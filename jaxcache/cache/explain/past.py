@@ -77,14 +77,14 @@ class Edits:
             ]
         return matches[0] if len(matches) == 1 else None
 
-    def nearest(self, line: SketchedLine) -> list[str]:
-        """Return the edited lines that are nearest to one, as ``main.py:6``; of its file if any."""
+    def nearest(self, line: SketchedLine) -> list[SourceLocation]:
+        """Return the edited lines that are nearest to one, of its file if any."""
         own = self.of_file(line.file)
         if own:
             near = sorted(sorted(own, key=lambda n: abs(n - line.line))[:_SHOWN_EDITS])
-            return [file_name(f"{line.file}:{n}") for n in near]
+            return [SourceLocation(line.file, n, "") for n in near]
         others = [(file, n) for file, lines in self.lines.items() for n in sorted(lines)]
-        return [file_name(f"{file}:{n}") for file, n in others[:_SHOWN_EDITS]]
+        return [SourceLocation(file, n, "") for file, n in others[:_SHOWN_EDITS]]
 
 
 def find_edits(old: Mapping[str, str], new: Mapping[str, str]) -> Edits:

@@ -364,7 +364,7 @@ def _origin_of(
 def _mention(line: SketchedLine | None, past: Past) -> str:
     if not past.edits or line is None or past.edits.touch(line.file, line.line):
         return ""
-    return say.mention_edits(past.since, past.edits.nearest(line))
+    return say.mention_edits(past.since, [*map(str, past.edits.nearest(line))])
 
 
 def _of_equal(old: Sketch, new: Sketch) -> Difference:
@@ -446,10 +446,14 @@ def _of_line(
     part = say.operations(
         shown_place,
         since=past.since if edited or is_edited or is_unedited else "",
-        edited=edited,
+        edited=[*map(str, edited)],
         is_edited=is_edited,
         why=past.outside,
     )
+    if change.is_in_library and edited:  # an edit of the user's changed what the library does
+        part = part._replace(title=f"code at {edited[0]}")
+        brief = f"{edited[0]} was edited"
+        return _of(part, Cause.CODE, Evidence.OBSERVED, change.shown, (edited[0],), brief)
     if constants := change.constants:
         where = _origin_of(constants[1], place, new, past)
         return _of(part, Cause.CONSTANT, Evidence.OBSERVED, constants, where)
