@@ -6,6 +6,7 @@ A cure is done, and plain JAX hits in a process of its own, without jaxcache.
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,6 +68,15 @@ class Program(NamedTuple):
             text = text.replace(before, after)
         self.script.write_text(text)
 
+    def first_warm(self) -> None:
+        """Run the program for the first time: in earnest once for all tests in this directory."""
+        once = self.directory.with_name("warmed")
+        if not once.exists():
+            self.warm()
+            shutil.copytree(self.directory, once)
+        shutil.rmtree(self.directory)
+        shutil.copytree(once, self.directory)
+
     def warm(self, *argv: str, **env: str) -> dict[str, Any]:
         words = ("warm", "--json", "-C", self.cache, "--python", self.python, self.script, *argv)
         done = self.run_cli(*words, env=BASE | env)
@@ -94,9 +104,17 @@ class Program(NamedTuple):
         return int(run_plain([self.python, self.script], env=base).stdout)
 
 
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of the program in all tests: the path of a cache may be in its keys."""
+    return tmp_path_factory.mktemp("history") / "home"
+
+
 @pytest.fixture
-def program(run_cli: RunCli, jax_python: str, tmp_path: Path) -> Program:
-    made = Program(run_cli, jax_python, tmp_path)
+def program(run_cli: RunCli, jax_python: str, home: Path) -> Program:
+    shutil.rmtree(home, ignore_errors=True)
+    home.mkdir()
+    made = Program(run_cli, jax_python, home)
     made.write()
     return made
 
@@ -115,7 +133,7 @@ def only(document: dict[str, Any]) -> dict[str, Any]:
 def test_a_part_that_alone_differs_is_proved_and_its_cure_brings_hits(
     program: Program, env: dict[str, str], variable: str
 ) -> None:
-    program.warm()
+    program.first_warm()
     document = program.explain(**env)
     assert len(document["comparisons"]) == 4
     for comparison in document["comparisons"]:
@@ -128,7 +146,7 @@ def test_a_part_that_alone_differs_is_proved_and_its_cure_brings_hits(
 
 
 def test_the_flags_of_another_run_are_not_blamed_for_an_edit(program: Program) -> None:
-    program.warm()
+    program.first_warm()
     program.warm(**FAST_MATH)
     program.write(("RATE = 0.1", "RATE = 0.2"))
     document = program.explain()
@@ -142,14 +160,14 @@ def test_the_flags_of_another_run_are_not_blamed_for_an_edit(program: Program) -
 
 
 def test_one_of_several_functions_of_one_name_is_compared_with_its_own(program: Program) -> None:
-    program.warm()
+    program.first_warm()
     program.write(("2.5", "2.75"))
     difference = only(program.explain())
     assert (difference["left"], difference["right"]) == ("2.5", "2.75")
 
 
 def test_a_flag_and_an_edit_are_each_a_part_of_the_cause(program: Program) -> None:
-    program.warm()
+    program.first_warm()
     program.write(("tanh", "sin"))
     document = program.explain(**FAST_MATH)
     rows = {tuple(d["evidence"] for d in c["differences"]) for c in document["comparisons"]}
@@ -221,7 +239,7 @@ def test_to_pad_is_advised_from_three_shapes_on(program: Program) -> None:
 
 
 def test_an_entry_that_is_gone_is_lost(program: Program) -> None:
-    program.warm()
+    program.first_warm()
     (entry,) = program.cache.glob("jit_step-*-cache")
     entry.unlink()
     difference = only(program.explain())
@@ -262,7 +280,7 @@ def test_a_cache_of_plain_jax_is_not_guessed_about(program: Program) -> None:
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")
 def test_an_entry_that_may_not_be_read_is_not_said_to_be_gone(program: Program) -> None:
-    program.warm()
+    program.first_warm()
     (entry,) = program.cache.glob("jit_step-*-cache")
     entry.chmod(0)
     difference = only(program.explain())
@@ -271,7 +289,7 @@ def test_an_entry_that_may_not_be_read_is_not_said_to_be_gone(program: Program) 
 
 
 def test_the_run_and_explain_give_one_answer(program: Program) -> None:
-    program.warm()
+    program.first_warm()
     program.write(("tanh", "sin"))
     told = only(program.explain())
     (cause,) = {m["cause"] for m in program.warm()["modules"] if m["cause"]}

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from conftest import REPOSITORY, clean_environment, jax_version
+from plain_jax import run_plain
 
 from jaxcache.core.system import available_cores
 from live.loading_ahead import ON, START
@@ -123,15 +124,19 @@ def run_live(jax_python: str, tmp_path: Path) -> RunLive:
                 env.pop(name, None)
             else:
                 env[name] = value
-        done = subprocess.run(
-            [jax_python, *options, "-c", program + TELL],
-            env=env,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
+        command = [jax_python, *options, "-c", program + TELL]
+        if settings.get("JAXCACHE_LIVE") == "0":  # plain JAX, with which the layer is compared
+            done = run_plain(command, env=env, cwd=tmp_path, check=False)
+        else:
+            done = subprocess.run(
+                command,
+                env=env,
+                cwd=tmp_path,
+                capture_output=True,
+                text=True,
+                timeout=timeout,
+                check=False,
+            )
         lines = done.stdout.splitlines()
         document = json.loads(lines[-1]) if lines and lines[-1].startswith("{") else {}
         ran = Ran(done.returncode, done.stdout, done.stderr, document)
