@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from jaxcache.api import Cache as Cache
     from jaxcache.api import open as open  # noqa: A004
     from jaxcache.errors import JaxcacheError as JaxcacheError
-    from jaxcache.injected.guard.guard import UnexpectedCompileError as UnexpectedCompileError
-    from jaxcache.injected.guard.guard import guard as guard
-    from jaxcache.injected.guard.guard import warmed_up as warmed_up
+    from jaxcache.injected.guard import UnexpectedCompileError as UnexpectedCompileError
+    from jaxcache.injected.guard import guard as guard
+    from jaxcache.injected.guard import warmed_up as warmed_up
     from jaxcache.inprocess.warm_up import explain_miss as explain_miss
     from jaxcache.inprocess.warm_up import warm_up as warm_up
     from jaxcache.inprocess.watch import last_misses as last_misses
@@ -51,16 +51,16 @@ _HOMES = {
     "Entry": "jaxcache.model",
     "JaxcacheError": "jaxcache.errors",
     "PruneOptions": "jaxcache.options",
-    "UnexpectedCompileError": "jaxcache.injected.guard.guard",
+    "UnexpectedCompileError": "jaxcache.injected.guard",
     "counters": "jaxcache.live.layer",
     "enable": "jaxcache.live.enable",
     "explain_miss": "jaxcache.inprocess.warm_up",
-    "guard": "jaxcache.injected.guard.guard",
+    "guard": "jaxcache.injected.guard",
     "last_misses": "jaxcache.inprocess.watch",
     "load_ipython_extension": "jaxcache.inprocess.notebook",
     "open": "jaxcache.api",
     "warm_up": "jaxcache.inprocess.warm_up",
-    "warmed_up": "jaxcache.injected.guard.guard",
+    "warmed_up": "jaxcache.injected.guard",
     "watch": "jaxcache.inprocess.watch",
 }
 __all__ = [

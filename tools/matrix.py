@@ -42,7 +42,7 @@ sys.path.insert(0, sys.argv[1])
 import jax
 from jaxcache.core.seams import UnknownJaxError
 from jaxcache.injected import adapter as listener
-from jaxcache.injected.crosshost import host
+from jaxcache.injected import cross_target
 from jaxcache.live import adapter as live
 print(jax.__version__)
 try:
@@ -55,8 +55,8 @@ except UnknownJaxError as error:
     if jax.__version_info__ > (0, 4, 30):  # it has never known that one
         print("a private name has moved: the live layer:", error)
 try:
-    host.check_names(jax)
-except host.TargetError as error:
+    cross_target.check_names(jax)
+except cross_target.TargetError as error:
     if jax.__version_info__ > (0, 11):  # nor targets those before
         print("a private name has moved: targets:", error)
 """

@@ -27,8 +27,7 @@ from typing import Any
 from ..core.seams import wrap
 from . import adapter
 from .channel import describe_error
-from .crosshost.hooks import CompileArguments
-from .crosshost.host import Target, Tuning, UntunedError, compile_for
+from .cross_target import CompileArguments, Target, Tuning, UntunedError, compile_for
 from .describe import compile_options
 
 #: What XLA calls through a raw pointer while it compiles.
@@ -221,7 +220,7 @@ class Compiler:
 
 
 class CrossCompiler(Compiler):
-    """Compiles for a host that is not here; see the package ``crosshost`` beside this file.
+    """Compiles for a host that is not here; see :mod:`.cross_target`.
 
     What it leaves is the bare executable: the parent makes the entry, with the target's codec.
     """

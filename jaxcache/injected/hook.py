@@ -135,13 +135,13 @@ def _listen(module: Any) -> None:
         if module.__name__ == "torch":
             from _jaxcache.injected import torch_listener as observer
         elif os.environ.get(_TARGET):
-            from _jaxcache.injected.crosshost import observer
+            from _jaxcache.injected import cross_observer as observer
         else:
             from _jaxcache.injected import listener as observer
 
         observer.attach(module)
         if module.__name__ == "jax" and os.environ.get(_GUARD):
-            from _jaxcache.injected.guard.guard import start
+            from _jaxcache.injected.guard import start
 
             start()
         if module.__name__ == "jax" and os.environ.get(_LIVE):

@@ -27,8 +27,7 @@ from . import channel, hook, recording, traces, undo
 from .adapter import Jax, hash_component, join_processes, seal_writes
 from .channel import safely
 from .hook import when_imported
-from .outcome import CompileRequest, entry_file, identity
-from .process_observer import ProcessObserver, Sink
+from .process_observer import CompileRequest, ProcessObserver, Sink, entry_file, identity
 
 _FORCE = "JAXCACHE_FORCE_CACHE_DIR"
 _CHECK = "JAXCACHE_CHECK"

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 from ..core.seams import settings_of_options
 from . import undo_child
-from .outcome import CompileRequest, entry_file
+from .process_observer import CompileRequest, entry_file
 
 _UNDO = "JAXCACHE_UNDO"
 _MOST_KEYS = 32

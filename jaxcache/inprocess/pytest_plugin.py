@@ -86,7 +86,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     if marker is None:
         yield
         return
-    from jaxcache.injected.guard.guard import guard
+    from jaxcache.injected.guard import guard
 
     with guard(*marker.args, **marker.kwargs):
         yield

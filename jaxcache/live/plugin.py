@@ -15,7 +15,7 @@ def initialize() -> None:
     """Do what is due when JAX starts its backends; never raises."""
     try:
         if os.environ.get("JAXCACHE_GUARD"):
-            from ..injected.guard.guard import start
+            from ..injected.guard import start
 
             start()
         switch_on(backend_starts=True)

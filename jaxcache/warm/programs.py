@@ -1,6 +1,6 @@
 """A program to warm: a script, a module, a notebook, or a function; and the environment it gets.
 
-What people write as arguments becomes a tree of plain JSON, which ``injected/call_function.py``
+What people write as arguments becomes a tree of plain JSON, which ``injected/run_program.py``
 builds the real ones from: ``{"array": ["float32", [8, 128]]}``, ``{"value": …}``,
 ``{"list": […]}``, ``{"tuple": […]}``, ``{"dict": {…}}``, ``{"key": [dims]}`` and
 ``{"call": {"function": …, "args": […], "kwargs": {…}}}``.
@@ -389,13 +389,13 @@ def _read_marked(mark: str, inner: Any, place: str) -> Node:
     return {"call": call.to_json()}
 
 
-_INJECTED = Path(__file__).parents[1] / "injected"
+_RUN_PROGRAM = Path(__file__).parents[1] / "injected" / "run_program.py"
 
 
 def words_of(program: WarmProgram) -> tuple[str, ...]:
     """The arguments that the Python is started with."""
     if program.call is not None:
-        return str(_INJECTED / "call_function.py"), json.dumps(program.call.to_json())
+        return str(_RUN_PROGRAM), "call", json.dumps(program.call.to_json())
     if program.module:
         return "-m", program.module, *program.arguments
     if program.script == _STDIN:
@@ -409,5 +409,5 @@ def words_of(program: WarmProgram) -> tuple[str, ...]:
             hint="name a Python file, a notebook, or a function as MODULE:FUNCTION",
         )
     if path.suffix == ".ipynb":
-        return str(_INJECTED / "run_notebook.py"), program.script, *program.arguments
+        return str(_RUN_PROGRAM), "notebook", program.script, *program.arguments
     return program.script, *program.arguments

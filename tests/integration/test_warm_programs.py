@@ -58,8 +58,8 @@ import sys
 sys.modules["IPython"] = None
 sys.path.insert(0, {str(injected)!r})
 sys.argv[1:] = ["train.ipynb"]
-import run_notebook
-sys.exit(run_notebook.main())
+import run_program
+sys.exit(run_program.run_notebook())
 """
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False

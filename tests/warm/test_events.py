@@ -11,7 +11,7 @@ import pytest
 
 from jaxcache.cache.explain.sides import Cause, Comparison, Compile, Difference
 from jaxcache.core.compile_event import Argument, CompileFinished
-from jaxcache.injected.outcome import CompileRequest
+from jaxcache.injected.process_observer import CompileRequest
 from jaxcache.warm.child.launch import EventServer, RunResult, socket_directory
 from jaxcache.warm.report.builder import ReportBuilder
 from jaxcache.warm.report.causes import describe_comparison

@@ -1,4 +1,4 @@
-"""The parent's side of ``injected/load_entries.py``: one entry kills one child, and is named."""
+"""The parent's side of ``injected/describe.py``: one entry kills one child, and is named."""
 
 from collections.abc import Iterator, Sequence
 
@@ -85,7 +85,7 @@ class _Loading(Child):
         self.devices = _FEWEST_DEVICES
         while self.devices < min(devices, _MOST_DEVICES):
             self.devices *= 2
-        super().__init__(python, "load_entries", str(self.devices), deed="loaded it")
+        super().__init__(python, "describe.load_entries", str(self.devices), deed="loaded it")
         try:
             ready = self.answer(_START_SECONDS)
         except DiedError as error:

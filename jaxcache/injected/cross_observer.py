@@ -15,16 +15,23 @@ import time
 import weakref
 from typing import Any, NamedTuple
 
-from ...core import sketching
-from ...core.compile_event import RunOutcome
-from ...core.seams import UnknownJaxError, hide_frames
-from .. import channel
-from ..adapter import Jax, join_processes
-from ..channel import first_line, safely
-from ..outcome import CompileRequest, entry_file
-from ..recording import is_profile_guided
-from .hooks import Hooks, PlatformQueryDetector
-from .host import Target, TargetError, Tuning, UntunedError, compile_for
+from ..core import sketching
+from ..core.compile_event import RunOutcome
+from ..core.seams import UnknownJaxError, hide_frames
+from . import channel
+from .adapter import Jax, join_processes
+from .channel import first_line, safely
+from .cross_target import (
+    Hooks,
+    PlatformQueryDetector,
+    Target,
+    TargetError,
+    Tuning,
+    UntunedError,
+    compile_for,
+)
+from .process_observer import CompileRequest, entry_file
+from .recording import is_profile_guided
 
 #: The parent's request: a JSON file.
 _REQUEST = "JAXCACHE_TARGET"
@@ -57,7 +64,7 @@ class CrossObserver:
         self._send = send
         self._module = module
         self._jax = Jax(module)
-        hide_frames(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+        hide_frames(os.path.dirname(os.path.abspath(__file__)))
         self.asked = self._jax.asked
         self._send({"event": "jax", **self._jax.describe()})
         profiles = []

@@ -15,10 +15,9 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from .. import channel
-from ..channel import CHANNEL
-from .calls import ArgumentChange, CallHistory, PendingCall
-from .jax_functions import JaxFunctions
+from . import channel
+from .channel import CHANNEL
+from .guard_calls import ArgumentChange, CallHistory, JaxFunctions, PendingCall
 
 #: The steps of JAX that each ``on`` refuses. A trace leads to a load or a compile, and what is
 #: loaded from the cache was requested by the same call.
@@ -384,7 +383,7 @@ def _check_choice(name: str, value: Any, choices: Any) -> None:
 
 VARIABLE = "JAXCACHE_GUARD"
 _FORM = "ON:ACTION[:SECONDS] such as compile:raise or load:warn:60"
-_NAME = "injected.guard.guard"
+_NAME = "injected.guard"
 _armed: "CompileGuard | None" = None
 _is_reported = False
 

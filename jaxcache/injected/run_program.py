@@ -1,10 +1,19 @@
-"""Lower and compile one function for arguments of which only shapes are known.
+"""Run what is no script of its own in the user's Python: one function, or a notebook.
 
-Started by path as a script in the user's Python, with the listener in it: what the compile does
-to the cache is reported as for any script. ``argv[1]`` is the call as JSON; see
-``warm/programs.py`` for its form. The parent gets a mistake in the call as ``no-function``.
+Started by path as a script, with the listener in it: what the compile does to the cache is reported
+as for any script. ``argv[1]`` is ``call`` or ``notebook``.
+
+A function is lowered and compiled for arguments of which only shapes are known; see
+``warm/programs.py`` for the form of the call. The parent gets a mistake in the call as
+``no-function``.
+
+The code cells of a notebook run in their order, as one program, in the notebook's directory. Where
+IPython is installed its shell runs them, so that magics work and cells may ``await``. Without it,
+lines with magics are left out.
 """
 
+import ast
+import contextlib
 import importlib
 import importlib.util
 import json
@@ -126,11 +135,12 @@ def lower(call: "dict[str, Any]") -> Any:
 
 def _target() -> Any:
     """The compiler for a host that is not here, where the parent asks for one."""
-    observer = sys.modules.get("_jaxcache.injected.crosshost.observer")
+    observer = sys.modules.get("_jaxcache.injected.cross_observer")
     return observer.OBSERVER if observer else None
 
 
-def main() -> int:
+def call_function() -> int:
+    """Compile the function of the call that is ``argv[1]``, as JSON."""
     call = json.loads(sys.argv[1])
     sys.argv[:] = [call["function"]]  # what the program sees, and what the ledger learns
     if not getattr(sys.flags, "safe_path", False):
@@ -150,5 +160,81 @@ def main() -> int:
     return 0
 
 
+def read_cells(path: str) -> "list[str]":
+    """The source of each code cell (nbformat 4)."""
+    with open(path, encoding="utf-8") as file:
+        cells = json.load(file)["cells"]
+    return ["".join(c["source"]) for c in cells if c["cell_type"] == "code"]
+
+
+def without_magics(cell: str) -> "tuple[str, int]":
+    """A cell as plain Python, and how many lines were left out."""
+    with contextlib.suppress(SyntaxError):
+        ast.parse(cell)
+        return cell, 0
+    lines = cell.splitlines()
+    if lines and lines[0].startswith("%%"):
+        if lines[0].split()[0] not in ("%%time", "%%capture", "%%jaxcache"):
+            return "", len(lines)
+        body, left_out = without_magics("\n".join(["", *lines[1:]]))
+        return body, left_out + 1
+    magics = [line.lstrip().startswith(("%", "!")) for line in lines]
+    kept = [
+        line[: len(line) - len(line.lstrip())] + "pass" if magic else line
+        for line, magic in zip(lines, magics, strict=True)
+    ]
+    return "\n".join(kept), sum(magics)
+
+
+def run_plainly(path: str, cells: "list[str]") -> int:
+    """Run cells without IPython."""
+    program = type(sys)("__main__")
+    sys.modules["__main__"] = program
+    left_out = 0
+    for number, cell in enumerate(cells, 1):
+        text, magics = without_magics(cell)
+        left_out += magics
+        exec(compile(text, f"{path}[{number}]", "exec"), program.__dict__)  # noqa: S102
+    if left_out:
+        print(
+            f"jaxcache: {left_out} lines with magics left out of {path}: no IPython here",
+            file=sys.stderr,
+        )
+    return 0
+
+
+def run_in_shell(shell_class: Any, cells: "list[str]") -> int:
+    """Run cells as a kernel would; the first that fails ends the program."""
+    from traitlets.config import Config
+
+    config = Config()
+    config.HistoryManager.enabled = False
+    shell = shell_class.instance(config=config)
+    for number, cell in enumerate(cells, 1):
+        shell.execution_count = number
+        if not shell.run_cell(cell).success:
+            return 1
+    return 0
+
+
+def run_notebook() -> int:
+    """Run the notebook that is ``argv[1]``; the rest are its arguments."""
+    path = sys.argv[1]
+    sys.argv[:] = sys.argv[1:]
+    directory = os.path.dirname(os.path.abspath(path))
+    sys.path[0] = directory
+    try:
+        cells = read_cells(path)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        print(f"jaxcache: {path} is not a notebook of format 4: {error}", file=sys.stderr)
+        return _CANNOT
+    os.chdir(directory)  # as Jupyter and nbconvert start a kernel
+    try:
+        from IPython.core.interactiveshell import InteractiveShell
+    except ImportError:
+        return run_plainly(path, cells)
+    return run_in_shell(InteractiveShell, cells)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(call_function() if sys.argv.pop(1) == "call" else run_notebook())
