@@ -24,8 +24,8 @@ from pathlib import Path
 import zstandard
 
 import jaxcache
-from jaxcache.live.counters import Counters
 from jaxcache.live.evictor import Evictor
+from jaxcache.live.process import Counters
 from jaxcache.live.settings import resolve
 from jaxcache.live.uses import SharedUses, UseLog, compact
 

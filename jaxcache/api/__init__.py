@@ -212,7 +212,7 @@ class Cache(MovingMethods, CompilingMethods):
                 because more need a main module that can be imported.
         """
         from jaxcache.cache.verify.run_checks import verify
-        from jaxcache.warm.child.loading import SubprocessLoader
+        from jaxcache.warm.child.query import SubprocessLoader
 
         chosen = VerifyOptions.choose(options, keys=keys, **keywords)
         chosen = chosen.replace(jobs=chosen.jobs or self.workers)

@@ -44,7 +44,7 @@ def doctor(
     if not command_line:
         cache.refuse_caches_below()
     from jaxcache.render.doctor import doctor_view
-    from jaxcache.warm.advice import judge_run
+    from jaxcache.warm.report.notes import judge_run
     from jaxcache.warm.where import find_where
 
     path = cache.location.path

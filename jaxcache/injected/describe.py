@@ -1,7 +1,7 @@
 """Programs that describe this Python, its jax and its host, one answer each.
 
 ``warm/child/query.py`` starts :func:`settings`, :func:`probe` and :func:`hlo_text`;
-``warm/crosshost/compare.py`` starts :func:`capture`; ``warm/child/loading.py``
+``warm/crosshost/target_profile.py`` starts :func:`capture`; ``warm/child/query.py``
 :func:`load_entries`.
 
 jaxlib reports the CPU's features: ``/proc/cpuinfo`` does not list every feature that LLVM uses.

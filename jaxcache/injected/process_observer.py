@@ -13,9 +13,8 @@ that, each a module attribute that JAX looks up at each call, tried on JAX 0.4.3
 A trace is measured by the event that JAX sends at its end; the events of nested traces overlap, and
 :class:`~core.compile_event.Timeline` counts each instant once.
 
-What is observed of a compile request: one outcome, one reason.
-
-Source: ``compile_or_get_cached``, ``_cache_read`` and ``_cache_write`` in jax/_src/compiler.py,
+What is observed of a compile request gives one outcome and one reason. Source:
+``compile_or_get_cached``, ``_cache_read`` and ``_cache_write`` in jax/_src/compiler.py,
 ``is_cache_used`` and ``put_executable_and_time`` in jax/_src/compilation_cache.py.
 """
 

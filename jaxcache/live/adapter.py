@@ -30,7 +30,6 @@ from typing import Any, NamedTuple
 from ..core.machine import XLA_CACHES, hashes_path
 from ..core.names import CACHE_SUFFIX
 from ..core.seams import UnknownJaxError, hide_frames, wrap
-from .last_run import Load
 
 TRIED = "0.4.38 to 0.12"
 
@@ -311,6 +310,18 @@ def make_cache(base: Any, layer: Any) -> Any:
 
 _ARGUMENTS = ("compile_options", "backend", "executable_devices", "host_callbacks")
 _CLIENT_ARGUMENTS = ("serialized", "executable_devices", "compile_options", "host_callbacks")
+
+
+class Load(NamedTuple):
+    """What JAX gave to one load of an executable."""
+
+    key: str
+    options: bytes
+    """The compile options, serialized."""
+    devices: "tuple[int, ...]"
+    """The ids of the devices, in order."""
+    is_plain: bool
+    """Whether nothing else was given: no host callbacks, and no argument that is not compared."""
 
 
 class LoadCall(NamedTuple):

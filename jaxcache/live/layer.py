@@ -19,9 +19,8 @@ from ..core.names import live_directory
 from ..core.remote import SERVICES
 from ..core.seams import UnknownJaxError
 from .adapter import Adapter
-from .counters import COUNTERS, SUMS, Metrics
 from .preload import Preload
-from .process import LiveProcess, say
+from .process import COUNTERS, SUMS, LiveProcess, Metrics, say
 from .settings import ConfigError, ResolvedSettings, resolve
 
 if TYPE_CHECKING:

@@ -144,7 +144,7 @@ class Tiers:
         """Whether a trusted key vouches for an entry although no setting requires it."""
         if self._trusts is None:
             try:
-                from .signing import Signatures
+                from .tier import Signatures
 
                 self._signatures = self._signatures or Signatures(self._layer.settings)
                 self._trusts = self._signatures.trust()
@@ -277,6 +277,6 @@ class Tiers:
 def _signatures(settings: Any) -> Any:
     if not settings["require-signed"] and not settings["signing-key"]:
         return None
-    from .signing import Signatures
+    from .tier import Signatures
 
     return Signatures(settings)

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from jaxcache.render.view import Block, Line, View, fields_of, versioned
 from jaxcache.units import format_count
-from jaxcache.warm.crosshost.compare import ProfileDifference, TargetCheck
-from jaxcache.warm.crosshost.target_profile import TargetProfile
+from jaxcache.warm.crosshost.target_profile import ProfileDifference, TargetCheck, TargetProfile
 
 _FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 

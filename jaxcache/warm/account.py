@@ -16,11 +16,11 @@ from jaxcache.options.run import RunOptions
 from jaxcache.store import is_remote
 from jaxcache.warm.child.child import missing_module
 from jaxcache.warm.child.launch import RunResult
-from jaxcache.warm.programs import PORTABLE_NOTE, effective_thresholds, find_overridden
+from jaxcache.warm.programs import PORTABLE_NOTE, effective_thresholds
 from jaxcache.warm.report import recording
 from jaxcache.warm.report.builder import ReportBuilder, trace_document
 from jaxcache.warm.report.causes import find_causes, is_new, path_note
-from jaxcache.warm.report.notes import bucket_notes, varying_notes
+from jaxcache.warm.report.notes import bucket_notes, find_overridden, varying_notes
 from jaxcache.warm.report.report import EVICTED, FIRST_TIME, LOST, VARYING, Report
 from jaxcache.warm.report.run_records import record_runs
 

@@ -12,11 +12,11 @@ from jaxcache.cache.files import scratch_directory
 from jaxcache.core.compile_event import CompileFinished
 from jaxcache.options.run import WarmOptions
 from jaxcache.store import open_store
-from jaxcache.warm.advice import advise, find_losses
 from jaxcache.warm.child.launch import RunCallbacks
-from jaxcache.warm.programs import WarmProgram, find_overridden
+from jaxcache.warm.programs import WarmProgram
 from jaxcache.warm.report.builder import ReportBuilder
 from jaxcache.warm.report.causes import explain_hits, explain_misses
+from jaxcache.warm.report.notes import advise, find_losses, find_overridden
 from jaxcache.warm.report.report import require_observed
 from jaxcache.warm.report.run_records import describe_runs
 from jaxcache.warm.run import run_command, warm_program

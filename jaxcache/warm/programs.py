@@ -15,7 +15,7 @@ import json
 import os
 import re
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,6 @@ from jaxcache.store.location import absolute_location
 from jaxcache.warm.child.child import LIFTED
 
 if TYPE_CHECKING:
-    from jaxcache.cache.doctor.inputs import Finding
     from jaxcache.warm.crosshost.cross_target import CrossTarget
 
 #: JAX's settings of whether it caches, and where.
@@ -64,26 +63,6 @@ def effective_thresholds(options: RunOptions) -> dict[str, float]:
         if not read_setting(env[ENABLED.upper()], JAX_DEFAULTS[ENABLED]):
             thresholds[ENABLED] = 0.0
     return thresholds
-
-
-def find_overridden(options: RunOptions) -> "Iterator[Finding]":
-    """Say what plain JAX does with the settings of this environment that a run overrides."""
-    from jaxcache.cache.doctor.inputs import make_finding, read_rules
-
-    for variable, value in lifted_thresholds(options).items():
-        text = os.environ.get(variable)
-        if text is None:
-            continue
-        rule = "overridden"
-        try:
-            read = read_setting(text, JAX_DEFAULTS[variable.lower()])
-        except ValueError:
-            rule = "overridden-refused"
-        else:
-            if variable.lower() != ENABLED or read:
-                continue
-        rules = read_rules(__file__)
-        yield make_finding(rules, rule, variable=variable, text=text, value=value)
 
 
 def run_environment(

@@ -30,8 +30,8 @@ from jaxcache.entry.contents import Device, XlaCompileOptions
 from jaxcache.layouts.torch import doctor as torch_doctor
 from jaxcache.model import FileInfo, Platform
 from jaxcache.store.local import LocalStore
-from jaxcache.warm import advice, programs
-from jaxcache.warm.crosshost import compare
+from jaxcache.warm.crosshost import target_profile
+from jaxcache.warm.report import notes
 
 MOUNTS = r"""22 27 0:21 / /proc rw,relatime - proc proc rw
 27 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard
@@ -325,20 +325,19 @@ def test_each_check_names_a_rule_and_gives_the_values_of_its_sentences(
 
 
 @pytest.mark.parametrize(
-    ("modules", "values"), [((advice, programs), {"seconds"}), ((compare,), {"target", "here"})]
+    ("module", "values"), [(notes, {"seconds"}), (target_profile, {"target", "here"})]
 )
 def test_each_rule_of_a_run_is_used_and_gets_the_values_of_its_sentences(
-    modules: tuple[ModuleType, ...], values: set[str]
+    module: ModuleType, values: set[str]
 ) -> None:
     names: set[object] = set()
     values = {*values}
-    for module in modules:
-        for node in ast.walk(ast.parse(Path(str(module.__file__)).read_text("utf-8"))):
-            if isinstance(node, ast.Constant):
-                names.add(node.value)
-            elif isinstance(node, ast.keyword):
-                values.add(str(node.arg))
-    rules = read_rules(str(modules[0].__file__))
+    for node in ast.walk(ast.parse(Path(str(module.__file__)).read_text("utf-8"))):
+        if isinstance(node, ast.Constant):
+            names.add(node.value)
+        elif isinstance(node, ast.keyword):
+            values.add(str(node.arg))
+    rules = read_rules(str(module.__file__))
     assert rules.keys() <= names
     for name, row in rules.items():
         texts = [text for text in row.values() if isinstance(text, str)]

@@ -12,7 +12,7 @@ from conftest import REPOSITORY, RunCli
 
 from jaxcache.cache.ledger.record import HIT, MISS, Event
 from jaxcache.cache.ledger.write import append
-from jaxcache.live.counters import COUNTERS, SUMS
+from jaxcache.live.process import COUNTERS, SUMS
 from jaxcache.store import open_store
 
 DASHBOARD: dict[str, Any] = json.loads(

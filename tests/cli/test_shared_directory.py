@@ -190,7 +190,7 @@ def test_seal_keeps_access_lists_and_attributes_and_drops_setuid(
 
 def leave_as_a_running_program_does(cache: Path) -> None:
     """What the live layer writes: entries with stamps, its locks, counts and quarantine."""
-    from jaxcache.live.counters import Counters
+    from jaxcache.live.process import Counters
 
     with open_directory(str(cache)) as directory:
         write_whole(directory, "jit_f-" + "a" * 64 + "-cache", b"entry")

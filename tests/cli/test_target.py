@@ -16,13 +16,15 @@ from jaxcache.cache.ledger.record import LedgerRecord
 from jaxcache.options.run import CompileOptions
 from jaxcache.render.target import check_view, profile_view
 from jaxcache.render.typeset import set_blocks
-from jaxcache.warm.crosshost.compare import ProfileDifference, check_target, compare_profiles
 from jaxcache.warm.crosshost.cross_target import CrossTarget
 from jaxcache.warm.crosshost.target_profile import (
     MAX_PROFILE_BYTES,
     Cpu,
+    ProfileDifference,
     ProfileError,
     TargetProfile,
+    check_target,
+    compare_profiles,
     parse_profile,
     pod_file,
     profile_bytes,

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jaxcache.core.eviction import Candidate, choose_for_room, expected_seconds
-from jaxcache.live.counters import Counters
 from jaxcache.live.evictor import Evictor
+from jaxcache.live.process import Counters
 from jaxcache.live.settings import resolve
 
 NS = 10**9

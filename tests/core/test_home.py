@@ -16,7 +16,7 @@ from jaxcache.core.names import live_directory
 from jaxcache.core.remote import connection, has_credentials
 from jaxcache.errors import NoJaxError
 from jaxcache.live.settings import resolve
-from jaxcache.live.signing import _trusted_keys
+from jaxcache.live.tier import _trusted_keys
 from jaxcache.warm.child.child import find_python, has_package
 
 _KEY = "jaxcache-ed25519 AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="

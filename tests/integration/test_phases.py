@@ -10,7 +10,7 @@ import pytest
 from conftest import RunCli
 from warm_checks import Warm
 
-from jaxcache.warm.advice import advise
+from jaxcache.warm.report.notes import advise
 from jaxcache.warm.where import find_where
 
 pytestmark = pytest.mark.jax

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from conftest import RunCli
 
-from jaxcache.live.counters import COUNTERS, SUMS, Counters, Metrics, text_format
+from jaxcache.live.process import COUNTERS, SUMS, Counters, Metrics, text_format
 from live.conftest import PROGRAM, RunLive, entries
 
 SAMPLE = re.compile(r'jaxcache_live_(\w+?)(?:\{tier="([^"]*)"\})? (\S+)')

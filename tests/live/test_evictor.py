@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from conftest import RunCli
 
-from jaxcache.live.counters import Counters
 from jaxcache.live.evictor import Evictor
+from jaxcache.live.process import Counters
 from jaxcache.live.settings import resolve
 from jaxcache.live.uses import UseLog, read_ledger
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from object_server import CREDENTIALS, S3Server, make_bucket
 
-from jaxcache.live.counters import Counters
-from jaxcache.live.leases import Leases
+from jaxcache.live.loading import Leases
+from jaxcache.live.process import Counters
 from live.conftest import PROGRAM, TELL, entries, live_environment
 
 pytestmark = pytest.mark.jax
@@ -124,9 +124,9 @@ def test_a_program_that_ends_gives_its_leases_back(jax_python: str, tmp_path: Pa
     """Also where that takes longer than the upload before it."""
     slow = """
 import time
-from jaxcache.live import leases
-real = leases._delete
-leases._delete = lambda *args: (time.sleep(0.5), real(*args))
+from jaxcache.live import loading
+real = loading._delete
+loading._delete = lambda *args: (time.sleep(0.5), real(*args))
 """
     ended = start_together(jax_python, tmp_path, 1, slow + PROGRAM, tier=str(tmp_path / "shared"))
     assert ended[0][0].returncode == 0, ended[0][2]

@@ -16,11 +16,10 @@ import pytest
 from conftest import RunCli
 from mount_without_links import can_mount, mounted_without_links
 
-from jaxcache.live.counters import Counters
 from jaxcache.live.frame import decode
-from jaxcache.live.helper import TierClient
-from jaxcache.live.leases import Leases
-from jaxcache.live.stores import BucketStore
+from jaxcache.live.helper import BucketStore, TierClient
+from jaxcache.live.loading import Leases
+from jaxcache.live.process import Counters
 from jaxcache.live.tier import Tier
 from live.conftest import PROGRAM, RunLive, entries, live_environment
 

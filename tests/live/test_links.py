@@ -7,19 +7,18 @@ from typing import Any
 import pytest
 from conftest import GiveAway
 
-from jaxcache.live.counters import Counters
 from jaxcache.live.evictor import Evictor
 from jaxcache.live.files import quarantine_entry
-from jaxcache.live.last_run import (
+from jaxcache.live.helper import DirectoryStore
+from jaxcache.live.loading import Leases, Loading, find_dead
+from jaxcache.live.preload import (
     LastRun,
     Load,
     forget_runs_with,
     read_last_run,
     write_last_run,
 )
-from jaxcache.live.leases import Leases
-from jaxcache.live.loading import Loading, find_dead
-from jaxcache.live.stores import DirectoryStore
+from jaxcache.live.process import Counters
 from jaxcache.live.uses import UseLog
 from live.conftest import RunLive, entries
 

@@ -10,7 +10,7 @@ import yaml
 from conftest import REPOSITORY
 
 from jaxcache import enable
-from jaxcache.live.counters import COUNTERS, SUMS
+from jaxcache.live.process import COUNTERS, SUMS
 from jaxcache.live.settings import SETTINGS, resolve
 
 PAGE = (REPOSITORY / "docs" / "live.md").read_text()

@@ -81,7 +81,7 @@ def test_a_jax_with_other_inner_names_goes_on_without_the_layer(
 
 #: What may go wrong in the layer itself, and the words on standard error.
 SABOTAGE = {
-    "at import": ("sys.modules['jaxcache.live.counters'] = None", "live is off: Module"),
+    "at import": ("sys.modules['jaxcache.live.process'] = None", "live is off: Module"),
     "when JAX opens its cache": ("sys.modules['jaxcache.live.directory'] = None", "live: Module"),
     "at each call": (
         "from jaxcache.live.directory import Directory\n"

@@ -8,10 +8,10 @@ from typing import Any, cast
 from jaxcache.core.compile_event import Copies
 from jaxcache.render.typeset import set_blocks
 from jaxcache.render.warm import report_view
-from jaxcache.warm.advice import advise
 from jaxcache.warm.child.launch import RunResult
 from jaxcache.warm.report.builder import ReportBuilder
 from jaxcache.warm.report.events import parse_event
+from jaxcache.warm.report.notes import advise
 from jaxcache.warm.report.report import FunctionSeconds, Report
 
 USER = {"function": "f", "file": "/u/train.py", "line": 3}

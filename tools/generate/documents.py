@@ -32,7 +32,7 @@ from jaxcache.layouts.torch.scan import GraphEntry
 from jaxcache.model import Entry, Problem
 from jaxcache.render.ci import Save
 from jaxcache.warm.compiling.worker import CompileResult
-from jaxcache.warm.crosshost.compare import ProfileDifference, TargetCheck
+from jaxcache.warm.crosshost.target_profile import ProfileDifference, TargetCheck
 from jaxcache.warm.report.report import Report
 from jaxcache.warm.torch.run import TorchReport
 from jaxcache.warm.where import Use
