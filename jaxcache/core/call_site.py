@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 #: Frames that are looked at; a program that recurses deeper has no call site.
 _MAX_FRAMES = 400
-_OWN = ("jaxcache", "_jaxcache")
 _DIFFERENTIATING = ("linearize", "direct_linearize", "vjp")
 
 

@@ -1,5 +1,6 @@
 """From the payload of an entry to :class:`Contents`, with its device; damage becomes findings."""
 
+import contextlib
 import hashlib
 import re
 from collections import deque
@@ -162,9 +163,8 @@ def _descend(data: memoryview, path: tuple[int, ...], budget: Budget) -> Iterato
     if not path:
         yield data
         return
-    for number, wire_type, value in wire.walk(data, budget):
-        if number == path[0] and wire_type == wire.BYTES and isinstance(value, memoryview):
-            yield from _descend(value, path[1:], budget)
+    for value in wire.select(wire.walk(data, budget), path[0]):
+        yield from _descend(value, path[1:], budget)
 
 
 def _text(data: bytes) -> str | None:
@@ -260,25 +260,6 @@ def find_debug_options(payload: bytes | bytearray | memoryview) -> memoryview:
     return options
 
 
-class _Finding:
-    """Turns damage in one part into a finding, so that the others are still read."""
-
-    __slots__ = ("_found", "_part")
-
-    def __init__(self, found: _Findings, part: str) -> None:
-        self._found = found
-        self._part = part
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
-        if not isinstance(error, WireError | RecursionError):
-            return False
-        self._found.append(("bad-payload", f"{self._part}: {error}"))
-        return True
-
-
 class _Decoder:
     def __init__(
         self, envelope: Envelope, budget: Budget, findings: _Findings, *, counts: bool = True
@@ -323,8 +304,13 @@ class _Decoder:
             facts["format"] = EntryFormat(version, abi, envelope.container)
         return Contents(**facts, problems=tuple(self._found))
 
-    def _finding(self, part: str) -> "_Finding":
-        return _Finding(self._found, part)
+    @contextlib.contextmanager
+    def _finding(self, part: str) -> Iterator[None]:
+        """Turn damage in one part into a finding, so that the others are still read."""
+        try:
+            yield
+        except (WireError, RecursionError) as error:
+            self._found.append(("bad-payload", f"{part}: {error}"))
 
     def hlo(self) -> tuple[memoryview | None, memoryview | None]:
         """HloModuleProto and HloModuleConfigProto."""
@@ -351,13 +337,11 @@ class _Decoder:
             if len(message) <= WHOLE_BYTES:
                 yield from parse(name, message).allocations
                 continue
-            for field in wire.walk(message, self._budget):
-                if field.number == number and isinstance(field.value, memoryview):
-                    yield parse("BufferAllocation", field.value)
+            for allocation in wire.select(wire.walk(message, self._budget), number):
+                yield parse("BufferAllocation", allocation)
 
     def _parts(self, number: int) -> Iterable[memoryview]:
-        fields = self._envelope.executable
-        return (f.value for f in fields if f.number == number and isinstance(f.value, memoryview))
+        return wire.select(self._envelope.executable, number)
 
 
 def sum_buffers(allocations: Iterable[Any], code_bytes: int | None) -> Memory:

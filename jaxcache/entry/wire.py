@@ -11,7 +11,7 @@ messages. protobuf is imported inside, because most commands never decode anythi
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -123,12 +123,14 @@ def walk(data: memoryview, budget: Budget) -> Iterator[Field]:
         yield Field(number, wire_type, value)
 
 
+def select(fields: Iterable[Field], number: int) -> Iterator[memoryview]:
+    """Yield the bytes of each field with a number."""
+    return (f.value for f in fields if f.number == number and isinstance(f.value, memoryview))
+
+
 def first_bytes(data: memoryview, number: int, budget: Budget) -> memoryview | None:
-    """Return the bytes of the first field of that number; None if no field has it."""
-    for field in walk(data, budget):
-        if field.number == number and isinstance(field.value, memoryview):
-            return field.value
-    return None
+    """Return the bytes of the first field with a number; None where there is none."""
+    return next(select(walk(data, budget), number), None)
 
 
 def write_varint(value: int) -> bytes:
