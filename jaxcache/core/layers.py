@@ -9,6 +9,7 @@ import hashlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 #: What is left out of each digest; the first is of the whole program. Two programs are compared in
 #: this order, so the fewest layers come first.
@@ -158,6 +159,17 @@ class _Pass:
         return _digest([self.flow, self.order, *notes])
 
 
+class Statement(NamedTuple):
+    """An operation in MLIR's generic form."""
+
+    result: str
+    name: str
+    operands: "list[str]"
+    attributes: str
+    types: str = ""
+    callee: str = ""
+
+
 class OperationGraph:
     """The graph of a module, built while its text is read."""
 
@@ -169,27 +181,16 @@ class OperationGraph:
         self._is_elided = False
         self._texts: dict[str, tuple[str, list[tuple[str, str]]]] = {}
 
-    def add(
-        self,
-        result: str,
-        name: str,
-        operands: "list[str]",
-        attributes: str,
-        types: str,
-        callee: str = "",
-    ) -> None:
+    def add(self, statement: Statement) -> None:
         """Add an operation to the block that is open."""
-        node = self._node(result, name, operands, attributes, types, callee)
-        self._blocks[-1].operations.append(node)
+        self._blocks[-1].operations.append(self._node(statement))
 
-    def begin(
-        self, result: str, name: str, operands: "list[str]", attributes: str, function: str
-    ) -> None:
+    def begin(self, statement: Statement, function: str) -> None:
         """Open the first region of an operation, or the body of a function."""
-        node = self._node(result, name, operands, attributes, "")
+        node = self._node(statement)
         if function:
             self._functions[function] = node
-        elif name != "builtin.module":
+        elif statement.name != "builtin.module":
             self._blocks[-1].operations.append(node)
         self._open.append(node)
         self.next_region()
@@ -214,15 +215,8 @@ class OperationGraph:
         if not self._open:  # the module
             self._top.operations.append(_Node(head=node.head, notes=node.notes))
 
-    def _node(
-        self,
-        result: str,
-        name: str,
-        operands: "list[str]",
-        attributes: str,
-        types: str,
-        callee: str = "",
-    ) -> _Node:
+    def _node(self, statement: Statement) -> _Node:
+        result, name, operands, attributes, types, callee = statement
         node = _Node(result, operands, callee=callee)
         if name in ("stablehlo.constant", "mhlo.constant"):
             node.constant = attributes

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .call_site import is_library
-from .layers import OperationGraph
+from .layers import OperationGraph, Statement
 from .names import unescape_mlir
 
 #: Sketches of another version have other digests, and are not compared.
@@ -81,7 +81,7 @@ class ModuleText:
         self._locations: dict[str, str] = {}
         self._stacks: dict[str, _Stack] = {}
         self._callback_sites: set[SourcePlace] = set()
-        self._open: list[tuple[str, str, str, str]] = []
+        self._open: list[Statement] = []
         self._function: list[_Operation] = []
         self._constants: dict[str, str] = {}
         self._producers: dict[str, str] = {}
@@ -106,10 +106,10 @@ class ModuleText:
             return
         start = line.lstrip()
         if start.startswith("}) ") and self._open:
-            name, result, operands, attributes = self._open.pop()
+            begun = self._open.pop()
             self._graph.end(start[3 : start.rfind(" loc(")])
-            if name not in ("func.func", "builtin.module"):
-                self._add(result, name, operands, attributes, start, is_open=False)
+            if begun.name not in ("func.func", "builtin.module"):
+                self._add(begun, start)
         elif start.startswith("^bb0("):
             self._graph.read_block_arguments(start)
             if self._is_main and not self._arguments:
@@ -119,7 +119,9 @@ class ModuleText:
 
     def _read_operation(self, result: str, name: str, operands: str, tail: str) -> None:
         if tail.endswith("({"):
-            self._open.append((name, result, operands, tail[:-2]))
+            begun = Statement(result, name, _values(operands), tail[:-2])
+            self._open.append(begun)
+            function = ""
             if name == "func.func":
                 symbol = _SYMBOL.search(tail)
                 function = unescape_mlir(symbol[1]) if symbol else ""
@@ -127,48 +129,31 @@ class ModuleText:
                 self._is_main = function == "main"
                 if self._is_main:
                     self._attributes = list(_argument_attributes(tail))
-            is_function = name == "func.func"
-            self._graph.begin(
-                result, name, _values(operands), tail[:-2], function if is_function else ""
-            )
+            self._graph.begin(begun, function)
             return
         at = tail.rfind(" : (")
-        attributes = tail[:at] if at >= 0 else ""
+        statement = Statement(result, name, _values(operands), tail[:at] if at >= 0 else "")
         if name in ("stablehlo.constant", "mhlo.constant"):
             value = _VALUE.search(tail)
             self._constants[result] = _constant(value[1] if value else "")
             types = tail[at : tail.rfind(" loc(")]
-            self._graph.add(result, name, [], attributes, types)
+            self._graph.add(statement._replace(types=types))
             return
-        self._add(result, name, operands, attributes, tail)
+        self._graph.add(self._add(statement, tail))
 
-    def _add(
-        self,
-        result: str,
-        name: str,
-        operands: str,
-        attributes: str,
-        end: str,
-        *,
-        is_open: bool = True,
-    ) -> None:
-        """Add one operation, whose types and location are at the end of a line.
-
-        Args:
-            is_open: the graph does not have it yet.
-        """
+    def _add(self, statement: Statement, end: str) -> Statement:
+        """Add one operation, whose types and location are at the end of a line; return it whole."""
+        result, name, taken, attributes, *_ = statement
         at = end.rfind(" loc(")
         types = end[end.rfind(" -> ", 0, at) + 4 : at]
-        taken = _values(operands)
         constants = [c for x in taken if (c := self._constants.get(x)) is not None]
         symbol = _CALLEE.search(attributes) if name.endswith("call") else None
         callee = unescape_mlir(symbol[1].strip('"')) if symbol else ""
-        if is_open:
-            self._graph.add(result, name, taken, attributes, types, callee)
+        whole = statement._replace(types=types, callee=callee)
         if name in _RETURNS:
             if name == "func.return" and self._is_main:
                 self._results = end[end.rfind(" : (") + 4 : end.rfind(") -> ")]
-            return
+            return whole
         short = f"call {_NUMBERED.sub('', callee)}" if callee else name.rpartition(".")[2]
         kind = f"~{_digest([attributes], 3)}" if attributes.strip() and not callee else ""
         constants_text = f"({','.join(constants)})" if constants else ""
@@ -180,6 +165,7 @@ class ModuleText:
         self._function.append(_Operation(end[at + 5 : -1], shown, callee, wiring))
         if result:
             self._producers[result] = short
+        return whole
 
     def _read_arguments(self, line: str) -> None:
         for number, match in enumerate(_ARGUMENT.finditer(line)):
