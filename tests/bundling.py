@@ -32,7 +32,7 @@ def write_new(store: LocalStore, file: NewFile) -> FileInfo:
     """Write one file of ``write_many`` by the methods for single files."""
     name, chunks, mtime_ns, replace, expected = file
     if expected is not None:
-        return store.rewrite(name, chunks, expected=expected, mtime_ns=mtime_ns)
+        return store.rewrite(file, expected)
     return store.write(name, chunks, mtime_ns=mtime_ns, replace=replace)
 
 

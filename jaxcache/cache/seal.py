@@ -30,7 +30,7 @@ from jaxcache.cache.verify.check import (
 from jaxcache.core.names import HEADER_BYTES
 from jaxcache.entry import codec
 from jaxcache.options import SealOptions
-from jaxcache.store.base import ChangedError, MissingError, Store, StoreError, same_file
+from jaxcache.store.base import ChangedError, MissingError, NewFile, Store, StoreError, same_file
 from jaxcache.store.concurrency import ByteBudget
 from jaxcache.units import format_count, format_size
 
@@ -272,7 +272,7 @@ class _Worker:
         if self._level is not None:  # else its blocks are those that were just decompressed
             codec.check_content(io.BytesIO(new), len(new))
         try:
-            self._store.rewrite(entry.file, [new], expected=file.info, guard=self._hold())
+            self._store.rewrite(NewFile(entry.file, [new]), file.info, self._hold())
         except (ChangedError, MissingError):
             raise
         except StoreError as error:

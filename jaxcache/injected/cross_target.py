@@ -20,8 +20,8 @@ what is compiled under it is chosen here:
 
 Flags as of XLA in jaxlib 0.11.2 and 0.12 (xla/debug_options_flags.cc).
 
-The private names that :class:`Hooks` replaces, tried on JAX 0.11.2 and 0.12.0.1, are attributes that
-JAX looks up at each call:
+The private names that :class:`Hooks` replaces, tried on JAX 0.11.2 and 0.12.0.1, are attributes
+that JAX looks up at each call:
 
 * ``jax._src.interpreters.pxla.lower_sharding_computation(jaxpr, …)``: one lowering, for ``jit``,
   ``pmap`` and what is built on them. Called once more with the same arguments, it lowers for the

@@ -23,7 +23,7 @@ Object stores (:attr:`Store.remote`) keep the same promises by other means:
 
 * The ETag, in :attr:`FileInfo.etag`, identifies a version of an object; objects have no inode,
   owner, mode or access time.
-* ``replace=False`` and ``rewrite(expected=…)`` are conditional requests (``If-None-Match: *``,
+* ``replace=False`` and ``rewrite()`` are conditional requests (``If-None-Match: *``,
   ``If-Match``), so the server itself decides races. No store offers conditional deletes through
   the library used here: :meth:`Store.delete` looks again right before it deletes, and a write in
   between is lost. Only ``seal``, ``verify --fix`` and a conflicting import replace an entry, so
@@ -124,6 +124,10 @@ def check_name(name: str) -> str:
     return name
 
 
+#: Entered by :meth:`Store.rewrite` for its last look and the swap.
+Guard = AbstractContextManager[None] | None
+
+
 @runtime_checkable
 class Store(Protocol):
     """A flat place of named bytes with a few sub-directories, local or remote."""
@@ -221,20 +225,12 @@ class Store(Protocol):
         files open meanwhile: some dozens at once.
         """
 
-    def rewrite(
-        self,
-        name: str,
-        chunks: Iterable[bytes],
-        *,
-        expected: FileInfo,
-        mtime_ns: int | None = None,
-        guard: AbstractContextManager[None] | None = None,
-    ) -> FileInfo:
+    def rewrite(self, file: NewFile, expected: FileInfo, guard: Guard = None) -> FileInfo:
         """Replace the bytes of one file, keeping its times, permissions and owner.
 
         Args:
+            file: its modification time, if any, takes the place of that of the file.
             expected: the file as it was looked at.
-            mtime_ns: another modification time than the file has.
             guard: entered when the new bytes are durable, around the last look and the swap.
 
         Raises:

@@ -220,23 +220,17 @@ class LocalStore:
         """Give a file of :meth:`write_many` its name."""
         if isinstance(unnamed, stores.StoreError):
             raise unnamed
-        name, chunks, mtime_ns, replace, _ = unnamed.file
-        new = unnamed.new
+        file, new = unnamed
         if isinstance(new, FileInfo):
-            return self.rewrite(name, chunks, expected=new, mtime_ns=mtime_ns)
-        with stores.name_errors(name):
-            new.give_name(name.rpartition("/")[2], replace=replace)
-            return stores.file_info(name, os.fstat(new.fd))
+            return self.rewrite(file, new)
+        with stores.name_errors(file.name):
+            new.give_name(file.name.rpartition("/")[2], replace=file.replace)
+            return stores.file_info(file.name, os.fstat(new.fd))
 
     def rewrite(
-        self,
-        name: str,
-        chunks: Iterable[bytes],
-        *,
-        expected: FileInfo,
-        mtime_ns: int | None = None,
-        guard: contextlib.AbstractContextManager[None] | None = None,
+        self, file: stores.NewFile, expected: FileInfo, guard: stores.Guard = None
     ) -> FileInfo:
+        name, chunks, mtime_ns, *_ = file
         times_ns = expected.atime_ns, expected.mtime_ns if mtime_ns is None else mtime_ns
         with stores.name_errors(name), self._parent(name) as (directory, base):
             try:
@@ -247,7 +241,7 @@ class LocalStore:
                 raise stores.ChangedError(name) from error
             with (
                 old,
-                atomic.new_file(directory, chunks, times_ns, like=old.fileno()) as file,
+                atomic.new_file(directory, chunks, times_ns, like=old.fileno()) as new,
                 guard or contextlib.nullcontext(),
             ):
                 like = stores.file_info(name, os.fstat(old.fileno()))
@@ -259,8 +253,8 @@ class LocalStore:
                     unchanged = False
                 if not unchanged:
                     raise stores.ChangedError(name)
-                file.give_name(base)
-                info = stores.file_info(name, os.fstat(file.fd))
+                new.give_name(base)
+                info = stores.file_info(name, os.fstat(new.fd))
             sync_directory(directory)
         return info
 

@@ -151,11 +151,11 @@ class FullDisk(LocalStore):
             raise StoreError(name, "no space left on device", code="io-error")
         return super().write(name, chunks, **options)
 
-    def rewrite(self, name: str, chunks: Any, **options: Any) -> Any:
+    def rewrite(self, file: Any, *options: Any) -> Any:
         self.room -= 1
         if self.room < 0:
-            raise StoreError(name, "no space left on device", code="io-error")
-        return super().rewrite(name, chunks, **options)
+            raise StoreError(file.name, "no space left on device", code="io-error")
+        return super().rewrite(file, *options)
 
     def write_many(self, files: Any) -> Any:
         return (or_error(partial(write_new, self, file)) for file in files)

@@ -139,7 +139,7 @@ class StoreConformance:
             yield
             during.append(store.read("a", limit=9))
 
-        written = store.rewrite("a", [b"newer"], expected=seen, guard=guard())
+        written = store.rewrite(NewFile("a", [b"newer"]), seen, guard())
         assert during == [b"old", b"newer"]
         now = store.info("a")
         assert same_file(now, written)
@@ -149,11 +149,11 @@ class StoreConformance:
         seen = store.write("a", [b"one"])
         store.write("a", [b"other"])
         with pytest.raises(ChangedError):
-            store.rewrite("a", [b"new"], expected=seen)
+            store.rewrite(NewFile("a", [b"new"]), seen)
         assert store.read("a", limit=9) == b"other"
         store.delete("a")
         with pytest.raises(ChangedError):
-            store.rewrite("a", [b"new"], expected=seen)
+            store.rewrite(NewFile("a", [b"new"]), seen)
         assert list(store.list()) == []
 
     def test_a_temporary_file_in_use_is_not_abandoned(self, store: Store) -> None:

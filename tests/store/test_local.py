@@ -16,7 +16,7 @@ from conformance import StoreConformance
 
 from jaxcache.core import atomic
 from jaxcache.errors import LockedError, NoCacheError
-from jaxcache.store.base import ExistsError, MissingError, Store, StoreError
+from jaxcache.store.base import ExistsError, MissingError, NewFile, Store, StoreError
 from jaxcache.store.local import LocalStore
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -241,7 +241,7 @@ def test_a_rewrite_keeps_when_a_file_was_read_and_who_may(tmp_path: Path) -> Non
     path.chmod(0o640)
     os.utime(path, ns=(5_000, 4_000))
     store = LocalStore(tmp_path)
-    store.rewrite("a", [b"new"], expected=store.info("a"))
+    store.rewrite(NewFile("a", [b"new"]), store.info("a"))
     now = path.stat()
     assert (now.st_atime_ns, now.st_mtime_ns, now.st_mode & 0o777) == (5_000, 4_000, 0o640)
 
@@ -264,7 +264,7 @@ def test_a_rewrite_that_cannot_keep_the_mode_leaves_the_file(
     store = LocalStore(tmp_path)
     refuse_modes(monkeypatch)
     with pytest.raises(StoreError, match="a: permission denied"):
-        store.rewrite("a", [b"new"], expected=store.info("a"))
+        store.rewrite(NewFile("a", [b"new"]), store.info("a"))
     assert path.read_bytes() == b"old"
     assert path.stat().st_mode & 0o777 == 0o646
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
@@ -277,7 +277,7 @@ def test_a_rewrite_sets_no_mode_that_a_new_file_has_anyway(
     store = LocalStore(tmp_path)
     store.write("a", [b"old"])
     refuse_modes(monkeypatch)
-    store.rewrite("a", [b"new"], expected=store.info("a"))
+    store.rewrite(NewFile("a", [b"new"]), store.info("a"))
     assert (tmp_path / "a").read_bytes() == b"new"
 
 

@@ -18,7 +18,7 @@ from conformance import StoreConformance
 
 from jaxcache.errors import JaxcacheError, NoCacheError, UsageError
 from jaxcache.store import make_store, open_store
-from jaxcache.store.base import ExistsError, MissingError, Store, StoreError
+from jaxcache.store.base import ExistsError, MissingError, NewFile, Store, StoreError
 from jaxcache.store.object.retry import TRAFFIC
 from jaxcache.store.object.store import open_object_store
 from jaxcache.units import format_install
@@ -182,7 +182,7 @@ def test_a_write_whose_answer_was_lost_has_happened(bucket: str, s3: Proxy) -> N
     written = store.write("a", [b"mine"], replace=False)
     assert store.info("a").etag == written.etag
     s3.fault = times(1, "lose", "put")
-    changed = store.rewrite("a", [b"anew"], expected=written)
+    changed = store.rewrite(NewFile("a", [b"anew"]), written)
     assert store.read("a", limit=9) == b"anew"
     s3.fault = times(1, "drop", "put")
     with pytest.raises(ExistsError):  # that of another writer stays

@@ -197,18 +197,11 @@ class ObjectStore:
     def _write_new(self, file: base.NewFile) -> FileInfo:
         name, chunks, mtime_ns, replace, expected = file
         if expected is not None:
-            return self.rewrite(name, chunks, expected=expected, mtime_ns=mtime_ns)
+            return self.rewrite(file, expected)
         return self.write(name, chunks, mtime_ns=mtime_ns, replace=replace)
 
-    def rewrite(
-        self,
-        name: str,
-        chunks: Iterable[bytes],
-        *,
-        expected: FileInfo,
-        mtime_ns: int | None = None,
-        guard: AbstractContextManager[None] | None = None,
-    ) -> FileInfo:
+    def rewrite(self, file: base.NewFile, expected: FileInfo, guard: base.Guard = None) -> FileInfo:
+        name, chunks, mtime_ns, *_ = file
         try:
             meta, before = self._get(
                 "head", name, lambda now: (now.meta, info_of(now.meta, now.attributes)), head=True
