@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from jaxcache.inprocess.warm_up import warm_up as warm_up
     from jaxcache.inprocess.watch import last_misses as last_misses
     from jaxcache.inprocess.watch import watch as watch
-    from jaxcache.live.enable import ConfigError as ConfigError
-    from jaxcache.live.enable import enable as enable
     from jaxcache.live.layer import counters as counters
+    from jaxcache.live.layer import enable as enable
+    from jaxcache.live.settings import ConfigError as ConfigError
     from jaxcache.model import Entry as Entry
     from jaxcache.options import PruneOptions as PruneOptions
 
@@ -47,13 +47,13 @@ __version__ = "1.0.0rc2"
 #: Where each name is that is imported when it is used: the command line must start without them.
 _HOMES = {
     "Cache": "jaxcache.api",
-    "ConfigError": "jaxcache.live.enable",
+    "ConfigError": "jaxcache.live.settings",
     "Entry": "jaxcache.model",
     "JaxcacheError": "jaxcache.errors",
     "PruneOptions": "jaxcache.options",
     "UnexpectedCompileError": "jaxcache.injected.guard",
     "counters": "jaxcache.live.layer",
-    "enable": "jaxcache.live.enable",
+    "enable": "jaxcache.live.layer",
     "explain_miss": "jaxcache.inprocess.warm_up",
     "guard": "jaxcache.injected.guard",
     "last_misses": "jaxcache.inprocess.watch",

@@ -86,7 +86,7 @@ class PytestSession:
         except Exception as error:
             self._trouble[str(error)] = None
         try:
-            from jaxcache.live.enable import enable
+            from jaxcache.live.layer import enable
 
             if self._directory:
                 jax.config.update("jax_compilation_cache_dir", self._directory)

@@ -32,10 +32,9 @@ def initialize() -> None:
 def switch_on(*, backend_starts: bool = False) -> None:
     """Switch the layer on if the settings request it."""
     if _may_be_on():
-        from .enable import set_default_directory
         from .layer import start
 
-        layer = start(began=set_default_directory)
+        layer = start()
         if layer is not None and backend_starts:
             layer.backend_starts()
 
