@@ -51,6 +51,12 @@ FALSE_WORDS = frozenset({"n", "no", "f", "false", "off", "0"})
 _reported: "set[str]" = set()
 
 
+def read_switch(variable: str, env: "Mapping[str, str]" = os.environ) -> "bool | None":
+    """Return whether a variable switches something on or off; None where it says neither."""
+    word = env.get(variable, "").strip().lower()
+    return word in TRUE_WORDS if word in TRUE_WORDS | FALSE_WORDS else None
+
+
 def read_setting(text: str, default: Any) -> Any:
     """Return the value that JAX reads from a variable of the environment for a setting.
 

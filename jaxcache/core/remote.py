@@ -11,7 +11,7 @@ import re
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .configuration import TRUE_WORDS
+from .configuration import read_switch
 from .system import expand_home
 
 if TYPE_CHECKING:  # a completion needs the schemes alone
@@ -58,11 +58,6 @@ class RemoteError(ValueError):
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
         self.hint = hint
-
-
-def is_set(variable: str) -> bool:
-    """Whether a variable switches something on."""
-    return os.environ.get(variable, "").lower() in TRUE_WORDS
 
 
 def split_url(url: str) -> "SplitResult":
@@ -136,7 +131,7 @@ def has_credentials(service: str) -> bool:
     return (
         service not in _CREDENTIALS
         or _names_credentials(service)
-        or is_set("JAXCACHE_INSTANCE_CREDENTIALS")
+        or bool(read_switch("JAXCACHE_INSTANCE_CREDENTIALS"))
         or (service == "gs" and _exists(_GOOGLE_DEFAULT))
     )
 
@@ -164,7 +159,7 @@ def connection(service: str, client: "dict[str, Any]") -> "dict[str, Any]":
             "the process that this one was forked from has opened a bucket",
             "open buckets in the parent only, or start processes with spawn or forkserver",
         )
-    plain = service == "http" or any(map(is_set, _PLAIN_HTTP.get(service, ())))
+    plain = service == "http" or any(map(read_switch, _PLAIN_HTTP.get(service, ())))
     options = {**client, **({"allow_http": True} if plain else {})}
     authorities = os.environ.get("AWS_CA_BUNDLE")
     if service == "s3" and authorities:

@@ -18,7 +18,7 @@ import time
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..core.configuration import FALSE_WORDS, JAX_DEFAULTS
+from ..core.configuration import JAX_DEFAULTS, read_switch
 from ..core.machine import XLA_CACHES
 from ..core.names import live_directory
 from ..core.remote import SERVICES, redact
@@ -191,7 +191,7 @@ def begin_early() -> None:
     if _early is not None:
         return
     path = os.environ.get("JAX_COMPILATION_CACHE_DIR", "")
-    is_off = os.environ.get("JAX_ENABLE_COMPILATION_CACHE", "").strip().lower() in FALSE_WORDS
+    is_off = read_switch("JAX_ENABLE_COMPILATION_CACHE") is False
     settings = resolve()
     if not path or is_off or not settings["enabled"] or not settings["prefetch"]:
         return

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxcache.core.configuration import JAX_DEFAULTS, read_setting
+from jaxcache.core.configuration import JAX_DEFAULTS, read_setting, read_switch
 from jaxcache.errors import UsageError, system_errors_as
 from jaxcache.options.run import CallOptions, RunOptions, WarmOptions
 from jaxcache.store import is_remote
@@ -76,27 +76,21 @@ def run_environment(
         env["JAX_COMPILATION_CACHE_DIR"] = directory
     if cross:
         env |= cross.environment(devices=devices)
-    if options.force_cache_dir:
-        env["JAXCACHE_FORCE_CACHE_DIR"] = directory or options.cache_dir
     if options.portable:
         env |= _PORTABLE
-    if options.scratch:
-        env["JAXCACHE_SCRATCH"] = options.scratch
-    if options.undo is not None:
-        env["JAXCACHE_UNDO"] = json.dumps(options.undo)
-    if options.no_write:
-        env["JAXCACHE_NO_WRITE"] = "1"
-    if _has_live_layer(options):
-        env["JAXCACHE_LIVE"] = "1"
-        env["JAXCACHE_LIVE_LEDGER"] = "totals"  # the run records uses by itself
-    if options.tiers:
-        tiers = (absolute_location(tier) for tier in options.tiers)
-        env["JAXCACHE_LIVE_TIERS"] = "".join(f"{tier}\n" for tier in tiers)
-    if options.components:
-        env["JAXCACHE_COMPONENTS"] = "1"
-    if options.guard:
-        env["JAXCACHE_GUARD"] = options.guard
-    return env
+    has_live_layer = _has_live_layer(options)
+    own = {
+        "JAXCACHE_FORCE_CACHE_DIR": options.force_cache_dir and (directory or options.cache_dir),
+        "JAXCACHE_SCRATCH": options.scratch,
+        "JAXCACHE_UNDO": None if options.undo is None else json.dumps(options.undo),
+        "JAXCACHE_NO_WRITE": "1" if options.no_write else None,
+        "JAXCACHE_LIVE": "1" if has_live_layer else None,
+        "JAXCACHE_LIVE_LEDGER": "totals" if has_live_layer else None,  # the run records uses
+        "JAXCACHE_LIVE_TIERS": "".join(f"{absolute_location(tier)}\n" for tier in options.tiers),
+        "JAXCACHE_COMPONENTS": "1" if options.components else None,
+        "JAXCACHE_GUARD": options.guard,
+    }
+    return env | {name: value for name, value in own.items() if value}
 
 
 def live_modules(launched: Mapping[str, str]) -> tuple[str, ...]:
@@ -107,20 +101,18 @@ def live_modules(launched: Mapping[str, str]) -> tuple[str, ...]:
     """
     env = {**os.environ, **launched}
     tiers = re.split(r"[,\s]+", env.get("JAXCACHE_LIVE_TIERS", ""))
-    is_signed = _is_on(env, "JAXCACHE_LIVE_REQUIRE_SIGNED") or "JAXCACHE_LIVE_SIGNING_KEY" in env
+    is_signed = (
+        read_switch("JAXCACHE_LIVE_REQUIRE_SIGNED", env) or "JAXCACHE_LIVE_SIGNING_KEY" in env
+    )
     is_in_bucket = any(map(is_remote, (env.get("JAX_COMPILATION_CACHE_DIR", ""), *tiers)))
     needed = {"obstore": is_in_bucket, "cryptography": is_signed and (is_in_bucket or any(tiers))}
-    return tuple(n for n in needed if needed[n] and _is_on(env, "JAXCACHE_LIVE"))
-
-
-def _is_on(env: Mapping[str, str], variable: str) -> bool:
-    return env.get(variable, "").strip().lower() in ("1", "true", "yes", "on")
+    return tuple(n for n in needed if needed[n] and read_switch("JAXCACHE_LIVE", env))
 
 
 def _has_live_layer(options: RunOptions) -> bool:
     """Whether the live layer is on: a bucket needs it, unless the user has switched it off."""
-    is_off = os.environ.get("JAXCACHE_LIVE", "1").strip().lower() in ("0", "false", "no", "off")
-    return bool(options.live or options.tiers) or (is_remote(options.cache_dir) and not is_off)
+    is_needed = is_remote(options.cache_dir) and read_switch("JAXCACHE_LIVE") is not False
+    return bool(options.live or options.tiers) or is_needed
 
 
 #: One argument, as the child reads it.
