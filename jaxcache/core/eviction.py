@@ -39,7 +39,7 @@ that wrote it counts as 3 hits. ``docs/eviction.md`` shows how both policies far
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, groupby
 from math import inf, sqrt
 from operator import attrgetter, itemgetter
@@ -101,26 +101,9 @@ def rank_by_value(
     return recency(candidate, now_ns), value / scale, candidate.last_used_ns, candidate.name
 
 
-def _by_value(candidates: list[Candidate], now_ns: int, per_byte: bool) -> list[Candidate]:
-    return sorted(candidates, key=lambda c: rank_by_value(c, now_ns, per_byte=per_byte))
-
-
-class Policy(NamedTuple):
-    """An order in which entries are removed."""
-
-    sort: Callable[[list[Candidate], int, bool], list[Candidate]]
-    """A function of candidates, the present time, and whether bytes or entries are scarce."""
-    weighs_seconds: bool
-    """Whether it needs compile seconds, and keeps entries whose removal the bound does not need."""
-
-
-#: Every policy, by the name that ``--policy`` takes.
-POLICIES = {
-    "lru": Policy(
-        lambda candidates, *_: sorted(candidates, key=lambda c: (c.last_used_ns, c.name)), False
-    ),
-    "cost": Policy(_by_value, True),
-}
+#: Every policy, by the name that ``--policy`` takes. ``cost`` needs compile seconds, and keeps
+#: entries whose removal the bound does not need.
+POLICIES = ("lru", "cost")
 
 
 def eviction_order(
@@ -131,7 +114,9 @@ def eviction_order(
     Args:
         per_byte: whether bytes are what is scarce, or entries.
     """
-    return POLICIES[policy].sort(list(candidates), now_ns, per_byte)
+    if policy == "lru":
+        return sorted(candidates, key=lambda c: (c.last_used_ns, c.name))
+    return sorted(candidates, key=lambda c: rank_by_value(c, now_ns, per_byte=per_byte))
 
 
 def choose_for_room(
@@ -148,7 +133,7 @@ def choose_in_order(
     order: Sequence[Candidate], excess_bytes: int, policy: str, now_ns: int
 ) -> list[Candidate]:
     """The same over candidates that are in the policy's order already."""
-    if not POLICIES[policy].weighs_seconds:
+    if policy == "lru":
         return _choose_first(order, excess_bytes)
     weighed = ((recency(c, now_ns), c.size_bytes, expected_seconds(c, now_ns), c) for c in order)
     return choose_cheapest(weighed, excess_bytes)
