@@ -8,6 +8,7 @@ on that file.
 
 import contextlib
 import errno
+import fcntl
 import functools
 import os
 import stat
@@ -375,6 +376,25 @@ def open_lock(directory: int, name: str) -> tuple[int, bool]:
                 fd = os.open(name, creation_flags, 0o666, dir_fd=directory)
                 adopt_from_directory(fd, directory)
                 return fd, True
+
+
+@contextlib.contextmanager
+def hold_lock(directory: int, name: str, *, seconds: float = 0.0) -> Iterator[bool]:
+    """Lock a file of a directory, which stays; yield False where another process keeps it locked.
+
+    Args:
+        seconds: how long to wait for it.
+    """
+    fd, _ = open_lock(directory, name)
+    try:
+        deadline = time.monotonic() + seconds
+        while not (is_held := try_flock(fd)) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        yield is_held
+    finally:
+        with contextlib.suppress(OSError):  # also for a child that has inherited the descriptor
+            fcntl.flock(fd, fcntl.LOCK_UN)
+        os.close(fd)
 
 
 @contextlib.contextmanager

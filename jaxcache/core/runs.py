@@ -8,20 +8,18 @@ with one makes it count as missing.
 """
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import math
 import os
 import stat
-import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from .atomic import new_file, open_below, open_directory, open_lock, remove_all_abandoned
+from .atomic import hold_lock, new_file, open_below, open_directory, remove_all_abandoned
 from .names import OWN_DIR, is_key
-from .system import is_own_or_roots, try_flock
+from .system import is_own_or_roots
 
 RUNS_DIR = f"{OWN_DIR}/runs"
 MAX_RUNS = 8
@@ -481,8 +479,11 @@ def record_run(
     Raises:
         OSError: the cache cannot be written.
     """
-    with _opened(root, make=True) as directory, _locked(directory) as is_held:
-        if not is_held:
+    with (
+        _opened(root, make=True) as directory,
+        hold_lock(directory, _LOCK, seconds=_LOCK_SECONDS) as is_held,
+    ):
+        if not is_held:  # whoever holds it does not end
             return
         earlier = _read(directory, identity)
         if complete is not None:
@@ -609,21 +610,6 @@ def _read_file(directory: int, name: str, most: int) -> bytes:
     except OSError:
         return b""
     finally:
-        os.close(fd)
-
-
-@contextlib.contextmanager
-def _locked(directory: int) -> "Iterator[bool]":
-    """Keep others from changing records; yield False where one of them does not end."""
-    fd, _ = open_lock(directory, _LOCK)
-    try:
-        deadline = time.monotonic() + _LOCK_SECONDS
-        while not (is_held := try_flock(fd)) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        yield is_held
-    finally:
-        with contextlib.suppress(OSError):
-            fcntl.flock(fd, fcntl.LOCK_UN)
         os.close(fd)
 
 

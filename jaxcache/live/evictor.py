@@ -17,9 +17,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from ..core import eviction
-from ..core.atomic import hold_lockfile, open_directory, open_lock, remove_if_abandoned
+from ..core.atomic import hold_lock, hold_lockfile, open_directory, remove_if_abandoned
 from ..core.names import ATIME_SUFFIX, CACHE_SUFFIX, LOCKFILE, TEMP_PREFIX, ends_key
-from ..core.system import try_lock_where_possible
 from .files import own_directory_of, read_start, remove_entry
 from .frame import HEAD_BYTES, DamagedEntryError, read_header
 from .uses import KnownUses, read_ledger
@@ -163,10 +162,11 @@ class Evictor:
         self._first = False
         self._since = 0
         self._next = time.monotonic() + _SWEEP_SECONDS
-        with own_directory_of(self._root, "live") as directory:
-            fd, _ = open_lock(directory, "sweep")
-        try:
-            if not try_lock_where_possible(fd):
+        with (
+            own_directory_of(self._root, "live") as directory,
+            hold_lock(directory, "sweep") as is_held,
+        ):
+            if not is_held:
                 return  # another process is at it
             before = self._bytes, self._entries
             files, stamps = self._look()
@@ -175,8 +175,6 @@ class Evictor:
             self._add(size_bytes - before[0], len(files) - before[1])
             if self._is_over(self._bytes, self._entries) or self._unused_seconds is not None:
                 self._evict(files, stamps)
-        finally:
-            os.close(fd)
 
     def _look(self) -> "tuple[list[_File], dict[str, int]]":
         """The entries, and the dates of their stamps by key."""

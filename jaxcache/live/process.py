@@ -17,10 +17,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ..core.atomic import open_directory, open_lock
+from ..core.atomic import hold_lock, open_directory
 from ..core.call_site import name_program
 from ..core.configuration import working_directory
-from ..core.system import try_lock_where_possible
 from ..core.threads import Background
 from .files import own_directory_of, read_file, write_whole
 from .loading import FirstRuns
@@ -134,17 +133,12 @@ class Counters:
         Raises:
             OSError: the directory cannot be written.
         """
-        with own_directory_of(root, "live") as directory:
-            fd, _ = open_lock(directory, "totals.lock")
-            try:
-                deadline = time.monotonic() + wait_seconds
-                while not try_lock_where_possible(fd):
-                    if time.monotonic() >= deadline:
-                        return
-                    time.sleep(0.005)
+        with (
+            own_directory_of(root, "live") as directory,
+            hold_lock(directory, "totals.lock", seconds=wait_seconds) as is_held,
+        ):
+            if is_held:
                 self._add_to_totals(directory)
-            finally:
-                os.close(fd)
 
     def _add_to_totals(self, directory: int) -> None:
         values = self.snapshot()
