@@ -207,12 +207,6 @@ class Phases:
     """All the rest: running the program, its other imports, the start of Python."""
 
 
-def divide_into_phases(seconds_by_phase: Mapping[str, float], wall_seconds: float) -> Phases:
-    """Return the phases of a run whose time is known."""
-    measured = {f"{name}_seconds": seconds_by_phase.get(name, 0.0) for name in PHASES}
-    return Phases(**measured, other_seconds=max(0.0, wall_seconds - math.fsum(measured.values())))
-
-
 class CapShortage(NamedTuple):
     """A directory whose cap is below what one run needs."""
 
@@ -284,7 +278,9 @@ class Report:
     @property
     def phases(self) -> Phases:
         """The parts of ``wall_seconds``."""
-        return divide_into_phases(self.phase_seconds, self.wall_seconds)
+        measured = {f"{name}_seconds": self.phase_seconds.get(name, 0.0) for name in PHASES}
+        other_seconds = self.wall_seconds - math.fsum(measured.values())
+        return Phases(**measured, other_seconds=max(0.0, other_seconds))
 
     @property
     def hidden_seconds(self) -> float:

@@ -80,12 +80,38 @@ def describe_runs(
         directory: the cache whose records count, if the run wrote elsewhere.
         records: only to record them: the earlier runs are not read.
     """
-    for (used, *_), done in _by_program(recorder, own, directory).items():
-        first = min(done, key=lambda one: one.process_id)
-        started = own or recorder.processes[first.process].started
+    for (used, *_), compiles in _by_program(recorder, own, directory).items():
+        first = min(compiles, key=lambda one: one.process_id)
+        process = recorder.processes[first.process]
+        started = own or process.started
+        named = started.program or NamedProgram("", "")  # it has one, or would not be here
+        sources = Sources(_directory_of(named), started.cwd, started.at)
+        rows = tuple(_rows(compiles, sources, seconds))
+        for done in compiles:
+            if done.outcome != "hit" and (sketch := read_sketch(recorder.sketch_of(done))):
+                for file in {line.file for line in sketch.lines}:
+                    sources.add(file)
+        facts = recorder.origin(first.process, first.backend)
+        identity = runs.identify(named.place)
         with contextlib.suppress(OSError):
-            if described := _describe(used, recorder, done, started, seconds, records):
-                yield described
+            run = Run(
+                at=started.at,
+                program=named.name,
+                argv=runs.hide_values(started.argv[1:], runs.read_salt(used, make=records)),
+                hash_seed=process.loaded.hash_seed,
+                versions=_versions(facts, sources),
+                machine={name: facts[name] for name in _MACHINE if facts[name] is not None},
+                settings={name: list(value) for name, value in process.configured.changed.items()},
+                xla_flags=tuple((process.loaded.xla_flags or "").split()),
+                cache_path=hashed_path(process),
+                sources=sources.digests,
+                rows=rows,
+            )
+            history: tuple[Run, ...] = ()
+            if not records:
+                history = runs.read_history(used, identity, named.name, before=started.at)
+                run = sources.complete(run, history)
+            yield DescribedRun(used, identity, run, history, tuple(compiles), sources)
 
 
 def _by_program(
@@ -103,47 +129,6 @@ def _by_program(
         words = started.argv[1:] if count == 1 else ()
         grouped[directory, started.program.place, *words].append(done)
     return grouped
-
-
-def _describe(
-    directory: str,
-    recorder: ReportBuilder,
-    compiles: Sequence[CompileFinished],
-    started: ProcessStarted,
-    seconds: Mapping[str, float],
-    records: bool,
-) -> DescribedRun | None:
-    first = min(compiles, key=lambda done: done.process_id)
-    process = recorder.processes[first.process]
-    named = started.program
-    if named is None:
-        return None
-    identity = runs.identify(named.place)
-    sources = Sources(_directory_of(named), started.cwd, started.at)
-    rows = tuple(_rows(compiles, sources, seconds))
-    for done in compiles:
-        if done.outcome != "hit" and (sketch := read_sketch(recorder.sketch_of(done))):
-            for file in {line.file for line in sketch.lines}:
-                sources.add(file)
-    facts = recorder.origin(first.process, first.backend)
-    run = Run(
-        at=started.at,
-        program=named.name,
-        argv=runs.hide_values(started.argv[1:], runs.read_salt(directory, make=records)),
-        hash_seed=process.loaded.hash_seed,
-        versions=_versions(facts, sources),
-        machine={name: facts[name] for name in _MACHINE if facts[name] is not None},
-        settings={name: list(value) for name, value in process.configured.changed.items()},
-        xla_flags=tuple((process.loaded.xla_flags or "").split()),
-        cache_path=hashed_path(process),
-        sources=sources.digests,
-        rows=rows,
-    )
-    if records:
-        return DescribedRun(directory, identity, run, (), tuple(compiles), sources)
-    history = runs.read_history(directory, identity, named.name, before=started.at)
-    run = sources.complete(run, history)
-    return DescribedRun(directory, identity, run, history, tuple(compiles), sources)
 
 
 def _rows(
