@@ -26,13 +26,14 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable
 from traceback import walk_stack
-from typing import Any
+from typing import Any, TypeVar
 
 from ..core import seams, sketching
 from ..core.call_site import find_call_site
 from ..core.configuration import JAX_DEFAULTS
 from ..live.frame import sealing_compressor
 
+_Fact = TypeVar("_Fact")
 TRIED = "0.4.30 to 0.12"
 #: File and name of what ``jax.pmap`` puts around the user's function.
 _PMAP_WRAPPERS = {("pmap.py", "_fun"), ("linear_util.py", "call_wrapped")}
@@ -80,7 +81,7 @@ class Jax:
         )
         self._lowered: dict[int, tuple[Any, Any]] = {}
         self._request = inspect.signature(compiler.compile_or_get_cached)
-        self._first_settings = _or_none(seams.current_settings)
+        self._first_settings = or_none(seams.current_settings)
 
     def asked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The arguments of one request by their names; ``executable_devices`` since 0.6."""
@@ -241,7 +242,7 @@ class Jax:
             "jaxlib": describe_versions()["jaxlib_version"],
             "jaxlib_digest": jaxlib_digest(),
             "xla_flags": self._xla_flags(),
-            "key_settings": _or_none(seams.settings_of_environment),
+            "key_settings": or_none(seams.settings_of_environment),
             "hash_seed": sketching.hash_seed(),
         }
 
@@ -344,8 +345,8 @@ def place_of(source: Any) -> dict[str, Any]:
     }
 
 
-def _or_none(read: "Callable[[], dict[str, Any]]") -> "dict[str, Any] | None":
-    """Return some of the settings that act on keys; None where those of this JAX are unknown."""
+def or_none(read: "Callable[[], _Fact]") -> "_Fact | None":
+    """Return what a function reads; None where this JAX does not have it."""
     try:
         return read()
     except Exception:

@@ -27,7 +27,7 @@ from typing import Any
 from ..core.seams import wrap
 from . import adapter
 from .channel import describe_error
-from .cross_target import CompileArguments, Target, Tuning, UntunedError, compile_for
+from .cross_target import CompileArguments, Target, UntunedError
 from .describe import compile_options
 
 #: What XLA calls through a raw pointer while it compiles.
@@ -230,25 +230,19 @@ class CrossCompiler(Compiler):
 
         with open(task["target"], encoding="utf-8") as file:
             request = json.load(file)
-        with open(request["profiles"][0], encoding="utf-8") as file:
-            profile = json.load(file)
         self._bind(jax)
         self._directory = task["directory"]
-        self._tuning = Tuning(**request["tuning"])
-        self._target = Target(jax, profile)
+        self._target = Target(jax, request)
         jax.devices()  # with the CPU's own client, what its executables call is registered
         self._target.open()
         self.backend = self._target.client
         self.devices = {int(d.id): d for d in self._target.devices}
 
     def describe(self) -> "dict[str, Any]":
-        profile = self._target.profile
-        names = ("jax_version", "jaxlib_version", "platform", "platform_version")
         return {
-            **{name: profile[name] for name in names},
+            **adapter.describe_versions(),
+            **self._target.describe(),
             "jaxlib_digest": adapter.jaxlib_digest(),
-            "device_kind": profile["device_kinds"][0],
-            "device_count": len(profile["device_ids"]) // profile.get("process_count", 1),
             "caches": True,
             "compile_options": compile_options().hex(),
         }
@@ -266,8 +260,7 @@ class CrossCompiler(Compiler):
             if not ask(key, components):
                 return None
             try:
-                is_gpu = self._target.profile["platform"] == "gpu"
-                compiled = compile_for(self.backend, compile_arguments, self._tuning, is_gpu=is_gpu)
+                compiled = self._target.compile(compile_arguments)
             except UntunedError as error:
                 raise RefusedError(f"{error.reason}: {error}") from error
         name = f"{key}-cache"

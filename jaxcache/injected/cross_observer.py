@@ -26,9 +26,7 @@ from .cross_target import (
     PlatformQueryDetector,
     Target,
     TargetError,
-    Tuning,
     UntunedError,
-    compile_for,
 )
 from .process_observer import CompileRequest, entry_file
 from .recording import is_profile_guided
@@ -58,7 +56,7 @@ class CrossLowering:
 
 
 class CrossObserver:
-    """The observer that :class:`hooks.Hooks` calls."""
+    """The observer that :class:`.cross_target.Hooks` calls."""
 
     def __init__(self, module: Any, request: "dict[str, Any]", send: Any, process: int = 0) -> None:
         self._send = send
@@ -67,13 +65,8 @@ class CrossObserver:
         hide_frames(os.path.dirname(os.path.abspath(__file__)))
         self.asked = self._jax.asked
         self._send({"event": "jax", **self._jax.describe()})
-        profiles = []
-        for path in request["profiles"]:
-            with open(path, encoding="utf-8") as file:
-                profiles.append(json.load(file))
         self._process = process
-        self._target = Target(module, profiles.pop(process), tuple(profiles))
-        self._tuning = Tuning(**request["tuning"])
+        self._target = Target(module, request, process)
         self._spool = request["spool"]
         self._directory = request["directory"]
         self._numbers = itertools.count(1)
@@ -196,12 +189,8 @@ class CrossObserver:
             blobs: list[str] = []
             safely(self._send, lambda: self._sketch(compile_.module, blobs.append))
             started = time.time()
-            own = compile_._replace(
-                executable_devices=self._target.own(compile_.executable_devices)
-            )
-            is_gpu = self._target.profile["platform"] == "gpu"
             try:
-                compiled = compile_for(self._target.client, own, self._tuning, is_gpu=is_gpu)
+                compiled = self._target.compile(compile_)
             except UntunedError as error:
                 request.fail("skipped", error.reason, str(error))
                 return
@@ -240,13 +229,7 @@ class CrossObserver:
                 self._target.open()
             except TargetError as error:
                 refuse(error, self._send)
-            profile = self._target.profile
-            names = ("platform", "platform_version", "topology_fingerprint")
-            facts = {name: profile[name] for name in names}
-            facts["device_kind"] = profile["device_kinds"][0]
-            facts["process_count"] = profile.get("process_count", 1)
-            facts["device_count"] = len(profile["device_ids"]) // facts["process_count"]
-            self._send({"event": "backend", "backend": 0, **facts})
+            self._send({"event": "backend", "backend": 0, **self._target.describe()})
 
     def on_exit(self) -> None:
         """The process ends in good order."""

@@ -43,6 +43,7 @@ would trace: under its own key it never hits. Such functions are found and named
 
 import base64
 import copy
+import json
 import os
 import re
 import sys
@@ -112,21 +113,23 @@ class Target:
     """One target. Making it is cheap; :meth:`open` builds the devices.
 
     Args:
-        profile: the document of a target profile; see docs/target.md.
-        others: those of the other processes of its pod.
+        request: the files with the target profiles of a pod (docs/target.md), and the tuning.
+        process: the number of the profile that is the target.
 
     Raises:
         TargetError: ``other-jax``, ``other-jaxlib``, ``no-topology`` or ``unknown-jax``.
     """
 
-    def __init__(
-        self, jax: Any, profile: "dict[str, Any]", others: "tuple[dict[str, Any], ...]" = ()
-    ) -> None:
+    def __init__(self, jax: Any, request: "dict[str, Any]", process: int = 0) -> None:
         import jaxlib
 
         self._jax = jax
-        self.profile = profile
-        self._others = others
+        self._others = []
+        for path in request["profiles"]:
+            with open(path, encoding="utf-8") as file:
+                self._others.append(json.load(file))
+        profile = self.profile = self._others.pop(process)
+        self._tuning = Tuning(**request["tuning"])
         self._own: set[Any] = set()
         for name, here in (("jax", jax.__version__), ("jaxlib", jaxlib.__version__)):
             target_version = profile[f"{name}_version"]
@@ -150,6 +153,18 @@ class Target:
         self._making = threading.RLock()
         self._hashers: dict[str, Any] = {}
         hear_components(self._hashers.__setitem__)
+
+    def describe(self) -> "dict[str, Any]":
+        """Return what records name of the backend of one process."""
+        profile = self.profile
+        process_count = profile.get("process_count", 1)
+        return {
+            **{name: profile[name] for name in ("platform", "platform_version")},
+            "topology_fingerprint": profile["topology_fingerprint"],
+            "device_kind": profile["device_kinds"][0],
+            "device_count": len(profile["device_ids"]) // process_count,
+            "process_count": process_count,
+        }
 
     @property
     def platforms(self) -> "set[str]":
@@ -253,6 +268,12 @@ class Target:
                 config.remove_custom_partitioning_ptr_from_cache_key.value,
             )
             return key, {name: hash_component(hasher) for name, hasher in self._hashers.items()}
+
+    def compile(self, request: "CompileArguments") -> "CompiledExecutable":
+        """Compile a request; see :func:`compile_for`."""
+        own = request._replace(executable_devices=self.own(request.executable_devices))
+        is_gpu = self.profile["platform"] == "gpu"
+        return compile_for(self.client, own, self._tuning, is_gpu=is_gpu)
 
     def own(self, devices: Any) -> Any:
         """Return what of a list of devices this process compiles for.

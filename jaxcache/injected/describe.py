@@ -237,18 +237,10 @@ def topology_facts(devices: "list[Any]") -> "dict[str, Any]":
         ) from error
     topology = describe_topology(devices)
     return {
-        "topology": _try(lambda: base64.b64encode(topology.serialize()).decode()),
+        "topology": adapter.or_none(lambda: base64.b64encode(topology.serialize()).decode()),
         "topology_fingerprint": adapter.topology_fingerprint(devices),
-        "target_config": _try(lambda: _text(topology.target_config)),
+        "target_config": adapter.or_none(lambda: _text(topology.target_config)),
     }
-
-
-def _try(read: "Callable[[], str | None]") -> "str | None":
-    """Read something that some versions lack; None if they raise anything."""
-    try:
-        return read()
-    except Exception:
-        return None
 
 
 def _text(value: Any) -> "str | None":
@@ -361,7 +353,11 @@ def load_entries(parent: Any) -> None:
     except Exception as error:
         parent.answer(event="unknown-jax", detail=f"{type(error).__name__}: {error}"[:500])
         return
-    parent.answer(event="ready", platform=backend.platform, sample=_sample())
+    parent.answer(
+        event="ready",
+        platform=backend.platform,
+        sample=adapter.or_none(lambda: sample(jax.devices()[0]).hex()),
+    )
     here = {device.id for device in backend.devices()}
     while line := parent.requests.readline():
         request = json.loads(line)
@@ -376,16 +372,6 @@ def load_entries(parent: Any) -> None:
             parent.answer(event="failed", detail=first_line(error))
         else:
             parent.answer(event="done")
-
-
-def _sample() -> "str | None":
-    """A small program as this jax writes it, in hexadecimal; None where it does not let us."""
-    import jax
-
-    try:
-        return sample(jax.devices()[0]).hex()
-    except Exception:
-        return None
 
 
 def _choose_way(backend: Any) -> "Callable[[bytes, list[list[int]]], Any]":
