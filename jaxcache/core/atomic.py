@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from .names import LOCKFILE, TEMP_PREFIX
-from .system import require_flock, try_flock
+from .system import READ_FLAGS, require_flock, try_flock
 
 
 class TemporaryFile:
@@ -282,7 +282,7 @@ def remove_if_abandoned(directory: int, temp: str) -> bool:
     """
     if not temp.startswith(TEMP_PREFIX):
         return False
-    fd = os.open(temp, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=directory)
+    fd = os.open(temp, READ_FLAGS, dir_fd=directory)
     try:
         require_flock(fd)
         os.unlink(temp, dir_fd=directory)

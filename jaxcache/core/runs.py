@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from .atomic import hold_lock, new_file, open_below, open_directory, remove_all_abandoned
 from .names import OWN_DIR, is_key
-from .system import is_own_or_roots
+from .system import READ_FLAGS, is_own_or_roots
 
 RUNS_DIR = f"{OWN_DIR}/runs"
 MAX_RUNS = 8
@@ -598,9 +598,8 @@ def _read(directory: int, name: str) -> "Record | None":
 
 def _read_file(directory: int, name: str, most: int) -> bytes:
     """Return the first bytes of a regular file of this user's or root's; else nothing."""
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        fd = os.open(name, flags, dir_fd=directory)
+        fd = os.open(name, READ_FLAGS, dir_fd=directory)
     except OSError:
         return b""
     try:

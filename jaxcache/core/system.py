@@ -57,6 +57,23 @@ def open_regular(path: "str | os.PathLike[str]") -> "BinaryIO":
     return os.fdopen(fd, "rb")
 
 
+#: How a file that others may replace is opened: never through a link, nor waiting for a writer.
+READ_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+_NOATIME = getattr(os, "O_NOATIME", 0)
+
+
+def open_unread(path: str, flags: int = READ_FLAGS, directory: "int | None" = None) -> int:
+    """Open a file whose access time stays as it is as far as this user may.
+
+    Raises:
+        OSError
+    """
+    try:
+        return os.open(path, flags | _NOATIME, dir_fd=directory)
+    except PermissionError:  # O_NOATIME is the owner's
+        return os.open(path, flags, dir_fd=directory)
+
+
 def is_own_or_roots(owner: int) -> bool:
     """Return whether a file of that owner is the user's or root's."""
     return owner in (os.geteuid(), 0)

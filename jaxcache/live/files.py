@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from ..core.atomic import new_file, open_below, open_directory
 from ..core.names import ATIME_SUFFIX, CACHE_SUFFIX, OWN_DIR, quarantine_directory
+from ..core.system import READ_FLAGS, open_unread
 
 MAX_ENTRY_BYTES = 2 << 30
 _PART_BYTES = 16 << 20
@@ -49,7 +50,7 @@ def read_entry(
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
     if directory is not None:
         flags |= os.O_NOFOLLOW
-    fd = os.open(path, flags, dir_fd=directory) if is_use else _open_unused(path, flags)
+    fd = os.open(path, flags, dir_fd=directory) if is_use else open_unread(path, flags)
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
@@ -72,19 +73,11 @@ def read_start(path: str, size: int) -> bytes:
     Raises:
         OSError
     """
-    fd = _open_unused(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    fd = open_unread(path)
     try:
         return os.read(fd, size)
     finally:
         os.close(fd)
-
-
-def _open_unused(path: str, flags: int) -> int:
-    """Open a file whose access time stays as it is as far as this user may."""
-    try:
-        return os.open(path, flags | getattr(os, "O_NOATIME", 0))
-    except PermissionError:  # O_NOATIME is the owner's
-        return os.open(path, flags)
 
 
 def write_whole(directory: int, name: str, data: bytes) -> None:
@@ -125,7 +118,7 @@ def touch(path: str) -> None:
     Raises:
         OSError: it is a link, or another user's.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    fd = os.open(path, READ_FLAGS)
     try:
         os.utime(fd, ns=(time.time_ns(), os.fstat(fd).st_mtime_ns))
     finally:

@@ -13,15 +13,14 @@ from typing import BinaryIO, NamedTuple
 from jaxcache.core import atomic
 from jaxcache.core.atomic import open_below, sync_directory
 from jaxcache.core.names import LOCKFILE
+from jaxcache.core.system import open_unread
 from jaxcache.errors import LockedError, NoCacheError
 from jaxcache.model import FileInfo
 from jaxcache.store import base as stores
 
 #: O_NONBLOCK: opening a FIFO that someone put into the cache must not hang; O_NOFOLLOW: a link
 #: is never followed out of the cache.
-_READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 #: Linux: reading must not count as use. Only a file's owner may request it.
-_NOATIME = getattr(os, "O_NOATIME", 0)
 
 
 class _Unnamed(NamedTuple):
@@ -120,24 +119,16 @@ class LocalStore:
 
     def read_many(self, names: Sequence[str], *, limit: int) -> Iterator[bytes | stores.StoreError]:
         # Written out, because it runs once per file over whole caches.
-        fd = self._fd
-        open_ = os.open
-        read = os.read
-        close = os.close
-        flags = _READ_FLAGS | _NOATIME
         for name in names:
             try:
                 if "/" in name or name in stores.NO_NAMES:
                     yield self.read(name, limit=limit)
                     continue
+                file = open_unread(name, directory=self._fd)
                 try:
-                    file = open_(name, flags, dir_fd=fd)
-                except PermissionError:  # not ours: O_NOATIME is refused
-                    file = open_(name, _READ_FLAGS, dir_fd=fd)
-                try:
-                    data = read(file, limit)
+                    data = os.read(file, limit)
                 finally:
-                    close(file)
+                    os.close(file)
             except OSError as error:
                 yield stores.file_error(name, error)
             except ValueError:  # a NUL inside
@@ -149,10 +140,7 @@ class LocalStore:
 
     def open(self, name: str) -> BinaryIO:
         with stores.name_errors(name), self._parent(name) as (directory, base):
-            try:
-                fd = os.open(base, _READ_FLAGS | _NOATIME, dir_fd=directory)
-            except PermissionError:  # not ours: O_NOATIME is refused
-                fd = os.open(base, _READ_FLAGS, dir_fd=directory)
+            fd = open_unread(base, directory=directory)
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
             raise stores.StoreError(name, "not a regular file", code="not-a-file")
