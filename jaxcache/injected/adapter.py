@@ -1,4 +1,4 @@
-"""Every private name of JAX that is touched, in one place.
+"""Every private name of JAX that listening to a program touches, in one place.
 
 Tried on JAX 0.4.30, 0.5.3, 0.6.2, 0.8.3, 0.10.2 and 0.12.0.1. All are module attributes that JAX
 itself looks up at each call, so that replacing the attribute is enough:
@@ -16,6 +16,9 @@ itself looks up at each call, so that replacing the attribute is enough:
   may have cleared them (``clear_event_listeners``), and with them ours.
 * ``jax._src.interpreters.mlir.lower_jaxpr_to_module(name, jaxpr, …)``: which function, from which
   line, with which arguments became a module.
+* ``jax._src.xla_bridge.backends()``: the first call starts the devices. It is measured as a phase
+  of a start, and so are most of the above and ``compiler.backend_compile_and_load(…)``
+  (``backend_compile`` below 0.6.2); tried on JAX 0.4.38 to 0.12.0.1.
 """
 
 import functools
@@ -51,7 +54,14 @@ class Jax:
         self._is_new = is_new
         self.version = str(jax.__version__)
         try:
-            from jax._src import cache_key, compilation_cache, compiler, distributed, monitoring
+            from jax._src import (
+                cache_key,
+                compilation_cache,
+                compiler,
+                distributed,
+                monitoring,
+                xla_bridge,
+            )
             from jax._src.interpreters import mlir
 
             self.cache = compilation_cache
@@ -69,6 +79,16 @@ class Jax:
             )
             for module, name, _ in self._steps:
                 getattr(module, name)
+            #: Owner, function, phase of the process and step of a compile request.
+            self.measured = (
+                (xla_bridge, "backends", "backend", "backend"),
+                (mlir, "lower_jaxpr_to_module", "lower", "lower"),
+                (compilation_cache, "get_cache_key", "key", "key"),
+                (compilation_cache, "get_executable_and_time", "load", "retrieve"),
+                (compiler, "backend_compile_and_load", "compile", "compile"),
+                (compiler, "backend_compile", "compile", "compile"),
+                (compilation_cache, "put_executable_and_time", "compile", "write"),
+            )
             self._listeners = monitoring.get_event_listeners
             self._duration_listeners = monitoring.get_event_duration_listeners
         except (ImportError, AttributeError) as error:

@@ -1,16 +1,7 @@
 """What holds for all compile requests of one process: its jax, settings, counters and devices.
 
-The spans of the phases of a start are measured as JAX goes through them. Private names of JAX for
-that, each a module attribute that JAX looks up at each call, tried on JAX 0.4.38, 0.5.3, 0.6.2,
-0.8.3, 0.10.2 and 0.12.0.1:
-
-* ``xla_bridge.backends()``: the first call starts the devices.
-* ``mlir.lower_jaxpr_to_module(…)``, ``compilation_cache.get_cache_key(…)``,
-  ``compilation_cache.get_executable_and_time(key, …)`` (the lookup, a miss too),
-  ``compiler.backend_compile_and_load(…)`` (``backend_compile`` below 0.6.2) and
-  ``compilation_cache.put_executable_and_time(…)``.
-
-A trace is measured by the event that JAX sends at its end; the events of nested traces overlap, and
+The spans of the phases of a start are measured as JAX goes through them. A
+trace is measured by the event that JAX sends at its end; the events of nested traces overlap, and
 :class:`~core.compile_event.Timeline` counts each instant once.
 
 What is observed of a compile request gives one outcome and one reason. Source:
@@ -300,7 +291,8 @@ class ProcessObserver:
         self._changed: dict[str, Any] = {}
         self._backends: dict[tuple[int, str, int], int] = {}
         self._phases = PhaseSpans()
-        self._measure_steps()
+        for owner, name, phase, step in jax.measured:
+            self._measure(owner, name, phase, step)
         os.register_at_fork(after_in_child=self._start_afresh)
 
     def _start_afresh(self) -> None:
@@ -312,20 +304,7 @@ class ProcessObserver:
         self._lasting = {}
         self._introduced = False
 
-    def _measure_steps(self) -> None:
-        """Measure JAX's own steps; nearer to JAX than the listener, whose work is not JAX's."""
-        from jax._src import compilation_cache, compiler, xla_bridge
-        from jax._src.interpreters import mlir
-
-        self._measure(xla_bridge, "backends", "backend")
-        self._measure(mlir, "lower_jaxpr_to_module", "lower")
-        self._measure(compilation_cache, "get_cache_key", "key")
-        self._measure(compilation_cache, "get_executable_and_time", "load", "retrieve")
-        self._measure(compiler, "backend_compile_and_load", "compile")
-        self._measure(compiler, "backend_compile", "compile")
-        self._measure(compilation_cache, "put_executable_and_time", "compile", "write")
-
-    def _measure(self, owner: Any, name: str, phase: str, step: str = "") -> None:
+    def _measure(self, owner: Any, name: str, phase: str, step: str) -> None:
         """Measure a function as a phase of the process, and as a step of its compile request."""
 
         def around(call: Any, args: Any, kwargs: Any) -> Any:
@@ -335,7 +314,7 @@ class ProcessObserver:
             finally:
                 ended = time.time()
                 self._phases.add(phase, started, ended)
-                self._spans[step or phase] = (started, ended - started)
+                self._spans[step] = (started, ended - started)
 
         if hasattr(owner, name):
             wrap(owner, name, around)

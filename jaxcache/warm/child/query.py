@@ -153,7 +153,6 @@ def probing(
             env=env,
             cwd=directory,
             directory=directory,
-            aside=True,
         )
         try:
             yield lambda: _read_host(child, python, directory, env)
@@ -209,9 +208,7 @@ def hlo_text(module: bytes, *, python: str | None = None) -> str:
         JaxcacheError: ``hlo-failed`` where jaxlib refuses the module or dies over it.
     """
     python = find_python(python)
-    child = Child(
-        python, "describe.hlo_text", str(len(module)), deed="prints the module", aside=True
-    )
+    child = Child(python, "describe.hlo_text", str(len(module)), deed="prints the module")
     try:
         child.send_bytes(module)
         answer = child.answer(_PRINT_SECONDS)

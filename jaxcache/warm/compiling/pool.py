@@ -433,7 +433,6 @@ def compile_on_cluster(
 
 
 def _submit(client: Any, plan: CompilePlan, session: Session) -> dict[Any, tuple[int, Job]]:
-    options = session.options
     cached: defaultdict[str, list[str]] = defaultdict(list)
     for key in session.delivery.known_keys():
         cached[key.rpartition("-")[0]].append(key)
@@ -444,10 +443,8 @@ def _submit(client: Any, plan: CompilePlan, session: Session) -> dict[Any, tuple
             job,
             session.blobs(job),
             session.used_at,
-            cached=cached.get(job.request.module, []),
-            check=options.check_only,
-            python=options.python,
-            devices=options.devices,
+            cached.get(job.request.module, []),
+            session.options,
             priority=job.seconds,  # longest first: what has the higher one runs earlier
             pure=False,
         )
@@ -480,11 +477,8 @@ def compile_job(
     job: Job,
     blobs: tuple[bytes, bytes],
     used_at: str,
-    *,
     cached: Collection[str],
-    check: bool,
-    python: str | None,
-    devices: int | None,
+    options: CompileOptions,
 ) -> tuple[Answer | CompileResult, bytes]:
     """Compile one request on this machine; children are started once and kept.
 
@@ -496,9 +490,9 @@ def compile_job(
     """
 
     def is_wanted(key: str) -> bool:
-        return not (check or key in cached)
+        return not (options.check_only or key in cached)
 
-    answer = _worker(python, devices).attempt(job, blobs, used_at, is_wanted)
+    answer = _worker(options).attempt(job, blobs, used_at, is_wanted)
     if answer is None:
         return failed(job.request, "worker-died", "the cluster's worker was stopped"), b""
     if isinstance(answer, CompileResult) or answer.file is None:
@@ -508,18 +502,20 @@ def compile_job(
     return answer, data
 
 
-def _worker(python: str | None, devices: int | None) -> Worker:
-    if _OF_THREAD.worker is None or _OF_THREAD.python != (python, devices):
+def _worker(options: CompileOptions) -> Worker:
+    kind = (options.python, options.devices)
+    if _OF_THREAD.worker is None or _OF_THREAD.python != kind:
         if _OF_THREAD.worker is not None:
             _OF_THREAD.worker.clear()
         top = tempfile.mkdtemp(prefix="jaxcache-compile-")
         atexit.register(shutil.rmtree, top, ignore_errors=True)
 
         def make(job: Job) -> Processes:
-            return Processes(find_python(python), job.environment, devices=devices, directory=top)
+            python = find_python(options.python)
+            return Processes(python, job.environment, devices=options.devices, directory=top)
 
         _OF_THREAD.worker = Worker(make)
-        _OF_THREAD.python = (python, devices)
+        _OF_THREAD.python = kind
         atexit.register(_clear, _OF_THREAD.worker)
     return _OF_THREAD.worker
 

@@ -353,7 +353,6 @@ class _Process(Child):
             *kept_flags(environment.argv_flags),
             deed="compiled it",
             env=dict(_environment(environment, task)),
-            aside=True,
             directory=directory,
         )
 
