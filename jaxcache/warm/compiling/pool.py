@@ -92,16 +92,14 @@ class Session:
         description = self._describe(job, answer)
         if answer.file is None:
             return description
-        digest = None
         is_here = data is None
+        is_cross = self.cross is not None
         if self.cross is not None:
-            framed = frame_payload(answer.file, answer.seconds or 0.0, self.cross.profile.codec)
-            data = framed.frame
-            digest = framed.payload_sha256
+            data = frame_payload(answer.file, answer.seconds or 0.0, self.cross.profile.codec)
+        facts = _facts(job, answer)
         with answer.file.open("rb") if data is None else io.BytesIO(data) as file:
-            info = self.delivery.take(
-                answer.file.name, file, answer.key, facts=_facts(job, answer), payload_sha256=digest
-            )
+            name = answer.file.name
+            info = self.delivery.take(name, file, answer.key, facts, records_digest=is_cross)
         if is_here:
             answer.file.unlink(missing_ok=True)
         return replace(

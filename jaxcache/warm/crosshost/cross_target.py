@@ -6,7 +6,6 @@ what a child has made into the cache: whole, once, and under JAX's own name.
 """
 
 import contextlib
-import hashlib
 import io
 import json
 import os
@@ -15,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 from jaxcache.cache.allow_lists import kept_flags
 from jaxcache.cache.files import remove_leftovers, scratch_directory, take_inventory
@@ -89,15 +88,15 @@ class Delivery:
         name: str,
         file: BinaryIO,
         key: str,
-        *,
         facts: Mapping[str, Any] | None = None,
-        payload_sha256: str | None = None,
+        *,
+        records_digest: bool,
     ) -> FileInfo | None:
         """Write one entry into the cache, under the name that JAX gives it.
 
         Args:
             facts: what the ledger learns of its compile.
-            payload_sha256: what the ledger learns of its payload.
+            records_digest: whether the ledger learns the digest of its payload.
 
         Returns:
             Its file; None if another process has written that entry meanwhile.
@@ -107,7 +106,7 @@ class Delivery:
         """
         if key_of(name) != key:
             raise JaxcacheError(f"{name} is not the entry of {key}", code="bad-name")
-        parcel = self._parcel(name, file, key, payload_sha256)
+        parcel = self._parcel(name, file, key)
         with contextlib.closing(self._target.put([parcel])) as ends:
             (error,) = ends
         if error is not None:
@@ -119,12 +118,11 @@ class Delivery:
             self._there.add(key)
             self._torn.pop(key, None)
             if info is not None:
-                self._learnt += _events(key, info, info.mtime_ns, facts, payload_sha256)
+                digest = parcel.facts.sha256 if records_digest else None
+                self._learnt += _events(key, info, facts, digest)
         return info
 
-    def _parcel(
-        self, name: str, file: BinaryIO, key: str, payload_sha256: str | None
-    ) -> StoreParcel:
+    def _parcel(self, name: str, file: BinaryIO, key: str) -> StoreParcel:
         """Check an entry as any that comes into a cache."""
         if reason := self._gate.name_error(name):
             raise JaxcacheError(f"{name} {reason}", code="bad-name")
@@ -138,8 +136,6 @@ class Delivery:
             checked = self._check.read(item, file, info)
         except CodecError as error:
             raise JaxcacheError(f"{name}: {error.detail}", code=error.kind) from error
-        if payload_sha256 not in (None, checked.facts.sha256):
-            raise JaxcacheError(f"{name} changed on its way", code="digest-mismatch")
         action = MoveAction.WRITE if torn_file is None else MoveAction.HEAL
         return StoreParcel(Step(item, action, there=torn_file), info, file, checked, changes=False)
 
@@ -166,13 +162,10 @@ class Delivery:
 
 
 def _events(
-    key: str,
-    info: FileInfo,
-    now_ns: int,
-    facts: Mapping[str, Any] | None,
-    payload_sha256: str | None,
+    key: str, info: FileInfo, facts: Mapping[str, Any] | None, payload_sha256: str | None
 ) -> Iterator[Event]:
     """The ledger events of an entry."""
+    now_ns = info.mtime_ns
     if facts is not None and facts.get("tuning"):
         tuned_file = {"tuning_mtime_ns": info.mtime_ns, "tuning_size_bytes": info.size_bytes}
         facts = {**facts, **tuned_file}
@@ -273,14 +266,7 @@ def read_cross(options: TargetOptions) -> CrossTarget | None:
     return None if options.target is None else CrossTarget(read_profiles(options.target), options)
 
 
-class FramedEntry(NamedTuple):
-    """The bytes of an entry, and the digest of its payload for the ledger."""
-
-    frame: bytes
-    payload_sha256: str
-
-
-def frame_payload(file: Path, seconds: float, codec: Codec) -> FramedEntry:
+def frame_payload(file: Path, seconds: float, codec: Codec) -> bytes:
     """Put JAX's header in front of an executable, and both into a sealed frame.
 
     Args:
@@ -295,8 +281,7 @@ def frame_payload(file: Path, seconds: float, codec: Codec) -> FramedEntry:
     if len(payload) > _MAX_PAYLOAD_BYTES:
         raise JaxcacheError(f"{file.name} is larger than any entry", code="too-large")
     header = min(int(seconds), _MAX_SECONDS).to_bytes(HEADER_BYTES, "big")
-    frame = compress_content(header + payload, codec, _LEVEL)
-    return FramedEntry(frame, hashlib.sha256(payload).hexdigest())
+    return compress_content(header + payload, codec, _LEVEL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,16 +312,12 @@ class TargetOutput:
         path = os.path.join(self.directory, os.path.basename(spooled))
         seconds = event.seconds_of("compile") or 0.0
         try:
-            framed = frame_payload(Path(path), seconds, self.cross.profile.codec)
+            frame = frame_payload(Path(path), seconds, self.cross.profile.codec)
         finally:
             with contextlib.suppress(OSError):
                 os.unlink(path)
-        info = self.delivery.take(
-            f"{key}{CACHE_SUFFIX}",
-            io.BytesIO(framed.frame),
-            key,
-            payload_sha256=framed.payload_sha256,
-        )
+        name = f"{key}{CACHE_SUFFIX}"
+        info = self.delivery.take(name, io.BytesIO(frame), key, records_digest=True)
         if info is None:
             return replace(event, reason="written-meanwhile", tuning=None)
         return replace(event, size_bytes=info.size_bytes, mtime_ns=info.mtime_ns)
