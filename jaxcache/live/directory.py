@@ -13,8 +13,7 @@ from ..core.names import CACHE_SUFFIX
 from .evictor import Evictor
 from .files import quarantine_entry, read_entry, read_file, touch, write_stamp, write_whole
 from .frame import DamagedEntryError, DecodedEntry, open_entry, same_payload
-from .loading import Leases, Loading, find_dead
-from .preload import forget_runs_with
+from .loading import Leases, Loading, find_dead, forget_runs_with
 from .process import LiveProcess
 from .uses import LedgerDigest, UseLog, compact, read_digests
 

@@ -10,10 +10,12 @@ from conftest import GiveAway
 from jaxcache.live.evictor import Evictor
 from jaxcache.live.files import quarantine_entry
 from jaxcache.live.helper import DirectoryStore
-from jaxcache.live.loading import Leases, Loading, find_dead
-from jaxcache.live.preload import (
+from jaxcache.live.loading import (
     LastRun,
+    Leases,
     Load,
+    Loading,
+    find_dead,
     forget_runs_with,
     read_last_run,
     write_last_run,
