@@ -292,7 +292,8 @@ def report_once(line: str) -> None:
     _reported.add(line)
     shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
     with contextlib.suppress(Exception):  # standard error is closed
-        print(f"jaxcache: {shown}", file=sys.stderr)
+        sys.stderr.write(f"jaxcache: {shown}\n")  # in one write: two threads may speak at once
+        sys.stderr.flush()
 
 
 def forget_reported() -> None:

@@ -15,6 +15,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from ..core.configuration import report_once
 from . import channel
 from .channel import CHANNEL
 from .guard_calls import ArgumentChange, CallHistory, JaxFunctions, PendingCall
@@ -66,9 +67,6 @@ class UnexpectedCompile:
         """As ``jaxcache explain`` names causes: ``argument-shape``, ``static-argument``, …"""
         self.changed: tuple[ArgumentChange, ...] = changed
         """The differences from the most similar earlier compile of the function."""
-        if self.is_eager:
-            self.file = call.caller_file
-            self.line = call.caller_line
 
     def __str__(self) -> str:
         if self.is_eager:
@@ -147,13 +145,13 @@ class CompileGuard(contextlib.ContextDecorator):
     def __enter__(self) -> "CompileGuard":
         watcher = watch_jax()
         if self.action == "raise" and not watcher.seams.can_raise:
-            watcher.print_once(
+            report_once(
                 f"guard warns instead of raising: after an exception, JAX {watcher.seams.version} "
                 "compiles at every later call (0.6 and newer do not)"
             )
             self.action = "warn"
         if self.action == "raise" and watcher.seams.count_processes() > 1:
-            watcher.print_once(
+            report_once(
                 f"guard sees {watcher.seams.count_processes()} processes of jax.distributed: where "
                 "one refuses a compile, the others wait in their next collective operation; put "
                 "the guard up in each of them"
@@ -282,15 +280,8 @@ class _Watcher:
         self.seams = JaxFunctions(jax)
         self.history = CallHistory(self.seams)
         self._local = threading.local()
-        self._printed: set[str] = set()
         self._has_noted = False
         self.seams.install(self._check, self._record)
-
-    def print_once(self, warning: str) -> None:
-        """Print a warning on standard error, once for each process."""
-        if warning not in self._printed:
-            self._printed.add(warning)
-            print(f"jaxcache: {warning}", file=sys.stderr)
 
     def _check(self, step: str, module: Any, traced: Any) -> None:
         guards = [
@@ -333,11 +324,8 @@ class _Watcher:
         if call.is_eager and all(g.eager == "allow" for g in guards):
             return
         self._has_noted = True
-        file, line = (
-            (call.caller_file, call.caller_line) if call.is_eager else (call.file, call.line)
-        )
-        self.print_once(
-            f"JAX is about to {_VERBS[step]} {call.function} ({file}:{line}) in "
+        report_once(
+            f"JAX is about to {_VERBS[step]} {call.function} ({call.file}:{call.line}) in "
             f"{threading.current_thread().name}, where no guard is up: a guard holds in the thread "
             'or task that put it up; jaxcache.guard(threads="all") holds in all of them'
         )
@@ -385,7 +373,6 @@ VARIABLE = "JAXCACHE_GUARD"
 _FORM = "ON:ACTION[:SECONDS] such as compile:raise or load:warn:60"
 _NAME = "injected.guard"
 _armed: "CompileGuard | None" = None
-_is_reported = False
 
 
 def read_variable(text: str) -> "tuple[CompileGuard, float | None]":
@@ -407,23 +394,20 @@ def read_variable(text: str) -> "tuple[CompileGuard, float | None]":
 
 def start() -> None:
     """Begin to count the seconds, where the variable gives any; never raises."""
-    global _is_reported
     text = os.environ.get(VARIABLE)
     if not text or _first_copy() is not sys.modules[__name__]:
         return
     try:
         requested, after = read_variable(text)
     except ValueError as error:
-        print(f"jaxcache: this program runs without a guard: {error}", file=sys.stderr)
-        _is_reported = True
+        report_once(f"this program runs without a guard: {error}")
         return
     if not os.environ.get("JAXCACHE_EVENTS"):  # else ``run`` reports it
         atexit.register(_say_never_up, after)
     if after is None and importlib.util.find_spec("jaxcache") is None:
-        print(
-            f"jaxcache: only jaxcache.warmed_up() puts this guard up, and {sys.executable} has no "
-            f"jaxcache; give seconds, such as {requested.on}:{requested.action}:60",
-            file=sys.stderr,
+        report_once(
+            f"only jaxcache.warmed_up() puts this guard up, and {sys.executable} has no jaxcache; "
+            f"give seconds, such as {requested.on}:{requested.action}:60"
         )
     if after is not None:
         timer = threading.Timer(after, warmed_up)
@@ -434,17 +418,14 @@ def start() -> None:
 def _say_never_up(after: "float | None") -> None:
     if _armed is None:
         ended = f" and ended within {after:g} s" if after is not None else ""
-        with contextlib.suppress(Exception):  # standard error is closed
-            sys.stderr.write(
-                f"jaxcache: {VARIABLE} had no effect: the program did not call "
-                f"jaxcache.warmed_up(){ended}\n"
-            )
+        report_once(
+            f"{VARIABLE} had no effect: the program did not call jaxcache.warmed_up(){ended}"
+        )
 
 
 def _say_counts(armed: CompileGuard) -> None:
     counts = ", ".join(f"{n} × {step}" for step, n in armed.counts.items()) or "nothing"
-    with contextlib.suppress(Exception):  # standard error is closed
-        sys.stderr.write(f"jaxcache: the guard counted after the warm-up: {counts}\n")
+    report_once(f"the guard counted after the warm-up: {counts}")
 
 
 def warmed_up() -> "CompileGuard | None":
@@ -461,14 +442,14 @@ def warmed_up() -> "CompileGuard | None":
         armed: CompileGuard | None = first.warmed_up()
         return armed
     with _lock:
-        if _armed is None and not _is_reported and (text := os.environ.get(VARIABLE)):
+        if _armed is None and (text := os.environ.get(VARIABLE)):
             try:
                 _armed = read_variable(text)[0].__enter__()
                 if text.split(":")[1:2] == ["count"]:
                     atexit.register(_say_counts, _armed)
                 channel.CHANNEL.send({"event": "guarded"})
             except Exception as error:
-                print(f"jaxcache: this program runs without a guard: {error}", file=sys.stderr)
+                report_once(f"this program runs without a guard: {error}")
         return _armed
 
 

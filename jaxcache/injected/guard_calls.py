@@ -312,13 +312,15 @@ class PendingCall:
         file, _, line = self.place.rpartition(":")
         self.file = file or self.caller_file
         self.line = int(line) if line.isdigit() else self.caller_line
-        is_pmap = os.path.basename(file) == "pmap.py" and self.place.startswith(seams.directory)
+        is_of_jax = self.place.startswith(seams.directory)
+        is_pmap = is_of_jax and os.path.basename(file) == "pmap.py"
         if is_pmap:  # JAX 0.8 and later jit a wrapper of their own
             self.function = "pmap"
+        if is_of_jax:
             self.file = self.caller_file
             self.line = self.caller_line
         #: An operation outside every jit, such as ``x[:n]``: JAX jits it by itself.
-        self.is_eager = self.place.startswith(seams.directory) and not is_pmap
+        self.is_eager = is_of_jax and not is_pmap
         self.configuration = seams.configuration()
 
     def _walk(self) -> "dict[str, Any]":

@@ -18,7 +18,7 @@ import time
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..core.configuration import JAX_DEFAULTS, read_switch
+from ..core.configuration import JAX_DEFAULTS, read_switch, report_once
 from ..core.machine import XLA_CACHES
 from ..core.names import live_directory
 from ..core.remote import SERVICES, redact
@@ -26,7 +26,7 @@ from ..core.seams import UnknownJaxError
 from ..core.system import expand_home
 from .adapter import Adapter, reopen_where_needed
 from .preload import Preload
-from .process import COUNTERS, SUMS, LiveProcess, Metrics, say
+from .process import COUNTERS, SUMS, LiveProcess, Metrics
 from .settings import SETTINGS, ConfigError, ResolvedSettings, configured_directory, resolve
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Layer(LiveProcess):
         self.adapter = adapter
         self.counters.tell(adapter.monitoring)
         for text in self._said:
-            say(text)
+            report_once(text)
 
     def install(self, adapter: Adapter) -> None:
         """Put the layer between JAX and its cache."""
@@ -153,7 +153,7 @@ class Layer(LiveProcess):
             if self.metrics is not None:
                 self.metrics.write()
             if self.settings["summary"]:
-                say(self.counters.summary())
+                report_once(self.counters.summary())
         except Exception as error:
             self.trouble(error)
 
@@ -251,7 +251,7 @@ def start(settings: "ResolvedSettings | None" = None) -> "Layer | None":
             if settings is not None:
                 LAYER.change(settings)
         except (ConfigError, UnknownJaxError) as error:
-            say(f"live is off: {error}")
+            report_once(f"live is off: {error}")
         return LAYER
 
 

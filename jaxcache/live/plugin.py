@@ -8,7 +8,7 @@ cheap, until a setting switches the layer on.
 
 import os
 
-from ..core.configuration import FALSE_WORDS, find_config_files
+from ..core.configuration import FALSE_WORDS, find_config_files, report_once
 
 
 def initialize() -> None:
@@ -20,13 +20,7 @@ def initialize() -> None:
             start()
         switch_on(backend_starts=True)
     except Exception as error:
-        try:
-            import sys
-
-            reason = f"{type(error).__name__}: {error}"
-            print(f"jaxcache: live is off: {reason}", file=sys.stderr)
-        except Exception:  # noqa: S110 - standard error is closed
-            pass
+        report_once(f"live is off: {type(error).__name__}: {error}")
 
 
 def switch_on(*, backend_starts: bool = False) -> None:

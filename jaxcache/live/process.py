@@ -19,7 +19,7 @@ from typing import Any
 
 from ..core.atomic import hold_lock, open_directory
 from ..core.call_site import name_program
-from ..core.configuration import working_directory
+from ..core.configuration import report_once, working_directory
 from ..core.threads import Background
 from .files import own_directory_of, read_file, write_whole
 from .loading import FirstRuns
@@ -265,7 +265,7 @@ class LiveProcess:
         self.background = Background("live", self.trouble)
         self.now = ThreadState()
         self.first_runs = FirstRuns()
-        self._said: set[str] = set()
+        self._said: dict[str, None] = {}
 
     def facts(self) -> "dict[str, str]":
         """The versions and the script, which the ledger keeps of every compile of this process."""
@@ -280,10 +280,9 @@ class LiveProcess:
 
     def say(self, text: str) -> None:
         """Print a line on standard error, once; not before jax is imported."""
-        if text not in self._said:
-            self._said.add(text)
-            if self.adapter.monitoring is not None:
-                say(text)
+        self._said[text] = None
+        if self.adapter.monitoring is not None:
+            report_once(text)
 
     def trouble(self, error: BaseException) -> None:
         """Count a failure of the layer, and print each kind once."""
@@ -296,10 +295,3 @@ class LiveProcess:
             call(key)
         except Exception as error:
             self.trouble(error)
-
-
-def say(text: str) -> None:
-    """Print one line on standard error, in one write: two threads may speak at once."""
-    with contextlib.suppress(Exception):  # it is closed
-        sys.stderr.write(f"jaxcache: {text}\n")
-        sys.stderr.flush()
