@@ -197,7 +197,10 @@ def encode(record: Record) -> bytes:
                 "machine": _keep_readable(run.machine, _read_fact),
                 "settings": _keep_readable(run.settings, _read_setting),
                 "sources": {_clean(file): texts.index(text) for file, text in files.items()},
-                "rows": [*map(_clean_row, run.rows[:MAX_ROWS])],
+                "rows": [
+                    _clean(row._replace(seconds=float(row.seconds), written=float(row.written)))
+                    for row in run.rows[:MAX_ROWS]
+                ],
             }
             for run, files in zip(runs, sources)  # noqa: B905 - Python 3.10
         ]
@@ -223,7 +226,7 @@ def decode(data: bytes) -> "Record | None":
         if not unpacker.eof or unpacker.unused_data:
             return None
         document = _parse(text)
-        texts = [_lines(one) for one in _list(document["texts"], MAX_RUNS * MAX_SOURCES)]
+        texts = dict(enumerate(map(_lines, _list(document["texts"], MAX_RUNS * MAX_SOURCES))))
         runs = tuple(_read_run(one, texts) for one in _list(document["runs"], MAX_RUNS))
     except (ValueError, TypeError, LookupError, AttributeError, zlib.error, RecursionError):
         return None
@@ -270,13 +273,6 @@ def _clean(value: Any) -> Any:
     return value
 
 
-def _clean_row(row: CompileRow) -> "list[Any]":
-    cleaned: list[Any] = _clean(
-        row._replace(seconds=float(row.seconds), written=float(row.written))
-    )
-    return cleaned
-
-
 def _keep_readable(values: "dict[str, Any]", read: "Callable[[Any], Any]") -> "dict[str, Any]":
     """Return what a reader takes of some facts."""
     kept = {}
@@ -286,8 +282,8 @@ def _keep_readable(values: "dict[str, Any]", read: "Callable[[Any], Any]") -> "d
     return kept
 
 
-def _read_run(value: Any, texts: "list[str]") -> Run:
-    sources = {file: texts[_index(n)] for file, n in _dict(value["sources"], MAX_SOURCES).items()}
+def _read_run(value: Any, texts: "dict[int, str]") -> Run:
+    sources = {file: texts[n] for file, n in _dict(value["sources"], MAX_SOURCES).items()}
     settings = {name: _read_setting(one) for name, one in _dict(value["settings"]).items()}
     return Run(
         at=_number(value["at"]),
@@ -320,47 +316,46 @@ def _read_row(values: Any) -> CompileRow:
 _TYPES = [*CompileRow.__annotations__.values()]
 
 
+def _require(is_valid: bool) -> None:
+    """Refuse a value that no record has.
+
+    Raises:
+        ValueError
+    """
+    if not is_valid:
+        raise ValueError("not a record")
+
+
 def _text(value: Any) -> str:
-    if type(value) is not str or len(value) > _MAX_TEXT:
-        raise ValueError("no text")
+    _require(type(value) is str and len(value) <= _MAX_TEXT)
     value.encode()  # no half of a surrogate pair
-    return value
+    return str(value)
 
 
 def _lines(value: Any) -> str:
-    if type(value) is not str or len(value) > 8 * _MAX_LINES or len(value) % 8 or {*value} - _HEX:
-        raise ValueError("no digests of lines")
-    return value
+    _require(type(value) is str and len(value) <= 8 * _MAX_LINES and not len(value) % 8)
+    _require(_HEX.issuperset(value))
+    return str(value)
 
 
 def _number(value: Any) -> float:
-    if type(value) not in (int, float) or not 0 <= value < _MAX_NUMBER:
-        raise ValueError("no number")
+    _require(type(value) in (int, float) and 0 <= value < _MAX_NUMBER)
     return float(value)
 
 
-def _index(value: Any) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError("no index")
-    return value
-
-
 def _list(value: Any, most: int = _MAX_ITEMS) -> "list[Any]":
-    if type(value) is not list or len(value) > most:
-        raise ValueError("no list")
-    return value
+    _require(type(value) is list and len(value) <= most)
+    return list(value)
 
 
 def _dict(value: Any, most: int = _MAX_ITEMS) -> "dict[str, Any]":
-    if type(value) is not dict or len(value) > most:
-        raise ValueError("no object")
+    _require(type(value) is dict and len(value) <= most)
     return {_text(name): one for name, one in value.items()}
 
 
 def _read_setting(value: Any) -> "list[Any]":
     setting, origin = _list(value)
-    if origin not in ORIGINS:
-        raise ValueError("no setting")
+    _require(origin in ORIGINS)
     return [_scalar(setting), origin]
 
 
@@ -371,8 +366,7 @@ def _read_fact(value: Any) -> Any:
 def _scalar(value: Any) -> Any:
     if isinstance(value, str):
         return _text(value)
-    if value is not None and not -_MAX_NUMBER < value < _MAX_NUMBER:
-        raise ValueError("no value")
+    _require(value is None or -_MAX_NUMBER < value < _MAX_NUMBER)
     return value
 
 
@@ -453,13 +447,8 @@ def take_over(data: bytes, own: bytes = b"") -> bytes:
 
 
 def _without_digests(run: Run) -> Run:
-    return run._replace(argv=tuple(map(_forget, run.argv)))
-
-
-def _forget(word: str) -> str:
-    """Return a word without the digest of a value, which another cache's salt made."""
-    start, mark, _ = word.partition(HIDDEN)
-    return start + mark
+    """Return a run without the digests of values, which another cache's salt made."""
+    return run._replace(argv=tuple("".join(word.partition(HIDDEN)[:2]) for word in run.argv))
 
 
 # The files ---------------------------------------------------------------------------------------
@@ -518,9 +507,10 @@ def read_history(
         own = _read(directory, identity)
         names = [] if own else sorted(_records(directory))[: 2 * MAX_PROGRAMS]
         runs = [*own.runs] if own else []
+        base = os.path.basename(program)
         for name in names:
             head = read_head(_read_file(directory, name, _MAX_HEADER_BYTES))
-            if head and head.travelled and _base(head.program) == _base(program):
+            if head and head.travelled and os.path.basename(head.program) == base:
                 record = _read(directory, name)
                 runs += record.runs if record else ()
     earlier = sorted((run for run in runs if run.at < before), key=lambda run: -run.at)
@@ -581,10 +571,6 @@ def read_salt(root: str, *, make: bool = True) -> bytes:
 def _opened(root: str, *, make: bool = False) -> "Iterator[int]":
     with open_directory(root) as cache, open_below(cache, RUNS_DIR, make=make) as directory:
         yield directory
-
-
-def _base(program: str) -> str:
-    return os.path.basename(program.replace("\\", "/"))
 
 
 def _records(directory: int) -> "list[str]":

@@ -7,7 +7,7 @@ neither. The device of a compile-only client knows its id and kind, and its clie
 Other private names: ``xla_client.get_topology_for_devices``, ``cache_key.get`` and
 ``cache_key._log_cache_key_hash``, ``config.remove_custom_partitioning_ptr_from_cache_key``.
 
-:func:`compile_for` knows whether the result is what the real host would have made. A GPU's compiler
+It knows whether the result is what the real host would have made. A GPU's compiler
 measures kernels on the GPU and keeps the fastest. Without the GPU it takes a default, which the
 real host would then find in its cache and never tune. So the key is made of the stock options, and
 what is compiled under it is chosen here:
@@ -270,10 +270,41 @@ class Target:
             return key, {name: hash_component(hasher) for name, hasher in self._hashers.items()}
 
     def compile(self, request: "CompileArguments") -> "CompiledExecutable":
-        """Compile a request; see :func:`compile_for`."""
-        own = request._replace(executable_devices=self.own(request.executable_devices))
-        is_gpu = self.profile["platform"] == "gpu"
-        return compile_for(self.client, own, self._tuning, is_gpu=is_gpu)
+        """Compile a request.
+
+        Raises:
+            UntunedError: nothing was made; ``reason`` and the text say why.
+            Exception: what the compiler raises.
+        """
+        started = time.monotonic()
+        own = self.own(request.executable_devices)
+
+        def compile_(*overrides: "tuple[str, Any]") -> Any:
+            options = copy.deepcopy(request.options)
+            _aim_autotuning(options, self._tuning.autotune_from)
+            options.env_option_overrides = [*options.env_option_overrides, *overrides]
+            # Host callbacks matter when an executable is loaded, and only then.
+            return self.client.compile(
+                request.module, executable_devices=own, compile_options=options
+            )
+
+        def finish(executable: Any, state: "str | None") -> CompiledExecutable:
+            return CompiledExecutable(executable.serialize(), time.monotonic() - started, state)
+
+        if self.profile["platform"] != "gpu":
+            return finish(compile_(), None)
+        try:
+            return finish(compile_(_COMPLETE), "tuned")
+        except Exception as error:
+            if self._tuning.require_tuned:
+                raise UntunedError(first_line(error)) from error
+        executable = compile_(_CUBLAS)
+        if any(_UNMEASURED.search(module.to_string()) for module in executable.hlo_modules()):
+            raise UnmeasuredConvolutionError(
+                "cuDNN cannot run its convolution until a real host has measured it; "
+                "--autotune-from DIR takes such measurements"
+            )
+        return finish(executable, "untuned")
 
     def own(self, devices: Any) -> Any:
         """Return what of a list of devices this process compiles for.
@@ -363,43 +394,6 @@ class Tuning(NamedTuple):
     autotune_from: "str | None" = None
     """A real host's autotune directory."""
     require_tuned: bool = False
-
-
-def compile_for(client: Any, request: Any, tuning: Tuning, *, is_gpu: bool) -> CompiledExecutable:
-    """Compile a request.
-
-    Raises:
-        UntunedError: nothing was made; ``reason`` and the text say why.
-        Exception: what the compiler raises.
-    """
-    started = time.monotonic()
-
-    def compile_(*overrides: "tuple[str, Any]") -> Any:
-        options = copy.deepcopy(request.options)
-        _aim_autotuning(options, tuning.autotune_from)
-        options.env_option_overrides = [*options.env_option_overrides, *overrides]
-        # Host callbacks matter when an executable is loaded, and only then.
-        return client.compile(
-            request.module, executable_devices=request.executable_devices, compile_options=options
-        )
-
-    def finish(executable: Any, state: "str | None") -> CompiledExecutable:
-        return CompiledExecutable(executable.serialize(), time.monotonic() - started, state)
-
-    if not is_gpu:
-        return finish(compile_(), None)
-    try:
-        return finish(compile_(_COMPLETE), "tuned")
-    except Exception as error:
-        if tuning.require_tuned:
-            raise UntunedError(first_line(error)) from error
-    executable = compile_(_CUBLAS)
-    if any(_UNMEASURED.search(module.to_string()) for module in executable.hlo_modules()):
-        raise UnmeasuredConvolutionError(
-            "cuDNN cannot run its convolution until a real host has measured it; "
-            "--autotune-from DIR takes such measurements"
-        )
-    return finish(executable, "untuned")
 
 
 def _aim_autotuning(options: Any, directory: "str | None") -> None:

@@ -284,8 +284,12 @@ _HIDDEN_CAUSE = (
 # together fit is served whole the next time, and one whose entries do not fit always misses some.
 
 
+#: Settings of JAX by the number of the process.
+_Settings = Mapping[int, Mapping[str, Any]]
+
+
 def find_shortages(
-    modules: Iterable[CompileFinished], settings: Mapping[int, Mapping[str, Any]]
+    modules: Iterable[CompileFinished], settings: _Settings
 ) -> tuple[CapShortage, ...]:
     """Return the directories whose cap is too small for a run.
 
@@ -312,9 +316,7 @@ def _is_there(directory: str, key: str) -> bool:
 
 
 def find_passing(
-    modules: Iterable[CompileFinished],
-    settings: Mapping[int, Mapping[str, Any]],
-    shortages: Sequence[CapShortage],
+    modules: Iterable[CompileFinished], settings: _Settings, shortages: Sequence[CapShortage]
 ) -> frozenset[str]:
     """Return the keys that a second run does not hit, as far as settings tell."""
     short = {s.cache_dir for s in shortages}
