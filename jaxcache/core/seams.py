@@ -111,6 +111,20 @@ def _read_by(functions: "Iterable[Any]", config: Any) -> "Iterator[str]":
                         yield name
 
 
+def flags() -> "list[tuple[str, str]]":
+    """Return the flags of XLA that JAX reads, each with its variable, or ``argv``."""
+    variables = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
+    read = [(name, flag) for name in variables for flag in os.environ.get(name, "").split()]
+    prefixes: list[str] = getattr(sys.modules["jax._src.cache_key"], "get_flag_prefixes", list)()
+    return read + [("argv", a) for a in sys.argv if a.startswith(("--xla", *prefixes))]
+
+
+def is_hashed(flag: str) -> bool:
+    """Return whether a flag of XLA is part of keys; tried on JAX 0.4.30 to 0.12."""
+    excluded = getattr(sys.modules["jax._src.cache_key"], "xla_flags_to_exclude_from_cache_key", ())
+    return flag.partition("=")[0] not in excluded
+
+
 def settings_of_environment() -> "dict[str, Any]":
     """Return those of the settings that the environment sets, as JAX reads them."""
     holders = sys.modules["jax._src.config"].config._value_holders

@@ -54,20 +54,12 @@ class Jax:
         self._is_new = is_new
         self.version = str(jax.__version__)
         try:
-            from jax._src import (
-                cache_key,
-                compilation_cache,
-                compiler,
-                distributed,
-                monitoring,
-                xla_bridge,
-            )
+            from jax._src import compilation_cache, compiler, distributed, monitoring, xla_bridge
             from jax._src.interpreters import mlir
 
             self.cache = compilation_cache
             self._distributed = distributed
             self._monitoring = monitoring
-            self._cache_key = cache_key
             self._steps = (
                 (mlir, "lower_jaxpr_to_module", "around_lowering"),
                 (compiler, "compile_or_get_cached", "around_request"),
@@ -257,25 +249,15 @@ class Jax:
 
     def describe(self) -> dict[str, Any]:
         """Return the versions, a digest that differs between builds, and settings as they began."""
+        hashed = (flag for _, flag in seams.flags() if seams.is_hashed(flag))
         return {
             "jax": self.version,
             "jaxlib": describe_versions()["jaxlib_version"],
             "jaxlib_digest": jaxlib_digest(),
-            "xla_flags": self._xla_flags(),
+            "xla_flags": " ".join(sorted(hashed)),
             "key_settings": or_none(seams.settings_of_environment),
             "hash_seed": sketching.hash_seed(),
         }
-
-    def _xla_flags(self) -> str:
-        """The flags that JAX puts into the key (``_hash_xla_flags`` in jax/_src/cache_key.py)."""
-        # Up to 0.4.30 the list is in a function; these flags are left out of comparisons, too.
-        left_out = getattr(self._cache_key, "xla_flags_to_exclude_from_cache_key", ())
-        flags = [
-            *os.environ.get("XLA_FLAGS", "").split(),
-            *os.environ.get("LIBTPU_INIT_ARGS", "").split(),
-            *(a for a in sys.argv if a.startswith("--xla")),
-        ]
-        return " ".join(sorted(f for f in flags if f.partition("=")[0] not in left_out))
 
     @staticmethod
     def describe_backend(backend: Any, devices: Any) -> dict[str, Any]:

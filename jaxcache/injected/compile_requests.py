@@ -24,7 +24,7 @@ import os
 import sys
 from typing import Any
 
-from ..core.seams import wrap
+from ..core.seams import is_hashed, wrap
 from . import adapter
 from .channel import describe_error
 from .cross_target import CompileArguments, Target, UntunedError
@@ -76,7 +76,7 @@ class Compiler:
 
     def _bind(self, jax: Any) -> None:
         """Look up what every kind of worker needs."""
-        from jax._src import cache_key, compiler
+        from jax._src import compiler
         from jax._src.interpreters import mlir
         from jax._src.lib import xla_client
         from jax._src.lib.mlir import ir
@@ -84,7 +84,6 @@ class Compiler:
 
         self.jax = jax
         self._compiler = compiler
-        self._ignored = {x.strip("-") for x in cache_key.xla_flags_to_exclude_from_cache_key}
         self._ir = ir
         self._context = mlir.make_ir_context
         self._client = xla_client
@@ -175,7 +174,7 @@ class Compiler:
 
             debug.xla_gpu_cuda_data_dir = str(getattr(lib, "cuda_path", None) or "")
         overrides = options.env_option_overrides
-        kept = [(name, value) for name, value in overrides if name not in self._ignored]
+        kept = [(name, value) for name, value in overrides if is_hashed(f"--{name}")]
         if len(kept) != len(overrides):
             options.env_option_overrides = kept
         return options

@@ -21,13 +21,7 @@ from ..core.seams import UnknownJaxError, hide_frames
 from . import channel
 from .adapter import Jax, join_processes
 from .channel import first_line, safely
-from .cross_target import (
-    Hooks,
-    PlatformQueryDetector,
-    Target,
-    TargetError,
-    UntunedError,
-)
+from .cross_target import Hooks, PlatformQueryDetector, Target, TargetError, UntunedError
 from .process_observer import CompileRequest, entry_file
 from .recording import is_profile_guided
 

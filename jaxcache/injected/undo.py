@@ -27,7 +27,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..core.seams import settings_of_options
+from ..core import seams
 from . import undo_child
 from .process_observer import CompileRequest, entry_file
 
@@ -39,7 +39,6 @@ _KEYS_SECONDS = 2.0
 _CHILD_SECONDS = 20.0
 #: All subsets of so many flags are tried; of more, each alone and all of them.
 _SUBSETS = 4
-_FLAG_VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 _DEVICE_FLAG = "--xla_force_host_platform_device_count"
 _DEVICE_VARIABLE = "JAX_NUM_CPU_DEVICES"
 _DEVICE_COUNTS = (1, 2, 4, 8, 16, 32)
@@ -128,8 +127,8 @@ class Undo:
     @functools.lru_cache(maxsize=4)  # noqa: B019 - one object a process
     def _by_environment(self, backend: Any) -> "tuple[list[_Change], list[_Change]]":
         """Flags, all of them last, and settings of the environment that are compile options."""
-        tokens = self._flag_tokens()
-        hashed = [n for n, (_, flag) in enumerate(tokens) if self._is_hashed(flag)]
+        tokens = seams.flags()
+        hashed = [n for n, (_, flag) in enumerate(tokens) if seams.is_hashed(flag)]
         subsets = [*_subsets(hashed)]
         settings = self._settings_of_options()
         own = _of_xla(tokens)
@@ -143,7 +142,7 @@ class Undo:
             if environment[0] != own and not described:
                 continue  # what XLA makes of the others is not known
             kept = [token for n, token in enumerate(tokens) if n not in gone]
-            text = "".join(sorted(flag.strip() for _, flag in kept if self._is_hashed(flag)))
+            text = "".join(sorted(flag.strip() for _, flag in kept if seams.is_hashed(flag)))
             parts = (
                 self._flag_part(source, [tokens[n] for n in gone], kept)
                 for source in dict.fromkeys(tokens[n][0] for n in gone)
@@ -172,15 +171,6 @@ class Undo:
             hashers["accelerator_config"] = functools.partial(_update, bytes.fromhex(topology))
         return _Change((), hashers, (functools.partial(self._merge, before, after),))
 
-    def _flag_tokens(self) -> "list[tuple[str, str]]":
-        """The flags that JAX looks at, with the variable that has each; ``argv`` for arguments."""
-        tokens = [(v, flag) for v in _FLAG_VARIABLES for flag in os.environ.get(v, "").split()]
-        prefixes = ("--xla", *self._cache_key.get_flag_prefixes())
-        return tokens + [("argv", a) for a in sys.argv if a.startswith(prefixes)]
-
-    def _is_hashed(self, flag: str) -> bool:
-        return flag.split("=")[0] not in self._cache_key.xla_flags_to_exclude_from_cache_key
-
     def _flag_part(self, source: str, gone: Any, kept: Any) -> _Part:
         value = " ".join(flag for variable, flag in gone if variable == source)
         restored = " ".join(flag for variable, flag in kept if variable == source)
@@ -189,7 +179,7 @@ class Undo:
     def _settings_of_options(self) -> "dict[str, Any]":
         """Return the settings of the environment that JAX makes compile options of."""
         values = self._config.config._value_holders
-        settings = {n: values[n].value for n in sorted(settings_of_options())}
+        settings = {n: values[n].value for n in sorted(seams.settings_of_options())}
         return {
             name: value
             for name, value in settings.items()

@@ -23,30 +23,22 @@ class ConfigError(ValueError):
     """A configuration file or a setting that cannot be used; the text gives the reason."""
 
 
-def _size(value: Any) -> int:
-    if type(value) is int and value >= 0:
-        return value
-    size_bytes = configuration.read_size_bytes(value) if isinstance(value, str) else None
-    if size_bytes is None:
-        raise ValueError(f"write {configuration.SIZES}")
-    return size_bytes
+def _amount(kind: type, read: "Callable[[str], Any]", forms: str) -> "Callable[[Any], Any]":
+    def parse(value: Any) -> Any:
+        kinds = (int, float) if kind is float else (int,)
+        if type(value) in kinds and value >= 0:
+            return kind(value)
+        amount = read(value) if isinstance(value, str) else None
+        if amount is None:
+            raise ValueError(f"write {forms}")
+        return amount
+
+    return parse
 
 
-def _seconds(value: Any) -> float:
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0:
-        return float(value)
-    seconds = configuration.read_seconds(value) if isinstance(value, str) else None
-    if seconds is None:
-        raise ValueError(f"write {configuration.DURATIONS}")
-    return seconds
-
-
-def _count(value: Any) -> int:
-    if isinstance(value, str) and value.strip().isdigit():
-        value = int(value)
-    if type(value) is int and value >= 0:
-        return value
-    raise ValueError("write a whole number")
+_size = _amount(int, configuration.read_size_bytes, configuration.SIZES)
+_seconds = _amount(float, configuration.read_seconds, configuration.DURATIONS)
+_count = _amount(int, lambda text: int(text) if text.strip().isdigit() else None, "a whole number")
 
 
 def _switch(value: Any) -> bool:
