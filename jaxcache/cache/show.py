@@ -14,7 +14,7 @@ from jaxcache.core.names import KERNEL_CACHE, parse_key
 from jaxcache.entry.codec import CodecError
 from jaxcache.entry.contents import ArrayType, Contents
 from jaxcache.entry.decode import OpenPayload, find_hlo_module, read_contents, read_payload
-from jaxcache.entry.kernels import KernelCache, read_kernel_cache
+from jaxcache.entry.hlo import KernelCache, read_kernel_cache
 from jaxcache.entry.names import FileKind, split_name
 from jaxcache.entry.summary import summarize_contents
 from jaxcache.entry.wire import WireError

@@ -13,7 +13,7 @@ from jaxcache.core.names import parse_key
 from jaxcache.entry.contents import ArrayType, Contents, Program, short_type, signature
 from jaxcache.entry.decode import decode_payload, read_contents
 from jaxcache.entry.envelope import highwayhash64, tell_platform
-from jaxcache.entry.kernels import read_kernel_cache
+from jaxcache.entry.hlo import read_kernel_cache
 from jaxcache.entry.names import split_name
 from jaxcache.entry.summary import summarize_contents
 from jaxcache.entry.wire import Field

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxcache.entry.decode import check_structure, decode_payload
-from jaxcache.entry.kernels import read_kernel_cache
+from jaxcache.entry.hlo import read_kernel_cache
 from jaxcache.entry.wire import write_varint
 
 SAMPLES = [

@@ -30,7 +30,7 @@ from jaxcache.cache.ledger.segments import LEDGER_DIR, Ledger
 from jaxcache.cache.verify.check import MAX_NAME_BYTES
 from jaxcache.entry import envelope, wire
 from jaxcache.entry.decode import decode_payload, read_contents
-from jaxcache.entry.kernels import read_kernel_cache
+from jaxcache.entry.hlo import read_kernel_cache
 from jaxcache.entry.summary import read_summary
 from jaxcache.model import FileInfo
 from tools.fuzz.others import recipe_seeds, run_recipe, run_torch, torch_seeds
