@@ -52,7 +52,6 @@ class Uploads:
         signatures: Any,
     ) -> None:
         self._directory = directory
-        self._tiers = tiers
         self._layer = layer
         self._counters = layer.counters
         self._refusals = refusals
@@ -69,14 +68,14 @@ class Uploads:
         """Uploads whose thread, or callback, has not ended."""
         self._resumer = -1
         self._closed = False
-        if any(t.writable for t in tiers):
+        self._writable = [t for t in tiers if t.writable]
+        if self._writable:
             layer.background.submit(self._resume)
 
     def mark(self, key: str, *, replacing: bool) -> None:
         """Write the markers of an entry that is about to be written."""
-        for tier in self._tiers:
-            if tier.writable:
-                self._mark(tier, key, replacing=replacing or (tier.url, key) in self._refusals)
+        for tier in self._writable:
+            self._mark(tier, key, replacing=replacing or (tier.url, key) in self._refusals)
 
     def _mark(self, tier: Tier, key: str, *, replacing: bool) -> None:
         with contextlib.suppress(OSError), self._spool(tier) as directory:
@@ -84,9 +83,8 @@ class Uploads:
 
     def add(self, key: str) -> None:
         """Queue an entry for each writable tier; where the queue is full, its marker waits."""
-        for tier in self._tiers:
-            if tier.writable:
-                self._offer(tier, key)
+        for tier in self._writable:
+            self._offer(tier, key)
 
     def _offer(self, tier: Tier, key: str) -> None:
         with self._lock:
@@ -168,10 +166,9 @@ class Uploads:
     def pending(self) -> "set[str]":
         """Keys that some tier still lacks."""
         keys: set[str] = set()
-        for tier in self._tiers:
-            if tier.writable:
-                with contextlib.suppress(OSError), self._spool(tier) as directory:
-                    keys.update(filter(is_key, os.listdir(directory)))
+        for tier in self._writable:
+            with contextlib.suppress(OSError), self._spool(tier) as directory:
+                keys.update(filter(is_key, os.listdir(directory)))
         return keys
 
     def _resume(self) -> None:
@@ -185,7 +182,7 @@ class Uploads:
                 os.close(fd)
                 return
             self._resumer = fd
-        for tier in self._tiers:
+        for tier in self._writable:
             if not tier.can_write():
                 continue
             with self._spool(tier) as directory:
@@ -201,7 +198,7 @@ class Uploads:
     def finish(self, local_keys: "Iterable[str]") -> None:
         """Resume nothing more; upload what this process has hit and a tier has lost."""
         self._closed = True
-        for tier in self._tiers:
+        for tier in self._writable:
             if not tier.can_write():
                 continue
             others = [k for k in local_keys if (tier.url, k) not in self._uploaded]
@@ -219,7 +216,7 @@ class Uploads:
     def close(self, deadline: float) -> None:
         """Wait for the uploads until a deadline; what is left keeps its marker."""
         while (self._queued or self._under_way) and time.monotonic() < deadline:
-            if not any(tier.can_write() for tier in self._tiers):
+            if not any(tier.can_write() for tier in self._writable):
                 break
             if self._uploaders:
                 time.sleep(0.005)
