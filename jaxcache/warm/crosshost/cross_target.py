@@ -90,7 +90,7 @@ class Delivery:
         key: str,
         facts: Mapping[str, Any] | None = None,
         *,
-        records_digest: bool,
+        records_digest: bool = False,
     ) -> FileInfo | None:
         """Write one entry into the cache, under the name that JAX gives it.
 
