@@ -111,7 +111,7 @@ def bug_report(*, place: CacheDir, chosen: PythonChoice, output: JsonOutput) -> 
 
     diagnosis = error_code = None
     try:
-        cache = open_handle(place.cache_dir, "jax")
+        cache = open_handle(place, "jax")
         cache.refuse_caches_below()
         diagnosis = cache.diagnose(options=DoctorOptions(python=chosen.python))
     except JaxcacheError as error:

@@ -104,7 +104,7 @@ def show(
     is_container = os.path.isfile(key) and kind_of_file(key) != "cache"
     if inside is not None and not is_container:
         raise UsageError(f"{key} is neither a bundle nor a recipe", code="not-a-bundle")
-    cache = open_handle(place.replace(cache_dir=key) if is_container else place)
+    cache = open_handle(key, place.layout) if is_container else open_handle(place)
     chosen = inside if is_container else key
     if cache.kind == "recipe":
         if writes:

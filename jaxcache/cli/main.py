@@ -94,16 +94,15 @@ def run(argv: list[str]) -> int:
 
         print("\n".join(complete(argv[1:])))
         return 0
-    from jaxcache.cli import metering
-    from jaxcache.cli.terminal import prepare_streams, set_named_cache, silence
+    from jaxcache.cli import metering, terminal
     from jaxcache.core.configuration import forget_reported
     from jaxcache.errors import ExitCode
 
     ours = argv[: argv.index("--")] if "--" in argv else argv  # what follows is a program's
-    prepare_streams()
+    terminal.prepare_streams()
     forget_reported()
     metering.want(False)
-    set_named_cache(ours)
+    terminal.named_cache = None
     code = None
     try:
         code = _read(argv)()
@@ -111,7 +110,7 @@ def run(argv: list[str]) -> int:
     except (BrokenPipeError, SystemExit):
         # The reader has gone (| head): the parser makes a SystemExit of that, and of nothing
         # else. Nothing more can be printed.
-        silence(sys.stdout)
+        terminal.silence(sys.stdout)
     except Exception as error:
         from jaxcache.cli.failures import report
 

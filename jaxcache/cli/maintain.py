@@ -135,8 +135,8 @@ def prune(
     jaxcache ls shows it.
     """
     form = output.form
-    options.check()
     cache = open_handle(place)
+    options.check()
     return _carry_out(cache, cache.plan_prune(options=options), form, consent)
 
 
@@ -209,9 +209,9 @@ def pin(
     from jaxcache.units import format_count
 
     keys = chosen.keys
+    cache = open_handle(place)
     if remove and not keys:
         raise UsageError("--remove needs a KEY", hint="jaxcache pin lists the pins")
-    cache = open_handle(place)
     change = cache.unpin if remove else cache.pin
     shown = change(*keys) if keys else cache.pins()
     what = "unpinned" if remove else "pinned"

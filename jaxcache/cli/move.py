@@ -76,7 +76,7 @@ def import_(
     """
     with open_input(file) as (bundle, left_out):
         verdict = _check_bundle(bundle, left_out, required=options.require_signed)
-        target = open_target(place.cache_dir, place.layout, bundle.manifest.layout)
+        target = open_target(place, place.layout, bundle.manifest.layout)
         form = output.form
         code = _receive(target, bundle, form, options, verdict, needed, dry_run=dry.dry_run)
     return ExitCode.PARTIAL if left_out and code == ExitCode.DONE else code
@@ -332,7 +332,7 @@ def pull(
     path = source.location.path
     if not (is_remote(path) or os.path.exists(path)):
         raise nothing_there(path)
-    target = open_target(place.cache_dir, place.layout, source.layout.name)
+    target = open_target(place, place.layout, source.layout.name)
     consent = ConfirmOptions(dry_run=dry.dry_run, yes=True)
     return _carry(source, target, options, form, consent, pulls=True)
 
@@ -434,7 +434,7 @@ def ci_key(place: CacheDir, options: KeyOptions, output: JsonOutput) -> None:
     """
     from jaxcache.render.ci import key_view
 
-    cache = open_handle(place.cache_dir)
+    cache = open_handle(place)
     key = cache.ci.key(options)
     emit(output.form, key_view(cache.location.path, key, restore_keys=options.restore_keys))
     _write_outputs({"key": key.key, "restore-keys": "\n".join(key.restore_keys)})
@@ -452,7 +452,7 @@ def ci_restore(
 
     A source that is missing or damaged is a cache miss, not an error.
     """
-    cache = open_handle(place.cache_dir)
+    cache = open_handle(place)
     location = expand_location(source)
     check_local(cache.location.path, location)
     with ExitStack() as opened:
@@ -485,7 +485,7 @@ def ci_save(
     """Save the entries that the job used, if it compiled anything new."""
     from jaxcache.render.ci import save_step
 
-    cache = open_handle(place.cache_dir)
+    cache = open_handle(place)
     location = expand_location(target)
     check_local(cache.location.path, location)
     plan = cache.ci.plan_save(location, options)

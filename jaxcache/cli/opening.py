@@ -4,8 +4,8 @@ import os
 
 from jaxcache.api import Cache
 from jaxcache.api.handle import locate
+from jaxcache.cli import terminal
 from jaxcache.cli.output import note
-from jaxcache.cli.terminal import progress_bar
 from jaxcache.core.system import available_cores
 from jaxcache.errors import UsageError
 from jaxcache.layouts import check_layout, load_layout
@@ -13,23 +13,24 @@ from jaxcache.options import CacheDir, CacheLocation
 from jaxcache.store.location import Location, index_directory
 
 
-def open_handle(place: "CacheDir | str | None", layout: str | None = None) -> Cache:
+def open_handle(place: "CacheDir | str", layout: str | None = None) -> Cache:
     """Resolve ``-C``, the environment and the configuration: once, here.
 
     ``--layout`` without ``--cache-dir`` means the compiler's own directory.
 
     Args:
         place: the options of a command, or a path or URL.
-        layout: of a path or URL.
+        layout: of a path or URL, or of what its options name.
 
     Raises:
         UsageError: ``bad-layout``, ``bad-config`` or ``bad-path``.
     """
-    if place is None or isinstance(place, str):
-        return handle_at(locate(place, layout), layout)
-    if isinstance(place, CacheLocation):
-        layout = place.layout
-    return handle_at(locate(place.cache_dir, layout), layout)
+    if isinstance(place, CacheDir):
+        terminal.named_cache = place.cache_dir  # in the commands that are printed
+        if isinstance(place, CacheLocation):
+            layout = layout or place.layout
+    path = place.cache_dir if isinstance(place, CacheDir) else place
+    return handle_at(locate(path, layout), layout)
 
 
 def handle_at(location: Location, layout: str | None = None) -> Cache:
@@ -37,14 +38,14 @@ def handle_at(location: Location, layout: str | None = None) -> Cache:
     return Cache(
         location,
         layout,
-        progress=progress_bar,
+        progress=terminal.progress_bar,
         note=note,
         workers=available_cores(),
         index_directory=index_directory(),
     )
 
 
-def open_target(cache_dir: str | None, layout: str | None, compiler: str) -> Cache:
+def open_target(place: "CacheDir | str", layout: str | None, compiler: str) -> Cache:
     """Return the place for the files of one compiler: the option, else its own directory.
 
     Its directory need not exist.
@@ -56,7 +57,7 @@ def open_target(cache_dir: str | None, layout: str | None, compiler: str) -> Cac
 
     if layout is not None and load_layout(layout).name != compiler:
         raise UsageError(f"the file to import holds entries of {compiler}", code="other-layout")
-    target = open_handle(cache_dir, compiler)
+    target = open_handle(place, compiler)
     if os.path.isdir(target.location.path) and target.existing:
         target.refuse_caches_below()
         check_layout(target.existing, compiler)

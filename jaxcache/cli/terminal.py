@@ -47,19 +47,8 @@ def choose_debug(wanted: bool) -> None:
     debugging = debugging or wanted
 
 
-#: The directory that the present command names with ``-C``.
+#: What ``-C`` names for the cache that the present command has opened.
 named_cache: str | None = None
-
-
-def set_named_cache(words: list[str]) -> None:
-    """Note what a command line names with ``-C``, for the commands that are printed."""
-    global named_cache
-    named_cache = None
-    for word, following in zip(words, [*words[1:], ""], strict=False):
-        if word in ("-C", "--cache-dir"):
-            named_cache = following
-        elif word.startswith(("-C", "--cache-dir=")):
-            named_cache = word.removeprefix("-C").removeprefix("--cache-dir=")
 
 
 def name_cache(text: str) -> str:

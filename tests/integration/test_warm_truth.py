@@ -212,6 +212,16 @@ def test_secrets_in_arguments_are_not_kept(warm: Warm, script: Any, tmp_path: Pa
     assert "--max_tokens=5 --tokenizer shown --steps 7" in text
 
 
+def test_a_directory_of_the_program_is_in_no_command_of_ours(
+    warm: Warm, run_cli: RunCli, cache: Path, script: Any, jax_python: str
+) -> None:
+    path = script(STEP + "import os, sys; sys.argv[1:] and os.kill(os.getpid(), 11)")
+    warm(path)
+    env = {"JAX_COMPILATION_CACHE_DIR": str(cache), "COLUMNS": "500"}
+    done = run_cli("warm", "--python", jax_python, path, "-C", "elsewhere", env=env)
+    assert done.stderr.rstrip().endswith("remove those of its modules with jaxcache rm")
+
+
 def test_options_behind_the_script_get_a_note(run_cli: RunCli, cache: Path, script: Any) -> None:
     path = script("print('ran')", "train.py")
     bare = ("--python", sys.executable)
