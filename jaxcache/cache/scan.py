@@ -16,14 +16,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxcache.cache.files import ATIME_BYTES, EntryFile, Inventory, take_inventory
-from jaxcache.core.eviction import (
-    FileDates,
-    LastUse,
-    LastUses,
-    find_reads,
-    find_writes,
-    is_possible,
-)
+from jaxcache.core import eviction
 from jaxcache.core.names import ATIME_SUFFIX, HEADER_BYTES, ZSTD_MAGIC
 from jaxcache.entry import codec
 from jaxcache.entry.names import FileKind, key_of
@@ -249,7 +242,7 @@ def scan(
     )
 
 
-def make_rule(store: Store, inventory: Inventory) -> LastUses:
+def make_rule(store: Store, inventory: Inventory) -> eviction.LastUses:
     """Return the rule of the last use for the entries of an inventory.
 
     Args:
@@ -257,11 +250,11 @@ def make_rule(store: Store, inventory: Inventory) -> LastUses:
     """
     now_ns = time.time_ns()
     if store.remote:
-        return LastUses(now_ns)
+        return eviction.LastUses(now_ns)
     infos = [file.info for file in inventory.entries]
-    reads = find_reads((i.mtime_ns, i.atime_ns) for i in infos)
-    writes = find_writes(i.mtime_ns for i in infos)
-    return LastUses(now_ns, reads, writes)
+    reads = eviction.find_reads((i.mtime_ns, i.atime_ns) for i in infos)
+    writes = eviction.find_writes(i.mtime_ns for i in infos)
+    return eviction.LastUses(now_ns, reads, writes)
 
 
 def decode(
@@ -307,7 +300,7 @@ def load_ledger(store: Store, inventory: Inventory) -> "Ledger | None":
 
 
 def with_ledger(
-    entries: Iterable[Entry], ledger: "Ledger | None", rule: LastUses
+    entries: Iterable[Entry], ledger: "Ledger | None", rule: eviction.LastUses
 ) -> tuple[Entry, ...]:
     """Add exact compile seconds, the last use and the tuning that a ledger has of entries."""
     if not ledger:
@@ -318,13 +311,13 @@ def with_ledger(
     )
 
 
-def with_record(entry: Entry, record: "LedgerRecord", rule: LastUses) -> Entry:
+def with_record(entry: Entry, record: "LedgerRecord", rule: eviction.LastUses) -> Entry:
     """Add what the ledger has of one entry."""
     from dataclasses import replace
 
     seconds = record.compile_seconds
     use = rule.with_record(
-        LastUse(entry.last_used_ns, entry.last_used_from),
+        eviction.LastUse(entry.last_used_ns, entry.last_used_from),
         hit_ns=record.last_use_ns,
         compiled_ns=record.compiled_ns,
     )
@@ -345,7 +338,7 @@ def read_entries(
     aids: ScanAids = NO_AIDS,
     depth: Depth = Depth.OPENED,
     *,
-    rule: LastUses | None = None,
+    rule: eviction.LastUses | None = None,
 ) -> tuple[list[Entry], list[Problem]]:
     """Read some files of an inventory as entries; see :func:`scan` for the arguments.
 
@@ -356,7 +349,7 @@ def read_entries(
         Entries in the order of ``files``, without those that have vanished, and what is wrong.
     """
     now_ns = time.time_ns()
-    rule = rule or LastUses(now_ns)
+    rule = rule or eviction.LastUses(now_ns)
     index = aids.index
     known: Sequence[HeaderFacts | None] = [None] * len(files)
     if index is not None:
@@ -411,7 +404,9 @@ def _problems(file: EntryFile, facts: HeaderFacts, now_ns: int) -> Iterator[Prob
     if facts.stamp is not None and len(facts.stamp) != ATIME_BYTES:
         detail = "its -atime file does not hold 8 bytes"
         yield Problem(file.info.name, "bad-atime", detail, file.key_text)
-    elif (stamp_ns := _stamp_ns(facts.stamp)) is not None and not is_possible(stamp_ns, now_ns):
+    elif (stamp_ns := _stamp_ns(facts.stamp)) is not None and not eviction.is_possible(
+        stamp_ns, now_ns
+    ):
         detail = "its -atime file has a date in the future"
         yield Problem(file.info.name, "bad-atime", detail, file.key_text)
 
@@ -419,14 +414,14 @@ def _problems(file: EntryFile, facts: HeaderFacts, now_ns: int) -> Iterator[Prob
 def _entry(
     file: EntryFile,
     facts: HeaderFacts,
-    rule: LastUses,
+    rule: eviction.LastUses,
     stamp_ns: int | None,
     problems: tuple[Problem, ...],
 ) -> Entry:
     info = file.info
     key = file.key
     header = facts.header
-    use = rule.of(FileDates(info.mtime_ns, info.atime_ns, stamp_ns, info.ctime_ns or None))
+    use = rule.of(eviction.FileDates(info.mtime_ns, info.atime_ns, stamp_ns, info.ctime_ns or None))
     content = header.content_bytes if header else None
     seconds = header.compile_seconds if header else None
     return Entry(

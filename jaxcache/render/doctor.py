@@ -8,18 +8,8 @@ from jaxcache.cache.diff import Diff, DiffEntry, DiffSide, sum_sizes
 from jaxcache.cache.doctor.inputs import Finding
 from jaxcache.cache.doctor.run_checks import BugReport, Diagnosis
 from jaxcache.layouts.torch.doctor import TorchDiagnosis
+from jaxcache.render import view
 from jaxcache.render.columns import key_column, short_name
-from jaxcache.render.view import (
-    Block,
-    Column,
-    Document,
-    Line,
-    Table,
-    View,
-    fields_of,
-    to_document,
-    versioned,
-)
 from jaxcache.render.warm import phases_line
 from jaxcache.units import format_compile, format_count, format_size, join_some
 from jaxcache.warm.report.report import Report
@@ -31,7 +21,7 @@ _STYLES = {"problem": "red", "note": "bold"}
 
 def doctor_view(
     diagnosis: Diagnosis | TorchDiagnosis, *, verbose: bool, run: Report | None = None
-) -> View:
+) -> view.View:
     """Return the view of ``doctor``, also of torch's caches; a pipe gets the findings alone.
 
     Args:
@@ -40,24 +30,24 @@ def doctor_view(
     findings = diagnosis.findings
     rows = [(f.severity, f.trap, f.seen, f.cost, f.fix) for f in findings]
     if isinstance(diagnosis, TorchDiagnosis):
-        return View(diagnosis, rows, records=findings, page=_torch_page(diagnosis))
+        return view.View(diagnosis, rows, records=findings, page=_torch_page(diagnosis))
     skipped = f"{diagnosis.no_jax}; checks that need jax were skipped"
     notes = [skipped] if diagnosis.no_jax else []
     page = _page(diagnosis, verbose, run)
-    return View(diagnosis, rows, records=findings, page=page, notes=notes)
+    return view.View(diagnosis, rows, records=findings, page=page, notes=notes)
 
 
-def _torch_page(diagnosis: TorchDiagnosis) -> Iterator[Block]:
+def _torch_page(diagnosis: TorchDiagnosis) -> Iterator[view.Block]:
     yield count_findings(diagnosis.findings)
     line = format_count(diagnosis.entries, "entry") if diagnosis.exists else "does not exist yet"
-    yield Line(f"{diagnosis.cache_dir}: {line}", "  cache   ")
+    yield view.Line(f"{diagnosis.cache_dir}: {line}", "  cache   ")
     for finding in diagnosis.findings:
         yield ""
         yield from finding_lines(finding, name_files=False)
     if set_ones := [s for s in diagnosis.settings if s.origin != "default"]:
         yield ""
         yield "settings that differ from their defaults"
-        yield from (Line(f"{s.name} = {s.value}  ({s.origin})", "  ") for s in set_ones)
+        yield from (view.Line(f"{s.name} = {s.value}  ({s.origin})", "  ") for s in set_ones)
 
 
 def count_findings(findings: Sequence[Finding], no_jax: str | None = None) -> str:
@@ -69,7 +59,7 @@ def count_findings(findings: Sequence[Finding], no_jax: str | None = None) -> st
     return f"{'checked without jax: ' if no_jax else ''}{count} found"
 
 
-def _page(diagnosis: Diagnosis, verbose: bool, run: Report | None) -> Iterator[Block]:
+def _page(diagnosis: Diagnosis, verbose: bool, run: Report | None) -> Iterator[view.Block]:
     """Yield findings, problems before notes; then the settings that are not defaults."""
     exists = diagnosis.exists
     if exists or any(f.severity == "problem" for f in diagnosis.findings):
@@ -77,7 +67,7 @@ def _page(diagnosis: Diagnosis, verbose: bool, run: Report | None) -> Iterator[B
         yield count_findings(diagnosis.findings, diagnosis.no_jax) + without_cache
     yield from _heading(diagnosis)
     if run and run.phase_seconds:
-        yield Line(phases_line(run), "  start   ")
+        yield view.Line(phases_line(run), "  start   ")
     several = len(diagnosis.facts.cache.entries) > 1
     for finding in diagnosis.findings:
         yield ""
@@ -89,7 +79,7 @@ def _page(diagnosis: Diagnosis, verbose: bool, run: Report | None) -> Iterator[B
     yield from _settings(diagnosis, verbose)
 
 
-def _heading(diagnosis: Diagnosis) -> Iterator[Line]:
+def _heading(diagnosis: Diagnosis) -> Iterator[view.Line]:
     cache = diagnosis.facts.cache
     mine = diagnosis.facts.interpreter
     entries = len(cache.entries)
@@ -101,25 +91,27 @@ def _heading(diagnosis: Diagnosis) -> Iterator[Line]:
     line += f", of which {decoded:,} were decoded" if cut else ""
     if cache.ledger_bytes:
         line += f", ledger {format_size(cache.ledger_bytes)}"
-    yield Line(f"{cache.path}: {line}", "  cache   ")
+    yield view.Line(f"{cache.path}: {line}", "  cache   ")
     if mine:
         versions = f"jax {mine.jax_version}, jaxlib {mine.jaxlib_version}, {mine.written_codec}"
-        yield Line(f"{mine.executable}: Python {mine.python_version}, {versions}", "  python  ")
+        yield view.Line(
+            f"{mine.executable}: Python {mine.python_version}, {versions}", "  python  "
+        )
 
 
-def finding_lines(finding: Finding, *, name_files: bool) -> Iterator[Line]:
+def finding_lines(finding: Finding, *, name_files: bool) -> Iterator[view.Line]:
     """Yield the lines of one finding."""
-    yield Line(f"{finding.severity}: {finding.trap}", style=_STYLES[finding.severity])
-    yield Line(finding.seen, "  seen    ")
-    yield Line(finding.cost, "  cost    ")
-    yield Line(finding.fix, "  fix     ")
+    yield view.Line(f"{finding.severity}: {finding.trap}", style=_STYLES[finding.severity])
+    yield view.Line(finding.seen, "  seen    ")
+    yield view.Line(finding.cost, "  cost    ")
+    yield view.Line(finding.fix, "  fix     ")
     if finding.upstream:
-        yield Line(finding.upstream, "  reports ")
+        yield view.Line(finding.upstream, "  reports ")
     if finding.files and name_files:
-        yield Line(join_some([*map(short_name, finding.files)], _SHOWN_FILES), "  files   ")
+        yield view.Line(join_some([*map(short_name, finding.files)], _SHOWN_FILES), "  files   ")
 
 
-def _settings(diagnosis: Diagnosis, verbose: bool) -> Iterator[Block]:
+def _settings(diagnosis: Diagnosis, verbose: bool) -> Iterator[view.Block]:
     settings = diagnosis.facts.settings
     shown = [s for s in settings if verbose or s.origin != "default"]
     hint = "" if verbose else "; --verbose lists all settings"
@@ -129,37 +121,37 @@ def _settings(diagnosis: Diagnosis, verbose: bool) -> Iterator[Block]:
     yield "settings" if verbose else "settings that differ from their defaults"
     for s in shown:
         value = "not set" if s.value is None else s.value
-        yield Line(f"{s.name} = {value}  ({s.origin})", "  ")
+        yield view.Line(f"{s.name} = {value}  ({s.origin})", "  ")
     if len(shown) < len(settings):
         yield f"other settings have their default{hint}"
 
 
-def bug_report_view(report: BugReport) -> View:
+def bug_report_view(report: BugReport) -> view.View:
     """Return the view of ``bug-report``; a terminal and a pipe get the same Markdown."""
-    document = fields_of(report)
+    document = view.fields_of(report)
     lines = list(_markdown(report))
-    return View(
+    return view.View(
         document,
         ([line] for line in lines),
-        records=[versioned(document)],
-        page=[Line(line, whole=True) for line in lines],
+        records=[view.versioned(document)],
+        page=[view.Line(line, whole=True) for line in lines],
     )
 
 
 def _markdown(report: BugReport) -> Iterator[str]:
-    versions = to_document(report.versions)
+    versions = view.to_document(report.versions)
     packages = versions.pop("packages")
     yield from _table("Versions", versions | packages)
-    yield from _table("The Python that runs JAX", to_document(report.interpreter))
+    yield from _table("The Python that runs JAX", view.to_document(report.interpreter))
     changed = [s for s in report.settings if s.origin != "default"]
     values = {s.name: f"{s.value} ({s.origin})" for s in changed}
     yield from _table("Settings that differ from their defaults", values)
-    cache = to_document(report.cache) or {"error": report.error}
+    cache = view.to_document(report.cache) or {"error": report.error}
     yield from _table("Cache", cache | cache.pop("problems", {}))
     counts = Counter((f.trap, f.severity) for f in report.findings)
     findings = {trap: f"{count} × {severity}" for (trap, severity), count in counts.items()}
     yield from _table("Findings of doctor", findings)
-    yield from _table("Last run that the ledger records", to_document(report.last_run))
+    yield from _table("Last run that the ledger records", view.to_document(report.last_run))
 
 
 def _table(heading: str, rows: Mapping[str, object] | None) -> Iterator[str]:
@@ -174,36 +166,36 @@ def _table(heading: str, rows: Mapping[str, object] | None) -> Iterator[str]:
 _Row = tuple[str, str, str, tuple[object, object], tuple[str, str]]
 
 
-def diff_view(diff: Diff) -> View:
+def diff_view(diff: Diff) -> view.View:
     """Return the view of ``diff``; ``cache_dir`` is the left side.
 
     Marks: ``<`` only left, ``>`` only right, ``!`` another executable, ``~`` other seconds only,
     ``x`` damaged.
     """
     sides = (("left", diff.left, diff.only_left), ("right", diff.right, diff.only_right))
-    document = fields_of(diff) | {name: _side(side, only) for name, side, only in sides}
-    records = [{"where": name, **fields_of(h)} for name, _, only in sides for h in only]
-    records += [{"where": "both", **fields_of(p)} for p in diff.differing]
+    document = view.fields_of(diff) | {name: _side(side, only) for name, side, only in sides}
+    records = [{"where": name, **view.fields_of(h)} for name, _, only in sides for h in only]
+    records += [{"where": "both", **view.fields_of(p)} for p in diff.differing]
     keys = [h.key for h in (*diff.only_left, *diff.only_right)]
     rows = list(_rows(diff))
     columns = [
-        Column("WHERE", lambda row: row[0], lambda row: row[1]),
+        view.Column("WHERE", lambda row: row[0], lambda row: row[1]),
         key_column(lambda row: row[2]),
-        Column("SIZE", lambda row: row[3][0], lambda row: row[4][0], right=True),
-        Column("COMPILE", lambda row: row[3][1], lambda row: row[4][1], right=True),
+        view.Column("SIZE", lambda row: row[3][0], lambda row: row[4][0], right=True),
+        view.Column("COMPILE", lambda row: row[3][1], lambda row: row[4][1], right=True),
     ]
-    return View(
+    return view.View(
         document,
         rows,
         columns,
-        sorted(to_document(keys + [p.left.key for p in diff.differing])),
+        sorted(view.to_document(keys + [p.left.key for p in diff.differing])),
         records=records,
-        page=() if diff.equal else [Table(columns, rows)],
+        page=() if diff.equal else [view.Table(columns, rows)],
         notes=[_summary(diff)],
     )
 
 
-def _side(side: DiffSide, only: Sequence[DiffEntry]) -> Document:
+def _side(side: DiffSide, only: Sequence[DiffEntry]) -> view.Document:
     size_bytes, seconds = sum_sizes(only)
     return {
         "location": side.location,

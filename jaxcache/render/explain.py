@@ -3,22 +3,9 @@
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+from jaxcache.cache.explain import sides
 from jaxcache.cache.explain.keys import Churn
-from jaxcache.cache.explain.sides import (
-    Cause,
-    Comparison,
-    Compile,
-    Difference,
-    Explanation,
-    file_name,
-)
-from jaxcache.render.columns import (
-    SHOWN_HASH_DIGITS,
-    count_column,
-    seconds_column,
-    size_column,
-    text_column,
-)
+from jaxcache.render import columns as render_columns
 from jaxcache.render.doctor import finding_lines
 from jaxcache.render.view import Block, Column, Line, Table, View, fields_of
 from jaxcache.units import format_count, join_some
@@ -30,7 +17,7 @@ _SHOWN_DIFFERENCES = 3
 _SHOWN_VERDICTS = 5
 
 
-def explain_view(explanation: Explanation, cache_dir: str, *, unfolded: bool = False) -> View:
+def explain_view(explanation: sides.Explanation, cache_dir: str, *, unfolded: bool = False) -> View:
     """Return the view of ``explain``; ``differences`` sums up over all modules.
 
     Args:
@@ -86,16 +73,18 @@ def explain_view(explanation: Explanation, cache_dir: str, *, unfolded: bool = F
     )
 
 
-def _summed(comparisons: Sequence[Comparison]) -> list[tuple[Difference, list[Comparison]]]:
+def _summed(
+    comparisons: Sequence[sides.Comparison],
+) -> list[tuple[sides.Difference, list[sides.Comparison]]]:
     """Equal differences of several modules as one, the most frequent first."""
-    summed: defaultdict[Difference, list[Comparison]] = defaultdict(list)
+    summed: defaultdict[sides.Difference, list[sides.Comparison]] = defaultdict(list)
     for comparison in comparisons:
         for difference in comparison.differences:
             summed[difference].append(comparison)
     return sorted(summed.items(), key=lambda item: -len(item[1]))
 
 
-def _page(explanation: Explanation, *, unfolded: bool) -> Iterator[Block]:
+def _page(explanation: sides.Explanation, *, unfolded: bool) -> Iterator[Block]:
     differing = explanation.comparisons
     total = len(differing) + explanation.same
     if differing and total > 1:
@@ -112,7 +101,7 @@ def _page(explanation: Explanation, *, unfolded: bool) -> Iterator[Block]:
     yield from _listed_modules(differing, unfolded=unfolded)
 
 
-def _listed_modules(comparisons: Sequence[Comparison], *, unfolded: bool) -> Iterator[Block]:
+def _listed_modules(comparisons: Sequence[sides.Comparison], *, unfolded: bool) -> Iterator[Block]:
     """Yield the differences of the user's functions in full; JAX's own operations in one line."""
     own = [c for c in comparisons if not c.right.is_helper]
     shown = comparisons if unfolded or not own else own
@@ -124,7 +113,9 @@ def _listed_modules(comparisons: Sequence[Comparison], *, unfolded: bool) -> Ite
         yield f"and {some} of JAX, such as {folded[0].right.module}, {verb} (--all lists them)"
 
 
-def _listed_differences(comparisons: Sequence[Comparison], *, unfolded: bool) -> Iterator[Block]:
+def _listed_differences(
+    comparisons: Sequence[sides.Comparison], *, unfolded: bool
+) -> Iterator[Block]:
     """Yield the first few differences in full."""
     differences = _summed(comparisons)
     listed = differences if unfolded else differences[:_SHOWN_DIFFERENCES]
@@ -135,9 +126,11 @@ def _listed_differences(comparisons: Sequence[Comparison], *, unfolded: bool) ->
         yield f"and {format_count(more, 'other difference')} (--all lists them)"
 
 
-def _difference_lines(d: Difference, comparisons: Sequence[Comparison]) -> Iterator[Block]:
+def _difference_lines(
+    d: sides.Difference, comparisons: Sequence[sides.Comparison]
+) -> Iterator[Block]:
     places = list(dict.fromkeys(_place(c.right) for c in comparisons))
-    is_named = d.component in ("computation", Cause.UNKNOWN)
+    is_named = d.component in ("computation", sides.Cause.UNKNOWN)
     text = d.meaning if is_named else f"{d.component}: {d.meaning}"
     several = join_some(places, _SHOWN_MODULES)
     yield ""
@@ -149,7 +142,7 @@ def _difference_lines(d: Difference, comparisons: Sequence[Comparison]) -> Itera
     keys = list(dict.fromkeys(c.left.key for c in comparisons if c.left and c.left.key))
     old = join_some(runs, _SHOWN_MODULES)
     if old and len(keys) == 1:
-        old = f"{keys[0][: -_HASH_DIGITS + SHOWN_HASH_DIGITS]} of the {old}"
+        old = f"{keys[0][: -_HASH_DIGITS + render_columns.SHOWN_HASH_DIGITS]} of the {old}"
     for label, value in (
         *(("in", several), ("before", old)),
         *(("left", d.left), ("right", d.right), ("fix", d.fix)),
@@ -158,11 +151,11 @@ def _difference_lines(d: Difference, comparisons: Sequence[Comparison]) -> Itera
             yield Line(value, f"  {label:<7}")
 
 
-def _place(compile_: Compile) -> str:
+def _place(compile_: sides.Compile) -> str:
     """The module, with the line of the user's function where it is known."""
     if compile_.is_helper or not compile_.source:
         return compile_.module
-    return f"{compile_.module} ({file_name(compile_.source)})"
+    return f"{compile_.module} ({sides.file_name(compile_.source)})"
 
 
 def churn_view(churns: Sequence[Churn], cache_dir: str, *, what: str = "MODULE") -> View:
@@ -173,10 +166,10 @@ def churn_view(churns: Sequence[Churn], cache_dir: str, *, what: str = "MODULE")
     """
 
     columns = [
-        text_column(what, lambda c: c.module, elastic=True),
-        count_column("KEYS", lambda c: c.keys),
-        size_column(lambda c: c.size_bytes),
-        seconds_column(lambda c: c.compile_seconds),
+        render_columns.text_column(what, lambda c: c.module, elastic=True),
+        render_columns.count_column("KEYS", lambda c: c.keys),
+        render_columns.size_column(lambda c: c.size_bytes),
+        render_columns.seconds_column(lambda c: c.compile_seconds),
         Column(
             "LIKELY CAUSE",
             lambda c: c.causes[0].component if c.causes else None,

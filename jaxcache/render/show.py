@@ -5,29 +5,12 @@ from itertools import islice
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
+from jaxcache import units
 from jaxcache.cache.show import EntryDetails, KernelCacheDetails
 from jaxcache.entry.contents import ArrayType, Contents, Device, Memory, short_type
 from jaxcache.model import UNTUNED
+from jaxcache.render import view
 from jaxcache.render.columns import short_name, size_column, text_column
-from jaxcache.render.view import (
-    Block,
-    Column,
-    Document,
-    Line,
-    Table,
-    View,
-    fields_of,
-    to_document,
-    versioned,
-)
-from jaxcache.units import (
-    format_command,
-    format_compile,
-    format_count,
-    format_duration,
-    format_since,
-    format_size,
-)
 
 if TYPE_CHECKING:
     from jaxcache.layouts.torch.explain import GraphDetails
@@ -49,25 +32,25 @@ _LENGTHY = ("cpu_features", "opcodes", "globals", "key_components")
 Sections = Iterator[tuple[str, Sequence[str]]]
 
 
-def show_view(details: Sequence[Any], *, now_ns: int, verbose: bool) -> View:
+def show_view(details: Sequence[Any], *, now_ns: int, verbose: bool) -> view.View:
     """Return the view of ``show``: of one entry, or of several with what they share only once."""
-    documents = [fields_of(s) for s in details]
+    documents = [view.fields_of(s) for s in details]
     sections = _sections if isinstance(details[0], EntryDetails) else _graph_sections
     document = documents[0]
     if len(details) > 1:
         entries = [{n: v for n, v in d.items() if n != "cache_dir"} for d in documents]
         document = {"cache_dir": document["cache_dir"], "entries": entries}
-    lines = [versioned(d) for d in documents]
-    return View(
+    lines = [view.versioned(d) for d in documents]
+    return view.View(
         document,
-        (row for line in lines for row in _flat(to_document(line), verbose)),
-        [Column("", itemgetter(0)), Column("", lambda row: _value(row[1]))],
+        (row for line in lines for row in _flat(view.to_document(line), verbose)),
+        [view.Column("", itemgetter(0)), view.Column("", lambda row: _value(row[1]))],
         records=lines,
         page=_pages(details, sections, now_ns, verbose),
     )
 
 
-def _flat(document: Document, verbose: bool, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(document: view.Document, verbose: bool, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the values of a document by their paths; without ``verbose`` less of what is long."""
     for name, value in document.items():
         path = f"{prefix}{name}"
@@ -93,15 +76,15 @@ def _value(value: Any) -> Any:
 
 def _pages(
     details: Sequence[Any], sections: Callable[..., Sections], now_ns: int, verbose: bool
-) -> Iterator[Block]:
+) -> Iterator[view.Block]:
     for number, shown in enumerate(details):
         if number:
             yield ""
-        yield Line(shown.entry.key, style="bold")
+        yield view.Line(shown.entry.key, style="bold")
         for label, texts in sections(shown, now_ns, verbose):
             style = "red" if label == "Problems" else ""
             for text in texts:
-                yield Line(text, f"{label:<{_LABEL_WIDTH}}", style)
+                yield view.Line(text, f"{label:<{_LABEL_WIDTH}}", style)
                 label = ""
 
 
@@ -119,18 +102,20 @@ def _sections(shown: EntryDetails, now_ns: int, verbose: bool) -> Sections:
     if shown.problems:
         yield "Problems", [f"{p.kind}: {p.detail}" for p in shown.problems]
     elif entry.tuning == UNTUNED:
-        remove = format_command("prune --untuned", shown.cache_dir)
+        remove = units.format_command("prune --untuned", shown.cache_dir)
         yield "Problems", [f"untuned: compiled without the GPU; to remove all such: {remove}"]
     elif entry.platform == "unknown":
         yield "Problems", ["its platform is unknown"]
-    size = f"{format_size(entry.size_bytes)}, {entry.codec}{', sealed' if entry.sealed else ''}"
+    size = (
+        f"{units.format_size(entry.size_bytes)}, {entry.codec}{', sealed' if entry.sealed else ''}"
+    )
     if entry.payload_bytes is not None:
-        size += f", {format_size(entry.payload_bytes)} decompressed"
+        size += f", {units.format_size(entry.payload_bytes)} decompressed"
     yield "Size", [size]
     yield "Compiled", [*_compiled_lines(shown, now_ns)]
     hits = shown.provenance.hits if shown.provenance else 0
-    counted = f", {format_count(hits, 'hit')}" if hits else ""
-    used = format_since(entry.last_used_ns, now_ns)
+    counted = f", {units.format_count(hits, 'hit')}" if hits else ""
+    used = units.format_since(entry.last_used_ns, now_ns)
     yield "Used", [USED_FROM[entry.last_used_from].format(used) + counted]
     if shown.provenance and shown.provenance.pinned:
         yield "Pinned", ["prune and rm leave it"]
@@ -167,10 +152,10 @@ def _compiled_lines(shown: EntryDetails, now_ns: int) -> Iterator[str]:
     record = shown.provenance
     seconds = entry.compile_seconds
     took = "unknown time" if seconds is None else "under 1 s" if not seconds else ""
-    took = took or format_compile(seconds)
+    took = took or units.format_compile(seconds)
     if seconds and not (record and record.compile_seconds is not None):
         took += " (JAX stores whole seconds)"
-    line = f"in {took}, written {format_since(entry.created_ns, now_ns)}"
+    line = f"in {took}, written {units.format_since(entry.created_ns, now_ns)}"
     if record and record.jax_version:
         line += f" by jax {record.jax_version}"
         line += f" and jaxlib {record.jaxlib_version}" if record.jaxlib_version else ""
@@ -206,12 +191,12 @@ def _program_lines(c: Contents, verbose: bool) -> Iterator[str]:
     options = c.compile_options
     if program is None:
         return
-    line = f"{format_count(program.instructions, 'instruction')} in " + format_count(
+    line = f"{units.format_count(program.instructions, 'instruction')} in " + units.format_count(
         program.computations, "computation"
     )
     if options.num_replicas is not None and options.num_partitions is not None:
-        line += f"; {format_count(options.num_replicas, 'replica')} × "
-        line += format_count(options.num_partitions, "partition")
+        line += f"; {units.format_count(options.num_replicas, 'replica')} × "
+        line += units.format_count(options.num_partitions, "partition")
     if options.device_assignment:
         devices = [str(d) for row in options.device_assignment for d in row]
         shown = ", ".join(devices[:16]) + (", …" if len(devices) > 16 else "")
@@ -230,9 +215,9 @@ def _memory_line(memory: Memory) -> str:
         (name, getattr(memory, f"{name}_bytes"))
         for name in ("argument", "output", "temp", "alias", "constant", "code")
     ]
-    sizes = [f"{name} {format_size(size)}" for name, size in parts if size]
+    sizes = [f"{name} {units.format_size(size)}" for name, size in parts if size]
     if memory.total_bytes is not None:
-        sizes.insert(0, f"{format_size(memory.total_bytes)} in all")
+        sizes.insert(0, f"{units.format_size(memory.total_bytes)} in all")
     return " · ".join(sizes) or "not recorded in entries of this kind"
 
 
@@ -253,24 +238,28 @@ def _target_lines(device: Device, verbose: bool) -> Iterator[str]:
         yield f"{len(on)} CPU features: {' '.join(on)}"
 
 
-def kernels_view(shown: KernelCacheDetails) -> View:
+def kernels_view(shown: KernelCacheDetails) -> view.View:
     """Return the view of XLA's kernel cache."""
     kernels = shown.cache.kernels
     names = ("name", "fingerprint", "blocks", "threads", "shared_memory_bytes", "code_bytes")
     table = [
         text_column("KERNEL", lambda k: k.name, elastic=True),
-        Column("BLOCKS", text=lambda k: "?" if k.blocks is None else str(k.blocks), right=True),
-        Column("THREADS", text=lambda k: "?" if k.threads is None else str(k.threads), right=True),
+        view.Column(
+            "BLOCKS", text=lambda k: "?" if k.blocks is None else str(k.blocks), right=True
+        ),
+        view.Column(
+            "THREADS", text=lambda k: "?" if k.threads is None else str(k.threads), right=True
+        ),
         size_column(lambda k: k.shared_memory_bytes, "SHARED"),
         size_column(lambda k: k.code_bytes, "CODE"),
     ]
-    foot = f"{format_count(len(kernels), 'kernel')}, {format_size(shown.size_bytes)}"
+    foot = f"{units.format_count(len(kernels), 'kernel')}, {units.format_size(shown.size_bytes)}"
     foot += f"; damaged: {shown.cache.problem}" if shown.cache.problem else ""
-    return View(
+    return view.View(
         shown,
         kernels,
-        [Column(name, attrgetter(name)) for name in names],
-        page=[Table(table, kernels), foot],
+        [view.Column(name, attrgetter(name)) for name in names],
+        page=[view.Table(table, kernels), foot],
     )
 
 
@@ -292,10 +281,10 @@ def _graph_sections(shown: "GraphDetails", now_ns: int, verbose: bool) -> Sectio
         key = shown.nearest.left.key if shown.nearest.left else None
         lead = f"from the nearest, {short_name(key or 'unknown')}, in"
         yield "Differs", [lead, *cut(differing, verbose)]
-    yield "Size", [format_size(entry.size_bytes)]
-    written = format_since(entry.created_ns, now_ns)
+    yield "Size", [units.format_size(entry.size_bytes)]
+    written = units.format_since(entry.created_ns, now_ns)
     yield "Compiled", [f"{_seconds(shown)}written {written} by torch {entry.torch_version or '?'}"]
-    used = format_since(entry.last_used_ns, now_ns)
+    used = units.format_since(entry.last_used_ns, now_ns)
     yield "Used", [USED_FROM[entry.last_used_from].format(used)]
     yield "Target", [", ".join(entry.devices) or "unknown"]
     if entry.source:
@@ -305,7 +294,7 @@ def _graph_sections(shown: "GraphDetails", now_ns: int, verbose: bool) -> Sectio
     yield "Guards", [entry.guards or "none: it serves every call with its key"]
     yield "File", [entry.file]
     if shown.files:
-        files = [f"{i.name} ({format_size(i.size_bytes)})" for i in shown.files]
+        files = [f"{i.name} ({units.format_size(i.size_bytes)})" for i in shown.files]
         yield "Needs", cut(files, verbose)
     if shown.missing:
         yield "Missing", shown.missing
@@ -322,9 +311,9 @@ def _seconds(shown: "GraphDetails") -> str:
     graph = shown.graph
     if graph is None or graph.seconds is None:
         return ""
-    text = format_duration(graph.seconds)
+    text = units.format_duration(graph.seconds)
     if graph.tier == "aotautograd":
         parts = [("forward", graph.forward_seconds), ("backward", graph.backward_seconds)]
-        shares = [f"{n} {format_duration(s)}" for n, s in parts if s]
+        shares = [f"{n} {units.format_duration(s)}" for n, s in parts if s]
         text += f" ({', '.join(shares)}), Inductor's part included" if shares else ""
     return f"in {text}, "

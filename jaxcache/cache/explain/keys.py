@@ -7,17 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice, pairwise
 
+from jaxcache.cache.explain import sides
 from jaxcache.cache.explain.answer import Answers
 from jaxcache.cache.explain.parts import compare
-from jaxcache.cache.explain.sides import (
-    CachedFacts,
-    Cause,
-    Comparison,
-    Compile,
-    Difference,
-    Explanation,
-    without_addresses,
-)
 from jaxcache.cache.scan import Scan, scan
 from jaxcache.core.runs import find_writer, read_records
 from jaxcache.errors import JaxcacheError
@@ -29,7 +21,7 @@ from jaxcache.store.base import Store
 _SAMPLED = 8
 
 
-def explain_keys(keys: Sequence[str], url: str) -> Explanation:
+def explain_keys(keys: Sequence[str], url: str) -> sides.Explanation:
     """Compare two keys, or a key with what earlier runs of its program had in its place.
 
     Of a key that no run records, the last one of its module before it is taken. If a text fits
@@ -53,17 +45,17 @@ def explain_keys(keys: Sequence[str], url: str) -> Explanation:
         comparisons = [recorded.explain(new, recorded.key_before(new)) for new in news]
         before = comparisons[0].compared_with or "another key of the module"
     differing = tuple(c for c in comparisons if c.differences)
-    return Explanation(before, keys[-1], len(comparisons) - len(differing), differing)
+    return sides.Explanation(before, keys[-1], len(comparisons) - len(differing), differing)
 
 
 class _RecordedKeys:
     """The keys of a cache, and the runs that wrote them."""
 
     def __init__(self, store: Store) -> None:
-        self.cache = CachedFacts(store)
+        self.cache = sides.CachedFacts(store)
         self._records = [] if store.remote else [*read_records(store.url)]
 
-    def explain(self, new: Compile, before: Compile | None) -> Comparison:
+    def explain(self, new: sides.Compile, before: sides.Compile | None) -> sides.Comparison:
         """Compare a key with what earlier runs had in its place, else with a given one.
 
         Raises:
@@ -81,19 +73,19 @@ class _RecordedKeys:
             )
         return self.compare(before, new)
 
-    def compare(self, old: Compile, new: Compile) -> Comparison:
+    def compare(self, old: sides.Compile, new: sides.Compile) -> sides.Comparison:
         """Compare two keys by what their entries and the ledger hold."""
         if old.key != new.key:
             old = self.cache.complete(old)
             new = self.cache.complete(new)
-        return Comparison(old, new, compare(old, new))
+        return sides.Comparison(old, new, compare(old, new))
 
-    def key_before(self, new: Compile) -> Compile | None:
+    def key_before(self, new: sides.Compile) -> sides.Compile | None:
         """Return the last key of a module that was written before one, else the next after it."""
         keys = self.cache.keys_of(new.module)
         at = keys.index(new.key) if new.key in keys else -1
         others = [*keys[at + 1 :], *keys[:at][::-1]]
-        return Compile(new.module, others[0]) if others else None
+        return sides.Compile(new.module, others[0]) if others else None
 
 
 # Churn -------------------------------------------------------------------------------------------
@@ -107,7 +99,7 @@ class ChurnCause:
     meaning: str
     count: int
     """Keys that it explains."""
-    cause: Cause
+    cause: sides.Cause
     title: str
 
 
@@ -139,13 +131,13 @@ def find_churn(
     scan_result = scan_result or scan(store)
     modules: defaultdict[str, list[Entry]] = defaultdict(list)
     for entry in scan_result.entries:
-        modules[without_addresses(entry.module)].append(entry)
+        modules[sides.without_addresses(entry.module)].append(entry)
     return rank_churn(modules, partial(_find_differences, _RecordedKeys(store)), explained)
 
 
 def rank_churn(
     groups: Mapping[str, Sequence[Entry]],
-    differences: Callable[[Sequence[Entry]], Iterable[Difference]],
+    differences: Callable[[Sequence[Entry]], Iterable[sides.Difference]],
     explained: int | None,
 ) -> tuple[Churn, ...]:
     """Sum up groups of two entries or more, those that take most bytes first.
@@ -163,7 +155,7 @@ def rank_churn(
     churns = []
     for rank, name in enumerate(sorted(sizes, key=lambda name: (-sizes[name], name))):
         entries = sorted(groups[name], key=lambda e: e.created_ns)
-        counted: Counter[tuple[str, str, Cause, str]] = Counter()
+        counted: Counter[tuple[str, str, sides.Cause, str]] = Counter()
         if explained is None or rank < explained:
             found_here = differences(entries[-_SAMPLED:])
             counted.update((d.component, d.meaning, d.cause, d.title) for d in found_here)
@@ -172,12 +164,14 @@ def rank_churn(
             ChurnCause(component, meaning, count, cause, title)
             for (component, meaning, cause, title), count in counted.most_common()
         ]
-        causes.sort(key=lambda c: c.cause is Cause.UNKNOWN)
+        causes.sort(key=lambda c: c.cause is sides.Cause.UNKNOWN)
         churns.append(Churn(name, len(entries), sizes[name], seconds, tuple(causes)))
     return tuple(churns)
 
 
-def _find_differences(recorded: _RecordedKeys, entries: Sequence[Entry]) -> Iterator[Difference]:
+def _find_differences(
+    recorded: _RecordedKeys, entries: Sequence[Entry]
+) -> Iterator[sides.Difference]:
     """Yield the cause of each key but the first."""
-    for old, new in pairwise(Compile(e.module, e.key) for e in entries):
+    for old, new in pairwise(sides.Compile(e.module, e.key) for e in entries):
         yield from islice(recorded.explain(new, old).differences, 1)

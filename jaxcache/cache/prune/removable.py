@@ -10,15 +10,7 @@ from typing import Any, Literal, NamedTuple
 from jaxcache.cache.files import counted_bytes, is_temporary
 from jaxcache.cache.ledger.record import LedgerRecord
 from jaxcache.cache.scan import Scan
-from jaxcache.core.eviction import (
-    Candidate,
-    LastUsedFrom,
-    choose_for_room,
-    estimate_hits,
-    eviction_order,
-    mean_seconds,
-    saved_seconds,
-)
+from jaxcache.core import eviction
 from jaxcache.entry.names import FileKind
 from jaxcache.model import UNTUNED, FileInfo, ProblemKind, result_repr, short_repr
 from jaxcache.options import PruneOptions
@@ -156,8 +148,8 @@ class RemovableItem:
     group: str
     """The module, or what else ``--keep-last`` counts by."""
     created_ns: int
-    candidate: Candidate
-    used_from: LastUsedFrom
+    candidate: eviction.Candidate
+    used_from: eviction.LastUsedFrom
     """The source of the last use; ``mtime`` where nothing recorded a use."""
     held_by: Hold | None
     """The reason why no rule or bound may remove it."""
@@ -265,13 +257,13 @@ def removable_entries(
     grace_ns = int(grace_seconds * NS_PER_SECOND)
     records = {e.key: r for e in scan_result.entries if lookup and (r := lookup(e.key))}
     measured = {k: r.compile_seconds for k, r in records.items() if r.compile_seconds is not None}
-    means = mean_seconds(measured.values())
+    means = eviction.mean_seconds(measured.values())
     for entry in scan_result.entries:
         file = files[entry.file]
         record = records.get(entry.key)
         used_ns = min(entry.last_used_ns, now_ns)
         seconds = measured.get(entry.key, entry.compile_seconds)
-        saved = saved_seconds(measured.get(entry.key), entry.compile_seconds, means)
+        saved = eviction.saved_seconds(measured.get(entry.key), entry.compile_seconds, means)
         worthless = not _HARMLESS.issuperset(entry.problems)
         legacy = file.kind is FileKind.LEGACY_ENTRY
         atime = None if legacy else inventory.atimes.get(entry.key)
@@ -283,12 +275,12 @@ def removable_entries(
             group=entry.module,
             legacy=legacy,
             created_ns=entry.created_ns,
-            candidate=Candidate(
+            candidate=eviction.Candidate(
                 entry.file,
                 removal.size_bytes,
                 used_ns,
                 0.0 if worthless else saved,
-                estimate_hits(record.hits if record else 0, entry.created_ns, used_ns),
+                eviction.estimate_hits(record.hits if record else 0, entry.created_ns, used_ns),
             ),
             used_from=entry.last_used_from,
             held_by=(
@@ -322,7 +314,9 @@ def other_item(
     """Return the item of a file that is not an entry."""
     file = removal.file
     used_ns = removal.last_used_ns
-    candidate = Candidate(file.name, file.size_bytes, used_ns, saved_seconds(None, None, {}))
+    candidate = eviction.Candidate(
+        file.name, file.size_bytes, used_ns, eviction.saved_seconds(None, None, {})
+    )
     return RemovableItem(removal, "", file.mtime_ns, candidate, "fs-atime", held_by, reason=reason)
 
 
@@ -387,7 +381,7 @@ class PlanBuilder:
         self.removals += gone
         return gone
 
-    def candidate(self, item: RemovableItem) -> Candidate:
+    def candidate(self, item: RemovableItem) -> eviction.Candidate:
         """The item as a policy weighs it: with the files that nothing else needs."""
         own = [p.size_bytes for p in item.parts if self._needed[p.file.name] == 1]
         size_bytes = item.candidate.size_bytes + sum(own)
@@ -421,10 +415,10 @@ def choose_for_limits(
     if options.max_entries is not None:
         excess = trial.kept - options.max_entries
         pool = _pool(items, ("entry",))
-        order: list[Candidate] = []
+        order: list[eviction.Candidate] = []
         if excess > 0:
             candidates = map(trial.candidate, pool.values())
-            order = eviction_order(candidates, options.policy, now_ns, per_byte=False)
+            order = eviction.eviction_order(candidates, options.policy, now_ns, per_byte=False)
         for candidate in order:
             if excess <= 0:
                 break
@@ -439,7 +433,7 @@ def choose_for_limits(
         while excess > 0:  # again where items share files, of which the first frees nothing
             pool = _pool(items, ("entry", "side-cache"))
             candidates = map(trial.candidate, pool.values())
-            order = choose_for_room(candidates, excess, options.policy, now_ns)
+            order = eviction.choose_for_room(candidates, excess, options.policy, now_ns)
             if not order:
                 break
             for candidate in order:
