@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxcache.cache.explain.choose import choose
+from jaxcache.cache.explain.answer import choose
 from jaxcache.cache.explain.sides import Compile
 from jaxcache.core.runs import CompileRow, Run
 
