@@ -16,7 +16,7 @@ import zstandard
 
 from benchmarks.measure import Absent, Row, Setting, compare, jaxcache, relate, run_alone
 from benchmarks.warm import EXAMPLE, run_with_cache
-from jaxcache.cache.recipe.format import open_recipe
+from jaxcache.cache.recipe import open_recipe
 
 _LENGTHS = [str(8 * n) for n in range(1, 23)]
 _CORES = 2

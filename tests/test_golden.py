@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from golden import GOLDEN, INPUTS, ZSTD, World, cases, make_world, read, record, write
 
-from jaxcache.cache.recipe.format import encode_recipe, open_recipe
+from jaxcache.cache.recipe import encode_recipe, open_recipe
 from jaxcache.warm.crosshost.target_profile import profile_bytes, read_profile
 
 COMMANDS = sorted({case.command for case in cases()})

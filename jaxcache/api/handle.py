@@ -257,7 +257,7 @@ class Handle:
 def kind_of_file(path: str) -> PlaceKind:
     """Tell a bundle and a recipe by how they begin; any other file counts as part of a cache."""
     from jaxcache.cache.bundle.format import is_bundle
-    from jaxcache.cache.recipe.format import is_recipe
+    from jaxcache.cache.recipe import is_recipe
 
     return "recipe" if is_recipe(path) else "bundle" if is_bundle(path) else "cache"
 

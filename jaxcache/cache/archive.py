@@ -1,7 +1,7 @@
 """The container that bundles and recipes share: a header, zstd frames, SHA-256, one file.
 
 Each begins with a magic number and a version. What follows is described where it is written
-(:mod:`jaxcache.cache.bundle.format`, :mod:`jaxcache.cache.recipe.format`); this module writes
+(:mod:`jaxcache.cache.bundle.format`, :mod:`jaxcache.cache.recipe`); this module writes
 compressed streams and files, and reads them without believing a number in them.
 """
 

@@ -51,7 +51,7 @@ def ls(
     if cache.kind == "recipe":
         if options.filters or group_by or options.long:
             raise UsageError("--filter, --group-by and --long are not for recipes")
-        from jaxcache.cache.recipe.format import list_recipe, open_recipe
+        from jaxcache.cache.recipe import list_recipe, open_recipe
         from jaxcache.render import recipe
 
         sort = "key" if options.sort == "used" else options.sort  # a recipe records no use
@@ -109,7 +109,7 @@ def show(
     if cache.kind == "recipe":
         if writes:
             raise UsageError("--hlo and --payload are for entries: a recipe holds none")
-        from jaxcache.cache.recipe.format import list_recipe, open_recipe
+        from jaxcache.cache.recipe import list_recipe, open_recipe
         from jaxcache.render import recipe
 
         with open_recipe(cache.location.path) as file:

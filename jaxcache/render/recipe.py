@@ -3,8 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from jaxcache.cache.recipe.format import RecipeFile, RecipeRow
-from jaxcache.cache.recipe.model import REFUSALS, Environment
+from jaxcache.cache.recipe import REFUSALS, Environment, RecipeFile, RecipeRow
 from jaxcache.render import columns as render_columns
 from jaxcache.render.view import Block, Column, Document, Line, Table, View
 from jaxcache.units import format_count, format_duration, format_size

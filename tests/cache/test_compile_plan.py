@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxcache.cache.recipe.format import encode_recipe, open_recipe
-from jaxcache.cache.recipe.model import Environment, Recipe, Request, refuse
+from jaxcache.cache.recipe import Environment, Recipe, Request, encode_recipe, open_recipe, refuse
 from jaxcache.warm.compiling.worker import plan_compile
 
 BLOB = b"some bytes"

@@ -16,8 +16,7 @@ from conftest import CORPUS
 
 from jaxcache.cache.move.bundle_file import bundle_bytes, write_stream
 from jaxcache.cache.move.export_plan import plan_export
-from jaxcache.cache.recipe.format import encode_recipe, open_recipe
-from jaxcache.cache.recipe.model import Environment, Recipe, Request
+from jaxcache.cache.recipe import Environment, Recipe, Request, encode_recipe, open_recipe
 from jaxcache.entry import zstd
 from jaxcache.store.local import LocalStore
 

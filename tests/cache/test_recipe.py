@@ -13,15 +13,18 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxcache.cache.recipe.format import (
+from jaxcache.cache.recipe import (
     HEADER_BYTES,
     MAGIC,
+    Environment,
+    Recipe,
+    RecipeError,
+    Request,
     encode_recipe,
     is_recipe,
     open_recipe,
     sort_recipe,
 )
-from jaxcache.cache.recipe.model import Environment, Recipe, RecipeError, Request
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
 FLAGS = st.lists(st.from_regex(r"--xla_[a-z]{1,9}=[a-z0-9]{1,5}", fullmatch=True), max_size=3)

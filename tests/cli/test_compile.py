@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from conftest import RunCli
 
-from jaxcache.cache.recipe.format import encode_recipe
-from jaxcache.cache.recipe.model import Environment, Recipe, Request
+from jaxcache.cache.recipe import Environment, Recipe, Request, encode_recipe
 from jaxcache.entry.options import flag_names
 from jaxcache.render.recipe import compile_view
 from jaxcache.warm.compiling.worker import CompileReport, CompileResult, parse_shard

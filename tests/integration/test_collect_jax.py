@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from conftest import REPOSITORY, RunCli, jax_version
 
-from jaxcache.cache.recipe.format import open_recipe
-from jaxcache.cache.recipe.model import Recipe
+from jaxcache.cache.recipe import Recipe, open_recipe
 
 pytestmark = pytest.mark.jax
 

@@ -17,7 +17,7 @@ import pytest
 from conftest import REPOSITORY, RunCli, clean_environment, jax_version
 from warm_checks import STEP
 
-from jaxcache.cache.recipe.format import encode_recipe, open_recipe
+from jaxcache.cache.recipe import encode_recipe, open_recipe
 
 pytestmark = pytest.mark.jax
 

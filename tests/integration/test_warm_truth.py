@@ -11,7 +11,7 @@ from conftest import RunCli, jax_version
 from warm_checks import STEP, Warm, assert_counts_are_jax_own
 
 import jaxcache
-from jaxcache.cache.recipe.format import open_recipe
+from jaxcache.cache.recipe import open_recipe
 from jaxcache.warm.report.builder import saved_in_series
 
 pytestmark = pytest.mark.jax

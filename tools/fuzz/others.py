@@ -13,9 +13,9 @@ from pathlib import Path
 
 import zstandard
 
+from jaxcache.cache import recipe as recipes
 from jaxcache.cache.bundle.format import BundleError
-from jaxcache.cache.recipe import format as recipes
-from jaxcache.cache.recipe.model import RecipeError
+from jaxcache.cache.recipe import RecipeError
 from jaxcache.layouts.torch.bundle import parse_artifacts
 from jaxcache.layouts.torch.graph import read_graph
 from jaxcache.layouts.torch.inventory import check_shared_object

@@ -19,8 +19,7 @@ from jaxcache.cache.ledger.segments import Uses
 from jaxcache.cache.listing import Group, Listing
 from jaxcache.cache.move.plan import Step
 from jaxcache.cache.prune.removable import Removal, SkippedRemoval
-from jaxcache.cache.recipe.format import RecipeRow
-from jaxcache.cache.recipe.model import Environment
+from jaxcache.cache.recipe import Environment, RecipeRow
 from jaxcache.cache.seal import SealResult
 from jaxcache.cache.show import EntryDetails, KernelCacheDetails
 from jaxcache.cache.stats import Stats

@@ -129,7 +129,7 @@ class Comparison:
 
 def compare_recipes(full: Path, collected: Path) -> str:
     """What ``--collect-only`` recorded otherwise than a full run, and what it marked as doubtful."""
-    from jaxcache.cache.recipe.format import open_recipe
+    from jaxcache.cache.recipe import open_recipe
 
     with open_recipe(str(full)) as one, open_recipe(str(collected)) as other:
         wanted = {r.key for r in one.recipe.requests}

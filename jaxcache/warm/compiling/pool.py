@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from jaxcache.cache.allow_lists import kept_flags
-from jaxcache.cache.recipe.format import RecipeFile
-from jaxcache.cache.recipe.model import Environment, Request
+from jaxcache.cache.recipe import Environment, RecipeFile, Request
 from jaxcache.core.machine import hashes_path
 from jaxcache.core.system import resident_bytes
 from jaxcache.errors import JaxcacheError, UsageError

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from jaxcache.cache.allow_lists import MOST_DEVICES, MOST_PROCESSES
 from jaxcache.cache.files import scratch_directory
-from jaxcache.cache.recipe.format import RecipeFile, open_recipe
+from jaxcache.cache.recipe import RecipeFile, open_recipe
 from jaxcache.core.system import available_cores
 from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.layouts import check_not_torch

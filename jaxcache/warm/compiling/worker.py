@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from jaxcache.cache.allow_lists import kept_flags, refused_options
-from jaxcache.cache.recipe.format import RecipeFile
-from jaxcache.cache.recipe.model import REFUSALS, Environment, Request, refuse
+from jaxcache.cache.recipe import REFUSALS, Environment, RecipeFile, Request, refuse
 from jaxcache.cache.untrusted_json import build
 from jaxcache.errors import JaxcacheError, NoJaxError, UsageError
 from jaxcache.model import result_repr
@@ -132,7 +131,7 @@ class CompilePlan:
     jobs: tuple[Job, ...]
     """Longest first."""
     refused: tuple[tuple[Request, str], ...]
-    """Requests with one of :data:`jaxcache.cache.recipe.model.REFUSALS`."""
+    """Requests with one of :data:`jaxcache.cache.recipe.REFUSALS`."""
 
 
 def parse_shard(text: str) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from jaxcache.cache.recipe.model import Environment, Request
+from jaxcache.cache.recipe import Environment, Request
 from jaxcache.cache.untrusted_json import Scalar, build
 from jaxcache.core.call_site import NamedProgram
 from jaxcache.core.compile_event import CompileFinished, FunctionCompiled, RunEvent

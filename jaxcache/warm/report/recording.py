@@ -17,8 +17,14 @@ from jaxcache.cache.files import scratch_directory
 from jaxcache.cache.ledger.record import COMPILE, HIT, MISS, SKETCH, TOO_QUICK, Event, digest_facts
 from jaxcache.cache.ledger.segments import Ledger, is_miss
 from jaxcache.cache.ledger.write import append
-from jaxcache.cache.recipe.format import encode_recipe, is_recipe
-from jaxcache.cache.recipe.model import KEY_SETTINGS, Environment, Recipe, Request
+from jaxcache.cache.recipe import (
+    KEY_SETTINGS,
+    Environment,
+    Recipe,
+    Request,
+    encode_recipe,
+    is_recipe,
+)
 from jaxcache.cache.verify.check import read_content
 from jaxcache.core.compile_event import CompileFinished
 from jaxcache.core.names import CACHE_SUFFIX, OWN_DIR, is_key, live_directory, spool_name
