@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from jaxcache.api.handle import Handle
 from jaxcache.layouts import load_layout
 from jaxcache.layouts.base import FunctionGroup
+from jaxcache.options import run as options_run
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from jaxcache.cache.doctor.run_checks import Diagnosis
     from jaxcache.cache.explain.sides import Explanation
     from jaxcache.options.keywords import CompileKeywords, DoctorKeywords, RunKeywords, WarmKeywords
-    from jaxcache.options.run import CompileOptions, DoctorOptions, RunOptions
     from jaxcache.warm.compiling.run import ShowProgress
     from jaxcache.warm.compiling.worker import CompileReport
     from jaxcache.warm.report.report import Report
@@ -53,7 +53,7 @@ def runner_of(layout: str | None) -> Runner:
     return TorchRunner() if is_torch else Runner()
 
 
-RunOptionsT = TypeVar("RunOptionsT", bound="RunOptions")
+RunOptionsT = TypeVar("RunOptionsT", bound=options_run.RunOptions)
 
 
 class CompilingMethods(Handle):
@@ -87,10 +87,9 @@ class CompilingMethods(Handle):
             UsageError: no such script, or no such Python.
             NoJaxError: that Python has no jax.
         """
-        from jaxcache.options.run import WarmOptions
         from jaxcache.warm.programs import WarmProgram
 
-        runner, chosen = self._place(WarmOptions.read(**keywords))
+        runner, chosen = self._place(options_run.WarmOptions.read(**keywords))
         report: Report = runner.runs.warm_program(WarmProgram(os.fspath(script), arguments), chosen)
         return report
 
@@ -119,11 +118,12 @@ class CompilingMethods(Handle):
             UsageError: ``bad-argument``, or no such Python.
             NoJaxError: that Python has no jax.
         """
-        from jaxcache.options.run import CallOptions, WarmOptions
         from jaxcache.warm.programs import WarmProgram, read_call
 
-        call_options = CallOptions(words=arguments, static=tuple(static), committed=committed)
-        runner, chosen = self._place(WarmOptions.read(**keywords))
+        call_options = options_run.CallOptions(
+            words=arguments, static=tuple(static), committed=committed
+        )
+        runner, chosen = self._place(options_run.WarmOptions.read(**keywords))
         report: Report = runner.runs.warm_program(
             WarmProgram(call=read_call(function, call_options)), chosen
         )
@@ -142,9 +142,8 @@ class CompilingMethods(Handle):
         Raises:
             UsageError: the command cannot be run.
         """
-        from jaxcache.options.run import RunOptions
 
-        runner, chosen = self._place(RunOptions.read(**keywords))
+        runner, chosen = self._place(options_run.RunOptions.read(**keywords))
         report: Report = runner.runs.run_command(command, chosen)
         return report
 
@@ -153,7 +152,7 @@ class CompilingMethods(Handle):
         recipe: str | os.PathLike[str],
         *,
         watch: "ShowProgress | None" = None,
-        options: "CompileOptions | None" = None,
+        options: options_run.CompileOptions | None = None,
         **keywords: "Unpack[CompileKeywords]",
     ) -> "CompileReport":
         """Compile a recorded recipe into this cache, without its script.
@@ -172,10 +171,9 @@ class CompilingMethods(Handle):
             NoJaxError: no Python with jax was found.
             UsageError: options that do not go together.
         """
-        from jaxcache.options.run import CompileOptions
         from jaxcache.warm.compiling.run import compile_recipe
 
-        chosen = CompileOptions.choose(options, **keywords)
+        chosen = options_run.CompileOptions.choose(options, **keywords)
         chosen.check()
         self.refuse_caches_below()
         if not (chosen.used_at or chosen.portable):
@@ -197,10 +195,9 @@ class CompilingMethods(Handle):
             UsageError: no such script, or no such Python.
             NoJaxError: that Python has no jax.
         """
-        from jaxcache.options.run import WarmOptions
         from jaxcache.warm.programs import WarmProgram
 
-        runner, chosen = self._place(WarmOptions.read(**keywords))
+        runner, chosen = self._place(options_run.WarmOptions.read(**keywords))
         program = WarmProgram(os.fspath(script), arguments)
         explanation: Explanation = runner.explains.explain_script(program, chosen)[0]
         return explanation
@@ -211,7 +208,7 @@ class CompilingMethods(Handle):
         used: "Use | None" = None,
         refused: "Mapping[tuple[str, str], int] | None" = None,
         dry_run: bool = False,
-        options: "DoctorOptions | None" = None,
+        options: options_run.DoctorOptions | None = None,
         **keywords: "Unpack[DoctorKeywords]",
     ) -> "Diagnosis":
         """Show the settings that JAX would use here, and find known problems.
@@ -232,10 +229,9 @@ class CompilingMethods(Handle):
         """
         from jaxcache.cache.doctor.inputs import with_script
         from jaxcache.cache.doctor.run_checks import diagnose
-        from jaxcache.options.run import DoctorOptions
         from jaxcache.warm.child.query import query_settings
 
-        chosen = DoctorOptions.choose(options, **keywords)
+        chosen = options_run.DoctorOptions.choose(options, **keywords)
         if self.compiler == "torch":
             from jaxcache.layouts.torch import doctor
 

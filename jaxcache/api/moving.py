@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from jaxcache.api.handle import Handle
 from jaxcache.errors import InterruptError, JaxcacheError, UsageError, system_errors_as
 from jaxcache.layouts import check_layout, load_layout
+from jaxcache.options import move
 from jaxcache.store import is_remote, require_writable
 from jaxcache.store.location import config_is_set
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from jaxcache.cache.trust import Verdict
     from jaxcache.model import Problem
     from jaxcache.options.keywords import ExportKeywords, ImportKeywords, PushKeywords
-    from jaxcache.options.move import ArrivalOptions, ExportOptions, SyncOptions
 
 
 class _RefusedError(Exception):
@@ -160,10 +160,9 @@ class MovingMethods(Handle):
             UsageError: ``exists``, if the file exists and is not a bundle.
         """
         from jaxcache.cache.move import bundle_file
-        from jaxcache.options.move import ExportOptions
 
         path = os.fspath(file)
-        chosen = ExportOptions.read(keys=keys, **keywords)
+        chosen = move.ExportOptions.read(keys=keys, **keywords)
         bundle_file.check_file_name(path)
         plan = self.plan_export(options=chosen)
         return self.write_bundle(plan, path, level=chosen.level, sign=chosen.sign).manifest
@@ -171,7 +170,7 @@ class MovingMethods(Handle):
     def plan_export(
         self,
         *keys: str,
-        options: "ExportOptions | None" = None,
+        options: move.ExportOptions | None = None,
         **keywords: "Unpack[ExportKeywords]",
     ) -> "ExportPlan":
         """Choose what :meth:`export` would write.
@@ -180,9 +179,8 @@ class MovingMethods(Handle):
         1
         """
         from jaxcache.layouts import open_side
-        from jaxcache.options.move import ExportOptions
 
-        chosen = ExportOptions.choose(options, keys=keys, **keywords)
+        chosen = move.ExportOptions.choose(options, keys=keys, **keywords)
         with self.progress("reading") as progress:
             since = None
             if chosen.since:
@@ -256,9 +254,8 @@ class MovingMethods(Handle):
                 where ``on_conflict`` is ``"fail"``.
         """
         from jaxcache.cache.bundle.format import open_bundle
-        from jaxcache.options.move import ImportOptions
 
-        chosen = ImportOptions.read(**keywords)
+        chosen = move.ImportOptions.read(**keywords)
 
         def check(plan: "Plan") -> None:
             if accept is not None and not accept(plan):
@@ -275,7 +272,7 @@ class MovingMethods(Handle):
         self,
         bundle: "Bundle",
         *,
-        options: "ArrivalOptions",
+        options: move.ArrivalOptions,
         check: "Callable[[Plan], None] | None" = None,
         dry_run: bool = False,
     ) -> "Outcome":
@@ -351,9 +348,8 @@ class MovingMethods(Handle):
             UsageError: ``other-layout``.
             NoCacheError: a store cannot be reached; what went over until then is whole.
         """
-        from jaxcache.options.move import PushOptions
 
-        chosen = PushOptions.read(**keywords)
+        chosen = move.PushOptions.read(**keywords)
         plan = self.plan_push(target, trusted=trusted, options=chosen)
         if accept is not None and not accept(plan):
             return None
@@ -366,7 +362,7 @@ class MovingMethods(Handle):
         trusted: str | os.PathLike[str] | None = None,
         vouched: bool | None = None,
         on_conflict: str | None = None,
-        options: "SyncOptions | None" = None,
+        options: move.SyncOptions | None = None,
         **keywords: "Unpack[PushKeywords]",
     ) -> "Plan":
         """Compare two caches, and choose what :meth:`push` would send.
@@ -386,9 +382,8 @@ class MovingMethods(Handle):
         """
         from jaxcache.cache.move.sync import plan_sync
         from jaxcache.cache.trust import required_signatures, signing_keys
-        from jaxcache.options.move import PushOptions
 
-        chosen = PushOptions.read(**keywords) if options is None else options
+        chosen = move.PushOptions.read(**keywords) if options is None else options
         store = self.jax_store
         target_store = target.existing
         if target_store:
@@ -461,7 +456,7 @@ class MovingMethods(Handle):
             )
 
     def plan_offer(
-        self, options: "SyncOptions", lacking: "MovingMethods | None" = None
+        self, options: move.SyncOptions, lacking: "MovingMethods | None" = None
     ) -> "ExportPlan":
         """Choose what a bundle gets that this cache is copied into.
 
@@ -498,7 +493,7 @@ class MovingMethods(Handle):
         self,
         target: "MovingMethods",
         *,
-        options: "SyncOptions",
+        options: move.SyncOptions,
         lacking: bool = False,
         dry_run: bool = False,
     ) -> Copied:
@@ -521,7 +516,6 @@ class MovingMethods(Handle):
         from jaxcache.cache.move.plan import MoveAction
         from jaxcache.cache.move.stores import make_source
         from jaxcache.cache.trust import required_signatures, signing_keys
-        from jaxcache.options.move import ArrivalOptions
 
         if not self.layout.single_file_entries:
             export = self.plan_offer(options, target if lacking else None)
@@ -529,7 +523,9 @@ class MovingMethods(Handle):
             required_signatures(self.store, self.layout, wanted=wanted)
             bundle, exported = make_temporary_bundle(self.store, export)
             with bundle.file, resumable():
-                done = target.receive(bundle, options=ArrivalOptions.of(options), dry_run=dry_run)
+                done = target.receive(
+                    bundle, options=move.ArrivalOptions.of(options), dry_run=dry_run
+                )
             done = import_bundle.after_export(exported.outcome, done)
             warnings = () if export.writes else export.warnings
             return Copied(done, exported.left_out, warnings, bundle.manifest_sha256)
