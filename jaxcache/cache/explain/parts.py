@@ -20,6 +20,7 @@ from jaxcache.cache.explain.sides import (
     Difference,
     Evidence,
     WriteRule,
+    differ,
 )
 from jaxcache.core.machine import hashes_path
 from jaxcache.entry.contents import Contents
@@ -163,24 +164,11 @@ def _by_part(
         yield _by_devices(left, right, past)
     elif name == "compression":
         old, new = (_value(name, c) for c in (left, right))
-        yield _of(name, say.PARTS[name], Cause.CODEC, (old, new), fix=say.install_codec(old))
+        yield differ(name, say.PARTS[name], Cause.CODEC, (old, new), fix=say.install_codec(old))
     else:
         cause = _CAUSES.get(name, Cause.UNKNOWN)
         part = say.PARTS.get(name) or say.unknown_part(name)
-        yield _of(name, part, cause, (_value(name, left), _value(name, right)))
-
-
-def _of(
-    component: str,
-    part: say.Part,
-    cause: Cause,
-    sides: tuple[str | None, str | None],
-    *,
-    fix: str | None = None,
-) -> Difference:
-    return Difference(
-        component, *sides, part.meaning, fix, cause, title=part.title, evidence=Evidence.OBSERVED
-    )
+        yield differ(name, part, cause, (_value(name, left), _value(name, right)))
 
 
 def _value(name: str, compile_: Compile) -> str:
@@ -193,7 +181,7 @@ def _by_version(left: Compile, right: Compile) -> Difference | None:
     of_jax = left.jax_version, right.jax_version
     if all(of_jax) and of_jax[0] != of_jax[1] and names != []:
         component = JAXLIB if names is None or JAXLIB in names else _COMPUTATION
-        return _of(component, say.version("jax"), Cause.JAX_VERSION, of_jax)
+        return differ(component, say.version("jax"), Cause.JAX_VERSION, of_jax)
     of_jaxlib = left.jaxlib_version, right.jaxlib_version
     if names is not None:
         if JAXLIB not in names:
@@ -210,7 +198,7 @@ def _by_version(left: Compile, right: Compile) -> Difference | None:
         )
     elif of_jaxlib[0] == of_jaxlib[1]:
         return None
-    return _of(JAXLIB, say.version("jaxlib"), Cause.JAXLIB_VERSION, of_jaxlib)
+    return differ(JAXLIB, say.version("jaxlib"), Cause.JAXLIB_VERSION, of_jaxlib)
 
 
 def _flags_of_entry(compile_: Compile) -> frozenset[str]:
@@ -226,14 +214,14 @@ def _by_flags(left: Compile, right: Compile) -> Difference:
     """Name the flags that went into the key, where their hashes differ."""
     if left.xla_flags is None or right.xla_flags is None:
         hashes = left.hash_of(_FLAGS), right.hash_of(_FLAGS)
-        return _of(_FLAGS, say.PARTS[_FLAGS], Cause.FLAG, hashes)
+        return differ(_FLAGS, say.PARTS[_FLAGS], Cause.FLAG, hashes)
     old = [f for f in left.xla_flags if f not in right.xla_flags]
     new = [f for f in right.xla_flags if f not in left.xla_flags]
     names = list(dict.fromkeys(f.partition("=")[0] for f in (*old, *new)))
     place, restored = _place_of_flags(old, new)
     fix = None if restored is None else say.set_variable(place, restored)
     sides = " ".join(old) or "without", " ".join(new) or "without"
-    return _of(_FLAGS, say.flags(names, place), Cause.FLAG, sides, fix=fix)
+    return differ(_FLAGS, say.flags(names, place), Cause.FLAG, sides, fix=fix)
 
 
 def _place_of_flags(old: Sequence[str], new: Sequence[str]) -> tuple[str, str | None]:
@@ -255,7 +243,7 @@ def _by_options(left: Compile, right: Compile, names: Sequence[str]) -> Iterator
         yield from differences
         return
     hashes = left.hash_of(_OPTIONS), right.hash_of(_OPTIONS)
-    yield _of(_OPTIONS, say.PARTS[_OPTIONS], Cause.UNKNOWN, hashes)
+    yield differ(_OPTIONS, say.PARTS[_OPTIONS], Cause.UNKNOWN, hashes)
 
 
 def _by_entry_flags(left: Compile, right: Compile) -> Difference | None:
@@ -275,7 +263,7 @@ def _by_entry_flags(left: Compile, right: Compile) -> Difference | None:
     is_set_by_flag = any(n in flags for n in names)
     place = "" if is_set_by_flag else "compiler_options of the jit"
     sides = _assigned(names, lefts), _assigned(names, rights)
-    return _of(_OPTIONS, say.flags(names, place), Cause.FLAG, sides)
+    return differ(_OPTIONS, say.flags(names, place), Cause.FLAG, sides)
 
 
 def _by_placements(left: Compile, right: Compile) -> Iterator[Difference]:
@@ -285,10 +273,10 @@ def _by_placements(left: Compile, right: Compile) -> Iterator[Difference]:
     if names == ["profile_guided"]:
         words = {True: "compiled with a profile (PGLE)", False: "without"}
         sides = words[bool(old[names[0]])], words[bool(new[names[0]])]
-        yield _of(_OPTIONS, say.PARTS["pgle"], Cause.CONFIG, sides)
+        yield differ(_OPTIONS, say.PARTS["pgle"], Cause.CONFIG, sides)
     elif names:
         sides = _assigned(names, old), _assigned(names, new)
-        yield _of(_OPTIONS, say.PARTS["placement"], Cause.DEVICE, sides)
+        yield differ(_OPTIONS, say.PARTS["placement"], Cause.DEVICE, sides)
 
 
 def _placements(left: Compile, right: Compile) -> tuple[Values, Values]:
@@ -311,12 +299,12 @@ def _by_path(left: Compile, right: Compile) -> Difference | None:
         return None
     if paths[0] and paths[1]:
         fix = say.use_path(paths[0], paths[1])
-        return _of(_OPTIONS, say.cache_path(is_portable=False), Cause.PATH, paths, fix=fix)
+        return differ(_OPTIONS, say.cache_path(is_portable=False), Cause.PATH, paths, fix=fix)
     for side in (left, right):
         if side.cache_path is None and not (side.contents and side.contents.flags is not None):
             return None
     sides = paths[0] or _WITHOUT_PATH, paths[1] or _WITHOUT_PATH
-    return _of(_OPTIONS, say.cache_path(is_portable=True), Cause.PATH, sides)
+    return differ(_OPTIONS, say.cache_path(is_portable=True), Cause.PATH, sides)
 
 
 def _written_in(compile_: Compile) -> str | None:
@@ -350,11 +338,11 @@ def _by_devices(left: Compile, right: Compile, past: Past) -> Difference:
         sides = tuple(f"device_count={count or 'unknown'}" for count in counts)
         fix = _restore_count(past)
         part = say.PARTS["device count"]
-        return _of(_DEVICES, part, Cause.DEVICE, (sides[0], sides[1]), fix=fix)
+        return differ(_DEVICES, part, Cause.DEVICE, (sides[0], sides[1]), fix=fix)
     names = _device_name(left.contents), _device_name(right.contents)
     if names[0] == names[1]:  # what is known of the devices does not show it
         names = left.hash_of(_DEVICES), right.hash_of(_DEVICES)
-    return _of(_DEVICES, say.PARTS[_DEVICES], Cause.DEVICE, names)
+    return differ(_DEVICES, say.PARTS[_DEVICES], Cause.DEVICE, names)
 
 
 def _restore_count(past: Past) -> str | None:
@@ -396,11 +384,11 @@ def _without_parts(left: Compile, right: Compile) -> list[Difference]:
     if old and new:
         names = _device_name(old), _device_name(new)
         if "unknown" not in f"{names[0]} {names[1]}" and names[0] != names[1]:
-            differences.append(_of(_DEVICES, say.PARTS[_DEVICES], Cause.DEVICE, names))
+            differences.append(differ(_DEVICES, say.PARTS[_DEVICES], Cause.DEVICE, names))
     differences += [*_by_options(left, right, (_COMPUTATION,))]
     if left.codec and right.codec and left.codec != right.codec:
         sides = left.codec, right.codec
-        differences.append(_of("compression", say.PARTS["compression"], Cause.CODEC, sides))
+        differences.append(differ("compression", say.PARTS["compression"], Cause.CODEC, sides))
     programs = compare_computations(left, right, _NONE)
     is_other = bool(old and new and old.program != new.program)
     return differences + [d for d in programs if d.left or (is_other and not differences)]
@@ -443,35 +431,26 @@ def _never_written(old: Compile, new: Compile) -> Difference:
     setting, title, value = _THRESHOLDS[unwritten.rule]
     before, now = (c.reason if c.rule == unwritten.rule else None for c in (old, new))
     detail = next((f": {text}" for text in (before, now) if text not in (None, unwritten.rule)), "")
-    return Difference(
+    difference = differ(
         setting,
-        before,
-        now,
         say.below_threshold(title),
-        say.set_variable(setting.upper(), value),
         Cause.BELOW_THRESHOLD,
-        title=title,
+        (before, now),
         brief=title + detail,
-        evidence=Evidence.PROVED,
     )
+    fix = say.set_variable(setting.upper(), value)
+    return replace(difference, fix=fix, evidence=Evidence.PROVED)
 
 
 def _of_entry(part: say.Part, old: Compile, new: Compile, *, fix: str | None = None) -> Difference:
     sides = old.outcome, new.outcome
-    return Difference("entry", *sides, part.meaning, fix, Cause.LOST, title=part.title)
+    return differ("entry", part, Cause.LOST, sides, fix=fix, evidence=Evidence.UNKNOWN)
 
 
 def _callbacks(left: Compile | None, right: Compile) -> Difference:
-    return Difference(
-        "host callbacks",
-        left.outcome if left else None,
-        right.outcome,
-        say.NEVER_CACHED,
-        say.NEVER_CACHED_CURE,
-        Cause.CALLBACK,
-        title="host callbacks",
-        evidence=Evidence.PROVED,
-    )
+    sides = left.outcome if left else None, right.outcome
+    difference = differ("host callbacks", say.NEVER_CACHED, Cause.CALLBACK, sides)
+    return replace(difference, fix=say.NEVER_CACHED_CURE, evidence=Evidence.PROVED)
 
 
 _MIN = "jax_persistent_cache_min_"

@@ -18,13 +18,14 @@ from jaxcache.cache.explain.sides import (
     Difference,
     Evidence,
     SourceLocation,
+    differ,
     file_name,
     without_addresses,
 )
 from jaxcache.core.layers import ELIDED, LAYERS
 from jaxcache.core.sketch import PassedArgument, Sketch, SketchedLine
 
-_of_program = partial(Difference, "computation")
+_of = partial(differ, "computation")
 #: dtypes as they are without and with ``jax_enable_x64``.
 _X64 = (
     {"float32", "float64"},
@@ -90,29 +91,19 @@ def compare_computations(left: Compile, right: Compile, past: Past) -> list[Diff
 
 
 def _unknown(meaning: str) -> Difference:
-    return _of_program(None, None, meaning, None, title="another program")
-
-
-def _of(
-    part: say.Part,
-    cause: Cause,
-    evidence: Evidence,
-    sides: tuple[str | None, str | None] = (None, None),
-    where: Sequence[SourceLocation] = (),
-    brief: str = "",
-    fix: str | None = None,
-) -> Difference:
-    return _of_program(*sides, part.meaning, fix, cause, tuple(where), part.title, brief, evidence)
+    return Difference("computation", None, None, meaning, None, title="another program")
 
 
 def _by_name(left: Compile, right: Compile) -> Difference:
     if without_addresses(left.module) == without_addresses(right.module):
         sides = left.module, right.module
-        return _of(say.NAME_WITH_ADDRESS, Cause.NAME, Evidence.UNSTABLE, sides, fix=say.FIXED_NAME)
+        return _of(
+            say.NAME_WITH_ADDRESS, Cause.NAME, sides, fix=say.FIXED_NAME, evidence=Evidence.UNSTABLE
+        )
     old, new = left.sketch, right.sketch
     is_alone = old is not None and new is not None and fewest_layers(old, new) == "names"
     evidence = Evidence.LAYER if is_alone else Evidence.OBSERVED
-    return _of(say.NAME, Cause.NAME, evidence, (left.module, right.module))
+    return _of(say.NAME, Cause.NAME, (left.module, right.module), evidence=evidence)
 
 
 def _without_sketches(left: Compile, right: Compile) -> Iterator[Difference]:
@@ -149,7 +140,7 @@ def _compare_settings(old: Sketch, new: Sketch, layers: str | None, past: Past) 
             continue
         shown = tuple(f"{name}={_setting(v, other)}" for v, other in (values, values[::-1]))
         part = say.setting(name, past.origin_of(name))
-        differences.append(_of(part, Cause.CONFIG, Evidence.OBSERVED, (shown[0], shown[1])))
+        differences.append(_of(part, Cause.CONFIG, (shown[0], shown[1])))
     return differences
 
 
@@ -204,20 +195,20 @@ def _compare_calls(
             for side in (old.static, new.static)
         )
         part = say.static(apart)
-        yield _of(part, Cause.STATIC_ARGUMENT, Evidence.OBSERVED, (sides[0], sides[1]))
+        yield _of(part, Cause.STATIC_ARGUMENT, (sides[0], sides[1]))
     shardings = {a.name: a.sharding for a in old.arguments}
     moved = [a for a in new.arguments if shardings.get(a.name, a.sharding) != a.sharding]
     if moved:
         sides = shardings[moved[0].name] or "none", moved[0].sharding or "none"
         evidence = Evidence.LAYER if layers == "sharding" else Evidence.OBSERVED
         part = say.sharding_of([a.name for a in moved])
-        yield _of(part, Cause.ARGUMENT_SHARDING, evidence, sides)
+        yield _of(part, Cause.ARGUMENT_SHARDING, sides, evidence=evidence)
     used = {a.name for a in old.arguments} & {a.name for a in new.arguments}
     donated = [sorted(a.name for a in s.arguments if a.donated) for s in (old, new)]
     if {*donated[0]} & used != {*donated[1]} & used:
         evidence = Evidence.LAYER if layers == "donation" else Evidence.OBSERVED
         names = say.list_names(donated[0]) or "none", say.list_names(donated[1]) or "none"
-        yield _of(say.DONATION, Cause.DONATION, evidence, names)
+        yield _of(say.DONATION, Cause.DONATION, names, evidence=evidence)
 
 
 def _by_arguments(
@@ -234,11 +225,11 @@ def _by_arguments(
     if gone or come:
         sides = say.list_names(gone) or "none", say.list_names(come) or "none"
         part = say.structure(gone, come)
-        yield _of(part, Cause.ARGUMENT_STRUCTURE, Evidence.OBSERVED, sides)
+        yield _of(part, Cause.ARGUMENT_STRUCTURE, sides)
     elif [*lefts] != [*rights]:
         evidence = Evidence.LAYER if layers and "arguments" in layers else Evidence.OBSERVED
         sides = say.list_names([*lefts]), say.list_names([*rights])
-        yield _of(say.ARGUMENT_ORDER, Cause.ARGUMENT_STRUCTURE, evidence, sides)
+        yield _of(say.ARGUMENT_ORDER, Cause.ARGUMENT_STRUCTURE, sides, evidence=evidence)
     apart = [
         n for n, argument in rights.items() if n in lefts and _differs(lefts[n], argument, settings)
     ]
@@ -262,7 +253,6 @@ def _by_arguments(
     yield _of(
         say.arguments(" and ".join(kinds), apart),
         cause,
-        Evidence.OBSERVED,
         (types[0], types[1]),
         brief=first + more,
         fix=say.pad(count) if is_padded else None,
@@ -329,13 +319,13 @@ def _of_layers(
     if layers == "":
         yield _of_equal(old, new)
     elif layers == "sharding":
-        yield _of(say.SHARDING, Cause.ARGUMENT_SHARDING, Evidence.LAYER)
+        yield _of(say.SHARDING, Cause.ARGUMENT_SHARDING, evidence=Evidence.LAYER)
     elif layers == "donation":
-        yield _of(say.DONATION, Cause.DONATION, Evidence.LAYER)
+        yield _of(say.DONATION, Cause.DONATION, evidence=Evidence.LAYER)
     elif layers == "names":
-        yield _of(say.RESULT_NAMES, Cause.NAME, Evidence.LAYER)
+        yield _of(say.RESULT_NAMES, Cause.NAME, evidence=Evidence.LAYER)
     elif layers == "precision":
-        yield _of(say.PRECISION, Cause.CODE, Evidence.LAYER, where=where)
+        yield _of(say.PRECISION, Cause.CODE, evidence=Evidence.LAYER, where=where)
     if "constants" in layers:
         pairs = [c for c in changes if c.constants]
         shown = pairs[0].constants if pairs else None
@@ -343,9 +333,11 @@ def _of_layers(
         if shown and places:
             places = _origin_of(shown[1], places[0], new, past)
         part = say.constants(str(places[0]) if places else "", edited) if shown else say.ARRAY
-        yield _of(part, Cause.CONSTANT, Evidence.LAYER, shown or (None, None), places)
+        yield _of(
+            part, Cause.CONSTANT, shown or (None, None), where=places, evidence=Evidence.LAYER
+        )
     if "arguments" in layers:
-        yield _of(say.ARGUMENT_ORDER, Cause.ARGUMENT_STRUCTURE, Evidence.LAYER)
+        yield _of(say.ARGUMENT_ORDER, Cause.ARGUMENT_STRUCTURE, evidence=Evidence.LAYER)
     elif "order" in layers:
         yield _of_order(old, new, past)
 
@@ -372,7 +364,7 @@ def _of_equal(old: Sketch, new: Sketch) -> Difference:
     if old.config.get(_LINES_IN_KEY) and new.config.get(_LINES_IN_KEY):
         return _moved(old, new)
     if ELIDED in new.layers:
-        return _of(say.ARRAY, Cause.CONSTANT, Evidence.LAYER)
+        return _of(say.ARRAY, Cause.CONSTANT, evidence=Evidence.LAYER)
     return _unknown(say.NOTHING_DIFFERS)
 
 
@@ -382,7 +374,7 @@ def _moved(old: Sketch, new: Sketch) -> Difference:
     left, right, line = next((p for p in places if p[0] != p[1]), (None, None, None))
     where = (LineChange(None, line).place,) if line else ()
     part = say.moved_lines(_LINES_IN_KEY.upper())
-    return _of(part, Cause.SOURCE_LINES, Evidence.LAYER, (left, right), where)
+    return _of(part, Cause.SOURCE_LINES, (left, right), where=where, evidence=Evidence.LAYER)
 
 
 def _of_order(old: Sketch, new: Sketch, past: Past) -> Difference:
@@ -394,8 +386,10 @@ def _of_order(old: Sketch, new: Sketch, past: Past) -> Difference:
         is_alone = past.is_same_program and seeds[0] != "random" != seeds[1]
         fix = say.set_variable("PYTHONHASHSEED", seeds[0]) if is_alone else None
         part = say.SEEDED_ORDER
-        return _of(part, Cause.OPERATION_ORDER, Evidence.LAYER, (sides[0], sides[1]), fix=fix)
-    return _of(say.ORDER, Cause.OPERATION_ORDER, Evidence.LAYER, where=where)
+        return _of(
+            part, Cause.OPERATION_ORDER, (sides[0], sides[1]), fix=fix, evidence=Evidence.LAYER
+        )
+    return _of(say.ORDER, Cause.OPERATION_ORDER, evidence=Evidence.LAYER, where=where)
 
 
 # Lines -------------------------------------------------------------------------------------------
@@ -453,12 +447,12 @@ def _of_line(
     if change.is_in_library and edited:  # an edit of the user's changed what the library does
         part = part._replace(title=f"code at {edited[0]}")
         brief = f"{edited[0]} was edited"
-        return _of(part, Cause.CODE, Evidence.OBSERVED, change.shown, (edited[0],), brief)
+        return _of(part, Cause.CODE, change.shown, where=(edited[0],), brief=brief)
     if constants := change.constants:
         where = _origin_of(constants[1], place, new, past)
-        return _of(part, Cause.CONSTANT, Evidence.OBSERVED, constants, where)
+        return _of(part, Cause.CONSTANT, constants, where=where)
     brief = f"{change.brief} at {shown_place}" if change.brief else ""
-    return _of(part, Cause.CODE, Evidence.OBSERVED, change.shown, (place,), brief)
+    return _of(part, Cause.CODE, change.shown, where=(place,), brief=brief)
 
 
 def _of_results(old: Sketch, new: Sketch) -> list[Difference]:
@@ -470,6 +464,6 @@ def _of_results(old: Sketch, new: Sketch) -> list[Difference]:
         for side in (old, new)
     )
     brief = f"result {' → '.join(sides)}" if len(old.results) == len(new.results) == 1 else ""
-    part = say.RESULT
-    left, right = sides
-    return [_of_program(left, right, part.meaning, None, title=part.title, brief=brief)]
+    return [
+        _of(say.RESULT, Cause.UNKNOWN, (sides[0], sides[1]), brief=brief, evidence=Evidence.UNKNOWN)
+    ]

@@ -22,7 +22,6 @@ NO_KEY = "not known: no key was made on one side: the cache was off there"
 DAMAGED_NEAREST = "not known: the entry that it would be compared with is damaged"
 REPAIR = "move it to quarantine, so that a run compiles it again: jaxcache verify --fix"
 SEARCH = "jaxcache where -- CMD prints the directory that the program uses"
-NEVER_CACHED = "the program calls back into Python, and JAX before 0.11 never caches such"
 NEVER_CACHED_CURE = (
     "remove debug.print and pure_callback from the compiled function, or use jax 0.11"
 )
@@ -35,6 +34,9 @@ class Part(NamedTuple):
     meaning: str
 
 
+NEVER_CACHED = Part(
+    "host callbacks", "the program calls back into Python, and JAX before 0.11 never caches such"
+)
 PARTS = {
     "backend version": Part(
         "runtime of the device", "another runtime: driver, CUDA, cuDNN or libtpu"
@@ -320,9 +322,9 @@ def verdict(title: str, count: int, seconds: float, hits: int, total: int, cure:
     return f"{format_count(count, 'compile')}{took}: {title}"
 
 
-def below_threshold(what: str) -> str:
+def below_threshold(what: str) -> Part:
     """Return that a threshold of JAX's kept an entry from being written."""
-    return f"the same key, but it was {what}"
+    return Part(what, f"the same key, but it was {what}")
 
 
 def not_written_because(reason: str) -> str:

@@ -11,6 +11,7 @@ from functools import cache
 from typing import get_args
 
 from jaxcache.cache.doctor.inputs import Finding
+from jaxcache.cache.explain.say import Part
 from jaxcache.cache.files import take_inventory
 from jaxcache.cache.ledger.record import LedgerRecord
 from jaxcache.cache.ledger.segments import Ledger
@@ -241,6 +242,23 @@ class Difference:
     brief: str = ""
     """What differs in one short line with values: ``multiply, … → silu at model.py:12``."""
     evidence: Evidence = Evidence.UNKNOWN
+
+
+def differ(
+    component: str,
+    part: Part,
+    cause: Cause,
+    sides: tuple[str | None, str | None] = (None, None),
+    *,
+    fix: str | None = None,
+    where: Sequence[SourceLocation] = (),
+    brief: str = "",
+    evidence: Evidence = Evidence.OBSERVED,
+) -> Difference:
+    """Return the difference that some words describe."""
+    return Difference(
+        component, *sides, part.meaning, fix, cause, tuple(where), part.title, brief, evidence
+    )
 
 
 @dataclass(frozen=True, slots=True)
