@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import partial
+from typing import Any, Protocol
 
 from jaxcache import model
 from jaxcache.cache.files import find_leftovers, foreign_directory, require_objects
@@ -19,12 +20,10 @@ from jaxcache.cache.scan import NO_AIDS, UnknownFormats
 from jaxcache.cache.selection import Selection
 from jaxcache.cache.verify.check import EntryCheck
 from jaxcache.core.names import OWN_DIR
+from jaxcache.layouts import Layout
 from jaxcache.options import Level, VerifyOptions
 from jaxcache.store.base import MissingError, Store, StoreError, same_file
 from jaxcache.units import NS_PER_SECOND, format_count
-
-if TYPE_CHECKING:
-    from jaxcache.layouts import Layout
 
 #: Problems that are only notes: they do not mean damage.
 INFORMATIONAL: frozenset[model.ProblemKind] = frozenset({
@@ -118,7 +117,7 @@ class Verification:
 
 def verify(
     store: Store,
-    layout: "Layout",
+    layout: Layout,
     options: VerifyOptions,
     *,
     now_ns: int,
@@ -147,9 +146,8 @@ def verify(
     files = layout.checks.files_to_check(store, scan_result, entries, options)
     problems = [p for p in scan_result.problems if p.file in entries]
     checks: dict[str, EntryCheck] = {}
-    for done, (name, checked) in enumerate(
-        layout.checks.check(store, scan_result, files, options), 1
-    ):
+    check = partial(layout.checks.check, store, scan_result, options=options)
+    for done, (name, checked) in enumerate(check(files), 1):
         checks[name] = checked
         if progress and (done % _PROGRESS_EVERY == 0 or done == len(files)):
             progress(done, len(files))
@@ -157,17 +155,9 @@ def verify(
     # What is from the future may be new as well, where the clock of a server is ahead of ours.
     new_ns = now_ns - options.grace_seconds * NS_PER_SECOND
     doubtful = [f for f in files if f.info.mtime_ns > new_ns and checks[f.info.name].problems]
-    growing: set[str] = set()
     if doubtful:
         wait(_SECOND_LOOK_SECONDS)
-    for file in doubtful:
-        again = _look_again(store, file)
-        if again is None:
-            checks[file.info.name] = EntryCheck(missing=True)
-            continue
-        if not same_file(again.info, file.info) or again.info.ctime_ns != file.info.ctime_ns:
-            growing.add(file.info.name)
-        checks.update(layout.checks.check(store, scan_result, [again], options))
+    growing = _check_again(store, doubtful, check, checks)
     files = [f for f in files if not checks[f.info.name].missing]
     for file in files:
         problems.extend(checks[file.info.name].problems)
@@ -217,6 +207,22 @@ def _refuse_foreign(store: Store, scan_result: model.ScanResult) -> None:
         and not any(True for _ in store.list(OWN_DIR))
     ):
         raise foreign_directory(store.url)
+
+
+def _check_again(
+    store: Store, files: Iterable[Any], check: Callable[..., Any], checks: dict[str, EntryCheck]
+) -> set[str]:
+    """Check files anew; return the names of those that have changed since the first look."""
+    growing = set()
+    for file in files:
+        again = _look_again(store, file)
+        if again is None:
+            checks[file.info.name] = EntryCheck(missing=True)
+            continue
+        if not same_file(again.info, file.info) or again.info.ctime_ns != file.info.ctime_ns:
+            growing.add(file.info.name)
+        checks.update(check([again]))
+    return growing
 
 
 def _look_again(store: Store, file: Any) -> Any:
