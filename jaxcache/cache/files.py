@@ -19,20 +19,17 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from jaxcache.core.atomic import open_directory
 from jaxcache.core.names import ATIME_SUFFIX, AUTOTUNE_DIR, CACHE_SUFFIX, OWN_DIR, TEMP_PREFIX, Key
 from jaxcache.core.system import require_flock, wait_for_flock
 from jaxcache.entry.names import TORCH_GRAPHS, TORCH_LOCKS, FileKind, key_of, own_kind, split_name
 from jaxcache.errors import JaxcacheError, NoCacheError
-from jaxcache.model import FileInfo, Problem
+from jaxcache.model import FileInfo, Problem, Progress
 from jaxcache.store import is_remote
 from jaxcache.store.base import ExistsError, FileLock, MissingError, NewFile, Store, StoreError
 from jaxcache.units import format_count, format_size
-
-if TYPE_CHECKING:
-    from jaxcache.model import Progress
 
 #: The most files that are counted in a directory of another program.
 _MAX_UNKNOWN_FILES = 100_000
@@ -333,7 +330,7 @@ def run_under_lock(
     items: Sequence[_Item],
     *,
     file_lock: "FileLock | None" = None,
-    progress: "Progress | None" = None,
+    progress: Progress | None = None,
 ) -> float:
     """Do short work on each item in order, beside the compiler that uses the cache.
 

@@ -3,18 +3,15 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from jaxcache.cache.files import count_bytes, require_objects
 from jaxcache.cache.scan import Scan, decode
 from jaxcache.errors import UsageError
+from jaxcache.layouts import ReadCache
 from jaxcache.model import Depth, Entry, Problem, ScanResult, result_repr
 from jaxcache.options import ListOptions
 from jaxcache.units import format_compiling, format_count, format_duration, format_size
-
-if TYPE_CHECKING:
-    from jaxcache.layouts import ReadCache
-
 
 #: Unread entries beyond a limit that are opened all the same, for the sums: 0.1 s of work.
 _READ_AT_ONCE = 2_000
@@ -90,7 +87,7 @@ def summarize(entries: Iterable[Entry]) -> Summary:
 
 
 def list_cache(
-    cache: "ReadCache", options: ListOptions, *, depth: Depth, deep: bool = False, sums: bool = True
+    cache: ReadCache, options: ListOptions, *, depth: Depth, deep: bool = False, sums: bool = True
 ) -> Listing:
     """List a cache: the entries that fit every KEY and filter, sorted, at most ``limit``.
 

@@ -7,7 +7,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxcache.cache.explain.keys import Churn
 from jaxcache.cache.files import counted_bytes
@@ -25,11 +25,9 @@ from jaxcache.cache.prune.removable import (
 from jaxcache.cache.scan import Scan
 from jaxcache.core.eviction import POLICIES, choose_in_order, eviction_order
 from jaxcache.errors import JaxcacheError
+from jaxcache.layouts import ReadCache
 from jaxcache.model import Depth, Entry, Problem
 from jaxcache.options import PruneOptions
-
-if TYPE_CHECKING:
-    from jaxcache.layouts import ReadCache
 
 #: Modules whose churn is explained: finding a cause decodes several entries of each.
 _EXPLAINED_MODULES = 15
@@ -72,7 +70,7 @@ class Overview:
     uses: Uses
 
 
-def make_overview(cache: "ReadCache") -> Overview:
+def make_overview(cache: ReadCache) -> Overview:
     """Look at a cache for a report.
 
     Raises:
@@ -107,7 +105,7 @@ def make_overview(cache: "ReadCache") -> Overview:
     )
 
 
-def _forecast_units(cache: "ReadCache", scan_result: Any, policy: str) -> tuple[SizeForecast, ...]:
+def _forecast_units(cache: ReadCache, scan_result: Any, policy: str) -> tuple[SizeForecast, ...]:
     """Plan as ``prune`` would at some sizes, where entries go together with what they share."""
     options = PruneOptions(max_size_bytes=1, policy=policy, grace_seconds=0)
     removable = cache.layout.removals.find_removable(

@@ -4,16 +4,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from jaxcache.cache.files import UNCOUNTED_KINDS, require_objects
 from jaxcache.cache.ledger.segments import Ledger, Uses, count_uses
 from jaxcache.cache.listing import Group, Summary, group_entries, summarize
+from jaxcache.layouts import ReadCache
 from jaxcache.model import Depth, Entry, FileInfo, result_repr
 from jaxcache.units import NS_PER_SECOND, format_size
-
-if TYPE_CHECKING:
-    from jaxcache.layouts import ReadCache
 
 _DAY_SECONDS = 86_400
 #: Upper ends of the age classes, in seconds since last use.
@@ -74,7 +71,7 @@ class Stats:
         return sum(f.size_bytes for f in self.files if f.kind not in UNCOUNTED_KINDS)
 
 
-def count_cache(cache: "ReadCache", *, read: bool = True) -> Stats:
+def count_cache(cache: ReadCache, *, read: bool = True) -> Stats:
     """Count everything in a cache directory.
 
     Platforms come from the index, or from decoding if the remaining entries are few enough to be

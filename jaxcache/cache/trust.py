@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxcache.cache.bundle.format import Bundle, Signature, pack_signature, signed_bytes
 from jaxcache.cache.move.plan import MoveAction, MoveSource, Plan, Step
@@ -33,13 +33,11 @@ from jaxcache.core.ledger import MAX_LEDGER_BYTES
 from jaxcache.core.system import open_regular
 from jaxcache.entry.codec import CodecError
 from jaxcache.errors import JaxcacheError, LockedError, UntrustedError, UsageError, system_errors_as
+from jaxcache.layouts import Layout
 from jaxcache.store.base import Store, StoreError
 from jaxcache.store.concurrency import map_ordered
 from jaxcache.store.location import config_is_set
 from jaxcache.units import format_install
-
-if TYPE_CHECKING:
-    from jaxcache.layouts import Layout
 
 _NAME = re.compile(r"[\w.@+-]{1,100}")
 #: How long one command waits for another that changes the list: as long as for JAX's lock.
@@ -436,7 +434,7 @@ _ENTRIES_PER_FILE = 25_000
 
 def required_signatures(
     store: Store,
-    layout: "Layout",
+    layout: Layout,
     trusted: str | os.PathLike[str] | None = None,
     *,
     wanted: bool = False,

@@ -3,7 +3,6 @@
 import contextlib
 import os
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from jaxcache.cache.ledger.record import PIN, UNPIN, Event
 from jaxcache.cache.ledger.segments import (
@@ -20,13 +19,10 @@ from jaxcache.core.names import LEDGER_DIR, TEMP_PREFIX
 from jaxcache.core.system import is_full
 from jaxcache.entry.names import split_name
 from jaxcache.errors import JaxcacheError, NoCacheError
+from jaxcache.layouts import Layout
 from jaxcache.model import Depth
 from jaxcache.store.base import Store, StoreError
 from jaxcache.units import format_command
-
-if TYPE_CHECKING:
-    from jaxcache.layouts import Layout
-
 
 #: More segments than :data:`COMPACT_ABOVE`, or more bytes in them than in the compacted part and in
 #: these, are compacted by the next :func:`append`.
@@ -111,7 +107,7 @@ def pinned_keys(ledger: Ledger) -> list[str]:
     return sorted(k for k in ledger if (record := ledger.record(k)) and record.pinned)
 
 
-def pin(store: Store, layout: "Layout", keys: Sequence[str], *, now_ns: int) -> list[str]:
+def pin(store: Store, layout: Layout, keys: Sequence[str], *, now_ns: int) -> list[str]:
     """Pin the entries that KEY arguments name and return their full keys, sorted.
 
     Raises:

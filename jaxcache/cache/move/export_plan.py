@@ -4,10 +4,10 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from jaxcache.cache.archive import hash_chunks, read_chunks
 from jaxcache.cache.bundle.format import JAX
+from jaxcache.cache.diff import DiffEntry, DiffSide
 from jaxcache.cache.files import ATIME_BYTES, EntryFile, Inventory, parse_atime, take_inventory
 from jaxcache.cache.ledger.record import PAYLOAD, Event
 from jaxcache.cache.ledger.segments import Ledger
@@ -23,9 +23,6 @@ from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.model import GRACE_NS, Depth, Entry, FileInfo, Progress
 from jaxcache.store.base import MissingError, Store, StoreError
 from jaxcache.store.concurrency import map_ordered
-
-if TYPE_CHECKING:
-    from jaxcache.cache.diff import DiffEntry, DiffSide
 
 #: The results of autotuning. Up to jaxlib 0.11.0 a file is base64 of a hash
 #: (xla/service/gpu/autotuning, ``GetCacheFilePath``). From 0.11.2 on it is a hash below a
@@ -94,7 +91,7 @@ class ExportPlan(Steps):
     now_ns: int
     """When it was made: a truncated entry that is young may still be being written."""
     since: str | None = None
-    known: "Mapping[str, DiffEntry]" = field(default_factory=dict)
+    known: Mapping[str, DiffEntry] = field(default_factory=dict)
     """The entries by key of what ``since`` names: the same need not travel again."""
     layout: str = JAX
     """The layout of the cache; in layouts other than JAX every file is a side file."""
@@ -121,7 +118,7 @@ def plan_export(
     *,
     keys: Sequence[str] = (),
     filters: Sequence[str] = (),
-    since: "DiffSide | None" = None,
+    since: DiffSide | None = None,
     only: Callable[[Entry], bool] | None = None,
     side_caches: bool | None = None,
     depth: Depth = Depth.DATED,

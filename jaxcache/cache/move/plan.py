@@ -6,12 +6,14 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
 from jaxcache.cache.archive import hash_chunks, read_chunks
-from jaxcache.cache.bundle.format import make_origin
+from jaxcache.cache.bundle.format import Manifest, Origin, make_origin
 from jaxcache.cache.files import EntryFile
+from jaxcache.cache.ledger.record import Event
 from jaxcache.cache.ledger.segments import Ledger
+from jaxcache.cache.prune.removable import Execution, Removal
 from jaxcache.cache.verify.check import CheckedContent, ImportPolicy, read_content, recorded_digest
 from jaxcache.entry.codec import HEAD_BYTES, CodecError, read_entry_header
 from jaxcache.entry.decode import decode_origin
@@ -20,11 +22,6 @@ from jaxcache.errors import ExitCode
 from jaxcache.model import FileInfo, Problem, ProblemKind, result_repr
 from jaxcache.store.base import StoreError
 from jaxcache.store.concurrency import ByteBudget
-
-if TYPE_CHECKING:
-    from jaxcache.cache.bundle.format import Manifest, Origin
-    from jaxcache.cache.ledger.record import Event
-    from jaxcache.cache.prune.removable import Execution, Removal
 
 
 class MoveAction(StrEnum):
@@ -78,7 +75,7 @@ class ItemFacts(NamedTuple):
     content_bytes: int
     codec: str = ""
     compile_seconds: int = 0
-    origin: "Origin | None" = None
+    origin: Origin | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +94,7 @@ class Item:
     """Its file, where the source is a store."""
     facts: ItemFacts | None = None
     """None where nothing has read it yet."""
-    events: "tuple[Event, ...]" = ()
+    events: tuple[Event, ...] = ()
     """The events of the ledger that travel with it."""
 
     @property
@@ -116,7 +113,7 @@ class Item:
         return self.facts.sha256 if self.facts else None
 
 
-def bundle_items(manifest: "Manifest") -> Iterator[Item]:
+def bundle_items(manifest: Manifest) -> Iterator[Item]:
     """Yield what a bundle holds, in the order of its stream."""
     for entry in manifest.items:
         facts = ItemFacts(
@@ -308,7 +305,7 @@ class Plan(Steps):
     """The entries of the source, selected or not."""
     with_atimes: bool = False
     """Whether new entries get an ``-atime`` file."""
-    removals: "tuple[Removal, ...]" = ()
+    removals: tuple[Removal, ...] = ()
     """Entries to remove from the target to make room."""
     unmet: bool = False
     """The target exceeds its limit even after the removals."""
@@ -346,7 +343,7 @@ class Outcome(Steps):
     """The sizes of the files that were written, sealed as they are."""
     segments: int = 0
     """Segments of the ledger that were copied."""
-    removed: "Execution | None" = None
+    removed: Execution | None = None
     """Entries removed from the target to make room."""
 
     def __iter__(self) -> Iterator[Step]:

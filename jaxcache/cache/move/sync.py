@@ -4,9 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxcache.cache.files import EntryFile, Inventory, remove_leftovers
+from jaxcache.cache.index import Index
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.write import append
 from jaxcache.cache.move import export_plan, stores
@@ -23,9 +24,6 @@ from jaxcache.options import PruneOptions
 from jaxcache.options.move import SyncOptions
 from jaxcache.store.base import Store
 
-if TYPE_CHECKING:
-    from jaxcache.cache.index import Index
-
 
 def plan_sync(
     source: Store,
@@ -35,7 +33,7 @@ def plan_sync(
     target_url: str = "",
     now_ns: int,
     signed: Signed | None = None,
-    index: "Index | None" = None,
+    index: Index | None = None,
     fits: Callable[[plans.Item, plans.ItemFacts], str | None] | None = None,
     on_conflict: str | None = None,
     progress: Progress | None = None,
@@ -174,7 +172,7 @@ def plan_copy(
     )
 
 
-def _scan_target(target: Store | None, index: "Index | None", progress: Progress | None) -> Scan:
+def _scan_target(target: Store | None, index: Index | None, progress: Progress | None) -> Scan:
     if target is None:
         return Scan((), Inventory(), ())
     scan_result = scan(target, ScanAids(index, progress=progress), deep=True)

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from jaxcache.cache import files as entry_files
 from jaxcache.cache.ledger.record import REMOVED, Event
@@ -20,14 +20,12 @@ from jaxcache.cache.verify.run_checks import CORRUPT, INFORMATIONAL, Verificatio
 from jaxcache.core.names import ATIME_SUFFIX, CACHE_SUFFIX, QUARANTINE_DIR, quarantine_directory
 from jaxcache.entry.names import FileKind, split_name
 from jaxcache.errors import JaxcacheError
+from jaxcache.layouts import Layout
 from jaxcache.model import Depth, FileInfo, Problem, Progress, plan_text, result_repr
 from jaxcache.options import VerifyOptions
 from jaxcache.store import open_store
 from jaxcache.store.base import Store, StoreError, same_file
 from jaxcache.units import format_count
-
-if TYPE_CHECKING:
-    from jaxcache.layouts import Layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +79,7 @@ def list_quarantine(store: Store, key_of: Callable[[str], str | None]) -> list[Q
 
 
 def restore(
-    store: Store, layout: "Layout", *, keys: Sequence[str] = (), dry_run: bool = False
+    store: Store, layout: Layout, *, keys: Sequence[str] = (), dry_run: bool = False
 ) -> Restoration:
     """Move entries from quarantine back to where they were.
 
@@ -143,9 +141,7 @@ def restore(
     return Restoration(store.url, dry_run, tuple(restored), tuple(unrestored))
 
 
-def _find_damage(
-    store: Store, layout: "Layout", items: Sequence[QuarantinedEntry]
-) -> dict[str, str]:
+def _find_damage(store: Store, layout: Layout, items: Sequence[QuarantinedEntry]) -> dict[str, str]:
     """Check entries in quarantine; the damage of each damaged one, by its name there.
 
     A directory of quarantine has its entries under the names that they have in a cache.
@@ -277,7 +273,7 @@ def show_repair(plan: RepairPlan, *, dry_run: bool) -> Repair:
 
 
 def execute_repair(
-    store: Store, layout: "Layout", plan: RepairPlan, *, progress: Progress | None = None
+    store: Store, layout: Layout, plan: RepairPlan, *, progress: Progress | None = None
 ) -> Repair:
     """Carry out a plan, looking at each file again before it is touched.
 
