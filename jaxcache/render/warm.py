@@ -83,7 +83,7 @@ def _page(report: Report, unfolded: bool, more: str) -> Iterator[Block]:
 def _explain_line(modules: Sequence[Module], cache_dir: str | None) -> Iterator[Block]:
     """Yield the command that explains in full why the most expensive function was compiled."""
     own = (m for m in modules if m.outcome == "written" and not m.is_helper)
-    explained = [m for m in own if m.cause not in (None, *UNCOMPARED)]
+    explained = [m for m in own if m.cause and not m.cause.startswith(UNCOMPARED)]
     if any(len(m.cause or "") > _WHY_CHARACTERS for m in explained):
         longest = max(explained, key=lambda m: m.compile_seconds or 0.0)
         key = longest.key or longest.module

@@ -72,7 +72,7 @@ def test_a_cache_that_cannot_be_opened_is_told_once_and_in_full(
 def test_the_screen_says_why_each_function_was_compiled(
     run_cli: RunCli, each_jax_python: str, script: Any, cache: Path
 ) -> None:
-    path = script(PROGRAM)
+    path = script(PROGRAM, "a_program_of_a_long_name_of_which_no_run_is_recorded.py")
 
     def warm(*words: str) -> list[str]:
         options = ("-C", cache, "--python", each_jax_python)
@@ -87,6 +87,7 @@ def test_the_screen_says_why_each_function_was_compiled(
     (row,) = [line for line in first if line.startswith("jit_step")]
     assert f"{path.name}:5" in row or f"{path.name}:6" in row
     assert row.endswith(f"first time: no run of {path.name} is recorded")
+    assert not [line for line in first if "in full: " in line]  # there is no more to say
     (folded,) = [line for line in first if line.startswith("and ")]
     assert "of JAX" in folded
     assert "(--all lists them)" in folded

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 #: Reasons whose cause is in the cache.
 FAULTS = ("cache-not-opened", "read-error", "write-error")
-#: Causes of a miss that no other entry explains.
+#: How causes of a miss begin that no other entry explains.
 FIRST_TIME = "first time"
 UNKNOWN_CHANGE = "not known: the earlier program was not recorded; runs under jaxcache are"
 LOST = "its entry was removed or quarantined"
@@ -69,7 +69,7 @@ class Module:
     cache_dir: str | None
     tuning: str | None
     cause: str | None
-    """The cause of a miss: ``first time``, or the difference from the nearest known entry."""
+    """The cause of a miss: ``first time: …``, or the difference from the nearest known entry."""
     constant_bytes: int
     copies: Copies | None
 
