@@ -35,7 +35,7 @@ def test_trust(run_cli: RunCli, key: str, cache: Path, tmp_path: Path) -> None:
     assert run_cli("export", signed, "--sign", "ci", "-C", cache).returncode == 0
     warned = run_cli("import", signed, "-C", tmp_path / "w")
     assert (warned.returncode, "unknown key" in warned.stderr) == (0, True)
-    assert "(jaxcache trust add NAME KEY)" in warned.stderr
+    assert f"jaxcache trust add NAME '{key}'" in warned.stderr
     require_signed(tmp_path)
     for bundle in (unsigned, signed):
         refused = run_cli("import", bundle, "-C", tmp_path / "new", "--json")
