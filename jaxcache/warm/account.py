@@ -21,7 +21,7 @@ from jaxcache.warm.report import recording
 from jaxcache.warm.report.builder import ReportBuilder, trace_document
 from jaxcache.warm.report.causes import find_causes, is_new, path_note
 from jaxcache.warm.report.notes import bucket_notes, find_overridden, varying_notes
-from jaxcache.warm.report.report import EVICTED, FIRST_TIME, LOST, VARYING, Report
+from jaxcache.warm.report.report import EVICTED, LOST, Report
 from jaxcache.warm.report.run_records import record_runs
 
 if TYPE_CHECKING:
@@ -152,7 +152,6 @@ class Account:
         if self._writes and self._spool is None and options.collect is None:
             # After it was compared with the others.
             varying = record_runs(self._first, self._seconds_by_key)
-            causes |= {key: VARYING for key in varying if causes.get(key) == FIRST_TIME}
         waiting: Mapping[str, int] = {}
         if is_remote(options.cache_dir):
             waiting = recording.count_pending_uploads(options.cache_dir, recorder.modules)

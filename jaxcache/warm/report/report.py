@@ -35,8 +35,7 @@ FIRST_TIME = "first time"
 UNKNOWN_CHANGE = "not known: the earlier program was not recorded; runs under jaxcache are"
 LOST = "its entry was removed or quarantined"
 EVICTED = "JAX evicted its entry, because the cap is too small"
-VARYING = "another key than in an equal run before"
-UNCOMPARED = (FIRST_TIME, LOST, EVICTED, UNKNOWN_CHANGE, VARYING)
+UNCOMPARED = (FIRST_TIME, LOST, EVICTED, UNKNOWN_CHANGE)
 
 
 @dataclass(frozen=True, slots=True)
