@@ -163,8 +163,8 @@ class MissingPackageError(JaxcacheError):
             f"this needs {package}, which is not installed in {sys.executable}; the live layer, "
             "watch, guard, the pytest plugin, %jaxcache and %%jaxcache work without it",
             code="missing-package",
-            hint=f"{sys.executable} -m pip install jaxcache, without --no-deps, installs what it "
-            "requires; or use the command of a jaxcache that you install as a tool (see README)",
+            hint="install jaxcache there without --no-deps, or use the command of a jaxcache that "
+            "you install as a tool (see README)",
         )
 
 

@@ -129,7 +129,8 @@ def format_install(extra: str) -> str:
         extras = ",".join(sorted({extra, *_tool_extras()}))
         return f"{command} 'jaxcache[{extras}]{_install_address()}'"
     has_pip = find_spec("pip") is not None
-    return install_command(sys.executable, f"jaxcache[{extra}]", has_pip=has_pip)
+    address = "" if has_pip else _install_address()  # pip keeps what is installed
+    return install_command(sys.executable, f"jaxcache[{extra}]{address}", has_pip=has_pip)
 
 
 def install_command(python: str, package: str, *, has_pip: bool) -> str:

@@ -10,8 +10,8 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-from conftest import clean_environment
-from plain_jax import run_plain
+from conftest import RunCli, clean_environment, find_jax_pythons, jax_version
+from plain_jax import Counts, count_plain, run_plain
 
 #: A command in a sentence: from its first word to the end of the line, or to what closes it.
 _COMMAND = re.compile(r"(?:jaxcache [a-z]|\S+ -m pip |uv pip )[^\n]*?(?=\s*(?:\n|$)|[)`;](?:\s|$))")
@@ -50,14 +50,37 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """Fail a test that did not act upon the sentences that it names."""
     acted_texts.clear()
     yield
-    parts = [part for mark in item.iter_markers("acts_on") for part in mark.args]
+    marks = [mark for mark in item.iter_markers("acts_on") if _is_for(mark, item)]
+    parts = [part for mark in marks for part in mark.args]
     unsaid = [p for p in parts if not any(_pattern(p).search(text) for text in acted_texts)]
     assert not unsaid, acted_texts
 
 
-def acts_on(*parts: str) -> pytest.MarkDecorator:
-    """Say which sentences a test acts upon, by a part of each; ``…`` is what is filled in."""
-    return pytest.mark.acts_on(*parts)
+def _is_for(mark: pytest.Mark, item: pytest.Item) -> bool:
+    """Whether the JAX of a test prints these sentences."""
+    if mark.kwargs.get("jax") is None:
+        return True
+    values = item.callspec.params if hasattr(item, "callspec") else {}
+    oldest, newer = mark.kwargs["jax"]
+    return bool(
+        oldest <= jax_version(values.get("each_jax_python") or find_jax_pythons()[0]) < newer
+    )
+
+
+#: The versions of JAX that hash the path of the cache.
+BOUND = ((0, 4, 36), (0, 11))
+UNBOUND = ((0, 11), (1, 0))
+
+
+def acts_on(
+    *parts: str, jax: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+) -> pytest.MarkDecorator:
+    """Say which sentences a test acts upon, by a part of each; ``…`` is what is filled in.
+
+    Args:
+        jax: the first version of JAX where they are printed, and the first where no longer.
+    """
+    return pytest.mark.acts_on(*parts, jax=jax)
 
 
 def says(text: str, *parts: str) -> bool:
@@ -136,6 +159,66 @@ def plain_hits(python: str, source: str, home: Path, env: Mapping[str, str]) -> 
     command = [python, "-c", _COUNTING.format(source=source)]
     done = run_plain(command, env=clean_environment(home) | env)
     return int(done.stdout.rpartition("hits: ")[2])
+
+
+PROGRAM = """
+import os
+import jax
+import numpy as np
+jax.jit(lambda x: x * 2)(np.ones(3))
+{code}
+jax.jit(lambda x: x @ x)(np.ones((3, 3)))
+"""
+
+
+class Program:
+    """A program in a directory of its own, with an environment."""
+
+    def __init__(self, home: Path, run_cli: RunCli, env: dict[str, str]) -> None:
+        self.home = home
+        self._run_cli = run_cli
+        self.python = find_jax_pythons()[0]
+        self.script = home / "program.py"
+        self.write()
+        (home / "cache").mkdir()
+        self.env = {
+            "PYTHONWARNINGS": "",
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_COMPILATION_CACHE_DIR": str(home / "cache"),
+            **env,
+        }
+
+    def write(self, code: str = "") -> None:
+        self.script.write_text(PROGRAM.format(code=code))
+
+    def printed(self, *words: str, code: int = 0) -> str:
+        """Return everything that jaxcache prints."""
+        done = self._run_cli(*words, env=self.env, cwd=self.home)
+        assert done.returncode == code, done
+        return done.stdout + done.stderr
+
+    def told(self, *words: str, code: int = 0) -> str:
+        """Return everything that jaxcache prints, in one line."""
+        return " ".join(self.printed(*words, code=code).split())
+
+    def run(self) -> Counts | None:
+        env = clean_environment(self.home) | self.env
+        return count_plain(self.python, self.script, env, self.home)
+
+    @property
+    def ways(self) -> dict[str, tuple[str, ...]]:
+        command = ("--", self.python, "program.py")
+        return {
+            "warm": ("warm", "--python", self.python, "program.py"),
+            "run": ("run", *command),
+            "explain": ("explain", "--json", "--python", self.python, "program.py"),
+            "doctor": ("doctor", *command),
+        }
+
+
+@pytest.fixture
+def program(tmp_path: Path, run_cli: RunCli) -> "type[Program]":
+    return lambda **env: Program(tmp_path, run_cli, env)  # type: ignore[return-value]
 
 
 #: A Python that passes requests on to the real one, and dies of a real signal at one payload.

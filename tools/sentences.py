@@ -24,7 +24,7 @@ _SHELL = r"pip install|(?:^|\W)(?:unset|export) [A-Z…]|chmod |mv -n |cp -RL |l
 #: Names of constants, keywords and files that hold the text of ``--help``.
 _HELP_NAMES = frozenset(("EXAMPLES", "help", "epilog", "short_help", "_EPILOG", "_HELP"))
 #: What names a sentence by a part of it has at least so many characters.
-_LEAST_PART = 15
+_LEAST_PART = 20
 _HELP_FILES = ("cli/app.py", "options/")
 
 
@@ -48,7 +48,7 @@ def sentences(root: Path) -> list[Sentence]:
         if place.startswith(_HELP_FILES):
             continue
         for line, text, names_command in _texts(ast.parse(path.read_text("utf-8"))):
-            if names_command or acted_upon.search(text):
+            if names_command or (acted_upon.search(text) and not text.startswith("<!")):
                 found.setdefault(text, Sentence(f"{place}:{line}", text))
     for path in sorted((root / "jaxcache").rglob("*.toml")):
         place = path.relative_to(root / "jaxcache").as_posix()

@@ -246,20 +246,6 @@ def find_hlo_module(payload: bytes | bytearray | memoryview) -> memoryview:
     return module
 
 
-def find_debug_options(payload: bytes | bytearray | memoryview) -> memoryview:
-    """The ``DebugOptions`` that a payload was compiled with, not copied.
-
-    Raises:
-        WireError: it has none.
-    """
-    budget = Budget()
-    _, config = _Decoder(open_envelope(memoryview(payload), budget), budget, []).hlo()
-    options = None if config is None else wire.first_bytes(config, 14, budget)
-    if options is None:
-        raise WireError("no options in it")
-    return options
-
-
 class _Decoder:
     def __init__(
         self, envelope: Envelope, budget: Budget, findings: _Findings, *, counts: bool = True

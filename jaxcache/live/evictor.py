@@ -10,6 +10,7 @@ import contextlib
 import heapq
 import math
 import os
+import shlex
 import stat
 import threading
 import time
@@ -122,7 +123,8 @@ class Evictor:
                 self._say(
                     f"live: another process held {self._root}/{LOCKFILE} for "
                     f"{_JAX_LOCK_SECONDS:g} s: this program no longer waits for it, and evicts "
-                    "nothing while it is held; jaxcache doctor names its holder"
+                    f"nothing while it is held; jaxcache doctor -C {shlex.quote(self._root)} names "
+                    "its holder"
                 )
             yield is_held
 

@@ -281,10 +281,8 @@ def forecast_line(outlooks: Compatibility) -> str:
     misses = [f for f in outlooks.forecasts if f.outlook is ForecastOutcome.MISS]
     portable = sum(f.portable for f in outlooks.forecasts)
     if not misses and host is None and not portable:
-        return (
-            f"whether {format_count(total, 'entry')} will hit here was not checked: "
-            "no jax was found to check it (--python)"
-        )
+        entries = format_count(total, "entry")
+        return f"not checked whether {entries} can hit: no jax was found (--python)"
     where = "here" if outlooks.cache_dir is not None else "at another path"
     unknown = counts.get(ForecastOutcome.UNKNOWN, 0) - portable
     hits = counts.get(ForecastOutcome.HIT, 0)

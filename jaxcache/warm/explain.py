@@ -66,9 +66,10 @@ def explain_script(
         for used, missed in _misses_by_directory(looks, directory).items():
             facts = cache if used == directory else open_cached_facts(used)
             programs = described if used == directory else describe_runs(recorder, {})
-            comparisons += explain_misses(
+            explained = explain_misses(
                 recorder, programs, used, missed, facts, new=new, max_bytes=math.inf
             )
+            comparisons += [comparison.in_cache(used) for comparison in explained]
         comparisons.sort(key=lambda c: c.right.is_helper)
         past = explain_hits(recorder, described, hits, cache)
         explanation = Explanation(

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from terminal import run_all, without_style
 from jaxcache.cache.ledger.record import COMPILE, PAYLOAD, Event
 from jaxcache.cache.ledger.write import append
 from jaxcache.store import open_store
+from jaxcache.warm.report.notes import bucket_notes
 
 
 def copied(name: str, target: Path) -> Path:
@@ -211,3 +213,58 @@ def test_a_mistake_of_ours(filled: Path, tmp_path: Path) -> None:
     assert "Traceback" in told("--debug")
     report = act(f"{hint.rstrip()} --python /nonexistent", tmp_path)
     assert report.returncode == 0 and "jaxcache" in report.stdout
+
+
+@acts_on("… not uploaded yet; to send them: …")
+def test_entries_that_are_not_uploaded(
+    run_cli: RunCli, filled: Path, bucket: str, tmp_path: Path
+) -> None:
+    (line,) = bucket_notes(bucket, (), {str(filled): 7})
+    assert act(line, tmp_path).returncode == 0
+    assert len(run_cli("ls", "-q", "-C", bucket).stdout.split()) == 7
+
+
+@pytest.mark.parametrize(
+    "installer",
+    [
+        pytest.param("pip", marks=acts_on("… -m pip install")),
+        pytest.param("uv", marks=acts_on("uv pip install --python …")),
+    ],
+)
+def test_an_extra_that_is_not_installed(tmp_path: Path, installer: str) -> None:
+    wheels, own = tmp_path / "wheels", tmp_path / "own"
+    wheels.mkdir()
+    wheel(wheels, "cramjam")
+    extra = "Provides-Extra: gpu\nRequires-Dist: cramjam; extra == 'gpu'\n"
+    mine = wheel(tmp_path, "jaxcache", extra)  # on no index
+    if not (command := shutil.which(installer)):
+        pytest.skip(f"no {installer}")
+    options = ("--without-pip",) if installer == "uv" else ()
+    subprocess.run((sys.executable, "-m", "venv", *options, own), check=True)
+    python = own / "bin" / "python"
+    install = (command, "pip", "install", "--python", python)
+    install = install if installer == "uv" else (python, "-m", "pip", "install")
+    env = clean_environment(tmp_path) | {"PIP_NO_INDEX": "1", "PYTHONWARNINGS": ""}
+    env |= {"UV_OFFLINE": "1", "UV_FIND_LINKS": str(wheels), "PIP_FIND_LINKS": str(wheels)}
+    subprocess.run((*install, mine), env=env, check=True)
+    code = "from jaxcache.units import format_install; print(format_install('gpu'))"
+    printed = subprocess.run(
+        (python, "-c", code), env=env, capture_output=True, text=True, check=True
+    )
+    done = act(printed.stdout, tmp_path, **env)
+    assert done.returncode == 0, (printed, done)
+    assert [*own.glob("lib/python3*/site-packages/cramjam")]
+
+
+def wheel(directory: Path, name: str, more: str = "") -> Path:
+    """Make a wheel of a package that holds nothing."""
+    about = f"{name}-99.dist-info"
+    path = directory / f"{name}-99-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(f"{name}/__init__.py", "")
+        about_it = f"Metadata-Version: 2.1\nName: {name}\nVersion: 99\n{more}"
+        archive.writestr(f"{about}/METADATA", about_it)
+        tags = "Root-Is-Purelib: true\nTag: py3-none-any\n"
+        archive.writestr(f"{about}/WHEEL", f"Wheel-Version: 1.0\nGenerator: test\n{tags}")
+        archive.writestr(f"{about}/RECORD", "")
+    return path

@@ -1,12 +1,16 @@
 """A tier that the program's Python cannot open is an error before the program starts."""
 
+import json
 import os
+import shutil
 import subprocess
 import zipfile
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
-from acting import act, acts_on
+from acting import act, acts_on, says
+from conftest import REPOSITORY, clean_environment
 
 pytestmark = pytest.mark.jax
 
@@ -93,6 +97,39 @@ def test_what_is_printed_lets_the_program_share(
     assert started.exists()
     listed = run_cli("ls", "-C", bucket, "--quiet")
     assert listed.stdout.strip(), listed
+
+
+@acts_on("install jaxcache in that Python, or start programs with jaxcache run --live -- CMD")
+def test_a_layer_that_is_not_installed(run_cli, lacking: Path, script, tmp_path: Path) -> None:
+    tier = tmp_path / "tier"
+    tier.mkdir()
+    cache = tmp_path / "cache"
+    env = LIFTED | {"JAXCACHE_LIVE": "1", "JAXCACHE_LIVE_TIERS": str(tier)}
+    env |= {"JAX_COMPILATION_CACHE_DIR": str(cache)}
+
+    def fix() -> str | None:
+        done = run_cli("doctor", "--json", "--python", lacking, env=env)
+        findings = {f["trap"]: f["fix"] for f in json.loads(done.stdout)["findings"]}
+        return findings.get("live-not-installed")
+
+    printed = fix()
+    assert printed
+    program = (str(lacking), str(script(PROGRAM)), str(tmp_path / "started"))
+    plain = clean_environment(tmp_path) | env
+    subprocess.run(program, env={n: t for n, t in plain.items() if n != "PYTHONPATH"}, check=True)
+    assert [*cache.glob("*-cache")] and not [*tier.glob("*-cache")]
+    shutil.rmtree(cache)
+    says(printed)
+    command = printed.partition("or start programs with ")[2]
+    assert act(command, tmp_path, {"CMD": " ".join(program)}, **env).returncode == 0
+    assert [*tier.glob("*-cache")]
+
+    (site,) = lacking.parents[1].glob("lib/python3*/site-packages")
+    (site / "jaxcache").symlink_to(REPOSITORY / "jaxcache")
+    about = Path(str(distribution("jaxcache").locate_file("."))).glob("jaxcache-*.dist-info")
+    for path in about:
+        (site / path.name).symlink_to(path)
+    assert fix() is None
 
 
 def test_a_python_that_a_shell_starts_is_reported_at_the_end(

@@ -147,11 +147,11 @@ def test_target_is_a_group_of_commands(run_cli: RunCli) -> None:
     assert "[FILE|DIR/]" in run_cli("target", "capture", "--help").stdout
 
 
-def test_what_prevents_comes_first_and_names_the_command() -> None:
+def test_what_prevents_comes_first_and_names_what_to_install() -> None:
     found = compare_profiles(H200, replace(HERE, jaxlib_version="0.11.2"))
     assert [(d.component, d.fix) for d in found if d.prevents] == [
-        ("jax_lib version", "pip install jaxlib==0.12.0.1"),
-        ("plugin", "pip install jax-cuda13-pjrt==0.12.0.1"),
+        ("jax_lib version", "install jaxlib 0.12.0.1 here"),
+        ("plugin", "install jax-cuda13-pjrt==0.12.0.1 here"),
     ]
     assert [d.component for d in found[2:]] == [
         "accelerator_config",

@@ -8,7 +8,7 @@ import zstandard
 from conftest import CORPUS
 
 from jaxcache.entry.contents import Contents
-from jaxcache.entry.decode import decode_origin, find_debug_options
+from jaxcache.entry.decode import decode_origin
 from jaxcache.entry.options import (
     flag_names,
     flag_values,
@@ -136,19 +136,6 @@ def test_the_device_assignment_is_turned_to_replica_then_partition() -> None:
     crooked = forge.message(9, forge.number(1, 3), forge.number(2, 2), *columns)
     with pytest.raises(WireError, match="not a matrix"):
         read_options(memoryview(forge.message(3, crooked)), None, Budget())
-
-
-def test_a_payload_gives_its_debug_options_or_says_that_it_has_none() -> None:
-    debug = forge.number(9, 3)
-    config = forge.message(2, forge.message(14, debug))
-    with_them = forge.outer(
-        forge.message(1, forge.message(1, forge.module()), config)
-        + forge.message(2)
-        + forge.number(5, 2)
-    )
-    assert bytes(find_debug_options(with_them)) == debug
-    with pytest.raises(WireError, match="no options"):
-        find_debug_options(forge.outer(forge.cpu_result(forge.module())))
 
 
 def test_flags_beyond_a_dozen_are_another_versions_and_not_changes() -> None:

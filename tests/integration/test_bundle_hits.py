@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from acting import says
+from acting import BOUND, UNBOUND, acts_on, says
 from conftest import RunCli, clean_environment
 from plain_jax import run_plain
 
@@ -72,6 +72,13 @@ def test_the_outlook_comes_true(run_cli: RunCli, each_jax_python: str, tmp_path:
 
 
 @pytest.mark.jax
+@acts_on(
+    "set …=none before the program starts, or start it with jaxcache run --portable", jax=BOUND
+)
+@acts_on("as things are set now, … will hit", ". … will miss either way", jax=BOUND)
+@acts_on("…: then … … will hit ……; ", "…: without it … … will miss …", jax=BOUND)
+@acts_on("…: without it … of … will miss", jax=BOUND)
+@acts_on("it is unknown whether … will hit ……: …", jax=UNBOUND)
 def test_portable_entries_hit_on_a_condition(
     run_cli: RunCli, each_jax_python: str, tmp_path: Path
 ) -> None:
@@ -119,6 +126,14 @@ def test_portable_entries_hit_on_a_condition(
         reason = "needs JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none"
         missed = sum((outlook, why) == ("if set", reason) for _, outlook, _, why in rows)
         assert missed == (portable if place == "plain" else 0)
+        says(pushed.stderr)
+        if place == "plain":
+            restored = run_cli("ci", "restore", bundle, "-C", tmp_path / "restored", *words[4:])
+            assert says(restored.stderr, f"without it {portable} of {bound + portable} will miss")
+            assert run_jax(each_jax_python, tmp_path / "restored", tmp_path)["cache_hits"] == 0
+            command = ("--", each_jax_python, WORKLOAD, tmp_path / "restored")
+            ran = run_cli("run", "--portable", "--json", "-C", tmp_path / "restored", *command)
+            assert json.loads(ran.stdout)["summary"]["hits"] >= portable
         assert pushed.stderr.startswith(
             f"{condition}without it {portable} of {bound + portable} will miss at another path. "
             f"{bound} will miss either way: "

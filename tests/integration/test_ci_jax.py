@@ -1,11 +1,13 @@
 """The steps of a CI job around a real JAX: the key tells hits, and the cache keeps what is used."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from acting import act, acts_on, says
 from conftest import RunCli, clean_environment
 from plain_jax import run_plain
 
@@ -156,6 +158,7 @@ def test_only_what_fits_is_restored(
     assert sum(m["entries"] for m in told["misses"]) == foreign
 
 
+@acts_on("If other jobs use them, give each environment its own bundle: $(jaxcache ci key).jxb")
 def test_a_save_replaces_entries_that_restore_left(
     run_cli: RunCli, jax_python: str, corpus: Path, tmp_path: Path
 ) -> None:
@@ -172,6 +175,14 @@ def test_a_save_replaces_entries_that_restore_left(
     assert done.returncode == 0, done.stderr
     number = len(entries(old))
     assert f"also held {number} entries that cannot hit here; they are not kept" in done.stderr
+    says(done.stderr)
+    names = []
+    for env in ({}, {"JAX_ENABLE_X64": "1"}):
+        path = f"{Path(jax_python).parent}:{os.environ['PATH']}"
+        named = act(done.stderr, tmp_path, until=").jxb", PATH=path, **env)
+        assert named.returncode == 0, named
+        names.append(named.stdout)
+    assert names[0] != names[1]
     shutil.rmtree(cache)
     told = ci(run_cli, "restore", bundle, "-C", cache, "--python", jax_python)
     assert (told["entries"], told["found"]) == (compiled, compiled)

@@ -11,6 +11,7 @@ from typing import Any
 
 import filelock
 import pytest
+from acting import acts_on, says
 from conftest import RunCli, clean_environment
 from plain_jax import run_plain
 
@@ -179,6 +180,25 @@ def test_zstandard_missing(
         pytest.skip("this Python has no zstandard")
     assert "zstandard-differs" not in traps(doctor(cache, jax_python))
     assert "has zstandard" in traps(doctor(zlib, jax_python))["zstandard-differs"]["seen"]
+
+
+@acts_on("the codec's name is part of the key: one Python never hits the entries of the other")
+def test_a_python_without_zstandard_misses_as_doctor_says(
+    doctor: Any, jax_python: str, python_with: Any, tmp_path: Path
+) -> None:
+    without = python_with(jax_python, zstandard=ABSENT, compression=ABSENT)
+    cache = tmp_path / "cache"
+    cache.mkdir(mode=0o755)
+    compile_into(cache, jax_python, tmp_path)
+    if doctor(cache, jax_python)["interpreter"]["key_codec"] != "zstandard":
+        pytest.skip("this Python has no zstandard")
+    says(traps(doctor(cache, without))["zstandard-differs"]["cost"])
+    before = {p.name for p in cache.glob("jit_scale-*-cache")}
+    env = clean_environment(tmp_path) | {"PYTHONWARNINGS": ""}
+    for python in (without, jax_python):
+        subprocess.run([python, WORKLOAD, cache], env=env, check=True)
+    after = {p.name for p in cache.glob("jit_scale-*-cache")}
+    assert len(before) == 1 and len(after) == 2
 
 
 def test_codec_clash(

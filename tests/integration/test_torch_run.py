@@ -5,8 +5,10 @@ Wants a Python that has torch and a C++ compiler: ``make test-torch`` installs o
 """
 
 import json
+import os
 import shutil
 import subprocess
+import sys
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Collection
@@ -15,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from acting import act, acts_on
 from conftest import spawn
+from terminal import run_all, without_style
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 PROGRAMS = Path(__file__).with_name("torch_programs")
@@ -320,6 +324,31 @@ def test_warm_turns_the_caches_on(run_torch: Run, five: Ran, torch_python: str) 
     )
     assert five and ran.code == 0
     assert {g["outcome"] for g in ran.document["graphs"]} == {"hit"}
+
+
+@acts_on("jaxcache warm --layout torch SCRIPT")
+def test_an_empty_cache_is_filled_as_stats_says(torch_python: str, tmp_path: Path) -> None:
+    place = tmp_path / "torch-cache"  # torch quotes no path for its compiler
+    place.mkdir()
+    env = {"TORCHINDUCTOR_CACHE_DIR": str(place), "COUNTED": str(tmp_path / "counted")}
+    ((_, told),) = run_all([("stats", "--layout", "torch")], home=tmp_path, width=200, env=env)
+    path = f"{Path(torch_python).parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    line = next(s for s in without_style(told).splitlines() if "to fill the cache" in s)
+    done = act(line, tmp_path, {"SCRIPT": PROGRAMS / "graph_break.py"}, PATH=path, **env)
+    assert done.returncode == 0, (line, done)
+    assert [*place.glob("fxgraph/*/*/*")]
+
+
+@acts_on("jaxcache doctor --layout torch -- CMD names the reason")
+def test_a_bypass_is_named_as_explain_says(torch_python: str, tmp_path: Path) -> None:
+    env = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "COUNTED": str(tmp_path / "counted")}
+    words = ("--layout", "torch", "--json", "--python", torch_python, PROGRAMS / "custom.py")
+    done = spawn(tmp_path, "explain", *words, env=env, timeout=SECONDS)
+    fixes = {d["fix"] for c in json.loads(done.stdout)["comparisons"] for d in c["differences"]}
+    (fix,) = (fix for fix in fixes if fix and "doctor" in fix)
+    command = {"CMD": f"{torch_python} {PROGRAMS / 'custom.py'}"}
+    told = act(fix, tmp_path, command, until=" names", **env)
+    assert "bypassed" in told.stdout, told
 
 
 def test_doctor_names_what_a_run_met(run_torch: Run, five: Ran, torch_python: str) -> None:

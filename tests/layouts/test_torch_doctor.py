@@ -2,12 +2,16 @@
 
 import json
 import os
+import subprocess
+import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import RunCli, first_file
+from acting import act, acts_on, says
+from conftest import RunCli, clean_environment, first_file
 
 from jaxcache.layouts.torch.doctor import diagnose
 
@@ -37,16 +41,47 @@ def test_a_setting_is_found_and_its_absence_is_not(
     assert next(iter(env)) in found["seen"]
 
 
+@acts_on("unset TORCHINDUCTOR_FREEZING, or accept that such graphs are compiled in every process")
+def test_freezing_ends_where_its_variable_is_unset(run_cli: RunCli, torch_cache: Path) -> None:
+    env = {"TORCHINDUCTOR_FREEZING": "1"}
+    fix = findings(run_cli, torch_cache, env, 1)["freezing"]["fix"]
+    says(fix)
+    del env[fix.removeprefix("unset ").partition(",")[0]]
+    assert "freezing" not in findings(run_cli, torch_cache, env)
+
+
+@acts_on("export TORCHINDUCTOR_CACHE_DIR=~/.cache/torchinductor")
 def test_a_directory_for_temporary_files_is_found(
     run_cli: RunCli, torch_cache: Path, tmp_path: Path
 ) -> None:
-    assert "temporary-directory" in findings(run_cli, torch_cache, {"TMPDIR": str(tmp_path)})
+    env = {"TMPDIR": str(torch_cache.parent)}
+    fix = findings(run_cli, torch_cache, env)["temporary-directory"]["fix"]
+    says(fix)
+    home = tmp_path / "home"
+    shell = f"{fix} && exec {sys.executable} -m jaxcache doctor --layout torch --json"
+    done = subprocess.run(
+        shell,
+        shell=True,
+        env=clean_environment(home) | env | {"TMPDIR": str(tmp_path / "temporary")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    document = json.loads(done.stdout)
+    assert document["cache_dir"] == str(home / ".cache" / "torchinductor")
 
 
-def test_a_large_directory_has_no_bound(run_cli: RunCli, torch_cache: Path) -> None:
+@acts_on("jaxcache prune -C … --max-size 10GB, from time to time")
+def test_a_large_directory_has_no_bound(run_cli: RunCli, torch_cache: Path, tmp_path: Path) -> None:
     assert "no-bound" not in findings(run_cli, torch_cache)
     os.truncate(first_file(torch_cache, "*/*.main.so"), 2_000_000_000)  # takes no room
-    assert "2.0 GB" in findings(run_cli, torch_cache)["no-bound"]["seen"]
+    found = findings(run_cli, torch_cache)["no-bound"]
+    assert "2.0 GB" in found["seen"]
+    os.truncate(first_file(torch_cache, "*/*.main.so"), 11_000_000_000)
+    says(found["fix"])
+    done = act(found["fix"].replace(", from", " --grace 0s --yes, from"), tmp_path, until=", from")
+    assert done.returncode == 0, done
+    assert sum(p.stat().st_size for p in torch_cache.rglob("*") if p.is_file()) < 10_000_000_000
 
 
 def test_kernels_of_two_compilers_are_found(run_cli: RunCli, torch_cache: Path) -> None:
@@ -59,6 +94,26 @@ def test_kernels_of_two_compilers_are_found(run_cli: RunCli, torch_cache: Path) 
     data = kernels[0].read_bytes()
     kernels[0].write_bytes(data.replace(b"GCC: (", b"GCC: [", data.count(b"GCC: (") - 1))
     assert "GCC: (Debian 9) 9.9.9 (1)" in findings(run_cli, torch_cache)["mixed-compilers"]["seen"]
+
+
+@acts_on("or remove unused graphs: jaxcache prune -C … --unused-for 30d")
+def test_unused_graphs_of_two_compilers_are_removed(
+    run_cli: RunCli, torch_cache: Path, tmp_path: Path
+) -> None:
+    kernels = sorted(torch_cache.glob("*/*.main.so"))
+    for kernel, compiler in zip(
+        kernels, (b"GCC: (Debian 9) 9.9.9", b"clang version 21.1"), strict=False
+    ):
+        kernel.write_bytes(kernel.read_bytes() + compiler)
+    data = kernels[0].read_bytes()
+    kernels[0].write_bytes(data.replace(b"GCC: (", b"GCC: [", data.count(b"GCC: (") - 1))
+    long_ago = time.time() - 40 * 86_400
+    for path in torch_cache.rglob("*"):
+        os.utime(path, (long_ago - hash(path) % 86_400, long_ago))
+    fix = findings(run_cli, torch_cache)["mixed-compilers"]["fix"]
+    done = act(f"{fix} --yes", tmp_path)
+    assert done.returncode == 0, done
+    assert "mixed-compilers" not in findings(run_cli, torch_cache)
 
 
 def test_what_a_run_met_is_found(torch_cache: Path) -> None:

@@ -214,7 +214,7 @@ def test_two_values_are_shown_where_they_are_short_and_no_hashes(
 
 
 def test_what_is_not_in_the_bucket_yet_is_counted_with_the_command_that_sends_it() -> None:
-    said = "2 entries not uploaded yet; the next run does it, or: jaxcache push s3://b/c -C /local"
+    said = "2 entries not uploaded yet; to send them: jaxcache push s3://b/c -C /local"
     assert [*bucket_notes("s3://b/c", (), {"/local": 2})] == [said]
 
 

@@ -44,7 +44,7 @@ def explain_keys(keys: Sequence[str], url: str) -> sides.Explanation:
     else:
         comparisons = [recorded.explain(new, recorded.key_before(new)) for new in news]
         before = comparisons[0].compared_with or "another key of the module"
-    differing = tuple(c for c in comparisons if c.differences)
+    differing = tuple(c.in_cache(url) for c in comparisons if c.differences)
     return sides.Explanation(before, keys[-1], len(comparisons) - len(differing), differing)
 
 

@@ -415,7 +415,7 @@ def compare_entry(
     if old.outcome in ("skipped", "uncacheable"):
         return _never_written(old, new)
     if is_there:
-        return _of_entry(say.UNUSED, old, new, fix=say.SEARCH)
+        return _of_entry(say.UNUSED, old, new)
     lost = _of_entry(say.lost(since), old, new)
     written = say.written_at(since) if since else None
     return replace(lost, left=written, brief=lost.meaning, evidence=Evidence.PROVED)

@@ -21,7 +21,6 @@ NOTHING_DIFFERS = "not known: the keys differ, and nothing that is recorded of t
 NO_KEY = "not known: no key was made on one side: the cache was off there"
 DAMAGED_NEAREST = "not known: the entry that it would be compared with is damaged"
 REPAIR = "move it to quarantine, so that a run compiles it again: jaxcache verify --fix"
-SEARCH = "jaxcache where -- CMD prints the directory that the program uses"
 NEVER_CACHED_CURE = (
     "remove debug.print and pure_callback from the compiled function, or use jax 0.11"
 )

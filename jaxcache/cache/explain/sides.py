@@ -30,6 +30,7 @@ from jaxcache.errors import MissingPackageError, NoCacheError
 from jaxcache.model import Depth, result_repr
 from jaxcache.store import open_store
 from jaxcache.store.base import MissingError, Store, StoreError
+from jaxcache.units import add_cache
 
 RUN_OUTCOMES: tuple[RunOutcome, ...] = get_args(RunOutcome)
 
@@ -271,6 +272,11 @@ class Comparison:
     compared_with: str | None = None
     """The run that compiled the left one: ``run of 10:02, two runs ago``; None where a run or a
     key was named."""
+
+    def in_cache(self, cache_dir: str) -> "Comparison":
+        """Return it with commands that name this cache."""
+        named = (replace(d, fix=d.fix and add_cache(d.fix, cache_dir)) for d in self.differences)
+        return replace(self, differences=tuple(named))
 
 
 @dataclass(frozen=True, slots=True)

@@ -294,7 +294,7 @@ def check_beside(
             if facts.bundled:
                 continue
             state = "damaged" if any(g.key in absent for g in fx) else "missing"
-            detail = f"refers to {', '.join(absent)}, {state}: torch compiles again"
+            detail = f"refers to {', '.join(absent)}, {state}"
             yield Problem(name, "dangling-reference", detail, file.key_text)
         if facts.source_key and facts.source_key not in inventory.sources:
             detail = f"{facts.source_key}.py is not there; torch writes it again from the graph"

@@ -174,7 +174,7 @@ def read_graph_file(store: Store, file: GraphFile) -> GraphFacts:
 def read_graph(data: bytes, tier: TorchTier, key: str, digest: str) -> GraphFacts:
     """Judge the bytes of a graph that is stored under a key and a digest."""
     if not data:
-        return GraphFacts(problems=(("empty", "empty: torch fails to load it and compiles again"),))
+        return GraphFacts(problems=(("empty", "empty: torch fails to load it"),))
     whole = not digest or digest_of(data) == digest
     try:
         graph = decode_graph(data, tier)

@@ -122,6 +122,9 @@ class TargetProfile:
         return document
 
 
+_MAKE = "jaxcache target capture FILE makes one, on the host that it is about"
+
+
 def read_profile(path: str) -> TargetProfile:
     """Read a profile.
 
@@ -129,9 +132,8 @@ def read_profile(path: str) -> TargetProfile:
         ProfileError: ``no-profile``, ``bad-profile``, or ``newer-profile``.
     """
     failure = f"cannot read {path}"
-    hint = "jaxcache target capture FILE makes one, on the host that it is about"
     with (
-        system_errors_as(ProfileError, failure, code="no-profile", hint=hint),
+        system_errors_as(ProfileError, failure, code="no-profile", hint=_MAKE),
         open_regular(path) as file,
     ):
         data = file.read(MAX_PROFILE_BYTES + 1)
@@ -250,7 +252,7 @@ def parse_profile(document: Any, origin: str) -> TargetProfile:
     def bad(message: str) -> ProfileError:
         return ProfileError(
             f"{origin} is not a target profile: {message}",
-            hint="capture the profile again: jaxcache target capture FILE",
+            hint=_MAKE,
         )
 
     try:
@@ -338,7 +340,7 @@ def capture_profile(python: str | None = None, *, now_ns: int, pod: bool = False
         raise ProfileError(
             "several hosts work together here, and each needs a profile of its own",
             code="several-processes",
-            hint="on every host: jaxcache target capture DIR/",
+            hint=_CAPTURE,
         )
     return make_profile(facts, now_ns=now_ns)
 

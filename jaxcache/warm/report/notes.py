@@ -135,7 +135,7 @@ def bucket_notes(
         )
     for directory, count in waiting.items():
         yield (
-            f"{format_count(count, 'entry')} not uploaded yet; the next run does it, or: "
+            f"{format_count(count, 'entry')} not uploaded yet; to send them: "
             f"{format_command(f'push {shlex.quote(url)}', directory)}"
         )
 
@@ -455,7 +455,7 @@ def _load_faster(report: Report) -> str:
         return "JAX 0.8 or later can load entries ahead"
     if available_cores() < 2:
         return "with two cores, the live layer can load entries ahead"
-    return "on CPU, jaxcache run --live -- CMD loads entries ahead from the second start on"
+    return "on CPU, the live layer can load entries ahead"
 
 
 def _smaller(report: Report) -> Iterator[str]:

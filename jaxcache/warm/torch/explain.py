@@ -67,10 +67,11 @@ def explain_script(program: WarmProgram, options: WarmOptions) -> tuple[Explanat
     return explanation, report.script_exit_code
 
 
+_NAMED = "jaxcache doctor --layout torch -- CMD names the reason"
 #: Why a look-up failed, where no part of a key shows it: its meaning, and the step to take.
 _UNMATCHED = {
-    "bypassed": ("torch bypassed its cache", "jaxcache doctor --layout torch -- CMD names cures"),
-    "off": ("the cache is off", "jaxcache doctor --layout torch names the setting"),
+    "bypassed": ("torch bypassed its cache", _NAMED),
+    "off": ("the cache is off", _NAMED),
     "miss": ("the cache has nothing like it", None),
 }
 

@@ -426,7 +426,7 @@ class TorchReportBuilder:
             if used and os.path.abspath(used) != self.cache_dir:
                 yield f"the program used {used}, not {self.cache_dir}"
         for reason in dict.fromkeys(str(g.reason) for g in graphs if g.outcome == "off"):
-            yield f"a cache of torch is off: {reason}; see jaxcache doctor --layout torch"
+            yield f"a cache of torch is off: {reason}"
 
     def _unobserved(self, graphs: Sequence[Lookup], ended: RunResult) -> Iterator[str]:
         """Say why there may be looks that have no row."""

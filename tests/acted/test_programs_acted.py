@@ -1,0 +1,336 @@
+"""What is printed about a program and its cache is done, and plain JAX then hits."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from acting import BOUND, act, acts_on, says, with_settings
+from conftest import CORPUS, RunCli, clean_environment, has_modules, jax_version
+from plain_jax import Counts
+from terminal import run_all, without_style
+
+pytestmark = pytest.mark.jax
+
+ALL = Counts(2, 0, 2)
+NONE = "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES"
+
+
+def path_of(python: str) -> str:
+    """A PATH on which this Python comes first, and our command after it."""
+    places = (Path(python).parent, Path(sys.executable).parent, os.environ["PATH"])
+    return os.pathsep.join(map(str, places))
+
+
+def is_bound(python: str) -> bool:
+    return BOUND[0] <= jax_version(python) < BOUND[1]
+
+
+def shell(command: str, jax) -> dict[str, str]:
+    """Run a command that sets variables, and return the environment after it."""
+    says(command)
+    done = subprocess.run(
+        f"{command}\nenv",
+        shell=True,
+        cwd=jax.home,
+        env=clean_environment(jax.home) | jax.env,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    after = dict(line.partition("=")[::2] for line in done.stdout.splitlines() if "=" in line)
+    return {name: text for name, text in after.items() if name.startswith(("JAX", "XLA"))}
+
+
+@acts_on("… should hit…")
+@acts_on("… … will hit ……", jax=BOUND)
+@acts_on("… … will miss …", jax=BOUND)
+@acts_on("jaxcache warm --portable -C … SCRIPT (where plain JAX uses it, set …=none)", jax=BOUND)
+def test_forecasts_of_a_move(program, tmp_path: Path) -> None:
+    jax = program()
+    cache, other = tmp_path / "cache", tmp_path / "other"
+    jax.told(*jax.ways["warm"])
+    jax.told("export", "b.jxb", "-C", str(cache))
+    shutil.rmtree(cache)
+    words = ("import", "b.jxb", "--python", jax.python, "-C")
+    assert says(jax.told(*words, str(cache)), "all 2 entries should hit with jax")
+    assert jax.run() == ALL
+
+    told = jax.printed(*words, str(other))
+    jax.env["JAX_COMPILATION_CACHE_DIR"] = str(other)
+    if not is_bound(jax.python):
+        assert says(told, "all 2 entries should hit with jax")
+        assert jax.run() == ALL
+        return
+    assert says(told, "0 of 2 will hit here with jax")
+    assert jax.run().hits == 0
+    shutil.copy(next((CORPUS / "0.12.0.1-cpu-zstd").glob("*-cache")), cache)
+    pushed = tmp_path / "pushed"
+    assert says(jax.told("push", str(pushed), "-C", str(cache)), "2 of 3 will miss at another path")
+    jax.env["JAX_COMPILATION_CACHE_DIR"] = str(pushed)
+    assert jax.run().hits == 0
+
+    env = jax.env | {"PATH": path_of(jax.python)}
+    done = act(told, tmp_path, {"SCRIPT": "program.py"}, until=" (where", **env)
+    assert done.returncode == 0, done
+    says(told)
+    jax.env |= {"JAX_COMPILATION_CACHE_DIR": str(other), NONE: "none"}
+    assert jax.run() == ALL
+
+
+@acts_on("ln -s … … && …", jax=BOUND)
+@acts_on("ln -s … …; ", jax=BOUND)
+@acts_on("JAX 0.4.36 to 0.10 hash that path into the key: these never hit here", jax=BOUND)
+@pytest.mark.parametrize("way", ["explain", "doctor"])
+def test_a_cache_that_was_moved(program, tmp_path: Path, way: str) -> None:
+    jax = program()
+    jax.told(*jax.ways["warm"])
+    (tmp_path / "cache").rename(tmp_path / "a new place")
+    jax.env["JAX_COMPILATION_CACHE_DIR"] = str(tmp_path / "a new place")
+    explained = json.loads(jax.told(*jax.ways["explain"]))
+    told = jax.told("doctor", "--json", "--python", jax.python, code=is_bound(jax.python))
+    if not is_bound(jax.python):
+        assert jax.run() == ALL
+        return
+    trap = next(f for f in json.loads(told)["findings"] if f["trap"] == "cache-dir-in-key")
+    fixes = {
+        "explain": explained["differences"][0]["fix"],
+        "doctor": trap["fix"].partition("path: ")[2].partition(". For")[0],
+    }
+    assert all(says(fix) for fix in fixes.values())
+    assert says(trap["cost"], "never hit here")
+    jax.env = jax.env | shell(fixes[way], jax)
+    assert jax.run() == ALL
+
+
+@acts_on("move it to quarantine, so that a run compiles it again: jaxcache verify")
+def test_a_damaged_entry_is_explained(program, tmp_path: Path) -> None:
+    jax = program()
+    jax.told(*jax.ways["warm"])
+    path = min((tmp_path / "cache").glob("*-cache"))
+    path.write_bytes(path.read_bytes()[:-9])
+    os.utime(path, (1e9, 1e9))
+    named = jax.env.pop("JAX_COMPILATION_CACHE_DIR")
+    told = jax.printed("explain", "-C", named, "--python", jax.python, "program.py")
+    told = next(line for line in told.splitlines() if "move it to quarantine" in line)
+    jax.env["JAX_COMPILATION_CACHE_DIR"] = named
+    assert jax.run() == Counts(1, 1, 2)
+    assert act(told, tmp_path).returncode == 0
+    assert not path.exists()
+    jax.run()
+    assert jax.run() == ALL
+
+
+@acts_on("jaxcache explain… …")
+def test_a_cause_that_is_long(program, tmp_path: Path) -> None:
+    jax = program()
+    named = jax.env.pop("JAX_COMPILATION_CACHE_DIR")
+    wide = "jax.jit(lambda {0}: {1})(*[np.ones(n + {2}) for n in range(9)])"
+    names = [f"an_argument_{n}" for n in range(9)]
+    for size in (1, 2):
+        jax.write(wide.format(", ".join(names), "an_argument_0 * 2", size))
+        told = jax.printed("warm", "-C", named, "--python", jax.python, "program.py")
+    done = act(next(line for line in told.splitlines() if "in full: " in line), tmp_path)
+    assert done.returncode == 0, done
+    says(told)
+    assert "an_argument_0" in done.stdout
+
+
+@acts_on("jaxcache doctor")
+def test_a_run_whose_cache_fails(program, tmp_path: Path) -> None:
+    jax = program(JAX_COMPILATION_CACHE_MAX_SIZE="1000000000")
+    (tmp_path / "cache" / "old-cache").symlink_to(tmp_path / "nowhere")
+    told = jax.told(*jax.ways["run"])
+    jax.run()
+    assert jax.run().hits == 0
+    line = told.partition("to find the cause and the cure: ")[2].partition(" note:")[0]
+    command = line.partition(str(tmp_path / "cache"))[0] + str(tmp_path / "cache")
+    env = jax.env | {"PATH": path_of(jax.python)}
+    done = act(f"{command} --json --python {jax.python}", tmp_path, **env)
+    fixes = {f["trap"]: f["fix"] for f in json.loads(done.stdout)["findings"]}
+    says("jaxcache doctor")
+    subprocess.run(fixes["foreign-name"], shell=True, check=True, cwd=tmp_path)
+    jax.run()
+    assert jax.run() == ALL
+
+
+CRASH = """
+hits = []
+jax.monitoring.register_event_listener(
+    lambda name, **_: hits.append(name) if name.endswith("/cache_hits") else None
+)
+jax.jit(lambda x: x * 5)(np.ones(3))
+if hits:
+    os.kill(os.getpid(), 11)
+"""
+
+
+@acts_on("note: if it runs with JAX_ENABLE_COMPILATION_CACHE=0, an entry that it loaded may be")
+def test_a_program_that_crashes_after_a_hit(program, tmp_path: Path) -> None:
+    jax = program()
+    jax.script.write_text(f"import os, jax, numpy as np{CRASH}")
+    jax.told(*jax.ways["run"])
+    told = jax.told(*jax.ways["run"], code=139)
+    assert says(told, "note: if it runs with JAX_ENABLE_COMPILATION_CACHE=0")
+    (key,) = jax.told("ls", "-q").split()
+    assert jax.run() is None
+    before, jax.env = jax.env, jax.env | {"JAX_ENABLE_COMPILATION_CACHE": "0"}
+    assert jax.run().hits == 0
+    jax.env = before
+    act(f"jaxcache rm{told.partition('with jaxcache rm')[2]} {key} --yes", tmp_path, **jax.env)
+    assert jax.run() == Counts(0, 1, 1)
+
+
+@acts_on("note: this run fills nothing and exits with 1 unless the program sets a cache directory")
+def test_a_warm_without_a_directory(program, tmp_path: Path) -> None:
+    jax = program()
+    del jax.env["JAX_COMPILATION_CACHE_DIR"]
+    told = jax.told(*jax.ways["warm"], code=1)
+    assert says(told, "note: this run fills nothing and exits with 1")
+    jax.env |= {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "DIR")}
+    assert "JAX_COMPILATION_CACHE_DIR" in with_settings(told, {})
+    jax.told(*jax.ways["warm"])
+    assert jax.run() == ALL
+
+
+def shown(jax) -> str:
+    """What ``stats`` shows on a terminal."""
+    ((_, text),) = run_all([("stats",)], home=jax.home, width=200, env=jax.env)
+    return without_style(text)
+
+
+@acts_on("jaxcache warm SCRIPT, or jaxcache run -- CMD")
+@pytest.mark.parametrize("way", ["warm", "run"])
+def test_an_empty_cache(program, tmp_path: Path, way: str) -> None:
+    jax = program()
+    told = shown(jax)
+    assert says(told, "no entries yet; to fill the cache: jaxcache warm SCRIPT"), told
+    env = jax.env | {"PATH": path_of(jax.python)}
+    if way == "warm":
+        done = act(told, tmp_path, {"SCRIPT": "program.py"}, until=", or jaxcache", **env)
+    else:
+        command = told.partition(", or ")[2]
+        done = act(command, tmp_path, {"CMD": f"{jax.python} program.py"}, **env)
+    assert done.returncode == 0, done
+    assert jax.run() == ALL
+
+
+@acts_on("jaxcache run -- CMD")
+def test_hits_that_nothing_recorded(program, tmp_path: Path) -> None:
+    jax = program()
+    jax.run()
+    line = next(line for line in shown(jax).splitlines() if "to record them" in line)
+    done = act(line, tmp_path, {"CMD": f"{jax.python} program.py"}, **jax.env)
+    assert done.returncode == 0
+    assert "2 of 2 recorded requests" in shown(jax)
+
+
+SLOW = """
+import sys, time
+import jax, numpy as np
+from jax._src import compilation_cache
+original = compilation_cache.compress_executable
+def later(*args):
+    time.sleep(2)
+    return original(*args)
+compilation_cache.compress_executable = later
+jax.jit(lambda x: x * 5)(np.ones(3))
+"""
+
+
+@acts_on("fill the cache before the start: jaxcache warm SCRIPT")
+def test_a_start_that_compiles_long(program, tmp_path: Path) -> None:
+    jax = program()
+    jax.script.write_text(SLOW)
+    told = json.loads(jax.told("doctor", "--json", *jax.ways["doctor"][1:]))
+    fix = next(f["fix"] for f in told["findings"] if f["trap"] == "slow-compile")
+    shutil.rmtree(tmp_path / "cache")
+    (tmp_path / "cache").mkdir()
+    env = jax.env | {"PATH": path_of(jax.python)}
+    assert act(fix, tmp_path, {"SCRIPT": "program.py"}, **env).returncode == 0
+    told = json.loads(jax.told("doctor", "--json", *jax.ways["doctor"][1:]))
+    assert "slow-compile" not in {f["trap"] for f in told["findings"]}
+    assert jax.run() == Counts(1, 0, 1)
+
+
+@acts_on("get the file again, or record it again: jaxcache warm --record FILE SCRIPT")
+def test_a_recipe_that_is_cut_off(program, tmp_path: Path) -> None:
+    jax = program()
+    recipe = tmp_path / "r.jxr"
+    name, *words = jax.ways["warm"]
+    jax.told(name, "--record", str(recipe), *words)
+    recipe.write_bytes(recipe.read_bytes()[:-40])
+    shutil.rmtree(tmp_path / "cache")
+    (tmp_path / "cache").mkdir()
+    done = jax._run_cli("compile", recipe, "--python", jax.python, env=jax.env, cwd=tmp_path)
+    assert done.returncode == 1, done
+    env = jax.env | {"PATH": path_of(jax.python)}
+    filled = {"FILE": recipe, "SCRIPT": "program.py"}
+    made = act(done.stderr, tmp_path, filled, **env)
+    assert made.returncode == 0, (done, made)
+    jax.told("compile", str(recipe), "--python", jax.python)
+    assert jax.run() == ALL
+
+
+@acts_on("run programs with jaxcache run -- CMD; or install jaxcache[remote] next to that jax")
+def test_a_bucket_that_jax_itself_cannot_open(program, bucket: str, tmp_path: Path) -> None:
+    jax = program(JAX_COMPILATION_CACHE_DIR=bucket)
+    if has_modules(jax.python, "etils.epath") or not has_modules(jax.python, "obstore"):
+        pytest.skip("this JAX opens buckets, or nothing here does")
+    told = json.loads(jax.told("doctor", "--json", "--python", jax.python, code=1))
+    fix = next(f["fix"] for f in told["findings"] if f["trap"] == "bucket-library-missing")
+    says(fix)
+    command = fix.partition("programs with ")[2].partition(";")[0]
+    env = jax.env | {"PATH": path_of(jax.python)}
+    done = act(command, tmp_path, {"CMD": f"{jax.python} program.py"}, **env)
+    assert done.returncode == 0, done
+    assert len(jax.told("ls", "-q").split()) == 2
+
+
+@acts_on("jaxcache pull … -C …", jax=BOUND)
+@acts_on("fill it under its own address: jaxcache warm -C … SCRIPT", jax=BOUND)
+@acts_on("… JAXCACHE_LIVE=1, or start programs with jaxcache run -C … -- CMD")
+def test_entries_in_a_bucket(program, run_cli: RunCli, bucket: str, tmp_path: Path) -> None:
+    jax = program()
+    cache = tmp_path / "cache"
+    jax.told(*jax.ways["warm"])
+    jax.told("push", bucket)
+    shutil.rmtree(cache)
+    env = {**jax.env, "PATH": path_of(jax.python)}
+
+    def fix_of(trap: str, place: str) -> str:
+        words = ("doctor", "--json", "-C", place, "--python", jax.python)
+        unset = {name: text for name, text in jax.env.items() if not name.endswith("_DIR")}
+        told = json.loads(run_cli(*words, env=unset).stdout)
+        return str(next(f["fix"] for f in told["findings"] if f["trap"] == trap))
+
+    if is_bound(jax.python):
+        fix = fix_of("cache-dir-in-key", bucket)
+        assert act(fix, tmp_path, until=". For", **env).returncode == 0
+        assert jax.run() == ALL
+
+    del env["JAX_COMPILATION_CACHE_DIR"]
+    first = f"{bucket}-one"
+    warm = ("warm", "-C", first, "--python", jax.python, "program.py")
+    assert run_cli(*warm, env=env, cwd=tmp_path).returncode == 0
+    jax.told("copy", first, f"{bucket}-two")
+    if is_bound(jax.python):
+        fix = fix_of("cache-dir-in-key", f"{bucket}-two")
+        done = act(fix, tmp_path, {"SCRIPT": "program.py"}, until=". For", **env)
+        assert done.returncode == 0, (fix, done)
+        second = json.loads(
+            run_cli(
+                "warm", "--json", "-C", f"{bucket}-two", *warm[3:], env=env, cwd=tmp_path
+            ).stdout
+        )
+        assert second["summary"]["hits"] == 2, second["summary"]
+
+    fix = fix_of("no-cache-dir", first)
+    says(fix)
+    command = fix.partition("start programs with ")[2]
+    command = command.replace(" -- CMD", f" --fail-on-miss -- {jax.python} program.py")
+    done = act(command, tmp_path, **env)
+    assert done.returncode == 0, (fix, done)
