@@ -14,7 +14,7 @@ from pathlib import Path
 
 import zstandard
 
-from jaxcache.entry import wire
+from jaxcache.core import wire
 
 DEFAULT_SOURCE = Path(__file__).parents[1] / "tests" / "data" / "corpus" / "0.12.0.1-cpu-zstd"
 _SPREAD_SECONDS = 100 * 86_400

@@ -7,9 +7,9 @@ not listed is refused, not left out, because without it keys would be others.
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from jaxcache.entry import wire
+from jaxcache.core import wire
+from jaxcache.core.wire import Budget, WireError
 from jaxcache.entry.options import flag_names, flag_values, known_defaults, option_override
-from jaxcache.entry.wire import Budget, WireError
 
 #: The most devices that a file may request; each takes some 30 kB of a CPU host.
 MOST_DEVICES = 512

@@ -23,10 +23,10 @@ from jaxcache.cache.untrusted_json import Digest, FieldError, Many, Scalar, Seco
 from jaxcache.core.machine import read_release
 from jaxcache.core.names import parse_key
 from jaxcache.core.system import open_regular
+from jaxcache.core.wire import Budget, WireError
 from jaxcache.entry import zstd
 from jaxcache.entry.contents import XlaCompileOptions
 from jaxcache.entry.options import read_options
-from jaxcache.entry.wire import Budget, WireError
 
 #: Larger assignments are damage.
 MAX_DEVICES = 1 << 20

@@ -11,13 +11,13 @@ from jaxcache.cache.scan import make_rule, read_entries, with_record
 from jaxcache.cache.selection import select_by_keys
 from jaxcache.core.eviction import LastUses
 from jaxcache.core.names import KERNEL_CACHE, parse_key
+from jaxcache.core.wire import WireError
 from jaxcache.entry.codec import CodecError
 from jaxcache.entry.contents import ArrayType, Contents
 from jaxcache.entry.decode import OpenPayload, find_hlo_module, read_contents, read_payload
 from jaxcache.entry.hlo import KernelCache, read_kernel_cache
 from jaxcache.entry.names import FileKind, split_name
 from jaxcache.entry.summary import summarize_contents
-from jaxcache.entry.wire import WireError
 from jaxcache.errors import JaxcacheError
 from jaxcache.model import Depth, Entry, FileInfo, Problem, result_repr
 from jaxcache.store.base import Store, StoreError

@@ -10,7 +10,7 @@ from functools import cache
 from itertools import islice
 from typing import Any
 
-from jaxcache.entry.wire import WireError
+from jaxcache.core.wire import WireError
 from jaxcache.model import Platform, ProblemKind
 
 

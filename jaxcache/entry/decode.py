@@ -9,14 +9,15 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any, BinaryIO
 
+from jaxcache.core import wire
 from jaxcache.core.names import HEADER_BYTES, max_payload_bytes, same_module
-from jaxcache.entry import wire
+from jaxcache.core.wire import Budget, WireError
 from jaxcache.entry.codec import CodecError, check_header, decompress_chunks, detect_codec
 from jaxcache.entry.contents import Contents, Device, EntryFormat, Memory
 from jaxcache.entry.envelope import Envelope, open_envelope
 from jaxcache.entry.hlo import ModuleReader
+from jaxcache.entry.messages import WHOLE_BYTES, parse
 from jaxcache.entry.options import read_options
-from jaxcache.entry.wire import WHOLE_BYTES, Budget, WireError, parse
 from jaxcache.model import ProblemKind
 
 #: ``FeatureExtension`` of xla/stream_executor/cuda: the letter after the capability.

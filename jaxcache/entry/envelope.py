@@ -14,8 +14,9 @@ import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from jaxcache.entry import wire
-from jaxcache.entry.wire import Budget, Field, MissingDecoderError, WireError, parse
+from jaxcache.core import wire
+from jaxcache.core.wire import Budget, Field, MissingDecoderError, WireError
+from jaxcache.entry.messages import parse
 from jaxcache.model import Platform
 from jaxcache.units import format_install
 

@@ -13,9 +13,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from jaxcache.entry import wire
+from jaxcache.core import wire
+from jaxcache.core.wire import Budget, WireError
 from jaxcache.entry.contents import MAX_ARRAYS, Program, SourceLine, array_types
-from jaxcache.entry.wire import WHOLE_BYTES, Budget, WireError, parse
+from jaxcache.entry.messages import WHOLE_BYTES, parse
 
 #: A larger instruction holds a literal; only its small fields are read.
 _INSTRUCTION_BYTES = 64 << 10

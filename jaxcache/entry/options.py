@@ -8,10 +8,11 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jaxcache.core import wire
 from jaxcache.core.remote import SERVICES
-from jaxcache.entry import wire
+from jaxcache.core.wire import Budget, WireError
 from jaxcache.entry.contents import XlaCompileOptions
-from jaxcache.entry.wire import Budget, WireError, parse
+from jaxcache.entry.messages import parse
 
 #: ``xla_gpu_kernel_cache_file`` and ``xla_gpu_per_fusion_autotune_cache_dir``: JAX 0.4.36 and
 #: later sets them to paths inside the cache directory.

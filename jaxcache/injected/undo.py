@@ -27,7 +27,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..core import seams
+from ..core import seams, wire
 from . import undo_child
 from .process_observer import CompileRequest, entry_file
 
@@ -428,57 +428,25 @@ _LEVELS = 2
 def _merge(own: bytes, old: bytes, new: bytes, levels: int = _LEVELS) -> bytes:
     """The fields of a message as in ``new`` where it has them as ``old`` has, and as ours else."""
     ours, before, after = (_read_fields(message) for message in (own, old, new))
-    merged = []
+    merged: list[wire.Field] = []
     for number in sorted({*ours, *before, *after}):
         fields = [side.get(number, []) for side in (ours, before, after)]
-        if number == _NESTED and levels and all(len(some) == 1 for some in fields):
-            ours_inner, old_inner, new_inner = (some[0][1] for some in fields)
-            inner = _merge(ours_inner, old_inner, new_inner, levels - 1)
-            merged.append(_varint(number << 3 | 2) + _varint(len(inner)) + inner)
+        contents = [next(wire.select(some, number), b"") for some in fields if len(some) == 1]
+        if number == _NESTED and levels and len(contents) == len(fields):
+            one, other, another = map(bytes, contents)
+            inner = _merge(one, other, another, levels - 1)
+            merged.append(wire.Field(number, wire.BYTES, memoryview(inner)))
             continue
-        chosen = fields[2] if fields[0] == fields[1] else fields[0]
-        merged += [raw for raw, _ in chosen]
-    return b"".join(merged)
+        merged += fields[2] if fields[0] == fields[1] else fields[0]
+    return b"".join(map(wire.write_field, merged))
 
 
-def _read_fields(message: bytes) -> "dict[int, list[tuple[bytes, bytes]]]":
-    """The fields of a message by number: their bytes, and their contents where they are nested."""
-    fields: dict[int, list[tuple[bytes, bytes]]] = {}
-    position = 0
-    while position < len(message):
-        start = position
-        tag, position = _read_varint(message, position)
-        content = b""
-        if tag & 7 == 0:
-            _, position = _read_varint(message, position)
-        elif tag & 7 == 2:
-            size, position = _read_varint(message, position)
-            content = message[position : position + size]
-            position += size
-        else:
-            position += {1: 8, 5: 4}[tag & 7]
-        fields.setdefault(tag >> 3, []).append((message[start:position], content))
+def _read_fields(message: bytes) -> "dict[int, list[wire.Field]]":
+    """The fields of a message by number."""
+    fields: dict[int, list[wire.Field]] = {}
+    for field in wire.walk(memoryview(message), wire.Budget()):
+        fields.setdefault(field.number, []).append(field)
     return fields
-
-
-def _read_varint(message: bytes, position: int) -> "tuple[int, int]":
-    value = shift = 0
-    while True:
-        byte = message[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            return value, position
-
-
-def _varint(value: int) -> bytes:
-    encoded = bytearray()
-    while value >= 0x80:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
 
 
 def start(jax: Any) -> "Undo | None":

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import cramjam
 import zstandard
 
+from jaxcache.core.wire import write_varint
 from jaxcache.entry.envelope import highwayhash64
-from jaxcache.entry.wire import write_varint
 
 KEY = tuple(
     int.from_bytes(b"Riegeli/records\nRiegeli/records\n"[i : i + 8], "little")

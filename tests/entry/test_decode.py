@@ -10,13 +10,13 @@ import pytest
 from conftest import CORPUS
 
 from jaxcache.core.names import parse_key
+from jaxcache.core.wire import Field
 from jaxcache.entry.contents import ArrayType, Contents, Program, short_type, signature
 from jaxcache.entry.decode import decode_payload, read_contents
 from jaxcache.entry.envelope import highwayhash64, tell_platform
 from jaxcache.entry.hlo import read_kernel_cache
 from jaxcache.entry.names import split_name
 from jaxcache.entry.summary import summarize_contents
-from jaxcache.entry.wire import Field
 
 #: What every entry of the corpus decodes to; JAXCACHE_UPDATE_GOLDEN=1 writes it anew.
 GOLDEN = Path(__file__).parents[1] / "data" / "decoded.json"

@@ -11,9 +11,9 @@ from conftest import CORPUS, clean_environment
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxcache.core.wire import write_varint
 from jaxcache.entry.decode import check_structure, decode_payload
 from jaxcache.entry.hlo import read_kernel_cache
-from jaxcache.entry.wire import write_varint
 
 SAMPLES = [
     "0.4.38-cpu-zstd/jit_sharded_sum*-cache",
@@ -165,7 +165,7 @@ def test_hostile_payloads_end_in_a_finding_within_bounded_memory(name: str, tmp_
     script = (
         "import resource, sys\n"
         "from jaxcache.entry.decode import decode_payload\n"
-        "import jaxcache.entry.wire as s; s.message_class('Shape'); import cramjam\n"
+        "import jaxcache.entry.messages as s; s.message_class('Shape'); import cramjam\n"
         "import pathlib\n"
         "data = pathlib.Path(sys.argv[1]).read_bytes()\n"
         "pages = int(pathlib.Path('/proc/self/statm').read_text().split()[0])\n"
@@ -206,7 +206,7 @@ def test_large_constants_are_stepped_over(tmp_path: Path) -> None:
     reader = (
         "import os, resource, sys\n"
         "from jaxcache.entry.decode import read_contents\n"
-        "import jaxcache.entry.wire as s; s.message_class('Shape')\n"
+        "import jaxcache.entry.messages as s; s.message_class('Shape')\n"
         "with open('/proc/self/clear_refs', 'w') as f: f.write('5')\n"
         "import pathlib\n"
         "statm = pathlib.Path('/proc/self/statm').read_text()\n"

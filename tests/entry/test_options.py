@@ -7,6 +7,7 @@ import pytest
 import zstandard
 from conftest import CORPUS
 
+from jaxcache.core.wire import Budget, WireError, write_varint
 from jaxcache.entry.contents import Contents
 from jaxcache.entry.decode import decode_origin
 from jaxcache.entry.options import (
@@ -17,7 +18,6 @@ from jaxcache.entry.options import (
     read_options,
     same_generation,
 )
-from jaxcache.entry.wire import Budget, WireError, write_varint
 
 NUMBERS = {name: number for number, name in flag_names().items()}
 

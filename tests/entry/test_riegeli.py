@@ -3,8 +3,8 @@
 import forge
 import pytest
 
+from jaxcache.core.wire import Budget, Field, WireError
 from jaxcache.entry.envelope import highwayhash64, read_split_message
-from jaxcache.entry.wire import Budget, Field, WireError
 
 
 def chunk(body: bytes, kind: bytes = b"r", records: int = 1, decoded: int = 1) -> bytes:

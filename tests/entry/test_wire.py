@@ -3,18 +3,17 @@
 import forge
 import pytest
 
-from jaxcache.entry.contents import ArrayType, array_types, parse_short_type
-from jaxcache.entry.wire import (
-    MAX_MESSAGE_BYTES,
+from jaxcache.core.wire import (
     Budget,
     WireError,
     first_bytes,
-    parse,
     read_varint,
     walk,
     write_field,
     write_varint,
 )
+from jaxcache.entry.contents import ArrayType, array_types, parse_short_type
+from jaxcache.entry.messages import MAX_MESSAGE_BYTES, parse
 
 
 @pytest.mark.parametrize("value", [0, 1, 127, 128, 300, (1 << 63) + 1, (1 << 64) - 1])

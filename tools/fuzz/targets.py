@@ -28,7 +28,8 @@ from jaxcache.cache.bundle.format import (
 from jaxcache.cache.bundle.reader import verify_bundle
 from jaxcache.cache.ledger.segments import LEDGER_DIR, Ledger
 from jaxcache.cache.verify.check import MAX_NAME_BYTES
-from jaxcache.entry import envelope, wire
+from jaxcache.core import wire
+from jaxcache.entry import envelope
 from jaxcache.entry.decode import decode_payload, read_contents
 from jaxcache.entry.hlo import read_kernel_cache
 from jaxcache.entry.summary import read_summary

@@ -21,11 +21,11 @@ from jaxcache.cache.untrusted_json import Seconds
 from jaxcache.core.compile_event import RunOutcome, UndonePart
 from jaxcache.core.names import HEADER_BYTES, parse_key
 from jaxcache.core.sketch import PassedArgument, Sketch, read_sketch
+from jaxcache.core.wire import WireError
 from jaxcache.entry.codec import CodecError, detect_codec
 from jaxcache.entry.contents import Contents
 from jaxcache.entry.decode import decode_payload, find_hlo_module, read_payload
 from jaxcache.entry.hlo import parameter_names
-from jaxcache.entry.wire import WireError
 from jaxcache.errors import MissingPackageError, NoCacheError
 from jaxcache.model import Depth, result_repr
 from jaxcache.store import open_store

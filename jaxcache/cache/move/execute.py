@@ -19,7 +19,7 @@ from jaxcache.cache.move.plan import (
     Step,
 )
 from jaxcache.entry.codec import CodecError
-from jaxcache.entry.wire import prepare
+from jaxcache.entry.messages import prepare
 from jaxcache.errors import JaxcacheError
 from jaxcache.model import CUT_SHORT, GRACE_NS, Progress
 from jaxcache.store.base import ChangedError, ExistsError, MissingError, StoreError

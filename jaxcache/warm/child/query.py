@@ -90,8 +90,8 @@ def query_settings(python: str | None, environment: Mapping[str, str]) -> Python
 def _flags(options: str | None) -> list[str] | None:
     if not options:
         return None
+    from jaxcache.core.wire import Budget, WireError
     from jaxcache.entry.options import read_options
-    from jaxcache.entry.wire import Budget, WireError
 
     try:
         flags = read_options(memoryview(bytes.fromhex(options)), None, Budget()).flags
