@@ -26,7 +26,6 @@ result, so that every later call compiles: there nothing is raised.
 """
 
 import contextlib
-import functools
 import inspect
 import os
 import sys
@@ -38,7 +37,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from ..core.seams import UnknownJaxError, hide_frames
+from ..core.seams import UnknownJaxError, hide_frames, wrap
 
 TRIED = "0.4.38 to 0.12"
 
@@ -98,7 +97,7 @@ class JaxFunctions:
             record: called with a module that JAX has compiled or loaded.
         """
 
-        def trace(original: Any, *args: Any, **kwargs: Any) -> Any:
+        def trace(original: Any, args: Any, kwargs: Any) -> Any:
             depth = getattr(self._local, "depth", 0)
             if not depth:  # an inner trace is part of the outer one
                 values = [
@@ -111,23 +110,19 @@ class JaxFunctions:
             finally:
                 self._local.depth = depth
 
-        def load(original: Any, *args: Any, **kwargs: Any) -> Any:
+        def load(original: Any, args: Any, kwargs: Any) -> Any:
             module = args[1] if len(args) > 1 else kwargs["computation"]
             check("load", module, None)
             executable = original(*args, **kwargs)
             record(module)
             return executable
 
-        def compile_(original: Any, *args: Any, **kwargs: Any) -> Any:
+        def compile_(original: Any, args: Any, kwargs: Any) -> Any:
             check("compile", args[1] if len(args) > 1 else kwargs["module"], None)
             return original(*args, **kwargs)
 
-        for (owner, name), around in zip(
-            self._owners.values(), (trace, load, compile_), strict=True
-        ):
-            original = getattr(owner, name)
-            wrapped = functools.wraps(original)(functools.partial(around, original))
-            setattr(owner, name, wrapped)
+        for step, around in (("trace", trace), ("load", load), ("compile", compile_)):
+            wrap(*self._owners[step], around)
 
     # What was traced before -------------------------------------------------------------------
 
