@@ -77,10 +77,14 @@ _OF_PYTHON = {"PYTHONPATH", "PYTHONSAFEPATH", "PYTHONHOME", "PYTHONNOUSERSITE"}
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out a file whose every test is marked ``jax`` where such tests are not wanted."""
-    if collection_path.suffix != ".py" or "not jax" not in config.option.markexpr:
+    """Leave out a file whose every test is left out by how it is marked, or not marked, ``jax``."""
+    wanted = config.option.markexpr
+    if not collection_path.match("test_*.py") or "jax" not in wanted:
         return None
-    return "\npytestmark = pytest.mark.jax\n" in collection_path.read_text("utf-8") or None
+    text = collection_path.read_text("utf-8")
+    if wanted in ("jax", "not slow and jax"):
+        return "pytest.mark.jax" not in text or None
+    return ("not jax" in wanted and "\npytestmark = pytest.mark.jax\n" in text) or None
 
 
 @pytest.fixture
