@@ -72,15 +72,13 @@ def format_command(command: str, cache_dir: str) -> str:
 
 #: A command on a cache in a sentence, before its options; not one on a file.
 _COMMAND = (
-    r"jaxcache (?:ls|show|stats|verify|prune|rm|seal|pin|doctor)\b(?![^;,()]* -C )(?! '?[^' ]*/)"
+    r"jaxcache (ls|show|stats|verify|prune|rm|seal|pin|doctor)\b(?![^;,()]* -C )(?! '?[^' ]*/)"
 )
 
 
 def add_cache(text: str, cache_dir: str) -> str:
     """Add ``-C`` to the commands in a sentence, so that they are about this very cache."""
-    import shlex
-
-    return re.sub(_COMMAND, lambda command: f"{command[0]} -C {shlex.quote(cache_dir)}", text)
+    return re.sub(_COMMAND, lambda command: format_command(command[1], cache_dir), text)
 
 
 #: What adds an extra, by the file that marks the environment of an installer of tools.
