@@ -241,7 +241,8 @@ def _summary(diff: Diff) -> str:
             words.append(f"{len(entries)} only {what} ({at_stake})")
     if diff.differing:
         payloads = sum(p.payload_differs for p in diff.differing)
-        words.append(f"{len(diff.differing)} differ ({payloads} in their executables)")
+        hit = " with keys that hit in both" if diff.left.layout == "jax" else ""
+        words.append(f"{len(diff.differing)}{hit} differ ({payloads} in their executables)")
     if damaged := len(diff.left.damaged) + len(diff.right.damaged):
         words.append(f"{damaged} damaged")
     return ", ".join(words)

@@ -19,10 +19,12 @@ ALL = Counts(2, 0, 2)
 NONE = "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES"
 
 
-def path_of(python: str) -> str:
-    """A PATH on which this Python comes first, and our command after it."""
-    places = (Path(python).parent, Path(sys.executable).parent, os.environ["PATH"])
-    return os.pathsep.join(map(str, places))
+def activated(jax) -> dict[str, str]:
+    """An environment in which this Python is the active one, and our command comes after it."""
+    own = Path(jax.python).parent
+    places = (own, Path(sys.executable).parent, os.environ["PATH"])
+    path = os.pathsep.join(map(str, places))
+    return jax.env | {"PATH": path, "VIRTUAL_ENV": str(own.parent)}
 
 
 def is_bound(python: str) -> bool:
@@ -73,7 +75,7 @@ def test_forecasts_of_a_move(program, tmp_path: Path) -> None:
     jax.env["JAX_COMPILATION_CACHE_DIR"] = str(pushed)
     assert jax.run().hits == 0
 
-    env = jax.env | {"PATH": path_of(jax.python)}
+    env = activated(jax)
     done = act(told, tmp_path, {"SCRIPT": "program.py"}, until=" (where", **env)
     assert done.returncode == 0, done
     says(told)
@@ -148,7 +150,7 @@ def test_a_run_whose_cache_fails(program, tmp_path: Path) -> None:
     assert jax.run().hits == 0
     line = told.partition("to find the cause and the cure: ")[2].partition(" note:")[0]
     command = line.partition(str(tmp_path / "cache"))[0] + str(tmp_path / "cache")
-    env = jax.env | {"PATH": path_of(jax.python)}
+    env = activated(jax)
     done = act(f"{command} --json --python {jax.python}", tmp_path, **env)
     fixes = {f["trap"]: f["fix"] for f in json.loads(done.stdout)["findings"]}
     says("jaxcache doctor")
@@ -208,7 +210,7 @@ def test_an_empty_cache(program, tmp_path: Path, way: str) -> None:
     jax = program()
     told = shown(jax)
     assert says(told, "no entries yet; to fill the cache: jaxcache warm SCRIPT"), told
-    env = jax.env | {"PATH": path_of(jax.python)}
+    env = activated(jax)
     if way == "warm":
         done = act(told, tmp_path, {"SCRIPT": "program.py"}, until=", or jaxcache", **env)
     else:
@@ -249,7 +251,7 @@ def test_a_start_that_compiles_long(program, tmp_path: Path) -> None:
     fix = next(f["fix"] for f in told["findings"] if f["trap"] == "slow-compile")
     shutil.rmtree(tmp_path / "cache")
     (tmp_path / "cache").mkdir()
-    env = jax.env | {"PATH": path_of(jax.python)}
+    env = activated(jax)
     assert act(fix, tmp_path, {"SCRIPT": "program.py"}, **env).returncode == 0
     told = json.loads(jax.told("doctor", "--json", *jax.ways["doctor"][1:]))
     assert "slow-compile" not in {f["trap"] for f in told["findings"]}
@@ -267,7 +269,7 @@ def test_a_recipe_that_is_cut_off(program, tmp_path: Path) -> None:
     (tmp_path / "cache").mkdir()
     done = jax._run_cli("compile", recipe, "--python", jax.python, env=jax.env, cwd=tmp_path)
     assert done.returncode == 1, done
-    env = jax.env | {"PATH": path_of(jax.python)}
+    env = activated(jax)
     filled = {"FILE": recipe, "SCRIPT": "program.py"}
     made = act(done.stderr, tmp_path, filled, **env)
     assert made.returncode == 0, (done, made)
@@ -284,7 +286,7 @@ def test_a_bucket_that_jax_itself_cannot_open(program, bucket: str, tmp_path: Pa
     fix = next(f["fix"] for f in told["findings"] if f["trap"] == "bucket-library-missing")
     says(fix)
     command = fix.partition("programs with ")[2].partition(";")[0]
-    env = jax.env | {"PATH": path_of(jax.python)}
+    env = activated(jax)
     done = act(command, tmp_path, {"CMD": f"{jax.python} program.py"}, **env)
     assert done.returncode == 0, done
     assert len(jax.told("ls", "-q").split()) == 2
@@ -295,11 +297,13 @@ def test_a_bucket_that_jax_itself_cannot_open(program, bucket: str, tmp_path: Pa
 @acts_on("… JAXCACHE_LIVE=1, or start programs with jaxcache run -C … -- CMD")
 def test_entries_in_a_bucket(program, run_cli: RunCli, bucket: str, tmp_path: Path) -> None:
     jax = program()
+    if not has_modules(jax.python, "obstore"):
+        pytest.skip(f"{jax.python} has no obstore")
     cache = tmp_path / "cache"
     jax.told(*jax.ways["warm"])
     jax.told("push", bucket)
     shutil.rmtree(cache)
-    env = {**jax.env, "PATH": path_of(jax.python)}
+    env = activated(jax)
 
     def fix_of(trap: str, place: str) -> str:
         words = ("doctor", "--json", "-C", place, "--python", jax.python)
@@ -334,3 +338,18 @@ def test_entries_in_a_bucket(program, run_cli: RunCli, bucket: str, tmp_path: Pa
     command = command.replace(" -- CMD", f" --fail-on-miss -- {jax.python} program.py")
     done = act(command, tmp_path, **env)
     assert done.returncode == 0, (fix, done)
+
+
+def test_directories_of_the_same_programs(program, tmp_path: Path) -> None:
+    jax = program()
+    places = [tmp_path / name for name in ("left", "right")]
+    for place in places:
+        jax.env["JAX_COMPILATION_CACHE_DIR"] = str(place)
+        jax.told(*jax.ways["warm"])
+    if is_bound(jax.python):
+        pytest.skip("this JAX hashes the path")
+    told = jax.told("diff", *map(str, places), code=1)
+    assert "0 the same, 2 with keys that hit in both differ (2 in their executables)" in told
+    for entry in places[0].glob("*-cache"):
+        shutil.copy(entry, places[1])
+    assert jax.run() == ALL
