@@ -244,7 +244,7 @@ def save_lines(plan: SavePlan, saved: SaveResult) -> Iterator[str]:
             "$(jaxcache ci key).jxb"
         )
     if not plan.saves:
-        yield f"{_WHY[plan.why]}; {plan.target} stays as it is"
+        yield f"{_WHY[plan.why]}; {plan.target} is not written"
     elif saved.dry_run:
         yield f"would save {len(plan.kept)} to {plan.target}"
     else:

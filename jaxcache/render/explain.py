@@ -60,7 +60,7 @@ def explain_view(explanation: sides.Explanation, cache_dir: str, *, unfolded: bo
         page += ["", headline] if comparisons else []
         page += _listed_modules(explained, unfolded=unfolded)
     elif explanation.hits and explanation.hits == explanation.same:
-        note = f"{hit}; no earlier run is recorded to compare them with"
+        note = f"{hit}: nothing to explain"
     for finding in explanation.advice:
         page += ["", *finding_lines(finding, name_files=False)]
     return View(
