@@ -1,6 +1,5 @@
 """``jaxcache explain``."""
 
-import os
 import shlex
 from typing import Any
 
@@ -105,8 +104,6 @@ def explain(
         emit(output.form, churn_view(churn, cache.store.url, what=what))
         return
     if not is_run:
-        if saved := [word for word in words if os.path.exists(word)]:
-            raise UsageError(f"{saved[0]} is neither a program nor a key")
         explanation = cache.explain(*words)
         emit(output.form, explain_view(explanation, cache.store.url, unfolded=options.all))
         return

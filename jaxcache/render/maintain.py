@@ -88,6 +88,13 @@ _ACTIONS = {
 }
 
 
+_LEFT = {
+    "module-mismatch": "another module than the file name has, by which {} loads it",
+    "changed-since-recorded": "another digest than recorded, and no checksum: rewritten by {}, or "
+    "damaged",
+}
+
+
 def _verification_notes(
     verification: Verification, repair: Repair | None, words: Words
 ) -> Iterator[str]:
@@ -100,20 +107,11 @@ def _verification_notes(
     if count := kinds["legacy-name"]:
         remove = format_command("prune --legacy", verification.cache_dir)
         yield f"{count:,} that only JAX up to 0.4.30 reads; to remove them: {remove}"
-    if count := kinds["module-mismatch"]:
-        remove = format_command("rm KEY", verification.cache_dir)
-        yield (
-            f"{count:,} with another module than the file name has, left there: {compiler} loads "
-            f"it by its file name; to remove one: {remove}"
-        )
     yield from unknown_format_lines(kinds["unknown-format"])
-    if count := kinds["changed-since-recorded"]:
-        keys = (p.key or "" for p in verification.problems if p.kind == "changed-since-recorded")
-        remove = format_command(f"rm {shlex.join(keys)}", verification.cache_dir)
-        yield (
-            f"{count:,} with another digest than recorded, and no checksum: rewritten by "
-            f"{compiler}, or damaged; to have them compiled again: {remove}"
-        )
+    for kind, text in _LEFT.items():
+        if keys := [p.key or "" for p in verification.problems if p.kind == kind]:
+            rm = format_command(f"rm {shlex.join(keys)}", verification.cache_dir)
+            yield f"{len(keys):,} with {text.format(compiler)}; to have them compiled again: {rm}"
     if (count := kinds["unsealed"]) and not verification.failures:  # repaired before
         seal = format_command("seal", verification.cache_dir)
         yield f"{count:,} without a checksum; to let JAX itself detect later damage: {seal}"

@@ -79,10 +79,10 @@ def unknown_format_lines(number: int) -> Iterator[str]:
 def trust_lines(name: str, verdict: Verdict) -> Iterator[str]:
     """Warn of a bundle that no trusted key has signed."""
     if verdict.warning:
-        advice = "use it only if you trust its source"
+        remedy = "" if verdict.unchecked else f"; {verdict.remedy}"
         yield (
-            f"warning: {name}: {verdict.warning}; the entries are machine code: {advice}"
-            + ("" if verdict.unchecked else f"; {verdict.remedy}")
+            f"warning: {name}: {verdict.warning}; the entries are machine code: use it only if you "
+            f"trust its source{remedy}"
         )
 
 
