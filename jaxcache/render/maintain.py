@@ -110,8 +110,8 @@ def _verification_notes(
     yield from unknown_format_lines(kinds["unknown-format"])
     for kind, text in _LEFT.items():
         if keys := [p.key or "" for p in verification.problems if p.kind == kind]:
-            rm = format_command(f"rm {shlex.join(keys)}", verification.cache_dir)
-            yield f"{len(keys):,} with {text.format(compiler)}; to have them compiled again: {rm}"
+            rm = format_command(f"rm {shlex.quote(keys[0])}", verification.cache_dir)
+            yield f"{len(keys):,} with {text.format(compiler)}; to have one compiled again: {rm}"
     if (count := kinds["unsealed"]) and not verification.failures:  # repaired before
         seal = format_command("seal", verification.cache_dir)
         yield f"{count:,} without a checksum; to let JAX itself detect later damage: {seal}"

@@ -139,7 +139,7 @@ def test_an_entry_that_is_untuned(run_cli: RunCli, tmp_path: Path) -> None:
     assert not path.exists()
 
 
-@acts_on("to have them compiled again: jaxcache rm …")
+@acts_on("to have one compiled again: jaxcache rm …")
 def test_an_entry_with_another_payload_than_recorded(
     run_cli: RunCli, filled: Path, tmp_path: Path
 ) -> None:
@@ -154,7 +154,7 @@ def test_an_entry_with_another_payload_than_recorded(
         pytest.fail(told.stdout + told.stderr)
     line = next(s for s in told.stderr.splitlines() if "another digest" in s)
     command = line.partition("compiled again: ")[2]
-    assert act(f"to have them compiled again: {command} --yes", tmp_path).returncode == 0
+    assert act(f"to have one compiled again: {command} --yes", tmp_path).returncode == 0
     assert not path.exists()
     assert "another digest" not in run_cli("verify", "-C", filled).stderr
 

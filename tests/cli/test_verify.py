@@ -125,7 +125,7 @@ def test_an_entry_under_another_modules_name(run_cli, cache: Path) -> None:
     assert kinds(verify(run_cli, cache, code=1)) == {wrong.name: "module-mismatch"}
     done = run_cli("verify", "-C", cache, "--fix")
     assert (done.returncode, wrong.exists()) == (1, True), "JAX loads it, whatever its name says"
-    assert f" -C {cache}" in done.stderr.partition("to have them compiled again: jaxcache rm ")[2]
+    assert f" -C {cache}" in done.stderr.partition("to have one compiled again: jaxcache rm ")[2]
     assert run_cli("rm", wrong.name[:-6], "-C", cache, "--yes").returncode == 0
     assert not kinds(verify(run_cli, cache))
 
