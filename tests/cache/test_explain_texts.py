@@ -42,20 +42,21 @@ def test_the_first_changed_argument_is_named(
     assert (difference.cause is Cause.UNKNOWN) is not bool(brief)
 
 
-@pytest.mark.parametrize("steps", ["1", "2"])
-def test_padding_is_advised_where_only_the_shape_differs(steps: str) -> None:
+@pytest.mark.parametrize(("steps", "devices"), [("1", "1"), ("2", "1"), ("1", "2")])
+def test_padding_is_advised_where_only_the_shape_differs(steps: str, devices: str) -> None:
     left, right = (
         Compile(
             "jit_f",
             f"jit_f-{digit * 64}",
-            {"computation": digit},
+            {"computation": digit, "accelerator_config": device},
             sketch=Sketch(passed=(PassedArgument("x", f"f32[{size}]"),), static={"steps": value}),
         )
-        for digit, size, value in (("a", 8, "1"), ("b", 16, steps))
+        for digit, size, value, device in (("a", 8, "1", "1"), ("b", 16, steps, devices))
     )
-    first, *others = compare(left, right, past=Past(signatures=3))
-    assert (first.cause, bool(others)) == (Cause.ARGUMENT_SHAPE, steps == "2")
-    assert (first.fix is None) is bool(others)
+    differences = compare(left, right, past=Past(signatures=3))
+    (shape,) = (d for d in differences if d.cause is Cause.ARGUMENT_SHAPE)
+    assert len(differences) == 1 + (steps == "2") + (devices == "2")
+    assert (shape.fix is None) is (len(differences) > 1)
 
 
 def test_an_edit_is_named_before_the_line_of_a_library_that_computes_something_else() -> None:

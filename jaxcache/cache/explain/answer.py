@@ -287,9 +287,7 @@ class Answers:
             differences = tuple(map(_as_unstable, differences))
         # A cure promises a hit, so the entry must be there.
         if not (self._cache and self._cache.has(chosen.row.key)):
-            differences = tuple(
-                d if d.evidence is Evidence.UNSTABLE else replace(d, fix=None) for d in differences
-            )
+            differences = tuple(d.without_cure() for d in differences)
         return Comparison(old, new, differences, chosen.past.name)
 
     def _defined_before(self, new: Compile) -> Compile | None:

@@ -135,7 +135,7 @@ def _by_parts(left: Compile, right: Compile, names: list[str], past: Past) -> li
         for d in differences
     ]
     if _COMPUTATION in names:
-        programs = compare_computations(left, right, past)
+        programs = [d.without_cure() for d in compare_computations(left, right, past)]
         differences += [d for d in programs if d.cause is not Cause.UNKNOWN] or programs
     return differences
 

@@ -81,9 +81,7 @@ def compare_computations(left: Compile, right: Compile, past: Past) -> list[Diff
             )
             has_more = any(c.operations != (c.removed, c.added) for c in changes)
         if len(differences) > 1 or has_more:  # undoing one of them brings no hit
-            differences = [
-                d if d.evidence is Evidence.UNSTABLE else replace(d, fix=None) for d in differences
-            ]
+            differences = [d.without_cure() for d in differences]
         return differences
     if layers is not None:
         return [*_of_layers(layers, old, new, right, past)]

@@ -244,6 +244,10 @@ class Difference:
     """What differs in one short line with values: ``multiply, … → silu at model.py:12``."""
     evidence: Evidence = Evidence.UNKNOWN
 
+    def without_cure(self) -> "Difference":
+        """Return the same where undoing it alone brings no hit; a name's cure holds anyway."""
+        return self if self.evidence is Evidence.UNSTABLE else replace(self, fix=None)
+
 
 def differ(
     component: str,
