@@ -160,8 +160,8 @@ class MissingPackageError(JaxcacheError):
 
     def __init__(self, package: str) -> None:
         super().__init__(
-            f"this needs {package}, which is not installed in {sys.executable}; the live layer, "
-            "watch, guard, the pytest plugin, %jaxcache and %%jaxcache work without it",
+            f"this needs {package}, which is not installed in {sys.executable}, or not readable; "
+            "the live layer, watch, guard, the pytest plugin and the notebook work without it",
             code="missing-package",
             hint="install jaxcache there without --no-deps, or use the command of a jaxcache that "
             "you install as a tool (see README)",

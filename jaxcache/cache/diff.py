@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from jaxcache.cache.bundle.format import JAX, Bundle, BundleItem
-from jaxcache.cache.files import take_inventory
+from jaxcache.cache.files import require_objects, take_inventory
 from jaxcache.cache.ledger.record import LedgerRecord, fold
 from jaxcache.cache.scan import UnknownFormats, load_ledger
 from jaxcache.cache.verify.check import CheckedContent, read_content
@@ -24,6 +24,8 @@ class DiffEntry(NamedTuple):
     compile_seconds: float
     """As the ledger has it, else the whole seconds of the header."""
     header_seconds: float = 0.0
+    program: frozenset[tuple[str, str]] = frozenset()
+    """What its key hashes, but for the compile options; empty where nothing recorded it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +92,10 @@ def _hold(
     header = content.compile_seconds
     exact = record.compile_seconds if record else None
     seconds = header if exact is None else exact
+    parts = (record and record.components) or {}
+    program = frozenset(part for part in parts.items() if part[0] != "compile_options")
     return DiffEntry(
-        key, content.payload_sha256, content.payload_bytes, size_bytes, seconds, header
+        key, content.payload_sha256, content.payload_bytes, size_bytes, seconds, header, program
     )
 
 
@@ -104,6 +108,7 @@ def read_side(store: Store, progress: Progress | None) -> DiffSide:
     entries: dict[str, DiffEntry] = {}
     damaged: list[Problem] = []
     inventory = take_inventory(store)
+    require_objects(store, inventory.entries)
     ledger = load_ledger(store, inventory)
     files = sorted(inventory.entries, key=lambda e: e.info.name)
     opened = store.open_many([file.info.name for file in files])

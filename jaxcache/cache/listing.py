@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
-from jaxcache.cache.files import count_bytes, require_objects
+from jaxcache.cache.files import count_bytes
 from jaxcache.cache.scan import Scan, decode
 from jaxcache.errors import UsageError
 from jaxcache.layouts import ReadCache
@@ -130,7 +130,6 @@ def list_cache(
     indexed = depth >= Depth.OPENED or bool(filters) or not by_name or store.remote
     aids = cache.aids(indexed=indexed)
     scan_result = layout.scans.scan(store, aids, first, deep=deep)
-    require_objects(store, scan_result.entries)
     if selection is None:
         chosen = sorted(scan_result.entries, key=lambda e: e.key)
     else:

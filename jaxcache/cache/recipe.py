@@ -428,9 +428,7 @@ class RecipeFile:
         except OSError as error:
             self.close()
             reason = (error.strerror or str(error)).lower()
-            raise RecipeError(
-                f"cannot read {path}: {reason}", code="no-recipe", hint=None
-            ) from error
+            raise RecipeError(f"cannot read {path}: {reason}", code="no-recipe") from error
         except BaseException:
             self.close()
             raise

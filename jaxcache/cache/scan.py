@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jaxcache.cache.files import ATIME_BYTES, EntryFile, Inventory, take_inventory
+from jaxcache.cache.files import ATIME_BYTES, EntryFile, Inventory, require_objects, take_inventory
 from jaxcache.core import eviction
 from jaxcache.core.names import ATIME_SUFFIX, HEADER_BYTES, ZSTD_MAGIC
 from jaxcache.entry import codec
@@ -180,13 +180,15 @@ _DECODED_AT_ONCE = 1_000
 
 
 class ScanAids(NamedTuple):
-    """The aids of a scan, of which none changes what it finds."""
+    """The aids of a scan, of which none changes what it finds in a cache that is there."""
 
     index: Any = None
     """The facts that earlier scans read, so that fewer files are opened; new ones are added."""
     workers: int = 1
     """Processes to read with in a large directory."""
     progress: Progress | None = None
+    unfilled: bool = False
+    """Whether a prefix of a bucket that nobody has filled yet counts as an empty cache."""
 
     def keep(self, entries: Iterable[Entry]) -> None:
         """Save the index, with what was read of these entries and without any other."""
@@ -224,9 +226,11 @@ def scan(
         deep: also take inventory of side caches (see :func:`take_inventory`).
 
     Raises:
-        NoCacheError: the directory cannot be listed.
+        NoCacheError: the directory cannot be listed, or nobody has filled the prefix of a bucket.
     """
     inventory = take_inventory(store, deep=deep)
+    if not aids.unfilled:
+        require_objects(store, inventory.entries)
     rule = make_rule(store, inventory)
     entries, problems = read_entries(
         store, inventory.entries, inventory.atimes, aids, depth, rule=rule

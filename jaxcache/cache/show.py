@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from jaxcache.cache.files import EntryFile, Inventory, take_inventory
+from jaxcache.cache.files import EntryFile, Inventory, require_objects, take_inventory
 from jaxcache.cache.ledger.record import LedgerRecord
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.scan import make_rule, read_entries, with_record
@@ -171,6 +171,7 @@ def _select(store: Store, wanted: str) -> tuple[list[EntryFile], Inventory]:
     # A full key can mean no other entry, so that a large bucket need not be listed for it.
     key = parse_key(wanted)
     inventory = take_inventory(store, start=wanted if store.remote and key and key.module else "")
+    require_objects(store, inventory.entries)
     stubs, _ = read_entries(store, inventory.entries, {}, depth=Depth.LISTED)
     chosen = {entry.file for entry in select_by_keys(stubs, [wanted])}
     return [f for f in inventory.entries if f.info.name in chosen], inventory

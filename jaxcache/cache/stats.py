@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from jaxcache.cache.files import UNCOUNTED_KINDS, require_objects
+from jaxcache.cache.files import UNCOUNTED_KINDS
 from jaxcache.cache.ledger.segments import Ledger, Uses, count_uses
 from jaxcache.cache.listing import Group, Summary, group_entries, summarize
 from jaxcache.layouts import ReadCache
@@ -90,7 +90,6 @@ def count_cache(cache: ReadCache, *, read: bool = True) -> Stats:
     at_once = read and store.remote  # one request for head and payload
     depth = Depth.DECODED if at_once else Depth.OPENED if read else Depth.DATED
     scan_result = layout.scans.scan(store, aids, depth, deep=True)
-    require_objects(store, scan_result.entries)
     if read and not at_once:
         scan_result = layout.scans.decode(
             store, scan_result, scan_result.entries, aids, hurried=True

@@ -54,11 +54,13 @@ _BY_KEY = ("ls", "show", "stats", "verify", "prune", "rm", "seal", "pin")
 
 
 def _about_directory(error: JaxcacheError, words: list[str]) -> JaxcacheError:
-    """Point at ``-C`` where a directory stands in the place of a KEY."""
-    directory = next((word for word in words[1:] if os.path.isdir(word)), None)
+    """Point at ``-C`` where a directory or a bundle stands in the place of a KEY."""
+    place = next((w for w in words[1:] if os.path.isdir(w) or w.endswith(".jxb")), None)
     named = any(word.startswith(("-C", "--cache-dir")) for word in words)
-    if directory and not named and words[0] in _BY_KEY and error.code in _MISTAKEN:
-        error.hint = f"the cache is named with -C: {format_command(words[0], directory)}"
+    if place and not named and words[0] in _BY_KEY and error.code in _MISTAKEN:
+        error.hint = f"the cache is named with -C: {format_command(words[0], place)}"
+        if os.path.isfile(place):
+            error.hint = f"{place} is a bundle: ls -C lists it, import checks and adds its entries"
     return error
 
 

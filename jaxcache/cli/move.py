@@ -233,9 +233,8 @@ def _carry(
     with resumable():
         done = source.carry(plan, target, jobs=options.jobs, sign=options.sign, dry_run=dry_run)
     if is_far and target.existing and not (target.existing.remote or done.dry_run):
-        outlooks = _forecast_steps(
-            target.existing, done.written, place, form
-        )  # which costs no request now
+        # The bytes are here now, so that reading them costs no request.
+        outlooks = _forecast_steps(target.existing, done.written, place, form)
     emit(form, sync_view(done, outlooks))
     return done.exit_code
 

@@ -232,7 +232,7 @@ def _exchange(
         kept = [item for item in kept if item.lost < most]
         kept.sort(key=lambda item: -item.size_bytes)
         sizes = [-item.size_bytes for item in kept]
-        cheapest = list(accumulate(kept, _cheaper))
+        cheapest = list(accumulate(kept, lambda *pair: min(pair, key=attrgetter("lost"))))
         for item in dearest_first:
             large_enough = bisect_right(sizes, spare_bytes - item.size_bytes)
             other = cheapest[large_enough - 1] if large_enough else item
@@ -246,10 +246,6 @@ def _exchange(
                 spare_bytes += other.size_bytes - item.size_bytes
                 is_changed = True
     return sorted(remaining.values(), key=attrgetter("position"))
-
-
-def _cheaper(one: _Weighed, other: _Weighed) -> _Weighed:
-    return other if other.lost < one.lost else one
 
 
 LastUsedFrom = Literal["ledger", "atime-file", "fs-atime", "mtime"]

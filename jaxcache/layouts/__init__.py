@@ -120,11 +120,8 @@ class ReadCache(NamedTuple):
         Raises:
             NoCacheError: the directory cannot be listed.
         """
-        from jaxcache.cache.files import require_objects
-
         aids = self.aids(indexed=indexed)
         scan_result = self.layout.scans.scan(self.store, aids, depth, deep=True)
-        require_objects(self.store, scan_result.entries)
         aids.keep(scan_result.entries)
         return scan_result
 

@@ -41,9 +41,7 @@ def _torch_page(diagnosis: TorchDiagnosis) -> Iterator[view.Block]:
     yield count_findings(diagnosis.findings)
     line = format_count(diagnosis.entries, "entry") if diagnosis.exists else "does not exist yet"
     yield view.Line(f"{diagnosis.cache_dir}: {line}", "  cache   ")
-    for finding in diagnosis.findings:
-        yield ""
-        yield from finding_lines(finding, name_files=False)
+    yield from _finding_lines(diagnosis.findings, name_files=False)
     if set_ones := [s for s in diagnosis.settings if s.origin != "default"]:
         yield ""
         yield "settings that differ from their defaults"
@@ -69,9 +67,7 @@ def _page(diagnosis: Diagnosis, verbose: bool, run: Report | None) -> Iterator[v
     if run and run.phase_seconds:
         yield view.Line(phases_line(run), "  start   ")
     several = len(diagnosis.facts.cache.entries) > 1
-    for finding in diagnosis.findings:
-        yield ""
-        yield from finding_lines(finding, name_files=several)
+    yield from _finding_lines(diagnosis.findings, name_files=several)
     for sentence in diagnosis.mended:
         yield ""
         yield f"mended: {sentence}"
@@ -94,21 +90,22 @@ def _heading(diagnosis: Diagnosis) -> Iterator[view.Line]:
     yield view.Line(f"{cache.path}: {line}", "  cache   ")
     if mine:
         versions = f"jax {mine.jax_version}, jaxlib {mine.jaxlib_version}, {mine.written_codec}"
-        yield view.Line(
-            f"{mine.executable}: Python {mine.python_version}, {versions}", "  python  "
-        )
+        line = f"{mine.executable}: Python {mine.python_version}, {versions}"
+        yield view.Line(line, "  python  ")
 
 
-def finding_lines(finding: Finding, *, name_files: bool) -> Iterator[view.Line]:
-    """Yield the lines of one finding."""
-    yield view.Line(f"{finding.severity}: {finding.trap}", style=_STYLES[finding.severity])
-    yield view.Line(finding.seen, "  seen    ")
-    yield view.Line(finding.cost, "  cost    ")
-    yield view.Line(finding.fix, "  fix     ")
-    if finding.upstream:
-        yield view.Line(finding.upstream, "  reports ")
-    if finding.files and name_files:
-        yield view.Line(join_some([*map(short_name, finding.files)], _SHOWN_FILES), "  files   ")
+def _finding_lines(findings: Sequence[Finding], *, name_files: bool) -> Iterator[view.Block]:
+    for finding in findings:
+        yield ""
+        yield view.Line(f"{finding.severity}: {finding.trap}", style=_STYLES[finding.severity])
+        yield view.Line(finding.seen, "  seen    ")
+        yield view.Line(finding.cost, "  cost    ")
+        yield view.Line(finding.fix, "  fix     ")
+        if finding.upstream:
+            yield view.Line(finding.upstream, "  reports ")
+        if finding.files and name_files:
+            names = join_some([*map(short_name, finding.files)], _SHOWN_FILES)
+            yield view.Line(names, "  files   ")
 
 
 def _settings(diagnosis: Diagnosis, verbose: bool) -> Iterator[view.Block]:
@@ -239,6 +236,12 @@ def _summary(diff: Diff) -> str:
         if entries:
             at_stake = f"{format_size(size_bytes)}, {format_compile(seconds)}"
             words.append(f"{len(entries)} only {what} ({at_stake})")
+    alike = {e.program for e in diff.only_left} & {e.program for e in diff.only_right}
+    if many := len(alike - {frozenset()}):
+        words.append(
+            f"{many} of each the same program with other compile options, as before JAX 0.11 in "
+            "another directory: neither hits for the other"
+        )
     if diff.differing:
         payloads = sum(p.payload_differs for p in diff.differing)
         hit = " with keys that hit in both" if diff.left.layout == "jax" else ""

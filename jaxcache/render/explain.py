@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from jaxcache.cache.explain import sides
 from jaxcache.cache.explain.keys import Churn
 from jaxcache.render import columns as render_columns
-from jaxcache.render.doctor import finding_lines
 from jaxcache.render.view import Block, Column, Line, Table, View, fields_of
 from jaxcache.units import format_count, join_some
 from jaxcache.warm.report.causes import describe_comparison
@@ -61,14 +60,13 @@ def explain_view(explanation: sides.Explanation, cache_dir: str, *, unfolded: bo
         page += _listed_modules(explained, unfolded=unfolded)
     elif explanation.hits and explanation.hits == explanation.same:
         note = f"{hit}: nothing to explain"
-    for finding in explanation.advice:
-        page += ["", *finding_lines(finding, name_files=False)]
+    advice = [f"{f.severity}: {f.seen}: {f.cost}; {f.fix}" for f in explanation.advice]
     return View(
         document,
         [*dict.fromkeys(rows)],
         records=comparisons or hits,
         page=page,
-        notes=[] if comparisons or explained else [note],
+        notes=advice if comparisons or explained else [note, *advice],
         headline="" if comparisons else headline,
     )
 

@@ -116,6 +116,36 @@ def test_a_bundle_in_the_place_of_a_cache(run_cli: RunCli, filled: Path, tmp_pat
     assert run_cli("verify", "-C", other).returncode == 0
 
 
+@pytest.mark.parametrize("command", ["ls", "stats", "verify", "prune", "seal"])
+def test_a_bundle_in_the_place_of_a_key(
+    run_cli: RunCli, filled: Path, tmp_path: Path, command: str
+) -> None:
+    run_cli("export", "c.jxb", "-C", filled, cwd=tmp_path)
+    told = run_cli(command, "c.jxb", cwd=tmp_path)
+    assert told.returncode in (2, 10), told
+    assert "c.jxb is a bundle: ls -C lists it, import checks and adds its entries" in told.stderr
+    assert len(run_cli("ls", "-qC", "c.jxb", cwd=tmp_path).stdout.split()) == ENTRIES
+    added = run_cli("import", "c.jxb", "-C", "there", cwd=tmp_path)
+    assert added.returncode == 0, added
+
+
+def test_a_directory_in_the_place_of_a_bundle(
+    run_cli: RunCli, filled: Path, tmp_path: Path
+) -> None:
+    told = run_cli("import", filled, "-C", tmp_path / "there")
+    assert (told.returncode, "hint: pull takes the entries of a dir" in told.stderr) == (1, True)
+    assert run_cli("pull", filled, "-C", tmp_path / "there").returncode == 0
+    assert len(run_cli("ls", "-qC", tmp_path / "there").stdout.split()) == ENTRIES
+
+
+@acts_on("get the file again, or make it again: jaxcache export FILE")
+def test_a_bundle_that_is_not_there(run_cli: RunCli, filled: Path, tmp_path: Path) -> None:
+    told = run_cli("import", "c.jxb", "-C", "there", cwd=tmp_path)
+    env = {"JAX_COMPILATION_CACHE_DIR": str(filled)}
+    assert act(told.stderr, tmp_path, {"FILE": "c.jxb"}, **env).returncode == 0, told
+    assert run_cli("import", "c.jxb", "-C", "there", cwd=tmp_path).returncode == 0
+
+
 @acts_on("get the file again, or make it again: jaxcache export FILE")
 def test_a_bundle_that_is_cut_off(run_cli: RunCli, filled: Path, tmp_path: Path) -> None:
     bundle = tmp_path / "c.jxb"

@@ -221,10 +221,25 @@ def test_throttling_is_told(spawn_cli: RunCli, remote: str, s3: Proxy) -> None:
     assert "2 sent again, 2 throttled" in done.stderr
 
 
-@pytest.mark.parametrize("words", [("ls",), ("stats",), ("verify",), ("prune", "--max-size", "1")])
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("ls", "stats", "verify", "prune --max-size 1", "show jit_f", "pin jit_f", "rm jit_f"),
+        *("seal", "export x.jxb", "push there"),
+    ],
+)
 def test_a_prefix_without_objects_is_no_cache(
-    run_cli: RunCli, remote: str, words: tuple[str, ...]
+    run_cli: RunCli, remote: str, line: str, tmp_path: Path
 ) -> None:
-    done = run_cli(*words, "-C", f"{remote}-mistyped", "--json")
+    words = line.split()
+    done = run_cli(*words, "-C", f"{remote}-mistyped", "--json", cwd=tmp_path)
     assert done.returncode == 10, done
     assert "cache not found" in done.stderr and "check the path in the URL" in done.stderr
+
+
+@pytest.mark.parametrize("line", ["diff {} .", "diff . {}", "copy {} there"])
+def test_a_place_without_objects_is_no_cache(
+    run_cli: RunCli, remote: str, line: str, tmp_path: Path
+) -> None:
+    done = run_cli(*line.format(f"{remote}-mistyped").split(), cwd=tmp_path)
+    assert (done.returncode, "cache not found" in done.stderr) == (10, True), done

@@ -435,7 +435,8 @@ def open_bundle(path: str) -> Bundle:
     Raises:
         BundleError: no bundle, or damaged.
     """
-    with system_errors_as(BundleError, f"cannot read {path}", code="no-bundle", hint=None):
+    hint = "pull takes the entries of a directory" if os.path.isdir(path) else _HINT
+    with system_errors_as(BundleError, f"cannot read {path}", code="no-bundle", hint=hint):
         file = open_regular(path)
     try:
         return read_bundle(file, path)

@@ -364,7 +364,7 @@ def plan_save(
         environment: of the job.
     """
     finished = parse_job_status(options.job_status)
-    scan_result = scan(store, ScanAids(progress=progress), deep=True)
+    scan_result = scan(store, ScanAids(progress=progress, unfilled=True), deep=True)
     ledger = scan_result.ledger or Ledger()
     usage = classify_usage(scan_result, ledger, baseline)
     max_size_bytes = options.max_size_bytes if is_bundle_name(target) else None

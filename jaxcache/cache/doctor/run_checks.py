@@ -58,7 +58,7 @@ def collect_cache_facts(
         if is_remote(path):
             raise
         return _absent(os.path.abspath(path), error)
-    scan_result = scan(store, ScanAids(progress=progress), deep=True)
+    scan_result = scan(store, ScanAids(progress=progress, unfilled=True), deep=True)
     ledger = scan_result.ledger or Ledger()
     newest = sorted(scan_result.entries, key=lambda e: -e.created_ns)[:max_decoded]
     whole = [e for e in newest if "empty" not in e.problems]

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from jaxcache.cache.doctor import inputs
 from jaxcache.cache.verify.run_checks import CORRUPT
@@ -269,11 +269,8 @@ def find_uncacheable(facts: inputs.Facts) -> Iterator[inputs.Finding]:
     """Report compiles of a run that JAX refused to cache."""
     for reason, rule in (("name-too-long", "name-refused"), ("host-callbacks", "host-callbacks")):
         if modules := facts.uncacheable.get(reason):
-            yield facts.finding(rule, modules=_shown(modules))
-
-
-def _shown(modules: Sequence[str]) -> str:
-    return join_some([m if len(m) <= _SHOWN_NAME else f"{m[:_SHOWN_NAME]}…" for m in modules], 3)
+            names = [m if len(m) <= _SHOWN_NAME else f"{m[:_SHOWN_NAME]}…" for m in modules]
+            yield facts.finding(rule, modules=join_some(names, 3))
 
 
 def find_slow_cap(facts: inputs.Facts) -> Iterator[inputs.Finding]:

@@ -73,7 +73,8 @@ class Edits:
             matches += [
                 (file, n)
                 for n in sorted(edited)
-                if n <= len(lines) and value in map(_plain, _NUMBER.findall(lines[n - 1]))
+                if n <= len(lines)
+                and value in (f"{float(number):.9g}" for number in _NUMBER.findall(lines[n - 1]))
             ]
         return matches[0] if len(matches) == 1 else None
 
@@ -123,11 +124,6 @@ def _read_lines(file: str) -> list[str]:
             return opened.read(_MAX_CHARACTERS).splitlines()
     except OSError:
         return []
-
-
-def _plain(number: str) -> str:
-    """Return a number as sketches show it."""
-    return f"{float(number):.9g}"
 
 
 def _split_digests(text: str) -> list[str]:

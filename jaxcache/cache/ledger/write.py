@@ -155,8 +155,4 @@ def _record(store: Store, keys: Sequence[str], kind: str, now_ns: int) -> None:
             code="disk-full",
             hint=format_command("prune --max-size SIZE", store.url),
         )
-    raise NoCacheError(
-        f"the ledger of {store.url} cannot be written",
-        code="read-only",
-        hint="name keys to be kept with prune --keep instead",
-    )
+    raise NoCacheError(f"the ledger of {store.url} cannot be written", code="read-only")

@@ -175,7 +175,7 @@ def plan_copy(
 def _scan_target(target: Store | None, index: Index | None, progress: Progress | None) -> Scan:
     if target is None:
         return Scan((), Inventory(), ())
-    scan_result = scan(target, ScanAids(index, progress=progress), deep=True)
+    scan_result = scan(target, ScanAids(index, progress=progress, unfilled=True), deep=True)
     if index is not None:
         index.save(file.info.name for file in scan_result.inventory.entries)
     return scan_result

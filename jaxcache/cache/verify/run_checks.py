@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from jaxcache import model
-from jaxcache.cache.files import find_leftovers, foreign_directory, require_objects
+from jaxcache.cache.files import find_leftovers, foreign_directory
 from jaxcache.cache.scan import NO_AIDS, UnknownFormats
 from jaxcache.cache.selection import Selection
 from jaxcache.cache.verify.check import EntryCheck
@@ -134,7 +134,6 @@ def verify(
     """
     selection = Selection.parse(options.keys, options.filters)
     scan_result = layout.scans.scan(store, NO_AIDS, model.Depth.DATED, deep=False)
-    require_objects(store, scan_result.entries)
     _refuse_foreign(store, scan_result)
     # What a filter reads of entries may bring findings of its own, which the checks repeat.
     read = scan_result

@@ -15,6 +15,7 @@ from typing import Any
 
 from jaxcache.cache.bundle.format import Bundle, ContentReader
 from jaxcache.cache.diff import DiffEntry, DiffSide
+from jaxcache.cache.files import require_objects
 from jaxcache.cache.index import FactIndex
 from jaxcache.cache.scan import NO_AIDS, ScanAids
 from jaxcache.cache.untrusted_json import build
@@ -112,6 +113,8 @@ def scan(
         NoCacheError: the directory cannot be listed.
     """
     inventory = take_inventory(store)
+    if not aids.unfilled:
+        require_objects(store, inventory.graphs)
     index: GraphIndex | None = aids.index
     recalled = {g.info.name: index.recall(g.info) for g in inventory.graphs} if index else {}
     facts = {name: graph_facts for name, graph_facts in recalled.items() if graph_facts is not None}

@@ -16,7 +16,6 @@ from typing import Any
 from jaxcache.cache.explain.keys import Churn
 from jaxcache.cache.overview import Overview, SizeForecast
 from jaxcache.cache.prune.removable import Removal
-from jaxcache.model import Entry
 from jaxcache.render.columns import SHOWN_HASH_DIGITS, removal_name
 from jaxcache.render.view import View, to_document, versioned
 from jaxcache.units import NS_PER_SECOND, format_count, format_install, format_size
@@ -125,7 +124,7 @@ def page_data(overview: Overview, *, version: str) -> dict[str, Any]:
             "module": [_number(modules, e.module or "(no module)") for e in drawn],
             "platform": [_number(platforms, e.platform) for e in drawn],
             "size": [e.size_bytes for e in drawn],
-            "seconds": [_seconds(e) for e in drawn],
+            "seconds": [e.compile_seconds and round(e.compile_seconds, 3) for e in drawn],
             "created": [e.created_ns // NS_PER_SECOND for e in drawn],
             "used": [e.last_used_ns // NS_PER_SECOND for e in drawn],
         },
@@ -143,10 +142,6 @@ def page_data(overview: Overview, *, version: str) -> dict[str, Any]:
 def _number(numbers: dict[str, int], name: str) -> int:
     """Return the number of a name: names are numbered in the order in which they first come."""
     return numbers.setdefault(name, len(numbers))
-
-
-def _seconds(entry: Entry) -> float | None:
-    return None if entry.compile_seconds is None else round(entry.compile_seconds, 3)
 
 
 def _forecasts(steps: Sequence[SizeForecast]) -> list[dict[str, Any]]:
