@@ -75,6 +75,21 @@ exec {python} -m jaxcache "$@"
 """
 
 
+@pytest.mark.parametrize("shell", ["bash", "bash -e", "sh -e"])
+@pytest.mark.parametrize("name", ["README.md", "docs/troubleshooting.md"])
+def test_a_job_whose_key_fails_goes_no_further(name: str, shell: str, tmp_path: Path) -> None:
+    text = (REPOSITORY / name).read_text("utf-8")
+    block = next(b for b in re.findall(r"```console\n(.*?)```", text, re.S) if "key=$(" in b)
+    tool = tmp_path / "jaxcache"
+    tool.write_text('#!/bin/sh\necho "$*" >> ran\ntest "$2" != key\n')
+    tool.chmod(0o755)
+    script = re.sub(r"^\$ ", "", block, flags=re.M) + "echo end >> ran\n"
+    env = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run([*shell.split(), "-c", script], cwd=tmp_path, env=env, check=False)
+    ran = (tmp_path / "ran").read_text().splitlines()
+    assert (done.returncode != 0, [line.split(" -C")[0] for line in ran]) == (True, ["ci key"])
+
+
 def follow(page: Page, tmp_path: Path, jax: str | None = None) -> dict[str, str]:
     """Do what a page says, in an empty directory; return what each command printed.
 

@@ -417,8 +417,8 @@ def test_files_above_a_bound(run_cli: RunCli, filled: Path, tmp_path: Path) -> N
     words = ("prune", "--max-size", "3kB", "--grace", "0s", "-C", filled, "--yes")
     told = run_cli(*words)
     assert told.returncode == 1, told
-    options = [w for w in told.stderr.partition("hint: use ")[2].split() if w.startswith("--")]
-    listed = act(told.stderr.partition("files as well; ")[2], tmp_path, until=" lists them")
+    options = [w for w in told.stderr.partition("hint: ")[2].split() if w.startswith("--")]
+    listed = act(told.stderr.partition("files, too; ")[2], tmp_path, until=" lists them")
     says(told.stderr)
     assert "9000" in listed.stdout
     assert run_cli(*words, *options).returncode == 0
