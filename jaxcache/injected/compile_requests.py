@@ -76,12 +76,13 @@ class Compiler:
 
     def _bind(self, jax: Any) -> None:
         """Look up what every kind of worker needs."""
-        from jax._src import compiler
+        from jax._src import cache_key, compiler
         from jax._src.interpreters import mlir
         from jax._src.lib import xla_client
         from jax._src.lib.mlir import ir
         from numpy import array
 
+        _ = cache_key.xla_flags_to_exclude_from_cache_key  # is_hashed() answers by it
         self.jax = jax
         self._compiler = compiler
         self._ir = ir

@@ -126,7 +126,7 @@ def test_the_totals_of_the_live_layer_are_those_of_the_ledger(
     assert all(counts)
 
 
-def test_one_writer_of_each_file(
+def test_each_file_has_a_writer(
     run_cli: RunCli, cache: Path, script: Any, each_jax_python: str
 ) -> None:
     path = script(STEP)
@@ -136,7 +136,9 @@ def test_one_writer_of_each_file(
     done = run_cli("run", "--json", "-C", cache, "--", "sh", "-c", line, env=env)
     document = json.loads(done.stdout)
     assert_counts_are_jax_own(document)
-    assert document["summary"]["written"] == len(list(cache.glob("*-cache"))), done.stdout
+    # JAX looks and then writes, without a lock: two processes may both write one file.
+    writers = {m["key"] for m in document["modules"] if m["outcome"] == "written"}
+    assert writers == {path.name.removesuffix("-cache") for path in cache.glob("*-cache")}
 
 
 def test_a_second_directory_and_a_reset(warm: Warm, script: Any, cache: Path) -> None:

@@ -71,7 +71,8 @@ def _pairs(program: str, changes: Sequence[Change]) -> Iterator[tuple[Change, ..
     """Yield pairs of changes that can be made at once."""
     source = source_of(program)
     for pair in combinations(changes, 2):
-        if "nothing" in (pair[0].kind, pair[1].kind):
+        kinds = {pair[0].kind, pair[1].kind}
+        if "nothing" in kinds or kinds == {"custom_vjp", "helper renamed"}:  # one names the other
             continue
         names = [set(change.env) - {"XLA_FLAGS"} for change in pair]
         if names[0] & names[1]:

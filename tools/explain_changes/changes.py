@@ -132,7 +132,7 @@ CODE_EDITS: dict[str, dict[str, Edit]] = {
     },
     "convolution": {
         "function": Edit(MAIN, "images.mean(axis=(1, 2))", "images.max(axis=(1, 2))"),
-        "helper": Edit(PARTS, "jax.lax.max,", "jax.lax.min,"),
+        "helper": Edit(PARTS, "-jax.numpy.inf, jax.lax.max", "jax.numpy.inf, jax.lax.min"),
         "constant": Edit(MAIN, "1.0 + forward", "2.0 + forward"),
         "activation": Edit(MAIN, "jax.nn.relu", "jax.nn.sigmoid"),
         "layers": Edit(MAIN, "LAYERS = 2", "LAYERS = 3"),
