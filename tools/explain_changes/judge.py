@@ -147,13 +147,15 @@ def judge_why(case: Case, document: Mapping[str, Any]) -> Judgement:
         if module["outcome"] != "written":
             continue
         text = module["cause"] or "unknown"
-        difference = {"cause": "why", "meaning": text, "where": (), "left": None, "right": None}
+        cause = "why"
         if text.startswith(("first time", "new since")):
-            difference["cause"] = FIRST
+            cause = FIRST
         elif _SILENT_WORDS.search(text):
-            difference["cause"] = "unknown"
+            cause = "unknown"
+        blank = {"cause": cause, "where": (), "left": None, "right": None}
+        differences = [blank | {"meaning": part} for part in text.split("; also ")]
         found = {"module": module["module"], "right_key": module["key"]}
-        verdict, problem = _judge_one(case, found | {"differences": [difference]})
+        verdict, problem = _judge_one(case, found | {"differences": differences})
         if verdict is Verdict.WRONG:
             return Judgement(verdict, problem, f"{module['module']}: {text}")
         verdicts.append((verdict, f"{module['module']}: {text}"))
