@@ -126,11 +126,11 @@ def _usage_error(error: Exception) -> JaxcacheError:
 
         option = error.option_name  # type: ignore[attr-defined]
         message = f"No such option: {option}"
-        hint = f"did you mean {get_close_matches(option, similar, 1, cutoff=0)[0]}?"
-    elif (
-        context
-        and getattr(error, "option_name", None) == "--unused-for"
-        and any("--filter" in p.opts for p in context.command.params)
+        if near := get_close_matches(option, similar, 1, cutoff=0.7):
+            hint = f"did you mean {near[0]}?"
+    elif getattr(error, "option_name", None) == "--unused-for" and any(
+        "--filter" in p.opts
+        for p in context.command.params  # type: ignore[union-attr]
     ):
         hint = "write --filter 'unused>7d' for what was not used for 7 days"
     return JaxcacheError(

@@ -359,22 +359,24 @@ def file_error(name: str, error: OSError) -> StoreError:
 
 def no_cache(path: Path, error: OSError) -> NoCacheError:
     """Say why a directory cannot be opened as a cache."""
-    if error.errno == errno.ENOENT:
-        from shlex import quote  # which a command that finds its cache does without
+    from shlex import quote  # which a command that finds its cache does without
 
-        hint = f"check the path, or fill it: jaxcache warm -C {quote(str(path))} SCRIPT"
+    from jaxcache.store import cannot_make
+
+    name = quote(str(path))
+    if error.errno == errno.ENOENT:
+        hint = f"check the path, or fill it: jaxcache warm -C {name} SCRIPT"
+        if cannot_make(str(path)):
+            hint = "name a directory of your own with -C"
         if any(part.startswith("~") for part in path.parts):
             hint = 'JAX does not expand ~: write "$HOME/…"'
         if "file:" in path.parts:
             hint = "JAX uses a directory named file:; write the path without file://"
         return NoCacheError(f"no such cache directory: {path}", hint=hint)
     if error.errno == errno.ENOTDIR:
-        from shlex import quote
-
-        file = quote(str(path))
         hints = {
-            ".jxb": f"put its entries into a cache: jaxcache import {file} -C DIR",
-            ".py": f"run it and cache what it compiles: jaxcache warm -C DIR {file}",
+            ".jxb": f"put its entries into a cache: jaxcache import {name} -C DIR",
+            ".py": f"run it and cache what it compiles: jaxcache warm -C DIR {name}",
         }
         return NoCacheError(
             f"{path} is a file, not a cache directory",

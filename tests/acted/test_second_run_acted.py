@@ -118,6 +118,18 @@ def test_what_doctor_says_to_set(variable: str, text: str, program) -> None:
     assert jax.run().hits == 2
 
 
+@pytest.mark.parametrize("raised", ["0", "1"])
+def test_a_damaged_entry_where_errors_are_raised(raised: str, program) -> None:
+    jax = program(JAX_RAISE_PERSISTENT_CACHE_ERRORS=raised)
+    assert jax.run() is not None
+    for entry in Path(jax.env["JAX_COMPILATION_CACHE_DIR"]).glob("*-cache"):
+        entry.write_bytes(entry.read_bytes()[:-40])
+    told = jax.told("doctor", "--python", jax.python, code=1)
+    counts = jax.run()
+    assert ("JAX ends the program" in told) == (counts is None) == (raised == "1")
+    assert ("JAX warns and compiles at every run" in told) == (counts == Counts(0, 2, 2))
+
+
 def test_the_directory_that_jax_opened_first_stays(program) -> None:
     jax = program()
     jax.write(SET)

@@ -21,6 +21,7 @@ from jaxcache.cli.plain import ALONE
     [
         (("lst",), "did you mean ls?"),
         (("ls", "--limt", "3"), "did you mean --limit?"),
+        (("seal", "--level", "3"), "see jaxcache seal --help"),
         (("ls", "--unused-for", "7d"), "write --filter 'unused>7d'"),
         (("pin", "--unused-for", "7d"), "see jaxcache pin --help"),
         (("prnue", "--max-size", "1"), "did you mean prune?"),

@@ -128,6 +128,9 @@ class Facts:
         """Return the finding of a rule here; see :func:`make_finding`."""
         names = tuple(files)
         shown = {"path": shlex.quote(self.cache.path), "remove": _removal(names), "uncap": _UNCAP}
+        raises = "jax_raise_persistent_cache_errors"
+        ends = f"JAX ends the program ({raises})" if self.setting(raises) else None
+        shown |= {"warns": ends or "JAX warns", "recompiles": ends or "JAX warns and compiles"}
         return make_finding(read_rules(__file__), rule, names, facts=self, **shown, **values)
 
     def setting(self, name: str) -> SettingValue:

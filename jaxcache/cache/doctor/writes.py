@@ -108,8 +108,7 @@ def find_not_writable(facts: inputs.Facts) -> Iterator[inputs.Finding]:
     """Nothing can be written there."""
     if not facts.cache.writable:
         reason = facts.cache.why_not_writable or "cannot be written"
-        directory = _writable_directory(facts)
-        yield facts.finding("not-writable", reason=reason, directory=directory)
+        yield facts.finding("not-writable", reason=reason, directory=_writable_directory(facts))
 
 
 def _writable_directory(facts: inputs.Facts) -> str:
