@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +179,7 @@ def test_a_save_replaces_entries_that_restore_left(
     says(done.stderr)
     names = []
     for env in ({}, {"JAX_ENABLE_X64": "1"}):
-        path = f"{Path(jax_python).parent}:{os.environ['PATH']}"
+        path = f"{Path(jax_python).parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
         named = act(done.stderr, tmp_path, until=").jxb", PATH=path, **env)
         assert named.returncode == 0, named
         names.append(named.stdout)
