@@ -270,8 +270,7 @@ def _receive_exactly(connection: socket.socket, size: int, deadline: "float | No
 
 def serve(control: socket.socket, address: str, seconds: float) -> None:
     """Serve a tier to each connection that comes, until the user's process ends."""
-    opens: Any = BucketStore if "://" in address else DirectoryStore
-    open_store = functools.lru_cache(lambda: opens(address, seconds))
+    open_store = functools.lru_cache(lambda: _open_store(address, seconds))
     while True:
         message, descriptors, *_ = socket.recv_fds(control, 1, 1)
         if not message:
@@ -279,6 +278,10 @@ def serve(control: socket.socket, address: str, seconds: float) -> None:
         for descriptor in descriptors:
             arguments = socket.socket(fileno=descriptor), open_store
             threading.Thread(target=_serve, args=arguments, daemon=True).start()
+
+
+def _open_store(address: str, seconds: float) -> Any:
+    return BucketStore(address, seconds) if "://" in address else DirectoryStore(address)
 
 
 def _serve(connection: socket.socket, open_store: "Callable[[], Any]") -> None:
