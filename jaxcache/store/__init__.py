@@ -59,19 +59,11 @@ def find_store(location: str) -> "Store | None":
     if is_remote(location) or os.path.lexists(path := local_path(location)):
         return open_store(location)
     check_directory_name(location)
+    from jaxcache.store.base import cannot_make
+
     if reason := cannot_make(path):
         raise NoCacheError(f"cannot make {path}: {reason}", code="io-error")
     return None
-
-
-def cannot_make(path: str) -> str | None:
-    """The reason why a path cannot be made, its missing directories included; None if it can."""
-    above = os.path.dirname(os.path.abspath(path))
-    while not os.path.lexists(above):
-        above = os.path.dirname(above)
-    if not os.path.isdir(above):
-        return f"{above} is not a directory"
-    return None if os.access(above, os.W_OK | os.X_OK) else f"{above} cannot be written"
 
 
 def check_made(path: str) -> None:

@@ -357,11 +357,19 @@ def file_error(name: str, error: OSError) -> StoreError:
     return StoreError(name, reason.lower(), code="io-error")
 
 
+def cannot_make(path: str) -> str | None:
+    """The reason why a path cannot be made, its missing directories included; None if it can."""
+    above = os.path.dirname(os.path.abspath(path))
+    while not os.path.lexists(above):
+        above = os.path.dirname(above)
+    if not os.path.isdir(above):
+        return f"{above} is not a directory"
+    return None if os.access(above, os.W_OK | os.X_OK) else f"{above} cannot be written"
+
+
 def no_cache(path: Path, error: OSError) -> NoCacheError:
     """Say why a directory cannot be opened as a cache."""
     from shlex import quote  # which a command that finds its cache does without
-
-    from jaxcache.store import cannot_make
 
     name = quote(str(path))
     if error.errno == errno.ENOENT:

@@ -294,6 +294,10 @@ def test_the_page_of_traps_names_each_with_its_reports() -> None:
     assert all(row[2] and row[4] for row in rows)
 
 
+#: What the sentences of each finding may name.
+_OF_EACH = {"facts", "path", "entries", "remove", "uncap", "warns", "recompiles"}
+
+
 @pytest.mark.parametrize("modules", [(keys, directory, writes), (torch_doctor,)])
 def test_each_check_names_a_rule_and_gives_the_values_of_its_sentences(
     modules: tuple[ModuleType, ...],
@@ -319,9 +323,7 @@ def test_each_check_names_a_rule_and_gives_the_values_of_its_sentences(
         fields = [f for text in row.values() for _, f, _, _ in Formatter().parse(text) if f]
         wanted = {f.partition(".")[0].partition("[")[0] for f in fields}
         given_apart = "None" in values[name]  # **values
-        assert (
-            given_apart or wanted - {"facts", "path", "entries", "remove", "uncap"} <= values[name]
-        ), name
+        assert given_apart or wanted - _OF_EACH <= values[name], name
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from jaxcache.core.machine import ATIME_REQUIRED
 from jaxcache.core.names import CACHE_SUFFIX
 from jaxcache.core.system import expand_home
 from jaxcache.entry.names import FileKind
-from jaxcache.store import cannot_make
+from jaxcache.store.base import cannot_make
 from jaxcache.units import format_count, format_size, join_some
 
 #: A file system is nearly full below this share of it, unless that is still this much.

@@ -23,8 +23,8 @@ from jaxcache.cache.trust import sign_header
 from jaxcache.cache.verify.check import ImportPolicy
 from jaxcache.errors import JaxcacheError, UsageError, system_errors_as
 from jaxcache.model import Problem, Progress
-from jaxcache.store import cannot_make, check_location, is_remote
-from jaxcache.store.base import Store, StoreError
+from jaxcache.store import check_location, is_remote
+from jaxcache.store.base import Store, StoreError, cannot_make
 
 #: What the default costs and gives is in docs/bundles.md.
 DEFAULT_LEVEL = 12
