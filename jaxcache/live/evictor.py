@@ -31,6 +31,8 @@ _SWEEP_SECONDS = 60.0
 _CHUNK = 128
 _LOCK_SECONDS = 0.002
 _PAUSE_SECONDS = 0.002
+#: What was used during a sweep stays: another look finds what goes instead.
+_LOOKS = 2
 _ABANDONED_SECONDS = 600.0
 #: JAX waits this long for its lock (lock_timeout_secs in jax/_src/lru_cache.py).
 _JAX_LOCK_SECONDS = 10.0
@@ -170,13 +172,16 @@ class Evictor:
         ):
             if not is_held:
                 return  # another process is at it
-            before = self._bytes, self._entries
-            files, stamps = self._look()
-            # What is written during the look counts too, seen or not.
-            size_bytes = sum(f[1] for f in files)
-            self._add(size_bytes - before[0], len(files) - before[1])
-            if self._is_over(self._bytes, self._entries) or self._unused_seconds is not None:
-                self._evict(files, stamps)
+            for _ in range(_LOOKS):
+                before = self._bytes, self._entries
+                files, stamps = self._look()
+                # What is written during the look counts too, seen or not.
+                size_bytes = sum(f[1] for f in files)
+                self._add(size_bytes - before[0], len(files) - before[1])
+                if self._is_over(self._bytes, self._entries) or self._unused_seconds is not None:
+                    self._evict(files, stamps)
+                if not self._is_over(self._bytes, self._entries):
+                    break
 
     def _look(self) -> "tuple[list[_File], dict[str, int]]":
         """The entries, and the dates of their stamps by key."""

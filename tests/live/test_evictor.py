@@ -75,6 +75,27 @@ def test_entries_and_disuse_are_bounds_too(tmp_path: Path) -> None:
     assert left(tmp_path / "c", keys) == list(range(11, 20))
 
 
+def test_where_entries_are_used_during_a_sweep_others_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "cache"
+    keys = fill(root, {"a": 100, "b": 100, "c": 100})
+    look = Evictor._look
+    used = keys[:2]
+
+    def look_and_use(evictor: Evictor) -> Any:
+        found = look(evictor)
+        while used:
+            path = root / f"{used.pop()}-cache"
+            os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
+        return found
+
+    monkeypatch.setattr(Evictor, "_look", look_and_use)
+    sweep(root, **{"max-entries": 2})
+    assert len(left(root, keys)) == 1
+    assert left(root, keys) != [2]
+
+
 def test_cost_keeps_what_took_long_to_compile_and_pins_stay(tmp_path: Path) -> None:
     keys = fill(tmp_path / "c", {f"m{n}": 100 for n in range(20)})
     uses = UseLog(str(tmp_path / "c"), {})
