@@ -1,4 +1,4 @@
-"""Run what is no script of its own in the user's Python: one function, or a notebook.
+"""Run one function or one notebook in the user's Python.
 
 Started by path as a script, with the listener in it: what the compile does to the cache is reported
 as for any script. ``argv[1]`` is ``call`` or ``notebook``.

@@ -31,7 +31,7 @@ _SWEEP_SECONDS = 60.0
 _CHUNK = 128
 _LOCK_SECONDS = 0.002
 _PAUSE_SECONDS = 0.002
-#: What was used during a sweep stays: another look finds what goes instead.
+#: A sweep keeps entries that are used while it runs; a second look chooses others.
 _LOOKS = 2
 _ABANDONED_SECONDS = 600.0
 #: JAX waits this long for its lock (lock_timeout_secs in jax/_src/lru_cache.py).

@@ -1,4 +1,5 @@
 """The steps of a CI job around a cache: name it, bring back what fits, keep what was used.
 
-``restore`` has the key and what comes before the job, ``save`` what the job used, and what is kept.
+``restore`` computes the key and fills the cache before the job; ``save`` finds what the job used
+and writes the next bundle.
 """

@@ -281,7 +281,7 @@ def read_refusals(store: Store) -> tuple[TierRefusal, ...]:
 
     The record is in the local directory; that of a bucket is the one that JAX puts before it.
     """
-    # A bundle's store cannot read other files, and without a home there is no local record.
+    # The store of a bundle has no such file; a user without a home directory has no local record.
     with suppress(JaxcacheError, AttributeError, FileNotFoundError):
         local = LocalStore(live_directory(store.url)) if store.remote else store
         return read_record(local.read(f"{OWN_DIR}/{RECORD}", limit=MAX_RECORD_BYTES))

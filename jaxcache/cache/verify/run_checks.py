@@ -211,7 +211,7 @@ def _refuse_foreign(store: Store, scan_result: model.ScanResult) -> None:
 def _check_again(
     store: Store, files: Iterable[Any], check: Callable[..., Any], checks: dict[str, EntryCheck]
 ) -> set[str]:
-    """Check files anew; return the names of those that have changed since the first look."""
+    """Check some files again; return the names of those that changed after the first check."""
     growing = set()
     for file in files:
         again = _look_again(store, file)
