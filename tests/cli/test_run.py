@@ -194,17 +194,19 @@ def test_a_report_that_fails_leaves_the_programs_exit_code(
 
 @pytest.mark.parametrize("callback", ["on_start", "on_event", "on_tick"])
 def test_a_program_runs_to_its_end_although_its_report_fails(tmp_path: Path, callback: str) -> None:
-    end = tmp_path / "end"
+    told, end = tmp_path / "told", tmp_path / "end"
     calls = []
 
     def fail(*_: object) -> None:
         calls.append(1)
+        told.touch()
         raise IndexError("list index out of range")
 
     send = (
-        "import os, socket, sys; events = socket.socket(socket.AF_UNIX); "
+        "import os, socket, sys, time; events = socket.socket(socket.AF_UNIX); "
         "events.connect(os.environ['JAXCACHE_EVENTS']); "
-        'events.sendall(b\'{"event": "trouble", "detail": "x"}\\n\' * 9); '
+        'events.sendall(b\'{"event": "trouble", "detail": "x"}\\n\' * 9)\n'
+        f"while not os.path.exists({str(told)!r}): time.sleep(0.01)\n"
         f"open({str(end)!r}, 'x').close(); sys.exit(7)"
     )
     launch = Launch((sys.executable, "-c", send))
