@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from jaxcache.cache.stats import Stats
     from jaxcache.cache.verify.repair import Repair, RepairPlan, Restoration
     from jaxcache.cache.verify.run_checks import Verification
-    from jaxcache.layouts.torch.explain import GraphDetails
+    from jaxcache.layouts import GraphDetails
     from jaxcache.options.keywords import (
         ListKeywords,
         PruneKeywords,

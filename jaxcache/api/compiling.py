@@ -1,7 +1,7 @@
 """Run the user's jax in child processes: warming, compiling recipes, explaining scripts."""
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jaxcache.api.handle import Handle
@@ -32,6 +32,8 @@ class Runner:
     explains: FunctionGroup[Any] = FunctionGroup("jaxcache.warm.explain")
     #: Makes the view of a report.
     views: FunctionGroup[Any] = FunctionGroup("jaxcache.render.warm")
+    #: Sets what is inside one entry.
+    pages: FunctionGroup[Any] = FunctionGroup("jaxcache.render.show")
 
 
 class TorchRunner(Runner):
@@ -41,16 +43,12 @@ class TorchRunner(Runner):
     runs = FunctionGroup("jaxcache.warm.torch.run")
     explains = FunctionGroup("jaxcache.warm.torch.explain")
     views = FunctionGroup("jaxcache.render.torch")
+    pages = FunctionGroup("jaxcache.render.torch")
 
 
 def runner_of(layout: str | None) -> Runner:
-    """Return the runner of a layout; JAX's by default: a program's compiler is not known before.
-
-    Raises:
-        UsageError: ``bad-layout``.
-    """
-    is_torch = layout is not None and load_layout(layout).name == "torch"
-    return TorchRunner() if is_torch else Runner()
+    """Return the runner of a layout; JAX's by default: a program's compiler is not known before."""
+    return TorchRunner() if layout == "torch" else Runner()
 
 
 RunOptionsT = TypeVar("RunOptionsT", bound=options_run.RunOptions)
@@ -213,8 +211,6 @@ class CompilingMethods(Handle):
     ) -> "Diagnosis":
         """Show the settings that JAX would use here, and find known problems.
 
-        On a cache of torch it returns a :class:`jaxcache.layouts.torch.doctor.TorchDiagnosis`.
-
         >>> diagnosis = cache.diagnose()
         >>> diagnosis.no_jax is None
         True
@@ -233,14 +229,10 @@ class CompilingMethods(Handle):
 
         chosen = options_run.DoctorOptions.choose(options, **keywords)
         if self.compiler == "torch":
-            from jaxcache.layouts.torch import doctor
-
             chosen.check_known("torch", ())
+            examine: Callable[..., Diagnosis] = load_layout("torch").examines.diagnose
             with self.progress("reading entries") as progress:
-                diagnosis: Any = doctor.diagnose(
-                    self.path, os.environ, refused or {}, progress=progress
-                )
-            return diagnosis  # type: ignore[no-any-return]
+                return examine(self.path, os.environ, refused or {}, progress=progress)
         python = chosen.python or (used.executable if used else None)
         asked = query_settings(python, os.environ)
         with self.progress("reading entries") as progress:

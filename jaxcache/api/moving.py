@@ -65,10 +65,9 @@ def open_input(file: str) -> "Iterator[tuple[Bundle, tuple[Problem, ...]]]":
     from jaxcache.cache.move.bundle_file import check_file_path, spool
 
     if file != "-" and os.path.isfile(file) and not is_bundle(file):
-        from jaxcache.layouts.torch.bundle import as_bundle, is_artifacts
-
-        if is_artifacts(file):
-            with as_bundle(file) as (bundle, left_out):
+        artifacts = load_layout("torch").artifacts
+        if artifacts.is_artifacts(file):
+            with artifacts.as_bundle(file) as (bundle, left_out):
                 yield replace(bundle, name=file), left_out
             return
     check_file_path(file)

@@ -6,6 +6,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from jaxcache.api import Cache, Detail
+from jaxcache.api.compiling import runner_of
 from jaxcache.api.handle import kind_of_file
 from jaxcache.cli.opening import open_handle
 from jaxcache.cli.output import Format, JsonOutput, Output, emit, print_lines, write_file
@@ -134,7 +135,8 @@ def _show_entry(cache: Cache, key: str, form: Format, *, verbose: bool) -> int:
         emit(form, kernels_view(show_kernels(store, name)))
         return ExitCode.DONE
     details = list(layout.shows.show_file(store, name)) if is_file else cache.show_all(key)
-    emit(form, show_view(details, now_ns=cache.clock(), verbose=verbose))
+    sections = runner_of(layout.name).pages.sections
+    emit(form, show_view(details, sections, now_ns=cache.clock(), verbose=verbose))
     return ExitCode.PROBLEMS if any(s.damaged for s in details) else ExitCode.DONE
 
 

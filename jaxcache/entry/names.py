@@ -8,6 +8,7 @@ size cap). JAX before 0.4.30 wrote through ``_temp_<key>``. XLA keeps its own ca
 
 import re
 from enum import StrEnum
+from typing import Literal
 
 from jaxcache.core.names import (
     ATIME_SUFFIX,
@@ -25,6 +26,8 @@ from jaxcache.core.names import (
 TORCH_GRAPHS = ("aotautograd", "fxgraph")
 #: The directory of their locks, the only sign of a cache that holds kernels alone.
 TORCH_LOCKS = "locks"
+#: The caches of torch's compilers.
+TorchTier = Literal["aotautograd", "fxgraph", "dynamo"]
 
 
 class FileKind(StrEnum):

@@ -5,7 +5,7 @@ Each group of functions is imported when used.
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 from jaxcache.entry.names import TORCH_GRAPHS, TORCH_LOCKS, key_of, split_name
 from jaxcache.errors import UsageError
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from jaxcache.cache.scan import ScanAids
     from jaxcache.layouts import base
     from jaxcache.layouts.torch import TorchLayout
+    from jaxcache.layouts.torch.explain import GraphDetails as GraphDetails
     from jaxcache.model import Depth, FileInfo, Progress, ScanResult
 
 
@@ -56,6 +57,9 @@ class JaxLayout:
     imports: FunctionGroup["base.Imports"] = FunctionGroup("jaxcache.cache.move.import_bundle")
     sides: FunctionGroup["base.Sides"] = FunctionGroup("jaxcache.cache.diff")
     explains: FunctionGroup["base.Explains"] = FunctionGroup("jaxcache.cache.explain.keys")
+    examines: FunctionGroup[Any] = FunctionGroup("jaxcache.cache.doctor.run_checks")
+    #: Reads what the compiler itself saves in one file; None where it saves nothing.
+    artifacts: Any = None
 
 
 class BundleLayout:

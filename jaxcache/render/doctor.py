@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from jaxcache.cache.diff import Diff, DiffEntry, DiffSide, sum_sizes
 from jaxcache.cache.doctor.inputs import Finding
 from jaxcache.cache.doctor.run_checks import BugReport, Diagnosis
-from jaxcache.layouts.torch.doctor import TorchDiagnosis
 from jaxcache.render import view
 from jaxcache.render.columns import key_column, short_name
 from jaxcache.render.warm import phases_line
@@ -19,33 +18,18 @@ _SHOWN_FILES = 3
 _STYLES = {"problem": "red", "note": "bold"}
 
 
-def doctor_view(
-    diagnosis: Diagnosis | TorchDiagnosis, *, verbose: bool, run: Report | None = None
-) -> view.View:
-    """Return the view of ``doctor``, also of torch's caches; a pipe gets the findings alone.
+def doctor_view(diagnosis: Diagnosis, *, verbose: bool, run: Report | None = None) -> view.View:
+    """Return the view of ``doctor``; a pipe gets the findings alone.
 
     Args:
         run: the report of the command that was run for it.
     """
     findings = diagnosis.findings
     rows = [(f.severity, f.trap, f.seen, f.cost, f.fix) for f in findings]
-    if isinstance(diagnosis, TorchDiagnosis):
-        return view.View(diagnosis, rows, records=findings, page=_torch_page(diagnosis))
     skipped = f"{diagnosis.no_jax}; checks that need jax were skipped"
     notes = [skipped] if diagnosis.no_jax else []
     page = _page(diagnosis, verbose, run)
     return view.View(diagnosis, rows, records=findings, page=page, notes=notes)
-
-
-def _torch_page(diagnosis: TorchDiagnosis) -> Iterator[view.Block]:
-    yield count_findings(diagnosis.findings)
-    line = format_count(diagnosis.entries, "entry") if diagnosis.exists else "does not exist yet"
-    yield view.Line(f"{diagnosis.cache_dir}: {line}", "  cache   ")
-    yield from _finding_lines(diagnosis.findings, name_files=False)
-    if set_ones := [s for s in diagnosis.settings if s.origin != "default"]:
-        yield ""
-        yield "settings that differ from their defaults"
-        yield from (view.Line(f"{s.name} = {s.value}  ({s.origin})", "  ") for s in set_ones)
 
 
 def count_findings(findings: Sequence[Finding], no_jax: str | None = None) -> str:
@@ -113,7 +97,7 @@ def _settings(diagnosis: Diagnosis, verbose: bool) -> Iterator[view.Block]:
     shown = [s for s in settings if verbose or s.origin != "default"]
     hint = "" if verbose else "; --verbose lists all settings"
     if not shown:
-        yield f"every setting of JAX's cache has its default{hint}"
+        yield f"every setting of the cache has its default{hint}"
         return
     yield "settings" if verbose else "settings that differ from their defaults"
     for s in shown:

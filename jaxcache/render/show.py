@@ -1,19 +1,16 @@
-"""``show`` as a view: everything inside entries, graphs of torch, or XLA's kernel cache."""
+"""``show`` as a view: everything inside entries, or XLA's kernel cache."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxcache import units
 from jaxcache.cache.show import EntryDetails, KernelCacheDetails
 from jaxcache.entry.contents import ArrayType, Contents, Device, Memory, short_type
 from jaxcache.model import UNTUNED
 from jaxcache.render import view
-from jaxcache.render.columns import short_name, size_column, text_column
-
-if TYPE_CHECKING:
-    from jaxcache.layouts.torch.explain import GraphDetails
+from jaxcache.render.columns import size_column, text_column
 
 _LABEL_WIDTH = 12
 #: The record that a time of last use comes from, in words.
@@ -32,10 +29,19 @@ _LENGTHY = ("cpu_features", "opcodes", "globals", "key_components")
 Sections = Iterator[tuple[str, Sequence[str]]]
 
 
-def show_view(details: Sequence[Any], *, now_ns: int, verbose: bool) -> view.View:
-    """Return the view of ``show``: of one entry, or of several with what they share only once."""
+def show_view(
+    details: Sequence[Any],
+    sections: "Callable[[Any, int, bool], Sections]",
+    *,
+    now_ns: int,
+    verbose: bool,
+) -> view.View:
+    """Return the view of ``show``: of one entry, or of several with what they share only once.
+
+    Args:
+        sections: sets what is inside of one.
+    """
     documents = [view.fields_of(s) for s in details]
-    sections = _sections if isinstance(details[0], EntryDetails) else _graph_sections
     document = documents[0]
     if len(details) > 1:
         entries = [{n: v for n, v in d.items() if n != "cache_dir"} for d in documents]
@@ -96,7 +102,8 @@ def cut(items: Sequence[str], verbose: bool) -> list[str]:
     return [*items[:_SHOWN], f"and {more:,} more (--verbose lists all)"]
 
 
-def _sections(shown: EntryDetails, now_ns: int, verbose: bool) -> Sections:
+def sections(shown: EntryDetails, now_ns: int, verbose: bool) -> Sections:
+    """Yield the labels of an entry's page with their lines."""
     entry = shown.entry
     c = shown.contents
     if shown.problems:
@@ -261,59 +268,3 @@ def kernels_view(shown: KernelCacheDetails) -> view.View:
         [view.Column(name, attrgetter(name)) for name in names],
         page=[view.Table(table, kernels), foot],
     )
-
-
-#: Characters of a part of a key.
-_CUT = 100
-
-
-def _graph_sections(shown: "GraphDetails", now_ns: int, verbose: bool) -> Sections:
-    """Yield the labels of a graph's page with their lines."""
-    entry = shown.entry
-    graph = shown.graph
-    if shown.problems:
-        yield "Problems", [f"{p.kind}: {p.detail}" for p in shown.problems]
-    if shown.nearest:
-        differing = [
-            f"{d.component}: {(d.left or 'nothing')[:_CUT]} → {(d.right or 'nothing')[:_CUT]}"
-            for d in shown.nearest.differences
-        ]
-        key = shown.nearest.left.key if shown.nearest.left else None
-        lead = f"from the nearest, {short_name(key or 'unknown')}, in"
-        yield "Differs", [lead, *cut(differing, verbose)]
-    yield "Size", [units.format_size(entry.size_bytes)]
-    written = units.format_since(entry.created_ns, now_ns)
-    yield "Compiled", [f"{_seconds(shown)}written {written} by torch {entry.torch_version or '?'}"]
-    used = units.format_since(entry.last_used_ns, now_ns)
-    yield "Used", [USED_FROM[entry.last_used_from].format(used)]
-    yield "Target", [", ".join(entry.devices) or "unknown"]
-    if entry.source:
-        yield "Source", [entry.source + (f" in {entry.function}" if entry.function else "")]
-    if entry.signature:
-        yield "Takes", [entry.signature]
-    yield "Guards", [entry.guards or "none: it serves every call with its key"]
-    yield "File", [entry.file]
-    if shown.files:
-        files = [f"{i.name} ({units.format_size(i.size_bytes)})" for i in shown.files]
-        yield "Needs", cut(files, verbose)
-    if shown.missing:
-        yield "Missing", shown.missing
-    if graph and graph.environment:
-        yield "Embeds", [f"values of {', '.join(graph.environment)}, source lines and paths"]
-    if graph:
-        count = f"{len(graph.globals)} names, when torch unpickles it"
-        odd = graph.unexpected_globals
-        names = odd or graph.globals if verbose else odd
-        yield "Imports", [count, *cut(names, verbose)]
-
-
-def _seconds(shown: "GraphDetails") -> str:
-    graph = shown.graph
-    if graph is None or graph.seconds is None:
-        return ""
-    text = units.format_duration(graph.seconds)
-    if graph.tier == "aotautograd":
-        parts = [("forward", graph.forward_seconds), ("backward", graph.backward_seconds)]
-        shares = [f"{n} {units.format_duration(s)}" for n, s in parts if s]
-        text += f" ({', '.join(shares)}), Inductor's part included" if shares else ""
-    return f"in {text}, "

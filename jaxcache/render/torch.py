@@ -1,13 +1,15 @@
-"""A run's report of torch's caches as a view."""
+"""What is of torch alone in views: a run's report, and what is inside a graph."""
 
 import os
 from collections import Counter
 from collections.abc import Iterator
 
-from jaxcache.render.columns import duration_column, size_column, text_column
+from jaxcache.layouts.torch.explain import GraphDetails
+from jaxcache.render.columns import duration_column, short_name, size_column, text_column
+from jaxcache.render.show import USED_FROM, Sections, cut
 from jaxcache.render.view import Block, Column, Line, Table, View, fields_of
 from jaxcache.render.warm import end_notes
-from jaxcache.units import format_count, format_duration
+from jaxcache.units import format_count, format_duration, format_since, format_size
 from jaxcache.warm.torch.run import Lookup, TorchReport
 
 _STYLES = {"hit": "green", "bypassed": "yellow", "off": "yellow"}
@@ -26,10 +28,11 @@ def report_view(report: TorchReport, *, unfolded: bool = False) -> View:
 
 
 def _page(report: TorchReport, unfolded: bool) -> Iterator[Block]:
+    looks = Counter((g.tier, g.outcome == "hit") for g in report.modules)
     counts = [
-        f"{name}: {report.count('hit', tier)} of {format_count(total, 'hit')}"  # type: ignore[arg-type]
+        f"{name}: {hits} of {format_count(total, 'hit')}"
         for tier, name in _NAMES.items()
-        if (total := sum(g.tier == tier for g in report.modules))
+        if (total := (hits := looks[tier, True]) + looks[tier, False])  # type: ignore[index]
     ]
     if not counts:
         yield "no compiles"
@@ -89,3 +92,59 @@ def _why(graph: Lookup) -> str:
         reason = "its guards do not hold" if graph.reason == "guard_miss" else "not there"
         return f"{reason}; {'saved' if graph.saved else 'not saved'}"
     return graph.reason or ""
+
+
+#: Characters of a part of a key.
+_CUT = 100
+
+
+def sections(shown: GraphDetails, now_ns: int, verbose: bool) -> Sections:
+    """Yield the labels of a graph's page with their lines."""
+    entry = shown.entry
+    graph = shown.graph
+    if shown.problems:
+        yield "Problems", [f"{p.kind}: {p.detail}" for p in shown.problems]
+    if shown.nearest:
+        differing = [
+            f"{d.component}: {(d.left or 'nothing')[:_CUT]} → {(d.right or 'nothing')[:_CUT]}"
+            for d in shown.nearest.differences
+        ]
+        key = shown.nearest.left.key if shown.nearest.left else None
+        lead = f"from the nearest, {short_name(key or 'unknown')}, in"
+        yield "Differs", [lead, *cut(differing, verbose)]
+    yield "Size", [format_size(entry.size_bytes)]
+    written = format_since(entry.created_ns, now_ns)
+    yield "Compiled", [f"{_seconds(shown)}written {written} by torch {entry.torch_version or '?'}"]
+    used = format_since(entry.last_used_ns, now_ns)
+    yield "Used", [USED_FROM[entry.last_used_from].format(used)]
+    yield "Target", [", ".join(entry.devices) or "unknown"]
+    if entry.source:
+        yield "Source", [entry.source + (f" in {entry.function}" if entry.function else "")]
+    if entry.signature:
+        yield "Takes", [entry.signature]
+    yield "Guards", [entry.guards or "none: it serves every call with its key"]
+    yield "File", [entry.file]
+    if shown.files:
+        files = [f"{i.name} ({format_size(i.size_bytes)})" for i in shown.files]
+        yield "Needs", cut(files, verbose)
+    if shown.missing:
+        yield "Missing", shown.missing
+    if graph and graph.environment:
+        yield "Embeds", [f"values of {', '.join(graph.environment)}, source lines and paths"]
+    if graph:
+        count = f"{len(graph.globals)} names, when torch unpickles it"
+        odd = graph.unexpected_globals
+        names = odd or graph.globals if verbose else odd
+        yield "Imports", [count, *cut(names, verbose)]
+
+
+def _seconds(shown: GraphDetails) -> str:
+    graph = shown.graph
+    if graph is None or graph.seconds is None:
+        return ""
+    text = format_duration(graph.seconds)
+    if graph.tier == "aotautograd":
+        parts = [("forward", graph.forward_seconds), ("backward", graph.backward_seconds)]
+        shares = [f"{n} {format_duration(s)}" for n, s in parts if s]
+        text += f" ({', '.join(shares)}), Inductor's part included" if shares else ""
+    return f"in {text}, "

@@ -177,8 +177,6 @@ SHAPES = {
     "Summary": "-unread",
     "TierRefusal": "tier reason entries refused_at=at_ns",
     "TorchBreak": "reason detail file line compile_id process",
-    "TorchDiagnosis": "cache_dir interpreter no_jax settings entries decoded=entries findings "
-    "mended",
     "TorchReport": "cache_dir graphs=modules compiles graph_breaks processes summary{aotautograd "
     "fxgraph compiles=#compiles recompiles graph_breaks=broken_graphs compile_seconds "
     "saved_seconds wall_seconds} notes unobserved timed_out interrupted script_exit_code",

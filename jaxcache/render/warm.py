@@ -7,7 +7,7 @@ import signal
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING
+from typing import Any
 
 from jaxcache.cache.explain.sides import RUN_OUTCOMES, file_name
 from jaxcache.core.compile_event import PHASES
@@ -15,12 +15,7 @@ from jaxcache.options.run import EXCEPTED, Assertions
 from jaxcache.render.columns import SHOWN_HASH_DIGITS, size_column, text_column
 from jaxcache.render.view import Block, Column, Line, Table, View, fields_of
 from jaxcache.units import format_command, format_compile, format_count, format_duration
-from jaxcache.warm.report.report import FAULTS, UNCOMPARED, Module, Report
-
-if TYPE_CHECKING:
-    from jaxcache.warm.report.report import Module, Report
-    from jaxcache.warm.torch.run import Lookup, TorchReport
-
+from jaxcache.warm.report.report import FAULTS, UNCOMPARED, Module, Report, RunReport
 
 #: An outcome's colour: green if the cache served; others if time was lost, and why matters.
 _STYLES = {
@@ -290,7 +285,7 @@ def _faults(modules: Sequence[Module], cache_dir: str | None) -> Iterator[str]:
 _CRASHES = (signal.SIGSEGV, signal.SIGILL, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE)
 
 
-def end_notes(report: "Report | TorchReport") -> Iterator[str]:
+def end_notes(report: RunReport) -> Iterator[str]:
     """Yield the notes of a run, and how it ended."""
     for note in report.notes:
         yield f"note: {note}"
@@ -314,7 +309,7 @@ def end_notes(report: "Report | TorchReport") -> Iterator[str]:
         yield f"note: the program ended with exit code {report.script_exit_code}"
 
 
-def _interrupted_crash(report: "Report | TorchReport") -> str:
+def _interrupted_crash(report: RunReport) -> str:
     """Say that a program crashed after an interrupt, and whether it was compiling then."""
     crash = f"interrupted; the program then crashed with signal {-report.script_exit_code}"
     if any(m.reason == "interrupted" for m in report.modules):
@@ -324,7 +319,7 @@ def _interrupted_crash(report: "Report | TorchReport") -> str:
 
 
 def failed_assertions(
-    report: "Report | TorchReport", wanted: Assertions, *, check: bool, fills: bool = False
+    report: RunReport, wanted: Assertions, *, check: bool, fills: bool = False
 ) -> Iterator[str]:
     """Say which assertions failed, one sentence each.
 
@@ -339,7 +334,7 @@ def failed_assertions(
         yield f"nothing was cached, because JAX could not open {report.cache_dir}"
     elif fills and (errors := [m for m in report.modules if m.reason in FAULTS]):
         lost = format_count(sum(m.occurrences for m in errors), "compile")
-        if denied := getattr(report, "denied", ()):
+        if denied := report.denied:
             place = report.cache_dir or ""
             verb = "write to" if denied == {"write-error"} and os.access(place, os.R_OK) else "use"
             yield f"{lost} not cached, because this user may not {verb} {place}"
@@ -348,19 +343,19 @@ def failed_assertions(
             yield f"JAX could not read the entry of {lost}; where one is damaged: {verify}"
         else:
             yield f"{lost} not cached, because JAX could not write {report.cache_dir}"
-    waiting = sum(getattr(report, "waiting", {}).values())
+    waiting = sum(report.waiting.values())
     if fills and waiting:
         yield f"{format_count(waiting, 'entry')} did not reach {report.cache_dir}"
     limit = wanted.fail_on_miss
     if report.unobserved and (wanted.strict or check or limit is not None):
         yield f"not every compile could be observed: {report.unobserved[0]}"
-    if guard := getattr(report, "guard", None):
+    if guard := report.guard:
         refused = sum(m.occurrences for m in report.modules if m.outcome == "refused")
-        if not getattr(report, "is_guarded", False):
+        if not report.is_guarded:
             yield f"--guard {guard} had no effect: it {_why_unarmed(guard, report.wall_seconds)}"
         elif refused:
             yield f"the guard refused {format_count(refused, 'compile')}"
-    for tier in getattr(report, "unused_tiers", ()):
+    for tier in report.unused_tiers:
         yield f"a process could not use {tier}"
     if report.recorded == 0:
         yield "nothing was recorded"
@@ -410,10 +405,10 @@ def _why_unarmed(guard: str, wall_seconds: float) -> str:
     )
 
 
-def _written_now(report: "Report | TorchReport", misses: "Sequence[Module | Lookup]") -> str:
+def _written_now(report: RunReport, misses: Sequence[Any]) -> str:
     """Say that a retry would pass, because the run that fails has filled the cache."""
-    passing = getattr(report, "passing", ())
-    written = sum(m.occurrences for m in misses if m.outcome == "written" and m.key not in passing)
+    lasting = (m for m in misses if m.outcome == "written" and m.key not in report.passing)
+    written = sum(m.occurrences for m in lasting)
     if not written:
         return ""
     is_all = written == sum(m.occurrences for m in misses)

@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -162,8 +162,22 @@ def test_a_cell_that_warm_runs_knows_what_changed(warm_notebook: WarmNotebook) -
     assert "sine → cosine at In[3]:4 in `step`\n" in done.stdout, done.stdout + done.stderr
 
 
+#: The report of a run that did nothing.
+_REPORT = Report(
+    cache_dir="",
+    modules=(),
+    functions=(),
+    processes=(),
+    notes=(),
+    script_exit_code=0,
+    timed_out=False,
+    interrupted=False,
+    wall_seconds=0.0,
+)
+
+
 def test_the_plot_divides_all_of_the_time() -> None:
-    report = Report("", (), (), (), (), 0, False, False, 2.0, phase_seconds={"trace": 0.5})
+    report = replace(_REPORT, wall_seconds=2.0, phase_seconds={"trace": 0.5})
     parts = divide(report.phases)
     assert [name for name, *_ in parts] == ["trace", "running"]
     assert 'width="480.0"' in draw(parts)
@@ -189,7 +203,7 @@ def test_whole_seconds_of_jax_are_not_summed_up_to_nothing(
     made.append({"outcome": "written", "compile_seconds": 3.0})
     modules = tuple(Module(**{**blank, "retrieval_seconds": 0.1, **m}) for m in made)
     saved = sum(s - 0.1 for s in seconds if s)
-    report = Report("", modules, (), (), (), 0, False, False, 0.0, saved)
+    report = replace(_REPORT, modules=modules, saved_seconds=saved)
     assert headline(report).endswith(f" · {said}")
 
 

@@ -4,7 +4,7 @@ Each group of functions is imported when used.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jaxcache.layouts.base import FunctionGroup, Words
 from jaxcache.layouts.torch import names
@@ -40,3 +40,5 @@ class TorchLayout:
     imports: FunctionGroup["base.Imports"] = FunctionGroup("jaxcache.layouts.torch.bundle")
     sides: FunctionGroup["base.Sides"] = FunctionGroup("jaxcache.layouts.torch.scan")
     explains: FunctionGroup["base.Explains"] = FunctionGroup("jaxcache.layouts.torch.explain")
+    examines: FunctionGroup[Any] = FunctionGroup("jaxcache.layouts.torch.doctor")
+    artifacts: FunctionGroup[Any] = FunctionGroup("jaxcache.layouts.torch.bundle")

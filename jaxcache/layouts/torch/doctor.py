@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxcache.cache.doctor import inputs
-from jaxcache.cache.doctor.run_checks import collect_host_facts
+from jaxcache.cache.doctor.run_checks import Diagnosis, collect_host_facts
 from jaxcache.cache.scan import ScanAids
 from jaxcache.errors import NoCacheError
 from jaxcache.layouts.torch.names import AOT_DIR, FX_DIR, HEADER_DIR, default_directory
 from jaxcache.layouts.torch.scan import TorchScan, scan
-from jaxcache.model import Progress, result_repr
+from jaxcache.model import Progress
 from jaxcache.store import open_store
 from jaxcache.store.base import Store, StoreError
 from jaxcache.units import format_count, format_size
@@ -40,29 +40,6 @@ _NOTABLE_BYTES = 1_000_000_000
 _COMPILER = re.compile(rb"GCC: \([^)\0]{0,80}\) [\d.]{1,20}|clang version [\d.]{1,20}")
 _MOST_KERNELS = 100
 _MOST_BYTES = 4 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class TorchDiagnosis:
-    """The result of ``doctor`` for a cache of torch's."""
-
-    __repr__ = result_repr
-
-    cache_dir: str
-    exists: bool
-    entries: int
-    settings: tuple[inputs.Setting, ...]
-    findings: tuple[inputs.Finding, ...]
-    """Problems first."""
-
-    #: Of a diagnosis of JAX's cache alone.
-    interpreter = no_jax = None
-    mended = ()
-
-    @property
-    def wrong(self) -> bool:
-        """Whether there is a problem, not only something worth knowing."""
-        return any(f.severity == "problem" for f in self.findings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +64,7 @@ def diagnose(
     refused: Mapping[tuple[str, str], int],
     *,
     progress: Progress | None = None,
-) -> TorchDiagnosis:
+) -> Diagnosis:
     """Examine a cache, whether or not it exists yet.
 
     Args:
@@ -101,14 +78,15 @@ def diagnose(
     scan_result = scan(store, ScanAids(progress=progress)) if store else None
     facts = _Facts(path, env, collect_host_facts(path), store, scan_result, refused)
     findings = [f for find in _CHECKS for f in find(facts)]
-    return TorchDiagnosis(
-        path,
-        store is not None,
-        len(scan_result.entries) if scan_result else 0,
-        tuple(
-            inputs.Setting(n, env.get(n), "environment" if env.get(n) is not None else "default")
-            for n in _TOLD
-        ),
+    entries = scan_result.entries if scan_result else ()
+    decoded: Mapping[str, Any] = scan_result.facts if scan_result else {}
+    settings = tuple(
+        inputs.Setting(n, env.get(n), "environment" if env.get(n) is not None else "default")
+        for n in _TOLD
+    )
+    cache = inputs.CacheFacts(path, exists=store is not None, entries=entries, contents=decoded)
+    return Diagnosis(
+        inputs.Facts(cache, settings, host=facts.host),
         tuple(sorted(findings, key=lambda f: f.severity != "problem")),
     )
 

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from jaxcache.entry.names import TorchTier
 from jaxcache.layouts.torch import pickled
-from jaxcache.layouts.torch.names import GraphFile, TorchTier, digest_of, digest_of_text
+from jaxcache.layouts.torch.names import GraphFile, digest_of, digest_of_text
 from jaxcache.model import ProblemKind
 from jaxcache.store.base import Store, StoreError
 from jaxcache.units import join_some

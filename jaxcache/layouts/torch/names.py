@@ -16,13 +16,11 @@ import os
 import re
 import tempfile
 from enum import StrEnum
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from jaxcache.core.names import TEMP_PREFIX
-from jaxcache.entry.names import TORCH_GRAPHS, TORCH_LOCKS, FileKind, split_name
+from jaxcache.entry.names import TORCH_GRAPHS, TORCH_LOCKS, FileKind, TorchTier, split_name
 from jaxcache.model import FileInfo
-
-TorchTier = Literal["aotautograd", "fxgraph", "dynamo"]
 
 AOT_DIR, FX_DIR = TORCH_GRAPHS
 HEADER_DIR = "precompiled_headers"

@@ -14,7 +14,7 @@ from jaxcache.cache.recipe import Environment, Request
 from jaxcache.cache.untrusted_json import Scalar, build
 from jaxcache.core.call_site import NamedProgram
 from jaxcache.core.compile_event import CompileFinished, FunctionCompiled, RunEvent
-from jaxcache.layouts.torch.names import TorchTier
+from jaxcache.entry.names import TorchTier
 
 #: Longer lines are dropped: nothing that the listener sends comes near.
 MAX_LINE_BYTES = 4 << 20

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from heapq import nlargest
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from jaxcache.cache.explain.sides import is_helper
 from jaxcache.cache.ledger.segments import hit_rate, is_miss
@@ -24,9 +24,6 @@ from jaxcache.errors import JaxcacheError, NoJaxError
 from jaxcache.model import result_repr
 from jaxcache.warm.programs import DIRECTORY
 from jaxcache.warm.report.events import Configured, JaxLoaded, ProcessStarted
-
-if TYPE_CHECKING:
-    from jaxcache.warm.torch.run import TorchReport
 
 #: Reasons whose cause is in the cache.
 FAULTS = ("cache-not-opened", "read-error", "write-error")
@@ -225,16 +222,15 @@ class CapShortage(NamedTuple):
         return -(-self.needed_bytes * 5 // 4000) * 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """All that a run did with the cache."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport:
+    """What a run did with the caches of its compiler; what one of them lacks is empty."""
 
     __repr__ = result_repr
 
     cache_dir: str
-    modules: tuple[Module, ...]
-    functions: tuple[Function, ...]
-    processes: tuple[Process, ...]
+    modules: tuple[Any, ...]
+    processes: tuple[Any, ...]
     notes: tuple[str, ...]
     """Sentences for the reader: another directory used, thresholds changed, trouble."""
     script_exit_code: int
@@ -252,19 +248,10 @@ class Report:
     """Requested tiers that a process could not open, with the reason of each."""
     recorded: int | None = None
     """Modules in the recipe; None if no recipe was requested."""
-    shortages: tuple[CapShortage, ...] = ()
-    """Directories whose cap is below what the run needs."""
     passing: frozenset[str] = frozenset()
     """Keys that are known to miss in a second run."""
     waiting: Mapping[str, int] = field(default_factory=dict)
     """Entries that wait for their upload to the bucket ``cache_dir``, by local directory."""
-    phase_seconds: Mapping[str, float] = field(default_factory=dict)
-    """Seconds of each phase that was measured; empty where no jax was observed."""
-    longest: Mapping[str, tuple[FunctionSeconds, ...]] = field(default_factory=dict)
-    """The functions that took most of a phase, at most three, the longest first.
-
-    A trace contains those of the functions that it calls.
-    """
     guard: str | None = None
     """The requested guard, as ``ON:ACTION`` or ``ON:ACTION:SECONDS``."""
     is_guarded: bool = False
@@ -273,6 +260,34 @@ class Report:
     """Chrome trace events of everything that was compiled or retrieved."""
 
     unit = "compile"
+    """What one row of :attr:`modules` is about."""
+
+    def count(self, outcome: Any) -> int:
+        """Compile requests that ended so."""
+        return sum(m.occurrences for m in self.modules if m.outcome == outcome)
+
+    @property
+    def uncacheable(self) -> int:
+        """Compiles that cannot be cached, or not as their compiler is set."""
+        return sum(map(self.count, ("uncacheable", "bypassed", "off")))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Report(RunReport):
+    """All that a run did with the cache."""
+
+    modules: tuple[Module, ...]
+    functions: tuple[Function, ...]
+    processes: tuple[Process, ...]
+    shortages: tuple[CapShortage, ...] = ()
+    """Directories whose cap is below what the run needs."""
+    phase_seconds: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of each phase that was measured; empty where no jax was observed."""
+    longest: Mapping[str, tuple[FunctionSeconds, ...]] = field(default_factory=dict)
+    """The functions that took most of a phase, at most three, the longest first.
+
+    A trace contains those of the functions that it calls.
+    """
 
     @property
     def phases(self) -> Phases:
@@ -285,10 +300,6 @@ class Report:
     def hidden_seconds(self) -> float:
         """The time of loads for which no program waited: the live layer had loaded ahead."""
         return math.fsum(p.counters.get("preload_hidden_seconds", 0.0) for p in self.processes)
-
-    def count(self, outcome: RunOutcome) -> int:
-        """Compile requests that ended so."""
-        return sum(m.occurrences for m in self.modules if m.outcome == outcome)
 
     @property
     def compile_requests(self) -> int:
@@ -328,11 +339,6 @@ class Report:
         return self.count("skipped")
 
     @property
-    def uncacheable(self) -> int:
-        """Compiles that JAX cannot cache, or not as it is set."""
-        return self.count("uncacheable")
-
-    @property
     def refused(self) -> int:
         """Compiles that a guard of the program refused."""
         return self.count("refused")
@@ -357,7 +363,7 @@ class Report:
 _NO_COMPILE = "the program failed before its first compile; its own output says why"
 
 
-def require_observed(report: "Report | TorchReport", library: str) -> None:
+def require_observed(report: RunReport, library: str) -> None:
     """Refuse to explain a run of which nothing was observed, or that failed before any compile.
 
     Raises:

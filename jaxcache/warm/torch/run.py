@@ -4,16 +4,16 @@ import contextlib
 import math
 import os
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from jaxcache.core.compile_event import RunEvent
+from jaxcache.entry.names import TorchTier
 from jaxcache.errors import JaxcacheError, NoJaxError, UsageError, reporting
 from jaxcache.layouts.torch.check import record_new_code
-from jaxcache.layouts.torch.names import TorchTier, directory_of
-from jaxcache.model import result_repr
+from jaxcache.layouts.torch.names import directory_of
 from jaxcache.options.run import RunOptions, WarmOptions
 from jaxcache.store import open_store
 from jaxcache.warm.child.child import find_python
@@ -26,6 +26,7 @@ from jaxcache.warm.child.launch import (
 )
 from jaxcache.warm.programs import WarmProgram, words_of
 from jaxcache.warm.report import events
+from jaxcache.warm.report.report import RunReport
 
 LookupOutcome = Literal["hit", "miss", "bypassed", "off"]
 
@@ -104,48 +105,27 @@ class TierSums(NamedTuple):
     off: int
 
 
-@dataclass(frozen=True, slots=True)
-class TorchReport:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class TorchReport(RunReport):
     """All that a run did with torch's caches."""
 
-    __repr__ = result_repr
-
-    cache_dir: str
     modules: tuple[Lookup, ...]
     compiles: tuple[CompiledFrame, ...]
     graph_breaks: tuple[events.TorchBreak, ...]
     processes: tuple[TorchProcess, ...]
-    notes: tuple[str, ...]
-    script_exit_code: int
-    timed_out: bool
-    interrupted: bool
-    wall_seconds: float
-    saved_seconds: float
-    """Compile seconds saved by hits, less what retrieving them took."""
-    unobserved: tuple[str, ...] = ()
-    trace: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
-    recorded = None
     unit = "graph"
-
-    def count(self, outcome: LookupOutcome, tier: TorchTier | None = None) -> int:
-        """Looks that ended so."""
-        return sum(g.outcome == outcome and tier in (None, g.tier) for g in self.modules)
-
-    @property
-    def uncacheable(self) -> int:
-        """Looks that torch did not make: bypassed, or with the cache off."""
-        return self.count("bypassed") + self.count("off")
 
     def _sum(self, tier: TorchTier) -> TierSums:
         mine = [g for g in self.modules if g.tier == tier]
+        counts = Counter(g.outcome for g in mine)
         return TierSums(
-            self.count("hit", tier),
-            self.count("miss", tier),
+            counts["hit"],
+            counts["miss"],
             sum(g.reason == "guard_miss" for g in mine),
             sum(g.saved for g in mine),
-            self.count("bypassed", tier),
-            self.count("off", tier),
+            counts["bypassed"],
+            counts["off"],
         )
 
     @property
