@@ -3,8 +3,10 @@
 import json
 import os
 import re
+import shlex
 import sys
 import traceback
+from itertools import pairwise
 
 from jaxcache.errors import REPORT_BUG, ExitCode, InterruptError, JaxcacheError
 from jaxcache.units import format_command, printable_lines
@@ -29,9 +31,9 @@ def report(error: Exception, words: list[str]) -> int:
         if _wants_debug():
             shown = printable_lines(_without_secrets(traceback.format_exc()))
             print(shown, end="", file=sys.stderr)
-        return _fail(_about_directory(error, words), as_json)
+        return _fail(_about_files(error, words), as_json)
     if any(base.__name__ == _PARSER_ERROR for base in type(error).__mro__):
-        return _fail(_about_directory(_usage_error(error), words), as_json)
+        return _fail(_about_files(_usage_error(error), words), as_json)
     if _wants_debug():
         raise error
     refused = isinstance(error, OSError) and error.errno is not None
@@ -50,21 +52,44 @@ def _follows_interrupt(error: BaseException | None) -> bool:
 
 
 #: Commands whose arguments are KEYs, or that take none.
-_BY_KEY = ("ls", "show", "stats", "verify", "prune", "rm", "seal", "pin")
+_BY_KEY = ("ls", "show", "stats", "verify", "prune", "rm", "seal", "pin", "explain")
+_MISTAKEN = ("no-match", "no-cache", "not-a-file", "usage", "needs-yes", "no-bound")
 
 
-def _about_directory(error: JaxcacheError, words: list[str]) -> JaxcacheError:
-    """Point at ``-C`` where a directory or a bundle stands in the place of a KEY."""
-    place = next((w for w in words[1:] if os.path.isdir(w) or w.endswith(".jxb")), None)
-    named = any(word.startswith(("-C", "--cache-dir")) for word in words)
-    if place and not named and words[0] in _BY_KEY and error.code in _MISTAKEN:
-        error.hint = f"the cache is named with -C: {format_command(words[0], place)}"
-        if os.path.isfile(place):
-            error.hint = f"{place} is a bundle: ls -C lists it, import checks and adds its entries"
+def _about_files(error: JaxcacheError, words: list[str]) -> JaxcacheError:
+    """Say what takes the directory or file that stands in the place of a KEY or of another file."""
+    arguments = [w for before, w in pairwise(words) if before not in ("-C", "--cache-dir")]
+    if error.code in ("not-a-bundle", "not-a-recipe"):
+        error.hint = _use_of(next(filter(os.path.isfile, arguments), ""), error.code)
+    elif words[0] in _BY_KEY and error.code in _MISTAKEN:
+        named = any(word.startswith(("-C", "--cache-dir")) for word in words)
+        for place in arguments:
+            if place.endswith(".jxb") and os.path.isfile(place):
+                file = shlex.quote(place)
+                lists = f"jaxcache ls -C {file} lists it"
+                error.hint = (
+                    f"{place} is a bundle: jaxcache import --dry-run {file} checks it, {lists}"
+                )
+            elif os.path.isdir(place) and not named:
+                error.hint = f"the cache is named with -C: {format_command(words[0], place)}"
     return error
 
 
-_MISTAKEN = ("no-match", "no-cache", "not-a-file", "usage", "needs-yes", "no-bound")
+def _use_of(path: str, code: str) -> str | None:
+    """Return what to do with a file that is not what a command takes."""
+    from jaxcache.api.handle import kind_of_file
+
+    file = shlex.quote(path)
+    kind = kind_of_file(path) if path else "cache"
+    if kind == "bundle":
+        return f"it is a bundle: jaxcache import {file} adds its entries to the cache"
+    if kind == "recipe":
+        return f"it is a recipe: jaxcache compile {file} compiles it into the cache"
+    if not path.endswith(".py"):
+        return None
+    if code == "not-a-recipe":
+        return f"record a recipe of it: jaxcache warm --record {file}.recipe {file}"
+    return f"run it, and cache what it compiles: jaxcache warm {file}"
 
 
 def _without_secrets(text: str) -> str:

@@ -116,17 +116,53 @@ def test_a_bundle_in_the_place_of_a_cache(run_cli: RunCli, filled: Path, tmp_pat
     assert run_cli("verify", "-C", other).returncode == 0
 
 
-@pytest.mark.parametrize("command", ["ls", "stats", "verify", "prune", "seal"])
+@acts_on("… is a bundle: jaxcache import --dry-run … checks it, jaxcache ls -C … lists it")
+@pytest.mark.parametrize("command", ["ls", "stats", "verify", "prune", "seal", "explain"])
 def test_a_bundle_in_the_place_of_a_key(
     run_cli: RunCli, filled: Path, tmp_path: Path, command: str
 ) -> None:
     run_cli("export", "c.jxb", "-C", filled, cwd=tmp_path)
+    named = run_cli(command, "-C", filled, "c.jxb", cwd=tmp_path)
     told = run_cli(command, "c.jxb", cwd=tmp_path)
-    assert told.returncode in (2, 10), told
-    assert "c.jxb is a bundle: ls -C lists it, import checks and adds its entries" in told.stderr
-    assert len(run_cli("ls", "-qC", "c.jxb", cwd=tmp_path).stdout.split()) == ENTRIES
-    added = run_cli("import", "c.jxb", "-C", "there", cwd=tmp_path)
-    assert added.returncode == 0, added
+    assert told.stderr.partition("hint: ")[2] == named.stderr.partition("hint: ")[2], named
+    listed = act(told.stderr.partition(" checks it")[2], tmp_path, until=" lists it")
+    assert len(listed.stdout.splitlines()) == ENTRIES, (told, listed)
+    assert act(told.stderr, tmp_path, until=" checks it").returncode == 0, told
+    data = (tmp_path / "c.jxb").read_bytes()
+    (tmp_path / "c.jxb").write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    assert act(told.stderr, tmp_path, until=" checks it").returncode == 1
+
+
+@acts_on("it is a bundle: jaxcache import … adds its entries to the cache")
+def test_a_bundle_in_the_place_of_a_recipe(run_cli: RunCli, filled: Path, tmp_path: Path) -> None:
+    run_cli("export", tmp_path / "of mine.jxb", "-C", filled)
+    told = run_cli("compile", tmp_path / "of mine.jxb", "-C", tmp_path / "there")
+    assert told.returncode == 1, told
+    names = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "there")}
+    assert act(told.stderr, tmp_path, until=" adds its entries", **names).returncode == 0
+    assert len(run_cli("ls", "-qC", tmp_path / "there").stdout.split()) == ENTRIES
+
+
+@acts_on("record a recipe of it: jaxcache warm --record ….recipe …")
+@acts_on("it is a recipe: jaxcache compile … compiles it into the cache")
+@acts_on("run it, and cache what it compiles: jaxcache warm …")
+@pytest.mark.jax
+def test_a_script_in_the_place_of_a_recipe_or_a_bundle(
+    run_cli: RunCli, script: Callable[..., Path], jax_python: str, tmp_path: Path
+) -> None:
+    path = script("import jax\njax.jit(lambda x: x * 2)(1.0)\n", "a script.py")
+    env = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "there"), "PATH": path_of(jax_python)}
+    told = run_cli("import", path, "-C", tmp_path / "there")
+    assert told.returncode == 1, told
+    assert act(told.stderr, tmp_path, **env).returncode == 0
+    assert run_cli("ls", "-qC", tmp_path / "there").stdout
+    told = run_cli("compile", path, "-C", tmp_path / "there")
+    assert told.returncode == 1, told
+    assert act(told.stderr, tmp_path, **env).returncode == 0
+    told = run_cli("import", f"{path}.recipe", "-C", tmp_path / "there")
+    assert told.returncode == 1, told
+    compiled = act(told.stderr, tmp_path, until=" compiles it", **env)
+    assert compiled.returncode == 0 and "already-cached" in compiled.stdout, compiled
 
 
 def test_a_directory_in_the_place_of_a_bundle(
