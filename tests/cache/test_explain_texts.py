@@ -4,7 +4,7 @@ import pytest
 
 from jaxcache.cache.explain.parts import compare
 from jaxcache.cache.explain.past import Past
-from jaxcache.cache.explain.sides import Cause, Compile
+from jaxcache.cache.explain.sides import Cause, Compile, Difference
 from jaxcache.core.runs import Run
 from jaxcache.core.sketch import PassedArgument, Sketch, SketchedLine
 
@@ -12,6 +12,12 @@ from jaxcache.core.sketch import PassedArgument, Sketch, SketchedLine
 def passed(text: str, names: tuple[str, ...]) -> tuple[PassedArgument, ...]:
     types = text.split(", ")
     return tuple(map(PassedArgument, names or [""] * len(types), types))
+
+
+def differ(old: Sketch, new: Sketch, past: Past, devices: str = "1") -> tuple[Difference, ...]:
+    left = Compile("jit_f", "a", {"computation": "a", "accelerator_config": "1"}, sketch=old)
+    right = Compile("jit_f", "b", {"computation": "b", "accelerator_config": devices}, sketch=new)
+    return compare(left, right, past=past)
 
 
 @pytest.mark.parametrize(
@@ -44,16 +50,11 @@ def test_the_first_changed_argument_is_named(
 
 @pytest.mark.parametrize(("steps", "devices"), [("1", "1"), ("2", "1"), ("1", "2")])
 def test_padding_is_advised_where_only_the_shape_differs(steps: str, devices: str) -> None:
-    left, right = (
-        Compile(
-            "jit_f",
-            f"jit_f-{digit * 64}",
-            {"computation": digit, "accelerator_config": device},
-            sketch=Sketch(passed=(PassedArgument("x", f"f32[{size}]"),), static={"steps": value}),
-        )
-        for digit, size, value, device in (("a", 8, "1", "1"), ("b", 16, steps, devices))
+    old, new = (
+        Sketch(passed=(PassedArgument("x", f"f32[{size}]"),), static={"steps": value})
+        for size, value in ((8, "1"), (16, steps))
     )
-    differences = compare(left, right, past=Past(signatures=3))
+    differences = differ(old, new, Past(signatures=3), devices)
     (shape,) = (d for d in differences if d.cause is Cause.ARGUMENT_SHAPE)
     assert len(differences) == 1 + (steps == "2") + (devices == "2")
     assert (shape.fix is None) is (len(differences) > 1)
@@ -61,20 +62,25 @@ def test_padding_is_advised_where_only_the_shape_differs(steps: str, devices: st
 
 def test_an_edit_is_named_before_the_line_of_a_library_that_computes_something_else() -> None:
     library = "/v/lib/python3.11/site-packages/diffrax/solver.py"
-    left, right = (
-        Compile(
-            "jit_f",
-            f"jit_f-{digit * 64}",
-            {"computation": digit},
-            sketch=Sketch(lines=(SketchedLine(library, 28, "step", {operation: 1}),)),
-        )
-        for digit, operation in (("a", "sine f32[8]"), ("b", "cosine f32[8]"))
+    before, after = (
+        Sketch(lines=(SketchedLine(library, 28, "step", {operation: 1}),))
+        for operation in ("sine f32[8]", "cosine f32[8]")
     )
     old, new = (
         Run(at, "main.py", (), "0", {}, {}, {}, (), "", {"main.py": f"{line}22222222"}, ())
         for at, line in ((0, "11111111"), (9, "33333333"))
     )
-    (difference,) = compare(left, right, past=Past(old, new))
+    (difference,) = differ(before, after, Past(old, new))
     assert "main.py:1 was edited; the operations of diffrax" in difference.meaning
     assert (difference.title, difference.brief) == ("code at main.py:1", "main.py:1 was edited")
     assert [(place.file, place.line) for place in difference.where] == [("main.py", 1)]
+
+
+def test_a_structure_that_is_static_too_is_named_once() -> None:
+    """As Equinox passes it."""
+    old, new = (
+        Sketch(passed=passed(types, ()), static={"static": f"PyTreeDef({types})"})
+        for types in ("f32[8]", "f32[8], f32[8]")
+    )
+    (difference,) = differ(old, new, Past())
+    assert difference.cause is Cause.ARGUMENT_STRUCTURE

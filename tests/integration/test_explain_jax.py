@@ -44,7 +44,6 @@ class Cause:
 CAUSES = (
     Cause("an XLA flag", "XLA flags", "--xla_llvm_disable_expensive_passes", right_env=FLAG),
     Cause("a flag on argv", "XLA flags", "--xla_mine=1", argv=("--xla_mine=1",)),
-    Cause("x64", "computation", "jax_enable_x64", right_env={"JAX_ENABLE_X64": "1"}),
     Cause("dtype", "computation", "the dtypes of arguments", {"dtype": "int32"}),
     Cause("shape", "computation", "the shapes of arguments", {"shape": [8, 24]}),
     Cause("constant", "computation", "4", {"constant": 4}),
@@ -79,12 +78,6 @@ CAUSES = (
     ),
     Cause("custom hook", "custom_hook", "custom_hook", {"hook": "mine"}),
     Cause("donated argument", "computation", "donated arguments", {"donate": 1}, {"scale": 1}),
-    Cause(
-        "matmul precision",
-        "computation",
-        "jax_default_matmul_precision",
-        right_env={"JAX_DEFAULT_MATMUL_PRECISION": "float32"},
-    ),
     Cause(
         "a name with an address",
         "computation",

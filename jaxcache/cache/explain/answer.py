@@ -268,9 +268,10 @@ class Answers:
             return self._unkept(new, *((row and self._same_key(row)) or (None, None)))
         if row and (earlier := self._same_key(row)):
             return self._unkept(new, *earlier)
-        if new.undone and (self._history or not self._is_recorded(new)):
-            old = self._recorded(new.module, new.undone_key or "")
-            return Comparison(old, new, tuple(proved_by_undoing(new)))
+        undone = self._recorded(new.module, new.undone_key or "")
+        # A recorded key without a history here was made by another program.
+        if new.undone and (self._history or undone.components is None):
+            return Comparison(undone, new, tuple(proved_by_undoing(new)))
         if row is None or row not in self._chosen:
             if before := self._defined_before(new):
                 return Comparison(before, new, compare(before, new))
@@ -364,10 +365,6 @@ class Answers:
         """Return the keys of a module in the cache that this run does not use."""
         keys = self._cache.keys_of(module) if self._cache else []
         return [key for key in keys if key not in self._used]
-
-    def _is_recorded(self, new: Compile) -> bool:
-        """Return whether a run under jaxcache, so one of another program, made the undone key."""
-        return self._recorded(new.module, new.undone_key or "").components is not None
 
     def _recorded(self, module: str, key: str) -> Compile:
         """Return what the ledger knows of a key; it knows no parts of what plain JAX compiled."""

@@ -190,9 +190,11 @@ class Past:
         """What else differs between both runs: the command line, or versions of libraries."""
         if self.old is None or self.new is None:
             return ""
-        if words := say.command_line(self.old.argv, self.new.argv):
-            return words
-        return say.libraries(changed_versions(self.old.versions, self.new.versions))
+        old = self.old.versions
+        changed = [
+            f"{n} {old[n]} → {v}" for n, v in self.new.versions.items() if old.get(n, v) != v
+        ]
+        return say.command_line(self.old.argv, self.new.argv) or say.list_names(changed)
 
     def origin_of(self, setting: str) -> str:
         """Return who made a setting that differs: ``environment``, ``code``, or empty."""
@@ -210,11 +212,6 @@ class Past:
         if now and before and before != now:
             return f"{package} {before} → {now}"
         return f"{package} {now}" if now else package
-
-
-def changed_versions(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
-    """Return the libraries of which both runs had another version: ``optax 0.2.1 → 0.2.2``."""
-    return [f"{n} {old[n]} → {v}" for n, v in new.items() if n in old and old[n] != v]
 
 
 def _package_of(file: str) -> str:

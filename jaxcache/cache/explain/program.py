@@ -33,8 +33,11 @@ _X64 = (
     {"uint32", "uint64"},
     {"complex64", "complex128"},
 )
-#: A type that ``jax_enable_x64`` allows.
-_WIDE = re.compile(r"\b(?:(?:f|i|s|u|ui)64|c128|(?:float|u?int)64|complex128)\[")
+#: By setting: a type of a program that the setting can change.
+_TYPES_OF = {
+    "jax_enable_x64": r"\b(?:(?:f|i|s|u|ui)64|c128|(?:float|u?int)64|complex128)\[",
+    **dict.fromkeys(("jax_default_prng_impl", "jax_threefry_partitionable"), r"\bu(?:i|int)?32\["),
+}
 _PRODUCTS = ("dot_general", "convolution")
 _RANDOM_KEYS = {"uint32[2]", "uint32[4]"}
 _TYPE = re.compile(r"^([^\[]+)\[([^\]]*)\]$")
@@ -150,9 +153,8 @@ def _acts(name: str, old: Sketch, new: Sketch, layers: str | None) -> bool:
         return False
     if name == "jax_default_matmul_precision":
         return _products(old) != _products(new)
-    if name == "jax_enable_x64":
-        return any(_WIDE.search(text) for side in (old, new) for text in _types(side))
-    return True
+    types = (text for side in (old, new) for text in _types(side))
+    return any(re.search(_TYPES_OF.get(name, ""), text) for text in types)
 
 
 def _products(sketch: Sketch) -> Counter[str]:
@@ -183,10 +185,18 @@ def _compare_calls(
     old: Sketch, new: Sketch, settings: set[str], layers: str | None, past: Past
 ) -> Iterator[Difference]:
     """Yield what differs in the arguments, the static values and the options of the call."""
+    has_structure = False
     if old.passed is not None and new.passed is not None:
-        yield from _by_arguments(old.passed, new.passed, settings, layers, past)
+        for difference in _by_arguments(old.passed, new.passed, settings, layers, past):
+            has_structure |= difference.cause is Cause.ARGUMENT_STRUCTURE
+            yield difference
     statics = old.static or {}
-    apart = [n for n, value in (new.static or {}).items() if statics.get(n, value) != value]
+    apart = [
+        n
+        for n, value in (new.static or {}).items()
+        # Equinox passes the structure of arguments as a static value, too.
+        if statics.get(n, value) != value and not (has_structure and "PyTreeDef" in value)
+    ]
     if apart:
         sides = tuple(
             ", ".join(f"{n}={(side or {}).get(n)}" for n in apart)
@@ -354,7 +364,7 @@ def _origin_of(
 def _mention(line: SketchedLine | None, past: Past) -> str:
     if not past.edits or line is None or past.edits.touch(line.file, line.line):
         return ""
-    return say.mention_edits(past.since, [*map(str, past.edits.nearest(line))])
+    return f"; {say.edited_since(past.since, [*map(str, past.edits.nearest(line))])}"
 
 
 def _of_equal(old: Sketch, new: Sketch) -> Difference:

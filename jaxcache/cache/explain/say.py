@@ -222,23 +222,16 @@ def operations(place: str, *, since: str, edited: Sequence[str], is_edited: bool
     file, _, line = place.partition(" ")[0].rpartition(":")
     other = f"line {line} of {file}" if line.isdigit() else place
     if edited:
-        verb = "was" if len(edited) == 1 else "were"
-        text = (
-            f"since {since}, {list_names(edited)} {verb} edited; the operations of {other} differ"
-        )
-        return Part(title, text)
+        return Part(title, f"{edited_since(since, edited)}; the operations of {other} differ")
     if since:
         text = f"the operations of {other} differ, though no recorded file was edited since {since}"
         return Part(title, f"{text}: {why or 'the value came from elsewhere'}")
     return Part(title, f"the operations of {other} differ")
 
 
-def mention_edits(since: str, edited: Sequence[str]) -> str:
-    """Return a clause about lines that were edited, or nothing."""
-    if not edited:
-        return ""
-    verb = "was" if len(edited) == 1 else "were"
-    return f"; since {since}, {list_names(edited)} {verb} edited"
+def edited_since(since: str, edited: Sequence[str]) -> str:
+    """Return a clause about lines that were edited."""
+    return f"since {since}, {list_names(edited)} {'was' if len(edited) == 1 else 'were'} edited"
 
 
 def command_line(old: Sequence[str], new: Sequence[str]) -> str:
@@ -248,11 +241,6 @@ def command_line(old: Sequence[str], new: Sequence[str]) -> str:
     if not (before or after):
         return ""
     return f"the arguments were {' '.join(before) or 'none'}, and are {' '.join(after) or 'none'}"
-
-
-def libraries(changed: Sequence[str]) -> str:
-    """Return a clause about libraries of other versions, or nothing."""
-    return list_names(changed)
 
 
 # First times and losses --------------------------------------------------------------------------
