@@ -86,6 +86,7 @@ class Lab:
         self._source = source_of(program)
         self._runs: dict[str, Plain] = {}
         self._prepared: dict[tuple[str, str], Prepared] = {}
+        self._first: Prepared | None = None
 
     def run(self, trial: Trial, *, asks_why: bool) -> Result:
         """Make the changes of a trial, and judge what ``explain`` says."""
@@ -134,23 +135,30 @@ class Lab:
         judged: Judgement,
     ) -> Judgement:
         """Apply each cure that is a command of the shell, and count plain JAX's own hits."""
+        cured: dict[str, Plain] = {}
         for comparison in document["comparisons"]:
             for difference in comparison["differences"]:
-                env = environment_of(difference.get("fix") or "")
-                if not env:
+                fix = difference.get("fix") or ""
+                if not environment_of(fix):
                     continue
-                self._restore(prepared, case.changes)
-                links = re.findall(r"\bln -s (\S+) (\S+)", difference["fix"])
-                for target, link in links:
-                    Path(link).symlink_to(target)
-                plain = self._plain(case.changes, env)
-                for _, link in links:
-                    Path(link).unlink()
+                if fix not in cured:
+                    cured[fix] = self._plain_after(fix, prepared, case.changes)
                 factors = case.factors(comparison["right_key"])
-                if not plain.is_cured(comparison["module"], len(factors)):
-                    said = f"{comparison['module']}: {difference['fix']}"
+                if not cured[fix].is_cured(comparison["module"], len(factors)):
+                    said = f"{comparison['module']}: {fix}"
                     return Judgement(Verdict.WRONG, "a command that brings no hit", said)
         return judged
+
+    def _plain_after(self, fix: str, prepared: Prepared, changes: tuple[Change, ...]) -> Plain:
+        """Run the changed program by plain JAX, with a cure."""
+        self._restore(prepared, changes)
+        links = re.findall(r"\bln -s (\S+) (\S+)", fix)
+        for target, link in links:
+            Path(link).symlink_to(target)
+        plain = self._plain(changes, environment_of(fix))
+        for _, link in links:
+            Path(link).unlink()
+        return plain
 
     def _prepare(self, trial: Trial) -> Prepared:
         """Make a history, once."""
@@ -191,10 +199,21 @@ class Lab:
         changes: tuple[Change, ...] = (),
         argv: tuple[str, ...] = (),
         env: Mapping[str, str] | None = None,
-    ) -> dict[str, Any]:
-        """Run the program with its cache, and note what it compiled."""
+    ) -> None:
+        """Run the program with its cache, and note what it compiled.
+
+        What the first run of all leaves is the same in each history, and is made once.
+        """
+        is_first = not (changes or argv or env or self._cache.exists())
+        if is_first and self._first:
+            shutil.copytree(self._first.cache, self._cache, copy_function=shutil.copy2)
+            prepared.compiled |= self._first.compiled
+            return
         self.write(changes)
-        return self.warm_again(prepared, changes, argv, env)
+        self.warm_again(prepared, changes, argv, env)
+        if is_first:
+            self._first = Prepared(self._root / "first", dict(prepared.compiled))
+            shutil.copytree(self._cache, self._first.cache, copy_function=shutil.copy2)
 
     def warm_again(
         self,
@@ -202,13 +221,12 @@ class Lab:
         changes: tuple[Change, ...] = (),
         argv: tuple[str, ...] = (),
         env: Mapping[str, str] | None = None,
-    ) -> dict[str, Any]:
+    ) -> None:
         """Run the program as it is there."""
         document = self._jaxcache("warm", changes, argv=argv, env=env)[1]
         for module in document["modules"]:
             if module["key"]:
                 prepared.compiled[module["key"]] = module["module"]
-        return document
 
     def warm_elsewhere(self, source: Mapping[str, str], directory: str) -> None:
         """Run another program with the same cache."""
