@@ -372,14 +372,20 @@ class Tier:
             if missing or self._client is None or not getattr(error, "is_open", True):
                 report_to_parent(event="no-tier", detail=f"{self.url}: {reason}")
 
-    def list(self) -> None:
-        """Learn what the tier has, so that the rest needs no request; for the background."""
+    def list(self, seconds: "float | None" = None) -> None:
+        """Learn what the tier has, so that the rest needs no request; for the background.
+
+        Args:
+            seconds: the time that it gets; None for 15 times that of a request.
+        """
         self._listed = time.monotonic()
         if not self.reading.allows():
             return
         self._is_listing = True
         try:
-            self._known = frozenset(self._call(lambda store: store.names(), 15 * self._seconds))
+            self._known = frozenset(
+                self._call(lambda store: store.names(), seconds or 15 * self._seconds)
+            )
         except Exception:
             self._known = None  # each request will find out by itself
         self._is_listing = False
@@ -392,7 +398,7 @@ class Tier:
         """
         until = time.monotonic() + self._seconds
         if not self._listed and start_thread("list", self.list) is None:
-            self.list()
+            self.list(self._seconds)  # Python 3.12 starts no thread at the end of the interpreter
         while (self._is_listing or not self._listed) and time.monotonic() < until:
             time.sleep(0.005)
         return bool(self._listed) and not self._is_listing

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import REPOSITORY, clean_environment, jax_version
+from conftest import REPOSITORY, clean_environment, has_modules, jax_version
 from plain_jax import run_plain
 
 from jaxcache.core.system import available_cores
@@ -100,6 +100,14 @@ def jax_python(each_jax_python: str) -> str:
     if jax_version(each_jax_python) < (0, 4, 38):
         pytest.skip("the layer knows JAX from 0.4.38")
     return each_jax_python
+
+
+@pytest.fixture
+def newer_python(jax_python: str) -> str:
+    """One that also runs jaxcache's commands and reads its files, which Python 3.10 does not."""
+    if not has_modules(jax_python, "tomllib"):
+        pytest.skip("Python 3.10 has no tomllib")
+    return jax_python
 
 
 @pytest.fixture

@@ -14,16 +14,16 @@ pytestmark = pytest.mark.jax
 
 
 def test_a_program_in_a_clone_runs_as_outside_of_it(
-    jax_python: str, clone: Path, tmp_path: Path
+    newer_python: str, clone: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "precious.txt").write_text("precious")
     (tmp_path / "program.py").write_text(PROGRAM + TELL)
-    env = live_environment(jax_python, tmp_path, tmp_path / "cache")
+    env = live_environment(newer_python, tmp_path, tmp_path / "cache")
     del env["JAXCACHE_LIVE"]
 
     def run() -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            [jax_python, tmp_path / "program.py"],
+            [newer_python, tmp_path / "program.py"],
             env=env,
             cwd=clone,
             capture_output=True,

@@ -94,10 +94,10 @@ os.wait()
 
 
 def test_a_forked_child_of_a_program_that_has_opened_a_bucket_opens_none(
-    jax_python: str, server: S3Server, tmp_path: Path
+    newer_python: str, server: S3Server, tmp_path: Path
 ) -> None:
-    env = live_environment(jax_python, tmp_path, None) | CREDENTIALS
+    env = live_environment(newer_python, tmp_path, None) | CREDENTIALS
     env["AWS_ENDPOINT_URL"] = server.endpoint
-    done = subprocess.run([jax_python, "-c", OPEN], env=env, capture_output=True, text=True)
+    done = subprocess.run([newer_python, "-c", OPEN], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "the process that this one was forked from has opened a bucket" in done.stdout

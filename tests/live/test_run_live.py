@@ -62,7 +62,7 @@ def test_run_live_needs_no_jaxcache_beside_jax(
 
 
 def test_doctor_shows_the_live_settings_of_a_python_and_who_set_them(
-    run_cli: RunCli, jax_python: str, tmp_path: Path
+    run_cli: RunCli, newer_python: str, tmp_path: Path
 ) -> None:
     (tmp_path / "cache").mkdir()
     (tmp_path / "pyproject.toml").write_text(
@@ -70,7 +70,7 @@ def test_doctor_shows_the_live_settings_of_a_python_and_who_set_them(
     )
     assert run_cli("trust", "here", "--yes").returncode == 0
     env = {"PYTHONWARNINGS": "", "JAXCACHE_LIVE_MAX_SIZE": "1GB"}
-    command = ("doctor", "-C", tmp_path / "cache", "--python", jax_python)
+    command = ("doctor", "-C", tmp_path / "cache", "--python", newer_python)
     told = json.loads(run_cli(*command, "--json", env=env).stdout)
     live = {s["name"]: (s["value"], s["origin"]) for s in told["settings"]}
     assert live["live.max-size"] == (1_000_000_000, "JAXCACHE_LIVE_MAX_SIZE")

@@ -115,6 +115,7 @@ def test_whatever_fails_in_the_layer_the_program_runs_on(
     assert len(entries(tmp_path / "cache")) > 1
 
 
+@pytest.mark.usefixtures("newer_python")
 @pytest.mark.parametrize("cache_dir", [None, "jc"])
 def test_a_file_that_switches_the_layer_on_gives_a_program_without_a_cache_one(
     run_live: RunLive, run_cli: RunCli, tmp_path: Path, cache_dir: str | None

@@ -61,6 +61,7 @@ result["local"] = on({str(tmp_path / "three")!r}, tiers, prefetch=False)
     assert len(list((shared / ".jaxcache" / "live" / "runs").iterdir())) == 1
 
 
+@pytest.mark.usefixtures("newer_python")
 def test_a_bucket_knows_its_users_and_gets_back_what_they_use(
     run_live: RunLive, run_cli: RunCli, server: S3Server, tmp_path: Path
 ) -> None:

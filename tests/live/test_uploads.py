@@ -91,10 +91,12 @@ import jaxcache.live.tier as tier
 is_due = threading.Event()
 list_tier = tier.Tier.list
 
-def list_late(self):
-    is_due.wait()
-    time.sleep(0.5)
-    list_tier(self)
+def list_late(self, *seconds):
+    # At its end Python 3.12 has no other thread for it, so that the program itself waits.
+    is_last = threading.current_thread() is threading.main_thread()
+    if is_due.wait(0.5 if is_last else None):
+        time.sleep(0.5)
+        list_tier(self, *seconds)
 
 tier.Tier.list = list_late
 """
