@@ -59,7 +59,10 @@ def test_every_command_has_a_counterpart_that_is_there() -> None:
 
 
 #: These run the user's jax.
-RUNS_JAX = {"warm", "warm_function", "run", "compile", "explain_script", "diagnose"}
+RUNS_JAX = {
+    *("warm", "warm_function", "run", "compile", "explain_script", "diagnose", "examine"),
+    *("hlo", "open_recipe"),
+}
 
 
 PROGRAM = """\

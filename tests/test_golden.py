@@ -10,7 +10,7 @@ import pytest
 from golden import GOLDEN, INPUTS, ZSTD, World, cases, make_world, read, record, write
 
 from jaxcache.cache.recipe import encode_recipe, open_recipe
-from jaxcache.warm.crosshost.target_profile import profile_bytes, read_profile
+from jaxcache.warm.crosshost.target_profile import read_profile
 
 COMMANDS = sorted({case.command for case in cases()})
 
@@ -47,7 +47,7 @@ def test_a_recipe_and_a_profile_of_before_give_the_same_bytes(tmp_path: Path) ->
     if (GOLDEN / "zstd-version").read_text().strip() == ZSTD:
         assert path.read_bytes() == (INPUTS / "some.recipe").read_bytes()
     profile = INPUTS / "h200.json"
-    assert profile_bytes(read_profile(str(profile))) == profile.read_bytes()
+    assert read_profile(str(profile)).to_bytes() == profile.read_bytes()
 
 
 def _difference(wanted: object, found: object) -> str:

@@ -4,7 +4,8 @@ import datetime
 import pathlib
 
 import jaxcache
-from jaxcache.options.move import SyncOptions
+from jaxcache.options.move import ExportOptions, SyncOptions
+from jaxcache.options.run import RunOptions
 
 
 def look(cache: jaxcache.Cache) -> list[str]:
@@ -20,12 +21,18 @@ def look(cache: jaxcache.Cache) -> list[str]:
     same: int = cache.explain("left.json", "right.json").same
     causes = [module.module for module in cache.churn()]
     print(hits, live, seconds, page, entries, same, cache.ledger, cache.kind)
+    with cache.open_recipe() as recipe:
+        print(recipe.select(["jit_*"], limit=3), cache.describe_bundle().signatures)
+    print(cache.look("jit_*"), b"".join(cache.payload("jit_step")), cache.hlo("jit_step"))
     return [*causes, *files, *cache.pins(), *(entry.key for entry in cache.entries())]
 
 
 def change(cache: jaxcache.Cache) -> None:
     cache.require_writable()
     cache.refuse_caches_below()
+    cache.require_compiler("jax")
+    cache.require_there()
+    cache.note_foreign()
     used_since = datetime.datetime.now(datetime.UTC)
     pruned = cache.plan_prune(max_size="10GB", unused_for=86_400.0, used_since=used_since)
     removed: int = len(cache.execute(pruned).removed)
@@ -50,7 +57,9 @@ def move(cache: jaxcache.Cache, other: jaxcache.Cache) -> bool:
     options = SyncOptions(include=("jit_*",))
     cache.write_bundle(cache.plan_offer(options), "copy.jxb")
     copied: bool = cache.copy(other, options=options, dry_run=True).done.complete
-    print(items, done, sent, copied, cache.receive, cache.ci.restore)
+    cache.deliver("all.jxb", options=ExportOptions(level=3))
+    cache.send(other, options=options, pulls=True)
+    print(items, done, sent, copied, cache.receive, cache.arrive, cache.ci.restore)
     return whole and cache.diff(other).equal
 
 
@@ -62,6 +71,9 @@ def run(cache: jaxcache.Cache) -> int:
     cache.compile("train.recipe", jobs=8, check=True, max_memory=2_000_000_000)
     cache.explain_script("train.py", portable=True)
     cache.diagnose(fix=True, max_decoded=0)
+    cache.examine("python", "train.py", dry_run=True)
+    cache.check_target("h200.json", python="python3")
+    cache.place_run(RunOptions())
     return code
 
 

@@ -20,10 +20,12 @@ from jaxcache import __version__
 from jaxcache.api.compiling import CompilingMethods
 from jaxcache.api.handle import MakeProgress, locate, show_nothing
 from jaxcache.api.moving import MovingMethods
-from jaxcache.entry.names import FileKind
+from jaxcache.entry.names import FileKind, split_name
 from jaxcache.errors import UsageError
+from jaxcache.layouts import load_layout
 from jaxcache.model import Depth, Entry
 from jaxcache.options import ListOptions, PruneOptions, RemovalOptions, SealOptions, VerifyOptions
+from jaxcache.store import open_store
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -34,14 +36,15 @@ if TYPE_CHECKING:
     from jaxcache.cache.ledger.segments import LiveStats
     from jaxcache.cache.listing import Listing
     from jaxcache.cache.overview import Overview
-    from jaxcache.cache.prune.plan import PrunePlan
+    from jaxcache.cache.prune.plan import PrunePlan as PrunePlan
     from jaxcache.cache.prune.removable import Execution
     from jaxcache.cache.seal import SealPlan, SealResult
-    from jaxcache.cache.show import EntryDetails
+    from jaxcache.cache.show import EntryDetails, KernelCacheDetails
     from jaxcache.cache.stats import Stats
-    from jaxcache.cache.verify.repair import Repair, RepairPlan, Restoration
-    from jaxcache.cache.verify.run_checks import Verification
-    from jaxcache.layouts import GraphDetails
+    from jaxcache.cache.verify.repair import Repair as Repair
+    from jaxcache.cache.verify.repair import RepairPlan, Restoration
+    from jaxcache.cache.verify.run_checks import Verification as Verification
+    from jaxcache.layouts import GraphDetails, Layout
     from jaxcache.options.keywords import (
         ListKeywords,
         PruneKeywords,
@@ -49,9 +52,12 @@ if TYPE_CHECKING:
         SealKeywords,
         VerifyKeywords,
     )
+    from jaxcache.store.base import Store
 
 
 __all__ = ["Cache", "Detail", "open"]
+#: How a pickle of protocol 2 or later begins.
+_PICKLED = b"\x80"
 
 
 class Detail(IntEnum):
@@ -197,6 +203,72 @@ class Cache(MovingMethods, CompilingMethods):
         """
         store, layout = self.readable
         return list(layout.shows.show(store, key))
+
+    def look(self, key: str) -> "list[EntryDetails | GraphDetails] | KernelCacheDetails":
+        """Everything inside what a KEY or the path of a file means, XLA's kernel cache, too.
+
+        >>> cache.look("jit_m*")[0].entry.module
+        'jit_mlp'
+
+        Raises:
+            JaxcacheError: ``no-match`` or ``ambiguous-key``.
+        """
+        from jaxcache.cache.show import show_kernels
+
+        store, layout, name = self._find(key)
+        if split_name(name or key)[0] is FileKind.KERNEL_CACHE:
+            return show_kernels(store, name or key)
+        shown = layout.shows.show_file(store, name) if name else layout.shows.show(store, key)
+        return list(shown)
+
+    def payload(self, key: str) -> "Iterator[bytes]":
+        """Yield the decompressed executable of the entry that a KEY or a path means.
+
+        >>> sum(map(len, cache.payload("jit_mlp"))) > 1000
+        True
+
+        Raises:
+            JaxcacheError: ``no-match``, ``ambiguous-key``, or ``bad-entry``.
+        """
+        from jaxcache.cache.show import payload_chunks
+
+        return payload_chunks(*self._find_file(key))
+
+    def hlo(self, key: str, *, python: str | None = None) -> str:
+        """Return the optimized HLO of the entry that a KEY or a path means, as text.
+
+        >>> cache.hlo("jit_mlp").partition(",")[0]
+        'HloModule jit_mlp'
+
+        Args:
+            python: the Python whose jaxlib writes it.
+
+        Raises:
+            JaxcacheError: ``no-match``, ``ambiguous-key``, or ``bad-entry``.
+            NoJaxError: no Python with jax was found.
+        """
+        from jaxcache.cache.show import read_hlo
+        from jaxcache.warm.child.query import hlo_text
+
+        return hlo_text(read_hlo(*self._find_file(key)), python=python)
+
+    def _find(self, key: str) -> "tuple[Store, Layout, str]":
+        """Return where an entry is, and the name of the file if the KEY is a path."""
+        if not (os.sep in key or os.path.isfile(key)):
+            return *self.readable, ""
+        directory, name = os.path.split(key)
+        store = open_store(directory or ".")
+        is_pickle = store.read(name, limit=1) == _PICKLED  # of torch; JAX's files are compressed
+        return store, load_layout("torch" if is_pickle else "jax"), name
+
+    def _find_file(self, key: str) -> "tuple[Store, str]":
+        """Return the store and the name of one entry of JAX."""
+        from jaxcache.cache.show import choose_file
+
+        store, layout, name = self._find(key)
+        if not (layout.single_file_entries and layout.keeps_index):
+            raise UsageError("--hlo and --payload are for entries of JAX in a directory")
+        return store, name or choose_file(store, key)
 
     def verify(
         self, *keys: str, options: VerifyOptions | None = None, **keywords: "Unpack[VerifyKeywords]"
@@ -486,5 +558,6 @@ def open(  # noqa: A001
     """
     place = locate(None if location is None else os.fspath(location), layout)
     cache = Cache(place, layout, creates=create, progress=progress, workers=workers)
-    _ = cache.readable
+    if cache.kind != "recipe":
+        _ = cache.readable
     return cache

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 
-from jaxcache.api.moving import MovingMethods, check_signed, open_input, resumable
+from jaxcache.api.bundles import check_signed, open_input, resumable
+from jaxcache.api.moving import MovingMethods
 from jaxcache.cache.bundle.compat import XLA_CACHES, Compatibility, Host
 from jaxcache.cache.bundle.format import Bundle, BundleError
 from jaxcache.cache.bundle.reader import verify_bundle
@@ -53,20 +54,23 @@ class CiSteps:
         components = describe_environment(host, environment, cache_dir=self._path)
         return CiKey(components, files, options.prefix)
 
-    def restore(
-        self, source: str, options: RestoreOptions, host: Callable[[], Host | None]
-    ) -> ci_restore.RestoreResult:
+    def restore(self, source: str, options: RestoreOptions) -> ci_restore.RestoreResult:
         """Add the entries that can hit here; a source that is missing or damaged is a miss.
-
-        Args:
-            host: waits for the jax of the job, which decides what is restored.
 
         Raises:
             UntrustedError, NoJaxError, NoCacheError, UsageError
         """
         self._cache.refuse_caches_below()
+        host: Callable[[], Host | None] = lambda: None  # noqa: E731
+        is_there = is_remote(source) or source == "-" or os.path.lexists(source)
         try:
-            with resumable():
+            with resumable(), ExitStack() as opened:
+                if is_there and (options.python is not None or not options.everything):
+                    from jaxcache.warm.child.query import probing_host
+
+                    environment = job_environment(options.platform)
+                    probe = probing_host(options.python, environment=environment)
+                    host = opened.enter_context(probe)  # which decides what is restored
                 done, outlooks = self._restore(source, options, host)
             restored = ci_restore.RestoreResult(self._cache.path, source, done, outlooks)
         except (BundleError, NoCacheError, StoreError) as error:

@@ -1,24 +1,42 @@
 """Run the user's jax in child processes: warming, compiling recipes, explaining scripts."""
 
 import os
-from collections.abc import Callable, Collection, Mapping
+import shlex
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from jaxcache.api.handle import Handle
+from jaxcache import __version__
+from jaxcache.api.handle import Handle, locate, refuse_foreign
+from jaxcache.errors import JaxcacheError, NoJaxError, UsageError
 from jaxcache.layouts import load_layout
 from jaxcache.layouts.base import FunctionGroup
+from jaxcache.model import Depth
 from jaxcache.options import run as options_run
+from jaxcache.store import check_made, check_tier, is_remote
+from jaxcache.store.location import absolute_location
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from jaxcache.cache.doctor.run_checks import Diagnosis
+    from jaxcache.cache.doctor.run_checks import BugReport, Diagnosis, Versions
     from jaxcache.cache.explain.sides import Explanation
     from jaxcache.options.keywords import CompileKeywords, DoctorKeywords, RunKeywords, WarmKeywords
     from jaxcache.warm.compiling.run import ShowProgress
+    from jaxcache.warm.compiling.worker import CompilePlan as CompilePlan
     from jaxcache.warm.compiling.worker import CompileReport
+    from jaxcache.warm.compiling.worker import CompileResult as CompileResult
+    from jaxcache.warm.compiling.worker import Job as Job
+    from jaxcache.warm.crosshost.target_profile import (
+        ProfileDifference,
+        TargetCheck,
+        TargetProfile,
+    )
+    from jaxcache.warm.programs import WarmProgram
     from jaxcache.warm.report.report import Report
-    from jaxcache.warm.where import Use
+    from jaxcache.warm.where import Use as Use
 
 
 class Runner:
@@ -34,6 +52,24 @@ class Runner:
     views: FunctionGroup[Any] = FunctionGroup("jaxcache.render.warm")
     #: Sets what is inside one entry.
     pages: FunctionGroup[Any] = FunctionGroup("jaxcache.render.show")
+
+    def start(
+        self,
+        program: "WarmProgram | Sequence[str]",
+        options: options_run.RunOptions,
+        on_start: "Callable[[], None]",
+    ) -> Any:
+        """Run a program or a command line, and return its report.
+
+        Args:
+            on_start: called once it has started.
+        """
+        from jaxcache.warm.child.launch import RunCallbacks
+        from jaxcache.warm.programs import WarmProgram
+
+        is_program = isinstance(program, WarmProgram)
+        run = self.runs.warm_program if is_program else self.runs.run_command
+        return run(program, options, RunCallbacks(on_start))
 
 
 class TorchRunner(Runner):
@@ -51,7 +87,92 @@ def runner_of(layout: str | None) -> Runner:
     return TorchRunner() if layout == "torch" else Runner()
 
 
+def read_versions() -> "Versions":
+    """Look up the versions of jaxcache and of what it runs on."""
+    from jaxcache.cache.doctor import run_checks
+
+    return run_checks.read_versions(__version__)
+
+
+def make_bug_report(
+    open_cache: "Callable[[], CompilingMethods]", python: str | None = None
+) -> "BugReport":
+    """Examine a cache, and describe what was found without paths, names or keys.
+
+    Args:
+        open_cache: its error, too, belongs into the report.
+        python: the Python with jax.
+    """
+    from jaxcache.cache.doctor import run_checks
+
+    diagnosis = error_code = None
+    try:
+        cache = open_cache()
+        cache.refuse_caches_below()
+        diagnosis = cache.diagnose(options=options_run.DoctorOptions(python=python))
+    except JaxcacheError as error:
+        error_code = error.code
+    return run_checks.make_bug_report(read_versions(), diagnosis, error_code)
+
+
+def find_uses(
+    command: "Sequence[str]", options: options_run.WhereOptions
+) -> "tuple[tuple[Use, ...], str | None]":
+    """Run a command as it is; return which caches JAX opens in it, and why one may be missing.
+
+    Raises:
+        UsageError: ``cannot-run``.
+    """
+    from jaxcache.warm.where import find_where
+
+    return find_where(command, options, stdout_to_stderr=True)[:2]
+
+
+def capture_target(file: str, python: str | None = None) -> "tuple[str, TargetProfile]":
+    """Capture the profile of this host; return the path to write it to, too.
+
+    Args:
+        file: a directory, which is made, if this host is one of a pod.
+    """
+    from jaxcache.warm.crosshost.target_profile import capture_profile, pod_file
+
+    is_pod = file.endswith(os.sep) or os.path.isdir(file)
+    profile = capture_profile(python, now_ns=time.time_ns(), pod=is_pod)
+    if not is_pod:
+        return file, profile
+    os.makedirs(file, exist_ok=True)
+    return pod_file(file, profile), profile
+
+
+def compare_target(
+    file: str, python: str | None = None
+) -> "tuple[TargetProfile, Sequence[ProfileDifference] | None, str]":
+    """Read a profile, and compare it with this host; without a jax here, return why not.
+
+    Raises:
+        NoJaxError: the Python that is named has none.
+    """
+    from jaxcache.warm.crosshost.target_profile import (
+        capture_profile,
+        compare_profiles,
+        read_profile,
+    )
+
+    profile = read_profile(file)
+    try:
+        here = capture_profile(python, now_ns=time.time_ns())
+    except NoJaxError as error:
+        if python is not None:
+            raise
+        return profile, None, error.message
+    return profile, compare_profiles(profile, here), ""
+
+
 RunOptionsT = TypeVar("RunOptionsT", bound=options_run.RunOptions)
+
+
+#: The outcomes of looks that torch made.
+_LOOKED = ("hit", "miss")
 
 
 class CompilingMethods(Handle):
@@ -63,6 +184,56 @@ class CompilingMethods(Handle):
         options.check_known(self.layout.name, runner.options)
         return runner, options.replace(
             cache_dir=self.store.url, jax_cache_dir=self.spelling or self.store.url
+        )
+
+    def place_run(
+        self, options: RunOptionsT, *, for_reader: bool = True
+    ) -> "tuple[Runner, RunOptionsT]":
+        """Complete the options of a run; a local cache directory need not exist yet.
+
+        >>> from jaxcache.options.run import RunOptions
+        >>> runner, placed = cache.place_run(RunOptions())
+        >>> placed.cache_dir == cache.path
+        True
+
+        Args:
+            for_reader: whether standard output is the program's; otherwise it is the report's.
+
+        Raises:
+            UsageError: options do not go together, or the directory is a file.
+            NoCacheError: the directory cannot be made or read.
+            JaxcacheError: ``read-only``: it is empty, and ``warm`` could not fill it.
+        """
+        options.check()
+        is_named = self.location.origin == "--cache-dir"
+        # What the variable names is up to the program.
+        compiler = self.compiler if is_named else self.layout_name or "jax"
+        runner = runner_of(compiler)
+        hint = "a run of it takes --timeout, --fail-on-miss, --strict, --trace and --json"
+        options.check_known(compiler, runner.options, hint)
+        path = absolute_location(self.location.path)
+        if os.path.exists(path) and not os.path.isdir(path):
+            raise UsageError(f"{path} is a file, not a cache directory", code="not-a-directory")
+        if is_named:
+            self.refuse_caches_below()
+            self.note_foreign()
+            if self.existing is None:
+                check_made(path)
+            elif not (is_remote(path) or options.no_write or self.existing.writable):
+                if isinstance(options, options_run.WarmOptions) and not os.listdir(path):
+                    self.require_writable()
+                self.note(
+                    f"note: {path} cannot be written: what this run compiles will not be kept"
+                )
+        for tier in options.tiers:
+            check_tier(tier.removesuffix(":ro"))
+        if options.tiers and not (self.spelling or options.force_cache_dir):
+            self.note(
+                "note: no cache directory is named; unless the program sets one, JAX has none, and "
+                "--tier has no effect: add -C DIR"
+            )
+        return runner, options.replace(
+            cache_dir=path, jax_cache_dir=self.spelling, stdout_to_stderr=not for_reader
         )
 
     def warm(
@@ -199,6 +370,81 @@ class CompilingMethods(Handle):
         program = WarmProgram(os.fspath(script), arguments)
         explanation: Explanation = runner.explains.explain_script(program, chosen)[0]
         return explanation
+
+    def check_target(self, file: str, *, python: str | None = None) -> "TargetCheck":
+        """Compare the keys of this cache with those that this host makes for a profile.
+
+        >>> cache.check_target("h200.json").looked_up  # doctest: +SKIP
+        7
+
+        Args:
+            file: the profile, or the directory of those of a pod.
+            python: the Python with jax.
+        """
+        from jaxcache.cache.scan import scan
+        from jaxcache.warm.crosshost.target_profile import (
+            capture_profile,
+            check_target,
+            read_profiles,
+        )
+
+        profiles = read_profiles(file)
+        keys = [entry.key for entry in scan(self.store, depth=Depth.LISTED).entries]
+        ledger = self.ledger
+        records = [record for key in keys if (record := ledger.record(key))]
+        here = capture_profile(python, now_ns=self.clock(), pod=len(profiles) > 1)
+        return check_target(profiles, here, keys, records)
+
+    def examine(
+        self,
+        *command: str,
+        dry_run: bool = False,
+        options: options_run.DoctorOptions | None = None,
+    ) -> "tuple[Diagnosis, Report | None]":
+        """Run a command, and diagnose the cache that it uses; return the report of the run, too.
+
+        >>> diagnosis, report = cache.examine(sys.executable, "train.py")
+        >>> report.script_exit_code
+        0
+
+        Args:
+            command: none to diagnose this cache as it is.
+            dry_run, options: as of :meth:`diagnose`.
+
+        Raises:
+            UsageError: ``not-a-directory``: it is a bundle.
+        """
+        from jaxcache.warm.report.notes import judge_run
+        from jaxcache.warm.where import find_where
+
+        chosen = options or options_run.DoctorOptions()
+        path = self.location.path
+        if self.compiler == "torch":
+            chosen.check_known("torch", ())
+            refused: Counter[tuple[str, str]] = Counter()
+            if command:
+                run = options_run.RunOptions(cache_dir=self.path, stdout_to_stderr=True)
+                looks = TorchRunner().runs.run_command(command, run).modules
+                refused.update((m.outcome, m.reason) for m in looks if m.outcome not in _LOOKED)
+            return self.diagnose(refused=refused, dry_run=dry_run, options=chosen), None
+        is_named = self.location.origin == "--cache-dir"
+        if is_named and self.kind == "bundle":
+            raise UsageError(
+                f"{path} is a bundle, not a cache directory",
+                code="not-a-directory",
+                hint=f"look into a bundle with: jaxcache show {shlex.quote(path)}",
+            )
+        if is_named and os.path.isdir(path):
+            refuse_foreign(path)
+        if not command:
+            return self.diagnose(dry_run=dry_run, options=chosen), None
+        variables = {"JAX_COMPILATION_CACHE_DIR": path} if is_named else {}
+        uses, _, report = find_where(command, environment=variables, stdout_to_stderr=True)
+        used = next((u for u in uses if u.opened), next(iter(uses), None))
+        if used and used.opened and not is_named:
+            self.location = locate(used.opened, "jax")
+        diagnosis = self.diagnose(used=used, dry_run=dry_run, options=chosen)
+        return replace(diagnosis, findings=judge_run(report, diagnosis.findings)), report
 
     def diagnose(
         self,

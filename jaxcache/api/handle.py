@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from jaxcache.core.names import OWN_DIR
 from jaxcache.errors import NoCacheError
-from jaxcache.layouts import BUNDLE, check_not_torch, choose_layout, detect_layout, load_layout
+from jaxcache.layouts import (
+    BUNDLE,
+    check_layout,
+    check_not_torch,
+    choose_layout,
+    detect_layout,
+    load_layout,
+)
 from jaxcache.store import find_store, is_remote, make_store, open_store, require_writable
 from jaxcache.store.base import Store
 from jaxcache.store.location import Location, locate_cache
@@ -18,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from jaxcache.cache.ledger.segments import Ledger
+    from jaxcache.cache.recipe import RecipeFile
     from jaxcache.layouts import Layout, ReadCache
     from jaxcache.model import Progress
 
@@ -212,6 +220,69 @@ class Handle:
             request := getattr(self.store, "request_listings", None)
         ):
             request("", OWN_DIR)
+
+    def open_recipe(self) -> "RecipeFile":
+        """Open the recipe that this is, as a context.
+
+        >>> report = cache.warm("train.py", record="train.recipe")
+        >>> with jaxcache.open("train.recipe").open_recipe() as file:
+        ...     len(file.select()) > 0
+        True
+
+        Raises:
+            RecipeError: it cannot be read, or was changed.
+        """
+        from jaxcache.cache.recipe import open_recipe
+
+        return open_recipe(self.location.path)
+
+    def note_foreign(self) -> None:
+        """Say of a directory without a cache that it has files of other programs, and stays theirs.
+
+        >>> cache.note_foreign()
+        """
+        from jaxcache.cache.files import is_foreign
+
+        path = self.path
+        if os.path.isdir(path) and is_foreign(path):
+            self.note(
+                f"note: {path} has files of other programs, and the cache is written beside them"
+            )
+
+    def require_compiler(self, compiler: str) -> None:
+        """Refuse a place for the files of one compiler that has those of another one.
+
+        >>> cache.require_compiler("jax")
+
+        Raises:
+            UsageError: ``other-layout``.
+            NoCacheError: it has caches below it alone.
+        """
+        if os.path.isdir(self.location.path) and self.existing:
+            self.refuse_caches_below()
+            check_layout(self.existing, compiler)
+            self.note_foreign()
+
+    def require_there(self) -> None:
+        """Refuse a place that does not exist; one of a bucket is not asked.
+
+        >>> cache.require_there()
+
+        Raises:
+            NoCacheError
+        """
+        from jaxcache.cache.files import nothing_there
+
+        path = self.location.path
+        if not (is_remote(path) or os.path.exists(path)):
+            raise nothing_there(path)
+
+    @property
+    def is_bundle_name(self) -> bool:
+        """Whether it is a bundle, or would be one."""
+        from jaxcache.cache.move.bundle_file import is_bundle_name
+
+        return is_bundle_name(self.location.path)
 
     def require_writable(self) -> None:
         """Refuse to change a cache that cannot be changed, before any work.

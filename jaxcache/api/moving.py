@@ -2,28 +2,29 @@
 
 import contextlib
 import os
-import shlex
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
+from jaxcache.api.bundles import check_signed, resumable
 from jaxcache.api.handle import Handle
-from jaxcache.errors import InterruptError, JaxcacheError, UsageError, system_errors_as
+from jaxcache.errors import JaxcacheError, NoJaxError, UsageError, system_errors_as
 from jaxcache.layouts import check_layout, load_layout
 from jaxcache.options import move
 from jaxcache.store import is_remote, require_writable
-from jaxcache.store.location import config_is_set
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from jaxcache.cache.bundle.format import Bundle, Manifest
+    from jaxcache.cache.bundle.compat import Arrival as Arrival
+    from jaxcache.cache.bundle.compat import Compatibility, Host
+    from jaxcache.cache.bundle.format import Bundle as Bundle
+    from jaxcache.cache.bundle.format import Manifest
     from jaxcache.cache.diff import Diff
-    from jaxcache.cache.move.bundle_file import WrittenBundle
+    from jaxcache.cache.move.bundle_file import WrittenBundle as WrittenBundle
     from jaxcache.cache.move.export_plan import ExportPlan
-    from jaxcache.cache.move.plan import Outcome, Plan
-    from jaxcache.cache.trust import Verdict
+    from jaxcache.cache.move.plan import Outcome
+    from jaxcache.cache.move.plan import Plan as Plan
+    from jaxcache.cache.trust import Verdict as Verdict
     from jaxcache.model import Problem
     from jaxcache.options.keywords import ExportKeywords, ImportKeywords, PushKeywords
 
@@ -32,92 +33,24 @@ class _RefusedError(Exception):
     """A caller does not accept a plan."""
 
 
-class Copied(NamedTuple):
-    """A copy from one cache into another."""
-
-    done: "Outcome"
-    left_out: "tuple[Problem, ...]"
-    """The files that do not travel."""
-    warnings: tuple[str, ...]
-    """Warnings about what the source offers."""
-    bundle_sha256: str | None = None
-    """The digest of the manifest of the bundle in between; None without one."""
-
-
-@contextlib.contextmanager
-def resumable() -> Iterator[None]:
-    """Say what an interrupted move has left: whole files, which another run does not repeat.
-
-    Raises:
-        JaxcacheError: ``interrupted``.
-    """
-    try:
-        yield
-    except KeyboardInterrupt as error:
-        hint = "run the command again; it skips the files that are complete"
-        raise InterruptError("interrupted", hint=hint) from error
-
-
-@contextlib.contextmanager
-def open_input(file: str) -> "Iterator[tuple[Bundle, tuple[Problem, ...]]]":
-    """Open a bundle, ``-`` for standard input, or artifacts of torch, and what these leave out."""
-    from jaxcache.cache.bundle.format import is_bundle, open_bundle
-    from jaxcache.cache.move.bundle_file import check_file_path, spool
-
-    if file != "-" and os.path.isfile(file) and not is_bundle(file):
-        artifacts = load_layout("torch").artifacts
-        if artifacts.is_artifacts(file):
-            with artifacts.as_bundle(file) as (bundle, left_out):
-                yield replace(bundle, name=file), left_out
-            return
-    check_file_path(file)
-    with contextlib.closing(
-        spool(sys.stdin.buffer) if file == "-" else open_bundle(file)
-    ) as bundle:
-        yield bundle, ()
-
-
-def check_signed(
-    bundle: "Bundle", trusted: str | os.PathLike[str] | None = None, *, required: bool = False
-) -> "Verdict":
-    """Check the signatures of a bundle.
-
-    Args:
-        trusted: the directory of the list of keys; by default the user's.
-        required: refuse what no trusted key has signed, as a configuration file can, too.
-
-    Raises:
-        UntrustedError
-    """
-    from jaxcache.cache.trust import check_signatures, load_trusted
-
-    required = required or trusted is not None or config_is_set("require-signed")
-    return check_signatures(bundle, load_trusted(trusted), required=required)
-
-
-def rewrite_bundle(bundle: "Bundle", file: str) -> "WrittenBundle":
-    """Write an opened bundle to another file, with its signatures.
-
-    Raises:
-        BundleError: it is damaged; nothing is written.
-    """
-    from jaxcache.cache.archive import write_file
-    from jaxcache.cache.bundle.format import BundleError, read_whole
-    from jaxcache.cache.bundle.reader import verify_bundle
-    from jaxcache.cache.move.bundle_file import written_bundle
-
-    if refused := verify_bundle(bundle, allow_large=True).refused or {}:
-        name, reason = next(iter(refused.items()))
-        raise BundleError(
-            f"{bundle.name} holds {len(refused)} damaged entries, such as {name}: {reason}",
-            hint=f"import the undamaged ones: jaxcache import {shlex.quote(bundle.name)} -C DIR",
-        )
-    write_file(file, read_whole(bundle))
-    return written_bundle(bundle, file)
-
-
 class MovingMethods(Handle):
     """See :class:`jaxcache.api.Cache`."""
+
+    def describe_bundle(self) -> "WrittenBundle":
+        """Describe the bundle that this is.
+
+        >>> manifest = cache.export("cache.jxb")
+        >>> jaxcache.open("cache.jxb").describe_bundle().signatures
+        0
+
+        Raises:
+            BundleError: it is damaged.
+        """
+        from jaxcache.cache.bundle.format import open_bundle
+        from jaxcache.cache.move.bundle_file import written_bundle
+
+        with contextlib.closing(open_bundle(self.location.path)) as bundle:
+            return written_bundle(bundle, self.location.path)
 
     def diff(self, other: "MovingMethods") -> "Diff":
         """Compare with another cache or bundle by what the entries hold.
@@ -321,6 +254,154 @@ class MovingMethods(Handle):
                 progress=progress,
             )
 
+    def arrive(
+        self,
+        bundle: "Bundle",
+        verdict: "Verdict",
+        *,
+        options: move.ArrivalOptions,
+        needed: move.CompatibilityOptions | None = None,
+        dry_run: bool = False,
+    ) -> "Arrival":
+        """Bring in what an open bundle holds, and forecast what of it will hit.
+
+        >>> from jaxcache.api.bundles import check_signed, open_input
+        >>> from jaxcache.options.move import ImportOptions
+        >>> manifest = cache.export("cache.jxb")
+        >>> with open_input("cache.jxb") as (bundle, _):
+        ...     arrival = other.arrive(bundle, check_signed(bundle), options=ImportOptions())
+        >>> len(arrival.done.written)
+        7
+
+        Args:
+            needed: the Python that is to use the cache, and what must be known of it before
+                anything is written; None forecasts without it.
+
+        Raises:
+            JaxcacheError: ``incompatible``, ``conflict``, ``bad-bundle``.
+        """
+        from jaxcache.cache.bundle.compat import XLA_CACHES, Arrival, forecast
+        from jaxcache.render.move import forecast_line
+
+        required = needed is not None and needed.require_compatible
+        is_jax = load_layout(bundle.manifest.layout).single_file_entries
+        if required and not is_jax:
+            raise UsageError(
+                "--require-compatible is for JAX's entries; torch alone can check its keys"
+            )
+        target = self.location.path
+        python = needed.python if needed else None
+        decides = required or python is not None
+        asks_jax = is_jax and needed is not None and (decides or dry_run)
+        host: Callable[[], Host | None] = lambda: None  # noqa: E731
+        outlooks: Compatibility | None = None
+
+        def check(_: "Plan") -> None:
+            nonlocal outlooks
+            if decides:
+                outlooks = forecast(bundle.manifest, host(), target)
+            if outlooks and required and not outlooks.compatible:
+                raise JaxcacheError(
+                    f"not every entry of {bundle.name} is known to hit: {forecast_line(outlooks)}",
+                    code="incompatible",
+                    hint=f"set {XLA_CACHES}=none for this command and for the program"
+                    if any(f.portable for f in outlooks.forecasts)
+                    else "change what the message names, or import without --require-compatible",
+                )
+
+        with contextlib.ExitStack() as opened:
+            if asks_jax:  # which starts while all other work is done
+                from jaxcache.warm.child.query import probing_host
+
+                host = opened.enter_context(probing_host(python, required=required))
+            with resumable():
+                done = self.receive(bundle, options=options, check=check, dry_run=dry_run)
+            if outlooks is None:
+                answer = None
+                try:
+                    answer = host()
+                except NoJaxError as error:
+                    self.note(f"warning: cannot forecast the hits: {error.message}")
+                outlooks = forecast(bundle.manifest, answer, target)
+        digest = bundle.manifest_sha256
+        return Arrival(done, outlooks, verdict, asks_jax, bundle_sha256=digest)
+
+    def send(
+        self,
+        target: "MovingMethods",
+        *,
+        options: move.SyncOptions,
+        confirm: "Callable[[Plan], None]" = lambda _: None,
+        pulls: bool = False,
+        dry_run: bool = False,
+    ) -> "Arrival":
+        """Send what another cache lacks, and forecast what will hit there; of torch through a copy.
+
+        >>> from jaxcache.options.move import SyncOptions
+        >>> len(cache.send(other, options=SyncOptions()).done.carried)
+        7
+
+        Args:
+            confirm: shown the plan where it removes anything from the target; what it raises comes
+                back.
+            pulls: the target is where the entries are to be used, and a source without entries is
+                none at all.
+
+        Raises:
+            NoCacheError: a place cannot be reached, or there is nothing to get.
+            UntrustedError: no ``cryptography``, or a list of keys that others may write.
+            JaxcacheError: ``read-only``, ``interrupted``.
+        """
+        from jaxcache.cache.bundle.compat import Arrival, forecast_steps
+        from jaxcache.cache.files import nothing_there
+
+        if not self.layout.single_file_entries:
+            return self.copy(target, options=options, lacking=True, dry_run=dry_run)
+        vouched = is_remote(target.path) or bool(options.sign and not pulls)
+        plan = self.plan_push(target, vouched=vouched, options=options)
+        if pulls and not plan.entries:
+            raise nothing_there(self.store.url)
+        place = plan.target if pulls else None
+        is_far = self.store.remote
+        outlooks = None if is_far else forecast_steps(self.store, plan.writes, place)
+        if plan.removals and not dry_run:
+            confirm(plan)
+        with resumable():
+            done = self.carry(plan, target, jobs=options.jobs, sign=options.sign, dry_run=dry_run)
+        if is_far and target.existing and not (target.existing.remote or done.dry_run):
+            # The bytes are here now, so that reading them costs no request.
+            outlooks = forecast_steps(target.existing, done.written, place)
+        return Arrival(done, outlooks)
+
+    def deliver(
+        self, file: str, *, options: move.ExportOptions | move.CopyOptions
+    ) -> "WrittenBundle":
+        """Write into a bundle what the options of a command choose.
+
+        >>> from jaxcache.options.move import ExportOptions
+        >>> cache.deliver("cache.jxb", options=ExportOptions()).left_out
+        ()
+
+        Args:
+            file: its path; of an export ``-`` for standard output.
+
+        Raises:
+            UsageError: ``exists``, if the file exists and is not a bundle.
+        """
+        from jaxcache.cache.move.bundle_file import check_file_name
+
+        level = None
+        if isinstance(options, move.CopyOptions):
+            check_file_name(file)
+            plan = self.plan_offer(options)
+        else:
+            if file != "-":
+                check_file_name(file)
+            plan = self.plan_export(options=options)
+            level = options.level
+        self.note(*(f"warning: {warning}" for warning in plan.warnings))
+        return self.write_bundle(plan, file, level=level, sign=options.sign)
+
     def push(
         self,
         target: "MovingMethods",
@@ -495,7 +576,7 @@ class MovingMethods(Handle):
         options: move.SyncOptions,
         lacking: bool = False,
         dry_run: bool = False,
-    ) -> Copied:
+    ) -> "Arrival":
         """Copy entries file by file, each compared with the target's; of torch through a bundle.
 
         >>> from jaxcache.options.move import SyncOptions
@@ -527,7 +608,8 @@ class MovingMethods(Handle):
                 )
             done = import_bundle.after_export(exported.outcome, done)
             warnings = () if export.writes else export.warnings
-            return Copied(done, exported.left_out, warnings, bundle.manifest_sha256)
+            digest = bundle.manifest_sha256
+            return _copied(target, done, exported.left_out, warnings, digest)
         rule = options.on_conflict
         plan = self.plan_push(target, on_conflict=rule, vouched=False, options=options)
         is_empty = all(step.action is MoveAction.LEFT for step in plan.steps)
@@ -542,8 +624,18 @@ class MovingMethods(Handle):
                 signers=signing_keys(options.sign),
                 progress=progress,
             )
-        return Copied(
-            done,
-            tuple(step.problem for step in done.steps if step.is_left_out),
-            (empty_warning(self.store.url),) if is_empty else (),
-        )
+        left_out = tuple(step.problem for step in done.steps if step.is_left_out)
+        return _copied(target, done, left_out, (empty_warning(self.store.url),) if is_empty else ())
+
+
+def _copied(
+    target: MovingMethods,
+    done: "Outcome",
+    left_out: "tuple[Problem, ...]",
+    warnings: tuple[str, ...],
+    digest: str | None = None,
+) -> "Arrival":
+    from jaxcache.cache.bundle.compat import Arrival, forecast_items
+
+    outlooks = forecast_items((step.item for step in done.steps), None, target.location.path)
+    return Arrival(done, outlooks, left_out=left_out, warnings=warnings, bundle_sha256=digest)

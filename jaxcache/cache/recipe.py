@@ -443,6 +443,28 @@ class RecipeFile:
         """Remove the temporary file."""
         self._content.close()
 
+    def select(
+        self, keys: Sequence[str] = (), *, sort: str = "key", limit: int | None = None
+    ) -> "list[RecipeRow]":
+        """Return the requests that fit the KEY arguments.
+
+        Args:
+            sort: ``key``, ``size`` or ``compile``, with ``:asc`` or ``:desc``.
+
+        Raises:
+            UsageError: no such sort.
+            JaxcacheError: ``no-match`` or ``ambiguous-key``.
+        """
+        name, is_descending = read_sort(sort, {"key": False, "size": True, "compile": True})
+        listed = select_by_keys([_listed(r, self) for r in self.recipe.requests], keys)
+        measures: dict[str, Callable[[RecipeRow], Any]] = {
+            "key": lambda x: x.key,
+            "size": lambda x: x.bytecode_bytes,
+            "compile": lambda x: x.request.compile_seconds or 0.0,
+        }
+        listed.sort(key=measures[name], reverse=is_descending)
+        return listed[:limit]
+
     def blob(self, digest: str) -> bytes:
         """The bytes of a module or of options, by the digest that a request names."""
         at, size_bytes = self._places[digest]
@@ -526,29 +548,6 @@ class RecipeRow:
     def hash(self) -> str:
         """The hexadecimal part of the key; empty if it has no key."""
         return self.request.hash or ""
-
-
-def list_recipe(
-    file: RecipeFile, *, keys: Sequence[str] = (), sort: str = "key", limit: int | None = None
-) -> list[RecipeRow]:
-    """The requests of a recipe that fit the KEY arguments.
-
-    Args:
-        sort: ``key``, ``size`` or ``compile``, with ``:asc`` or ``:desc``.
-
-    Raises:
-        UsageError: no such sort.
-        JaxcacheError: ``no-match`` or ``ambiguous-key``.
-    """
-    name, is_descending = read_sort(sort, {"key": False, "size": True, "compile": True})
-    listed = select_by_keys([_listed(r, file) for r in file.recipe.requests], list(keys))
-    measures: dict[str, Callable[[RecipeRow], Any]] = {
-        "key": lambda x: x.key,
-        "size": lambda x: x.bytecode_bytes,
-        "compile": lambda x: x.request.compile_seconds or 0.0,
-    }
-    listed.sort(key=measures[name], reverse=is_descending)
-    return listed[:limit]
 
 
 def _listed(request: Request, file: RecipeFile) -> RecipeRow:

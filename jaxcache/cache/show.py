@@ -46,6 +46,8 @@ class EntryDetails:
     differing_arguments: tuple[int, ...] = ()
     """Numbers of the arguments that have other types in other entries of its module."""
 
+    compiler = "jax"
+
     @property
     def damaged(self) -> bool:
         """Whether something in it cannot be read."""

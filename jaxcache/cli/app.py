@@ -216,11 +216,11 @@ def find_help(words: list[str]) -> "partial[None] | None":
 def _print_version(context: typer.Context, wanted: bool) -> None:
     as_json = context.params.get("json")
     if wanted and as_json:
-        from jaxcache.cache.doctor.run_checks import read_versions
+        from jaxcache.api.compiling import read_versions
         from jaxcache.cli.output import print_json
         from jaxcache.render.view import to_document, versioned
 
-        print_json(versioned({"cache_dir": None, **to_document(read_versions(__version__))}))
+        print_json(versioned({"cache_dir": None, **to_document(read_versions())}))
     elif wanted:
         typer.echo(f"jaxcache {__version__}")
     elif as_json and not context.resilient_parsing:

@@ -1,26 +1,19 @@
 """`jaxcache doctor`, `where`, `diff` and `bug-report`."""
 
-import os
-import shlex
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from jaxcache import __version__
-from jaxcache.api.compiling import runner_of
-from jaxcache.api.handle import refuse_foreign
+from jaxcache.api.compiling import find_uses, make_bug_report
+from jaxcache.api.handle import locate
 from jaxcache.cli.opening import open_handle
 from jaxcache.cli.output import JsonOutput, Output, emit
-from jaxcache.errors import ExitCode, JaxcacheError, NoCacheError, NoJaxError, UsageError
+from jaxcache.errors import ExitCode, NoCacheError, NoJaxError, UsageError
 from jaxcache.options import TEXTS, CacheDir, CacheLocation, DryRun, LayoutChoice, flag, option
-from jaxcache.options.run import DoctorOptions, PythonChoice, RunOptions, WhereOptions
-from jaxcache.store import open_store
+from jaxcache.options.run import DoctorOptions, PythonChoice, WhereOptions
 from jaxcache.units import format_duration
 
 if TYPE_CHECKING:
-    from jaxcache.warm.report.report import Report
-    from jaxcache.warm.where import Use
+    from jaxcache.api.compiling import Use
 
 
 def doctor(
@@ -44,45 +37,12 @@ def doctor(
     if not command_line:
         cache.refuse_caches_below()
     from jaxcache.render.doctor import doctor_view
-    from jaxcache.warm.report.notes import judge_run
-    from jaxcache.warm.where import find_where
 
-    path = cache.location.path
-    uses: tuple[Use, ...] = ()
-    report: Report | None = None
-    refused: Counter[tuple[str, str]] = Counter()
-    if cache.compiler == "torch":
-        options.check_known("torch", ())
-        if command_line:
-            run = RunOptions(cache_dir=cache.path, stdout_to_stderr=True)
-            looks = runner_of("torch").runs.run_command(command_line, run).modules
-            refused.update((m.outcome, m.reason) for m in looks if m.outcome not in _LOOKED)
-    else:
-        if place.cache_dir and cache.kind == "bundle":
-            raise UsageError(
-                f"{path} is a bundle, not a cache directory",
-                code="not-a-directory",
-                hint=f"look into a bundle with: jaxcache show {shlex.quote(path)}",
-            )
-        if place.cache_dir and os.path.isdir(path):
-            refuse_foreign(path)
-        if command_line:
-            variables = {"JAX_COMPILATION_CACHE_DIR": path} if place.cache_dir else {}
-            uses, _, report = find_where(command_line, environment=variables, stdout_to_stderr=True)
-    used = next((u for u in uses if u.opened), next(iter(uses), None))
-    if used and used.opened and not place.cache_dir:
-        cache = open_handle(used.opened, "jax")
-    diagnosis = cache.diagnose(used=used, refused=refused, dry_run=dry.dry_run, options=options)
-    if report:
-        diagnosis = replace(diagnosis, findings=judge_run(report, diagnosis.findings))
+    diagnosis, report = cache.examine(*(command_line or ()), dry_run=dry.dry_run, options=options)
     emit(output.form, doctor_view(diagnosis, verbose=verbose, run=report))
     if not diagnosis.exists:
-        open_store(cache.location.path)  # raises that it does not exist
+        _ = cache.store  # raises that it does not exist
     return ExitCode.PROBLEMS if diagnosis.wrong else ExitCode.DONE
-
-
-#: The outcomes of looks that torch made.
-_LOOKED = ("hit", "miss")
 
 
 def diff(
@@ -106,17 +66,9 @@ def diff(
 
 def bug_report(*, place: CacheDir, chosen: PythonChoice, output: JsonOutput) -> None:
     """Print what a bug report needs, as Markdown, without paths, names or keys."""
-    from jaxcache.cache.doctor.run_checks import make_bug_report, read_versions
     from jaxcache.render.doctor import bug_report_view
 
-    diagnosis = error_code = None
-    try:
-        cache = open_handle(place, "jax")
-        cache.refuse_caches_below()
-        diagnosis = cache.diagnose(options=DoctorOptions(python=chosen.python))
-    except JaxcacheError as error:
-        error_code = error.code
-    report = make_bug_report(read_versions(__version__), diagnosis, error_code)
+    report = make_bug_report(lambda: open_handle(place, "jax"), chosen.python)
     emit(output.form, bug_report_view(report))
 
 
@@ -135,8 +87,6 @@ def where(
     """
     from jaxcache.render.columns import text_column
     from jaxcache.render.view import Line, View, versioned
-    from jaxcache.store.location import locate_cache
-    from jaxcache.warm.where import find_where
 
     def show(cache_dir: str | None, places: list[str], uses: "Sequence[Use]" = ()) -> None:
         columns = [text_column("", lambda place: place)]
@@ -148,12 +98,12 @@ def where(
     if not command_line:
         if options.stop or options.timeout_seconds:
             raise UsageError("--stop and --timeout need a command after --")
-        path = locate_cache(chosen_place.cache_dir).path
+        path = locate(chosen_place.cache_dir).path
         show(path, [path])
         return
     if chosen_place.cache_dir:
         raise UsageError("--cache-dir does not go with a command: it runs as it is")
-    uses, unobserved, _ = find_where(command_line, options, stdout_to_stderr=True)
+    uses, unobserved = find_uses(command_line, options)
     if unobserved and not uses:
         raise NoJaxError(unobserved, code="unknown-jax")
     opened = list(dict.fromkeys(u.opened for u in uses if u.opened))

@@ -13,7 +13,7 @@ from jaxcache.errors import UsageError
 from jaxcache.options import TEXTS, CacheLocation, option
 from jaxcache.options.run import MODULE, CallOptions, ExplainOptions, WarmOptions
 from jaxcache.store.location import absolute_location
-from jaxcache.warm.programs import WarmProgram, is_program, is_script
+from jaxcache.warm.programs import WarmProgram, is_program, is_script, program_of
 
 #: Whether the words are a command line, because all of them come after ``--``.
 _COMMAND = "jaxcache.explain.command"
@@ -111,7 +111,6 @@ def explain(
     if place.cache_dir is not None and cache.compiler != "torch":
         _ = cache.store  # no cache there: the program need not run
     from jaxcache.api.compiling import runner_of
-    from jaxcache.cli.fill import program_of
 
     run = WarmOptions(
         cache_dir=absolute_location(path),

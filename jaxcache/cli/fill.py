@@ -2,30 +2,24 @@
 
 import contextlib
 import json
-import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from jaxcache.api.compiling import Runner, runner_of
-from jaxcache.cli.opening import note_foreign, open_handle
+from jaxcache.api.compiling import Runner
+from jaxcache.cli.opening import open_handle
 from jaxcache.cli.output import Format, Output, emit, note, print_blocks, write_text
 from jaxcache.cli.terminal import can_redraw, draw_line, progress_line, silence
-from jaxcache.errors import ExitCode, ReportError, UsageError, reporting, shell_code
-from jaxcache.options import TEXTS, CacheDir, CacheLocation, RunLocation, option
+from jaxcache.errors import ExitCode, ReportError, reporting, shell_code
+from jaxcache.options import TEXTS, CacheDir, RunLocation, option
 from jaxcache.options import run as options_run
-from jaxcache.store import check_made, check_tier, is_remote
-from jaxcache.store.location import absolute_location
 from jaxcache.units import format_duration
-from jaxcache.warm.programs import WarmProgram, names_function, read_call
+from jaxcache.warm.programs import WarmProgram, program_of
 
 if TYPE_CHECKING:
-    from jaxcache.warm.compiling.worker import CompilePlan, CompileResult, Job
-
-
-RunOptionsT = TypeVar("RunOptionsT", bound=options_run.RunOptions)
+    from jaxcache.api.compiling import CompilePlan, CompileResult, Job
 
 
 def import_report() -> None:
@@ -35,91 +29,6 @@ def import_report() -> None:
     """
     import jaxcache.render.typeset
     import jaxcache.render.warm  # noqa: F401
-
-
-def place_run(
-    options: RunOptionsT, place: CacheLocation, form: Format
-) -> tuple["Runner", RunOptionsT]:
-    """Complete the options of a run; a local cache directory need not exist yet.
-
-    Args:
-        form: of the report; JSON and keys leave standard output to it.
-
-    Raises:
-        UsageError: options do not go together, or the directory is a file.
-        NoCacheError: the directory cannot be made or read.
-        JaxcacheError: ``read-only``: it is empty, and ``warm`` could not fill it.
-    """
-    options.check()
-    cache = open_handle(place)
-    # What the variable names is up to the program.
-    compiler = (place.layout or "jax") if place.cache_dir is None else cache.compiler
-    runner = runner_of(compiler)
-    hint = "a run of it takes --timeout, --fail-on-miss, --strict, --trace and --json"
-    options.check_known(compiler, runner.options, hint)
-    path = absolute_location(cache.location.path)
-    if os.path.exists(path) and not os.path.isdir(path):
-        raise UsageError(f"{path} is a file, not a cache directory", code="not-a-directory")
-    if place.cache_dir is not None:
-        cache.refuse_caches_below()
-        note_foreign(path)
-        if cache.existing is None:
-            check_made(path)
-        elif not (is_remote(path) or options.no_write or cache.existing.writable):
-            if isinstance(options, options_run.WarmOptions) and not os.listdir(path):
-                cache.require_writable()
-            note(f"note: {path} cannot be written: what this run compiles will not be kept")
-    for tier in options.tiers:
-        check_tier(tier.removesuffix(":ro"))
-    if options.tiers and not (cache.spelling or options.force_cache_dir):
-        note(
-            "note: no cache directory is named; unless the program sets one, JAX has none, and "
-            "--tier has no effect: add -C DIR"
-        )
-    placed = options.replace(
-        cache_dir=path,
-        jax_cache_dir=cache.spelling,
-        stdout_to_stderr=form.is_json or form is Format.KEYS,
-    )
-    return runner, placed
-
-
-def is_function(program: str) -> bool:
-    """Whether it means MODULE:FUNCTION; a file of that name is a script."""
-    return names_function(program) and not os.path.exists(program)
-
-
-def program_of(
-    program: str | None,
-    arguments: Sequence[str] | None,
-    call: options_run.CallOptions,
-    *,
-    module: str | None = None,
-) -> WarmProgram:
-    """Return the script, module or function of the command line.
-
-    Args:
-        call: how the function is called, if it is one.
-        module: to be run as ``python -m`` does; all else is arguments.
-
-    Raises:
-        UsageError: none was given, or the call cannot be read.
-    """
-    words = tuple(arguments or ())
-    if module is not None and not call:
-        return WarmProgram(module=module, arguments=(*([program] if program else ()), *words))
-    if program is None or module:
-        raise UsageError("name a script, or a module with -m")
-    if is_function(program):
-        if words:
-            raise UsageError(
-                f"{program} is a function, and {words[0]!r} is not an option",
-                hint="write its arguments as --arg 'f32[8,128]'",
-            )
-        return WarmProgram(call=read_call(program, call))
-    if call:
-        raise UsageError("--arg, --static, --args and --committed are for MODULE:FUNCTION")
-    return WarmProgram(program, words)
 
 
 @contextlib.contextmanager
@@ -133,7 +42,6 @@ def _whatever_reads() -> Iterator[None]:
 
 
 def _carry_out(
-    start: Callable[..., Any],
     program: "WarmProgram | Sequence[str]",
     placed: options_run.RunOptions,
     runner: Runner,
@@ -149,11 +57,9 @@ def _carry_out(
         ReportError: a report failed, or its trace cannot be written. The exit code is 1 where the
             program succeeded and something was asked of the report.
     """
-    from jaxcache.warm.child.launch import RunCallbacks
-
     check = placed.check_contents
     try:
-        report = start(program, placed, RunCallbacks(import_report))
+        report = runner.start(program, placed, import_report)
         with reporting(report.script_exit_code):
             view = runner.views.report_view(report, unfolded=extent.all)
             with _whatever_reads():
@@ -213,15 +119,14 @@ def warm(
     """
     form = output.form
     wanted.check()
-    runner, placed = place_run(options, place, form)
+    runner, placed = open_handle(place).place_run(options, for_reader=form.is_text)
     program = program_of(script, arguments, call, module=module)
     if placed.jax_cache_dir is None and place.layout in (None, "jax"):
         note(
             "note: this run fills nothing and exits with 1 unless the program sets a cache "
             "directory; export JAX_COMPILATION_CACHE_DIR=DIR before it, or add -C DIR"
         )
-    start = runner.runs.warm_program
-    return _carry_out(start, program, placed, runner, wanted, form, extent, fills=True)
+    return _carry_out(program, placed, runner, wanted, form, extent, fills=True)
 
 
 def run(
@@ -242,8 +147,8 @@ def run(
     """
     form = output.form
     wanted.check()
-    runner, placed = place_run(options, place, form)
-    return _carry_out(runner.runs.run_command, command_line, placed, runner, wanted, form, extent)
+    runner, placed = open_handle(place).place_run(options, for_reader=form.is_text)
+    return _carry_out(command_line, placed, runner, wanted, form, extent)
 
 
 def compile_(

@@ -2,8 +2,6 @@
 
 import contextlib
 import os
-from contextlib import closing
-from typing import TYPE_CHECKING
 
 from jaxcache.api import Cache, Detail
 from jaxcache.api.compiling import runner_of
@@ -13,11 +11,6 @@ from jaxcache.cli.output import Format, JsonOutput, Output, emit, print_lines, w
 from jaxcache.errors import ExitCode, UsageError
 from jaxcache.options import GROUP_FIELDS, CacheLocation, ListOptions, flag, option
 from jaxcache.units import printable_lines
-
-if TYPE_CHECKING:
-    from jaxcache.layouts import Layout
-    from jaxcache.store.base import Store
-
 
 #: How much of each entry a format shows.
 _DETAIL = {
@@ -52,12 +45,11 @@ def ls(
     if cache.kind == "recipe":
         if options.filters or group_by or options.long:
             raise UsageError("--filter, --group-by and --long are not for recipes")
-        from jaxcache.cache.recipe import list_recipe, open_recipe
         from jaxcache.render import recipe
 
         sort = "key" if options.sort == "used" else options.sort  # a recipe records no use
-        with open_recipe(cache.location.path) as file:
-            listed = list_recipe(file, keys=options.keys, sort=sort, limit=options.limit)
+        with cache.open_recipe() as file:
+            listed = file.select(options.keys, sort=sort, limit=options.limit)
             emit(form, recipe.listing_view(file, listed))
         return
     listing = cache.select(options=options, group_by=group_by, detail=_DETAIL[form])
@@ -70,10 +62,6 @@ def ls(
         long=options.long,
     )
     emit(form, view)
-
-
-#: How a pickle of protocol 2 or later begins.
-_PICKLED = b"\x80"
 
 
 def show(
@@ -110,70 +98,37 @@ def show(
     if cache.kind == "recipe":
         if writes:
             raise UsageError("--hlo and --payload are for entries: a recipe holds none")
-        from jaxcache.cache.recipe import list_recipe, open_recipe
         from jaxcache.render import recipe
 
-        with open_recipe(cache.location.path) as file:
-            listed = list_recipe(file, keys=[chosen] if chosen else [])
+        with cache.open_recipe() as file:
+            listed = file.select([chosen] if chosen else [])
             emit(wanted.form, recipe.show_view(file, listed, whole=not chosen))
     elif not chosen:
         _show_bundle(cache, wanted.form)
     elif writes:
-        _write_part(cache, chosen, payload, python)
+        if payload is not None:
+            write_file(payload, cache.payload(chosen))
+        else:
+            print(printable_lines(cache.hlo(chosen, python=python)), end="")
     else:
         return _show_entry(cache, chosen, wanted.form, verbose=verbose)
     return ExitCode.DONE
 
 
 def _show_entry(cache: Cache, key: str, form: Format, *, verbose: bool) -> int:
-    from jaxcache.cache.show import show_kernels
-    from jaxcache.entry.names import FileKind, split_name
     from jaxcache.render.show import kernels_view, show_view
 
-    store, layout, name, is_file = _find_entry(cache, key)
-    if split_name(name)[0] is FileKind.KERNEL_CACHE:
-        emit(form, kernels_view(show_kernels(store, name)))
+    shown = cache.look(key)
+    if not isinstance(shown, list):
+        emit(form, kernels_view(shown))
         return ExitCode.DONE
-    details = list(layout.shows.show_file(store, name)) if is_file else cache.show_all(key)
-    sections = runner_of(layout.name).pages.sections
-    emit(form, show_view(details, sections, now_ns=cache.clock(), verbose=verbose))
-    return ExitCode.PROBLEMS if any(s.damaged for s in details) else ExitCode.DONE
-
-
-def _write_part(cache: Cache, key: str, payload: str | None, python: str | None) -> None:
-    """Write the executable of an entry into a file, or print its HLO."""
-    from jaxcache.cache import show
-
-    store, layout, name, is_file = _find_entry(cache, key)
-    if not (layout.single_file_entries and layout.keeps_index):
-        raise UsageError("--hlo and --payload are for entries of JAX in a directory")
-    if not is_file:
-        name = show.choose_file(store, key)
-    if payload is not None:
-        write_file(payload, show.payload_chunks(store, name))
-        return
-    from jaxcache.warm.child.query import hlo_text
-
-    print(printable_lines(hlo_text(show.read_hlo(store, name), python=python)), end="")
-
-
-def _find_entry(cache: Cache, key: str) -> "tuple[Store, Layout, str, bool]":
-    """Return where an entry is, its file's name or its key, and which of the two."""
-    if not (os.sep in key or os.path.isfile(key)):
-        return *cache.readable, key, False
-    from jaxcache.layouts import load_layout
-    from jaxcache.store import open_store
-
-    directory, name = os.path.split(key)
-    store = open_store(directory or ".")
-    is_pickle = store.read(name, limit=1) == _PICKLED  # of torch; JAX's files are compressed
-    return store, load_layout("torch" if is_pickle else "jax"), name, True
+    sections = runner_of(shown[0].compiler).pages.sections
+    emit(form, show_view(shown, sections, now_ns=cache.clock(), verbose=verbose))
+    return ExitCode.PROBLEMS if any(s.damaged for s in shown) else ExitCode.DONE
 
 
 def _show_bundle(cache: Cache, form: Format) -> None:
     """List a bundle as a whole, with its size."""
-    from jaxcache.cache.bundle.format import open_bundle
-    from jaxcache.cache.move.bundle_file import written_bundle
     from jaxcache.render.listing import listing_view
     from jaxcache.render.move import export_summary
 
@@ -181,9 +136,7 @@ def _show_bundle(cache: Cache, form: Format) -> None:
     view = listing_view(
         cache.select(options=ListOptions(sort="key"), detail=detail), now_ns=cache.clock()
     )
-    path = cache.location.path
-    with closing(open_bundle(path)) as bundle:
-        size = export_summary(written_bundle(bundle, path))
+    size = export_summary(cache.describe_bundle())
     emit(form, view._replace(notes=[*view.notes, size]))
 
 

@@ -23,9 +23,7 @@ from jaxcache.options import (
 )
 
 if TYPE_CHECKING:
-    from jaxcache.cache.prune.plan import PrunePlan
-    from jaxcache.cache.verify.repair import Repair
-    from jaxcache.cache.verify.run_checks import Verification
+    from jaxcache.api import PrunePlan, Repair, Verification
 
 
 def verify(
@@ -79,7 +77,6 @@ def _verify_cache(
     delete: bool = False,
 ) -> "tuple[Verification, Repair | None]":
     """Verify one cache, and repair it, or show what would be done, where that was requested."""
-    from jaxcache.cache.verify.repair import show_repair
     from jaxcache.render.maintain import problems_page
 
     verification = cache.verify(options=options)
@@ -88,10 +85,10 @@ def _verify_cache(
         return verification, None
     plan = cache.plan_repair(verification, delete=delete)
     if dry_run or not plan.steps:
-        return verification, show_repair(plan, dry_run=dry_run)
+        return verification, plan.as_outcome(dry_run=dry_run)
     cache.require_writable()
     if delete and not consent.yes:
-        note(*problems_page(verification, show_repair(plan, dry_run=True)))
+        note(*problems_page(verification, plan.as_outcome(dry_run=True)))
         confirm("Delete these for good?", "nothing was deleted")
     return verification, cache.execute(plan)
 
@@ -185,7 +182,6 @@ def _carry_out(cache: Cache, plan: "PrunePlan", form: Format, consent: ConfirmOp
 
 def _ask(plan: "PrunePlan") -> None:
     """Show what a plan removes, and ask whether to go ahead."""
-    from jaxcache.cache.prune.plan import plan_notes
     from jaxcache.render.maintain import removals_table
 
     if not plan.kept:
@@ -193,7 +189,7 @@ def _ask(plan: "PrunePlan") -> None:
             "this would empty the cache", code="would-empty", hint="add --yes if that is meant"
         )
     table = removals_table(plan.removals, time.time_ns())
-    note(table, *plan_notes(plan), plan.summary(plan.removals, "would remove"))
+    note(table, *plan.notes(), plan.summary(plan.removals, "would remove"))
     confirm("Go ahead?", "nothing was removed")
 
 

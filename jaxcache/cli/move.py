@@ -3,31 +3,25 @@
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from jaxcache.api import Cache
-from jaxcache.api.moving import check_signed, open_input, resumable, rewrite_bundle
+from jaxcache.api.bundles import check_signed, open_input, rewrite_bundle
 from jaxcache.cli.opening import check_local, open_handle, open_target
 from jaxcache.cli.output import Format, JsonOutput, Output, emit, note, write_text
 from jaxcache.cli.terminal import confirm
-from jaxcache.errors import ExitCode, JaxcacheError, NoJaxError, UsageError
+from jaxcache.errors import ExitCode, JaxcacheError, UsageError
 from jaxcache.options import CacheDir, CacheLocation, ConfirmOptions, DryRun, Options, move, option
 from jaxcache.options.move import RestoreOptions, SaveOptions
-from jaxcache.options.run import KeyOptions, job_environment
-from jaxcache.store import is_remote
+from jaxcache.options.run import KeyOptions
 from jaxcache.store.location import VARIABLE, expand_location
 
 if TYPE_CHECKING:
-    from jaxcache.cache.bundle.compat import Compatibility, Host
-    from jaxcache.cache.bundle.format import Bundle
-    from jaxcache.cache.move.export_plan import ExportPlan
-    from jaxcache.cache.move.plan import Plan, Step
-    from jaxcache.cache.trust import Verdict
+    from jaxcache.api.bundles import Bundle, Verdict, WrittenBundle
+    from jaxcache.api.moving import Arrival, Plan
     from jaxcache.model import Problem
     from jaxcache.render.ci import StepReport
-    from jaxcache.store.base import Store
 
 
 def export(
@@ -48,12 +42,7 @@ def export(
         raise UsageError(
             "a bundle on standard output needs a pipe, without --json, --jsonl or --quiet"
         )
-    from jaxcache.cache.move.bundle_file import check_file_name
-
-    if file != "-":
-        check_file_name(file)
-    cache = open_handle(place)
-    return _deliver(cache, cache.plan_export(options=options), file, form, options)
+    return _report_bundle(open_handle(place).deliver(file, options=options), form)
 
 
 def import_(
@@ -77,24 +66,17 @@ def import_(
     with open_input(file) as (bundle, left_out):
         verdict = _check_bundle(bundle, left_out, required=options.require_signed)
         target = open_target(place, place.layout, bundle.manifest.layout)
-        form = output.form
-        code = _receive(target, bundle, form, options, verdict, needed, dry_run=dry.dry_run)
+        arrival = target.arrive(
+            bundle, verdict, options=options, needed=needed, dry_run=dry.dry_run
+        )
+    code = _report_arrival(arrival, output.form)
     return ExitCode.PARTIAL if left_out and code == ExitCode.DONE else code
 
 
-def _deliver(
-    cache: Cache,
-    plan: "ExportPlan",
-    file: str,
-    form: Format,
-    options: move.ExportOptions | move.CopyOptions,
-) -> ExitCode:
-    """Write the bundle and report it; return the exit code."""
+def _report_bundle(written: "WrittenBundle", form: Format) -> ExitCode:
+    """Report a bundle; return the exit code."""
     from jaxcache.render.move import export_view, left_out_lines
 
-    note(*(f"warning: {warning}" for warning in plan.warnings))
-    level = options.level if isinstance(options, move.ExportOptions) else None
-    written = cache.write_bundle(plan, file, level=level, sign=options.sign)
     note(*left_out_lines(written.left))
     emit(form, export_view(written))
     return ExitCode.PARTIAL if written.left_out else ExitCode.DONE
@@ -111,89 +93,29 @@ def _check_bundle(
     return verdict
 
 
-def _receive(
-    cache: Cache,
-    bundle: "Bundle",
-    form: Format,
-    options: move.ArrivalOptions,
-    verdict: "Verdict",
-    needed: move.CompatibilityOptions | None = None,
-    *,
-    dry_run: bool,
-) -> int:
-    """Check a bundle, plan, write, and report forecast and result; return the exit code.
+def _report_arrival(arrival: "Arrival", form: Format, *, synced: bool = False) -> int:
+    """Report what came into a cache, and what will hit there; return the exit code.
 
     Args:
-        cache: where the entries go; its directory need not exist.
-        needed: the Python that is to use the cache, and what must be known of it before anything
-            is written; None forecasts without it.
-
-    Raises:
-        JaxcacheError: ``incompatible``, ``conflict``, ``bad-bundle``.
+        synced: whether it was pushed or pulled, and not copied.
     """
-    from jaxcache.cache.bundle.compat import XLA_CACHES, forecast
-    from jaxcache.layouts import load_layout
-    from jaxcache.render.move import forecast_line, import_view
+    from jaxcache.render.move import (
+        forecast_line,
+        forecast_note,
+        import_view,
+        left_out_lines,
+        sync_view,
+    )
 
-    required = needed is not None and needed.require_compatible
-    is_jax = load_layout(bundle.manifest.layout).single_file_entries
-    if required and not is_jax:
-        raise UsageError(
-            "--require-compatible is for JAX's entries; torch alone can check its keys"
-        )
-    target = cache.location.path
-    python = needed.python if needed else None
-    decides = required or python is not None
-    asks_jax = is_jax and needed is not None and (decides or dry_run)
-    host: Callable[[], Host | None] = lambda: None  # noqa: E731
-    outlooks: Compatibility | None = None
-
-    def check(_: "Plan") -> None:
-        nonlocal outlooks
-        if decides:
-            outlooks = forecast(bundle.manifest, host(), target)
-        if outlooks and required and not outlooks.compatible:
-            raise JaxcacheError(
-                f"not every entry of {bundle.name} is known to hit: {forecast_line(outlooks)}",
-                code="incompatible",
-                hint=f"set {XLA_CACHES}=none for this command and for the program"
-                if any(f.portable for f in outlooks.forecasts)
-                else "change what the message names, or import without --require-compatible",
-            )
-
-    with ExitStack() as opened:
-        if asks_jax:  # which starts while all other work is done
-            from jaxcache.warm.child.query import probing_host
-
-            host = opened.enter_context(probing_host(python, required=required))
-        with resumable():
-            done = cache.receive(bundle, options=options, check=check, dry_run=dry_run)
-        outlooks = outlooks or forecast(bundle.manifest, _answer(host), target)
-    if is_jax:
-        _print_forecast(outlooks, form, expect=asks_jax)
-    emit(form, import_view(done, outlooks, verdict, manifest_sha256=bundle.manifest_sha256))
-    return done.exit_code
+    note(*(f"warning: {w}" for w in arrival.warnings), *left_out_lines(arrival.left_out))
+    if arrival.outlooks and form.is_text:
+        say = forecast_line if arrival.is_forecast else forecast_note
+        note(*filter(None, [say(arrival.outlooks)]))
+    emit(form, sync_view(arrival) if synced else import_view(arrival))
+    return arrival.done.exit_code
 
 
-def _answer(host: "Callable[[], Host | None]") -> "Host | None":
-    """Wait for the Python that is to use the cache; without jax there, nothing is forecast."""
-    try:
-        return host()
-    except NoJaxError as error:
-        note(f"warning: cannot forecast the hits: {error.message}")
-        return None
-
-
-def _print_forecast(outlooks: "Compatibility", form: Format, *, expect: bool = False) -> None:
-    """Say what will hit: in any case, or where something will miss."""
-    from jaxcache.render.move import forecast_line, forecast_note
-
-    line = forecast_line(outlooks) if expect else forecast_note(outlooks)
-    if line and form.is_text:
-        note(line)
-
-
-def _carry(
+def _sync(
     source: Cache,
     target: Cache,
     options: move.SyncOptions,
@@ -202,84 +124,19 @@ def _carry(
     *,
     pulls: bool = False,
 ) -> int:
-    """Plan, ask where something would be removed, carry over, print; return the exit code.
+    """Send what the target lacks, ask where something would be removed, and report it."""
 
-    Args:
-        options: a configuration file, too, can require signatures, of all that comes into a
-            directory.
-        pulls: the target is where the entries are to be used, and a source without entries is
-            none at all.
+    def confirm_removals(plan: "Plan") -> None:
+        from jaxcache.render.maintain import removals_table
 
-    Raises:
-        NoCacheError: a place cannot be reached, or there is nothing to get.
-        UntrustedError: no ``cryptography``, or a list of keys that others may write.
-        JaxcacheError: ``read-only``, ``declined``, ``interrupted``.
-    """
-    from jaxcache.cache.files import nothing_there
-    from jaxcache.render.move import sync_view
+        if not consent.yes:
+            note(removals_table(plan.removals, time.time_ns()))
+            confirm(f"Remove these from {plan.target}?", "nothing was changed")
 
-    if not source.layout.single_file_entries:
-        return _copy(source, target, options, form, lacking=True, dry_run=consent.dry_run)
-    vouched = is_remote(target.path) or bool(options.sign and not pulls)
-    plan = source.plan_push(target, vouched=vouched, options=options)
-    if pulls and not plan.entries:
-        raise nothing_there(source.store.url)
-    place = plan.target if pulls else None
-    is_far = source.store.remote
-    outlooks = None if is_far else _forecast_steps(source.store, plan.writes, place, form)
-    dry_run = consent.dry_run
-    if plan.removals and not (dry_run or consent.yes):
-        _ask_to_remove(plan)
-    with resumable():
-        done = source.carry(plan, target, jobs=options.jobs, sign=options.sign, dry_run=dry_run)
-    if is_far and target.existing and not (target.existing.remote or done.dry_run):
-        # The bytes are here now, so that reading them costs no request.
-        outlooks = _forecast_steps(target.existing, done.written, place, form)
-    emit(form, sync_view(done, outlooks))
-    return done.exit_code
-
-
-def _forecast_steps(
-    store: "Store", steps: "Sequence[Step]", place: str | None, form: Format
-) -> "Compatibility":
-    """Forecast what will hit, and warn people of what will not."""
-    from jaxcache.cache.bundle.compat import forecast_steps
-
-    outlooks = forecast_steps(store, steps, place)
-    _print_forecast(outlooks, form)
-    return outlooks
-
-
-def _copy(
-    source: Cache,
-    target: Cache,
-    options: move.SyncOptions,
-    form: Format,
-    *,
-    lacking: bool = False,
-    dry_run: bool,
-) -> int:
-    """Copy entries from one cache into another, and report it; return the exit code."""
-    from jaxcache.cache.bundle.compat import forecast_items
-    from jaxcache.cache.trust import Verdict
-    from jaxcache.render.move import import_view, left_out_lines
-
-    copied = source.copy(target, options=options, lacking=lacking, dry_run=dry_run)
-    done = copied.done
-    note(*(f"warning: {warning}" for warning in copied.warnings), *left_out_lines(copied.left_out))
-    outlooks = forecast_items((step.item for step in done.steps), None, target.location.path)
-    if source.layout.single_file_entries:
-        _print_forecast(outlooks, form)
-    ours = Verdict(("this machine",), ())
-    emit(form, import_view(done, outlooks, ours, manifest_sha256=copied.bundle_sha256))
-    return done.exit_code
-
-
-def _ask_to_remove(plan: "Plan") -> None:
-    from jaxcache.render.maintain import removals_table
-
-    note(removals_table(plan.removals, time.time_ns()))
-    confirm(f"Remove these from {plan.target}?", "nothing was changed")
+    arrival = source.send(
+        target, options=options, confirm=confirm_removals, pulls=pulls, dry_run=consent.dry_run
+    )
+    return _report_arrival(arrival, form, synced=source.layout.single_file_entries)
 
 
 _URL = option("url URL", "s3://, gs://, az://, or a path.")
@@ -309,7 +166,7 @@ def push(
         consent.check()
     source = open_handle(place)
     target = open_target(url, place.layout, source.layout.name)
-    return _carry(source, target, options, form, consent)
+    return _sync(source, target, options, form, consent)
 
 
 def pull(
@@ -325,15 +182,10 @@ def pull(
     """
     source = open_handle(url, place.layout)
     source.request_listings()
-    from jaxcache.cache.files import nothing_there
-
-    form = output.form
-    path = source.location.path
-    if not (is_remote(path) or os.path.exists(path)):
-        raise nothing_there(path)
+    source.require_there()
     target = open_target(place, place.layout, source.layout.name)
     consent = ConfirmOptions(dry_run=dry.dry_run, yes=True)
-    return _carry(source, target, options, form, consent, pulls=True)
+    return _sync(source, target, options, output.form, consent, pulls=True)
 
 
 def copy(
@@ -352,21 +204,25 @@ def copy(
     from the start with jaxcache warm --portable SCRIPT and use it with --portable, too. For plain
     JAX, set JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none in both places.
     """
-    from jaxcache.cache.bundle.format import is_bundle
-    from jaxcache.cache.move.bundle_file import check_file_name, is_bundle_name
-
-    to_bundle = is_bundle_name(target)
-    from_bundle = is_bundle(source)
-    _check_options(options, from_bundle=from_bundle, to_bundle=to_bundle, dry_run=dry.dry_run)
-    if to_bundle:
-        check_file_name(target)
-    if from_bundle:
-        return _copy_bundle(source, target, options, output.form, dry_run=dry.dry_run)
     cache = open_handle(source, options.layout)
-    if to_bundle:
-        return _deliver(cache, cache.plan_offer(options), target, output.form, options)
-    place = open_target(target, None, cache.layout.name)
-    return _copy(cache, place, options, output.form, dry_run=dry.dry_run)
+    to_bundle = open_handle(target).is_bundle_name
+    from_bundle = cache.kind == "bundle"
+    form = output.form
+    _check_options(options, from_bundle=from_bundle, to_bundle=to_bundle, dry_run=dry.dry_run)
+    if to_bundle and not from_bundle:
+        return _report_bundle(cache.deliver(target, options=options), form)
+    if not from_bundle:
+        place = open_target(target, None, cache.layout.name)
+        return _report_arrival(cache.copy(place, options=options, dry_run=dry.dry_run), form)
+    with open_input(source) as (bundle, _):
+        verdict = _check_bundle(bundle, required=options.require_signed)
+        if to_bundle:
+            return _report_bundle(rewrite_bundle(bundle, target), form)
+        place = open_target(target, None, bundle.manifest.layout)
+        arrival = move.ArrivalOptions.of(options)
+        return _report_arrival(
+            place.arrive(bundle, verdict, options=arrival, dry_run=dry.dry_run), form
+        )
 
 
 #: The options that reading or writing a bundle knows; a copy between directories knows all.
@@ -395,23 +251,6 @@ def _check_options(
     names = [o.names[0] for name, o in chosen if name not in _TO_BUNDLE]
     if to_bundle and (names or dry_run):
         raise UsageError(f"{[*names, '--dry-run'][0]} is for copies into a directory")
-
-
-def _copy_bundle(
-    source: str, target: str, options: move.CopyOptions, form: Format, *, dry_run: bool
-) -> int:
-    """Copy a bundle to another file, or what it holds into a cache."""
-    from jaxcache.cache.move.bundle_file import is_bundle_name
-    from jaxcache.render.move import export_view
-
-    with open_input(source) as (bundle, _):
-        verdict = _check_bundle(bundle, required=options.require_signed)
-        if is_bundle_name(target):
-            emit(form, export_view(rewrite_bundle(bundle, target)))
-            return ExitCode.DONE
-        place = open_target(target, None, bundle.manifest.layout)
-        arrival = move.ArrivalOptions.of(options)
-        return _receive(place, bundle, form, arrival, verdict, dry_run=dry_run)
 
 
 class StepFiles(Options):
@@ -454,18 +293,9 @@ def ci_restore(
     cache = open_handle(place)
     location = expand_location(source)
     check_local(cache.location.path, location)
-    with ExitStack() as opened:
-        host: Any = lambda: None  # noqa: E731
-        anything = is_remote(location) or location == "-" or os.path.lexists(location)
-        if anything and (options.python is not None or not options.everything):
-            from jaxcache.warm.child.query import probing_host
+    from jaxcache.render.ci import restore_step
 
-            environment = job_environment(options.platform)
-            host = opened.enter_context(probing_host(options.python, environment=environment))
-        # Imported while the jax of the job starts.
-        from jaxcache.render.ci import restore_step
-
-        restored = cache.ci.restore(location, options, host)
+    restored = cache.ci.restore(location, options)
     _report(restore_step(restored), output, files, restored.cache_dir)
     if options.fail_on_cache_miss and not restored.hit:
         raise JaxcacheError(f"nothing in {source} fits this job", code="cache-miss")

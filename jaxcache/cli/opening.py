@@ -8,9 +8,8 @@ from jaxcache.cli import terminal
 from jaxcache.cli.output import note
 from jaxcache.core.system import available_cores
 from jaxcache.errors import UsageError
-from jaxcache.layouts import check_layout, load_layout
 from jaxcache.options import CacheDir, CacheLocation
-from jaxcache.store.location import Location, index_directory
+from jaxcache.store.location import index_directory
 
 
 def open_handle(place: "CacheDir | str", layout: str | None = None) -> Cache:
@@ -30,13 +29,8 @@ def open_handle(place: "CacheDir | str", layout: str | None = None) -> Cache:
         if isinstance(place, CacheLocation):
             layout = layout or place.layout
     path = place.cache_dir if isinstance(place, CacheDir) else place
-    return handle_at(locate(path, layout), layout)
-
-
-def handle_at(location: Location, layout: str | None = None) -> Cache:
-    """Return the handle of one place, with what commands have: bars, all cores, an index."""
     return Cache(
-        location,
+        locate(path, layout),
         layout,
         progress=terminal.progress_bar,
         note=note,
@@ -54,23 +48,11 @@ def open_target(place: "CacheDir | str", layout: str | None, compiler: str) -> C
         UsageError: ``other-layout`` if ``--layout`` or the existing cache is of another compiler.
         NoCacheError: it has caches below it alone.
     """
-
-    if layout is not None and load_layout(layout).name != compiler:
+    if layout not in (None, compiler):
         raise UsageError(f"the file to import holds entries of {compiler}", code="other-layout")
     target = open_handle(place, compiler)
-    if os.path.isdir(target.location.path) and target.existing:
-        target.refuse_caches_below()
-        check_layout(target.existing, compiler)
-        note_foreign(target.path)
+    target.require_compiler(compiler)
     return target
-
-
-def note_foreign(path: str) -> None:
-    """Say of a directory without a cache that it has files of other programs, and stays theirs."""
-    from jaxcache.cache.files import is_foreign
-
-    if os.path.isdir(path) and is_foreign(path):
-        note(f"note: {path} has files of other programs, and the cache is written beside them")
 
 
 def check_local(cache_dir: str, other: str) -> None:

@@ -139,6 +139,6 @@ class WarmCommand(OptionalValueCommand):
 
     def takes_options_after(self, program: str) -> bool:
         """A function has arguments of its own only as options of ours."""
-        from jaxcache.cli.fill import is_function
+        from jaxcache.warm.programs import is_function
 
         return is_function(program)

@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import Any
 
 from jaxcache.cache.prune import removable
-from jaxcache.cache.prune.plan import PrunePlan, plan_notes
+from jaxcache.cache.prune.plan import PrunePlan
 from jaxcache.cache.seal import SealedEntry, SealPlan, SealResult
 from jaxcache.cache.verify.repair import Repair, Restoration, plan_repair
 from jaxcache.cache.verify.run_checks import Verification
@@ -337,7 +337,7 @@ def removals_table(removals: Sequence[removable.Removal], now_ns: int) -> Table:
 def _removal_notes(
     plan: PrunePlan, done: removable.Execution | None, removed: Sequence[removable.Removal]
 ) -> Iterator[str]:
-    yield from plan_notes(plan)
+    yield from plan.notes()
     for spared in done.spared if done else ():
         if spared.why == "failed":
             yield f"{spared.removal.file.name}: {spared.detail}"

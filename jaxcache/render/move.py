@@ -7,6 +7,7 @@ from dataclasses import replace
 from jaxcache.cache.bundle.compat import (
     PORTABLE_FIX,
     XLA_CACHES,
+    Arrival,
     Compatibility,
     Forecast,
     ForecastOutcome,
@@ -101,14 +102,11 @@ def export_summary(written: WrittenBundle) -> str:
     return f"{what} in {written.file}: {format_size(size_bytes)}{share}"
 
 
-def import_view(
-    done: Outcome, outlooks: Compatibility, verdict: Verdict, *, manifest_sha256: str | None
-) -> View:
-    """Return the view of ``import``, of ``copy`` into a directory, and of their dry runs.
-
-    Args:
-        manifest_sha256: None where no bundle is between the two.
-    """
+def import_view(arrival: Arrival) -> View:
+    """Return the view of ``import``, of ``copy`` into a directory, and of their dry runs."""
+    done = arrival.done
+    outlooks = arrival.outlooks or Compatibility((), None)
+    verdict = arrival.verdict or Verdict(("this machine",), ())
     forecasts = {f.key: f for f in outlooks.forecasts}
     rows = list(_rows(done))
     pairs = [(step, forecasts.get(step.key or "")) for step in rows]
@@ -119,7 +117,7 @@ def import_view(
     document = {
         "cache_dir": done.plan.target,
         "bundle": done.plan.source,
-        "manifest_sha256": manifest_sha256,
+        "manifest_sha256": arrival.bundle_sha256,
         "dry_run": done.dry_run,
         "rolled_back": done.rolled_back,
         "signed_by": verdict.trusted,
@@ -352,8 +350,9 @@ def forecast_document(outlooks: Compatibility | None) -> Document | None:
 _FAILED = (MoveAction.FAILED, MoveAction.UNTRIED)
 
 
-def sync_view(done: Outcome, outlooks: Compatibility | None) -> View:
+def sync_view(arrival: Arrival) -> View:
     """Return the view of ``push`` and ``pull``, and of their dry runs."""
+    done = arrival.done
     plan = done.plan
     carried = done.written
     removed = _removed(done)
@@ -375,7 +374,7 @@ def sync_view(done: Outcome, outlooks: Compatibility | None) -> View:
         "removed": removed,
         "max_size_unmet": plan.unmet,
         "ledger_segments": done.segments,
-        "forecast": forecast_document(outlooks),
+        "forecast": forecast_document(arrival.outlooks),
     }
     columns = [key_column(lambda s: s.key or s.name), size_column(lambda s: s.item.size_bytes)]
     return View(

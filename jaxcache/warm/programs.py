@@ -15,7 +15,7 @@ import json
 import os
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -382,3 +382,41 @@ def words_of(program: WarmProgram) -> tuple[str, ...]:
     if path.suffix == ".ipynb":
         return str(_RUN_PROGRAM), "notebook", program.script, *program.arguments
     return program.script, *program.arguments
+
+
+def is_function(program: str) -> bool:
+    """Whether it means MODULE:FUNCTION; a file of that name is a script."""
+    return names_function(program) and not os.path.exists(program)
+
+
+def program_of(
+    program: str | None,
+    arguments: Sequence[str] | None,
+    call: CallOptions,
+    *,
+    module: str | None = None,
+) -> WarmProgram:
+    """Return the script, module or function of the command line.
+
+    Args:
+        call: how the function is called, if it is one.
+        module: to be run as ``python -m`` does; all else is arguments.
+
+    Raises:
+        UsageError: none was given, or the call cannot be read.
+    """
+    words = tuple(arguments or ())
+    if module is not None and not call:
+        return WarmProgram(module=module, arguments=(*([program] if program else ()), *words))
+    if program is None or module:
+        raise UsageError("name a script, or a module with -m")
+    if is_function(program):
+        if words:
+            raise UsageError(
+                f"{program} is a function, and {words[0]!r} is not an option",
+                hint="write its arguments as --arg 'f32[8,128]'",
+            )
+        return WarmProgram(call=read_call(program, call))
+    if call:
+        raise UsageError("--arg, --static, --args and --committed are for MODULE:FUNCTION")
+    return WarmProgram(program, words)

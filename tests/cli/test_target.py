@@ -27,7 +27,6 @@ from jaxcache.warm.crosshost.target_profile import (
     compare_profiles,
     parse_profile,
     pod_file,
-    profile_bytes,
     read_profile,
     read_profiles,
 )
@@ -71,7 +70,7 @@ HERE = replace(
 
 def test_a_profile_survives_its_file(tmp_path: Path) -> None:
     path = tmp_path / "h200.json"
-    path.write_bytes(profile_bytes(H200))
+    path.write_bytes(H200.to_bytes())
     assert read_profile(str(path)) == H200
     assert H200.devices == "8 × NVIDIA H200"
 
@@ -103,7 +102,7 @@ def test_a_profile_survives_its_file(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_profile_is_refused(change: dict[str, Any]) -> None:
-    document = json.loads(profile_bytes(H200))
+    document = json.loads(H200.to_bytes())
     parse_profile(document, "it")
     with pytest.raises(ProfileError) as caught:
         parse_profile({**document, **change}, "it")
@@ -115,10 +114,10 @@ def test_what_is_no_profile_is_refused(change: dict[str, Any]) -> None:
         st.none() | st.booleans() | st.integers() | st.text(max_size=5),
         lambda x: st.lists(x, max_size=3) | st.dictionaries(st.text(max_size=5), x, max_size=3),
     ),
-    st.sampled_from(sorted(json.loads(profile_bytes(H200)))),
+    st.sampled_from(sorted(json.loads(H200.to_bytes()))),
 )
 def test_no_field_can_break_the_reader(value: Any, name: str) -> None:
-    document = json.loads(profile_bytes(H200))
+    document = json.loads(H200.to_bytes())
     with contextlib.suppress(ProfileError):
         parse_profile({**document, name: value}, "it")
 
@@ -233,7 +232,7 @@ def test_capture_and_show(run_cli: RunCli, each_jax_python: str, tmp_path: Path)
 
 
 def test_without_jax_it_is_explained_all_the_same(run_cli: RunCli, tmp_path: Path) -> None:
-    (tmp_path / "h200.json").write_bytes(profile_bytes(H200))
+    (tmp_path / "h200.json").write_bytes(H200.to_bytes())
     assert run_cli("target", "show", "h200.json", "--python", "/bin/false").returncode == 13
     assert run_cli("target", "capture", "x", "--python", "/nowhere").returncode == 13
     assert not (tmp_path / "x").exists()
@@ -265,7 +264,7 @@ HOSTILE = [
 def test_a_profile_that_sets_what_it_may_not_is_refused(
     change: dict[str, Any], run_cli: RunCli, tmp_path: Path
 ) -> None:
-    (tmp_path / "p.json").write_text(json.dumps({**json.loads(profile_bytes(H200)), **change}))
+    (tmp_path / "p.json").write_text(json.dumps({**json.loads(H200.to_bytes()), **change}))
     done = run_cli("target", "show", "p.json", "--json")
     assert (done.returncode, json.loads(done.stderr)["error"]["code"]) == (2, "bad-profile")
     (name,) = list(change)[:1]
@@ -287,7 +286,7 @@ def test_show_tells_all_that_is_applied(run_cli: RunCli, tmp_path: Path) -> None
             "jax_persistent_cache_enable_xla_caches": "all",
         },
     )
-    (tmp_path / "p.json").write_bytes(profile_bytes(profile))
+    (tmp_path / "p.json").write_bytes(profile.to_bytes())
     assert read_profile(str(tmp_path / "p.json")) == profile
     page = shown(profile, None)
     applied = CrossTarget((profile,), CompileOptions()).environment(devices=None)
@@ -312,7 +311,7 @@ def test_the_profiles_of_a_pod_go_together(tmp_path: Path, run_cli: RunCli) -> N
 
     def written(*profiles: TargetProfile) -> str:
         for number, profile in enumerate(profiles):
-            (pod / f"{9 - number}.json").write_bytes(profile_bytes(profile))
+            (pod / f"{9 - number}.json").write_bytes(profile.to_bytes())
         try:
             return str([p.process_index for p in read_profiles(str(pod))])
         except ProfileError as error:
@@ -328,7 +327,7 @@ def test_the_profiles_of_a_pod_go_together(tmp_path: Path, run_cli: RunCli) -> N
     mixed = (0, 1) * 4
     order = [replace(p, device_processes=mixed) for p in (zero, one)]
     assert written(*order) == "mixed-pod"  # CPU devices could not stand for these
-    (tmp_path / "one.json").write_bytes(profile_bytes(one))
+    (tmp_path / "one.json").write_bytes(one.to_bytes())
     done = run_cli("warm", "--target", "one.json", "x.py")
     assert (done.returncode, "process 1 of 2" in done.stderr) == (2, True)
     assert "process" in shown(one, None) and "1 of 2" in shown(one, None)
@@ -341,7 +340,7 @@ def test_portable_keys_for_a_target_hold_no_path_of_its_caches(
 ) -> None:
     name = "jax_persistent_cache_enable_xla_caches"
     profile = tmp_path / "p.json"
-    profile.write_bytes(profile_bytes(replace(H200, settings={name: "all"})))
+    profile.write_bytes(replace(H200, settings={name: "all"}).to_bytes())
     for options, shown in (([], "all\n"), (["--portable"], "none\n")):
         target = ("--target", profile, *options, "-C", tmp_path / "cache")
         done = run_cli("run", *target, "--", "sh", "-c", f"echo ${name.upper()}")

@@ -13,7 +13,7 @@ from acting import acts_on, says
 from conftest import RunCli, clean_environment
 
 from jaxcache.warm.child.child import free_port
-from jaxcache.warm.crosshost.target_profile import profile_bytes, read_profile
+from jaxcache.warm.crosshost.target_profile import read_profile
 
 pytestmark = pytest.mark.jax
 
@@ -117,7 +117,7 @@ def test_a_key_that_processes_share_is_made_once(
     )
     (tmp_path / "pod").mkdir()
     for number in (0, 1):
-        profile = profile_bytes(replace(four, process_index=number))
+        profile = replace(four, process_index=number).to_bytes()
         (tmp_path / "pod" / f"{number}.json").write_bytes(profile)
     warm = ("warm", "--json", "-C", "cache", "--python", python)
     made = json.loads(run_cli(*warm, "--target", "pod", script(PROGRAM)).stdout)

@@ -11,18 +11,22 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxcache.cache.allow_lists import kept_flags
 from jaxcache.cache.bundle.format import Manifest, Origin, make_origin
 from jaxcache.cache.ledger.record import LedgerRecord, fold
 from jaxcache.cache.ledger.segments import Ledger
-from jaxcache.cache.move.plan import Item, Step, bundle_items
+from jaxcache.cache.move.plan import Item, Outcome, Step, bundle_items
 from jaxcache.core.machine import DIFFERS, SAME, UNKNOWN, FactDifference, Machine, hashes_path
 from jaxcache.entry.codec import CodecError
 from jaxcache.entry.decode import decode_origin, read_payload
+from jaxcache.model import Problem
 from jaxcache.store.base import Store, StoreError
 from jaxcache.units import format_count, join_some
+
+if TYPE_CHECKING:
+    from jaxcache.cache.trust import Verdict
 
 XLA_CACHES = "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES"
 #: Of entries that --portable filled, or plain JAX under that setting; nothing tells which.
@@ -97,6 +101,24 @@ class Compatibility:
     def compatible(self) -> bool:
         """Return whether no entry is known to miss, or to hit on a condition."""
         return all(f.unrecorded or f.outlook is ForecastOutcome.HIT for f in self.forecasts)
+
+
+class Arrival(NamedTuple):
+    """What came into a cache, and what is known of it."""
+
+    done: Outcome
+    outlooks: Compatibility | None
+    """What will hit there; None where nothing was looked at."""
+    verdict: "Verdict | None" = None
+    """Who signed it; None where it comes from this machine."""
+    is_forecast: bool = False
+    """Whether a jax was asked what will hit."""
+    left_out: tuple[Problem, ...] = ()
+    """The files that do not travel."""
+    warnings: tuple[str, ...] = ()
+    """Warnings about what the source offers."""
+    bundle_sha256: str | None = None
+    """The digest of the manifest of the bundle in between; None without one."""
 
 
 class _Known(NamedTuple):

@@ -202,6 +202,10 @@ class RepairPlan:
     young: frozenset[str]
     """Temporary files among these go only if their writer is known to be dead."""
 
+    def as_outcome(self, *, dry_run: bool) -> "Repair":
+        """Return the plan as an outcome in which nothing went otherwise."""
+        return Repair(dry_run, {step.file: step.action for step in self.steps})
+
     def __str__(self) -> str:
         return plan_text(f"would repair {format_count(len(self.steps), 'file')}", self.steps)
 
@@ -265,11 +269,6 @@ def _choose_action(problem: Problem, delete: bool) -> RepairAction | None:
     if problem.kind in ("orphan-atime", "temp-file"):
         return "delete"
     return "back-fill" if problem.kind in _DATES else None
-
-
-def show_repair(plan: RepairPlan, *, dry_run: bool) -> Repair:
-    """The plan as an outcome in which nothing went otherwise."""
-    return Repair(dry_run, {s.file: s.action for s in plan.steps})
 
 
 def execute_repair(

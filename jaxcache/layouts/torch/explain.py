@@ -297,6 +297,8 @@ class GraphDetails:
     nearest: Comparison | None = None
     """Differences from the nearest other graph, where one FX graph is shown alone."""
 
+    compiler = "torch"
+
     @property
     def contents(self) -> Graph:
         """What the file holds; nothing where it could not be read."""

@@ -38,7 +38,6 @@ from jaxcache.store.base import ChangedError, ExistsError, Store, StoreError
 from jaxcache.warm.crosshost.target_profile import (
     CACHE_DIR,
     TargetProfile,
-    profile_bytes,
     read_profiles,
 )
 
@@ -216,7 +215,7 @@ class CrossTarget:
         profiles = []
         for number, profile in enumerate(self.profiles):
             path = Path(spool, f"profile-{number}.json")
-            path.write_bytes(profile_bytes(profile))
+            path.write_bytes(profile.to_bytes())
             profiles.append(str(path))
         names = ("autotune_from", "require_tuned")
         tuning = {name: getattr(self.options, name) for name in names}

@@ -121,6 +121,10 @@ class TargetProfile:
             document["topology"] = base64.b64encode(self.topology).decode()
         return document
 
+    def to_bytes(self) -> bytes:
+        """The contents of its file."""
+        return json.dumps(self.to_json(), indent=1).encode() + b"\n"
+
 
 _MAKE = "jaxcache target capture FILE makes one, on the host that it is about"
 
@@ -206,11 +210,6 @@ def pod_file(directory: str, profile: TargetProfile) -> str:
     number = profile.process_index
     count = profile.process_count
     return os.path.join(directory, f"process-{number:0{len(str(count - 1))}}-of-{count}.json")
-
-
-def profile_bytes(profile: TargetProfile) -> bytes:
-    """The file's contents."""
-    return json.dumps(profile.to_json(), indent=1).encode() + b"\n"
 
 
 def make_profile(facts: Mapping[str, Any], *, now_ns: int) -> TargetProfile:
