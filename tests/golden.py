@@ -97,7 +97,6 @@ def cases() -> Iterator[Case]:
     yield _case("ls -C some.recipe", ALL)
     yield _case("show jit* -C some.recipe", NO_KEYS)
     yield _case("show some.recipe", NO_KEYS)
-    yield _case("show xla_gpu_kernel_cache_file -C 0.10.2-cuda13-h200-kernelcache", NO_KEYS)
     yield _case("target show h200.json --python /nowhere/python")
     for sides in (
         f"-C {PLAIN} jit_mlp jit_loss",

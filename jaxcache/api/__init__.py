@@ -20,7 +20,7 @@ from jaxcache import __version__
 from jaxcache.api.compiling import CompilingMethods
 from jaxcache.api.handle import MakeProgress, locate, show_nothing
 from jaxcache.api.moving import MovingMethods
-from jaxcache.entry.names import FileKind, split_name
+from jaxcache.entry.names import FileKind
 from jaxcache.errors import UsageError
 from jaxcache.layouts import load_layout
 from jaxcache.model import Depth, Entry
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from jaxcache.cache.prune.plan import PrunePlan as PrunePlan
     from jaxcache.cache.prune.removable import Execution
     from jaxcache.cache.seal import SealPlan, SealResult
-    from jaxcache.cache.show import EntryDetails, KernelCacheDetails
+    from jaxcache.cache.show import EntryDetails
     from jaxcache.cache.stats import Stats
     from jaxcache.cache.verify.repair import Repair as Repair
     from jaxcache.cache.verify.repair import RepairPlan, Restoration
@@ -204,8 +204,8 @@ class Cache(MovingMethods, CompilingMethods):
         store, layout = self.readable
         return list(layout.shows.show(store, key))
 
-    def look(self, key: str) -> "list[EntryDetails | GraphDetails] | KernelCacheDetails":
-        """Everything inside what a KEY or the path of a file means, XLA's kernel cache, too.
+    def look(self, key: str) -> "list[EntryDetails | GraphDetails]":
+        """Everything inside what a KEY or the path of a file means.
 
         >>> cache.look("jit_m*")[0].entry.module
         'jit_mlp'
@@ -213,11 +213,7 @@ class Cache(MovingMethods, CompilingMethods):
         Raises:
             JaxcacheError: ``no-match`` or ``ambiguous-key``.
         """
-        from jaxcache.cache.show import show_kernels
-
         store, layout, name = self._find(key)
-        if split_name(name or key)[0] is FileKind.KERNEL_CACHE:
-            return show_kernels(store, name or key)
         shown = layout.shows.show_file(store, name) if name else layout.shows.show(store, key)
         return list(shown)
 

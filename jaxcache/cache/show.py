@@ -1,4 +1,4 @@
-"""``show`` as data: everything inside one entry, or inside one of XLA's side caches."""
+"""``show`` as data: everything inside one entry."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -10,12 +10,11 @@ from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.scan import make_rule, read_entries, with_record
 from jaxcache.cache.selection import select_by_keys
 from jaxcache.core.eviction import LastUses
-from jaxcache.core.names import KERNEL_CACHE, parse_key
+from jaxcache.core.names import parse_key
 from jaxcache.core.wire import WireError
 from jaxcache.entry.codec import CodecError
 from jaxcache.entry.contents import ArrayType, Contents
 from jaxcache.entry.decode import OpenPayload, find_hlo_module, read_contents, read_payload
-from jaxcache.entry.hlo import KernelCache, read_kernel_cache
 from jaxcache.entry.names import FileKind, split_name
 from jaxcache.entry.summary import summarize_contents
 from jaxcache.errors import JaxcacheError
@@ -23,8 +22,6 @@ from jaxcache.model import Depth, Entry, FileInfo, Problem, result_repr
 from jaxcache.store.base import Store, StoreError
 from jaxcache.units import differing_columns
 
-#: Larger kernel caches are not read: the file has no bound of its own.
-MAX_KERNEL_CACHE_BYTES = 1 << 30
 #: Other entries of its module that an entry is compared with, the newest, and their size at most.
 _COMPARED = 8
 _MAX_COMPARED_BYTES = 4 << 20
@@ -52,18 +49,6 @@ class EntryDetails:
     def damaged(self) -> bool:
         """Whether something in it cannot be read."""
         return bool(self.contents.problems)
-
-
-@dataclass(frozen=True, slots=True)
-class KernelCacheDetails:
-    """XLA's kernel cache."""
-
-    cache_dir: str
-    file: str
-    size_bytes: int
-    cache: KernelCache
-
-    kind = "kernel-cache"
 
 
 def show(store: Store, wanted: str) -> Iterator[EntryDetails]:
@@ -105,19 +90,6 @@ def show_file(store: Store, name: str) -> Iterator[EntryDetails]:
     if shown is None:
         raise JaxcacheError(f"{name} is gone", code="missing")
     yield shown
-
-
-def show_kernels(store: Store, name: str = KERNEL_CACHE) -> KernelCacheDetails:
-    """List the kernels of ``xla_gpu_kernel_cache_file``.
-
-    Raises:
-        MissingError, StoreError
-    """
-    info = store.info(name)
-    if info.size_bytes > MAX_KERNEL_CACHE_BYTES:
-        raise StoreError(name, f"{info.size_bytes} bytes are too many for a kernel cache")
-    data = store.read(name, limit=info.size_bytes)
-    return KernelCacheDetails(store.url, name, info.size_bytes, read_kernel_cache(data))
 
 
 def choose_file(store: Store, wanted: str) -> str:

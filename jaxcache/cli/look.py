@@ -68,8 +68,7 @@ def show(
     *,
     key: str = option(
         "key KEY|FILE",
-        "Key, prefix or module glob; the file of an entry, or "
-        "xla_gpu_kernel_cache_file; a bundle or recipe.",
+        "Key, prefix or module glob; the file of an entry; a bundle or recipe.",
     ),
     inside: str | None = option("inside [KEY]", "In a bundle or recipe.", show_default=False),
     place: CacheLocation,
@@ -116,12 +115,9 @@ def show(
 
 
 def _show_entry(cache: Cache, key: str, form: Format, *, verbose: bool) -> int:
-    from jaxcache.render.show import kernels_view, show_view
+    from jaxcache.render.show import show_view
 
     shown = cache.look(key)
-    if not isinstance(shown, list):
-        emit(form, kernels_view(shown))
-        return ExitCode.DONE
     sections = runner_of(shown[0].compiler).pages.sections
     emit(form, show_view(shown, sections, now_ns=cache.clock(), verbose=verbose))
     return ExitCode.PROBLEMS if any(s.damaged for s in shown) else ExitCode.DONE

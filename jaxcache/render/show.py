@@ -1,16 +1,15 @@
-"""``show`` as a view: everything inside entries, or XLA's kernel cache."""
+"""``show`` as a view: everything inside entries."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Any
 
 from jaxcache import units
-from jaxcache.cache.show import EntryDetails, KernelCacheDetails
+from jaxcache.cache.show import EntryDetails
 from jaxcache.entry.contents import ArrayType, Contents, Device, Memory, short_type
 from jaxcache.model import UNTUNED
 from jaxcache.render import view
-from jaxcache.render.columns import size_column, text_column
 
 _LABEL_WIDTH = 12
 #: The record that a time of last use comes from, in words.
@@ -243,28 +242,3 @@ def _target_lines(device: Device, verbose: bool) -> Iterator[str]:
     if device.cpu_features and verbose:
         on = [f[1:] for f in device.cpu_features if f.startswith("+")]
         yield f"{len(on)} CPU features: {' '.join(on)}"
-
-
-def kernels_view(shown: KernelCacheDetails) -> view.View:
-    """Return the view of XLA's kernel cache."""
-    kernels = shown.cache.kernels
-    names = ("name", "fingerprint", "blocks", "threads", "shared_memory_bytes", "code_bytes")
-    table = [
-        text_column("KERNEL", lambda k: k.name, elastic=True),
-        view.Column(
-            "BLOCKS", text=lambda k: "?" if k.blocks is None else str(k.blocks), right=True
-        ),
-        view.Column(
-            "THREADS", text=lambda k: "?" if k.threads is None else str(k.threads), right=True
-        ),
-        size_column(lambda k: k.shared_memory_bytes, "SHARED"),
-        size_column(lambda k: k.code_bytes, "CODE"),
-    ]
-    foot = f"{units.format_count(len(kernels), 'kernel')}, {units.format_size(shown.size_bytes)}"
-    foot += f"; damaged: {shown.cache.problem}" if shown.cache.problem else ""
-    return view.View(
-        shown,
-        kernels,
-        [view.Column(name, attrgetter(name)) for name in names],
-        page=[view.Table(table, kernels), foot],
-    )

@@ -139,8 +139,6 @@ SHAPES = {
     "function=request.function file=request.file line=request.line components=request.components "
     "compile_options=options{num_replicas num_partitions flags_changed}",
     "Interpreter": "-flags -cpu_features",
-    "KernelCacheDetails": "cache_dir side_cache{kind file size_bytes version=cache.version "
-    "problem=cache.problem kernels=cache.kernels}",
     "Listing": "-cache_size_bytes -ledger_bytes -cache_entries",
     "Memory": "argument_bytes output_bytes temp_bytes alias_bytes constant_bytes code_bytes "
     "total_bytes",

@@ -250,39 +250,6 @@ def test_damage_is_a_finding(run_cli: RunCli, corpus: Path, tmp_path: Path) -> N
     assert "Traceback" not in page(tmp_path, "jit_*", "-C", tmp_path / "c")
 
 
-def test_the_kernel_cache(run_cli: RunCli, corpus: Path, tmp_path: Path) -> None:
-    directory = corpus / "0.10.2-cuda13-h200-kernelcache"
-    document = shown(run_cli, "xla_gpu_kernel_cache_file", "-C", directory)
-    kernels = {k["name"]: k for k in document["side_cache"]["kernels"]}
-    assert len(kernels) == 20 and document["side_cache"]["version"] == 3
-    assert kernels["loop_tanh_fusion"]["blocks"] == 2048
-    assert kernels["loop_tanh_fusion"]["threads"] == 128
-    assert "triton_softmax_2" in page(tmp_path, directory / "xla_gpu_kernel_cache_file")
-    done = run_cli("show", "xla_gpu_kernel_cache_file", "-C", corpus / CPU)
-    assert done.returncode == 1 and "missing" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("args", "code", "name"),
-    [
-        (["jit_nothing"], 1, "no-match"),
-        (["jit_", "--hlo"], 1, "ambiguous-key"),
-        (["jit_mlp", "--hlo", "--payload", "x"], 2, "usage"),
-        (["jit_mlp", "--payload", "x", "--json"], 2, "usage"),
-        (["jit_mlp", "--hlo", "--jsonl"], 2, "usage"),
-        (["jit_mlp", "-C", "nowhere"], 10, "no-cache"),
-        (["nowhere/jit_mlp"], 10, "no-cache"),
-        (["jit_mlp", "--hlo", "--python", "/bin/false"], 1, "hlo-failed"),
-        (["jit_mlp", "--hlo", "--python", "/nonexistent/python"], 13, "no-python"),
-    ],
-)
-def test_errors(run_cli: RunCli, corpus: Path, args: list[str], code: int, name: str) -> None:
-    where = [] if "-C" in args else ["-C", corpus / CPU]
-    done = run_cli("show", *args, *where)
-    assert (done.returncode, name in done.stderr) == (code, True), done.stderr
-    assert "Traceback" not in done.stderr
-
-
 def test_hlo_takes_jaxlib(run_cli: RunCli, corpus: Path, tmp_path: Path) -> None:
     bare = tmp_path / "bare-python"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')

@@ -14,7 +14,6 @@ from jaxcache.core.wire import Field
 from jaxcache.entry.contents import ArrayType, Contents, Program, short_type, signature
 from jaxcache.entry.decode import decode_payload, read_contents
 from jaxcache.entry.envelope import highwayhash64, tell_platform
-from jaxcache.entry.hlo import read_kernel_cache
 from jaxcache.entry.names import split_name
 from jaxcache.entry.summary import summarize_contents
 
@@ -246,22 +245,6 @@ def test_magic_numbers_tell_a_cpu_from_a_gpu(fields: list[Field], platform: str)
     assert tell_platform(fields) == platform
 
 
-def test_kernels_tell_their_launch_and_size() -> None:
-    launch = forge.message(2, forge.number(1, 4), forge.number(2, 128))
-    kernel = forge.message(1, b"line one\nline two") + launch + forge.number(4, 64)
-    whole = forge.message(2, kernel, forge.message(5, b"code!"))
-    bare = forge.message(2, forge.message(1, b"f"))
-    cache = forge.message(1, forge.message(1, b"b"), whole) + forge.message(
-        1, forge.message(1, b"a"), bare
-    )
-    found = read_kernel_cache(cache + forge.number(2, 9))
-    assert (found.version, found.problem) == (9, None)
-    first, second = found.kernels
-    assert (first.name, first.blocks, first.threads, first.code_bytes) == ("a", None, None, 0)
-    assert (second.fingerprint, second.blocks, second.threads) == ("line one", 4, 128)
-    assert (second.shared_memory_bytes, second.code_bytes) == (64, 5)
-
-
 def test_names_beside_a_large_literal_are_read_up_to_4096_bytes() -> None:
     def target(size: int) -> dict[str, int]:
         literal = forge.message(8, bytes(300_000))
@@ -296,15 +279,6 @@ def test_the_letter_of_a_capability(code: bytes, shown: str) -> None:
     hlo = forge.message(1, forge.message(1, forge.module()))
     device = decode_payload(forge.outer(hlo + result)).device
     assert (device.platform, device.compute_capability) == ("gpu", shown)
-
-
-def test_kernels_show_the_beginning_of_their_fingerprint() -> None:
-    def fingerprint(size: int) -> str:
-        kernel = forge.message(2, forge.message(1, b"f" * size))
-        (found,) = read_kernel_cache(forge.message(1, forge.message(1, b"k"), kernel)).kernels
-        return found.fingerprint
-
-    assert (len(fingerprint(80)), len(fingerprint(81))) == (80, 80)
 
 
 def test_an_amd_gpu_is_named_by_its_architecture() -> None:

@@ -31,7 +31,6 @@ from jaxcache.cache.verify.check import MAX_NAME_BYTES
 from jaxcache.core import wire
 from jaxcache.entry import envelope
 from jaxcache.entry.decode import decode_payload, read_contents
-from jaxcache.entry.hlo import read_kernel_cache
 from jaxcache.entry.summary import read_summary
 from jaxcache.model import FileInfo
 from tools.fuzz.others import recipe_seeds, run_recipe, run_torch, torch_seeds
@@ -52,8 +51,6 @@ def run_entry(data: bytes) -> None:
     kind, rest = data[:1], data[1:]
     if kind == b"\x01":
         read_contents(io.BytesIO(rest), len(rest), "jit_f")
-    elif kind == b"\x02":
-        read_kernel_cache(rest)
     elif kind == b"\x03":
         read_summary(io.BytesIO(rest), len(rest), None)
     else:
@@ -62,7 +59,7 @@ def run_entry(data: bytes) -> None:
 
 
 def entry_seeds() -> Iterator[bytes]:
-    """Real payloads, entries and a kernel cache."""
+    """Real payloads and entries."""
     for data, payload in _entries():
         if len(payload) < 32_000:
             yield b"\x00" + payload
@@ -70,8 +67,6 @@ def entry_seeds() -> Iterator[bytes]:
         if len(data) < 8_000:
             yield b"\x01" + data
             yield b"\x03" + data
-    for path in _CORPUS.glob("*/xla_gpu_kernel_cache_file"):
-        yield b"\x02" + path.read_bytes()
 
 
 class _AnyHash(int):

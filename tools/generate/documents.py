@@ -21,7 +21,7 @@ from jaxcache.cache.move.plan import Step
 from jaxcache.cache.prune.removable import Removal, SkippedRemoval
 from jaxcache.cache.recipe import Environment, RecipeRow
 from jaxcache.cache.seal import SealResult
-from jaxcache.cache.show import EntryDetails, KernelCacheDetails
+from jaxcache.cache.show import EntryDetails
 from jaxcache.cache.stats import Stats
 from jaxcache.cache.trust import TrustedKey, TrustedProject
 from jaxcache.cache.verify.repair import Restoration
@@ -384,7 +384,7 @@ _RUN = Annotated[Report, Placed] | Annotated[TorchReport, Placed]
 #: By command; ``version`` is of ``jaxcache --version --json``.
 DOCUMENTS: dict[str, Any] = {
     "ls": Annotated[Listing, Grouped] | RecipeDocument,
-    "show": EntryDetails | GraphDetails | SeveralEntries | KernelCacheDetails | RecipeDocument,
+    "show": EntryDetails | GraphDetails | SeveralEntries | RecipeDocument,
     "stats": Annotated[Stats, Uses, StatsMore],
     "report": ReportFile,
     "warm": _RUN,
