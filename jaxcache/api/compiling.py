@@ -24,11 +24,7 @@ if TYPE_CHECKING:
     from jaxcache.cache.doctor.run_checks import BugReport, Diagnosis, Versions
     from jaxcache.cache.explain.sides import Explanation
     from jaxcache.options.keywords import CompileKeywords, DoctorKeywords, RunKeywords, WarmKeywords
-    from jaxcache.warm.compiling.run import ShowProgress
-    from jaxcache.warm.compiling.worker import CompilePlan as CompilePlan
     from jaxcache.warm.compiling.worker import CompileReport
-    from jaxcache.warm.compiling.worker import CompileResult as CompileResult
-    from jaxcache.warm.compiling.worker import Job as Job
     from jaxcache.warm.crosshost.target_profile import (
         ProfileDifference,
         TargetCheck,
@@ -320,7 +316,6 @@ class CompilingMethods(Handle):
         self,
         recipe: str | os.PathLike[str],
         *,
-        watch: "ShowProgress | None" = None,
         options: options_run.CompileOptions | None = None,
         **keywords: "Unpack[CompileKeywords]",
     ) -> "CompileReport":
@@ -331,7 +326,6 @@ class CompilingMethods(Handle):
         0
 
         Args:
-            watch: makes the observer that is called when a job begins and when it ends.
             keywords: those of :class:`jaxcache.options.run.CompileOptions`: ``jobs=8``,
                 ``shard="1/4"``, ``check=True`` to compile nothing and report what would hit, …
 
@@ -347,7 +341,8 @@ class CompilingMethods(Handle):
         self.refuse_caches_below()
         if not (chosen.used_at or chosen.portable):
             chosen = chosen.replace(used_at=self.spelling)
-        return compile_recipe(os.fspath(recipe), self.location.path, chosen, watch)
+        with self.progress("compiling") as progress:
+            return compile_recipe(os.fspath(recipe), self.location.path, chosen, progress)
 
     def explain_script(
         self, script: str | os.PathLike[str], *arguments: str, **keywords: "Unpack[WarmKeywords]"

@@ -3,23 +3,16 @@
 import contextlib
 import json
 import sys
-import threading
-import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from jaxcache.api.compiling import Runner
 from jaxcache.cli.opening import open_handle
 from jaxcache.cli.output import Format, Output, emit, note, print_blocks, write_text
-from jaxcache.cli.terminal import can_redraw, draw_line, progress_line, silence
+from jaxcache.cli.terminal import silence
 from jaxcache.errors import ExitCode, ReportError, reporting, shell_code
 from jaxcache.options import TEXTS, CacheDir, RunLocation, option
 from jaxcache.options import run as options_run
-from jaxcache.units import format_duration
 from jaxcache.warm.programs import WarmProgram, program_of
-
-if TYPE_CHECKING:
-    from jaxcache.api.compiling import CompilePlan, CompileResult, Job
 
 
 def import_report() -> None:
@@ -166,67 +159,10 @@ def compile_(
     from jaxcache.render.recipe import compile_view
 
     form = output.form
-    report = open_handle(place).compile(recipe, watch=show_progress, options=options)
+    report = open_handle(place).compile(recipe, options=options)
     emit(form, compile_view(report))
     if report.interrupted:
         return ExitCode.INTERRUPTED
     if report.count("failed"):
         return ExitCode.PARTIAL
     return ExitCode.PROBLEMS if report.count("missing") else ExitCode.DONE
-
-
-@contextlib.contextmanager
-def show_progress(plan: "CompilePlan", workers: int) -> Iterator["CompileLine | None"]:
-    """Yield a line that shows the progress; None without a terminal that can redraw it."""
-    if not can_redraw():
-        yield None
-        return
-    try:
-        yield CompileLine([j.seconds for j in plan.jobs], workers)
-    finally:
-        draw_line("")
-
-
-class CompileLine:
-    """Progress: the modules at work and the time left, estimated from what was recorded.
-
-    Args:
-        seconds: what each job is going to take, as recorded.
-    """
-
-    def __init__(self, seconds: list[float], workers: int) -> None:
-        self._left = sum(seconds)
-        self._total = len(seconds)
-        self._workers = max(1, min(workers, len(seconds)))
-        self._done = 0
-        self._did = 0.0
-        self._running: dict[int, Job] = {}
-        self._started = time.monotonic()
-        self._lock = threading.Lock()
-
-    def begin(self, job: "Job") -> None:
-        """Show that a worker started a job."""
-        with self._lock:
-            self._running[id(job)] = job
-            self._draw()
-
-    def end(self, job: "Job", result: "CompileResult") -> None:  # noqa: ARG002 (as CompileWatcher has it)
-        """Show that a job ended."""
-        with self._lock:
-            self._running.pop(id(job), None)
-            self._done += 1
-            self._left -= job.seconds
-            self._did += job.seconds
-            self._draw()
-
-    def text(self, now: float) -> str:
-        """Return the text of the line."""
-        bar = progress_line(self._done, self._total)
-        # As fast as until now; before anything is done, as fast as recorded.
-        pace = (now - self._started) / self._did if self._did else 1 / self._workers
-        remaining = f"about {format_duration(max(0.0, self._left) * pace)} left"
-        names = ", ".join(j.request.module for j in self._running.values())
-        return f"{bar} {remaining}: {names}"
-
-    def _draw(self) -> None:
-        draw_line(self.text(time.monotonic()))

@@ -25,7 +25,6 @@ _ASCII = {"…": "~", "→": ">", "·": ",", "×": "x", "–": "-", "—": "-", 
 _HANDLER = "jaxcache-ascii"
 #: Work that ends sooner than this shows no bar: it would only flicker.
 _BAR_AFTER_SECONDS = 0.4
-_BAR_WIDTH = 20
 
 
 class Color(StrEnum):
@@ -106,24 +105,6 @@ def terminal_width() -> int:
         if width > 0:
             return width
     return 80
-
-
-def progress_line(done: int, total: int) -> str:
-    """``[####................] 3/14``"""
-    filled = _BAR_WIDTH * done // max(1, total)
-    return f"[{'#' * filled}{'.' * (_BAR_WIDTH - filled)}] {done}/{total}"
-
-
-def draw_line(text: str) -> None:
-    """Replace the line under the cursor, on standard error; the cursor stays at its start.
-
-    What is printed next replaces it; an empty text takes it away.
-    """
-    from jaxcache.render.typeset import squeeze
-
-    shown = squeeze(text, terminal_width() - 1)
-    sys.stderr.write(f"\r\x1b[2K{shown}\r" if shown else "\r\x1b[2K")
-    sys.stderr.flush()
 
 
 def confirm(question: str, otherwise: str) -> None:

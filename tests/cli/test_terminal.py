@@ -209,21 +209,6 @@ def test_an_ascii_terminal_gets_an_ascii_bar(tmp_path: Path) -> None:
     assert re.search(r"reading entries -+ .*/s", without_style(terminal.text))
 
 
-_COMPILING = """
-from jaxcache.cli.fill import show_progress
-from jaxcache.warm.compiling.worker import CompilePlan
-with show_progress(CompilePlan((), ()), 1) as line:
-    print("none" if line is None else "some")
-"""
-
-
-def test_no_line_of_compile_on_a_dumb_terminal(tmp_path: Path) -> None:
-    for env, shown in (({"TERM": "dumb"}, "none\n"), ({}, "some\n\r\x1b[2K")):
-        terminal = Terminal([sys.executable, "-c", _COMPILING], home=tmp_path, env=env)
-        assert terminal.finish() == 0
-        assert terminal.text == shown
-
-
 def test_no_bar_in_a_pipe_or_on_a_dumb_terminal(tmp_path: Path) -> None:
     terminal = Terminal([sys.executable, "-c", _SLOW_WORK], home=tmp_path, env={"TERM": "dumb"})
     assert terminal.finish() == 0

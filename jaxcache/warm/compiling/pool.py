@@ -15,7 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from jaxcache.cache.allow_lists import kept_flags
 from jaxcache.cache.recipe import Environment, RecipeFile, Request
@@ -61,6 +61,9 @@ class Session:
         self.delivery = delivery
         self.jax: HostJax | None = None
         """The jax of the first children."""
+        self.progress: Callable[[int], None] = lambda _: None
+        """Receives the number of jobs that are done, also when one begins."""
+        self._done = 0
 
     def blobs(self, job: Job) -> tuple[bytes, bytes]:
         """The module and the compile options of a job."""
@@ -73,12 +76,14 @@ class Session:
         def is_wanted(key: str) -> bool:
             return not (self.options.check_only or self.delivery.has(key))
 
+        with self._reading:
+            self.progress(self._done)
         return worker.attempt(job, self.blobs(job), self.used_at, is_wanted)
 
     def conclude(
         self, job: Job, answer: Answer | CompileResult, data: bytes | None = None
     ) -> CompileResult:
-        """Take what came of one job, and bring what was written into the cache.
+        """Take what came of one job, count it, and bring what was written into the cache.
 
         Args:
             data: the entry, where its file is on another machine.
@@ -86,6 +91,15 @@ class Session:
         Raises:
             JaxcacheError: the cache cannot be written.
         """
+        result = self._conclude(job, answer, data)
+        with self._reading:
+            self._done += 1
+            self.progress(self._done)
+        return result
+
+    def _conclude(
+        self, job: Job, answer: Answer | CompileResult, data: bytes | None
+    ) -> CompileResult:
         if isinstance(answer, CompileResult):
             return answer
         description = self._describe(job, answer)
@@ -191,16 +205,6 @@ _RESERVE_BYTES = 256 << 20
 _LOOK_SECONDS = 0.5
 
 
-class CompileWatcher(Protocol):
-    """Receives progress, from several threads."""
-
-    def begin(self, job: Job) -> None:
-        """Show that a worker started a job."""
-
-    def end(self, job: Job, result: CompileResult) -> None:
-        """Show that a job ended."""
-
-
 @dataclass(slots=True)
 class Pool:
     """Works through jobs in threads, each of which feeds a worker of its own.
@@ -213,7 +217,6 @@ class Pool:
     make_processes: Callable[[Job], Processes]
     workers: int
     memory_bytes: int | None = None
-    watcher: CompileWatcher | None = None
     results: dict[int, CompileResult] = field(default_factory=dict)
     """By position of the job in what :meth:`run` was given."""
     _left: list[tuple[int, Job]] = field(default_factory=list)
@@ -276,14 +279,10 @@ class Pool:
             while (taken := self._take(worker.kind)) is not None:
                 position, job = taken
                 with limiter.admitted(give_back=worker.clear):
-                    if self.watcher:
-                        self.watcher.begin(job)
                     answer = self.session.attempt(worker, job)
                 if answer is None:
                     return
-                result = self.results[position] = self.session.conclude(job, answer)
-                if self.watcher:
-                    self.watcher.end(job, result)
+                self.results[position] = self.session.conclude(job, answer)
         finally:
             worker.clear()
 
@@ -387,7 +386,7 @@ _CONNECT_SECONDS = 30
 
 
 def compile_on_cluster(
-    address: str, plan: CompilePlan, session: Session, watcher: CompileWatcher | None
+    address: str, plan: CompilePlan, session: Session
 ) -> tuple[list[CompileResult], list[JaxcacheError], bool]:
     """Do all jobs of a plan, or as many as an interrupt leaves time for.
 
@@ -421,8 +420,6 @@ def compile_on_cluster(
                 position, job = futures[future]
                 results[position] = _conclude(future, job, session)
                 future.release()
-                if watcher:
-                    watcher.end(job, results[position])
         except KeyboardInterrupt:
             interrupted = True
             client.cancel(list(futures), force=True)

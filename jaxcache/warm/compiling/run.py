@@ -1,8 +1,7 @@
 """``compile``: fill a cache from a recipe, or report which entries would be added."""
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 
 from jaxcache.cache.allow_lists import MOST_DEVICES, MOST_PROCESSES
 from jaxcache.cache.files import scratch_directory
@@ -10,13 +9,13 @@ from jaxcache.cache.recipe import RecipeFile, open_recipe
 from jaxcache.core.system import available_cores
 from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.layouts import check_not_torch
+from jaxcache.model import Progress
 from jaxcache.options.run import CompileOptions
 from jaxcache.store import make_store
 from jaxcache.store.location import absolute_location
 from jaxcache.warm.child.child import find_python
 from jaxcache.warm.compiling import worker
 from jaxcache.warm.compiling.pool import (
-    CompileWatcher,
     Pool,
     Session,
     compile_on_cluster,
@@ -25,12 +24,9 @@ from jaxcache.warm.compiling.pool import (
 )
 from jaxcache.warm.crosshost.cross_target import CrossTarget, Delivery, read_cross
 
-#: Called with the plan and the number of workers; its context shows the progress.
-ShowProgress = Callable[[worker.CompilePlan, int], AbstractContextManager[CompileWatcher | None]]
-
 
 def compile_recipe(
-    recipe: str, cache_dir: str, options: CompileOptions, watch: ShowProgress | None = None
+    recipe: str, cache_dir: str, options: CompileOptions, progress: Progress | None = None
 ) -> worker.CompileReport:
     """Compile what the cache lacks, through JAX's own path, so that names are JAX's own.
 
@@ -57,20 +53,19 @@ def compile_recipe(
         store = make_store(location)
         check_not_torch(store)
         session = Session(file, Delivery(store), options, used_at, cross)
-        with watch(plan, options.jobs or 1) if watch else nullcontext() as watcher:
-            return _compile(file, plan, session, watcher)
+        if progress:
+            session.progress = lambda done: progress(done, len(plan.jobs))
+        return _compile(file, plan, session)
 
 
-def _compile(
-    file: RecipeFile, plan: worker.CompilePlan, session: Session, watcher: CompileWatcher | None
-) -> worker.CompileReport:
+def _compile(file: RecipeFile, plan: worker.CompilePlan, session: Session) -> worker.CompileReport:
     options = session.options
     started = time.monotonic()
     try:
         if options.dask is None:
-            done, refusals, interrupted = _compile_here(plan, session, watcher)
+            done, refusals, interrupted = _compile_here(plan, session)
         else:
-            done, refusals, interrupted = compile_on_cluster(options.dask, plan, session, watcher)
+            done, refusals, interrupted = compile_on_cluster(options.dask, plan, session)
     finally:
         session.delivery.remember()
     if refusals and all(m.reason == "not-started" for m in done):
@@ -93,7 +88,7 @@ def _compile(
 
 
 def _compile_here(
-    plan: worker.CompilePlan, session: Session, watcher: CompileWatcher | None
+    plan: worker.CompilePlan, session: Session
 ) -> tuple[list[worker.CompileResult], Sequence[JaxcacheError], bool]:
     options = session.options
     python = find_python(options.python)
@@ -112,7 +107,6 @@ def _compile_here(
             make_processes,
             max(1, (options.jobs or 1) // widest),
             memory_bytes=options.max_memory_bytes,
-            watcher=watcher,
         )
         interrupted = pool.run(plan.jobs)
     results = [pool.results[i] for i in sorted(pool.results)]
