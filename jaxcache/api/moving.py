@@ -36,22 +36,6 @@ class _RefusedError(Exception):
 class MovingMethods(Handle):
     """See :class:`jaxcache.api.Cache`."""
 
-    def describe_bundle(self) -> "WrittenBundle":
-        """Describe the bundle that this is.
-
-        >>> manifest = cache.export("cache.jxb")
-        >>> jaxcache.open("cache.jxb").describe_bundle().signatures
-        0
-
-        Raises:
-            BundleError: it is damaged.
-        """
-        from jaxcache.cache.bundle.format import open_bundle
-        from jaxcache.cache.move.bundle_file import written_bundle
-
-        with contextlib.closing(open_bundle(self.location.path)) as bundle:
-            return written_bundle(bundle, self.location.path)
-
     def diff(self, other: "MovingMethods") -> "Diff":
         """Compare with another cache or bundle by what the entries hold.
 

@@ -38,10 +38,11 @@ def ls(
     them and no header; --long adds platform, target, signature, source, and
     for torch the function.
     """
-    from jaxcache.render.listing import listing_view
+    _list(open_handle(place), options, output.form, group_by)
 
-    form = output.form
-    cache = open_handle(place)
+
+def _list(cache: Cache, options: ListOptions, form: Format, group_by: str | None = None) -> None:
+    """Print what is in a cache, a bundle or a recipe."""
     if cache.kind == "recipe":
         if options.filters or group_by or options.long:
             raise UsageError("--filter, --group-by and --long are not for recipes")
@@ -52,6 +53,8 @@ def ls(
             listed = file.select(options.keys, sort=sort, limit=options.limit)
             emit(form, recipe.listing_view(file, listed))
         return
+    from jaxcache.render.listing import listing_view
+
     listing = cache.select(options=options, group_by=group_by, detail=_DETAIL[form])
     view = listing_view(
         listing,
@@ -94,16 +97,10 @@ def show(
         raise UsageError(f"{key} is neither a bundle nor a recipe", code="not-a-bundle")
     cache = open_handle(key, place.layout) if is_container else open_handle(place)
     chosen = inside if is_container else key
-    if cache.kind == "recipe":
-        if writes:
-            raise UsageError("--hlo and --payload are for entries: a recipe holds none")
-        from jaxcache.render import recipe
-
-        with cache.open_recipe() as file:
-            listed = file.select([chosen] if chosen else [])
-            emit(wanted.form, recipe.show_view(file, listed, whole=not chosen))
-    elif not chosen:
-        _show_bundle(cache, wanted.form)
+    if cache.kind == "recipe" and writes:
+        raise UsageError("--hlo and --payload are for entries: a recipe holds none")
+    if cache.kind == "recipe" or not chosen:
+        _list(cache, ListOptions(keys=(chosen,) if chosen else (), sort="key"), wanted.form)
     elif writes:
         if payload is not None:
             write_file(payload, cache.payload(chosen))
@@ -121,19 +118,6 @@ def _show_entry(cache: Cache, key: str, form: Format, *, verbose: bool) -> int:
     sections = runner_of(shown[0].compiler).pages.sections
     emit(form, show_view(shown, sections, now_ns=cache.clock(), verbose=verbose))
     return ExitCode.PROBLEMS if any(s.damaged for s in shown) else ExitCode.DONE
-
-
-def _show_bundle(cache: Cache, form: Format) -> None:
-    """List a bundle as a whole, with its size."""
-    from jaxcache.render.listing import listing_view
-    from jaxcache.render.move import export_summary
-
-    detail = Detail.RECORDS if form.is_json else Detail.ROWS
-    view = listing_view(
-        cache.select(options=ListOptions(sort="key"), detail=detail), now_ns=cache.clock()
-    )
-    size = export_summary(cache.describe_bundle())
-    emit(form, view._replace(notes=[*view.notes, size]))
 
 
 def stats(

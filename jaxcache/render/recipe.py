@@ -3,15 +3,15 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from jaxcache.cache.recipe import REFUSALS, Environment, RecipeFile, RecipeRow
+from jaxcache.cache.recipe import Environment, RecipeFile, RecipeRow
 from jaxcache.render import columns as render_columns
-from jaxcache.render.view import Block, Column, Document, Line, Table, View
+from jaxcache.render.view import Column, Document, Line, Table, View
 from jaxcache.units import format_count, format_duration, format_size
 from jaxcache.warm.compiling.worker import COMPILE_OUTCOMES, CompileReport, CompileResult
 
 
 def listing_view(file: RecipeFile, listed: Sequence[RecipeRow]) -> View:
-    """Return the view of ``ls`` for a recipe."""
+    """Return the view of ``ls`` and ``show`` for a recipe."""
     columns = [
         Column(
             "KEY",
@@ -23,6 +23,7 @@ def listing_view(file: RecipeFile, listed: Sequence[RecipeRow]) -> View:
         render_columns.seconds_column(lambda x: x.request.compile_seconds, _seconds),
         Column("DEVICES", text=lambda x: str(len(x.request.device_ids)), right=True),
         render_columns.text_column("PLATFORM", lambda x: x.environment.platform),
+        Column("SOURCE", text=_source, elastic=True, cut="end"),
         Column(
             "TROUBLE",
             _trouble,
@@ -37,16 +38,13 @@ def listing_view(file: RecipeFile, listed: Sequence[RecipeRow]) -> View:
         columns,
         [x.key for x in listed],
         records=listed,
-        page=[*([Table(columns, listed)] if listed else []), _footer(file, listed)],
+        page=[
+            *([Table(columns, listed)] if listed else []),
+            *_environments(file),
+            _footer(file, listed),
+        ],
         notes=[f"note: {line}" for line in file.recipe.notes],
     )
-
-
-def show_view(file: RecipeFile, listed: Sequence[RecipeRow], *, whole: bool) -> View:
-    """Return the view of ``show`` for a recipe as a whole, or for some of its modules."""
-    page = list(_page(file, listed) if whole else _module_pages(listed))
-    texts = [b.lead + b.text if isinstance(b, Line) else b for b in page]
-    return View(_document(file, listed), texts, [Column("", str)], records=listed, page=page)
 
 
 def _seconds(seconds: float | None) -> str:
@@ -71,6 +69,11 @@ def _document(file: RecipeFile, listed: Sequence[RecipeRow]) -> Document:
     }
 
 
+def _source(listed: RecipeRow) -> str:
+    request = listed.request
+    return f"{request.function} ({request.file}:{request.line})" if request.function else ""
+
+
 def _trouble(listed: RecipeRow) -> str:
     return ", ".join([*([listed.refusal] if listed.refusal else []), *listed.request.doubts])
 
@@ -86,15 +89,10 @@ def _footer(file: RecipeFile, listed: Sequence[RecipeRow]) -> str:
     )
 
 
-def _page(file: RecipeFile, listed: Sequence[RecipeRow]) -> Iterator[Block]:
-    yield file.path
-    yield Line(f"digest {file.digest}", "  ")
-    yield Line(_footer(file, listed), "  ")
-    for number, e in enumerate(file.recipe.environments):
+def _environments(file: RecipeFile) -> Iterator[Line]:
+    for number, environment in enumerate(file.recipe.environments):
         count = sum(r.environment == number for r in file.recipe.requests)
-        yield from _environment_lines(e, count)
-    for note in file.recipe.notes:
-        yield Line(f"note: {note}", "  ")
+        yield from _environment_lines(environment, count)
 
 
 def _environment_lines(e: Environment, count: int) -> Iterator[Line]:
@@ -112,36 +110,6 @@ def _environment_lines(e: Environment, count: int) -> Iterator[Line]:
     ):
         if text and (title, text) != ("platform", e.platform):
             yield Line(" ".join(text.split()), f"    {title}: ")
-
-
-def _module_pages(requests: Sequence[RecipeRow]) -> Iterator[Block]:
-    for number, listed in enumerate(requests):
-        if number:
-            yield ""
-        rows = _module_rows(listed)
-        width = max(len(name) for name, text in rows.items() if text)
-        for name, text in rows.items():
-            if text:
-                yield Line(text, f"{name:<{width}}  ")
-
-
-def _module_rows(listed: RecipeRow) -> dict[str, str | None]:
-    r = listed.request
-    e = listed.environment
-    return {
-        "Key": r.key or "none: the run ended before",
-        "Function": f"{r.function} ({r.file}:{r.line})" if r.function else None,
-        "Compile": None if r.compile_seconds is None else format_duration(r.compile_seconds),
-        "Asked for": f"{r.occurrences} times" if r.occurrences > 1 else None,
-        "Bytecode": f"{format_size(listed.bytecode_bytes)}, SHA-256 {r.bytecode}",
-        "Devices": f"{', '.join(map(str, r.device_ids))} in {' × '.join(map(str, r.device_shape))}",
-        "Recorded by": f"jax {e.jax_version}, jaxlib {e.jaxlib_version} on {e.platform}",
-        "Callbacks": str(r.callbacks) if r.callbacks else None,
-        "Refused": f"{listed.refusal}: {REFUSALS[listed.refusal]}" if listed.refusal else None,
-        "Doubts": ", ".join(r.doubts) or None,
-        "Stubbed": "answered with zeros, never compiled" if r.stubbed else None,
-        **{f"  {name}": digest for name, digest in r.components.items()},
-    }
 
 
 _RANK = {outcome: number for number, outcome in enumerate(reversed(COMPILE_OUTCOMES))}
