@@ -92,7 +92,7 @@ _jaxcache() {
     'target check') options='--python -C --cache-dir --json --jsonl --color --debug -h --help'; words=files ;;
     'target show') options='--python --json --jsonl --color --debug -h --help'; words=files ;;
     explain) options='-m --churn --all --python --portable -C --cache-dir --layout --json --jsonl --requests --color --debug -h --help'; words=keys ;;
-    doctor) options='--python --fix --decode -n --dry-run -v --verbose -C --cache-dir --layout --json --jsonl --color --debug -h --help'; words=files ;;
+    doctor) options='--python --decode -v --verbose -C --cache-dir --layout --json --jsonl --color --debug -h --help'; words=files ;;
     where) options='--stop --timeout -C --cache-dir --json --jsonl --color --debug -h --help'; words=files ;;
     diff) options='--layout --json --jsonl -q --quiet --requests --color --debug -h --help'; words=files ;;
     bug-report) options='--python -C --cache-dir --json --jsonl --color --debug -h --help'; words=none ;;

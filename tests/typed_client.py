@@ -70,8 +70,8 @@ def run(cache: jaxcache.Cache) -> int:
     cache.run("python", "train.py", python="python3")  # type: ignore[call-arg]
     cache.compile("train.recipe", jobs=8, check=True, max_memory=2_000_000_000)
     cache.explain_script("train.py", portable=True)
-    cache.diagnose(fix=True, max_decoded=0)
-    cache.examine("python", "train.py", dry_run=True)
+    cache.diagnose(max_decoded=0)
+    cache.examine("python", "train.py")
     cache.check_target("h200.json", python="python3")
     cache.place_run(RunOptions())
     return code

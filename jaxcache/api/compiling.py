@@ -393,7 +393,6 @@ class CompilingMethods(Handle):
     def examine(
         self,
         *command: str,
-        dry_run: bool = False,
         options: options_run.DoctorOptions | None = None,
     ) -> "tuple[Diagnosis, Report | None]":
         """Run a command, and diagnose the cache that it uses; return the report of the run, too.
@@ -404,7 +403,7 @@ class CompilingMethods(Handle):
 
         Args:
             command: none to diagnose this cache as it is.
-            dry_run, options: as of :meth:`diagnose`.
+            options: as of :meth:`diagnose`.
 
         Raises:
             UsageError: ``not-a-directory``: it is a bundle.
@@ -421,7 +420,7 @@ class CompilingMethods(Handle):
                 run = options_run.RunOptions(cache_dir=self.path, stdout_to_stderr=True)
                 looks = TorchRunner().runs.run_command(command, run).modules
                 refused.update((m.outcome, m.reason) for m in looks if m.outcome not in _LOOKED)
-            return self.diagnose(refused=refused, dry_run=dry_run, options=chosen), None
+            return self.diagnose(refused=refused, options=chosen), None
         is_named = self.location.origin == "--cache-dir"
         if is_named and self.kind == "bundle":
             raise UsageError(
@@ -432,13 +431,13 @@ class CompilingMethods(Handle):
         if is_named and os.path.isdir(path):
             refuse_foreign(path)
         if not command:
-            return self.diagnose(dry_run=dry_run, options=chosen), None
+            return self.diagnose(options=chosen), None
         variables = {"JAX_COMPILATION_CACHE_DIR": path} if is_named else {}
         uses, _, report = find_where(command, environment=variables, stdout_to_stderr=True)
         used = next((u for u in uses if u.opened), next(iter(uses), None))
         if used and used.opened and not is_named:
             self.location = locate(used.opened, "jax")
-        diagnosis = self.diagnose(used=used, dry_run=dry_run, options=chosen)
+        diagnosis = self.diagnose(used=used, options=chosen)
         return replace(diagnosis, findings=judge_run(report, diagnosis.findings)), report
 
     def diagnose(
@@ -446,7 +445,6 @@ class CompilingMethods(Handle):
         *,
         used: "Use | None" = None,
         refused: "Mapping[tuple[str, str], int] | None" = None,
-        dry_run: bool = False,
         options: options_run.DoctorOptions | None = None,
         **keywords: "Unpack[DoctorKeywords]",
     ) -> "Diagnosis":
@@ -460,8 +458,7 @@ class CompilingMethods(Handle):
             used: how a program used the cache (:func:`jaxcache.warm.where.find_where`): its Python
                 and its settings count.
             refused: of torch: looks of a program that are no hit or miss, by outcome and reason.
-            dry_run: with ``fix=True``, only report what would be repaired.
-            keywords: those of :class:`jaxcache.options.run.DoctorOptions`: ``python``, ``fix``,
+            keywords: those of :class:`jaxcache.options.run.DoctorOptions`: ``python``,
                 ``max_decoded`` (0 decodes all entries).
         """
         from jaxcache.cache.doctor.inputs import with_script
@@ -485,7 +482,5 @@ class CompilingMethods(Handle):
                 jax_error=asked.jax_error,
                 uncacheable=used.uncacheable if used else None,
                 max_decoded=chosen.max_decoded or None,
-                fix=chosen.fix,
-                dry_run=dry_run,
                 progress=progress,
             )

@@ -72,7 +72,7 @@ HEADINGS: dict[str, dict[str, Command]] = {
             (0, 1, 2, 10, 13),
             parser="explain:ExplainCommand",
         ),
-        "doctor": Command("diagnose:doctor", "--python .venv/bin/python --fix", (0, 1, 2, 10, 11)),
+        "doctor": Command("diagnose:doctor", "--python .venv/bin/python", (0, 1, 2, 10)),
         "where": Command(
             "diagnose:where", "-- python train.py --steps 1", (0, 2, 10, 13), interspersed=False
         ),

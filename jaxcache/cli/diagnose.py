@@ -8,7 +8,7 @@ from jaxcache.api.handle import locate
 from jaxcache.cli.opening import open_handle
 from jaxcache.cli.output import JsonOutput, Output, emit
 from jaxcache.errors import ExitCode, NoCacheError, NoJaxError, UsageError
-from jaxcache.options import TEXTS, CacheDir, CacheLocation, DryRun, LayoutChoice, flag, option
+from jaxcache.options import TEXTS, CacheDir, CacheLocation, LayoutChoice, flag, option
 from jaxcache.options.run import DoctorOptions, PythonChoice, WhereOptions
 from jaxcache.units import format_duration
 
@@ -25,20 +25,17 @@ def doctor(
     ),
     place: CacheLocation,
     options: DoctorOptions,
-    dry: DryRun,
     verbose: bool = flag("--verbose -v", "List all settings, including defaults."),
     output: JsonOutput,
 ) -> int:
     """Show the settings in effect, and find known problems."""
 
-    if dry.dry_run and not options.fix:
-        raise UsageError("--dry-run needs --fix")
     cache = open_handle(place)
     if not command_line:
         cache.refuse_caches_below()
     from jaxcache.render.doctor import doctor_view
 
-    diagnosis, report = cache.examine(*(command_line or ()), dry_run=dry.dry_run, options=options)
+    diagnosis, report = cache.examine(*(command_line or ()), options=options)
     emit(output.form, doctor_view(diagnosis, verbose=verbose, run=report))
     if not diagnosis.exists:
         _ = cache.store  # raises that it does not exist

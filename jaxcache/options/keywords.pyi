@@ -129,5 +129,4 @@ class CompileKeywords(TypedDict, total=False):
 
 class DoctorKeywords(TypedDict, total=False):
     python: str | PathLike[str] | None
-    fix: bool
     max_decoded: int

@@ -341,10 +341,9 @@ class ReportOptions(Options, panel="Output"):
 
 
 class DoctorOptions(Options):
-    """The cache and Python to examine, and whether to repair."""
+    """The Python to examine, and how much of the cache."""
 
     python: str | None = option("--python PYTHON", "The Python that runs JAX.")
-    fix: bool = flag("--fix", "Make the repairs that lose nothing.")
     max_decoded: int | None = option(
         "--decode N",
         "Decode only the N newest entries (0: all).",

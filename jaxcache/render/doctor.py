@@ -52,9 +52,6 @@ def _page(diagnosis: Diagnosis, verbose: bool, run: Report | None) -> Iterator[v
         yield view.Line(phases_line(run), "  start   ")
     several = len(diagnosis.facts.cache.entries) > 1
     yield from _finding_lines(diagnosis.findings, name_files=several)
-    for sentence in diagnosis.mended:
-        yield ""
-        yield f"mended: {sentence}"
     yield ""
     yield from _settings(diagnosis, verbose)
 

@@ -112,13 +112,12 @@ SHAPES = {
     "Comparison": "module=right.module left_key=left.key right_key=right.key "
     "outcome=right.outcome source=right.source compared_with differences",
     "Diagnosis": "cache_dir=facts.cache.path interpreter=facts.interpreter no_jax "
-    "settings=facts.settings entries=#facts.cache.entries decoded=#facts.cache.contents findings "
-    "mended",
+    "settings=facts.settings entries=#facts.cache.entries decoded=#facts.cache.contents findings",
     "Diff": "cache_dir=left.location left right equal same only_left only_right differing",
     "Difference": "-title -brief",
     "ChurnCause": "-title",
     "Entry": "-jaxlib",
-    "Finding": "trap severity seen cost fix mendable files upstream",
+    "Finding": "trap severity seen cost fix files upstream",
     "GraphEntry": "-dependants -jaxlib",
     "GraphDetails": "cache_dir entry nearest=nearest{key=left.key differences} tier=entry.module "
     "root=graph.root seconds{total=graph.seconds forward=graph.forward_seconds "

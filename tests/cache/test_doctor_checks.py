@@ -2,7 +2,6 @@
 
 import ast
 import contextlib
-import stat
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,7 +11,6 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from made_caches import key, put
 
 from jaxcache.cache.doctor import directory, inputs, keys, writes
 from jaxcache.cache.doctor.inputs import (
@@ -24,7 +22,7 @@ from jaxcache.cache.doctor.inputs import (
     Setting,
     read_rules,
 )
-from jaxcache.cache.doctor.run_checks import Fix, apply_fixes, collect_cache_facts, filesystem_of
+from jaxcache.cache.doctor.run_checks import collect_cache_facts, filesystem_of
 from jaxcache.core.machine import read_release
 from jaxcache.entry.contents import Device, XlaCompileOptions
 from jaxcache.layouts.torch import doctor as torch_doctor
@@ -250,36 +248,6 @@ class SlowStore(LocalStore):
         self.writes_held.append(0)
         with super().lock(timeout_seconds=timeout_seconds):
             yield
-
-
-def test_jax_gets_its_lock_while_missing_dates_are_written(tmp_path: Path) -> None:
-    for number in range(25):
-        put(tmp_path, key(number), atime=False)
-    names = sorted(path.name for path in tmp_path.iterdir())
-    facts = Facts(collect_cache_facts(str(tmp_path), max_decoded=0, progress=None))
-    store = SlowStore(tmp_path)
-    (done,) = apply_fixes(store, facts, [Fix("write-atime", tuple(names))])
-    assert done == "25 -atime files written"
-    assert len(list(tmp_path.glob("*-atime"))) == 25
-    assert max(store.writes_held) <= 5  # 50 ms
-
-
-def test_permissions_are_taken_in_the_cache_and_nowhere_else(tmp_path: Path) -> None:
-    cache, outside = tmp_path / "cache", tmp_path / "outside"
-    for place in (cache, outside):
-        place.mkdir()
-        (place / "file").touch()
-        for path in (place, place / "file"):
-            path.chmod(0o777)
-    (cache / "link").symlink_to(outside)
-    (tmp_path / "name").symlink_to(cache)  # as people move a cache to another disk
-    store = LocalStore(tmp_path / "name")
-    facts = Facts(collect_cache_facts(store.url, max_decoded=0, progress=None))
-    wanted = Fix("drop-permissions", (".", "file", "link", "link/file"))
-    (done,) = apply_fixes(store, facts, [wanted])
-    assert done == "removed the write permission of others from 2 files"
-    modes = [stat.S_IMODE(p.stat().st_mode) for p in (cache, cache / "file", outside / "file")]
-    assert modes == [0o755, 0o755, 0o777]
 
 
 def test_the_page_of_traps_names_each_with_its_reports() -> None:

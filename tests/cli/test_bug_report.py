@@ -116,7 +116,7 @@ def test_the_findings_are_those_of_doctor(
 ) -> None:
     done = run_cli("doctor", "--json", "--python", "/nonexistent", env=planted)
     found = json.loads(done.stdout)
-    for facts in ("trap", "severity", "upstream", "mendable"):
+    for facts in ("trap", "severity", "upstream"):
         assert [f[facts] for f in report["findings"]] == [f[facts] for f in found["findings"]]
     assert [len(f["files"]) for f in report["findings"]] == [
         len(f["files"]) for f in found["findings"]

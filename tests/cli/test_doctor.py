@@ -160,18 +160,7 @@ def test_missing_atime(doctor: Doctor, capped: Path, cache: Path, run_cli: RunCl
     assert len(doctor.finds("missing-atime", cache, env=cap)["files"]) == 7
     victim = next(capped.glob("*-atime"))
     victim.unlink()
-    assert doctor.finds("missing-atime", capped)["mendable"]
-
-    planned = doctor(capped, "--fix", "--dry-run")
-    assert planned["mended"] == ["1 -atime file written"]
-    assert not victim.exists()
-    fixed = doctor(capped, "--fix")
-    assert fixed["mended"] == ["1 -atime file written"]
-    assert "missing-atime" not in traps(fixed)
-    entry = victim.with_name(victim.name.removesuffix("-atime") + "-cache")
-    stamp = int.from_bytes(victim.read_bytes(), "little")
-    assert entry.stat().st_mtime_ns <= stamp
-    assert len(victim.read_bytes()) == 8
+    assert "verify --fix --atimes" in doctor.finds("missing-atime", capped)["fix"]
 
 
 def test_threshold(doctor: Doctor, cache: Path, tmp_path: Path) -> None:
@@ -216,9 +205,6 @@ def test_unsafe_permissions(doctor: Doctor, cache: Path) -> None:
     cache.chmod(0o777)
     finding = doctor.finds("unsafe-permissions", cache)
     assert finding["seen"].startswith("anybody may write")
-    fixed = doctor(cache, "--fix")
-    assert "unsafe-permissions" not in traps(fixed)
-    assert (cache.stat().st_mode & 0o777, entry.stat().st_mode & 0o777) == (0o755, 0o644)
 
 
 def test_foreign_owner(doctor: Doctor, cache: Path) -> None:
@@ -343,8 +329,6 @@ def test_the_page_for_people_names_everything(run_cli: RunCli, cache: Path) -> N
     assert all(len(row) == 5 for row in rows)
     lines = run_cli("doctor", "-C", cache, "--jsonl").stdout.splitlines()
     assert [json.loads(x)["trap"] for x in lines] == [row[1] for row in rows]
-    assert run_cli("doctor", "-C", cache, "--dry-run").returncode == 2
-    assert run_cli("doctor", "-C", cache, "--layout", "torch", "--dry-run").returncode == 2
 
 
 def test_the_page_leads_with_the_findings(cache: Path, tmp_path: Path) -> None:

@@ -81,10 +81,9 @@ def test_it_is_not_carried(run_cli: RunCli, cache: Path, tmp_path: Path, way: st
             "-y",
         ),
         ("verify", "--fix", "--delete", "--yes"),
-        ("doctor", "--fix", "--python", "/bin/false"),
         ("rm", "*", "--yes"),
     ],
-    ids=["prune", "verify", "doctor", "rm"],
+    ids=["prune", "verify", "rm"],
 )
 def test_it_is_not_removed(run_cli: RunCli, cache: Path, words: tuple[str, ...]) -> None:
     before = sorted((cache / NAME).rglob("*"))

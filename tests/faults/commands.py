@@ -56,7 +56,6 @@ ROWS: tuple[Row, ...] = (
     _row("rm", f"rm -C cache {_ENTRY} --yes"),
     _row("pin", f"pin -C cache {_ENTRY}"),
     _row("pin --remove", f"pin --remove -C cache {_PINNED}"),
-    _row("doctor --fix", "doctor -C cache --fix"),
     _row("import", "import in.jxb -C cache --json"),
     _row("import replacing", "import in.jxb -C cache --on-conflict replace"),
     _row("import --atomic", "import in.jxb -C cache --on-conflict replace --atomic --json"),

@@ -132,5 +132,5 @@ def test_what_a_run_met_is_found(torch_cache: Path) -> None:
 def test_no_directory_is_no_cache(run_cli: RunCli, tmp_path: Path) -> None:
     done = run_cli("doctor", "--layout", "torch", "-C", tmp_path / "none")
     assert done.returncode == 10
-    refused = run_cli("doctor", "--layout", "torch", "-C", tmp_path, "--fix")
-    assert refused.returncode == 2 and "--fix is for JAX's cache" in refused.stderr
+    refused = run_cli("doctor", "--layout", "torch", "-C", tmp_path, "--decode", "3")
+    assert refused.returncode == 2 and "--decode is for JAX's cache" in refused.stderr

@@ -182,8 +182,6 @@ class Facts:
 
 
 Severity = Literal["problem", "note"]
-#: Repairs that ``--fix`` makes by itself: they lose nothing and change no result.
-FixKind = Literal["write-atime", "drop-permissions"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,15 +200,8 @@ class Finding:
     """The command, setting or step that mends it."""
     upstream: str | None = None
     """Reports of others, as ``owner/repository#number``."""
-    fix_kind: FixKind | None = None
-    """The repair that ``--fix`` would make; None where a person must decide."""
     files: tuple[str, ...] = ()
     """The files concerned, as far as it is about files."""
-
-    @property
-    def mendable(self) -> bool:
-        """Whether ``--fix`` can mend it."""
-        return self.fix_kind is not None
 
 
 _UNCAP = (

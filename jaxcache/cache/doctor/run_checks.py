@@ -1,10 +1,9 @@
-"""``doctor`` as data: look, run every check, apply the repairs, and look again."""
+"""``doctor`` as data: look, and run every check."""
 
 import contextlib
 import os
 import platform
 import re
-import stat
 import sys
 import time
 from collections import Counter
@@ -16,7 +15,6 @@ from typing import BinaryIO
 
 from jaxcache.cache.doctor import directory, inputs, keys, writes
 from jaxcache.cache.doctor.inputs import CacheFacts, Finding, Interpreter, Setting, SettingValue
-from jaxcache.cache.files import run_under_lock, write_atime
 from jaxcache.cache.ledger.record import LedgerRecord
 from jaxcache.cache.ledger.segments import Ledger, read_refusals
 from jaxcache.cache.scan import ScanAids, scan
@@ -27,9 +25,8 @@ from jaxcache.entry.decode import read_contents
 from jaxcache.errors import NoCacheError
 from jaxcache.model import Entry, Progress, result_repr
 from jaxcache.store import is_remote, open_store
-from jaxcache.store.base import Store, StoreError
-from jaxcache.store.local import LocalStore
-from jaxcache.units import add_cache, format_count
+from jaxcache.store.base import StoreError
+from jaxcache.units import add_cache
 
 #: A lock that is held this long is not one write.
 _LOCK_PATIENCE_SECONDS = 1.0
@@ -214,8 +211,6 @@ class Diagnosis:
     facts: inputs.Facts
     findings: tuple[inputs.Finding, ...]
     """Problems first."""
-    mended: tuple[str, ...] = ()
-    """The repairs that ``--fix`` made, or would make, one sentence each."""
     no_jax: str | None = None
     """Why no Python with jax was asked."""
 
@@ -246,8 +241,6 @@ def diagnose(
     jax_error: str | None = None,
     uncacheable: Mapping[str, tuple[str, ...]] | None = None,
     max_decoded: int | None = None,
-    fix: bool = False,
-    dry_run: bool = False,
     progress: Progress | None = None,
 ) -> Diagnosis:
     """Examine a cache, whether or not it exists yet.
@@ -258,104 +251,20 @@ def diagnose(
         jax_error: how jax ends, where it is installed and does not start.
         uncacheable: modules of a run that JAX could not cache, by the reason.
         max_decoded: how many entries to decode, the newest first; all if None.
-        fix: make the repairs that lose nothing, then look again.
-        dry_run: with ``fix``, only report what would be done.
 
     Raises:
-        LockedError: a repair needs JAX's lock, and another process holds it.
         UsageError: a URL of a kind that no store serves.
         NoCacheError: a bucket that cannot be reached.
     """
-
-    def look() -> inputs.Facts:
-        cache = collect_cache_facts(path, max_decoded=max_decoded, progress=progress)
-        return inputs.Facts(
-            cache,
-            tuple(settings),
-            interpreter,
-            collect_host_facts(path),
-            uncacheable or {},
-            jax_error,
-        )
-
-    facts = look()
-    findings = run_checks(facts)
-    repairs = tuple(Fix(f.fix_kind, f.files) for f in findings if fix and f.fix_kind)
-    if not repairs:
-        return Diagnosis(facts, findings, no_jax=no_jax)
-    if dry_run:
-        return Diagnosis(facts, findings, tuple(map(str, repairs)), no_jax)
-    mended = apply_fixes(open_store(path), facts, repairs)
-    facts = look()
-    return Diagnosis(facts, run_checks(facts), mended, no_jax)
-
-
-@dataclass(frozen=True, slots=True)
-class Fix:
-    """One repair of some files."""
-
-    kind: inputs.FixKind
-    files: tuple[str, ...]
-
-    def __str__(self) -> str:
-        if self.kind == "write-atime":
-            return f"{format_count(len(self.files), '-atime file')} written"
-        return (
-            f"removed the write permission of others from {format_count(len(self.files), 'file')}"
-        )
-
-
-def apply_fixes(store: Store, facts: inputs.Facts, repairs: Sequence[Fix]) -> tuple[str, ...]:
-    """Make repairs; a file that cannot be repaired is left, and the next examination reports it.
-
-    Returns:
-        What was done, one sentence each.
-
-    Raises:
-        LockedError: JAX's lock was not obtained.
-    """
-    done = []
-    for repair in repairs:
-        mended: list[str] = []
-        if repair.kind == "write-atime":
-            mended = _write_atimes(store, facts, repair.files)
-        elif isinstance(store, LocalStore):
-            mended = [file for file in repair.files if _drop_permissions(store, file)]
-        if mended:
-            done.append(str(Fix(repair.kind, tuple(mended))))
-    return tuple(done)
-
-
-def _write_atimes(store: Store, facts: inputs.Facts, files: Sequence[str]) -> list[str]:
-    """Date each entry to its last use, as JAX does: 8 bytes, little-endian nanoseconds."""
-    used = {e.file: e.last_used_ns for e in facts.cache.entries}
-    written: list[str] = []
-
-    def date(file: str) -> None:
-        with contextlib.suppress(StoreError):
-            store.info(file)  # an entry that was pruned meanwhile needs none
-            if write_atime(store, file, used[file]):
-                written.append(file)
-
-    run_under_lock(store, date, [file for file in files if file in used])
-    return written
-
-
-def _drop_permissions(store: LocalStore, file: str) -> bool:
-    """Take write permission from group and others; no link inside the cache is followed."""
-    directory, _, name = file.rpartition("/")
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    try:
-        with store.directory(directory) as opened:
-            fd = os.open(name, flags, dir_fd=opened)
-        try:
-            mode = stat.S_IMODE(os.fstat(fd).st_mode)
-            os.fchmod(fd, mode & ~(stat.S_IWGRP | stat.S_IWOTH))
-        finally:
-            os.close(fd)
-    except OSError:
-        return False
-    return True
+    facts = inputs.Facts(
+        collect_cache_facts(path, max_decoded=max_decoded, progress=progress),
+        tuple(settings),
+        interpreter,
+        collect_host_facts(path),
+        uncacheable or {},
+        jax_error,
+    )
+    return Diagnosis(facts, run_checks(facts), no_jax)
 
 
 #: The beginning of a version or of a kernel's release that holds numbers alone.
