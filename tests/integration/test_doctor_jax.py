@@ -230,7 +230,7 @@ def test_lock_library_missing(
 
 
 def test_missing_atime_stops_jax_before_0_11_2(
-    doctor: Any, each_jax_python: str, python_with: Any, tmp_path: Path
+    doctor: Any, run_cli: RunCli, each_jax_python: str, tmp_path: Path
 ) -> None:
     """Written without a cap, then used with one: what doctor says is what JAX does."""
     cache = tmp_path / "cache"
@@ -242,8 +242,8 @@ def test_missing_atime_stops_jax_before_0_11_2(
     named_so = any(cache.glob("*-cache"))
     assert ("missing-atime" in traps(document)) is (named_so and release(document) < (0, 11, 2))
     if "missing-atime" in traps(document):
-        args = ("--fix",)
-        fixed = doctor(cache, each_jax_python, *args, JAX_COMPILATION_CACHE_MAX_SIZE="10000000")
+        assert run_cli("verify", "--fix", "--atimes", "-C", cache).returncode == 0
+        fixed = doctor(cache, each_jax_python, JAX_COMPILATION_CACHE_MAX_SIZE="10000000")
         assert "missing-atime" not in traps(fixed)
         assert len(list(cache.glob("*-atime"))) == len(list(cache.glob("*-cache")))
 
