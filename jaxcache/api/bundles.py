@@ -5,18 +5,15 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from jaxcache.errors import InterruptError
-from jaxcache.layouts import load_layout
 from jaxcache.store.location import config_is_set
 
 if TYPE_CHECKING:
     from jaxcache.cache.bundle.format import Bundle as Bundle
     from jaxcache.cache.move.bundle_file import WrittenBundle as WrittenBundle
     from jaxcache.cache.trust import Verdict as Verdict
-    from jaxcache.model import Problem
 
 
 @contextlib.contextmanager
@@ -34,22 +31,16 @@ def resumable() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def open_input(file: str) -> "Iterator[tuple[Bundle, tuple[Problem, ...]]]":
-    """Open a bundle, ``-`` for standard input, or artifacts of torch, and what these leave out."""
-    from jaxcache.cache.bundle.format import is_bundle, open_bundle
+def open_input(file: str) -> "Iterator[Bundle]":
+    """Open a bundle; ``-`` is standard input."""
+    from jaxcache.cache.bundle.format import open_bundle
     from jaxcache.cache.move.bundle_file import check_file_path, spool
 
-    if file != "-" and os.path.isfile(file) and not is_bundle(file):
-        artifacts = load_layout("torch").artifacts
-        if artifacts.is_artifacts(file):
-            with artifacts.as_bundle(file) as (bundle, left_out):
-                yield replace(bundle, name=file), left_out
-            return
     check_file_path(file)
     with contextlib.closing(
         spool(sys.stdin.buffer) if file == "-" else open_bundle(file)
     ) as bundle:
-        yield bundle, ()
+        yield bundle
 
 
 def check_signed(

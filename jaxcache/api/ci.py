@@ -150,7 +150,7 @@ class CiSteps:
                     bundle = spool(file, source)
                 opened.enter_context(bundle.file)
             elif source == "-" or os.path.lexists(source):
-                bundle, _ = opened.enter_context(open_input(source))
+                bundle = opened.enter_context(open_input(source))
             else:
                 raise NoCacheError(f"{source} does not exist")
             verdict = check_signed(bundle, required=signed)

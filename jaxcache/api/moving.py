@@ -252,7 +252,7 @@ class MovingMethods(Handle):
         >>> from jaxcache.api.bundles import check_signed, open_input
         >>> from jaxcache.options.move import ImportOptions
         >>> manifest = cache.export("cache.jxb")
-        >>> with open_input("cache.jxb") as (bundle, _):
+        >>> with open_input("cache.jxb") as bundle:
         ...     arrival = other.arrive(bundle, check_signed(bundle), options=ImportOptions())
         >>> len(arrival.done.written)
         7

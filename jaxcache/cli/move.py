@@ -3,7 +3,7 @@
 import os
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from jaxcache.api import Cache
@@ -20,7 +20,6 @@ from jaxcache.store.location import VARIABLE, expand_location
 if TYPE_CHECKING:
     from jaxcache.api.bundles import Bundle, Verdict, WrittenBundle
     from jaxcache.api.moving import Arrival, Plan
-    from jaxcache.model import Problem
     from jaxcache.render.ci import StepReport
 
 
@@ -47,7 +46,7 @@ def export(
 
 def import_(
     *,
-    file: str = option("file FILE", "A bundle, or artifacts saved by torch.compiler; - for stdin."),
+    file: str = option("file FILE", "The bundle; - for stdin."),
     place: CacheLocation,
     options: move.ImportOptions,
     needed: move.CompatibilityOptions,
@@ -63,14 +62,13 @@ def import_(
     from the start with jaxcache warm --portable SCRIPT and use it with --portable, too. For plain
     JAX, set JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none in both places.
     """
-    with open_input(file) as (bundle, left_out):
-        verdict = _check_bundle(bundle, left_out, required=options.require_signed)
+    with open_input(file) as bundle:
+        verdict = _check_bundle(bundle, required=options.require_signed)
         target = open_target(place, place.layout, bundle.manifest.layout)
         arrival = target.arrive(
             bundle, verdict, options=options, needed=needed, dry_run=dry.dry_run
         )
-    code = _report_arrival(arrival, output.form)
-    return ExitCode.PARTIAL if left_out and code == ExitCode.DONE else code
+    return _report_arrival(arrival, output.form)
 
 
 def _report_bundle(written: "WrittenBundle", form: Format) -> ExitCode:
@@ -82,14 +80,12 @@ def _report_bundle(written: "WrittenBundle", form: Format) -> ExitCode:
     return ExitCode.PARTIAL if written.left_out else ExitCode.DONE
 
 
-def _check_bundle(
-    bundle: "Bundle", left_out: "Sequence[Problem]" = (), *, required: bool
-) -> "Verdict":
+def _check_bundle(bundle: "Bundle", *, required: bool) -> "Verdict":
     """Check the signatures of a bundle, and warn."""
-    from jaxcache.render.move import left_out_lines, trust_lines
+    from jaxcache.render.move import trust_lines
 
     verdict = check_signed(bundle, required=required)
-    note(*left_out_lines(left_out), *trust_lines(bundle.name, verdict))
+    note(*trust_lines(bundle.name, verdict))
     return verdict
 
 
@@ -214,7 +210,7 @@ def copy(
     if not from_bundle:
         place = open_target(target, None, cache.layout.name)
         return _report_arrival(cache.copy(place, options=options, dry_run=dry.dry_run), form)
-    with open_input(source) as (bundle, _):
+    with open_input(source) as bundle:
         verdict = _check_bundle(bundle, required=options.require_signed)
         if to_bundle:
             return _report_bundle(rewrite_bundle(bundle, target), form)

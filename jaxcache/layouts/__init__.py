@@ -58,8 +58,6 @@ class JaxLayout:
     sides: FunctionGroup["base.Sides"] = FunctionGroup("jaxcache.cache.diff")
     explains: FunctionGroup["base.Explains"] = FunctionGroup("jaxcache.cache.explain.keys")
     examines: FunctionGroup[Any] = FunctionGroup("jaxcache.cache.doctor.run_checks")
-    #: Reads what the compiler itself saves in one file; None where it saves nothing.
-    artifacts: Any = None
 
 
 class BundleLayout:

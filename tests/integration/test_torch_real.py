@@ -286,24 +286,6 @@ def test_a_bundle_hits_without_a_compiler(
     assert {p.parent.name for p in made} <= {"locks"}  # nothing was compiled
 
 
-def test_what_torch_saved_hits(
-    run_cli: RunCli, run_torch: Run, warm_cache: Path, tmp_path: Path
-) -> None:
-    saved, there = tmp_path / "saved.bin", tmp_path / "there"
-    script = tmp_path / "save.py"
-    script.write_text(
-        f"import sys, torch; sys.path.insert(0, {str(WORKLOAD.parent)!r})\n"
-        "import torch_workload; torch_workload.main(['scale'])\n"
-        f"open({str(saved)!r}, 'wb').write(torch.compiler.save_cache_artifacts()[0])\n"
-    )
-    assert run_torch(warm_cache, script=script).returncode == 0
-    done = run_cli("import", saved, "-C", there)
-    assert done.returncode == 0, done.stderr
-    ran = run_torch(there, "scale")
-    check_results(ran.stdout)
-    assert counted(ran.stdout)["aot_autograd"]["autograd_cache_hit"] == 1
-
-
 PRECOMPILED = """
 import json, torch
 torch._dynamo.config.caching_precompile = True

@@ -1,23 +1,16 @@
-"""Moving caches of torch's compilers: bundles, copies, and what torch itself saved."""
+"""Moving caches of torch's compilers: bundles and copies."""
 
-import base64
 import json
 import os
-import pickle
 import shutil
 import tempfile
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import RunCli, first_file
-from hypothesis import given
-from hypothesis import strategies as st
 
-from jaxcache.cache.bundle.format import BundleError
-from jaxcache.layouts.torch.bundle import parse_artifacts
 from jaxcache.store.base import NewFile
 from jaxcache.store.local import LocalStore
 
@@ -162,107 +155,6 @@ def test_layouts_are_not_mixed(run_cli: RunCli, golden: Path, corpus: Path, tmp_
     done = run_cli("import", tmp_path / "j.jxb", "-C", golden)
     assert (done.returncode, "other-layout" in done.stderr) == (2, True)
     assert run_cli("diff", jax, golden).returncode == 2
-
-
-def test_what_torch_saved_is_imported(
-    run_cli: RunCli, golden: Path, unpacked_torch: Path, tmp_path: Path
-) -> None:
-    done = run_cli("import", unpacked_torch / "artifacts.bin", "-C", tmp_path / "x", "--json")
-    assert done.returncode == 0, done.stderr
-    there = files(tmp_path / "x")
-    assert {p.partition("/")[0] for p in there} == {"aotautograd", "fxgraph"}
-    assert there.items() <= files(golden).items()
-    found = json.loads(run_cli("verify", "-C", tmp_path / "x", "--json").stdout)
-    assert {p["kind"] for p in found["problems"]} == {"missing-source"}  # torch writes it
-
-
-def saved(*groups: tuple[str, Sequence[tuple[str, bytes]]]) -> bytes:
-    """A file as torch's serializer writes it."""
-
-    def sized(data: bytes) -> bytes:
-        return len(data).to_bytes(8, "big") + data
-
-    out = (1).to_bytes(8, "big")
-    for kind, artifacts in groups:
-        out += sized(base64.b64encode(kind.encode())) + len(artifacts).to_bytes(8, "big")
-        for key, content in artifacts:
-            out += sized(base64.b64encode(key.encode())) + sized(content)
-    return zlib.crc32(out).to_bytes(4, "big") + out
-
-
-@given(
-    st.lists(st.tuples(st.text(max_size=9), st.lists(st.tuples(st.text(max_size=60), st.binary()))))
-)
-def test_what_was_written_is_read(groups: list[tuple[str, list[tuple[str, bytes]]]]) -> None:
-    found = [tuple(a) for a in parse_artifacts(saved(*groups))]
-    assert found == [(kind, *pair) for kind, pairs in groups for pair in pairs]
-
-
-@given(st.binary(max_size=200))
-def test_any_rest_is_read_or_refused(rest: bytes) -> None:
-    data = (1).to_bytes(8, "big") + rest
-    try:
-        list(parse_artifacts(zlib.crc32(data).to_bytes(4, "big") + data))
-    except BundleError as error:
-        assert error.message
-
-
-@pytest.mark.parametrize("kind", [b"no base64!", base64.b64encode(b"\xff")])
-def test_a_key_of_artifacts_that_is_no_text_is_refused(kind: bytes) -> None:
-    data = (1).to_bytes(8, "big") + len(kind).to_bytes(8, "big") + kind
-    with pytest.raises(BundleError, match="is not a string"):
-        list(parse_artifacts(zlib.crc32(data).to_bytes(4, "big") + data))
-
-
-class Evil:
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (self.path,)
-
-
-def test_hostile_artifacts_write_nothing_outside_and_run_nothing(
-    run_cli: RunCli, golden: Path, tmp_path: Path
-) -> None:
-    trap = tmp_path / "trap"
-    evil = pickle.dumps(Evil(str(trap)), 4)
-    good = first_file(golden, "fxgraph/*/*/*")
-    key = good.parent.name
-    odd = ["../../escaped", "/abs", "f" + "a" * 51 + "/../x", key.upper(), "", "f\x1b[31m"]
-    data = saved(
-        ("inductor", [(key, good.read_bytes()), *((k, good.read_bytes()) for k in odd)]),
-        ("inductor", [(key, evil), ("f" + "a" * 51, good.read_bytes())]),
-        ("autotune", [("../../x.best_config", b"{}"), ("ab/" + "0" * 64 + ".best_config", b"{}")]),
-        ("pgo", [("x", evil)]),
-        ("nonsense", [("x", evil)]),
-    )
-    (tmp_path / "hostile.bin").write_bytes(data)
-    before = set(tmp_path.rglob("*"))
-    done = run_cli("import", tmp_path / "hostile.bin", "-C", tmp_path / "x" / "y")
-    assert done.returncode == 3
-    assert "\x1b" not in done.stdout + done.stderr
-    assert done.stderr.count("left out") == 11
-    assert set(files(tmp_path / "x" / "y")) == {
-        str(good.relative_to(golden)),
-        "ab/" + "0" * 64 + ".best_config",
-    }
-    new = {p for p in set(tmp_path.rglob("*")) - before if p.is_file()}
-    assert all(p.is_relative_to(tmp_path / "x" / "y") for p in new)
-    assert not trap.exists()
-
-
-@pytest.mark.parametrize("damage", [0, 20, -1])
-def test_damaged_artifacts_are_refused(
-    run_cli: RunCli, unpacked_torch: Path, tmp_path: Path, damage: int
-) -> None:
-    data = bytearray((unpacked_torch / "artifacts.bin").read_bytes())
-    data[damage] ^= 1
-    (tmp_path / "bad.bin").write_bytes(data)
-    done = run_cli("import", tmp_path / "bad.bin", "-C", tmp_path / "x")
-    assert done.returncode == 1
-    assert "bad-bundle" in done.stderr
-    assert not (tmp_path / "x").exists()
 
 
 @pytest.mark.parametrize(

@@ -1,22 +1,18 @@
 """Fuzz targets for recipes and for torch's caches; see :mod:`tools.fuzz.targets`."""
 
-import base64
 import hashlib
 import json
 import lzma
 import pickle
 import tarfile
 import tempfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import zstandard
 
 from jaxcache.cache import recipe as recipes
-from jaxcache.cache.bundle.format import BundleError
 from jaxcache.cache.recipe import RecipeError
-from jaxcache.layouts.torch.bundle import parse_artifacts
 from jaxcache.layouts.torch.graph import read_graph
 from jaxcache.layouts.torch.inventory import check_shared_object
 from jaxcache.layouts.torch.names import digest_of
@@ -24,7 +20,6 @@ from jaxcache.layouts.torch.pickled import PickleError, read_pickle, walk
 
 _GOLDEN = Path(__file__).parents[2] / "tests" / "data" / "torch" / "golden.tar.xz"
 _LARGEST_SEED = 100_000
-_ARTIFACTS_VERSION = (1).to_bytes(8, "big")
 
 
 def run_recipe(data: bytes) -> None:
@@ -107,14 +102,7 @@ def recipe_seeds() -> Iterator[bytes]:
 def run_torch(data: bytes) -> None:
     """What is read of torch's files; the first byte chooses what the rest is taken for."""
     kind, rest = data[:1], data[1:]
-    if kind == b"\x02":
-        checksum = zlib.crc32(rest).to_bytes(4, "big")
-        try:
-            for artifact in parse_artifacts(checksum + rest):
-                assert len(artifact.content) <= len(rest)
-        except BundleError:
-            return
-    elif kind == b"\x03":
+    if kind == b"\x03":
         check_shared_object(rest[:64], len(rest))
     elif kind == b"\x04":
         try:
@@ -128,15 +116,10 @@ def run_torch(data: bytes) -> None:
 
 
 def torch_seeds() -> Iterator[bytes]:
-    """Real graphs, headers of shared objects, a file of artifacts, and a pickle per protocol."""
+    """Real graphs, headers of shared objects, and a pickle per protocol."""
     everything = [{"a": (1, 2.5, None), "b": {b"x"}}, [True, -(2**70)], Path("p"), "é" * 300]
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
         yield b"\x04" + pickle.dumps(everything, protocol)
-    content = b"anything"
-    key, name = base64.b64encode(b"key"), base64.b64encode(b"inductor")
-    sized = [len(p).to_bytes(8, "big") + p for p in (name, key, content)]
-    one = (1).to_bytes(8, "big")
-    yield b"\x02" + _ARTIFACTS_VERSION + sized[0] + one + sized[1] + sized[2]
     with lzma.open(_GOLDEN) as packed, tarfile.open(fileobj=packed) as archive:
         for member in archive:
             file = archive.extractfile(member) if member.isfile() else None

@@ -41,4 +41,3 @@ class TorchLayout:
     sides: FunctionGroup["base.Sides"] = FunctionGroup("jaxcache.layouts.torch.scan")
     explains: FunctionGroup["base.Explains"] = FunctionGroup("jaxcache.layouts.torch.explain")
     examines: FunctionGroup[Any] = FunctionGroup("jaxcache.layouts.torch.doctor")
-    artifacts: FunctionGroup[Any] = FunctionGroup("jaxcache.layouts.torch.bundle")

@@ -1,36 +1,20 @@
 """Caches of torch's compilers in bundles: the files as they are, each under the digest it needs.
 
-``torch.compiler.save_cache_artifacts()`` leaves kernels out, so that loading it runs the C++
-compiler again, unpickles while it loads, and takes any path for a key. A bundle carries kernels
-and compiler probes, is checked from end to end before anything is written, and each name in it must
-be one that torch gives and contain the hash of its bytes.
-
-The format of ``save_cache_artifacts()`` (``torch/compiler/_cache.py`` and
-``torch/utils/_appending_byte_serializer.py``, 2.13), all numbers big-endian: CRC-32 of the rest (4
-bytes), version 1 (8), then until the end a type, a count (8), and as many pairs of key and bytes.
-Bytes are led by their length (8); type and key are base64 of UTF-8.
+A bundle carries kernels and compiler probes, is checked from end to end before anything is written,
+and each name in it must be one that torch gives and contain the hash of its bytes.
 """
 
-import base64
-import io
-import zlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import NamedTuple
 
 from jaxcache.cache.bundle.format import Bundle, BundleError, ContentReader, check_path
 from jaxcache.cache.diff import DiffSide
-from jaxcache.cache.files import scratch_directory
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.move import export_plan
-from jaxcache.cache.move.bundle_file import make_temporary_bundle
 from jaxcache.cache.move.plan import Item, MoveAction, Plan, Step, bundle_items
 from jaxcache.cache.scan import ScanAids
 from jaxcache.cache.selection import Selection
 from jaxcache.cache.verify.check import ImportPolicy
 from jaxcache.cache.verify.run_checks import INFORMATIONAL
-from jaxcache.core.system import open_regular
-from jaxcache.errors import system_errors_as
 from jaxcache.layouts.torch.check import check_files, files_to_check
 from jaxcache.layouts.torch.graph import read_graph
 from jaxcache.layouts.torch.inventory import (
@@ -41,8 +25,6 @@ from jaxcache.layouts.torch.inventory import (
     take_inventory,
 )
 from jaxcache.layouts.torch.names import (
-    AOT_DIR,
-    FX_DIR,
     TIERS,
     TorchKind,
     TorchName,
@@ -264,132 +246,3 @@ def _heal(store: Store, step: Step, present: FileInfo) -> Step:
     if path.digest and digest_of(data) == path.digest:
         return Step(item, MoveAction.SAME)
     return step
-
-
-_MAX_FILE_BYTES = 4 << 30
-_CHECKSUM_BYTES = 4
-_NUMBER_BYTES = 8
-_VERSION = (1).to_bytes(_NUMBER_BYTES, "big")
-_MAX_KEY_BYTES = 4096
-
-
-class Artifact(NamedTuple):
-    """One thing that torch saved."""
-
-    type: str
-    key: str
-    content: bytes
-
-
-def is_artifacts(path: str) -> bool:
-    """Whether a file begins as torch's artifacts do."""
-    try:
-        with open_regular(path) as file:
-            return file.read(_CHECKSUM_BYTES + _NUMBER_BYTES)[_CHECKSUM_BYTES:] == _VERSION
-    except OSError:
-        return False
-
-
-def _read_artifacts(path: str) -> tuple[dict[str, bytes], tuple[Problem, ...]]:
-    """Return files by path below the cache directory; nothing is believed, or unpickled.
-
-    With them come the artifacts that are damaged, name no place in a cache, or have none outside
-    torch.
-
-    Raises:
-        BundleError: the file is damaged as a whole.
-    """
-    with (
-        system_errors_as(BundleError, f"cannot read {path}", hint=None),
-        open_regular(path) as file,
-    ):
-        data = file.read(_MAX_FILE_BYTES + 1)
-    if len(data) > _MAX_FILE_BYTES:
-        raise BundleError(f"{path} is larger than {_MAX_FILE_BYTES} bytes", hint=None)
-    files: dict[str, bytes] = {}
-    left_out: list[Problem] = []
-    for artifact in parse_artifacts(data):
-        name = _place(artifact)
-        if name is None:
-            detail = f"a key that names no place in a cache: {artifact.key[:80]!r}"
-            if artifact.type not in _PLACES:
-                detail = f"artifacts of the type {artifact.type[:40]!r} are torch's own business"
-            left_out.append(Problem(artifact.key[:200], "stray-file", detail))
-        elif problem := name_error(artifact.content, parse_path(name)):
-            left_out.append(Problem(name, "bad-payload", problem, artifact.key))
-        else:
-            files[name] = artifact.content
-    return files, tuple(left_out)
-
-
-_PLACES = frozenset({"aot_autograd", "inductor", "autotune"})
-
-
-def _place(artifact: Artifact) -> str | None:
-    """Return the path where torch would write it; None where the key names no such path."""
-    key = artifact.key
-    digest = digest_of(artifact.content)
-    name, kind = {
-        "aot_autograd": (f"{AOT_DIR}/{key}/{digest}", TorchKind.AOT),
-        "inductor": (f"{FX_DIR}/{key[1:3]}/{key}/{digest}", TorchKind.FX),
-        "autotune": (key, TorchKind.AUTOTUNE),
-    }.get(artifact.type, ("", TorchKind.STRAY))
-    return name if name and parse_path(name).kind is kind else None
-
-
-def parse_artifacts(data: bytes) -> Iterator[Artifact]:
-    """Yield what is in the bytes of a file of artifacts.
-
-    Raises:
-        BundleError: the checksum is wrong, or a length leads out of the file.
-    """
-    checksum = int.from_bytes(data[:_CHECKSUM_BYTES], "big")
-    if zlib.crc32(memoryview(data)[_CHECKSUM_BYTES:]) != checksum:
-        raise BundleError("these artifacts are damaged: their checksum is wrong", hint=None)
-    stream = io.BytesIO(data)
-    stream.seek(_CHECKSUM_BYTES)
-    if _take(stream, _NUMBER_BYTES) != _VERSION:
-        raise BundleError("these artifacts are of another version than 1", hint=None)
-    while stream.tell() < len(data):
-        kind = _text(stream)
-        for _ in range(_number(stream)):
-            yield Artifact(kind, _text(stream), _take(stream, _number(stream)))
-
-
-def _take(stream: io.BytesIO, size: int) -> bytes:
-    if size > len(stream.getbuffer()) - stream.tell():
-        raise BundleError("these artifacts are cut off, or a length in them is wrong", hint=None)
-    return stream.read(size)
-
-
-def _number(stream: io.BytesIO) -> int:
-    return int.from_bytes(_take(stream, _NUMBER_BYTES), "big")
-
-
-def _text(stream: io.BytesIO) -> str:
-    data = _take(stream, _number(stream))
-    if len(data) > _MAX_KEY_BYTES:
-        raise BundleError("a key in these artifacts is too long", hint=None)
-    try:
-        return base64.b64decode(data, validate=True).decode()
-    except ValueError as error:
-        raise BundleError("a key in these artifacts is not a string", hint=None) from error
-
-
-@contextmanager
-def as_bundle(path: str) -> Iterator[tuple[Bundle, tuple[Problem, ...]]]:
-    """Yield artifacts as a temporary bundle, and those that cannot be imported.
-
-    Raises:
-        BundleError
-    """
-    from jaxcache.store.local import LocalStore
-
-    files, left_out = _read_artifacts(path)
-    with scratch_directory("torch") as directory:
-        store = LocalStore(directory)
-        for name, content in files.items():
-            store.write(name, [content])
-        bundle, _ = make_temporary_bundle(store, plan_export(store, now_ns=0))
-    with bundle.file:
-        yield bundle, left_out
