@@ -66,6 +66,7 @@ class Background:
             except Exception as error:
                 self._report(error)
             finally:
+                del call  # it would hold the program's objects until the next one comes
                 with self._lock:
                     self._left -= 1
 
