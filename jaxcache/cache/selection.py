@@ -29,8 +29,8 @@ class HasKey(Protocol):
 
 _Named = TypeVar("_Named", bound=HasKey)
 
-#: Where a narrow table has cut a key; ``~`` on a terminal that shows no more than ASCII.
-_CUT = "[…~]"
+#: Where a narrow table has cut a key.
+_CUT = "…"
 
 
 #: The shortest prefix that names an entry to be removed.
@@ -69,8 +69,8 @@ def _match_key(entries: Sequence[_Named], text: str, shortest_prefix: int) -> li
                 code="short-prefix",
                 hint=f"write at least {shortest_prefix} characters of the key or hash",
             )
-        if not matches and re.search(_CUT, text):
-            shown = re.compile(".*".join(map(re.escape, re.split(_CUT, text))), re.DOTALL)
+        if not matches and _CUT in text:
+            shown = re.compile(".*".join(map(re.escape, text.split(_CUT))), re.DOTALL)
             matches = [e for e in entries if shown.match(e.key)]
         if len({e.key for e in matches}) > 1:
             shown_keys = [e.key[: len(e.module) + 13] for e in matches[:3]]

@@ -1,9 +1,8 @@
-"""The terminal: colour, width, characters beyond ASCII, and bars.
+"""The terminal: colour, width, and bars.
 
 ``--color`` wins over ``NO_COLOR`` (https://no-color.org), which wins over what the stream is.
 """
 
-import codecs
 import contextlib
 import os
 import sys
@@ -20,9 +19,6 @@ if TYPE_CHECKING:
 
     from jaxcache.model import Progress
 
-#: One cell for one cell, so that nothing that was set in columns moves.
-_ASCII = {"…": "~", "→": ">", "·": ",", "×": "x", "–": "-", "—": "-", "█": "#", "░": "."}
-_HANDLER = "jaxcache-ascii"
 #: Work that ends sooner than this shows no bar: it would only flicker.
 _BAR_AFTER_SECONDS = 0.4
 
@@ -133,50 +129,16 @@ def silence(stream: TextIO) -> None:
 def prepare_streams() -> None:
     """Make standard output and error take any text, which goes nowhere if they are closed.
 
-    A terminal that shows only ASCII gets a substitute for each character in one cell, or ``?``,
-    which a KEY argument reads as any character. A pipe gets its own encoding, and escapes for
-    characters that it lacks.
+    Characters that the encoding of a terminal or a pipe lacks become escapes.
     """
-    codecs.register_error(_HANDLER, _to_ascii)
     if sys.stdout is None or sys.stderr is None:  # which Python makes of a closed descriptor
         nowhere = open(os.open(os.devnull, os.O_WRONLY), "w", closefd=False)  # noqa: SIM115
         sys.stdout = sys.stdout or nowhere
         sys.stderr = sys.stderr or nowhere
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
-        if reconfigure is None:
-            continue
-        if stream.isatty() and _is_ascii(stream):
-            reconfigure(encoding="ascii", errors=_HANDLER)
-        else:
+        if reconfigure is not None:
             reconfigure(errors="backslashreplace")
-
-
-def _is_ascii(stream: TextIO) -> bool:
-    """Whether a terminal shows ASCII only, by its encoding or by the locale.
-
-    Python itself turns to UTF-8 in the locales C and POSIX (PEP 538, PEP 540): what was asked for
-    shows in the environment alone.
-    """
-    env = os.environ
-    locale = next((env[n] for n in ("LC_ALL", "LC_CTYPE", "LANG") if env.get(n)), "")
-    if env.get("LC_CTYPE") == "C.UTF-8" and not env.get("LC_ALL"):  # what Python has put there
-        locale = env.get("LANG", "")
-    plain = locale.partition(".")[0] in ("C", "POSIX") and "utf" not in locale.lower()
-    return plain or is_dumb() or not (stream.encoding or "").lower().startswith("utf")
-
-
-def _to_ascii(error: UnicodeError) -> tuple[str, int]:
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    text = error.object[error.start : error.end]
-    return "".join(map(_stand_in, text)), error.end
-
-
-def _stand_in(character: str) -> str:
-    from rich.cells import cell_len
-
-    return _ASCII.get(character) or "?" * cell_len(character)
 
 
 @contextlib.contextmanager
