@@ -187,9 +187,7 @@ def _string(value: Any) -> str:
 
 
 def _cut_text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{type(value).__name__} is not a string")
-    return value[:_MAX_CHARACTERS]
+    return _string(value)[:_MAX_CHARACTERS]
 
 
 def _exact_text(value: Any) -> str:

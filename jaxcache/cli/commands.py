@@ -61,9 +61,9 @@ HEADINGS: dict[str, dict[str, Command]] = {
             "train.recipe -C /var/cache/jax --jobs 8",
             (0, 1, 2, 3, 10, 13, 130),
         ),
-        "target capture": Command("target:capture", "h200.json", (0, 2, 13)),
-        "target check": Command("target:check", "h200.json", (0, 1, 2, 10, 13)),
-        "target show": Command("target:show", "h200.json", (0, 1, 2, 13)),
+        "target capture": Command("fill:target_capture", "h200.json", (0, 2, 13)),
+        "target check": Command("fill:target_check", "h200.json", (0, 1, 2, 10, 13)),
+        "target show": Command("fill:target_show", "h200.json", (0, 1, 2, 13)),
     },
     "Diagnose": {
         "explain": Command(

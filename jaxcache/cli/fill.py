@@ -1,13 +1,23 @@
-"""`jaxcache warm`, `run` and `compile`: options, the report, the exit code."""
+"""`jaxcache warm`, `run` and `compile`, and the profiles of `target`."""
 
 import contextlib
 import json
 import sys
 from collections.abc import Iterator, Sequence
 
-from jaxcache.api.compiling import Runner
+from jaxcache.api.compiling import Runner, capture_target, compare_target
+from jaxcache.api.handle import locate
 from jaxcache.cli.opening import open_handle
-from jaxcache.cli.output import Format, Output, emit, note, print_blocks, write_text
+from jaxcache.cli.output import (
+    Format,
+    JsonOutput,
+    Output,
+    emit,
+    note,
+    print_blocks,
+    write_file,
+    write_text,
+)
 from jaxcache.cli.terminal import silence
 from jaxcache.errors import ExitCode, ReportError, reporting, shell_code
 from jaxcache.options import TEXTS, CacheDir, RunLocation, option
@@ -166,3 +176,63 @@ def compile_(
     if report.count("failed"):
         return ExitCode.PARTIAL
     return ExitCode.PROBLEMS if report.count("missing") else ExitCode.DONE
+
+
+def target_capture(
+    *,
+    file: str = option(
+        "file [FILE|DIR/]",
+        "The profile to write (- for stdout); a directory, for each process of a pod.",
+        default="-",
+    ),
+    choice: options_run.PythonChoice,
+) -> None:
+    """Save a profile of this host: everything that its cache keys depend on.
+
+    With it, warm --target fills a cache for this host on a machine without its hardware.
+
+    With DIR/ this is one process of a program of several hosts: run it on all of them at once, as
+    the program is started. Each waits for the others, and writes a file of its own.
+    """
+    file, profile = capture_target(file, choice.python)
+    write_file(file, [profile.to_bytes()])
+    fingerprint = profile.topology_fingerprint or "unknown"
+    note(f"{profile.devices} with jax {profile.jax_version}, fingerprint {fingerprint}")
+
+
+def target_check(
+    *,
+    file: str = option(
+        "file FILE|DIR", "The profile, or those of a pod, that the cache was warmed for."
+    ),
+    place: CacheDir,
+    choice: options_run.PythonChoice,
+    output: JsonOutput,
+) -> int:
+    """Count the cache entries whose keys match this host; run it on the target.
+
+    Compares the key components of this host with the profile, and compiles nothing. Exits with 1 if
+    no entry matches. With the DIR of a pod, run it on all of its hosts at once.
+    """
+    from jaxcache.render.target import check_view
+
+    cache = open_handle(place)
+    checked = cache.check_target(file, python=choice.python)
+    emit(output.form, check_view(checked, cache.store.url))
+    return ExitCode.DONE if checked.looked_up else ExitCode.PROBLEMS
+
+
+def target_show(
+    *,
+    file: str = option("file FILE", "A profile written by target capture."),
+    choice: options_run.PythonChoice,
+    output: JsonOutput,
+) -> int:
+    """Show a target profile, what it sets, and how this host differs."""
+    from jaxcache.render.target import profile_view
+
+    profile, differences, why = compare_target(file, choice.python)
+    if differences is None:
+        note(f"not compared with this host: {why}; --python names a Python with jax")
+    emit(output.form, profile_view(profile, differences, locate(None).path))
+    return ExitCode.PROBLEMS if any(d.prevents for d in differences or ()) else ExitCode.DONE

@@ -56,13 +56,8 @@ def verify(
         result = cache.restore(*options.keys, dry_run=consent.dry_run)
         emit(output.form, restoration_view(result))
         return ExitCode.PARTIAL if result.left else ExitCode.DONE
-    verification = _verify_cache(cache, options, consent, fix=fix, delete=delete)
-    emit(output.form, verification_view(*verification, cache.layout.words))
-    return _end_code(*verification)
-
-
-def _end_code(verification: "Verification", repair: "Repair | None") -> ExitCode:
-    """Return the exit code: whether problems remain; a dry run leaves all."""
+    verification, repair = _verify_cache(cache, options, consent, fix=fix, delete=delete)
+    emit(output.form, verification_view(verification, repair, cache.layout.words))
     failures = verification.failures
     remain = failures if repair is None or repair.dry_run else repair.unsolved(failures)
     return ExitCode.PROBLEMS if remain else ExitCode.DONE

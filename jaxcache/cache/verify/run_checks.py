@@ -15,11 +15,10 @@ from functools import partial
 from typing import Any, Protocol
 
 from jaxcache import model
-from jaxcache.cache.files import find_leftovers, foreign_directory
+from jaxcache.cache.files import find_leftovers
 from jaxcache.cache.scan import NO_AIDS, UnknownFormats
 from jaxcache.cache.selection import Selection
 from jaxcache.cache.verify.check import EntryCheck
-from jaxcache.core.names import OWN_DIR
 from jaxcache.layouts import Layout
 from jaxcache.options import Level, VerifyOptions
 from jaxcache.store.base import MissingError, Store, StoreError, same_file
@@ -128,13 +127,12 @@ def verify(
     """Verify a cache.
 
     Raises:
-        NoCacheError: the directory cannot be listed, or holds other files and no cache.
+        NoCacheError: the directory cannot be listed.
         UsageError: the layout knows no such level.
         JaxcacheError: a KEY fits nothing, or more than it may.
     """
     selection = Selection.parse(options.keys, options.filters)
     scan_result = layout.scans.scan(store, NO_AIDS, model.Depth.DATED, deep=False)
-    _refuse_foreign(store, scan_result)
     # What a filter reads of entries may bring findings of its own, which the checks repeat.
     read = scan_result
     depth = selection.scan_depth(has_headers=layout.has_headers)
@@ -191,21 +189,6 @@ def verify(
         unit="entry" if layout.single_file_entries else "file",
         python=options.python,
     )
-
-
-def _refuse_foreign(store: Store, scan_result: model.ScanResult) -> None:
-    """Refuse a directory whose files are all of other programs.
-
-    Raises:
-        NoCacheError: ``no-cache``.
-    """
-    kinds = {kind for kind, _ in scan_result.inventory.files()}
-    if (
-        kinds
-        and kinds <= {"stray", "unknown-directory", "unread"}
-        and not any(True for _ in store.list(OWN_DIR))
-    ):
-        raise foreign_directory(store.url)
 
 
 def _check_again(
