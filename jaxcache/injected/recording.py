@@ -12,7 +12,6 @@ Private names of JAX, tried on 0.5.3, 0.6.2, 0.8.3, 0.10.2, 0.11.2 and 0.12.0.1:
 ``mlir._constant_handlers``, ``array.ArrayImpl``.
 """
 
-import dis
 import functools
 import hashlib
 import io
@@ -21,7 +20,6 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
-from traceback import walk_stack
 from typing import Any
 
 from .adapter import describe_devices, describe_versions
@@ -29,8 +27,6 @@ from .adapter import describe_devices, describe_versions
 _COLLECT = "JAXCACHE_COLLECT"
 #: Methods by which a value steers the program; printing a number goes through none of them.
 _STEERING = ("__bool__", "__index__", "__int__")
-#: Instructions that store a value which outlives the call of the function.
-_STORES = ("STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF", "STORE_SUBSCR", "STORE_SLICE")
 _MOST_REMARKS = 10
 
 
@@ -63,7 +59,6 @@ class Collector:
         self._lock = threading.RLock()
         self._local = threading.local()
         self._stubbed = False
-        self._steered: list[tuple[Any, int, int]] = []
         self._places: set[str] = set()
         self._watch_constants(mlir._constant_handlers, array.ArrayImpl)
         self._watch_values(array.ArrayImpl)
@@ -188,13 +183,7 @@ class Collector:
     def doubts(self, lowering: "dict[str, Any]") -> "list[str]":
         """Why the program that really runs may ask for another module than this one."""
         doubts = list(lowering.get("doubts", ()))
-        with self._lock:
-            if self._steered:
-                running = _running_frames()
-                self._steered = [decided for decided in self._steered if decided[0] in running]
-            if any(start <= frame.f_lasti < end for frame, start, end in self._steered):
-                doubts.append("after-value-read")
-        return doubts
+        return [*doubts, "after-value-read"] if self._places else doubts
 
     def begin_lowering(self) -> None:
         """A module is going to be made, in this thread."""
@@ -233,13 +222,12 @@ class Collector:
                 place = _place(frame)
                 if place is not None:
                     with self._lock:
-                        self._steered.append(_decided_by(frame))
                         is_new = place not in self._places
                         self._places.add(place)
                     if is_new and len(self._places) <= _MOST_REMARKS:
                         detail = (
                             f"{place} reads a computed value, which is zero in this mode; modules "
-                            "that depend on it are marked, and some may be missing"
+                            "that follow are marked, and some may be missing"
                         )
                         self._send({"event": "remark", "detail": detail})
             return original(value)
@@ -262,83 +250,6 @@ def _place(frame: Any) -> "str | None":
     if name.startswith("<") or {"jax", "numpy"} & {*Path(name).parts}:
         return None
     return f"{name}:{frame.f_lineno}"
-
-
-def _decided_by(frame: Any) -> "tuple[Any, int, int]":
-    """The frame and the range of its instructions in which a value that it reads may show.
-
-    A branch that stores and returns nothing, such as a warning or a ``raise``, decides on itself
-    alone. Otherwise the rest of the function is decided, and what it returns goes on in its caller,
-    what it stores anywhere.
-    """
-    if (branch := _branch(frame.f_code, frame.f_lasti)) is not None:
-        return (frame, *branch)
-    while frame.f_back is not None and (leaving := _leaves_behind(frame.f_code)):
-        frame = frame.f_back
-        while leaving == "stored" and frame.f_back is not None:
-            frame = frame.f_back
-    return frame, 0, sys.maxsize
-
-
-@functools.cache
-def _branch(code: Any, position: int) -> "tuple[int, int] | None":
-    """Offsets of the branch on the value that is read at ``position``.
-
-    None if it does not exist, or stores something that outlives the call.
-    """
-    instructions = list(dis.get_instructions(code))
-    index = next(n for n, i in enumerate(instructions) if i.offset >= position)
-    if instructions[index - 1].opname in ("COPY", "DUP_TOP"):  # `x and y` leaves a value
-        return None
-    while instructions[index].opname in ("UNARY_NOT", "TO_BOOL"):
-        index += 1
-    previous = jump = instructions[index]
-    if not jump.opname.startswith("POP_JUMP_"):
-        return None
-    loop = jump.argval
-    end = jump.argval if jump.argval > jump.offset else sys.maxsize
-    for instruction in instructions[index + 1 :]:
-        name = instruction.opname
-        settled = previous is jump or previous.opname in ("POP_TOP", "RAISE_VARARGS", "NOP")
-        if instruction.offset >= end:
-            return (jump.offset, end) if settled else None
-        if name.startswith(("STORE_", "RETURN_", "YIELD_", "DELETE_")) or "_OR_POP" in name:
-            return None
-        if "JUMP" in name and "_IF_" not in name:
-            if not settled:
-                return None
-            if instruction.argval > jump.offset:  # over an else
-                end = max(end, instruction.argval)
-            elif instruction.argval == loop:  # both sides go on with the loop
-                return jump.offset, instruction.offset + 1
-            else:  # one side goes on with the loop, so the other must end in an exception
-                loop = instruction.argval
-                end = sys.maxsize
-        if name == "RAISE_VARARGS" and end == sys.maxsize:
-            return jump.offset, instruction.offset + 1
-        previous = instruction
-    return None
-
-
-@functools.cache
-def _leaves_behind(code: Any) -> "str | None":
-    """Whether a function stores a value (``stored``), returns one (``returned``), or neither."""
-    outcome = None
-    previous = None
-    for instruction in dis.get_instructions(code):
-        name = instruction.opname
-        if name.startswith(_STORES):
-            return "stored"
-        value = instruction if name == "RETURN_CONST" else previous
-        is_none = value and value.opname.endswith("_CONST") and value.argval is None
-        if name == "YIELD_VALUE" or (name in ("RETURN_CONST", "RETURN_VALUE") and not is_none):
-            outcome = "returned"
-        previous = instruction
-    return outcome
-
-
-def _running_frames() -> "set[Any]":
-    return {frame for top in sys._current_frames().values() for frame, _ in walk_stack(top)}
 
 
 def start_collector(send: Any) -> "Collector | None":

@@ -118,47 +118,6 @@ later(x)
     assert doubts["jit_later"] == ("after-value-read",)
 
 
-def test_a_check_leaves_no_doubt_behind_and_a_stored_value_does(record: Any, script: Any) -> None:
-    path = script(
-        LARGE
-        + """
-def check(y):
-    for _ in range(2):
-        if not (y >= 0).all():
-            raise ValueError
-    if y.sum() < 1:
-        jax.jit(lambda y: y * 5)(y)
-    return y
-class Holder:
-    def keep(self, y):
-        self.positive = bool(y.sum() > 0)
-def train():
-    holder.keep(x)
-    jax.jit(lambda y: y * 7)(x)
-@jax.jit
-def later(y):
-    return y - 1
-x = large(np.ones(4, np.float32))
-holder = Holder()
-x = check(x)
-later(x)
-train()
-@jax.jit
-def last(y):
-    return y - 2
-last(x)
-"""
-    )
-    recipe = record(path, options=("--collect-only",))
-    assert sum("reads a computed value" in note for note in recipe.notes) == 3
-    doubts = {(r.module, r.bytecode): r.doubts for r in recipe.requests}
-    inside = [d for (module, _), d in doubts.items() if module == "jit__lambda"]
-    assert inside == [("after-value-read",)] * 2
-    (later,) = [d for (module, _), d in doubts.items() if module == "jit_later"]
-    (last,) = [d for (module, _), d in doubts.items() if module == "jit_last"]
-    assert (later, last) == ((), ("after-value-read",))
-
-
 def test_a_loop_that_zeros_never_end_is_stopped(record: Any, script: Any) -> None:
     path = script(LARGE + "x = np.ones(4, np.float32)\nwhile x[0] < 2:\n    x = large(x)\n")
     recipe = record(path, options=("--collect-only", "--patience", "3s"), code=128 + 15)
