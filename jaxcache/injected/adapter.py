@@ -34,7 +34,6 @@ from typing import Any, TypeVar
 from ..core import seams, sketching
 from ..core.call_site import find_call_site
 from ..core.configuration import JAX_DEFAULTS
-from ..live.frame import sealing_compressor
 
 _Fact = TypeVar("_Fact")
 TRIED = "0.4.30 to 0.12"
@@ -266,15 +265,6 @@ class Jax:
             **describe_devices(backend, devices.flat[0]),
             "topology_fingerprint": topology_fingerprint(devices.flat),
         }
-
-
-def seal_writes(cache: Any) -> None:
-    """Let JAX write zstd's checksum into each entry; zlib has one of its own.
-
-    Args:
-        cache: ``jax._src.compilation_cache``, whose ``compress_executable(bytes)`` is replaced.
-    """
-    cache.compress_executable = sealing_compressor(cache) or cache.compress_executable
 
 
 def _absolute(path: str) -> str:

@@ -25,6 +25,7 @@ import sys
 from typing import Any
 
 from ..core.seams import is_hashed, wrap
+from ..live.frame import seal_writes
 from . import adapter
 from .channel import describe_error
 from .cross_target import CompileArguments, Target, UntunedError
@@ -69,7 +70,7 @@ class Compiler:
         self._key: str | None = None
         self._components: dict[str, str] = {}
         self._seconds: float | None = None
-        adapter.seal_writes(compilation_cache)
+        seal_writes(compilation_cache)
         wrap(compilation_cache, "get_executable_and_time", self._around_read)
         wrap(compiler, "_cache_write", self._around_write)
         adapter.hear_components(self._take_component)

@@ -17,8 +17,9 @@ from typing import Any
 
 from ..core import sketching
 from ..core.seams import UnknownJaxError
+from ..live.frame import seal_writes
 from . import channel, hook, recording, traces, undo
-from .adapter import Jax, hash_component, join_processes, seal_writes
+from .adapter import Jax, hash_component, join_processes
 from .channel import safely
 from .process_observer import CompileRequest, ProcessObserver, Sink, entry_file, identity
 

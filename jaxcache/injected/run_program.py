@@ -7,13 +7,10 @@ A function is lowered and compiled for arguments of which only shapes are known;
 ``warm/programs.py`` for the form of the call. The parent gets a mistake in the call as
 ``no-function``.
 
-The code cells of a notebook run in their order, as one program, in the notebook's directory. Where
-IPython is installed its shell runs them, so that magics work and cells may ``await``. Without it,
-lines with magics are left out.
+The code cells of a notebook run in their order, as one program, in the notebook's directory and in
+IPython's shell, so that magics work and cells may ``await``.
 """
 
-import ast
-import contextlib
 import importlib
 import importlib.util
 import json
@@ -167,42 +164,6 @@ def read_cells(path: str) -> "list[str]":
     return ["".join(c["source"]) for c in cells if c["cell_type"] == "code"]
 
 
-def without_magics(cell: str) -> "tuple[str, int]":
-    """A cell as plain Python, and how many lines were left out."""
-    with contextlib.suppress(SyntaxError):
-        ast.parse(cell)
-        return cell, 0
-    lines = cell.splitlines()
-    if lines and lines[0].startswith("%%"):
-        if lines[0].split()[0] not in ("%%time", "%%capture", "%%jaxcache"):
-            return "", len(lines)
-        body, left_out = without_magics("\n".join(["", *lines[1:]]))
-        return body, left_out + 1
-    magics = [line.lstrip().startswith(("%", "!")) for line in lines]
-    kept = [
-        line[: len(line) - len(line.lstrip())] + "pass" if magic else line
-        for line, magic in zip(lines, magics, strict=True)
-    ]
-    return "\n".join(kept), sum(magics)
-
-
-def run_plainly(path: str, cells: "list[str]") -> int:
-    """Run cells without IPython."""
-    program = type(sys)("__main__")
-    sys.modules["__main__"] = program
-    left_out = 0
-    for number, cell in enumerate(cells, 1):
-        text, magics = without_magics(cell)
-        left_out += magics
-        exec(compile(text, f"{path}[{number}]", "exec"), program.__dict__)  # noqa: S102
-    if left_out:
-        print(
-            f"jaxcache: {left_out} lines with magics left out of {path}: no IPython here",
-            file=sys.stderr,
-        )
-    return 0
-
-
 def run_in_shell(shell_class: Any, cells: "list[str]") -> int:
     """Run cells as a kernel would; the first that fails ends the program."""
     from traitlets.config import Config
@@ -232,7 +193,8 @@ def run_notebook() -> int:
     try:
         from IPython.core.interactiveshell import InteractiveShell
     except ImportError:
-        return run_plainly(path, cells)
+        print(f"jaxcache: {path} needs IPython: {sys.executable} has none", file=sys.stderr)
+        return _CANNOT
     return run_in_shell(InteractiveShell, cells)
 
 

@@ -5,14 +5,9 @@ The first is JAX's own comparison of two trace keys.
 JAX prints it where ``jax_explain_cache_misses`` is set. It compares with every earlier
 key, 1.5 to 12 ms a trace; here the newest few suffice, for a limited time per process.
 
-Private names of JAX, tried on 0.6.2, 0.8.3, 0.10.2, 0.11.2 and 0.12.0.1; older ones compare nothing
-without their log:
-
-* from 0.9.2 ``partial_eval.trace_to_jaxpr(function, arguments, debug_info, …)``, a cache, and
-  ``partial_eval.diff_tracing_cache_keys(new, old)``: severity, number of differences, text;
-* before ``pjit._create_pjit_jaxpr(function, …)``, whose ``cache_clear`` is a method of the
-  dictionary of keys by function, and ``pjit.diff_tracing_cache_keys(new, old, debug_info)``: texts
-  and their size.
+Private names of JAX, tried on 0.10.2, 0.11.2 and 0.12.0.1; before 0.9.2 nothing is compared:
+``partial_eval.trace_to_jaxpr(function, arguments, debug_info, …)``, a cache, and
+``partial_eval.diff_tracing_cache_keys(new, old)``: severity, number of differences, text.
 
 The second are what a Python loop over equal layers leaves in a program.
 """
@@ -37,8 +32,6 @@ _NEW_FUNCTION = (
     "is being re-defined repeatedly, preventing caching?"
 )
 _UNAVAILABLE = "explanation unavailable"
-#: What compares two keys: the distance and JAX's text.
-_Compare = Callable[[Any, Any], "tuple[Any, str]"]
 
 
 class Retraces:
@@ -57,7 +50,7 @@ class Retraces:
 
     def listen(self) -> None:
         """Stand in front of JAX's cache of traces."""
-        from jax._src import config, pjit, source_info_util
+        from jax._src import config, source_info_util
         from jax._src.interpreters import partial_eval
 
         self._is_of_user = source_info_util.is_user_filename
@@ -65,10 +58,6 @@ class Retraces:
             self._config = config
             self._diff = partial_eval.diff_tracing_cache_keys
             _stand_before(partial_eval, "trace_to_jaxpr", self._around_trace)
-        elif hasattr(pjit, "diff_tracing_cache_keys"):
-            self._diff = pjit.diff_tracing_cache_keys
-            self._caches = pjit._create_pjit_jaxpr.cache_clear.__self__
-            _stand_before(pjit, "_create_pjit_jaxpr", self._around_older_trace)
 
     def take(self, lowering: "dict[str, Any]") -> "str | None":
         """Return why the function that was lowered had been traced again, once."""
@@ -79,57 +68,31 @@ class Retraces:
     def _around_trace(self, trace: Any, args: Any, kwargs: Any) -> Any:
         result = trace(*args, **kwargs)
         if self._is_observed() and len(args) > 2:
-            self._explain(self._compare_new, args[0], args[2], args)
+            self._explain(args[0], args[2], args)
         return result
 
-    def _compare_new(self, function: Any, debug: Any, args: Any) -> "str | None":
-        keys = self._keys.setdefault(function, deque(maxlen=_COMPARED_KEYS))
-        key: Any = (self._config.trace_context(), args[1:], {})
-        if debug.traced_for != "jit" or key in keys:
-            return None
-
-        def compare(new: Any, old: Any) -> "tuple[Any, str]":
-            severity, count, text = self._diff(new, old)
-            return (-severity, count), text  # JAX looks at the most severe difference first
-
-        reason = self._nearest(compare, key, keys) if keys else self._new_function(function, debug)
-        keys.append(key)
-        return reason
-
-    def _around_older_trace(self, trace: Any, args: Any, kwargs: Any) -> Any:
-        function = args[0]
-        count = len(self._caches.get(function.f, ()))
-        result = trace(*args, **kwargs)
-        if self._is_observed() and len(self._caches.get(function.f, ())) > count:
-            self._explain(self._compare_older, function.f, function.debug_info, count)
-        return result
-
-    def _compare_older(self, function: Any, debug: Any, count: int) -> "str | None":
-        if not count:
-            return self._new_function(function, debug)
-        *keys, key = list(self._caches[function])[-_COMPARED_KEYS - 1 :]
-
-        def compare(new: Any, old: Any) -> "tuple[Any, str]":
-            texts, size = self._diff(new, old, debug)
-            return size, "; ".join(texts)
-
-        return self._nearest(compare, key, keys)
-
-    def _explain(
-        self, compare: Callable[..., "str | None"], function: Any, debug: Any, data: Any
-    ) -> None:
+    def _explain(self, function: Any, debug: Any, args: Any) -> None:
         """Keep the reason of the trace that has ended; a failure here never reaches the program."""
         if self._seconds > _MAX_SECONDS or not self._is_of_user(debug.func_filename or ""):
             return
         started = time.monotonic()
         place = str(debug.func_src_info)
         try:
-            reason = compare(function, debug, data)
+            reason = self._compare(function, debug, args)
         except Exception:  # a ``repr`` of the user's, or a key that cannot be compared
             reason = None
         self._places.add(place)
         self._local.last = (place_of(place), reason)
         self._seconds += time.monotonic() - started
+
+    def _compare(self, function: Any, debug: Any, args: Any) -> "str | None":
+        keys = self._keys.setdefault(function, deque(maxlen=_COMPARED_KEYS))
+        key: Any = (self._config.trace_context(), args[1:], {})
+        if debug.traced_for != "jit" or key in keys:
+            return None
+        reason = self._nearest(key, keys) if keys else self._new_function(function, debug)
+        keys.append(key)
+        return reason
 
     def _new_function(self, function: Any, debug: Any) -> "str | None":
         """Return JAX's words where the source of this function was traced as another object.
@@ -140,14 +103,15 @@ class Retraces:
         is_own = code is not None and code.co_filename == debug.func_filename
         return _NEW_FUNCTION if is_own and str(debug.func_src_info) in self._places else None
 
-    def _nearest(self, compare: _Compare, key: Any, earlier: "Iterable[Any]") -> "str | None":
+    def _nearest(self, key: Any, earlier: "Iterable[Any]") -> "str | None":
         """Return the difference from the nearest earlier key, the newest first."""
         deadline = time.monotonic() + _MAX_SECONDS
-        differences: list[tuple[Any, int, str]] = []
+        differences: list[tuple[int, int, int, str]] = []
         for old in reversed(list(earlier)):
-            distance, text = compare(key, old)
+            severity, count, text = self._diff(key, old)
             if _UNAVAILABLE not in text:
-                differences.append((distance, len(differences), " ".join(text.split())))
+                # JAX looks at the most severe difference first.
+                differences.append((-severity, count, len(differences), " ".join(text.split())))
             if time.monotonic() > deadline:
                 break
         return min(differences)[-1][:_MAX_CHARACTERS] if differences else None

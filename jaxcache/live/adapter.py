@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 from ..core.machine import XLA_CACHES, hashes_path
 from ..core.names import CACHE_SUFFIX
 from ..core.seams import UnknownJaxError, hide_frames, wrap
+from .frame import seal_writes
 
 TRIED = "0.4.38 to 0.12"
 
@@ -94,7 +95,7 @@ class Adapter:
         if layer.settings["portable-keys"] and is_unset:
             # The cache's path, which JAX gives to XLA as an option, stays out of the key.
             self.jax.config.update(XLA_CACHES, "none")
-        cache.compress_executable = _sealing(cache)
+        seal_writes(cache)
 
         def decompress(original: Any, args: Any, kwargs: Any) -> Any:
             decoded = layer.now.decoded
@@ -241,23 +242,6 @@ def reopen_where_needed(*, is_moved: bool, is_live: bool) -> None:
     plain = is_live and inner is not None and not hasattr(inner, "jaxcache_live")
     if (opened and (is_moved or cache is None)) or plain or (checked and not used):
         compilation_cache.reset_cache()
-
-
-def _sealing(cache_module: Any) -> "Callable[[bytes], bytes]":
-    """JAX's compress step with the checksum; the codec is looked for at the first entry."""
-    original = cache_module.compress_executable
-    compressor: Callable[[bytes], bytes] | None = None
-
-    @functools.wraps(original)
-    def compress_executable(executable: bytes) -> bytes:
-        nonlocal compressor
-        if compressor is None:
-            from .frame import sealing_compressor
-
-            compressor = sealing_compressor(cache_module) or original
-        return compressor(executable)
-
-    return compress_executable
 
 
 def make_cache(base: Any, layer: Any) -> Any:

@@ -15,7 +15,6 @@ import functools
 import hashlib
 import re
 import zlib
-from collections.abc import Callable
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -197,16 +196,25 @@ def add_checksum(value: bytes, content: bytes) -> bytes:
     return b"".join((ZSTD_MAGIC, bytes([value[4] | CHECKSUM_FLAG]), value[5:], checksum))
 
 
-def sealing_compressor(cache_module: Any) -> "Callable[[bytes], bytes] | None":
-    """JAX's compress step with zstd's checksum on; None where JAX compresses with zlib."""
+def seal_writes(cache_module: Any) -> None:
+    """Let JAX write zstd's checksum into each entry; zlib has one of its own.
+
+    Args:
+        cache_module: ``jax._src.compilation_cache``, whose ``compress_executable(bytes)`` is
+            replaced.
+    """
     standard = getattr(cache_module, "zstd", None)
+    package: Any = getattr(cache_module, "zstandard", None)
     if standard is not None:
         options = {standard.CompressionParameter.checksum_flag: 1}
-        return lambda executable: standard.compress(executable, options=options)
-    package = getattr(cache_module, "zstandard", None)
-    if package is None:
-        return None
-    return lambda executable: package.ZstdCompressor(write_checksum=True).compress(executable)
+
+    def compress_executable(executable: bytes) -> bytes:
+        if standard is not None:
+            return bytes(standard.compress(executable, options=options))
+        return bytes(package.ZstdCompressor(write_checksum=True).compress(executable))
+
+    if standard is not None or package is not None:
+        cache_module.compress_executable = compress_executable
 
 
 def open_entry(key: str, value: bytes, *, is_foreign: bool) -> DecodedEntry:

@@ -321,7 +321,7 @@ def _serve(connection: socket.socket, open_store: "Callable[[], Any]") -> None:
 
 
 class TierClient:
-    """The same as a store, of which no call can hang.
+    """A store in a process of its own, of which no call can hang.
 
     Raises:
         DeniedError: no Python can be started beside this program.
@@ -339,19 +339,48 @@ class TierClient:
         if hasattr(self, "_control"):
             self.close()
 
-    def within(self, seconds: float) -> "TierRequests":
-        """Return the store with a limit for the next request."""
-        return TierRequests(self, seconds)
-
     def ask(
-        self, head: "dict[str, Any]", data: bytes, limit: int, seconds: float
-    ) -> "tuple[dict[str, Any], bytes]":
-        """Send a request and wait for its answer.
+        self,
+        verb: str,
+        name: str,
+        data: "bytes | None" = None,
+        *,
+        seconds: float,
+        limit: int = MAX_ENTRY_BYTES,
+        **options: Any,
+    ) -> Any:
+        """Return what a method of the store returns.
+
+        Args:
+            verb: the name of the method.
+            seconds: the limit of this request.
+            limit: of the bytes that it returns.
 
         Raises:
-            TimeoutError: none came in time; its connection is abandoned.
+            AbsentError, DeniedError, ImportError
+            TimeoutError: no answer came in time; its connection is abandoned.
             OSError: the request failed, or the process is gone.
         """
+        if verb == "read":
+            options["limit"] = limit
+        head = {"verb": verb, "name": name, "has_data": data is not None, "options": options}
+        answer, result = self._exchange(head, data or b"", limit, seconds)
+        if "absent" in answer:
+            raise AbsentError
+        if "missing" in answer:
+            raise ImportError(answer["missing"])
+        if "denied" in answer:
+            raise DeniedError(answer["denied"], is_open=answer["is_open"])
+        if "error" in answer:
+            if answer["errno"] is None:
+                raise OSError(answer["error"])
+            raise OSError(answer["errno"], answer["error"], name)
+        return answer.get("value", result)
+
+    def _exchange(
+        self, head: "dict[str, Any]", data: bytes, limit: int, seconds: float
+    ) -> "tuple[dict[str, Any], bytes]":
+        """Send a request and wait for its answer."""
         deadline = time.monotonic() + seconds
         connection = self._connect(seconds)
         try:
@@ -414,49 +443,3 @@ class TierClient:
                 process.kill()
                 raise
         return ours
-
-
-class TierRequests:
-    """The operations of a tier, each within the same limit."""
-
-    def __init__(self, client: TierClient, seconds: float) -> None:
-        self._client = client
-        self._seconds = seconds
-
-    def read(self, name: str, limit: int) -> bytes:
-        """Return an object's bytes, at most ``limit``."""
-        return self._ask("read", name, limit=limit)[1]
-
-    def write(self, name: str, data: bytes, *, replace: bool) -> None:
-        """Write an object whole."""
-        self._ask("write", name, data, replace=replace)
-
-    def create(self, name: str, data: bytes) -> bool:
-        """Write an object if it does not exist; return whether it was written."""
-        return bool(self._ask("create", name, data)[0]["value"])
-
-    def delete(self, name: str) -> None:
-        """Delete an object, if it exists."""
-        self._ask("delete", name)
-
-    def names(self, directory: str = "") -> "set[str]":
-        """The names directly below a directory."""
-        return set(self._ask("names", directory)[0]["value"])
-
-    def _ask(
-        self, verb: str, name: str, data: "bytes | None" = None, **options: Any
-    ) -> "tuple[dict[str, Any], bytes]":
-        head = {"verb": verb, "name": name, "has_data": data is not None, "options": options}
-        limit = options.get("limit", MAX_ENTRY_BYTES)
-        answer, result = self._client.ask(head, data or b"", limit, self._seconds)
-        if "absent" in answer:
-            raise AbsentError
-        if "missing" in answer:
-            raise ImportError(answer["missing"])
-        if "denied" in answer:
-            raise DeniedError(answer["denied"], is_open=answer["is_open"])
-        if "error" in answer:
-            if answer["errno"] is None:
-                raise OSError(answer["error"])
-            raise OSError(answer["errno"], answer["error"], name)
-        return answer, result

@@ -42,6 +42,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..core.atomic import is_named, new_file, open_lock
+from ..core.call_site import name_program
+from ..core.configuration import working_directory
 from ..core.names import is_key
 from ..core.system import try_lock
 from ..core.threads import start_thread
@@ -281,15 +283,8 @@ def program_name(versions: "dict[str, str]", process_index: int) -> str:
     A cache on a shared file system serves machines of several types, and an executable made for one
     need not load on another.
     """
-    main = sys.modules.get("__main__")
-    name = getattr(getattr(main, "__spec__", None), "name", None)
-    script = getattr(main, "__file__", None)
-    if name is None and script:
-        place = os.path.realpath(script)
-    else:  # python -m, python -c, or a notebook, whose path Jupyter names
-        place = f"{name or (sys.argv or [''])[0]}\0{os.environ.get('JPY_SESSION_NAME', '')}"
-        with contextlib.suppress(OSError):  # the directory is gone
-            place += f"\0{os.getcwd()}"
+    argv = [str(word) for word in sys.argv]
+    place = name_program(argv, working_directory()).place
     parts = (place, os.geteuid(), process_index, _cpu(), *versions.values())
     return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:16]
 
@@ -472,7 +467,7 @@ class Leases:
         until = time.time() + self._limit
         text = json.dumps({"owner": f"{socket.gethostname()}:{os.getpid()}", "until": until})
         while True:
-            created = tier.attempt(lambda store: store.create(_lease_file(key), text.encode()))
+            created = tier.attempt("create", _lease_file(key), text.encode())
             if created is None:  # no answer: do not wait for a tier that is down
                 return None, waited
             if created:
@@ -492,7 +487,7 @@ class Leases:
 
 
 def _delete(tier: Any, key: str) -> None:
-    tier.attempt(lambda store: store.delete(_lease_file(key)) or True)
+    tier.attempt("delete", _lease_file(key))
 
 
 def _lease_file(key: str) -> str:

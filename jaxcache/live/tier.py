@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from ..core import signing
@@ -79,7 +79,7 @@ class Signatures:
     def _list(self, tier: Any) -> "frozenset[str]":
         """The names of the signatures of a tier, listed once."""
         if tier.url not in self._names:
-            names = tier.attempt(lambda store: store.names(signing.SIGNATURES_DIR)) or ()
+            names = tier.attempt("names", signing.SIGNATURES_DIR) or ()
             self._names[tier.url] = frozenset(names)
         return self._names[tier.url]
 
@@ -287,12 +287,20 @@ class Tier:
         self._listed = 0.0
         self._is_listing = False
 
-    def _call(self, do: "Callable[[Any], Any]", seconds: "float | None" = None) -> Any:
-        """Run a request with the time limit."""
+    def _ask(
+        self,
+        verb: str,
+        name: str,
+        data: "bytes | None" = None,
+        *,
+        seconds: "float | None" = None,
+        **options: Any,
+    ) -> Any:
+        """Send a request with the time limit."""
         with self._opening:
             if self._client is None:
                 self._client = TierClient(self._address, self._seconds)
-        return do(self._client.within(seconds or self._seconds))
+        return self._client.ask(verb, name, data, seconds=seconds or self._seconds, **options)
 
     def read(
         self, name: str, *, fresh: bool = False, limit: int = MAX_ENTRY_BYTES
@@ -310,7 +318,7 @@ class Tier:
             return None
         started = time.monotonic()
         try:
-            data: bytes = self._call(lambda store: store.read(name, limit))
+            data: bytes = self._ask("read", name, limit=limit)
         except AbsentError:
             self._counters.count("tier_misses")
             self.reading.missed(time.monotonic() - started)
@@ -331,20 +339,20 @@ class Tier:
         seconds = self._seconds + len(data) / 1e6
         seconds = min(seconds, limit_seconds or seconds)
         try:
-            self._call(lambda store: store.write(name, data, replace=replace) or True, seconds)
+            self._ask("write", name, data, replace=replace, seconds=seconds)
         except Exception as error:
             self._failed(self._writing, error, "write", 0.0)  # uploads do not delay the program
             return False
         self._writing.good()
         return True
 
-    def attempt(self, do: "Callable[[Any], Any]") -> Any:
-        """Run another request to the store; None where it fails."""
+    def attempt(self, verb: str, name: str, data: "bytes | None" = None) -> Any:
+        """Return what a method of the store returns; None where it fails."""
         if not self.reading.allows():
             return None
         started = time.monotonic()
         try:
-            return self._call(do)
+            return self._ask(verb, name, data)
         except Exception as error:
             self._failed(self.reading, error, "read", time.monotonic() - started)
             return None
@@ -384,7 +392,7 @@ class Tier:
         self._is_listing = True
         try:
             self._known = frozenset(
-                self._call(lambda store: store.names(), seconds or 15 * self._seconds)
+                self._ask("names", "", seconds=seconds or 15 * self._seconds)
             )
         except Exception:
             self._known = None  # each request will find out by itself

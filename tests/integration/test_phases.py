@@ -251,9 +251,9 @@ def test_retraces_have_the_reason_that_jax_logs(
     document = warm(script(RETRACED + NEW_OBJECT), options=("--trace", str(trace)))
     reasons = {f["function"]: f["retrace_reasons"] for f in document["functions"]}
     (version,) = {p["jax"] for p in document["processes"]}
-    if version.startswith(("0.4.", "0.5.")):
+    if version.startswith(("0.4.", "0.5.", "0.6.", "0.8.")):
         assert not any(reasons.values())
-        pytest.skip("JAX below 0.6 compares nothing without its log")
+        pytest.skip("JAX below 0.9.2 is not asked for its reasons")
     for function, words in (
         ("shape", "at x, now f32[4,3] and before f32[3,3]"),
         ("structure", "now <class 'dict'> with 2 children and before"),

@@ -262,10 +262,10 @@ def test_a_directory_tier_does_what_a_directory_does(tmp_path: Path) -> None:
     assert tier.read("entry") == data
     assert tier.write("entry", b"another", replace=True)
     assert tier.read("entry") == b"another"
-    assert tier.attempt(lambda store: store.create("a/b", b"1")) is True
-    assert tier.attempt(lambda store: store.create("a/b", b"2")) is False
-    assert tier.attempt(lambda store: store.names("a")) == {"b"}
-    assert tier.attempt(lambda store: store.delete("a/b") or True)
+    assert tier.attempt("create", "a/b", b"1") is True
+    assert tier.attempt("create", "a/b", b"2") is False
+    assert tier.attempt("names", "a") == ["b"]
+    tier.attempt("delete", "a/b")
     assert tier.read("a/b") is None
     assert tier.read("entry", limit=3) is None
     assert (layer.counters["tier_errors"], layer.said) == (1, [])
@@ -273,7 +273,7 @@ def test_a_directory_tier_does_what_a_directory_does(tmp_path: Path) -> None:
 
 def test_the_process_of_a_directory_tier_ends_with_the_last_connection(tmp_path: Path) -> None:
     directory = TierClient(str(tmp_path), 30.0)
-    assert directory.within(30.0).names() == set()
+    assert directory.ask("names", "", seconds=30.0) == []
     (process,) = servers_of(tmp_path)
     directory.close()
     deadline = time.monotonic() + 60
