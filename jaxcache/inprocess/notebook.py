@@ -11,10 +11,7 @@ from jaxcache.inprocess import watch
 
 if TYPE_CHECKING:
     from jaxcache.render.view import Block
-    from jaxcache.warm.report.report import Phases
 
-_WIDTH = 640
-_BAR = 18
 _REPORT_PIXELS = 900
 
 
@@ -129,70 +126,5 @@ def run_cell(shell: Any, cell: str) -> Any:
             exec(shell.compile(ast.Module([last], []), name, "exec"), shell.user_ns)  # noqa: S102
     finally:
         observation.stop()
-        display(Cell(observation))
+        display(observation)
     return value
-
-
-class Cell(watch.Printable):
-    """The report of a cell, and where its time went."""
-
-    def __init__(self, observation: watch.Observation) -> None:
-        self._observation = observation
-
-    def _blocks(self) -> "Iterable[Block]":
-        return self._observation._blocks()
-
-    def _repr_html_(self) -> str:
-        return draw(divide(self._observation.report.phases)) + self._observation._repr_html_()
-
-
-PhasePart = tuple[str, float, str]
-_COLORS = {
-    "import": "#6a1b9a",
-    "backend": "#00838f",
-    "trace": "#90a4ae",
-    "lower": "#546e7a",
-    "key": "#f9a825",
-    "load": "#2e7d32",
-    "compile": "#e65100",
-    "running": "#1565c0",
-}
-
-
-def divide(phases: "Phases") -> list[PhasePart]:
-    """Return name, seconds and colour of each phase that took time."""
-    names = [*_COLORS][:-1]
-    seconds = {name: getattr(phases, f"{name}_seconds") for name in names}
-    seconds["running"] = phases.other_seconds
-    return [(name, seconds[name], color) for name, color in _COLORS.items() if seconds[name]]
-
-
-def draw(parts: list[PhasePart]) -> str:
-    """Draw the parts as one bar with a legend, in SVG."""
-    total = sum(seconds for _, seconds, _ in parts) or 1.0
-    bar = ""
-    legend = ""
-    offset = 0.0
-    for number, (name, seconds, color) in enumerate(parts):
-        width = _WIDTH * seconds / total
-        text = f"{name} {_time(seconds)}"
-        bar += (
-            f'<rect x="{offset:.1f}" width="{width:.1f}" height="{_BAR}" fill="{color}">'
-            f"<title>{text}</title></rect>"
-        )
-        at = number * _WIDTH / len(parts)
-        legend += (
-            f'<rect x="{at:.0f}" y="{_BAR + 9}" width="9" height="9" fill="{color}"/>'
-            f'<text x="{at + 14:.0f}" y="{_BAR + 18}" font-size="12" fill="currentColor">'
-            f"{text}</text>"
-        )
-        offset += width
-    label = ", ".join(f"{name} {_time(seconds)}" for name, seconds, _ in parts)
-    return (
-        f'<svg role="img" aria-label="{label}" width="{_WIDTH}" height="{_BAR + 24}" '
-        f'font-family="sans-serif">{bar}{legend}</svg>'
-    )
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds:.2f} s" if seconds >= 0.1 else f"{1000 * seconds:.0f} ms"
