@@ -4,12 +4,15 @@ import re
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parents[1] / "jaxcache"
-#: By subject: settings, the live layer, listening, guards, other hosts; one process that describes
-#: itself, recipes, zeros instead of results, traces, undone parts of keys. No file is added here.
+#: By subject: settings, the live layer, listening, guards and traces; other hosts; one process that
+#: describes itself, recipes, zeros instead of results, undone parts of keys. No file is added here.
 _SEAMS = {
-    *("core/seams.py", "live/adapter.py", "injected/adapter.py", "injected/guard_calls.py"),
+    *(
+        f"core/seams/{name}.py"
+        for name in ("__init__", "settings", "cache", "listening", "tracing")
+    ),
     *("injected/cross_target.py", "injected/describe.py", "injected/compile_requests.py"),
-    *("injected/recording.py", "injected/traces.py", "injected/undo.py", "injected/undo_child.py"),
+    *("injected/recording.py", "injected/undo.py", "injected/undo_child.py"),
 }
 _IMPORT = re.compile(r'^\s*(?:from|import) jax\._src|["\']jax\._src\.', re.MULTILINE)
 

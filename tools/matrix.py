@@ -41,9 +41,9 @@ import sys
 sys.path.insert(0, sys.argv[1])
 import jax
 from jaxcache.core.seams import UnknownJaxError
-from jaxcache.injected import adapter as listener
+from jaxcache.core.seams import listening as listener
 from jaxcache.injected import cross_target
-from jaxcache.live import adapter as live
+from jaxcache.core.seams import cache as live
 print(jax.__version__)
 try:
     listener.Jax(jax)

@@ -24,9 +24,9 @@ import os
 import sys
 from typing import Any
 
-from ..core.seams import is_hashed, wrap
-from ..live.frame import seal_writes
-from . import adapter
+from ..core.seams import listening, wrap
+from ..core.seams.cache import seal_writes
+from ..core.seams.settings import is_hashed
 from .channel import describe_error
 from .cross_target import CompileArguments, Target, UntunedError
 from .describe import compile_options
@@ -73,7 +73,7 @@ class Compiler:
         seal_writes(compilation_cache)
         wrap(compilation_cache, "get_executable_and_time", self._around_read)
         wrap(compiler, "_cache_write", self._around_write)
-        adapter.hear_components(self._take_component)
+        listening.hear_components(self._take_component)
 
     def _bind(self, jax: Any) -> None:
         """Look up what every kind of worker needs."""
@@ -95,9 +95,9 @@ class Compiler:
     def describe(self) -> "dict[str, Any]":
         """Describe this host, to be compared with the recorded one."""
         return {
-            **adapter.describe_versions(),
-            **adapter.describe_devices(self.backend, self.backend.local_devices()[0]),
-            "jaxlib_digest": adapter.jaxlib_digest(),
+            **listening.describe_versions(),
+            **listening.describe_devices(self.backend, self.backend.local_devices()[0]),
+            "jaxlib_digest": listening.jaxlib_digest(),
             "caches": self._caches(),
             "compile_options": compile_options().hex(),
         }
@@ -201,7 +201,7 @@ class Compiler:
             raise RefusedError("it calls back into the process that recorded it")
 
     def _take_component(self, name: str, hasher: Any) -> None:
-        self._components[name] = adapter.hash_component(hasher)
+        self._components[name] = listening.hash_component(hasher)
 
     def _around_read(self, read: Any, args: Any, kwargs: Any) -> Any:
         self._key = str(args[0])
@@ -241,9 +241,9 @@ class CrossCompiler(Compiler):
 
     def describe(self) -> "dict[str, Any]":
         return {
-            **adapter.describe_versions(),
+            **listening.describe_versions(),
             **self._target.describe(),
-            "jaxlib_digest": adapter.jaxlib_digest(),
+            "jaxlib_digest": listening.jaxlib_digest(),
             "caches": True,
             "compile_options": compile_options().hex(),
         }

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 from ..core import sketching
 from ..core.compile_event import RunOutcome
 from ..core.seams import UnknownJaxError, hide_frames
+from ..core.seams.listening import Jax, join_processes
 from . import channel
-from .adapter import Jax, join_processes
 from .channel import first_line, safely
 from .cross_target import Hooks, PlatformQueryDetector, Target, TargetError, UntunedError
 from .process_observer import CompileRequest, entry_file
@@ -56,7 +56,7 @@ class CrossObserver:
         self._send = send
         self._module = module
         self._jax = Jax(module)
-        hide_frames(os.path.dirname(os.path.abspath(__file__)))
+        hide_frames()
         self.asked = self._jax.asked
         self._send({"event": "jax", **self._jax.describe()})
         self._process = process

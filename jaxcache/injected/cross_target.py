@@ -57,7 +57,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from ..core.seams import wrap
-from .adapter import hash_component, hear_components
+from ..core.seams.listening import hash_component, hear_components
 from .channel import describe_error, first_line
 
 TRIED = "0.11.2 and 0.12"

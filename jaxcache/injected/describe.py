@@ -23,8 +23,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from ..core import seams
-from . import adapter
+from ..core.seams import listening
+from ..core.seams import settings as jax_settings
 from .channel import first_line
 
 #: A feature as LLVM spells it, inside serialized bytes of XLA; not the middle of a triple.
@@ -71,7 +71,7 @@ def sample(device: Any) -> bytes:
 def _settings_on_keys() -> "dict[str, Any]":
     """Return the settings of the environment and the defaults; none if JAX's are not known."""
     try:
-        environment_settings = seams.settings_of_environment()
+        environment_settings = jax_settings.settings_of_environment()
         return {"settings": environment_settings, "defaults": default_settings()}
     except Exception:
         return {}
@@ -82,7 +82,7 @@ def default_settings() -> "dict[str, Any]":
 
     JAX keeps no defaults: its registry is made once more, without these variables.
     """
-    current = seams.current_settings()
+    current = jax_settings.current_settings()
     chosen = [n for n in current if os.environ.pop(n.upper(), None) is not None]
     if not chosen:
         return current
@@ -92,7 +92,7 @@ def default_settings() -> "dict[str, Any]":
     spec.loader.exec_module(module)
     fresh = module.config._value_holders
     return {
-        name: seams.plain_value(fresh[name].value) if name in fresh else value
+        name: jax_settings.plain_value(fresh[name].value) if name in fresh else value
         for name, value in current.items()
         if name in fresh or name not in chosen
     }
@@ -108,14 +108,14 @@ def probe(parent: Any) -> None:
     hashes: dict[str, str] = {}
 
     def take(name: str, hasher: Any) -> None:
-        hashes.setdefault(name, adapter.hash_component(hasher))
+        hashes.setdefault(name, listening.hash_component(hasher))
 
-    adapter.hear_components(take)
+    listening.hear_components(take)
     jax.jit(lambda x: x + 1)(1.0).block_until_ready()
     device = jax.devices()[0]
     described = {
-        **adapter.describe_versions(),
-        **adapter.describe_devices(device.client, device),
+        **listening.describe_versions(),
+        **listening.describe_devices(device.client, device),
         **_settings_on_keys(),
         "cpu_features": features() if sys.argv[1:] else None,
         "topology": hashes.get("accelerator_config"),
@@ -143,8 +143,8 @@ def _describe_settings(names: "list[str]") -> "dict[str, Any]":
     package = getattr(compilation_cache, "zstandard", None)
     return {
         "python_version": sys.version.split()[0],
-        **adapter.describe_versions(),
-        "jaxlib_digest": adapter.jaxlib_digest(),
+        **listening.describe_versions(),
+        "jaxlib_digest": listening.jaxlib_digest(),
         "key_codec": "zstandard" if package is not None else "zlib",
         "written_codec": "zlib" if standard is None and package is None else "zstd",
         "has_filelock": has_module("filelock"),
@@ -237,9 +237,9 @@ def topology_facts(devices: "list[Any]") -> "dict[str, Any]":
         ) from error
     topology = describe_topology(devices)
     return {
-        "topology": adapter.or_none(lambda: base64.b64encode(topology.serialize()).decode()),
-        "topology_fingerprint": adapter.topology_fingerprint(devices),
-        "target_config": adapter.or_none(lambda: _text(topology.target_config)),
+        "topology": listening.or_none(lambda: base64.b64encode(topology.serialize()).decode()),
+        "topology_fingerprint": listening.topology_fingerprint(devices),
+        "target_config": listening.or_none(lambda: _text(topology.target_config)),
     }
 
 
@@ -323,7 +323,7 @@ def capture(parent: Any) -> None:
     import jax
 
     try:
-        adapter.join_pod(jax)
+        listening.join_pod(jax)
     except Exception as error:
         parent.answer(no_pod=first_line(error))
         return
@@ -356,7 +356,7 @@ def load_entries(parent: Any) -> None:
     parent.answer(
         event="ready",
         platform=backend.platform,
-        sample=adapter.or_none(lambda: sample(jax.devices()[0]).hex()),
+        sample=listening.or_none(lambda: sample(jax.devices()[0]).hex()),
     )
     here = {device.id for device in backend.devices()}
     while line := parent.requests.readline():

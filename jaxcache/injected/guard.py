@@ -16,9 +16,10 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from ..core.configuration import report_once
+from ..core.seams.tracing import JaxFunctions
 from . import channel
 from .channel import CHANNEL
-from .guard_calls import ArgumentChange, CallHistory, JaxFunctions, PendingCall
+from .guard_calls import ArgumentChange, CallHistory, PendingCall
 
 #: The steps of JAX that each ``on`` refuses. A trace leads to a load or a compile, and what is
 #: loaded from the cache was requested by the same call.

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ..core import sketching
-from ..core.seams import UnknownJaxError
-from ..live.frame import seal_writes
-from . import channel, hook, recording, traces, undo
-from .adapter import Jax, hash_component, join_processes
+from ..core.seams import UnknownJaxError, tracing
+from ..core.seams.cache import seal_writes
+from ..core.seams.listening import Jax, hash_component, join_processes
+from . import channel, hook, recording, undo
 from .channel import safely
 from .process_observer import CompileRequest, ProcessObserver, Sink, entry_file, identity
 
@@ -53,7 +53,7 @@ class Listener(ProcessObserver):
         """Nothing is written into the cache."""
         self._recording = recording.start_recorder(jax.jax)
         self._collector = recording.start_collector(self.send)
-        self._retraces = traces.Retraces(lambda: bool(self._sinks))
+        self._retraces = tracing.Retraces(lambda: bool(self._sinks))
         self._retraces.listen()
         self._sketcher = sketching.Sketcher()
         self._undo = undo.start(jax.jax)
@@ -77,7 +77,7 @@ class Listener(ProcessObserver):
                 info["doubts"] = self._collector.end_lowering()
             traced = {step: span for step, span in before.items() if step == "trace"}
             if traced and traced["trace"][1] > _LONG_TRACE_SECONDS:
-                info["copies"] = traces.find_copies(args[1])
+                info["copies"] = tracing.find_copies(args[1])
             info["spans"] = {**traced, "lower": self._spans["lower"]}
             self._jax.remember_lowering(result.module, info)
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from ..core.compile_event import CompileFinished, CompileStep, Counted, RunOutcome, Span, Timeline
 from ..core.seams import wrap
-from .adapter import Jax
+from ..core.seams.listening import Jax
 
 _EVENT_FIELDS = tuple(f.name for f in fields(CompileFinished))
 _BEGIN_FIELDS = ("number", "module", "at", "function", "file", "line", "backend")

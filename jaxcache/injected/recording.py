@@ -22,7 +22,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from .adapter import describe_devices, describe_versions
+from ..core.seams.listening import describe_devices, describe_versions
 
 _COLLECT = "JAXCACHE_COLLECT"
 #: Methods by which a value steers the program; printing a number goes through none of them.

@@ -27,7 +27,8 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..core import seams, wire
+from ..core import wire
+from ..core.seams import settings as jax_settings
 from . import undo_child
 from .process_observer import CompileRequest, entry_file
 
@@ -127,8 +128,8 @@ class Undo:
     @functools.lru_cache(maxsize=4)  # noqa: B019 - one object a process
     def _by_environment(self, backend: Any) -> "tuple[list[_Change], list[_Change]]":
         """Flags, all of them last, and settings of the environment that are compile options."""
-        tokens = seams.flags()
-        hashed = [n for n, (_, flag) in enumerate(tokens) if seams.is_hashed(flag)]
+        tokens = jax_settings.flags()
+        hashed = [n for n, (_, flag) in enumerate(tokens) if jax_settings.is_hashed(flag)]
         subsets = [*_subsets(hashed)]
         settings = self._settings_of_options()
         own = _of_xla(tokens)
@@ -142,7 +143,7 @@ class Undo:
             if environment[0] != own and not described:
                 continue  # what XLA makes of the others is not known
             kept = [token for n, token in enumerate(tokens) if n not in gone]
-            text = "".join(sorted(flag.strip() for _, flag in kept if seams.is_hashed(flag)))
+            text = "".join(sorted(flag.strip() for _, flag in kept if jax_settings.is_hashed(flag)))
             parts = (
                 self._flag_part(source, [tokens[n] for n in gone], kept)
                 for source in dict.fromkeys(tokens[n][0] for n in gone)
@@ -179,7 +180,7 @@ class Undo:
     def _settings_of_options(self) -> "dict[str, Any]":
         """Return the settings of the environment that JAX makes compile options of."""
         values = self._config.config._value_holders
-        settings = {n: values[n].value for n in sorted(seams.settings_of_options())}
+        settings = {n: values[n].value for n in sorted(jax_settings.settings_of_options())}
         return {
             name: value
             for name, value in settings.items()

@@ -196,27 +196,6 @@ def add_checksum(value: bytes, content: bytes) -> bytes:
     return b"".join((ZSTD_MAGIC, bytes([value[4] | CHECKSUM_FLAG]), value[5:], checksum))
 
 
-def seal_writes(cache_module: Any) -> None:
-    """Let JAX write zstd's checksum into each entry; zlib has one of its own.
-
-    Args:
-        cache_module: ``jax._src.compilation_cache``, whose ``compress_executable(bytes)`` is
-            replaced.
-    """
-    standard = getattr(cache_module, "zstd", None)
-    package: Any = getattr(cache_module, "zstandard", None)
-    if standard is not None:
-        options = {standard.CompressionParameter.checksum_flag: 1}
-
-    def compress_executable(executable: bytes) -> bytes:
-        if standard is not None:
-            return bytes(standard.compress(executable, options=options))
-        return bytes(package.ZstdCompressor(write_checksum=True).compress(executable))
-
-    if standard is not None or package is not None:
-        cache_module.compress_executable = compress_executable
-
-
 def open_entry(key: str, value: bytes, *, is_foreign: bool) -> DecodedEntry:
     """Decode an entry and check that it may be the entry of its key.
 

@@ -23,8 +23,8 @@ from ..core.machine import XLA_CACHES
 from ..core.names import live_directory
 from ..core.remote import SERVICES, redact
 from ..core.seams import UnknownJaxError
+from ..core.seams.cache import Adapter, reopen_where_needed
 from ..core.system import expand_home
-from .adapter import Adapter, reopen_where_needed
 from .preload import Preload
 from .process import COUNTERS, SUMS, LiveProcess, Metrics
 from .settings import SETTINGS, ConfigError, ResolvedSettings, configured_directory, resolve

@@ -45,9 +45,9 @@ from ..core.atomic import is_named, new_file, open_lock
 from ..core.call_site import name_program
 from ..core.configuration import working_directory
 from ..core.names import is_key
+from ..core.seams.cache import Load
 from ..core.system import try_lock
 from ..core.threads import start_thread
-from .adapter import Load
 from .files import own_directory_of, read_entry
 
 _MAX_BYTES = 64 << 10

@@ -22,9 +22,9 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from ..core.seams.cache import Load, LoadCall, LoadSeam, UnknownLoadError, describe_devices
 from ..core.system import available_cores
 from ..core.threads import ReentrantEvent, start_thread
-from .adapter import Load, LoadCall, LoadSeam, UnknownLoadError, describe_devices
 from .loading import AHEAD, MAX_LOADS, LastRun, Loading, program_name, read_last_run, write_last_run
 from .process import LiveProcess
 

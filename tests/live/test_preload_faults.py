@@ -54,7 +54,7 @@ def test_a_record_counts_only_if_this_user_alone_wrote_it(
 #: Dies while the module ``first`` is loaded ahead.
 DEADLY = """
 import jax, os, signal
-from jaxcache.live.adapter import LoadSeam
+from jaxcache.core.seams.cache import LoadSeam
 real = LoadSeam.load
 def deadly(self, backend, load, serialized):
     if load.key.startswith("jit_first"):
@@ -95,7 +95,7 @@ def test_after_a_death_the_records_of_other_users_are_removed_too(
 
 #: Dies while JAX is given the module ``first``, which is ready.
 HANDED_OVER = """
-from jaxcache.live.adapter import LoadSeam
+from jaxcache.core.seams.cache import LoadSeam
 real = LoadSeam.describe_call
 def deadly(self, key, *rest):
     if key.startswith("jit_first"):
@@ -216,7 +216,7 @@ def test_no_damaged_entry_is_loaded_ahead(run_ahead: RunLive, tmp_path: Path, nu
 #: Dies so many seconds after the third load ahead has begun.
 MORTAL = """
 import jax, os, signal, threading
-from jaxcache.live.adapter import LoadSeam
+from jaxcache.core.seams.cache import LoadSeam
 real = LoadSeam.load
 begun = []
 def mortal(self, *args):

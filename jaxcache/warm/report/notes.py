@@ -330,7 +330,7 @@ def find_passing(
 #: A part of the start that takes less is not worth a change of the program.
 _LEAST_SECONDS = 1.0
 _LEAST_SHARE = 0.1
-#: JAX from this release on loads entries ahead (``live/adapter.py``).
+#: JAX from this release on loads entries ahead (``core/seams/cache.py``).
 _PRELOADS = (0, 8, 0)
 _LOCAL = "a directory on a local disk loads faster than a network mount"
 #: The parts that functions which are traced again, and unrolled loops, are in.

@@ -31,9 +31,10 @@ from collections.abc import Callable, Iterable
 from traceback import walk_stack
 from typing import Any, TypeVar
 
-from ..core import seams, sketching
-from ..core.call_site import find_call_site
-from ..core.configuration import JAX_DEFAULTS
+from .. import sketching
+from ..call_site import find_call_site
+from ..configuration import JAX_DEFAULTS
+from . import UnknownJaxError, hide_frames, settings, wrap
 
 _Fact = TypeVar("_Fact")
 TRIED = "0.4.30 to 0.12"
@@ -83,7 +84,7 @@ class Jax:
             self._listeners = monitoring.get_event_listeners
             self._duration_listeners = monitoring.get_event_duration_listeners
         except (ImportError, AttributeError) as error:
-            raise seams.UnknownJaxError(
+            raise UnknownJaxError(
                 f"cannot listen to jax {self.version} ({error}); known are {TRIED}: "
                 "upgrade jaxcache, or use an older jax"
             ) from error
@@ -92,7 +93,7 @@ class Jax:
         )
         self._lowered: dict[int, tuple[Any, Any]] = {}
         self._request = inspect.signature(compiler.compile_or_get_cached)
-        self._first_settings = or_none(seams.current_settings)
+        self._first_settings = or_none(settings.current_settings)
 
     def asked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The arguments of one request by their names; ``executable_devices`` since 0.6."""
@@ -105,10 +106,10 @@ class Jax:
 
     def listen(self, observer: Any) -> None:
         """Put ``observer`` around every step; see :class:`listener.Listener` for its methods."""
-        seams.hide_frames(os.path.dirname(os.path.abspath(__file__)))
+        hide_frames()
         self.hear_events(observer)
         for module, name, around in self._steps:
-            seams.wrap(module, name, getattr(observer, around))
+            wrap(module, name, getattr(observer, around))
         hear_components(observer.take_component)
 
     def hear_events(self, observer: Any) -> None:
@@ -200,7 +201,7 @@ class Jax:
         first = self._first_settings
         if first is None:
             return {}
-        return seams.changed_settings(first, are_defaults_known=self._is_new)
+        return settings.changed_settings(first, are_defaults_known=self._is_new)
 
     def opened_directory(self) -> str | None:
         """The directory that JAX has opened, which later settings no longer change.
@@ -248,13 +249,13 @@ class Jax:
 
     def describe(self) -> dict[str, Any]:
         """Return the versions, a digest that differs between builds, and settings as they began."""
-        hashed = (flag for _, flag in seams.flags() if seams.is_hashed(flag))
+        hashed = (flag for _, flag in settings.flags() if settings.is_hashed(flag))
         return {
             "jax": self.version,
             "jaxlib": describe_versions()["jaxlib_version"],
             "jaxlib_digest": jaxlib_digest(),
             "xla_flags": " ".join(sorted(hashed)),
-            "key_settings": or_none(seams.settings_of_environment),
+            "key_settings": or_none(settings.settings_of_environment),
             "hash_seed": sketching.hash_seed(),
         }
 
@@ -294,7 +295,7 @@ def hear_components(take: "Callable[[str, Callable[[Any], None]], None]") -> Non
         return log(*args, **kwargs)
 
     if hasattr(cache_key, "_log_cache_key_hash"):
-        seams.wrap(cache_key, "_log_cache_key_hash", around)
+        wrap(cache_key, "_log_cache_key_hash", around)
 
 
 def hash_component(component: Callable[[Any], None]) -> str:

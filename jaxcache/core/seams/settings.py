@@ -1,4 +1,4 @@
-"""What the guests share of JAX's private names: functions in place of JAX's, and settings.
+"""The settings and flags that act on keys, as JAX's own registry names them.
 
 Settings of JAX enter a key directly, or through the program and its compile options. JAX's own
 registry names them: what its trace context holds, and what the functions read that make compile
@@ -6,8 +6,8 @@ options and keys. The environment's name of a setting is the same in upper case.
 
 Private names of JAX, tried on 0.4.30 to 0.12: ``config._value_holders``, ``trace_context`` and
 ``trace_context_names`` of ``jax/_src/config.py``, and ``swap_local`` of its settings;
-``get_compile_options`` and ``use_detailed_logging`` of ``compiler.py``; all of ``cache_key.py``;
-``register_exclusion`` of ``traceback_util.py`` and ``source_info_util.py``.
+``get_compile_options`` and ``use_detailed_logging`` of ``compiler.py``; all of ``cache_key.py``.
+Where one is gone, the functions raise: settings are then unknown, and said to be so.
 """
 
 import enum
@@ -15,50 +15,16 @@ import functools
 import os
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from .configuration import read_setting
-from .machine import XLA_CACHES
+from ..configuration import read_setting
+from ..machine import XLA_CACHES
 
 #: Programs read it when they make a random key, so that no part of JAX lists it.
 _READ_BY_PROGRAMS = "jax_default_prng_impl"
 #: They decide on the path of the cache, which is a fact of its own.
 _OF_PATH = frozenset({"jax_compilation_cache_dir", XLA_CACHES})
-
-
-class UnknownJaxError(Exception):
-    """This JAX lacks a name that is needed here."""
-
-
-def wrap(owner: Any, name: str, around: "Callable[..., Any]") -> None:
-    """Have ``around(original, args, kwargs)`` called in place of an attribute of ``owner``.
-
-    JAX looks up the attributes of its modules at each call, so that this is enough.
-    """
-    original = getattr(owner, name)
-
-    @functools.wraps(original)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return around(original, args, kwargs)
-
-    setattr(owner, name, wrapper)
-
-
-def hide_frames(directory: str) -> None:
-    """Ask JAX to leave frames of our files out of tracebacks, and of source lines of entries.
-
-    Those of a directory and of this one, which has what :func:`wrap` puts around JAX's functions.
-    """
-    try:
-        for ours in (directory, os.path.dirname(os.path.abspath(__file__))):
-            for name in os.listdir(ours):
-                if name.endswith(".py"):
-                    path = os.path.join(ours, name)
-                    sys.modules["jax._src.traceback_util"].register_exclusion(path)
-            sys.modules["jax._src.source_info_util"].register_exclusion(ours)
-    except Exception:  # noqa: S110 - nothing but looks depends on it
-        pass
 
 
 @functools.lru_cache(maxsize=1)

@@ -27,10 +27,9 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ..core.machine import XLA_CACHES, hashes_path
-from ..core.names import CACHE_SUFFIX
-from ..core.seams import UnknownJaxError, hide_frames, wrap
-from .frame import seal_writes
+from ..machine import XLA_CACHES, hashes_path
+from ..names import CACHE_SUFFIX
+from . import UnknownJaxError, hide_frames, wrap
 
 TRIED = "0.4.38 to 0.12"
 
@@ -111,7 +110,7 @@ class Adapter:
         self._wrap_request(layer)
         self._watch_backends(layer)
         cache.LRUCache = make_cache(cache.LRUCache, layer)
-        hide_frames(os.path.dirname(os.path.abspath(__file__)))
+        hide_frames()
 
     def _watch_backends(self, layer: Any) -> None:
         """Tell the layer when backends are about to be created, unless they are being created."""
@@ -242,6 +241,27 @@ def reopen_where_needed(*, is_moved: bool, is_live: bool) -> None:
     plain = is_live and inner is not None and not hasattr(inner, "jaxcache_live")
     if (opened and (is_moved or cache is None)) or plain or (checked and not used):
         compilation_cache.reset_cache()
+
+
+def seal_writes(cache_module: Any) -> None:
+    """Let JAX write zstd's checksum into each entry; zlib has one of its own.
+
+    Args:
+        cache_module: ``jax._src.compilation_cache``, whose ``compress_executable(bytes)`` is
+            replaced.
+    """
+    standard = getattr(cache_module, "zstd", None)
+    package: Any = getattr(cache_module, "zstandard", None)
+    if standard is not None:
+        options = {standard.CompressionParameter.checksum_flag: 1}
+
+    def compress_executable(executable: bytes) -> bytes:
+        if standard is not None:
+            return bytes(standard.compress(executable, options=options))
+        return bytes(package.ZstdCompressor(write_checksum=True).compress(executable))
+
+    if standard is not None or package is not None:
+        cache_module.compress_executable = compress_executable
 
 
 def make_cache(base: Any, layer: Any) -> Any:
