@@ -174,7 +174,7 @@ class Directory:
         if self.tiers is None:
             return value, "local"
         if value is not None:
-            self.tiers.used(key, is_local=True)
+            self.tiers.used(key)
             return value, "local"
         answer: tuple[bytes | None, str] = self.tiers.lookup(key)
         return answer

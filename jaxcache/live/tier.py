@@ -22,7 +22,6 @@ from ..core import signing
 from ..core.configuration import read_user_file
 from ..core.ledger import MAX_LEDGER_BYTES
 from ..core.remote import redact
-from ..core.threads import start_thread
 from .files import MAX_ENTRY_BYTES, own_directory_of, read_file, write_whole
 from .helper import AbsentError, DeniedError, TierClient
 
@@ -285,7 +284,6 @@ class Tier:
         self._writing = CircuitBreaker(layer.settings["miss-budget"])
         self._known: frozenset[str] | None = None
         self._listed = 0.0
-        self._is_listing = False
 
     def _ask(
         self,
@@ -380,40 +378,16 @@ class Tier:
             if missing or self._client is None or not getattr(error, "is_open", True):
                 report_to_parent(event="no-tier", detail=f"{self.url}: {reason}")
 
-    def list(self, seconds: "float | None" = None) -> None:
-        """Learn what the tier has, so that the rest needs no request; for the background.
-
-        Args:
-            seconds: the time that it gets; None for 15 times that of a request.
-        """
+    def list(self) -> None:
+        """Learn what the tier has, so that the rest needs no request; for the background."""
         self._listed = time.monotonic()
         if not self.reading.allows():
             return
-        self._is_listing = True
         try:
-            self._known = frozenset(
-                self._ask("names", "", seconds=seconds or 15 * self._seconds)
-            )
+            self._known = frozenset(self._ask("names", "", seconds=15 * self._seconds))
         except Exception:
             self._known = None  # each request will find out by itself
-        self._is_listing = False
         self._listed = time.monotonic()
-
-    def is_listed(self) -> bool:
-        """Whether a listing has ended; one that is under way gets the time of a request.
-
-        A short program ends before the thread that lists has begun, or can begin.
-        """
-        until = time.monotonic() + self._seconds
-        if not self._listed and start_thread("list", self.list) is None:
-            self.list(self._seconds)  # Python 3.12 starts no thread at the end of the interpreter
-        while (self._is_listing or not self._listed) and time.monotonic() < until:
-            time.sleep(0.005)
-        return bool(self._listed) and not self._is_listing
-
-    def has_lost(self, name: str) -> bool:
-        """Whether the last listing, however old, lacks an object."""
-        return self._known is not None and name not in self._known
 
     def _is_absent(self, name: str) -> bool:
         if self._known is None or "/" in name:

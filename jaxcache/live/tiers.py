@@ -42,8 +42,6 @@ class Tiers:
         self._in_flight: dict[str, ReentrantEvent] = {}
         self._lock = threading.RLock()
         self._used: dict[str, None] = {}
-        self._local: dict[str, None] = {}
-        """Keys that were hit in the local directory."""
         is_told = layer.settings["ledger"] and any(t.writable for t in self._tiers)
         self._shared = SharedUses(directory.root) if is_told else None
         self.refusals = Refusals()
@@ -153,16 +151,10 @@ class Tiers:
         signed: bool = self._trusts and digest in self._signatures.digests(tier, name)
         return signed
 
-    def used(self, key: str, *, is_local: bool = False) -> None:
-        """Note that this run uses a key, for the prefetch of the next.
-
-        Args:
-            is_local: the entry is here; a tier that has lost it gets it back.
-        """
+    def used(self, key: str) -> None:
+        """Note that this run uses a key, for the prefetch of the next."""
         if len(self._used) < _MAX_KEYS:
             self._used[key] = None
-            if is_local:
-                self._local[key] = None
 
     def hit(self, key: str) -> None:
         """Note a hit; at the end it is reported to the tiers."""
@@ -237,7 +229,6 @@ class Tiers:
 
     def close(self, deadline: float) -> None:
         """Upload what waits until a deadline; what is left keeps its marker."""
-        self.uploads.finish(self._local)
         self._write_run(deadline)
         self._write_uses(deadline)
         self.uploads.close(deadline)

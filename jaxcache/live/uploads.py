@@ -11,7 +11,6 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..core.atomic import open_lock
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
 _REPLACE = b"replace"
 _MAX_MARKER_BYTES = 64
 _THREADS = 2
-#: Entries that one process uploads because a tier has lost them.
-_MAX_BROUGHT_BACK = 64
 _RESUME_SECONDS = 60.0
 
 
@@ -60,7 +57,6 @@ class Uploads:
         self._queue: queue.SimpleQueue[tuple[Tier, str]] = queue.SimpleQueue()
         self._max_queued: int = layer.settings["queue"] or sys.maxsize
         self._queued: set[tuple[str, str]] = set()
-        self._uploaded: set[tuple[str, str]] = set()
         self._uploaders: list[threading.Thread] = []
         self._after: dict[str, Any] = {}
         """Callbacks for when an entry is uploaded, by key."""
@@ -75,11 +71,9 @@ class Uploads:
     def mark(self, key: str, *, replacing: bool) -> None:
         """Write the markers of an entry that is about to be written."""
         for tier in self._writable:
-            self._mark(tier, key, replacing=replacing or (tier.url, key) in self._refusals)
-
-    def _mark(self, tier: Tier, key: str, *, replacing: bool) -> None:
-        with contextlib.suppress(OSError), self._spool(tier) as directory:
-            write_whole(directory, key, _REPLACE if replacing else b"")
+            is_replaced = replacing or (tier.url, key) in self._refusals
+            with contextlib.suppress(OSError), self._spool(tier) as directory:
+                write_whole(directory, key, _REPLACE if is_replaced else b"")
 
     def add(self, key: str) -> None:
         """Queue an entry for each writable tier; where the queue is full, its marker waits."""
@@ -152,7 +146,6 @@ class Uploads:
                 return
             if not tier.write(name, data, replace=replace):
                 return
-            self._uploaded.add((tier.url, key))
             self._refusals.replace(tier.url, key)
             self._counters.count("uploaded")
             self._counters.add("uploaded_bytes", len(data))
@@ -195,26 +188,9 @@ class Uploads:
                         with contextlib.suppress(OSError):
                             _remove_marker(directory, key, unless_young=True)
 
-    def finish(self, local_keys: "Iterable[str]") -> None:
-        """Resume nothing more; upload what this process has hit and a tier has lost."""
-        self._closed = True
-        for tier in self._writable:
-            if not tier.can_write():
-                continue
-            others = [k for k in local_keys if (tier.url, k) not in self._uploaded]
-            is_listed = not others or tier.is_listed()
-            lost = [k for k in others if not is_listed or tier.has_lost(k + CACHE_SUFFIX)]
-            for key in lost[:_MAX_BROUGHT_BACK]:
-                with contextlib.suppress(OSError, DamagedEntryError):
-                    data = read_file(self._directory.path(key))
-                    # Others refuse an entry without a checksum.
-                    if data is not None and open_entry(key, data, is_foreign=False).sealed:
-                        self._mark(tier, key, replacing=False)
-                        if is_listed:  # else the next process finds out
-                            self._offer(tier, key)
-
     def close(self, deadline: float) -> None:
-        """Wait for the uploads until a deadline; what is left keeps its marker."""
+        """Resume nothing more, and wait until a deadline; what is left keeps its marker."""
+        self._closed = True
         while (self._queued or self._under_way) and time.monotonic() < deadline:
             if not any(tier.can_write() for tier in self._writable):
                 break

@@ -62,34 +62,27 @@ result["local"] = on({str(tmp_path / "three")!r}, tiers, prefetch=False)
 
 
 @pytest.mark.usefixtures("newer_python")
-def test_a_bucket_knows_its_users_and_gets_back_what_they_use(
+def test_a_bucket_knows_its_users(
     run_live: RunLive, run_cli: RunCli, server: S3Server, tmp_path: Path
 ) -> None:
-    """A client tells what it compiles and hits, and uploads what it hits and the bucket lost."""
+    """A client tells what it compiles and hits."""
     make_bucket(server.endpoint, "users")
     program = f"""
 tiers = ["s3://users/jax"]
 result["first"] = on({str(tmp_path / "one")!r}, tiers)
 leave()
-def listed():
-    layer = sys.modules["jaxcache.live.layer"].LAYER
-    return [d.tiers._tiers[0]._known is not None for d in layer.directories.values()]
 from jaxcache.store import open_store
 bucket = open_store("s3://users/jax")
 result["entries"] = [i.name for i in bucket.list() if i.name.endswith("-cache")]
-for name in result["entries"]:
-    bucket.delete(name)
 result["again"] = on({str(tmp_path / "one")!r}, tiers)
-while not all(listed()):
-    time.sleep(0.05)
-result["left"] = leave()
+leave()
 result["segments"] = [i.name for i in bucket.list(".jaxcache/ledger")]
 """
     environment = bucket(server.endpoint)
     told = run_live(MACHINES + program, **FREE, **environment).result
     number = told["first"]["written"]
     assert len(told["segments"]) == 1  # of this client and day
-    assert told["again"]["hits_local"] == told["left"]["uploaded"] == number
+    assert told["again"]["hits_local"] == number
     listing = run_cli("ls", "-C", "s3://users/jax", "--json", env=environment)
     found = json.loads(listing.stdout)["entries"]
     assert {e["file"] for e in found} == set(told["entries"])
