@@ -4,16 +4,9 @@ import re
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parents[1] / "jaxcache"
-#: By subject: settings, the live layer, listening, guards and traces; other hosts; one process that
-#: describes itself, recipes, zeros instead of results, undone parts of keys. No file is added here.
-_SEAMS = {
-    *(
-        f"core/seams/{name}.py"
-        for name in ("__init__", "settings", "cache", "listening", "tracing")
-    ),
-    *("injected/cross_target.py", "injected/describe.py", "injected/compile_requests.py"),
-    *("injected/recording.py", "injected/undo.py", "injected/undo_child.py"),
-}
+#: Files by subject. No file is added here.
+_NAMES = ("__init__", "cache", "compiling", "listening", "targets", "tracing")
+_SEAMS = {f"core/seams/{name}.py" for name in _NAMES}
 _IMPORT = re.compile(r'^\s*(?:from|import) jax\._src|["\']jax\._src\.', re.MULTILINE)
 
 

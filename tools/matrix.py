@@ -42,7 +42,7 @@ sys.path.insert(0, sys.argv[1])
 import jax
 from jaxcache.core.seams import UnknownJaxError
 from jaxcache.core.seams import listening as listener
-from jaxcache.injected import cross_target
+from jaxcache.core.seams import targets
 from jaxcache.core.seams import cache as live
 print(jax.__version__)
 try:
@@ -55,8 +55,8 @@ except UnknownJaxError as error:
     if jax.__version_info__ > (0, 4, 30):  # it has never known that one
         print("a private name has moved: the live layer:", error)
 try:
-    cross_target.check_names(jax)
-except cross_target.TargetError as error:
+    targets.check_names(jax)
+except targets.TargetError as error:
     if jax.__version_info__ > (0, 11):  # nor targets those before
         print("a private name has moved: targets:", error)
 """

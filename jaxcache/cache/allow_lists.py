@@ -5,7 +5,7 @@ not listed is refused, not left out, because without it keys would be others.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from jaxcache.core import wire
 from jaxcache.core.wire import Budget, WireError
@@ -16,8 +16,8 @@ MOST_DEVICES = 512
 #: The most processes that a file may request, if the caller allows no more.
 MOST_PROCESSES = 8
 
-#: Flags that JAX leaves out of keys (``xla_flags_to_exclude_from_cache_key`` in
-#: jax/_src/cache_key.py): they do not reach a worker, so their values do not matter.
+#: Flags that do not reach a worker, so that their values do not matter: JAX leaves them out of keys
+#: (``is_hashed()`` of ``core/seams/`` asks JAX itself), and they name files.
 LEFT_OUT = re.compile(
     r"-*(xla_dump_\w+|xla_gpu_cuda_data_dir|xla_force_host_platform_device_count)"
 )
@@ -128,12 +128,6 @@ def _is_plain(name: str, value: str) -> bool:
 def kept_flags(flags: Iterable[str]) -> list[str]:
     """The flags that a worker is given: those that enter keys."""
     return [f for f in flags if not LEFT_OUT.match(f)]
-
-
-def hashed_flags(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """The flags that enter the keys of a JAX with this environment, sorted."""
-    names = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
-    return tuple(sorted(kept_flags(f for n in names for f in environment.get(n, "").split())))
 
 
 def refused_options(options: bytes, host: bytes | None = None) -> Iterator[str]:

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from traceback import walk_stack
 from typing import Any
 
-from .seams.settings import current_settings
+from .seams import current_settings
 from .threads import Background
 
 #: Text that waits for the thread; a module beyond it has no sketch.

@@ -104,15 +104,4 @@ def safely(send: Callable[[dict[str, Any]], Any], action: Callable[[], Any]) -> 
         send({"event": "trouble", "detail": f"{type(error).__name__}: {error}"})
 
 
-def first_line(error: BaseException) -> str:
-    """The first line of an error's text, at most 500 characters; its type where it has none."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0][:500]
-
-
-def describe_error(error: BaseException) -> str:
-    """Type and first line of an error."""
-    return f"{type(error).__name__}: {first_line(error)}"
-
-
 CHANNEL = Channel(os.environ.get(_EVENTS))

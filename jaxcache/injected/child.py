@@ -72,7 +72,7 @@ def main() -> int:
         loaded = importlib.import_module(f"_jaxcache.injected.{module}")
         getattr(loaded, function or "main")(parent)
     except Exception as error:
-        describe_error = importlib.import_module("_jaxcache.injected.channel").describe_error
+        describe_error = importlib.import_module("_jaxcache.core.seams").describe_error
         parent.answer(error=describe_error(error))
         return _FAILED
     return 0

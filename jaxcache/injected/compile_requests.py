@@ -9,32 +9,19 @@ parent expects this process to die of some modules.
 JAX writes into a directory of this process's own: it writes in place, and a process that is killed
 must leave nothing in the cache. The parent moves what is whole.
 
-Private names of JAX, tried on 0.5.3, 0.6.2, 0.8.3, 0.10.2, 0.11.2 and 0.12.0.1:
-``compiler.compile_or_get_cached``, ``compiler._cache_write``,
-``compilation_cache.{get_executable_and_time,is_cache_used}``,
-``cache_key._log_cache_key_hash``, ``cache_key.xla_flags_to_exclude_from_cache_key``,
-``mlir.make_ir_context``, ``distributed.global_state``, ``xla_bridge.get_backend``. One that is
-missing ends the process before its first request.
+A private name of JAX that is missing ends the process before its first request.
 """
 
-import functools
-import inspect
 import json
 import os
 import sys
 from typing import Any
 
-from ..core.seams import listening, wrap
-from ..core.seams.cache import seal_writes
-from ..core.seams.settings import is_hashed
-from .channel import describe_error
-from .cross_target import CompileArguments, Target, UntunedError
-from .describe import compile_options
+from ..core.seams import compiling, describe_error, listening
+from ..core.seams.targets import CompileArguments, Target, UntunedError
 
 #: What XLA calls through a raw pointer while it compiles.
 _PARTITIONING = "CustomSPMDPartitioning"
-#: Paths inside the cache directory that JAX puts into the options (jax/_src/compiler.py).
-_CACHES = ("xla_gpu_per_fusion_autotune_cache_dir", "xla_gpu_kernel_cache_file")
 
 
 class _Skip(BaseException):
@@ -58,39 +45,13 @@ class Compiler:
                 num_processes=task["process_count"],
                 process_id=task["process_id"],
             )
-        from jax._src import compilation_cache, compiler, distributed, xla_bridge
-
-        self._bind(jax)
-        self._cache = compilation_cache
-        self.backend = xla_bridge.get_backend(task["platform"])
-        # JAX writes in process 0 alone, so that processes do not write the same names; here each
-        # has a directory of its own.
-        distributed.global_state.process_id = 0
-        self.devices = {int(d.id): d for d in self.backend.devices()}
+        self._steps = compiling.CompileSteps(jax)
         self._key: str | None = None
         self._components: dict[str, str] = {}
         self._seconds: float | None = None
-        seal_writes(compilation_cache)
-        wrap(compilation_cache, "get_executable_and_time", self._around_read)
-        wrap(compiler, "_cache_write", self._around_write)
+        self.backend = self._steps.open(task["platform"], self._around_read, self._around_write)
+        self.devices = {int(d.id): d for d in self.backend.devices()}
         listening.hear_components(self._take_component)
-
-    def _bind(self, jax: Any) -> None:
-        """Look up what every kind of worker needs."""
-        from jax._src import cache_key, compiler
-        from jax._src.interpreters import mlir
-        from jax._src.lib import xla_client
-        from jax._src.lib.mlir import ir
-        from numpy import array
-
-        _ = cache_key.xla_flags_to_exclude_from_cache_key  # is_hashed() answers by it
-        self.jax = jax
-        self._compiler = compiler
-        self._ir = ir
-        self._context = mlir.make_ir_context
-        self._client = xla_client
-        self._array = functools.partial(array, dtype=object)
-        self._signature = inspect.signature(compiler.compile_or_get_cached)
 
     def describe(self) -> "dict[str, Any]":
         """Describe this host, to be compared with the recorded one."""
@@ -98,14 +59,9 @@ class Compiler:
             **listening.describe_versions(),
             **listening.describe_devices(self.backend, self.backend.local_devices()[0]),
             "jaxlib_digest": listening.jaxlib_digest(),
-            "caches": self._caches(),
-            "compile_options": compile_options().hex(),
+            "caches": self._steps.caches_for(self.backend),
+            "compile_options": compiling.compile_options().hex(),
         }
-
-    def _caches(self) -> bool:
-        """Whether JAX caches for this platform; up to 0.4.30 it decides that while it compiles."""
-        is_used = getattr(self._cache, "is_cache_used", None)
-        return is_used is None or bool(is_used(self.backend))
 
     def compile(self, request: "dict[str, Any]", bytecode: bytes, options: bytes, ask: Any) -> Any:
         """Compile one request if ``ask``, called with the key and its parts, returns True.
@@ -119,11 +75,11 @@ class Compiler:
         self._seconds = None
         self._ask = ask
         arguments = self._arguments(request, options)
-        with self._context(), self._ir.Location.unknown():
+        with self._steps.context():
             module = arguments["computation"] = self._parse(bytecode)
             self._check(module)
             try:
-                self._compiler.compile_or_get_cached(**arguments)
+                self._steps.compile(arguments)
             except _Skip:
                 return None
         if self._key is None:
@@ -133,20 +89,20 @@ class Compiler:
     def _parse(self, bytecode: bytes) -> Any:
         if not bytecode.startswith(b"ML\xefR"):
             raise RefusedError("this is not MLIR bytecode")
-        return self._ir.Module.parse(bytecode)
+        return self._steps.parse(bytecode)
 
     def _arguments(self, request: "dict[str, Any]", options: bytes) -> "dict[str, Any]":
         devices = [self._device(i) for i in request["device_ids"]]
         arguments = {
             "backend": self.backend,
-            "devices": self._array(devices).reshape(request["device_shape"]),
-            "compile_options": self._options(options, request["cache_dir"]),
+            "devices": self._steps.array(devices).reshape(request["device_shape"]),
+            "compile_options": self._steps.options(options, request["cache_dir"]),
             "host_callbacks": [],
         }
-        if "executable_devices" in self._signature.parameters:
+        if self._steps.has_executable_devices:
             ids = request["executable_device_ids"]
             chosen = devices if ids is None else [self._device(i) for i in ids]
-            arguments["executable_devices"] = self._client.DeviceList(tuple(chosen))
+            arguments["executable_devices"] = self._steps.device_list(chosen)
         return arguments
 
     def _device(self, number: int) -> Any:
@@ -154,49 +110,12 @@ class Compiler:
             raise RefusedError(f"no device {number} here, only {len(self.devices)} devices")
         return self.devices[number]
 
-    def _options(self, data: bytes, cache_dir: str) -> Any:
-        """The recorded options, with every path in them made one of this host.
-
-        Args:
-            cache_dir: where the cache is used; empty leaves it out.
-        """
-        from pathlib import Path
-
-        options = self._client.CompileOptions.ParseFromString(data)
-        debug = options.executable_build_options.debug_options
-        for name in _CACHES:
-            if getattr(debug, name, ""):
-                # As jax/_src/compiler.py spells it, of its own directory.
-                setattr(debug, name, str(Path(cache_dir) / name) if cache_dir else "")
-        for name in (n for n in dir(debug) if n.startswith("xla_dump_")):
-            if value := getattr(debug, name):
-                setattr(debug, name, type(value)())  # as JAX does for keys
-        if getattr(debug, "xla_gpu_cuda_data_dir", ""):
-            from jax._src import lib
-
-            debug.xla_gpu_cuda_data_dir = str(getattr(lib, "cuda_path", None) or "")
-        overrides = options.env_option_overrides
-        kept = [(name, value) for name, value in overrides if is_hashed(f"--{name}")]
-        if len(kept) != len(overrides):
-            options.env_option_overrides = kept
-        return options
-
     def _check(self, module: Any) -> None:
         """Refuse what holds a pointer into another process."""
-        problems: set[str] = set()
-
-        def look(operation: Any) -> Any:
-            if (
-                operation.name.endswith("custom_call")
-                and "call_target_name" in operation.attributes
-            ):
-                problems.add(str(operation.attributes["call_target_name"]).strip('"'))
-            return self._ir.WalkResult.ADVANCE
-
-        module.operation.walk(look)
+        problems = self._steps.custom_calls(module)
         if _PARTITIONING in problems:
             raise RefusedError("it calls a partitioner of the process that recorded it")
-        version = tuple(int(n) for n in self.jax.__version__.split(".")[:2] if n.isdigit())
+        version = tuple(int(n) for n in self._steps.version.split(".")[:2] if n.isdigit())
         if version < (0, 12) and any("python" in t and "callback" in t for t in problems):
             raise RefusedError("it calls back into the process that recorded it")
 
@@ -221,7 +140,7 @@ class Compiler:
 
 
 class CrossCompiler(Compiler):
-    """Compiles for a host that is not here; see :mod:`.cross_target`.
+    """Compiles for a host that is not here; see :mod:`~core.seams.targets`.
 
     What it leaves is the bare executable: the parent makes the entry, with the target's codec.
     """
@@ -231,7 +150,7 @@ class CrossCompiler(Compiler):
 
         with open(task["target"], encoding="utf-8") as file:
             request = json.load(file)
-        self._bind(jax)
+        self._steps = compiling.CompileSteps(jax)
         self._directory = task["directory"]
         self._target = Target(jax, request)
         jax.devices()  # with the CPU's own client, what its executables call is registered
@@ -245,12 +164,12 @@ class CrossCompiler(Compiler):
             **self._target.describe(),
             "jaxlib_digest": listening.jaxlib_digest(),
             "caches": True,
-            "compile_options": compile_options().hex(),
+            "compile_options": compiling.compile_options().hex(),
         }
 
     def compile(self, request: "dict[str, Any]", bytecode: bytes, options: bytes, ask: Any) -> Any:
         arguments = self._arguments(request, options)
-        with self._context(), self._ir.Location.unknown():
+        with self._steps.context():
             module = self._parse(bytecode)
             self._check(module)
             names = ("devices", "compile_options", "executable_devices")

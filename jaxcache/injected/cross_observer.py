@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 
 from ..core import sketching
 from ..core.compile_event import RunOutcome
-from ..core.seams import UnknownJaxError, hide_frames
+from ..core.seams import UnknownJaxError, first_line, hide_frames
 from ..core.seams.listening import Jax, join_processes
+from ..core.seams.targets import Hooks, PlatformQueryDetector, Target, TargetError, UntunedError
 from . import channel
-from .channel import first_line, safely
-from .cross_target import Hooks, PlatformQueryDetector, Target, TargetError, UntunedError
+from .channel import safely
 from .process_observer import CompileRequest, entry_file
 from .recording import is_profile_guided
 
@@ -50,7 +50,7 @@ class CrossLowering:
 
 
 class CrossObserver:
-    """The observer that :class:`.cross_target.Hooks` calls."""
+    """The observer that :class:`~core.seams.targets.Hooks` calls."""
 
     def __init__(self, module: Any, request: "dict[str, Any]", send: Any, process: int = 0) -> None:
         self._send = send

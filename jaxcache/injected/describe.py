@@ -5,27 +5,17 @@
 :func:`load_entries`.
 
 jaxlib reports the CPU's features: ``/proc/cpuinfo`` does not list every feature that LLVM uses.
-Private names of JAX, tried on 0.4.30 to 0.12: ``xla_client.get_topology_for_devices`` and
-``serialize`` of its result (all but 0.10), ``compilation_cache.{zstd,zstandard}`` (its codecs) and
-its ``compress_executable``, ``compiler.get_compile_options``, and those of :func:`sample`; tried on
-0.10.2 to 0.12: ``target_config`` of a topology on a GPU, and the client's ``_raw_platform``, which
-is the platform that JAX lowers for.
 """
 
-import base64
-import importlib
-import importlib.util
 import json
 import os
 import platform
 import re
 import sys
-from collections.abc import Callable
 from typing import Any
 
-from ..core.seams import listening
-from ..core.seams import settings as jax_settings
-from .channel import first_line
+from ..core import seams
+from ..core.seams import cache, compiling, first_line, listening
 
 #: A feature as LLVM spells it, inside serialized bytes of XLA; not the middle of a triple.
 _FEATURE = re.compile(rb"(?<![\w-])[+-][a-z0-9][a-z0-9.-]*")
@@ -41,61 +31,23 @@ def features() -> "list[str] | None":
         return None
     try:
         import jax
-        from jax._src.lib import xla_client
 
         jax.config.update("jax_enable_compilation_cache", False)
         devices = jax.local_devices(backend="cpu")
-        topology = xla_client.get_topology_for_devices(devices)
-        serialize = getattr(topology, "serialize", None)
-        data = bytes(serialize()) if serialize else sample(devices[0])
+        data = compiling.serialize_topology(devices) or compiling.sample(devices[0])
     except Exception:
         return None
     names = {name.decode() for name in _FEATURE.findall(data)}
     return sorted(names) or None
 
 
-def sample(device: Any) -> bytes:
-    """Return a small program for a device as this jax writes it.
-
-    Private names of JAX, tried on 0.4.30 to 0.12: ``Compiled.runtime_executable`` and, up to
-    0.8.3, ``client.serialize_executable``.
-    """
-    import jax
-
-    with jax.default_device(device):
-        executable = jax.jit(lambda x: x + 1).lower(1.0).compile().runtime_executable()
-    serialize = getattr(executable, "serialize", None)
-    return bytes(serialize() if serialize else device.client.serialize_executable(executable))
-
-
 def _settings_on_keys() -> "dict[str, Any]":
     """Return the settings of the environment and the defaults; none if JAX's are not known."""
     try:
-        environment_settings = jax_settings.settings_of_environment()
-        return {"settings": environment_settings, "defaults": default_settings()}
+        environment_settings = seams.settings_of_environment()
+        return {"settings": environment_settings, "defaults": seams.default_settings()}
     except Exception:
         return {}
-
-
-def default_settings() -> "dict[str, Any]":
-    """Return the settings that act on keys, as they are where the environment sets none.
-
-    JAX keeps no defaults: its registry is made once more, without these variables.
-    """
-    current = jax_settings.current_settings()
-    chosen = [n for n in current if os.environ.pop(n.upper(), None) is not None]
-    if not chosen:
-        return current
-    path = sys.modules["jax._src.config"].__file__
-    spec: Any = importlib.util.spec_from_file_location("_jaxcache_defaults", path)
-    module: Any = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    fresh = module.config._value_holders
-    return {
-        name: jax_settings.plain_value(fresh[name].value) if name in fresh else value
-        for name, value in current.items()
-        if name in fresh or name not in chosen
-    }
 
 
 def probe(parent: Any) -> None:
@@ -119,6 +71,7 @@ def probe(parent: Any) -> None:
         **_settings_on_keys(),
         "cpu_features": features() if sys.argv[1:] else None,
         "topology": hashes.get("accelerator_config"),
+        "xla_flags": sorted(f for _, f in seams.flags() if seams.is_hashed(f)),
         # This process is alone; the program that is to use the cache need not be.
         "process_count": int(os.environ.get("JAX_NUM_PROCESSES") or 1),
     }
@@ -137,41 +90,28 @@ def has_module(name: str) -> bool:
 def _describe_settings(names: "list[str]") -> "dict[str, Any]":
     """Describe the imported jax: versions, settings, codecs."""
     import jax
-    from jax._src import compilation_cache
 
-    standard = getattr(compilation_cache, "zstd", None)
-    package = getattr(compilation_cache, "zstandard", None)
     return {
         "python_version": sys.version.split()[0],
         **listening.describe_versions(),
         "jaxlib_digest": listening.jaxlib_digest(),
-        "key_codec": "zstandard" if package is not None else "zlib",
-        "written_codec": "zlib" if standard is None and package is None else "zstd",
+        **cache.codecs(),
         "has_filelock": has_module("filelock"),
         "has_epath": has_module("etils.epath"),
         "settings": {n: getattr(jax.config, n) for n in names if hasattr(jax.config, n)},
     }
 
 
-def compile_options() -> bytes:
-    """The compile options of a program for one device, serialized."""
-    from jax._src.compiler import get_compile_options
-
-    options: bytes = get_compile_options(num_replicas=1, num_partitions=1).SerializeAsString()
-    return options
-
-
 def smallest_entry_bytes() -> "int | None":
     """Return the size of the entry of a trivial program; None where no setting limits sizes."""
     import jax
-    from jax._src import compilation_cache
 
     least = jax.config.jax_persistent_cache_min_entry_size_bytes
     if least <= 0 and getattr(jax.config, "jax_compilation_cache_max_size", -1) == -1:
         return None
     try:
-        entry = sample(jax.local_devices(backend="cpu")[0])
-        return len(compilation_cache.compress_executable(bytes(4) + entry))
+        entry = compiling.sample(jax.local_devices(backend="cpu")[0])
+        return cache.compressed_bytes(entry)
     except Exception:
         return None
 
@@ -181,29 +121,17 @@ def settings(parent: Any) -> None:
     from ..live.settings import describe as describe_live
 
     parent.answer(**_describe_settings(sys.argv[1:]), live=describe_live())
-    parent.answer(compile_options=compile_options().hex())
+    parent.answer(compile_options=compiling.compile_options().hex())
     import jax
 
     jax.config.update("jax_platforms", "cpu")
     parent.answer(cpu_features=features(), smallest_entry_bytes=smallest_entry_bytes())
 
 
-def _hlo_module_class() -> Any:
-    """``HloModule``: jaxlib._hlo (0.10.2, 0.12), jaxlib._jax (0.8.3), xla_extension (0.4.30)."""
-    for name in ("jaxlib._hlo", "jaxlib._jax", "jaxlib.xla_extension"):
-        try:
-            module_class = getattr(importlib.import_module(name), "HloModule", None)
-        except ImportError:
-            continue
-        if module_class is not None:
-            return module_class
-    raise ImportError("no jaxlib that can print HLO")
-
-
 def hlo_text(parent: Any) -> None:
     """Read an ``HloModuleProto``, whose size is the argument; answer with its text."""
     try:
-        module = _hlo_module_class()
+        module = compiling.find_hlo_module()
     except ImportError as error:
         parent.answer(no_jaxlib=str(error))
         return
@@ -219,33 +147,6 @@ _NOT_IN_KEYS = (
     *("JAX_COORDINATOR", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JAX_TRACEBACK"),
 )
 _FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
-
-
-def topology_facts(devices: "list[Any]") -> "dict[str, Any]":
-    """The topology of some devices: serialized if this jaxlib can, its fingerprint, its config.
-
-    Versions before 0.10 have no fingerprint; 0.10 has it, but cannot serialize the topology.
-    """
-    try:
-        from jax._src.lib import xla_client
-
-        describe_topology = xla_client.get_topology_for_devices
-    except (ImportError, AttributeError) as error:
-        raise RuntimeError(
-            f"it does not tell its topology as it used to ({error}); known are 0.10.2 to 0.12: "
-            "upgrade jaxcache, or use another jax"
-        ) from error
-    topology = describe_topology(devices)
-    return {
-        "topology": listening.or_none(lambda: base64.b64encode(topology.serialize()).decode()),
-        "topology_fingerprint": listening.topology_fingerprint(devices),
-        "target_config": listening.or_none(lambda: _text(topology.target_config)),
-    }
-
-
-def _text(value: Any) -> "str | None":
-    value = value() if callable(value) else value
-    return value.decode() if isinstance(value, bytes) else None if value is None else str(value)
 
 
 def plugin_versions() -> "dict[str, str]":
@@ -295,14 +196,14 @@ def _describe_host() -> "dict[str, Any]":
     client = devices[0].client
     return {
         "platform": str(client.platform),
-        "lowering_platform": str(getattr(client, "_raw_platform", client.platform)),
+        "lowering_platform": compiling.lowering_platform(client),
         "platform_version": str(client.platform_version),
         "device_kinds": [str(device.device_kind) for device in devices],
         "device_ids": [int(device.id) for device in devices],
         "device_processes": [int(device.process_index) for device in devices],
         "process_count": int(jax.process_count()),
         "process_index": int(jax.process_index()),
-        **topology_facts(devices),
+        **compiling.topology_facts(devices),
         **_describe_settings(
             ["jax_compilation_cache_dir", "jax_persistent_cache_enable_xla_caches"]
         ),
@@ -349,14 +250,14 @@ def load_entries(parent: Any) -> None:
     jax.config.update("jax_enable_compilation_cache", False)
     backend = jax.devices()[0].client
     try:
-        load = _choose_way(backend)
+        load = compiling.choose_loader(backend)
     except Exception as error:
         parent.answer(event="unknown-jax", detail=f"{type(error).__name__}: {error}"[:500])
         return
     parent.answer(
         event="ready",
         platform=backend.platform,
-        sample=listening.or_none(lambda: sample(jax.devices()[0]).hex()),
+        sample=listening.or_none(lambda: compiling.sample(jax.devices()[0]).hex()),
     )
     here = {device.id for device in backend.devices()}
     while line := parent.requests.readline():
@@ -372,50 +273,3 @@ def load_entries(parent: Any) -> None:
             parent.answer(event="failed", detail=first_line(error))
         else:
             parent.answer(event="done")
-
-
-def _choose_way(backend: Any) -> "Callable[[bytes, list[list[int]]], Any]":
-    """Choose the call that deserializes in this jaxlib (``jax/_src/compilation_cache.py``).
-
-    Two arguments up to 0.5.3, then three with the devices in the middle. Private names of JAX,
-    tried on 0.4.30, 0.4.38, 0.5.3, 0.6.2, 0.8.3, 0.10.2, 0.11.2 and 0.12.0.1:
-    ``compiler.get_compile_options``, ``xla_client.DeviceList``, ``client.deserialize_executable``.
-
-    Raises:
-        Exception: no known call fits. That must not be reported of each entry.
-    """
-    from jax._src import compiler
-    from jax._src.lib import xla_client
-
-    devices = {device.id: device for device in backend.devices()}
-
-    def with_devices(payload: bytes, chosen: "list[Any]", options: Any) -> None:
-        backend.deserialize_executable(payload, xla_client.DeviceList(tuple(chosen)), options)
-
-    def without_devices(payload: bytes, _: "list[Any]", options: Any) -> None:
-        backend.deserialize_executable(payload, options)
-
-    def make_options(assignment: "list[list[int]]") -> Any:
-        return compiler.get_compile_options(
-            num_replicas=len(assignment),
-            num_partitions=len(assignment[0]),
-            device_assignment=assignment,
-            backend=backend,
-        )
-
-    first = next(iter(devices))
-    for way in (with_devices, without_devices):
-        try:
-            way(b"no executable", [devices[first]], make_options([[first]]))
-        except (AttributeError, TypeError) as error:
-            misfit = error
-        except Exception:  # understood, and refused
-            break
-    else:
-        raise misfit
-
-    def load(payload: bytes, assignment: "list[list[int]]") -> None:
-        chosen = [devices[i] for row in assignment for i in row]
-        way(payload, chosen, make_options(assignment))
-
-    return load

@@ -6,10 +6,6 @@ that dies leaves whole files; events refer to them by name.
 A collector answers large compile requests with programs that return zeros. What is to be recorded
 is then known at the price of tracing. Modules of few operations run for real: they are cheap, and
 random keys, step counters and the like stay true.
-
-Private names of JAX, tried on 0.5.3, 0.6.2, 0.8.3, 0.10.2, 0.11.2 and 0.12.0.1:
-``compiler.backend_compile`` (0.5) and ``compiler.backend_compile_and_load`` (since),
-``mlir._constant_handlers``, ``array.ArrayImpl``.
 """
 
 import functools
@@ -22,6 +18,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from ..core.seams import compiling
 from ..core.seams.listening import describe_devices, describe_versions
 
 _COLLECT = "JAXCACHE_COLLECT"
@@ -43,140 +40,28 @@ class Collector:
     """
 
     def __init__(self, most: int, send: Any) -> None:
-        from jax._src import array, compiler
-        from jax._src.interpreters import mlir
-        from jax._src.lib.mlir import ir, passmanager
-        from jax._src.lib.mlir.dialects import func, hlo
-
         self._most = most
         self._send = send
-        self._ir = ir
-        self._func = func
-        self._hlo = hlo
-        self._passes = passmanager
-        self._compiler = compiler
-        self._made: dict[Any, Any] = {}
+        self._programs = compiling.ZeroPrograms()
         self._lock = threading.RLock()
         self._local = threading.local()
         self._stubbed = False
         self._places: set[str] = set()
-        self._watch_constants(mlir._constant_handlers, array.ArrayImpl)
-        self._watch_values(array.ArrayImpl)
+        array, handlers = compiling.array_and_constant_handlers()
+        self._watch_constants(handlers, array)
+        self._watch_values(array)
 
     # What is answered with zeros --------------------------------------------------------------
 
     def wants(self, module: Any) -> bool:
         """Whether a module is large enough to be worth it."""
-        count = 0
-
-        def look(_: Any) -> Any:
-            nonlocal count
-            count += 1
-            return (
-                self._ir.WalkResult.ADVANCE
-                if count <= self._most + 2
-                else self._ir.WalkResult.INTERRUPT
-            )  # the module and its function count too
-
-        module.operation.walk(look)
-        return count > self._most + 2
+        return self._programs.has_more_operations(module, self._most)
 
     def answer(self, request: "dict[str, Any]") -> Any:
         """A program with the same signature that returns zeros; None where that cannot be."""
-        module = request["computation"]
-        options = request["compile_options"]
-        with module.context, self._ir.Location.unknown():
-            stub = self._zeros(module, options)
-            if stub is None:
-                return None
-            stream = io.BytesIO()
-            stub.operation.write_bytecode(stream)
-            devices = [int(d.id) for d in request["devices"].flat]
-            name = (stream.getvalue(), options.SerializeAsString(), tuple(devices))
-            with self._lock:
-                compiled = self._made.get(name)
-            if compiled is None:
-                compiled = self._compile(request, stub)
-                with self._lock:
-                    self._made[name] = compiled
-        self._stubbed = True
+        compiled = self._programs.make(request)
+        self._stubbed = self._stubbed or compiled is not None
         return compiled
-
-    def _compile(self, request: "dict[str, Any]", stub: Any) -> Any:
-        backend = request["backend"]
-        options = request["compile_options"]
-        if "executable_devices" in request:
-            return self._compiler.backend_compile_and_load(
-                backend, stub, request["executable_devices"], options, []
-            )
-        return self._compiler.backend_compile(backend, stub, options, [])
-
-    def _zeros(self, module: Any, options: Any) -> Any:
-        """The module with a body that makes zeros, if all that JAX reads off it stays the same."""
-        ir = self._ir
-        main = self._main(module)
-        if options.executable_build_options.num_partitions > 1 and self._is_open(main):
-            # XLA would choose the shardings of the results: have them chosen the same way.
-            if not any(op.operation.name == "sdy.mesh" for op in module.body):
-                return None  # GSPMD chooses while it compiles
-            stream = io.BytesIO()
-            module.operation.write_bytecode(stream)
-            module = ir.Module.parse(stream.getvalue())
-            pipeline = "builtin.module(sdy-propagation-pipeline)"
-            self._passes.PassManager.parse(pipeline).run(module.operation)
-            main = self._main(module)
-        stub = ir.Module.create()
-        attributes = module.operation.attributes
-        for number in range(len(attributes)):  # iterating gives names or pairs, by version
-            stub.operation.attributes[attributes[number].name] = attributes[number].attr
-        stub.operation.attributes["sym_name"] = ir.StringAttr.get("jit_zeros")
-        with ir.InsertionPoint(stub.body):
-            for operation in module.body:
-                if operation.operation.name == "sdy.mesh":
-                    operation.operation.clone()
-            function = self._func.FuncOp("main", main.type, visibility="public")
-            for name in ("arg_attrs", "res_attrs"):
-                if name in main.attributes:
-                    function.attributes[name] = main.attributes[name]
-        with ir.InsertionPoint(function.add_entry_block()):
-            self._func.ReturnOp([self._zero(t) for t in main.type.results])
-        return stub
-
-    def _main(self, module: Any) -> Any:
-        for operation in module.body:
-            if (
-                operation.operation.name == "func.func"
-                and operation.attributes["sym_name"].value == "main"
-            ):
-                return operation
-        raise ValueError("a module without a function main")
-
-    def _is_open(self, main: Any) -> bool:
-        """Whether a result has no sharding of its own."""
-        if not main.type.results:
-            return False
-        if "res_attrs" not in main.attributes:
-            return True
-        return any(
-            "sdy.sharding" not in attributes and "mhlo.sharding" not in attributes
-            for attributes in map(self._ir.DictAttr, main.attributes["res_attrs"])
-        )
-
-    def _zero(self, type_: Any) -> Any:
-        ir = self._ir
-        hlo = self._hlo
-        if "token" in str(type_):
-            return hlo.create_token()
-        shaped = ir.RankedTensorType(type_)
-        element = str(shaped.element_type)
-        if element.startswith("complex"):
-            part = ir.RankedTensorType.get(
-                shaped.shape, ir.ComplexType(shaped.element_type).element_type
-            )
-            return hlo.complex(self._zero(part), self._zero(part))
-        text = "false" if element == "i1" else "0.0" if element[0] in "fb" else "0"
-        constant = hlo.constant(ir.Attribute.parse(f"dense<{text}> : {shaped}"))
-        return constant.result if hasattr(constant, "result") else constant
 
     # Where zeros may show ---------------------------------------------------------------------
 

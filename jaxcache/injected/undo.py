@@ -6,12 +6,6 @@ the program that wrote the entry. ``jaxcache explain`` wants this, of scripts an
 
 ``JAXCACHE_UNDO`` is a JSON list of the paths that the cache has had. Whatever is not certain is
 left out: first JAX's own key is made in the same way, and if that fails nothing is tried.
-
-Private names of JAX, tried on 0.6.2, 0.10.2 and 0.12.0.1: ``_hash_serialized_compile_options``,
-``_hash_accelerator_config``, ``xla_flags_to_exclude_from_cache_key`` and ``get_flag_prefixes`` of
-``jax/_src/cache_key.py``, ``config.compilation_cache_include_metadata_in_key`` and
-``config._value_holders``, and
-``xla_client.{CompileOptions,make_cpu_client,get_topology_for_devices}``.
 """
 
 import copy
@@ -27,8 +21,8 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..core import wire
-from ..core.seams import settings as jax_settings
+from ..core import seams, wire
+from ..core.seams import compiling
 from . import undo_child
 from .process_observer import CompileRequest, entry_file
 
@@ -46,9 +40,6 @@ _DEVICE_COUNTS = (1, 2, 4, 8, 16, 32)
 _METADATA = "jax_compilation_cache_include_metadata_in_key"
 _DIRECTORY = "jax_compilation_cache_dir"
 _CODECS = ("zstandard", "zlib")
-#: Options with a path inside the cache directory (jax/_src/compiler.py), which JAX 0.4.36 to 0.10
-#: hashes.
-_PATH_OPTIONS = ("xla_gpu_per_fusion_autotune_cache_dir", "xla_gpu_kernel_cache_file")
 
 _Hasher = Callable[[Any], None]
 _Part = dict[str, Any]
@@ -74,13 +65,7 @@ class Undo:
     """Looks for the entries that a process missed by one part of their keys."""
 
     def __init__(self, jax: Any) -> None:
-        from jax._src import cache_key, config
-        from jax._src.lib import xla_client
-
         self._jax = jax
-        self._cache_key = cache_key
-        self._config = config
-        self._client = xla_client
         self._paths: list[str] = json.loads(os.environ[_UNDO])
         self._seconds_left = _KEYS_SECONDS
         self._environment = _first_environment()
@@ -97,7 +82,7 @@ class Undo:
         self._seconds_left -= time.thread_time() - started
 
     def _find(self, request: CompileRequest, directory: str, deadline: float) -> None:
-        attempt = _Attempt(request, self._client, self._cache_key)
+        attempt = _Attempt(request)
         if not attempt.is_understood():
             return
         for change in itertools.islice(self._changes(request), _MOST_KEYS):
@@ -128,8 +113,8 @@ class Undo:
     @functools.lru_cache(maxsize=4)  # noqa: B019 - one object a process
     def _by_environment(self, backend: Any) -> "tuple[list[_Change], list[_Change]]":
         """Flags, all of them last, and settings of the environment that are compile options."""
-        tokens = jax_settings.flags()
-        hashed = [n for n, (_, flag) in enumerate(tokens) if jax_settings.is_hashed(flag)]
+        tokens = seams.flags()
+        hashed = [n for n, (_, flag) in enumerate(tokens) if seams.is_hashed(flag)]
         subsets = [*_subsets(hashed)]
         settings = self._settings_of_options()
         own = _of_xla(tokens)
@@ -143,7 +128,7 @@ class Undo:
             if environment[0] != own and not described:
                 continue  # what XLA makes of the others is not known
             kept = [token for n, token in enumerate(tokens) if n not in gone]
-            text = "".join(sorted(flag.strip() for _, flag in kept if jax_settings.is_hashed(flag)))
+            text = "".join(sorted(flag.strip() for _, flag in kept if seams.is_hashed(flag)))
             parts = (
                 self._flag_part(source, [tokens[n] for n in gone], kept)
                 for source in dict.fromkeys(tokens[n][0] for n in gone)
@@ -179,17 +164,15 @@ class Undo:
 
     def _settings_of_options(self) -> "dict[str, Any]":
         """Return the settings of the environment that JAX makes compile options of."""
-        values = self._config.config._value_holders
-        settings = {n: values[n].value for n in sorted(jax_settings.settings_of_options())}
         return {
             name: value
-            for name, value in settings.items()
+            for name, value in seams.settings_of_options().items()
             if name.upper() in os.environ and isinstance(value, (bool, int, float, str))
         }
 
     def _metadata(self, request: CompileRequest) -> "Iterator[_Change]":
         """The setting that puts source lines into the key."""
-        setting = getattr(self._config, _METADATA.removeprefix("jax_"), None)
+        setting = seams.find_setting(_METADATA)
         if setting is None or not setting.value or _METADATA.upper() not in os.environ:
             return
         hash_computation = request.hashers["computation"]
@@ -239,7 +222,7 @@ class Undo:
             return {}
         if len(answers) != len(wanted):
             return {}
-        own = undo_child.describe_topology(self._client, devices).hex() if devices else ""
+        own = compiling.describe_topology(devices).hex() if devices else ""
         if answers[0].get("topology") != own:  # this process has more than flags
             answers = [{"options": answer["options"]} for answer in answers]
         return dict(zip(wanted, answers))  # noqa: B905 - Python 3.10
@@ -247,7 +230,7 @@ class Undo:
     def _merge(self, old: bytes, new: bytes, options: Any) -> Any:
         """Options with what differs between two others, but for what JAX has set itself."""
         merged = _merge(options.SerializeAsString(), old, new)
-        return self._client.CompileOptions.ParseFromString(merged)
+        return compiling.read_options(merged)
 
     # What else is in a key ----------------------------------------------------------------------
 
@@ -263,7 +246,9 @@ class Undo:
         """The paths that the cache has had, other spellings of its path, and none."""
         now = str(self._jax.config.jax_compilation_cache_dir or "")
         debug = options.executable_build_options.debug_options
-        own = {name: getattr(debug, name) for name in _PATH_OPTIONS if hasattr(debug, name)}
+        own = {
+            name: getattr(debug, name) for name in compiling.PATH_OPTIONS if hasattr(debug, name)
+        }
         used = [name for name in own if own[name]] or [*own][:1]
         spellings = (os.path.realpath(now), os.path.abspath(now), os.path.relpath(now))
         paths = dict.fromkeys((*self._paths, *spellings)) if now else {}
@@ -290,11 +275,8 @@ class Undo:
     @functools.lru_cache(maxsize=8)  # noqa: B019 - one object a process
     def _topology(self, count: int) -> bytes:
         """What JAX hashes of a CPU that shows so many devices."""
-        import numpy as np
-
         parts: list[bytes] = []
-        cpus = self._client.make_cpu_client(num_devices=count).local_devices()
-        self._cache_key._hash_accelerator_config(_Recorder(parts), np.array(cpus, dtype=object))
+        compiling.hash_cpus(_Recorder(parts), count)
         return b"".join(parts)
 
     def _device_part(self, own: int, count: int) -> _Part:
@@ -333,17 +315,15 @@ class Undo:
 class _Attempt:
     """Makes the key of one request again, with parts that are replaced."""
 
-    def __init__(self, request: CompileRequest, client: Any, cache_key: Any) -> None:
+    def __init__(self, request: CompileRequest) -> None:
         self._request = request
-        self._client = client
-        self._cache_key = cache_key
         self._computation = hashlib.sha256()
         request.hashers["computation"](self._computation)
 
     def is_understood(self) -> bool:
         """Whether JAX's own key comes out."""
-        parse = self._client.CompileOptions.ParseFromString
-        unchanged = _Change(edits=(lambda options: parse(options.SerializeAsString()),))
+        read = compiling.read_options
+        unchanged = _Change(edits=(lambda options: read(options.SerializeAsString()),))
         return self.key_with(unchanged) == self._request.key
 
     def key_with(self, change: _Change) -> str:
@@ -354,10 +334,8 @@ class _Attempt:
             options = copy.deepcopy(options)
             for edit in change.edits:
                 options = edit(options)
-            hashers["compile_options"] = lambda digest: (
-                self._cache_key._hash_serialized_compile_options(
-                    digest, options, strip_device_assignment=backend.platform == "gpu"
-                )
+            hashers["compile_options"] = lambda digest: compiling.hash_options(
+                digest, options, backend.platform
             )
         digest = self._computation.copy()
         if "computation" in change.hashers:
@@ -456,5 +434,5 @@ def start(jax: Any) -> "Undo | None":
         return None
     try:
         return Undo(jax)
-    except (ImportError, AttributeError, ValueError):
+    except ValueError:
         return None

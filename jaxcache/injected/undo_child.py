@@ -5,41 +5,27 @@ default. So :mod:`undo` starts this file in a Python of its own, without site pa
 files. Standard input has a JSON object: ``path`` (of modules), ``devices`` (of the CPU; null for
 other platforms), ``settings`` (JAX's, by name, with their values) and ``environments`` (XLA's flags
 and the name of a setting that has its default). Standard output gets a line of JSON for each.
-
-Private names of JAX and jaxlib, tried on 0.6.2, 0.10.2 and 0.12.0.1:
-``make_cpu_client(num_devices=…)`` and ``get_topology_for_devices`` of jaxlib, and
-``compiler.get_compile_options``.
 """
 
 import json
 import os
 import sys
+from importlib.machinery import ModuleSpec
+from importlib.util import module_from_spec
 from typing import Any
-
-
-def describe_topology(client: Any, devices: Any) -> bytes:
-    """Return what JAX hashes of the devices of a process."""
-    topology = client.get_topology_for_devices(list(devices))
-    fingerprint = getattr(topology, "fingerprint", None)
-    if fingerprint is None:  # up to 0.9
-        return bytes(topology.serialize())
-    return int(fingerprint()).to_bytes(8, byteorder="big")
 
 
 def _describe(flags: str, settings: "dict[str, Any]", devices: "int | None") -> "dict[str, str]":
     """Describe a process that has not read flags yet, with these and some settings of JAX."""
     import jax
-    from jax._src import compiler
-    from jaxlib import xla_client
+    from _jaxcache.core.seams import compiling
 
     os.environ["XLA_FLAGS"] = flags
     for name, value in settings.items():
         jax.config.update(name, value)
-    options = compiler.get_compile_options(num_replicas=1, num_partitions=1)
-    described = {"options": options.SerializeAsString().hex()}
+    described = {"options": compiling.compile_options().hex()}
     if devices is not None:
-        cpus = xla_client.make_cpu_client(num_devices=devices).local_devices()
-        described["topology"] = describe_topology(xla_client, cpus).hex()
+        described["topology"] = compiling.describe_topology(compiling.make_cpus(devices)).hex()
     return described
 
 
@@ -50,6 +36,10 @@ def main() -> None:
     settings = request["settings"]
     for name in settings:
         os.environ.pop(name.upper(), None)
+    spec = ModuleSpec("_jaxcache", None, is_package=True)  # as in hook.py
+    here = os.path.dirname(os.path.abspath(__file__))
+    spec.submodule_search_locations = [os.path.dirname(here)]
+    sys.modules["_jaxcache"] = module_from_spec(spec)
     import jax  # noqa: F401 - once for all forks
 
     for flags, undone in request["environments"]:

@@ -123,7 +123,7 @@ class UseLog:
         # Of no use before the program ends.
         from ..core import runs
         from ..core.remote import hide_secrets
-        from ..core.seams.settings import changed_settings, current_settings
+        from ..core.seams import changed_settings, current_settings
         from ..core.sketching import hash_seed
 
         settings: dict[str, list[Any]] = {}

@@ -264,6 +264,25 @@ def seal_writes(cache_module: Any) -> None:
         cache_module.compress_executable = compress_executable
 
 
+def codecs() -> "dict[str, str]":
+    """Return the name of the codec in keys, and of the one that entries are written with."""
+    from jax._src import compilation_cache
+
+    standard = getattr(compilation_cache, "zstd", None)
+    package = getattr(compilation_cache, "zstandard", None)
+    return {
+        "key_codec": "zstandard" if package is not None else "zlib",
+        "written_codec": "zlib" if standard is None and package is None else "zstd",
+    }
+
+
+def compressed_bytes(executable: bytes) -> int:
+    """Return the size of the entry of an executable."""
+    from jax._src import compilation_cache
+
+    return len(compilation_cache.compress_executable(bytes(4) + executable))
+
+
 def make_cache(base: Any, layer: Any) -> Any:
     """JAX's cache class, with the layer in it; where the layer fails, JAX's own code answers."""
 

@@ -31,10 +31,10 @@ from collections.abc import Callable, Iterable
 from traceback import walk_stack
 from typing import Any, TypeVar
 
-from .. import sketching
+from .. import seams, sketching
 from ..call_site import find_call_site
 from ..configuration import JAX_DEFAULTS
-from . import UnknownJaxError, hide_frames, settings, wrap
+from . import UnknownJaxError, hide_frames, wrap
 
 _Fact = TypeVar("_Fact")
 TRIED = "0.4.30 to 0.12"
@@ -93,7 +93,7 @@ class Jax:
         )
         self._lowered: dict[int, tuple[Any, Any]] = {}
         self._request = inspect.signature(compiler.compile_or_get_cached)
-        self._first_settings = or_none(settings.current_settings)
+        self._first_settings = or_none(seams.current_settings)
 
     def asked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The arguments of one request by their names; ``executable_devices`` since 0.6."""
@@ -201,7 +201,7 @@ class Jax:
         first = self._first_settings
         if first is None:
             return {}
-        return settings.changed_settings(first, are_defaults_known=self._is_new)
+        return seams.changed_settings(first, are_defaults_known=self._is_new)
 
     def opened_directory(self) -> str | None:
         """The directory that JAX has opened, which later settings no longer change.
@@ -249,13 +249,13 @@ class Jax:
 
     def describe(self) -> dict[str, Any]:
         """Return the versions, a digest that differs between builds, and settings as they began."""
-        hashed = (flag for _, flag in settings.flags() if settings.is_hashed(flag))
+        hashed = (flag for _, flag in seams.flags() if seams.is_hashed(flag))
         return {
             "jax": self.version,
             "jaxlib": describe_versions()["jaxlib_version"],
             "jaxlib_digest": jaxlib_digest(),
             "xla_flags": " ".join(sorted(hashed)),
-            "key_settings": or_none(settings.settings_of_environment),
+            "key_settings": or_none(seams.settings_of_environment),
             "hash_seed": sketching.hash_seed(),
         }
 

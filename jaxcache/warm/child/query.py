@@ -155,13 +155,12 @@ def probing(
             directory=directory,
         )
         try:
-            yield lambda: _read_host(child, python, directory, env)
+            yield lambda: _read_host(child, python, directory)
         finally:
             child.stop()
 
 
-def _read_host(child: Child, python: str, directory: str, environment: Mapping[str, str]) -> "Host":
-    from jaxcache.cache.allow_lists import hashed_flags
+def _read_host(child: Child, python: str, directory: str) -> "Host":
     from jaxcache.cache.bundle.compat import Host
     from jaxcache.cache.move.bundle_file import write_stream
     from jaxcache.cache.move.export_plan import plan_export
@@ -186,7 +185,7 @@ def _read_host(child: Child, python: str, directory: str, environment: Mapping[s
         platform=None if origin.platform == "unknown" else origin.platform,
         cpu_features=features and tuple(sorted(features)),
         codec=first.codec,
-        xla_flags=hashed_flags(environment),
+        xla_flags=tuple(answer.get("xla_flags") or ()),
         **{name: answer.get(name) for name in _ANSWERED},
     )
     return Host(python, machine, origin, first.key)

@@ -56,11 +56,10 @@ from traceback import walk_stack
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from ..core.seams import wrap
-from ..core.seams.listening import hash_component, hear_components
-from .channel import describe_error, first_line
+from . import describe_error, first_line, wrap
+from .listening import hash_component, hear_components
 
-TRIED = "0.11.2 and 0.12"
+_TRIED = "0.11.2 and 0.12"
 
 
 class TargetError(Exception):
@@ -82,7 +81,7 @@ def unknown_jax(jax: Any, error: Exception) -> TargetError:
     return TargetError(
         "unknown-jax",
         f"cannot compile for another host with jax {jax.__version__}: {error}",
-        f"known are {TRIED}; upgrade jaxcache, or use one of them",
+        f"known are {_TRIED}; upgrade jaxcache, or use one of them",
     )
 
 
@@ -142,7 +141,7 @@ class Target:
             raise TargetError(
                 "no-topology",
                 f"jax {profile['jax_version']} does not record enough of the target's topology",
-                f"jax 0.11 or newer on the target, and capture it again; tried are {TRIED}",
+                f"jax 0.11 or newer on the target, and capture it again; tried are {_TRIED}",
             )
         check_names(jax)
         #: What JAX's key takes from the backend: the host's own words, not the compiler's.
@@ -524,7 +523,7 @@ _LIBRARY_FILES = tuple(
 )
 #: Questions whose answer does not depend on the kind of hardware.
 _HARMLESS = frozenset({"process_index", "process_count", "process_indices", "host_id"})
-_PACKAGE = str(Path(__file__).absolute().parents[1])
+_PACKAGE = str(Path(__file__).absolute().parents[2])
 
 #: File and first line of a function.
 CodePlace = tuple[str, int]
