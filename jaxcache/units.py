@@ -59,7 +59,7 @@ def cell_len(text: str) -> int:
 
 def format_count(number: int, noun: str) -> str:
     """Print a number of things: ``1 entry``, ``2 entries``, ``3,000 files``."""
-    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    plural = f"{noun[:-1]}ies" if re.search("[^aeiou]y$", noun) else f"{noun}s"
     return f"{number:,} {noun if number == 1 else plural}"
 
 

@@ -17,7 +17,7 @@ import os
 import sys
 from typing import Any
 
-from ..core.seams import compiling, describe_error, listening
+from ..core.seams import compiling, describe_error, describe_versions, listening
 from ..core.seams.targets import CompileArguments, Target, UntunedError
 
 #: What XLA calls through a raw pointer while it compiles.
@@ -56,7 +56,7 @@ class Compiler:
     def describe(self) -> "dict[str, Any]":
         """Describe this host, to be compared with the recorded one."""
         return {
-            **listening.describe_versions(),
+            **describe_versions(),
             **listening.describe_devices(self.backend, self.backend.local_devices()[0]),
             "jaxlib_digest": listening.jaxlib_digest(),
             "caches": self._steps.caches_for(self.backend),
@@ -160,7 +160,7 @@ class CrossCompiler(Compiler):
 
     def describe(self) -> "dict[str, Any]":
         return {
-            **listening.describe_versions(),
+            **describe_versions(),
             **self._target.describe(),
             "jaxlib_digest": listening.jaxlib_digest(),
             "caches": True,

@@ -66,7 +66,7 @@ def probe(parent: Any) -> None:
     jax.jit(lambda x: x + 1)(1.0).block_until_ready()
     device = jax.devices()[0]
     described = {
-        **listening.describe_versions(),
+        **seams.describe_versions(),
         **listening.describe_devices(device.client, device),
         **_settings_on_keys(),
         "cpu_features": features() if sys.argv[1:] else None,
@@ -93,7 +93,7 @@ def _describe_settings(names: "list[str]") -> "dict[str, Any]":
 
     return {
         "python_version": sys.version.split()[0],
-        **listening.describe_versions(),
+        **seams.describe_versions(),
         "jaxlib_digest": listening.jaxlib_digest(),
         **cache.codecs(),
         "has_filelock": has_module("filelock"),

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..core import sketching
-from ..core.seams import UnknownJaxError, tracing
+from ..core.seams import UnknownJaxError, process_index, tracing
 from ..core.seams.cache import seal_writes
 from ..core.seams.listening import Jax, hash_component, join_processes
 from . import channel, hook, recording, undo
@@ -333,7 +333,7 @@ class Listener(ProcessObserver):
         directory = self._jax.opened_directory()
         written_to = self._scratch if self._scratch and "write" in request.spans else directory
         request.disabled_at_first = bool(self._counters["tasks_disabled_cache"])
-        request.process_id = self._jax.process_id()
+        request.process_id = process_index()
         request.conclude(written_to, refuses_callbacks=self._jax.refuses_callbacks)
         request.cache_dir = directory
         request.thread = threading.get_ident()

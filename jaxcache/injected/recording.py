@@ -18,8 +18,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from ..core.seams import compiling
-from ..core.seams.listening import describe_devices, describe_versions
+from ..core.seams import compiling, describe_versions
+from ..core.seams.listening import describe_devices
 
 _COLLECT = "JAXCACHE_COLLECT"
 #: Methods by which a value steers the program; printing a number goes through none of them.

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from ..core.atomic import open_directory
 from ..core.names import CACHE_SUFFIX
+from ..core.seams import process_index
 from .evictor import Evictor
 from .files import quarantine_entry, read_entry, read_file, touch, write_stamp, write_whole
 from .frame import DamagedEntryError, DecodedEntry, open_entry, same_payload
@@ -386,7 +387,7 @@ class Directory:
                 self._counters.save_totals(self.root, _LAST_TOTALS_SECONDS)
             if self.uses is not None:
                 self.uses.flush()
-                if not self._layer.adapter.process_index:
+                if not process_index():
                     self.uses.record_run()
                 if time.monotonic() < deadline:  # unless another process is at it
                     compact(self.root)

@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from ..core.seams import process_index
 from ..core.seams.cache import Load, LoadCall, LoadSeam, UnknownLoadError, describe_devices
 from ..core.system import available_cores
 from ..core.threads import ReentrantEvent, start_thread
@@ -130,7 +131,7 @@ class Preload:
                 self._directory = directory
                 # Later the script has no name any more: the interpreter forgets it at its end.
                 versions = self._layer.adapter.versions
-                self._program = program_name(versions, self._layer.adapter.process_index)
+                self._program = program_name(versions, process_index())
                 self._thread = start_thread("preload", lambda: self._run(directory))
         return self._directory is directory
 

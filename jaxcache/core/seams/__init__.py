@@ -16,6 +16,7 @@ Private names here, tried on 0.4.30 to 0.12: ``config._value_holders``, ``trace_
 functions raise, and settings count as unknown; tracebacks then show our frames.
 """
 
+import contextlib
 import enum
 import functools
 import os
@@ -38,6 +39,36 @@ _GUESTS = ("core", "core/seams", "injected", "live")
 
 class UnknownJaxError(Exception):
     """This JAX lacks a name that is needed here."""
+
+
+@contextlib.contextmanager
+def known_to(deed: str, jax: Any, tried: str) -> "Iterator[None]":
+    """Look names of JAX up for a purpose.
+
+    Raises:
+        UnknownJaxError: one is gone, or another than it was.
+    """
+    try:
+        yield
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UnknownJaxError(
+            f"cannot {deed} jax {jax.__version__} ({error}); known are {tried}: "
+            "upgrade jaxcache, or use an older jax"
+        ) from error
+
+
+def process_index() -> int:
+    """Return this process's number in a distributed program; 0 where it is alone."""
+    return int(sys.modules["jax._src.distributed"].global_state.process_id or 0)
+
+
+def describe_versions() -> "dict[str, str]":
+    """Return the releases of JAX and jaxlib."""
+    import jax
+    import jaxlib
+
+    jaxlib_version = getattr(jaxlib, "__version__", "") or jaxlib.version.__version__
+    return {"jax_version": str(jax.__version__), "jaxlib_version": str(jaxlib_version)}
 
 
 def first_line(error: BaseException) -> str:

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 from ..machine import XLA_CACHES, hashes_path
 from ..names import CACHE_SUFFIX
-from . import UnknownJaxError, hide_frames, wrap
+from . import describe_versions, hide_frames, known_to, process_index, wrap
 
 TRIED = "0.4.38 to 0.12"
 
@@ -43,12 +43,11 @@ class Adapter:
         self.jax = jax
         self._sees_executions = False
         self.monitoring = jax.monitoring
-        try:
-            from jax._src import compilation_cache, compiler, distributed, lru_cache
+        with known_to("stand in front of the cache of", jax, TRIED):
+            from jax._src import compilation_cache, compiler, lru_cache
 
             self._cache = compilation_cache
             self._compiler = compiler
-            self._distributed = distributed
             if lru_cache._CACHE_SUFFIX != CACHE_SUFFIX:  # before 0.4.31 a file was named by its key
                 raise AttributeError(f"entries end in {lru_cache._CACHE_SUFFIX}")
             lru = compilation_cache.LRUCache
@@ -68,16 +67,7 @@ class Adapter:
                 names = list(inspect.signature(function).parameters)
                 if names[: len(first)] != first:
                     raise AttributeError(f"{function.__qualname__} takes {', '.join(names)}")
-        except (ImportError, AttributeError) as error:
-            raise UnknownJaxError(
-                f"jax {jax.__version__} is not one it knows ({error}); it knows {TRIED}"
-            ) from error
-        import jaxlib
-
-        self.versions = {
-            "jax_version": str(jax.__version__),
-            "jaxlib_version": str(jaxlib.__version__),
-        }
+        self.versions = describe_versions()
 
     def layer(self) -> Any:
         """The layer at work in this process, maybe of another copy of this package; or None."""
@@ -172,7 +162,7 @@ class Adapter:
             try:
                 result = original(*args, **kwargs)
                 # JAX writes in process 0 alone.
-                if layer.settings["every-process"] and self._distributed.global_state.process_id:
+                if layer.settings["every-process"] and process_index():
                     names = inspect.signature(original)
                     self._put(names.bind(*args, **kwargs).arguments)
                 return result
@@ -185,11 +175,6 @@ class Adapter:
                         directory.uses.missed(key)
 
         wrap(self._compiler, "_cache_write", write)
-
-    @property
-    def process_index(self) -> int:
-        """The number of this process in a distributed program."""
-        return int(self._distributed.global_state.process_id or 0)
 
     def _put(self, request: "dict[str, Any]") -> None:
         """Write an entry as ``_cache_write`` does in process 0, by the same thresholds."""

@@ -34,7 +34,7 @@ from typing import Any, TypeVar
 from .. import seams, sketching
 from ..call_site import find_call_site
 from ..configuration import JAX_DEFAULTS
-from . import UnknownJaxError, hide_frames, wrap
+from . import describe_versions, hide_frames, known_to, wrap
 
 _Fact = TypeVar("_Fact")
 TRIED = "0.4.30 to 0.12"
@@ -53,12 +53,11 @@ class Jax:
         self.jax = jax
         self._is_new = is_new
         self.version = str(jax.__version__)
-        try:
-            from jax._src import compilation_cache, compiler, distributed, monitoring, xla_bridge
+        with known_to("listen to", jax, TRIED):
+            from jax._src import compilation_cache, compiler, monitoring, xla_bridge
             from jax._src.interpreters import mlir
 
             self.cache = compilation_cache
-            self._distributed = distributed
             self._monitoring = monitoring
             self._steps = (
                 (mlir, "lower_jaxpr_to_module", "around_lowering"),
@@ -83,11 +82,6 @@ class Jax:
             )
             self._listeners = monitoring.get_event_listeners
             self._duration_listeners = monitoring.get_event_duration_listeners
-        except (ImportError, AttributeError) as error:
-            raise UnknownJaxError(
-                f"cannot listen to jax {self.version} ({error}); known are {TRIED}: "
-                "upgrade jaxcache, or use an older jax"
-            ) from error
         self.refuses_callbacks = (
             "host_callbacks" in inspect.signature(compiler._cache_write).parameters
         )
@@ -235,10 +229,6 @@ class Jax:
 
         cache.put = put
 
-    def process_id(self) -> int:
-        """This process's number in a distributed program; 0 where it is alone."""
-        return int(self._distributed.global_state.process_id or 0)
-
     def force_directory(self, path: str) -> None:
         """Make JAX use ``path`` in place of the script's directory, as long as no cache is open."""
         config = self.jax.config
@@ -356,15 +346,6 @@ def jaxlib_digest() -> "str | None":
         return None
     lines = sorted(x for x in (record or "").splitlines() if x.split(",")[0].endswith(".so"))
     return hashlib.sha256("\n".join(lines).encode()).hexdigest() if lines else None
-
-
-def describe_versions() -> "dict[str, str]":
-    """Return the releases of JAX and jaxlib."""
-    import jax
-    import jaxlib
-
-    jaxlib_version = getattr(jaxlib, "__version__", "") or jaxlib.version.__version__
-    return {"jax_version": str(jax.__version__), "jaxlib_version": str(jaxlib_version)}
 
 
 def describe_devices(backend: Any, device: Any) -> "dict[str, Any]":

@@ -23,7 +23,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from . import UnknownJaxError, hide_frames, wrap
+from . import hide_frames, known_to, wrap
 from .listening import place_of
 
 _COMPARED_KEYS = 8
@@ -225,7 +225,7 @@ class JaxFunctions:
     """
 
     def __init__(self, jax: Any) -> None:
-        try:
+        with known_to("guard", jax, _TRIED):
             from jax._src import api_util, compiler, config, core, distributed, pjit
 
             tracer = "_trace_for_jit" if hasattr(pjit, "_trace_for_jit") else "_infer_params_impl"
@@ -249,11 +249,6 @@ class JaxFunctions:
             self._distributed = distributed.global_state
             for owner, name in self._owners.values():
                 getattr(owner, name)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise UnknownJaxError(
-                f"cannot guard jax {jax.__version__} ({error}); known are {_TRIED}: "
-                "upgrade jaxcache, or use an older jax"
-            ) from error
         version = tuple(int(n) for n in jax.__version__.split(".")[:2] if n.isdigit())
         #: Below 0.6 an exception would make every later call compile.
         self.can_raise = version >= (0, 6)
