@@ -37,8 +37,7 @@ that JAX looks up at each call:
 run on. The answer is this machine's, so the program that comes out is not the one that the target
 would trace: under its own key it never hits. Such functions are found and named, not guessed at.
 ``jax.default_backend``, ``devices`` and the like all go through ``xla_bridge.get_backend``
-(jax/_src/xla_bridge.py, 0.11.2 and 0.12). Other private names: ``core.subjaxprs`` and
-``core.trace_state_clean``.
+(jax/_src/xla_bridge.py, 0.11.2 and 0.12). Another private name: ``core.trace_state_clean``.
 """
 
 import base64
@@ -58,6 +57,7 @@ from typing import Any, NamedTuple
 
 from . import describe_error, first_line, wrap
 from .listening import hash_component, hear_components
+from .tracing import each_jaxpr
 
 _TRIED = "0.11.2 and 0.12"
 
@@ -544,11 +544,9 @@ class PlatformQueryDetector:
         try:
             from jax._src import core, xla_bridge
 
-            for name in ("subjaxprs", "trace_state_clean"):
-                getattr(core, name)
+            self._is_clean = core.trace_state_clean
         except (ImportError, AttributeError) as error:
             raise unknown_jax(jax, error) from error
-        self._core = core
         self._bridge = os.path.abspath(xla_bridge.__file__)
         self._jax = os.path.dirname(os.path.abspath(jax.__file__)) + os.sep
         self._same = same_platform
@@ -581,7 +579,7 @@ class PlatformQueryDetector:
         if by_jax and (self._same or not self._is_library(asker[0])):
             return
         place = f"{user[0]}:{user[3]}"
-        if self._core.trace_state_clean():
+        if self._is_clean():
             if frames[0][2] == "default_backend" and not by_jax:
                 self.outside[place] = None
             return
@@ -590,16 +588,11 @@ class PlatformQueryDetector:
 
     def find(self, jaxpr: Any) -> "str | None":
         """Return where it was asked, if a function of this program was being traced then."""
-        if not self._asked:
-            return None
-        inner = getattr(jaxpr, "jaxpr", jaxpr)
-        info = getattr(inner, "debug_info", None)
-        source = str(getattr(info, "func_src_info", None) or "").rpartition(" at ")[2]
-        file, _, line = source.rpartition(":")
-        if line.isdigit() and (place := self._asked.get((file, int(line)))):
-            return place
-        for part in self._core.subjaxprs(inner):
-            if place := self.find(part):
+        for inner in each_jaxpr(jaxpr) if self._asked else ():
+            info = getattr(inner, "debug_info", None)
+            source = str(getattr(info, "func_src_info", None) or "").rpartition(" at ")[2]
+            file, _, line = source.rpartition(":")
+            if line.isdigit() and (place := self._asked.get((file, int(line)))):
                 return place
         return None
 

@@ -14,6 +14,7 @@ The second are what a Python loop over equal layers leaves in a program.
 
 import contextlib
 import inspect
+import itertools
 import os
 import re
 import threading
@@ -141,7 +142,8 @@ def find_copies(jaxpr: Any) -> "dict[str, Any] | None":
 
     Equations with the same traceback come from one instruction of Python that ran several times.
     """
-    equations = list(_equations(getattr(jaxpr, "jaxpr", jaxpr)))
+    every = (equation for inner in each_jaxpr(jaxpr) for equation in inner.eqns)
+    equations = list(itertools.islice(every, _MOST_EQUATIONS))
     locations = Counter(e.source_info.traceback for e in equations if e.source_info.traceback)
     weights: Counter[int] = Counter()
     for count in locations.values():
@@ -161,21 +163,17 @@ def find_copies(jaxpr: Any) -> "dict[str, Any] | None":
     return {"count": count, "share": covered / len(equations), "file": file, "line": line}
 
 
-def _equations(outermost: Any) -> "Iterator[Any]":
-    """Yield the equations of a jaxpr and of those inside it, each jaxpr once."""
-    waiting = [outermost]
+def each_jaxpr(outermost: Any) -> "Iterator[Any]":
+    """Yield a jaxpr and those inside it, each once."""
+    waiting = [getattr(outermost, "jaxpr", outermost)]
     seen: set[int] = set()
-    count = 0
     while waiting:
         jaxpr = waiting.pop()
         if id(jaxpr) in seen:
             continue
         seen.add(id(jaxpr))
+        yield jaxpr
         for equation in jaxpr.eqns:
-            count += 1
-            if count > _MOST_EQUATIONS:
-                return
-            yield equation
             for value in equation.params.values():
                 for inner in value if isinstance(value, (tuple, list)) else (value,):
                     inner = getattr(inner, "jaxpr", inner)
