@@ -102,6 +102,16 @@ QUARANTINE_DIR = f"{OWN_DIR}/quarantine"
 TEMP_PREFIX = ".jaxcache-tmp-"
 
 
+#: Counters of the live layer that a line shows, where they are not zero.
+LIVE_WORDS = {
+    "written": "written", "replaced": "replaced", "rotten": "damaged",
+    "rotten_tier": "damaged in a tier", "died_loading": "quarantined", "evicted": "evicted",
+    "preload_used": "loaded ahead", "waited": "waited for",
+    "uploaded": "uploaded", "uploads_left": "uploads left",
+    "tier_errors": "tier errors", "write_failed": "not written",
+}  # fmt: skip
+
+
 def quarantine_directory(now_ns: int) -> str:
     """The directory for what is moved away now; one per call, so that nothing is ever replaced."""
     when = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_ns // 10**9))

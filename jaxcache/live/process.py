@@ -20,6 +20,7 @@ from typing import Any
 from ..core.atomic import hold_lock, open_directory
 from ..core.call_site import name_program
 from ..core.configuration import report_once, working_directory
+from ..core.names import LIVE_WORDS
 from ..core.threads import Background
 from .files import own_directory_of, read_file, write_whole
 from .loading import FirstRuns
@@ -162,21 +163,13 @@ class Counters:
             tiers = ", ".join(f"{n} from {tier}" for tier, n in sorted(self.by_tier.items()))
             parts[0] += f" ({int(get('hits_local', 0))} local, {tiers})"
         parts.append(f"{int(get('misses', 0))} misses")
-        for name, word in _WORDS.items():
+        for name, word in LIVE_WORDS.items():
             if get(name):
                 parts.append(f"{int(get(name, 0))} {word}")
         parts.append(f"{get('retrieval_seconds', 0):.2f} s reading")
         parts.append(f"{get('compile_seconds', 0):.1f} s compiling")
         return ", ".join(parts)
 
-
-_WORDS = {
-    "written": "written", "replaced": "replaced", "rotten": "damaged",
-    "rotten_tier": "damaged in a tier", "died_loading": "quarantined", "evicted": "evicted",
-    "preload_used": "loaded ahead", "waited": "waited for",
-    "uploaded": "uploaded", "uploads_left": "uploads left",
-    "tier_errors": "tier errors", "write_failed": "not written",
-}  # fmt: skip
 
 _FILE_SECONDS = 15.0
 

@@ -8,6 +8,7 @@ from jaxcache.cache.files import RECORD_KINDS
 from jaxcache.cache.ledger.segments import LiveStats, Uses
 from jaxcache.cache.listing import Summary
 from jaxcache.cache.stats import Stats
+from jaxcache.core.names import LIVE_WORDS
 from jaxcache.core.signing import TierRefusal, describe_refusal, refusal_fix
 from jaxcache.layouts import JAX
 from jaxcache.layouts.base import Words
@@ -193,18 +194,6 @@ def _escape(text: str) -> str:
     return shown.replace("\\", "\\\\").replace('"', '\\"')
 
 
-#: Counters of the live layer that a line shows, where they are not zero.
-_LIVE_WORDS = {
-    "written": "written",
-    "rotten": "damaged",
-    "died_loading": "quarantined",
-    "evicted": "evicted",
-    "uploaded": "uploaded",
-    "preload_used": "loaded ahead",
-    "tier_errors": "tier errors",
-}
-
-
 def live_line(totals: Mapping[str, float]) -> str:
     """Return what only the live layer counts: ``3 hits came from tiers, 2 written, 1 evicted``.
 
@@ -212,7 +201,7 @@ def live_line(totals: Mapping[str, float]) -> str:
     """
     tier = int(totals.get("hits_tier", 0))
     parts = [f"{units.format_count(tier, 'hit')} came from tiers"] if tier else []
-    parts += [f"{int(totals[n]):,} {word}" for n, word in _LIVE_WORDS.items() if totals.get(n)]
+    parts += [f"{int(totals[n]):,} {word}" for n, word in LIVE_WORDS.items() if totals.get(n)]
     if hidden_seconds := totals.get("preload_hidden_seconds"):
         parts.append(f"{units.format_duration(hidden_seconds)} of loads hidden")
     return ", ".join(parts)
