@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from conftest import REPOSITORY
 
-from jaxcache.inprocess.notebook import divide, draw
 from jaxcache.render.warm import headline, phases_line
 from jaxcache.warm.report.report import Module, Report
 
@@ -176,12 +175,8 @@ _REPORT = Report(
 )
 
 
-def test_the_plot_divides_all_of_the_time() -> None:
+def test_the_line_of_phases_has_all_of_the_time() -> None:
     report = replace(_REPORT, wall_seconds=2.0, phase_seconds={"trace": 0.5})
-    parts = divide(report.phases)
-    assert [name for name, *_ in parts] == ["trace", "running"]
-    assert 'width="480.0"' in draw(parts)
-    assert "running 1.50 s" in draw(parts)
     assert phases_line(report) == "2.0 s = 0.5 trace · 1.5 running"
 
 
