@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jaxcache import __version__
-from jaxcache.api.handle import Handle, locate, refuse_foreign
+from jaxcache.api.handle import Handle, refuse_foreign
 from jaxcache.errors import JaxcacheError, NoJaxError, UsageError
 from jaxcache.layouts import load_layout
 from jaxcache.layouts.base import FunctionGroup
@@ -435,8 +435,6 @@ class CompilingMethods(Handle):
         variables = {"JAX_COMPILATION_CACHE_DIR": path} if is_named else {}
         uses, _, report = find_where(command, environment=variables, stdout_to_stderr=True)
         used = next((u for u in uses if u.opened), next(iter(uses), None))
-        if used and used.opened and not is_named:
-            self.location = locate(used.opened, "jax")
         diagnosis = self.diagnose(used=used, options=chosen)
         return replace(diagnosis, findings=judge_run(report, diagnosis.findings)), report
 
@@ -456,7 +454,7 @@ class CompilingMethods(Handle):
 
         Args:
             used: how a program used the cache (:func:`jaxcache.warm.where.find_where`): its Python
-                and its settings count.
+                and its settings count, and its cache where none was named here.
             refused: of torch: looks of a program that are no hit or miss, by outcome and reason.
             keywords: those of :class:`jaxcache.options.run.DoctorOptions`: ``python``,
                 ``max_decoded`` (0 decodes all entries).
@@ -471,11 +469,14 @@ class CompilingMethods(Handle):
             examine: Callable[..., Diagnosis] = load_layout("torch").examines.diagnose
             with self.progress("reading entries") as progress:
                 return examine(self.path, os.environ, refused or {}, progress=progress)
+        path = self.location.path
+        if used and used.opened and self.location.origin != "--cache-dir":
+            path = used.opened
         python = chosen.python or (used.executable if used else None)
         asked = query_settings(python, os.environ)
         with self.progress("reading entries") as progress:
             return diagnose(
-                self.location.path,
+                path,
                 settings=with_script(asked.settings, used.settings) if used else asked.settings,
                 interpreter=asked.interpreter,
                 no_jax=asked.no_jax,
