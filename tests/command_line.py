@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 from unittest import mock
 
-from conftest import find_jax_pythons
+from conftest import PYTHONPATH, find_jax_pythons
 from plain_jax import run_plain
 from schemas import check_output
 
@@ -198,4 +198,5 @@ class WorldInProcess(World):
 
     def run_jaxcache(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         """Run ``jaxcache ARG…`` in the directory of the program."""
-        return run_in_process(arguments, env=self.environment(plain=False), cwd=self.directory)
+        env = self.environment(plain=False) | {"PYTHONPATH": PYTHONPATH} | self.extra
+        return run_in_process(arguments, env=env, cwd=self.directory)

@@ -1,6 +1,7 @@
 """What every test may ask for: the command line, real caches, and Pythons that have jax."""
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -45,6 +46,11 @@ settings.register_profile(
 )
 settings.load_profile("any machine")
 
+gc.set_threshold(50_000)  # collection alone would collect garbage for a third of its time
+
+#: Where the Pythons of tests find jaxcache, and ``startup/sitecustomize.py``.
+PYTHONPATH = f"{REPOSITORY}{os.pathsep}{REPOSITORY}/tests/startup"
+
 RunCli = Callable[..., "subprocess.CompletedProcess[str]"]
 
 for _number in (signal.SIGINT, signal.SIGQUIT):
@@ -59,7 +65,7 @@ for _number in (signal.SIGINT, signal.SIGQUIT):
 def clean_environment(home: Path) -> dict[str, str]:
     """The caller's environment without what would leak into a test."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(_FOREIGN)}
-    env |= {"HOME": str(home), "PYTHONPATH": str(REPOSITORY), "PYTHONHASHSEED": "0"}
+    env |= {"HOME": str(home), "PYTHONPATH": PYTHONPATH, "PYTHONHASHSEED": "0"}
     env |= {"PYTHONWARNINGS": "error", "LANG": "C.UTF-8"}
     return env
 

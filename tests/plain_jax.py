@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 _SERVER = """
 import atexit, contextlib, gc, json, os, runpy, sys, threading, traceback, types, warnings
+gc.set_threshold(200_000)
 names = (
     "jaxlib.xla_client jaxlib.mlir.dialects.stablehlo jaxlib.mlir.dialects.sdy"
     " jaxlib.mlir.dialects.chlo jaxlib.mlir.dialects.mhlo jaxlib.mosaic.python.tpu"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import REPOSITORY
+from conftest import PYTHONPATH
 
 from tools.oracle.world import MODULES, SPELLINGS, Counts, World, fill
 
@@ -134,5 +134,5 @@ def test_a_program_that_watches_itself_counts_as_jax_does(full: World) -> None:
     )
     (path,) = (full.directory / "jc").glob("jit_first-*-cache")
     path.unlink()
-    full.extra["PYTHONPATH"] = str(REPOSITORY)
+    full.extra["PYTHONPATH"] = PYTHONPATH
     assert full.plain(full.python, "watched.py") == Counts(MODULES - 1, 1)

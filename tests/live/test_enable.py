@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import REPOSITORY, clean_environment
+from conftest import clean_environment
 
 from live.conftest import PROGRAM, RunLive, entries
 
@@ -212,10 +212,9 @@ print(json.dumps([sorted(own), sorted(set(sys.modules) - before)]))
 
 @pytest.mark.jax
 def test_it_imports_no_package_that_jax_does_not(tmp_path: Path) -> None:
-    env = clean_environment(tmp_path) | {"PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run(
         [sys.executable, "-c", IMPORTS, str(tmp_path / "cache")],
-        env=env,
+        env=clean_environment(tmp_path),
         cwd=tmp_path,
         capture_output=True,
         text=True,

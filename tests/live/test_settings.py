@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import REPOSITORY, GiveAway, clean_environment
+from conftest import GiveAway, clean_environment
 
 from jaxcache.cache.trust import find_project, trust_project
 from jaxcache.core.configuration import forget_reported
@@ -184,7 +184,7 @@ def ask_entry_point(home: Path, **env: str) -> tuple[list[str], str]:
     """The modules of the live layer that the entry point imports, and its standard error."""
     done = subprocess.run(
         [sys.executable, "-c", ENTRY],
-        env=clean_environment(home) | {"PYTHONPATH": str(REPOSITORY)} | env,
+        env=clean_environment(home) | env,
         cwd=home / "project",
         capture_output=True,
         text=True,
