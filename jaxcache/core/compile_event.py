@@ -71,8 +71,8 @@ class UndonePart:
 
 
 @dataclass(slots=True, kw_only=True)
-class CompileFinished(RunEvent):
-    """A compile request has ended."""
+class FunctionCompiled(RunEvent):
+    """A function and the arguments that it was compiled for."""
 
     function: str | None = None
     kind: str | None = None
@@ -83,6 +83,17 @@ class CompileFinished(RunEvent):
     """None where it was not lowered by a call that was observed."""
     spans: Mapping[CompileStep, Span] = field(default_factory=dict)
     """When each step was done that this compile took."""
+
+    def seconds_of(self, step: CompileStep) -> float | None:
+        """Return the length of a step; None where it was not done."""
+        span = self.spans.get(step)
+        return span[1] if span else None
+
+
+@dataclass(slots=True, kw_only=True)
+class CompileFinished(FunctionCompiled):
+    """A compile request has ended."""
+
     number: int
     """The number of the request in its process."""
     module: str
@@ -130,11 +141,6 @@ class CompileFinished(RunEvent):
     """The parts of the key of a miss without which it is :attr:`undone_key`, whose entry is there;
     looked for by ``explain`` alone."""
     undone_key: str | None = None
-
-    def seconds_of(self, step: CompileStep) -> float | None:
-        """Return the length of a step; None where it was not done."""
-        span = self.spans.get(step)
-        return span[1] if span else None
 
     @property
     def local_directory(self) -> str | None:

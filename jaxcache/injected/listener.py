@@ -4,9 +4,15 @@ There is one listener in a process, for the parent that started it and for block
 itself that watch. A request is one
 call of ``compile_or_get_cached``. What JAX does inside it happens in the same thread, so state is
 kept per thread. Whatever goes wrong in here is reported as ``trouble``, never to the script.
+
+``jax.experimental.colocated_python`` is watched apart, because no compile request shows its
+functions. Each signature is one call of ``_compile_to_executable(name, fun, in_tree, in_specs, …)``
+in ``jax/experimental/colocated_python/func.py`` (JAX 0.4.38 to 0.12). The module is imported by
+few programs, so we wait for them to do it.
 """
 
 import atexit
+import functools
 import itertools
 import os
 import sys
@@ -21,6 +27,7 @@ from ..core.seams.cache import seal_writes
 from ..core.seams.listening import Jax, hash_component, join_processes
 from . import channel, hook, recording, undo
 from .channel import safely
+from .hook import when_imported
 from .process_observer import CompileRequest, ProcessObserver, Sink, entry_file, identity
 
 _FORCE = "JAXCACHE_FORCE_CACHE_DIR"
@@ -354,6 +361,58 @@ class Listener(ProcessObserver):
             self._jax.force_directory(self._forced)
 
 
+def watch_colocated(send: Callable[[dict[str, Any]], None]) -> None:
+    """Tell of every signature that a colocated function is compiled for."""
+
+    def wrap(module: Any) -> None:
+        original = getattr(module, "_compile_to_executable", None)
+        if original is None:
+            send(
+                {
+                    "event": "remark",
+                    "detail": "this jax compiles colocated functions in a way not known here "
+                    "(known are 0.4.38 to 0.12): they are left out of the report; upgrade jaxcache",
+                }
+            )
+            return
+
+        @functools.wraps(original)
+        def compile_to_executable(*args: Any, **kwargs: Any) -> Any:
+            started = time.time()
+            result = original(*args, **kwargs)
+
+            def report() -> None:
+                event = _describe(args, kwargs, started)
+                if event["file"] != module.__file__:  # not JAX's own helpers
+                    send(event)
+
+            safely(send, report)
+            return result
+
+        module._compile_to_executable = compile_to_executable
+
+    when_imported(wrap, "jax.experimental.colocated_python.func", "__name__")
+
+
+def _describe(args: tuple[Any, ...], kwargs: dict[str, Any], started: float) -> dict[str, Any]:
+    """One call as an event; its arguments are given by position or by keyword."""
+    named = dict(zip(("name", "fun", "in_tree", "in_specs_leaves"), args, strict=False), **kwargs)
+    function = getattr(named["fun"], "__wrapped__", named["fun"])
+    code = getattr(function, "__code__", None)
+    return {
+        "event": "colocated",
+        "function": getattr(function, "__name__", str(named["name"])),
+        "kind": "colocated_python",
+        "file": getattr(code, "co_filename", None),
+        "line": getattr(code, "co_firstlineno", None),
+        "arguments": [
+            {"name": "", "dtype": str(s.dtype), "shape": [int(d) for d in s.shape]}
+            for s in named["in_specs_leaves"]
+        ],
+        "spans": {"compile": [started, time.time() - started]},
+    }
+
+
 #: The only one of this process.
 LISTENER: "Listener | None" = None
 _lock = threading.RLock()
@@ -377,6 +436,7 @@ def listen(module: Any, sink: Sink, *, seal: bool = False, is_new: bool = False)
             if seal:
                 seal_writes(jax.cache)
             jax.listen(LISTENER)
+            watch_colocated(LISTENER.send)
     LISTENER.add(sink)
     return LISTENER
 

@@ -133,3 +133,35 @@ def test_static_arguments_that_vary(warm: Warm, script: Any) -> None:
     (power,) = [f for f in document["functions"] if f["function"] == "power"]
     assert (power["signatures"], power["compiles"]) == (1, 11)
     assert any("`power` has 11 programs" in n and "static" in n for n in document["notes"])
+
+
+def test_colocated_python(warm: Warm, script: Any) -> None:
+    path = script(
+        """
+        import sys
+        import jax, numpy as np
+        try:
+            from jax.experimental import colocated_python
+            devices = colocated_python.colocated_cpu_devices(jax.devices("cpu"))
+        except Exception as error:
+            print("unavailable:", error)
+            sys.exit(77)
+
+        @colocated_python.colocated_python
+        def beside(x):
+            return x + 1
+        beside = beside.specialize(devices=jax.devices("cpu")[:1])
+        try:
+            for n in range(1, 4):
+                beside(jax.device_put(np.ones(n, np.float32), jax.devices("cpu")[0]))
+        except Exception as error:
+            print("unavailable:", error)
+            sys.exit(77)
+        """
+    )
+    document = warm(path, options=EIGHT, code=None)
+    if document["script_exit_code"] == 77:
+        pytest.skip("no colocated_python on this JAX")
+    (beside,) = [f for f in document["functions"] if f["kind"] == "colocated_python"]
+    assert (beside["function"], beside["signatures"]) == ("beside", 3)
+    assert beside["varies"] == ["axis 0 of argument 0 (1, 2, 3)"]

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from jaxcache.core.compile_event import CompileFinished, RunEvent, Timeline
+from jaxcache.core.compile_event import CompileFinished, FunctionCompiled, RunEvent, Timeline
 from jaxcache.warm.child.launch import RunResult, describe_failure
 from jaxcache.warm.report import events as run_events
 from jaxcache.warm.report import notes
@@ -42,6 +42,7 @@ class ReportBuilder:
     recorded: dict[tuple[int, int], run_events.CompileStarted] = field(default_factory=dict)
     """Requests that a recipe can be made of."""
     running: dict[tuple[int, int], run_events.CompileStarted] = field(default_factory=dict)
+    colocated: list[FunctionCompiled] = field(default_factory=list)
     notices: list[run_events.Message] = field(default_factory=list)
     passed: list[run_events.GuardPassed] = field(default_factory=list)
     """The steps that guards let pass."""
@@ -80,6 +81,8 @@ class ReportBuilder:
                 self.passed.append(event)
             case run_events.SketchSent():
                 self.sketches[event.process, event.number] = event.sketch
+            case FunctionCompiled():
+                self.colocated.append(event)
             case run_events.CompileStarted():
                 self.running[event.process, event.number] = event
                 if event.recorded:
@@ -146,7 +149,7 @@ class ReportBuilder:
         """
         recorded_seconds = self._with_own(recorded_seconds)
         processes = tuple(replace(p) for p in self.processes.values() if p.jax)
-        functions = tuple(fold_functions(self.modules))
+        functions = tuple(fold_functions([*self.modules, *self.colocated]))
         cut = map(_interrupted, self.running.values()) if ended.interrupted else ()
         settings = {number: process.settings for number, process in self.processes.items()}
         shortages = notes.find_shortages(self.modules, settings)

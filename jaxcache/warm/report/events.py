@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from jaxcache.cache.recipe import Environment, Request
 from jaxcache.cache.untrusted_json import Scalar, build
 from jaxcache.core.call_site import NamedProgram
-from jaxcache.core.compile_event import CompileFinished, RunEvent
+from jaxcache.core.compile_event import CompileFinished, FunctionCompiled, RunEvent
 from jaxcache.entry.names import TorchTier
 
 #: Longer lines are dropped: nothing that the listener sends comes near.
@@ -258,6 +258,7 @@ _KINDS: dict[str, type] = {
     "guard-passed": GuardPassed,
     "sketch": SketchSent,
     "phases": PhasesMeasured,
+    "colocated": FunctionCompiled,
     "end": ProcessExited,
     "torch": TorchLoaded,
     "torch-graph": TorchGraph,

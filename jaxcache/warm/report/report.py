@@ -17,6 +17,7 @@ from jaxcache.core.compile_event import (
     CompileFinished,
     CompileStep,
     Copies,
+    FunctionCompiled,
     RunOutcome,
 )
 from jaxcache.errors import JaxcacheError, NoJaxError
@@ -416,9 +417,9 @@ def fold_modules(
 _OF_FIRST = {f.name for f in fields(Module)} & {f.name for f in fields(CompileFinished)}
 
 
-def fold_functions(events: Iterable[CompileFinished]) -> Iterable[Function]:
+def fold_functions(events: Iterable[FunctionCompiled]) -> Iterable[Function]:
     """Yield a row for each function, over all its signatures."""
-    groups: defaultdict[tuple[str, str | None, int | None], list[CompileFinished]] = defaultdict(
+    groups: defaultdict[tuple[str, str | None, int | None], list[FunctionCompiled]] = defaultdict(
         list
     )
     for e in events:
@@ -426,12 +427,12 @@ def fold_functions(events: Iterable[CompileFinished]) -> Iterable[Function]:
             groups[e.function, e.file, e.line].append(e)
     for (function, file, line), same in groups.items():
         signatures = list(dict.fromkeys(e.arguments for e in same))
-        by_process: defaultdict[int, list[CompileFinished]] = defaultdict(list)
+        by_process: defaultdict[int, list[FunctionCompiled]] = defaultdict(list)
         for e in same:
             by_process[e.process].append(e)
         # Work that processes do at the same time is not a repetition.
         repeated = max(by_process.values(), key=_repeated_seconds)
-        reasons = (e.retrace for e in same if e.retrace)
+        reasons = (e.retrace for e in same if isinstance(e, CompileFinished) and e.retrace)
         yield Function(
             function=function,
             kind=same[0].kind or "jit",
@@ -470,7 +471,7 @@ def find_longest(events: Iterable[CompileFinished]) -> dict[str, tuple[FunctionS
 _PHASES = {"retrieve": "load", "write": "compile"}
 
 
-def _repeated_seconds(events: list[CompileFinished]) -> float:
+def _repeated_seconds(events: list[FunctionCompiled]) -> float:
     """Return the seconds from a trace until the function can run, without the longest time."""
     starts = (math.fsum(seconds for _, seconds in e.spans.values()) for e in events)
     return math.fsum(sorted(starts)[:-1])
