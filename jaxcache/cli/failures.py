@@ -66,9 +66,9 @@ def _about_files(error: JaxcacheError, words: list[str]) -> JaxcacheError:
         for place in arguments:
             if place.endswith(".jxb") and os.path.isfile(place):
                 file = shlex.quote(place)
-                lists = f"jaxcache ls -C {file} lists it"
                 error.hint = (
-                    f"{place} is a bundle: jaxcache import --dry-run {file} checks it, {lists}"
+                    f"{place} is a bundle: jaxcache import --dry-run {file} checks it, "
+                    f"jaxcache ls -C {file} lists it"
                 )
             elif os.path.isdir(place) and not named:
                 error.hint = f"the cache is named with -C: {format_command(words[0], place)}"
