@@ -82,6 +82,11 @@ def test_a_change_without_effect_on_the_module_is_no_cause() -> None:
     assert _judge(case, cause="code", where=_at(2)).verdict is Verdict.RIGHT
 
 
+def test_each_of_two_changes_that_alone_make_the_key_is_a_cause() -> None:
+    case = _case(EDIT, FLAG, undone=(_run("main-new"), _run("main-new")))
+    assert _judge(case, cause="flag").verdict is Verdict.RIGHT
+
+
 def test_a_cure_must_bring_a_hit() -> None:
     cured = {"cause": "flag", "fix": "unset XLA_FLAGS"}
     assert _judge(_case(FLAG, undone=(BEFORE,)), **cured).verdict is Verdict.RIGHT

@@ -78,15 +78,14 @@ class Program(NamedTuple):
         shutil.copytree(once, self.directory)
 
     def warm(self, *argv: str, **env: str) -> dict[str, Any]:
-        words = ("warm", "--json", "-C", self.cache, "--python", self.python, self.script, *argv)
-        done = self.run_cli(*words, env=BASE | env)
-        assert done.returncode == 0, done.stderr
-        document: dict[str, Any] = json.loads(done.stdout)
-        return document
+        return self._run("warm", argv, env)
 
     def explain(self, *argv: str, **env: str) -> dict[str, Any]:
-        options = ("--json", "-C", self.cache, "--python", self.python)
-        done = self.run_cli("explain", *options, self.script, *argv, env=BASE | env)
+        return self._run("explain", argv, env)
+
+    def _run(self, command: str, argv: tuple[str, ...], env: dict[str, str]) -> dict[str, Any]:
+        words = (command, "--json", "-C", self.cache, "--python", self.python, self.script, *argv)
+        done = self.run_cli(*words, env=BASE | env)
         assert done.returncode == 0, done.stderr
         document: dict[str, Any] = json.loads(done.stdout)
         return document
@@ -183,12 +182,9 @@ def test_settings_are_no_cause_of_an_edit_that_they_do_not_act_on(program: Progr
     program.write(("x * power + 1", "x * power"))
     program.warm()
     program.write(("x * power + 1", "x - power"))
-    settings = {
-        "ENABLE_X64": "1",
-        "DEFAULT_MATMUL_PRECISION": "highest",
-        "THREEFRY_PARTITIONABLE": "0",
-    }
-    document = program.explain(**{f"JAX_{name}": value for name, value in settings.items()})
+    document = program.explain(
+        JAX_ENABLE_X64="1", JAX_DEFAULT_MATMUL_PRECISION="highest", JAX_THREEFRY_PARTITIONABLE="0"
+    )
     layers = [c for c in document["comparisons"] if "lambda" in c["module"]]
     assert len(layers) == 3
     assert {d["cause"] for c in layers for d in c["differences"]} == {"code"}

@@ -97,10 +97,14 @@ class Case:
     """The directory of the program."""
 
     def factors(self, key: str | None) -> list[int]:
-        """Return the changes without which a key would be another one."""
-        if key is None:
-            return list(range(len(self.changes)))
-        return [n for n, run in enumerate(self.undone) if key not in run.keys]
+        """Return the changes without which a key would be another one.
+
+        Where each of two alone makes a key that is new, both are.
+        """
+        every = range(len(self.changes))
+        factors = [n for n in every if key not in self.undone[n].keys]
+        is_by_each = len(every) > 1 and bool(self.compiled) and key not in self.compiled
+        return factors or (list(every) if is_by_each else [])
 
     @property
     def edited(self) -> set[Place]:

@@ -271,6 +271,10 @@ class LineChange:
         """
         return is_library(self.line.file) and not self.line.file.startswith("<")
 
+    def is_edited(self, edits: Edits | None) -> bool:
+        """Return whether the line itself was edited."""
+        return bool(edits and self.new and edits.touch(self.new.file, self.new.line))
+
     @property
     def removed(self) -> Counter[str]:
         """The operations that only the old program has."""
@@ -350,7 +354,7 @@ def changed_lines(old: Sketch, new: Sketch, edits: Edits | None = None) -> list[
         is_of_types = _without_types(removed) == _without_types(added)
         return (
             change.is_in_library,
-            not (edits and change.new and edits.touch(line.file, line.line)),
+            not change.is_edited(edits),
             not (edits and edits.touch_function(new, line)),
             change.new is None,
             line.is_callback_site,

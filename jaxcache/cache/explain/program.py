@@ -424,9 +424,7 @@ def _edited(
         has_types: the arguments differ, so that the types of operations follow from them.
     """
     for change in changes[:_MANY_SIGNATURES]:
-        if change.new is None or not past.edits:
-            continue
-        if not past.edits.touch(change.line.file, change.line.line):
+        if not change.is_edited(past.edits):
             continue
         removed, added = change.operations
         if has_types and (removed, added) == (change.removed, change.added):
@@ -440,7 +438,7 @@ def _of_line(
     place = place or change.place
     edits = past.edits
     line = SketchedLine(place.file, place.line, place.function, {})
-    is_edited = bool(edits and change.new and edits.touch(line.file, line.line))
+    is_edited = change.is_edited(edits)
     edited = edits.nearest(line) if edits and not is_edited else []
     named = past.name_library(place.file) if change.is_in_library else ""
     shown_place = f"{named} ({file_name(place.file)}:{place.line})" if named else str(place)
