@@ -98,6 +98,8 @@ def test_a_function_that_was_never_compiled_has_no_other_cause() -> None:
     case = _case(EDIT, undone=(_run("main-old"),), is_first=True)
     assert _judge(case, cause="not-cached-before").verdict is Verdict.RIGHT
     assert _judge(case, cause="code", where=_at(2)).verdict is Verdict.WRONG
+    one_more = _case(EDIT, undone=(Plain(),))
+    assert _judge(one_more, cause="not-cached-before").verdict is Verdict.RIGHT
 
 
 def test_what_hits_is_no_miss() -> None:

@@ -234,7 +234,9 @@ def _judge_first(
         return Verdict.RIGHT, ""
     if any(c.can_be_first for c in case.changes):
         return Verdict.SILENT, ""
-    if module in set(case.compiled.values()):
+    counts = [[*run.modules.values()].count(module) for run in (*case.undone, case.plain)]
+    is_one_more = counts[-1] > min(counts)
+    if module in set(case.compiled.values()) and not is_one_more:
         return Verdict.WRONG, "first time, of a function that was compiled before"
     return Verdict.RIGHT, ""
 
