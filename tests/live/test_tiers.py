@@ -3,6 +3,7 @@
 import contextlib
 import json
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -66,13 +67,14 @@ def test_a_bucket_knows_its_users(
     run_live: RunLive, run_cli: RunCli, server: S3Server, tmp_path: Path
 ) -> None:
     """A client tells what it compiles and hits."""
-    make_bucket(server.endpoint, "users")
+    name = f"users-{uuid.uuid4().hex}"
+    make_bucket(server.endpoint, name)
     program = f"""
-tiers = ["s3://users/jax"]
+tiers = ["s3://{name}/jax"]
 result["first"] = on({str(tmp_path / "one")!r}, tiers)
 leave()
 from jaxcache.store import open_store
-bucket = open_store("s3://users/jax")
+bucket = open_store("s3://{name}/jax")
 result["entries"] = [i.name for i in bucket.list() if i.name.endswith("-cache")]
 result["again"] = on({str(tmp_path / "one")!r}, tiers)
 leave()
@@ -83,12 +85,12 @@ result["segments"] = [i.name for i in bucket.list(".jaxcache/ledger")]
     number = told["first"]["written"]
     assert len(told["segments"]) == 1  # of this client and day
     assert told["again"]["hits_local"] == number
-    listing = run_cli("ls", "-C", "s3://users/jax", "--json", env=environment)
+    listing = run_cli("ls", "-C", f"s3://{name}/jax", "--json", env=environment)
     found = json.loads(listing.stdout)["entries"]
     assert {e["file"] for e in found} == set(told["entries"])
     assert {e["last_used_from"] for e in found} == {"ledger"}
     assert all(e["compile_seconds"] % 1 for e in found)
-    uses = json.loads(run_cli("stats", "-C", "s3://users/jax", "--json", env=environment).stdout)
+    uses = json.loads(run_cli("stats", "-C", f"s3://{name}/jax", "--json", env=environment).stdout)
     assert (uses["hits"], uses["misses"]) == (number, number)
 
 

@@ -178,9 +178,7 @@ ROWS: dict[Feature, dict[Feature, Cell]] = {
         F.NAMES: held(ODD_TIER),
     },
     F.TIER: {
-        F.BUCKET: held(
-            "live/test_tiers.py::test_a_bucket_knows_its_users_and_gets_back_what_they_use"
-        ),
+        F.BUCKET: held("live/test_tiers.py::test_a_bucket_knows_its_users"),
         F.BUNDLE: held(JOB_TO_TIER),
         F.SIGNATURES: held(
             f"{MOVE}test_the_live_layer_takes_what_push_signed_and_nothing_else",
