@@ -59,7 +59,7 @@ def move(cache: jaxcache.Cache, other: jaxcache.Cache) -> bool:
     copied: bool = cache.copy(other, options=options, dry_run=True).done.complete
     cache.deliver("all.jxb", options=ExportOptions(level=3))
     cache.send(other, options=options, pulls=True)
-    print(items, done, sent, copied, cache.receive, cache.arrive, cache.ci.restore)
+    print(items, done, sent, copied, cache.receive, cache.import_and_forecast, cache.ci.restore)
     return whole and cache.diff(other).equal
 
 

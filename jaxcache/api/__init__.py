@@ -204,10 +204,10 @@ class Cache(MovingMethods, CompilingMethods):
         store, layout = self.readable
         return list(layout.shows.show(store, key))
 
-    def look(self, key: str) -> "list[EntryDetails | GraphDetails]":
+    def show_any(self, key: str) -> "list[EntryDetails | GraphDetails]":
         """Everything inside what a KEY or the path of a file means.
 
-        >>> cache.look("jit_m*")[0].entry.module
+        >>> cache.show_any("jit_m*")[0].entry.module
         'jit_mlp'
 
         Raises:

@@ -238,7 +238,7 @@ class MovingMethods(Handle):
                 progress=progress,
             )
 
-    def arrive(
+    def import_and_forecast(
         self,
         bundle: "Bundle",
         verdict: "Verdict",
@@ -253,7 +253,7 @@ class MovingMethods(Handle):
         >>> from jaxcache.options.move import ImportOptions
         >>> manifest = cache.export("cache.jxb")
         >>> with open_input("cache.jxb") as bundle:
-        ...     arrival = other.arrive(bundle, check_signed(bundle), options=ImportOptions())
+        ...     arrival = other.import_and_forecast(bundle, check_signed(bundle), options=ImportOptions())
         >>> len(arrival.done.written)
         7
 
@@ -310,7 +310,7 @@ class MovingMethods(Handle):
         digest = bundle.manifest_sha256
         return Arrival(done, outlooks, verdict, asks_jax, bundle_sha256=digest)
 
-    def send(
+    def push_and_forecast(
         self,
         target: "MovingMethods",
         *,
@@ -322,7 +322,7 @@ class MovingMethods(Handle):
         """Send what another cache lacks, and forecast what will hit there; of torch through a copy.
 
         >>> from jaxcache.options.move import SyncOptions
-        >>> len(cache.send(other, options=SyncOptions()).done.carried)
+        >>> len(cache.push_and_forecast(other, options=SyncOptions()).done.carried)
         7
 
         Args:
@@ -357,13 +357,13 @@ class MovingMethods(Handle):
             outlooks = forecast_steps(target.existing, done.written, place)
         return Arrival(done, outlooks)
 
-    def deliver(
+    def export_chosen(
         self, file: str, *, options: move.ExportOptions | move.CopyOptions
     ) -> "WrittenBundle":
         """Write into a bundle what the options of a command choose.
 
         >>> from jaxcache.options.move import ExportOptions
-        >>> cache.deliver("cache.jxb", options=ExportOptions()).left_out
+        >>> cache.export_chosen("cache.jxb", options=ExportOptions()).left_out
         ()
 
         Args:

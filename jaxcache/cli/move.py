@@ -41,7 +41,7 @@ def export(
         raise UsageError(
             "a bundle on standard output needs a pipe, without --json, --jsonl or --quiet"
         )
-    return _report_bundle(open_handle(place).deliver(file, options=options), form)
+    return _report_bundle(open_handle(place).export_chosen(file, options=options), form)
 
 
 def import_(
@@ -65,7 +65,7 @@ def import_(
     with open_input(file) as bundle:
         verdict = _check_bundle(bundle, required=options.require_signed)
         target = open_target(place, place.layout, bundle.manifest.layout)
-        arrival = target.arrive(
+        arrival = target.import_and_forecast(
             bundle, verdict, options=options, needed=needed, dry_run=dry.dry_run
         )
     return _report_arrival(arrival, output.form)
@@ -129,7 +129,7 @@ def _sync(
             note(removals_table(plan.removals, time.time_ns()))
             confirm(f"Remove these from {plan.target}?", "nothing was changed")
 
-    arrival = source.send(
+    arrival = source.push_and_forecast(
         target, options=options, confirm=confirm_removals, pulls=pulls, dry_run=consent.dry_run
     )
     return _report_arrival(arrival, form, synced=source.layout.single_file_entries)
@@ -206,7 +206,7 @@ def copy(
     form = output.form
     _check_options(options, from_bundle=from_bundle, to_bundle=to_bundle, dry_run=dry.dry_run)
     if to_bundle and not from_bundle:
-        return _report_bundle(cache.deliver(target, options=options), form)
+        return _report_bundle(cache.export_chosen(target, options=options), form)
     if not from_bundle:
         place = open_target(target, None, cache.layout.name)
         return _report_arrival(cache.copy(place, options=options, dry_run=dry.dry_run), form)
@@ -217,7 +217,7 @@ def copy(
         place = open_target(target, None, bundle.manifest.layout)
         arrival = move.ArrivalOptions.of(options)
         return _report_arrival(
-            place.arrive(bundle, verdict, options=arrival, dry_run=dry.dry_run), form
+            place.import_and_forecast(bundle, verdict, options=arrival, dry_run=dry.dry_run), form
         )
 
 
