@@ -57,8 +57,8 @@ def move(cache: jaxcache.Cache, other: jaxcache.Cache) -> bool:
     options = SyncOptions(include=("jit_*",))
     cache.write_bundle(cache.plan_offer(options), "copy.jxb")
     copied: bool = cache.copy(other, options=options, dry_run=True).done.complete
-    cache.deliver("all.jxb", options=ExportOptions(level=3))
-    cache.send(other, options=options, pulls=True)
+    cache.export_chosen("all.jxb", options=ExportOptions(level=3))
+    cache.push_and_forecast(other, options=options, pulls=True)
     print(items, done, sent, copied, cache.receive, cache.import_and_forecast, cache.ci.restore)
     return whole and cache.diff(other).equal
 

@@ -193,21 +193,9 @@ class Cache(MovingMethods, CompilingMethods):
         return next(show(self.jax_store, key))
 
     def show_all(self, key: str) -> "list[EntryDetails | GraphDetails]":
-        """Everything inside each entry that a KEY means, as ``jaxcache show`` does.
+        """Everything inside each entry that a KEY or the path of a file means.
 
         >>> cache.show_all("jit_m*")[0].entry.module
-        'jit_mlp'
-
-        Raises:
-            JaxcacheError: ``no-match`` or ``ambiguous-key``.
-        """
-        store, layout = self.readable
-        return list(layout.shows.show(store, key))
-
-    def show_any(self, key: str) -> "list[EntryDetails | GraphDetails]":
-        """Everything inside what a KEY or the path of a file means.
-
-        >>> cache.show_any("jit_m*")[0].entry.module
         'jit_mlp'
 
         Raises:

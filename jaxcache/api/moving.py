@@ -252,8 +252,9 @@ class MovingMethods(Handle):
         >>> from jaxcache.api.bundles import check_signed, open_input
         >>> from jaxcache.options.move import ImportOptions
         >>> manifest = cache.export("cache.jxb")
+        >>> options = ImportOptions()
         >>> with open_input("cache.jxb") as bundle:
-        ...     arrival = other.import_and_forecast(bundle, check_signed(bundle), options=ImportOptions())
+        ...     arrival = other.import_and_forecast(bundle, check_signed(bundle), options=options)
         >>> len(arrival.done.written)
         7
 

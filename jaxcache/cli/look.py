@@ -114,7 +114,7 @@ def show(
 def _show_entry(cache: Cache, key: str, form: Format, *, verbose: bool) -> int:
     from jaxcache.render.show import show_view
 
-    shown = cache.show_any(key)
+    shown = cache.show_all(key)
     sections = runner_of(shown[0].compiler).pages.sections
     emit(form, show_view(shown, sections, now_ns=cache.clock(), verbose=verbose))
     return ExitCode.PROBLEMS if any(s.damaged for s in shown) else ExitCode.DONE

@@ -129,7 +129,6 @@ def _markdown(report: BugReport) -> Iterator[str]:
     counts = Counter((f.trap, f.severity) for f in report.findings)
     findings = {trap: f"{count} × {severity}" for (trap, severity), count in counts.items()}
     yield from _table("Findings of doctor", findings)
-    yield from _table("Last run that the ledger records", view.to_document(report.last_run))
 
 
 def _table(heading: str, rows: Mapping[str, object] | None) -> Iterator[str]:

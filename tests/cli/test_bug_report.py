@@ -125,17 +125,6 @@ def test_the_findings_are_those_of_doctor(
     assert report["cache"]["kind"] == "directory"
 
 
-def test_the_last_run_is_that_of_the_ledger(report: Any) -> None:
-    assert report["last_run"] == {
-        "last_used_at": "1970-01-01T00:33:20.000000Z",
-        "hits": 1,
-        "written": 0,
-        "compile_seconds": 0.0,
-        "jax_version": "0.10.2",
-        "jaxlib_version": None,
-    }
-
-
 def test_the_report_is_markdown_of_a_few_tables(run_cli: RunCli, planted: dict[str, str]) -> None:
     done = run_cli("bug-report", "--python", "/nonexistent", env=planted)
     lines = done.stdout.splitlines()
@@ -146,7 +135,6 @@ def test_the_report_is_markdown_of_a_few_tables(run_cli: RunCli, planted: dict[s
         "#### Settings that differ from their defaults",
         "#### Cache",
         "#### Findings of doctor",
-        "#### Last run that the ledger records",
     ]
     assert f"| jaxcache | {jaxcache.__version__} |" in lines
     assert all(not line or line[0] in "#|" or line == "none" for line in lines)

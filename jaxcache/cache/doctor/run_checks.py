@@ -7,7 +7,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
@@ -15,7 +15,6 @@ from typing import BinaryIO
 
 from jaxcache.cache.doctor import directory, inputs, keys, writes
 from jaxcache.cache.doctor.inputs import CacheFacts, Finding, Interpreter, Setting, SettingValue
-from jaxcache.cache.ledger.record import LedgerRecord
 from jaxcache.cache.ledger.segments import Ledger, read_refusals
 from jaxcache.cache.scan import ScanAids, scan
 from jaxcache.core.names import LOCKFILE
@@ -317,22 +316,6 @@ class ReportedCache:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordedRun:
-    """The process that used the cache last, as far as its entries are still present.
-
-    Attributes:
-        compile_seconds: of the entries that it has written.
-    """
-
-    last_used_ns: int
-    hits: int
-    written: int
-    compile_seconds: float
-    jax_version: str | None
-    jaxlib_version: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class BugReport:
     """Everything that ``bug-report`` prints.
 
@@ -345,7 +328,6 @@ class BugReport:
     settings: tuple[Setting, ...] = ()
     cache: ReportedCache | None = None
     findings: tuple[Finding, ...] = ()
-    last_run: RecordedRun | None = None
     error: str | None = None
     cache_dir: None = None
 
@@ -393,7 +375,6 @@ def make_bug_report(
         tuple(map(_redact_setting, facts.settings)),
         _report_cache(facts.cache, facts.host.filesystem),
         tuple(map(_redact_finding, diagnosis.findings)),
-        _find_last_run(facts.cache.records.values()),
     )
 
 
@@ -441,22 +422,4 @@ def _report_cache(cache: CacheFacts, filesystem: str | None) -> ReportedCache:
         filesystem.partition(".")[0] if filesystem else None,  # fuse.NAME: a program's own name
         len(cache.entries),
         Counter(problem.kind for problem in cache.problems),
-    )
-
-
-def _find_last_run(records: Iterable[LedgerRecord]) -> RecordedRun | None:
-    recorded = [record for record in records if record.run is not None]
-    if not recorded:
-        return None
-    last = max(recorded, key=lambda record: record.last_used_ns)
-    mine = [record for record in recorded if record.run == last.run]
-    hits = [r for r in mine if (r.last_hit_ns or 0) > (r.compiled_ns or 0)]
-    written = [record for record in mine if record not in hits]
-    return RecordedRun(
-        last.last_used_ns,
-        len(hits),
-        len(written),
-        float(sum(record.compile_seconds or 0.0 for record in written)),
-        _plain_version(last.jax_version),
-        _plain_version(last.jaxlib_version),
     )
