@@ -48,8 +48,8 @@ settings.load_profile("any machine")
 
 gc.set_threshold(50_000)  # collection alone would collect garbage for a third of its time
 
-#: Where the Pythons of tests find jaxcache.
-PYTHONPATH = str(REPOSITORY)
+#: Where the Pythons of tests find jaxcache, and ``startup/sitecustomize.py``.
+PYTHONPATH = f"{REPOSITORY}{os.pathsep}{REPOSITORY}/tests/startup"
 
 RunCli = Callable[..., "subprocess.CompletedProcess[str]"]
 

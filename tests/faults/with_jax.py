@@ -44,6 +44,7 @@ def run_jax(python: str, cache: Path) -> dict[str, Any]:
     env = {
         "PATH": os.defpath,
         "HOME": str(cache.parent),
+        "PYTHONPATH": str(PROGRAM.parents[1] / "startup"),
         "JAX_PLATFORMS": "cpu",
         "JAX_COMPILATION_CACHE_DIR": str(cache),
         "JAX_COMPILATION_CACHE_MAX_SIZE": str(10**9),
