@@ -23,7 +23,7 @@ def look(cache: jaxcache.Cache) -> list[str]:
     print(hits, live, seconds, page, entries, same, cache.ledger, cache.kind)
     with cache.open_recipe() as recipe:
         print(recipe.select(["jit_*"], limit=3))
-    print(cache.look("jit_*"), b"".join(cache.payload("jit_step")), cache.hlo("jit_step"))
+    print(cache.show_all("jit_*"), b"".join(cache.payload("jit_step")), cache.hlo("jit_step"))
     return [*causes, *files, *cache.pins(), *(entry.key for entry in cache.entries())]
 
 
