@@ -96,7 +96,7 @@ def make_bug_report(
     """Examine a cache, and describe what was found without paths, names or keys.
 
     Args:
-        open_cache: its error, too, belongs into the report.
+        open_cache: opens the cache; the report contains the code of its error.
         python: the Python with jax.
     """
     from jaxcache.cache.doctor import run_checks
