@@ -78,19 +78,20 @@ class CompiledFrame:
     process: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TorchProcess:
-    """One Python that compiled with torch."""
+    """One Python below the command, by what it has reported about itself."""
 
     process: int
-    pid: int
-    executable: str
-    torch: str
-    rank: int | None
+    pid: int = 0
+    executable: str = ""
+    torch: str = ""
+    """The version of its torch; empty where it has imported none."""
+    rank: int | None = None
     """Its number in a distributed program."""
-    cache_dir: str | None
-    settings: Mapping[str, Any]
-    counters: Mapping[str, int]
+    cache_dir: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    counters: Mapping[str, int] = field(default_factory=dict)
     """Torch's own: ``torch._dynamo.utils.counters``."""
 
 
@@ -213,7 +214,7 @@ def _run(launch: Launch, options: RunOptions, callbacks: RunCallbacks | None) ->
             )
     with reporting(ended.exit_code):
         if recorder.compiled:
-            for directory in {d for p in recorder.loaded.values() if (d := p.directory)}:
+            for directory in {d for p in recorder.processes.values() if (d := p.cache_dir)}:
                 with contextlib.suppress(JaxcacheError):
                     # Where the program failed, older code may be the reason.
                     sound = ended.exit_code == 0
@@ -230,9 +231,7 @@ class TorchReportBuilder:
     """The fold of a run's events."""
 
     cache_dir: str
-    started: dict[int, events.ProcessStarted] = field(default_factory=dict)
-    loaded: dict[int, events.TorchLoaded] = field(default_factory=dict)
-    counters: dict[int, Mapping[str, int]] = field(default_factory=dict)
+    processes: dict[int, TorchProcess] = field(default_factory=dict)
     graphs: list[events.TorchGraph] = field(default_factory=list)
     saved: defaultdict[tuple[int, str], list[int]] = field(
         default_factory=lambda: defaultdict(list)
@@ -246,13 +245,18 @@ class TorchReportBuilder:
 
     def add(self, event: RunEvent) -> None:
         """Take one event."""
+        process = self.processes.setdefault(event.process, TorchProcess(event.process))
         if isinstance(event, events.TorchEvent | events.TorchExited):
-            self.counters[event.process] = event.counters
+            process.counters = event.counters
         match event:
             case events.ProcessStarted():
-                self.started[event.process] = event
+                process.pid = event.pid
+                process.executable = event.executable
             case events.TorchLoaded():
-                self.loaded[event.process] = event
+                process.torch = event.version
+                process.rank = event.rank
+                process.cache_dir = event.directory
+                process.settings = event.settings
             case events.TorchGraph():
                 self.graphs.append(event)
             case events.TorchSaved():
@@ -280,7 +284,7 @@ class TorchReportBuilder:
             modules=tuple(graphs),
             compiles=tuple(self._compiles()),
             graph_breaks=tuple(self.breaks),
-            processes=tuple(self._processes({p for p, _ in compiles})),
+            processes=tuple(self.processes[p] for p in sorted({p for p, _ in compiles})),
             notes=tuple(dict.fromkeys([*self._notes(graphs), *unobserved])),
             script_exit_code=ended.exit_code,
             timed_out=ended.timed_out,
@@ -354,8 +358,7 @@ class TorchReportBuilder:
 
     def _off(self, process: int) -> dict[TorchTier, str]:
         """Return the caches that a process does not use, with the setting that disables each."""
-        loaded = self.loaded.get(process)
-        settings = loaded.settings if loaded else {}
+        settings = self.processes[process].settings
         if settings.get("force_disable_caches"):
             return dict.fromkeys(_COUNTERS, "force_disable_caches")
         off = (item for item in _SWITCHES.items() if settings.get(item[1]) is False)
@@ -363,8 +366,7 @@ class TorchReportBuilder:
 
     def _size(self, look: events.TorchGraph) -> int | None:
         """Bytes of what was hit; None where several files share its key, with other guards."""
-        loaded = self.loaded.get(look.process)
-        path = (loaded and loaded.directory) or self.cache_dir
+        path = self.processes[look.process].cache_dir or self.cache_dir
         try:
             with os.scandir(os.path.join(path, directory_of(look.tier, look.key or ""))) as files:
                 sizes = [file.stat().st_size for file in files]
@@ -385,24 +387,9 @@ class TorchReportBuilder:
                 process=process,
             )
 
-    def _processes(self, numbers: Iterable[int]) -> Iterator[TorchProcess]:
-        for number in sorted(numbers):
-            started = self.started.get(number)
-            loaded = self.loaded.get(number)
-            yield TorchProcess(
-                process=number,
-                pid=started.pid if started else 0,
-                executable=started.executable if started else "",
-                torch=loaded.version if loaded else "",
-                rank=loaded.rank if loaded else None,
-                cache_dir=loaded.directory if loaded else None,
-                settings=loaded.settings if loaded else {},
-                counters=self.counters.get(number, {}),
-            )
-
     def _notes(self, graphs: Iterable[Lookup]) -> Iterator[str]:
-        for process in self._processes({g.process for g in graphs}):
-            used = process.cache_dir
+        for process in sorted({g.process for g in graphs}):
+            used = self.processes[process].cache_dir
             if used and os.path.abspath(used) != self.cache_dir:
                 yield f"the program used {used}, not {self.cache_dir}"
         for reason in dict.fromkeys(str(g.reason) for g in graphs if g.outcome == "off"):
@@ -412,14 +399,14 @@ class TorchReportBuilder:
         """Say why there may be looks that have no row."""
         trouble = [s for s in self.notices if s.event in ("trouble", "unobserved", "jax-failed")]
         yield from (notice.detail for notice in trouble)
-        for process, counters in self.counters.items():
+        for number, process in self.processes.items():
             for tier, name in _COUNTERS.items():
-                mine = [g for g in graphs if (g.process, g.tier) == (process, tier)]
+                mine = [g for g in graphs if (g.process, g.tier) == (number, tier)]
                 for outcome, end in _ENDS.items():
                     rows = sum(g.outcome == outcome for g in mine)
-                    if (counted := counters.get(f"{name}_{end}", 0)) > rows:
+                    if (counted := process.counters.get(f"{name}_{end}", 0)) > rows:
                         yield f"torch counts {counted} of {name}_{end}, and {rows} were observed"
-        if not (self.loaded or trouble):
+        if not (trouble or any(p.torch for p in self.processes.values())):
             unseen = (
                 "no torch activity was observed: the program does not import it, or its Python "
                 "ignores PYTHONPATH (-E, -I, env -i, a launcher that sets its own)"
