@@ -5,6 +5,7 @@ An FX graph holds about 640 lines, ``[hash] part: text``, that torch logs for a 
 compared and not the texts, which hold addresses.
 """
 
+import contextlib
 import difflib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -318,43 +319,25 @@ def show(store: Store, wanted: str) -> list[GraphDetails]:
         JaxcacheError: it fits nothing, or is ambiguous.
     """
     scan_result = scan(store)
-    chosen = {e.file for e in select_by_keys(scan_result.entries, [wanted])}
-    files = [g for g in scan_result.inventory.graphs if g.info.name in chosen]
-    facts: dict[str, GraphFacts] = {}
-    _examine(store, files, facts)
-    keys = {key for graph_facts in facts.values() for key in graph_facts.references}
-    below = [g for g in scan_result.inventory.graphs if g.tier == "fxgraph" and g.key in keys]
-    _examine(store, below, facts)
-    read = make_scan(scan_result.inventory, facts)
-    sources = {key for f in facts.values() for key in f.needs}
-    needs = resolve_dependencies(store, scan_result.inventory, sources=sources)
-    entries = {e.file: e for e in read.entries}
+    entries = {e.file: e for e in select_by_keys(scan_result.entries, [wanted])}
+    inventory = scan_result.inventory
+    facts = scan_result.facts
+    files = [g for g in inventory.graphs if g.info.name in entries]
+    below = {key for g in files for key in facts[g.info.name].references}
+    related = [g for g in inventory.graphs if g.tier == "fxgraph" and g.key in below]
+    sources = {key for g in (*files, *related) for key in facts[g.info.name].needs}
+    needs = resolve_dependencies(store, inventory, sources=sources)
     shown = []
     for file in files:
-        if file.info.name in facts:
-            belonging = tuple(
-                {
-                    i.name: i for i in dependencies_of(file, facts, needs, scan_result.inventory)
-                }.values()
-            )
-            entry = replace(entries[file.info.name], dependants=tuple(i.name for i in belonging))
-            shown.append(
-                _shown(store, entry, facts[file.info.name], belonging, scan_result.inventory)
-            )
+        parts = {i.name: i for i in dependencies_of(file, facts, needs, inventory)}
+        entry = replace(entries[file.info.name], dependants=tuple(parts))
+        with contextlib.suppress(MissingError):
+            graph = read_graph_file(store, file)
+            shown.append(_shown(store, entry, graph, tuple(parts.values()), inventory))
     if len(shown) == 1 and files[0].tier == "fxgraph":
         nearest = compare_with_nearest(store, scan_result, files[0])
         shown = [replace(shown[0], nearest=nearest)]
     return shown
-
-
-def _examine(
-    store: Store, files: Sequence[GraphFile], facts_by_file: dict[str, GraphFacts]
-) -> None:
-    for file in files:
-        try:
-            facts_by_file[file.info.name] = read_graph_file(store, file)
-        except MissingError:
-            continue
 
 
 def _shown(
