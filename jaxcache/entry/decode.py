@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import chain
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 from jaxcache.core import wire
 from jaxcache.core.names import HEADER_BYTES, max_payload_bytes, same_module
@@ -175,8 +175,18 @@ def _text(data: bytes) -> str | None:
 _Findings = list[tuple[ProblemKind, str]]
 
 
+#: How much of a payload is decoded. ``structure`` checks all, counts nothing, and leaves what
+#: ``origin`` reads alone, without a check of hashes: the compiler and the target. ``program`` is
+#: program, source and device, without that check, at a sixth of the cost.
+Parts = Literal["all", "structure", "origin", "program"]
+
+
 def decode_payload(
-    payload: bytes | bytearray | memoryview, module: str | None = None, *, check: bool = True
+    payload: bytes | bytearray | memoryview,
+    module: str | None = None,
+    *,
+    parts: Parts = "all",
+    check: bool = True,
 ) -> Contents:
     """Decode a serialized executable; nothing is raised for what it holds.
 
@@ -187,49 +197,16 @@ def decode_payload(
         module: the name that it should have; another one is a finding ``module-mismatch``.
         check: also check the hashes inside (GPU and TPU entries of JAX 0.10.2 and later).
     """
-    return _decode(payload, module, check=check)
-
-
-def check_structure(
-    payload: bytes | bytearray | memoryview, module: str | None = None, *, check: bool = True
-) -> Contents:
-    """Check a serialized executable as :func:`decode_payload` does, and count nothing in it.
-
-    What is read of it is the compiler and the target.
-    """
-    return _decode(payload, module, check=check, counts=False)
-
-
-def decode_program(payload: bytes | bytearray | memoryview, module: str | None = None) -> Contents:
-    """Decode program, source and device alone, at a sixth of the cost."""
-    return _decode(payload, module, check=False, rest=False)
-
-
-def decode_origin(payload: bytes | bytearray | memoryview) -> Contents:
-    """Decode all but program, source and memory: the compiler and the target."""
-    return _decode(payload, None, check=False, program=False)
-
-
-def _decode(
-    payload: bytes | bytearray | memoryview,
-    module: str | None,
-    *,
-    check: bool,
-    program: bool = True,
-    rest: bool = True,
-    counts: bool = True,
-) -> Contents:
     findings: _Findings = []
     budget = Budget()
+    check = check and parts in ("all", "structure")
     try:
         envelope = open_envelope(memoryview(payload), budget, check=check)
     except WireError as error:
         return Contents(problems=((error.kind, str(error)),))
     if envelope.platform == "unknown":
         findings.append(("bad-payload", "neither a CPU, a GPU nor a TPU executable"))
-    return _Decoder(envelope, budget, findings, counts=counts).contents(
-        module, program=program, rest=rest
-    )
+    return _Decoder(envelope, budget, findings).contents(module, parts)
 
 
 def find_hlo_module(payload: bytes | bytearray | memoryview) -> memoryview:
@@ -248,40 +225,38 @@ def find_hlo_module(payload: bytes | bytearray | memoryview) -> memoryview:
 
 
 class _Decoder:
-    def __init__(
-        self, envelope: Envelope, budget: Budget, findings: _Findings, *, counts: bool = True
-    ) -> None:
+    def __init__(self, envelope: Envelope, budget: Budget, findings: _Findings) -> None:
         self._envelope = envelope
-        self._counts = counts
         self._budget = budget
         self._found = findings
 
-    def contents(self, module: str | None, *, program: bool, rest: bool) -> Contents:
+    def contents(self, module: str | None, parts: Parts) -> Contents:
         envelope = self._envelope
+        counts = parts != "structure"
         hlo, config = self.hlo()
         facts: dict[str, Any] = {"device": Device(envelope.platform)}
         code_bytes = None
-        if program:
+        if parts != "origin":
             with self._finding("the HLO module"):
                 if hlo is None:
                     raise WireError("none")
-                reader = ModuleReader(hlo, self._budget, counts=self._counts)
+                reader = ModuleReader(hlo, self._budget, counts=counts)
                 facts |= {"program": reader.program, "source": reader.source}
                 if module and not same_module(name := reader.program.module, module):
                     detail = f"holds {name!r}, but the file name has {module!r}"
                     self._found.append(("module-mismatch", detail))
         with self._finding("the target"):
             facts["device"], code_bytes = read_device(envelope, self._budget)
-        if program and rest:
+        if parts in ("all", "structure"):
             facts["memory"] = Memory(code_bytes=code_bytes)
             with self._finding("the buffer assignment"):
                 if envelope.platform in ("cpu", "gpu"):
                     buffers = self._buffers()
-                    if self._counts:
+                    if counts:
                         facts["memory"] = sum_buffers(buffers, code_bytes)
                     else:
                         deque(buffers, maxlen=0)
-        if rest:
+        if parts != "program":
             with self._finding("the compile options"):
                 facts |= read_options(envelope.options, config, self._budget)._asdict()
             version = abi = None
@@ -430,15 +405,22 @@ def read_payload(file: BinaryIO, size_bytes: int, *, limit: int | None = None) -
 
 
 def read_contents(
-    file: BinaryIO, size_bytes: int, module: str | None = None, *, check: bool = True
+    file: BinaryIO,
+    size_bytes: int,
+    module: str | None = None,
+    *,
+    parts: Parts = "all",
+    check: bool = True,
 ) -> Contents:
     """Decode an entry; damage of any kind becomes findings.
 
     Args:
-        module, check: see :func:`jaxcache.entry.decode.decode_payload`.
+        file: seekable, the whole entry.
+        size_bytes: its size.
+        module, parts, check: see :func:`decode_payload`.
     """
     try:
         payload = read_payload(file, size_bytes)
     except CodecError as error:
         return Contents(problems=((error.kind, error.detail),))
-    return decode_payload(payload, module, check=check)
+    return decode_payload(payload, module, parts=parts, check=check)

@@ -41,14 +41,9 @@ def read_summary(file: BinaryIO, size_bytes: int, module: str | None) -> EntrySu
         module: the name that the file's name gives it.
     """
     # Imported here because a listing that recalls its facts decodes nothing.
-    from jaxcache.entry.codec import CodecError
-    from jaxcache.entry.decode import decode_program, read_payload
+    from jaxcache.entry.decode import read_contents
 
-    try:
-        payload = read_payload(file, size_bytes)
-    except CodecError as error:
-        return EntrySummary(problem=(error.kind, error.detail))
-    return summarize_contents(decode_program(payload, module))
+    return summarize_contents(read_contents(file, size_bytes, module, parts="program"))
 
 
 def summarize_contents(contents: "Contents") -> EntrySummary:

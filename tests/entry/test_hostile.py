@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxcache.core.wire import write_varint
-from jaxcache.entry.decode import check_structure, decode_payload
+from jaxcache.entry.decode import decode_payload
 
 SAMPLES = [
     "0.4.38-cpu-zstd/jit_sharded_sum*-cache",
@@ -38,7 +38,9 @@ def test_every_cut_is_a_finding(payload: bytes) -> None:
     for end in range(0, len(payload), max(1, len(payload) // 150)):
         cut = decode_payload(payload[:end], check=False)
         assert cut.problems and cut != whole
-        assert check_structure(payload[:end], check=False).problems == cut.problems
+        assert (
+            decode_payload(payload[:end], check=False, parts="structure").problems == cut.problems
+        )
 
 
 @pytest.mark.parametrize("payload", PAYLOADS[1:3], ids=SAMPLES[1:3])
@@ -48,7 +50,7 @@ def test_a_check_finds_what_decoding_finds(payload: bytes) -> None:
         damaged = bytearray(payload)
         damaged[at] = 7  # no wire type of protobuf
         problems = decode_payload(damaged, "jit_loss").problems
-        assert check_structure(damaged, "jit_loss").problems == problems
+        assert decode_payload(damaged, "jit_loss", parts="structure").problems == problems
         parts |= {detail.partition(":")[0] for _, detail in problems}
     assert parts >= {"the HLO module", "the target", "the buffer assignment", "the compile options"}
 
@@ -61,7 +63,7 @@ def test_flipped_bits_never_raise(payload: bytes, data: st.DataObject) -> None:
         at = data.draw(st.integers(0, len(payload) * 8 - 1))
         damaged[at // 8] ^= 1 << at % 8
     decoded = decode_payload(damaged, "jit_x")
-    assert check_structure(damaged, "jit_x").problems == decoded.problems
+    assert decode_payload(damaged, "jit_x", parts="structure").problems == decoded.problems
 
 
 @given(st.data())

@@ -9,7 +9,7 @@ from conftest import CORPUS
 
 from jaxcache.core.wire import Budget, WireError, write_varint
 from jaxcache.entry.contents import Contents
-from jaxcache.entry.decode import decode_origin
+from jaxcache.entry.decode import decode_payload
 from jaxcache.entry.options import (
     flag_names,
     flag_values,
@@ -109,10 +109,10 @@ def test_what_jax_sets_by_itself_is_no_change_of_the_users(name: str) -> None:
 def test_a_kernel_cache_is_noticed_by_its_path() -> None:
     path = next(CORPUS.glob("*kernelcache/jit_mlp*-cache"))
     on = zstandard.decompress(path.read_bytes())[4:]
-    assert decode_origin(on).kernel_cache is True
-    plain = decode_origin(forge.outer(forge.cpu_result(forge.module())))
+    assert decode_payload(on, parts="origin").kernel_cache is True
+    plain = decode_payload(forge.outer(forge.cpu_result(forge.module())), parts="origin")
     assert (plain.kernel_cache, plain.written_in_cache_dir) == (False, None)
-    nothing = decode_origin(b"no entry")
+    nothing = decode_payload(b"no entry", parts="origin")
     assert nothing.kernel_cache is False and (nothing.device, nothing.flags) == (
         Contents().device,
         None,

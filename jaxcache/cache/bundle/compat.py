@@ -20,7 +20,7 @@ from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.move.plan import Item, Outcome, Step, bundle_items
 from jaxcache.core.machine import DIFFERS, SAME, UNKNOWN, FactDifference, Machine, hashes_path
 from jaxcache.entry.codec import CodecError
-from jaxcache.entry.decode import decode_origin, read_payload
+from jaxcache.entry.decode import decode_payload, read_payload
 from jaxcache.model import Problem
 from jaxcache.store.base import Store, StoreError
 from jaxcache.units import format_count, join_some
@@ -196,7 +196,8 @@ def _known(key: str, origin: Origin, record: LedgerRecord, *, codec: str | None 
 def _read_origin(store: Store, step: Step) -> Origin:
     try:
         with store.open(step.name) as opened:
-            return make_origin(decode_origin(read_payload(opened, step.item.size_bytes)))
+            payload = read_payload(opened, step.item.size_bytes)
+        return make_origin(decode_payload(payload, parts="origin"))
     except (CodecError, StoreError):
         return Origin()
 

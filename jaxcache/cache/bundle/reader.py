@@ -22,7 +22,7 @@ from jaxcache.cache.show import EntryDetails, describe
 from jaxcache.cache.verify.check import check_payload_pieces, check_unknown_pieces
 from jaxcache.core.eviction import LastUses
 from jaxcache.core.names import max_payload_bytes, parse_key
-from jaxcache.entry.decode import decode_payload, decode_program
+from jaxcache.entry.decode import decode_payload
 from jaxcache.entry.names import split_name
 from jaxcache.entry.summary import summarize_contents
 from jaxcache.errors import ExitCode, JaxcacheError, UsageError
@@ -168,7 +168,8 @@ def decode(
     entries = {entry.file: entry for entry in wanted}
     try:
         for name, payload in _payloads(store, entries):
-            summary = summarize_contents(decode_program(payload, entries[name].module or None))
+            module = entries[name].module or None
+            summary = summarize_contents(decode_payload(payload, module, parts="program"))
             decoded[name] = replace(entries[name], **summary.facts())
     except bundle_format.BundleError as error:
         problem = Problem(os.path.basename(store.url), "bad-payload", error.message)

@@ -16,7 +16,7 @@ from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.prune.removable import Execution, Removal
 from jaxcache.cache.verify.check import CheckedContent, ImportPolicy, read_content, recorded_digest
 from jaxcache.entry.codec import HEAD_BYTES, CodecError, read_entry_header
-from jaxcache.entry.decode import decode_origin
+from jaxcache.entry.decode import decode_payload
 from jaxcache.entry.names import FileKind
 from jaxcache.errors import ExitCode
 from jaxcache.model import FileInfo, Problem, ProblemKind, result_repr
@@ -470,7 +470,8 @@ class Check:
     def _facts(self, content: CheckedContent) -> ItemFacts:
         origin = None
         if self.origins:
-            origin = make_origin(content.decoded or decode_origin(content.buffered))
+            decoded = content.decoded or decode_payload(content.buffered, parts="origin")
+            origin = make_origin(decoded)
         return ItemFacts(
             content.payload_sha256,
             content.payload_bytes,

@@ -20,7 +20,7 @@ from jaxcache.core.names import FREE_PAYLOAD_BYTES, HEADER_BYTES, max_payload_by
 from jaxcache.entry import codec, zstd
 from jaxcache.entry.codec import CodecError, detect_codec
 from jaxcache.entry.contents import Contents
-from jaxcache.entry.decode import OpenPayload, check_structure
+from jaxcache.entry.decode import OpenPayload, decode_payload
 from jaxcache.entry.names import FileKind, split_name
 from jaxcache.errors import JaxcacheError
 from jaxcache.model import Codec, Problem, ProblemKind
@@ -169,7 +169,8 @@ def recorded_digest(file: EntryFile, record: LedgerRecord | None) -> str | None:
 
 def check_payload(file: EntryFile, payload: bytes | bytearray | memoryview) -> Iterator[Problem]:
     """Decode a payload and yield what is wrong with it: structure, inner hashes, module name."""
-    for kind, detail in check_structure(payload, file.key.module or None).problems:
+    module = file.key.module or None
+    for kind, detail in decode_payload(payload, module, parts="structure").problems:
         yield _problem(file, kind, detail)
 
 
@@ -465,7 +466,8 @@ class _Payload:
         if key is None:
             return None
         hashes = self.size_bytes <= MAX_HASHED_BYTES
-        decoded = check_structure(self.buffered, key.module or None, check=hashes)
+        module = key.module or None
+        decoded = decode_payload(self.buffered, module, parts="structure", check=hashes)
         for kind, detail in decoded.problems:
             if kind != "unreadable":  # what decompresses its parts may be missing
                 raise CodecError(kind, detail)

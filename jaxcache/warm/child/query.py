@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from jaxcache.cache.files import EntryFile, scratch_directory
 from jaxcache.core.configuration import JAX_DEFAULTS
 from jaxcache.entry.codec import CodecError
-from jaxcache.entry.decode import decode_origin, decode_payload, read_payload
+from jaxcache.entry.decode import decode_payload, read_payload
 from jaxcache.errors import JaxcacheError, NoJaxError
 from jaxcache.model import Problem, ProblemKind, Progress
 from jaxcache.store.base import Store, StoreError
@@ -343,8 +343,8 @@ def _excuse(payload: bytes, sample: bytes) -> str | None:
     Args:
         sample: a program as the jax that failed writes it.
     """
-    entry = decode_origin(payload)
-    here = decode_origin(sample)
+    entry = decode_payload(payload, parts="origin")
+    here = decode_payload(sample, parts="origin")
     if None not in (entry.like_jaxlib, here.like_jaxlib) and (
         (entry.like_jaxlib, entry.format) != (here.like_jaxlib, here.format)
     ):

@@ -25,7 +25,7 @@ from jaxcache.core.names import CACHE_SUFFIX
 from jaxcache.core.runs import find_writer, read_records
 from jaxcache.core.sketch import PassedArgument, read_sketch
 from jaxcache.entry.codec import CodecError
-from jaxcache.entry.decode import decode_origin, read_payload
+from jaxcache.entry.decode import decode_payload, read_payload
 from jaxcache.entry.names import key_of
 from jaxcache.errors import NoCacheError
 from jaxcache.store import open_store
@@ -52,7 +52,7 @@ def path_note(modules: Iterable[CompileFinished], jax_version: str | None) -> It
             name = f"{done.key}{CACHE_SUFFIX}"
             with store.open(name) as opened:  # it may be sealed meanwhile, so read its size again
                 payload = read_payload(opened, store.info(name).size_bytes)
-            origin = make_origin(decode_origin(payload))
+            origin = make_origin(decode_payload(payload, parts="origin"))
             hashed = jax_version and hashes_path(jax_version, kernel_cache=origin.kernel_cache)
             if hashed and (path := origin.written_in_cache_dir):
                 release = ".".join((jax_version or "").split(".")[:2])
