@@ -287,7 +287,8 @@ def _rows(program: str, ladder: _Ladder, rounds: int) -> Iterator[Row]:
     full = starts[_FULL]
     for name, some in sorted(starts.items(), key=lambda item: _median(item[1])):
         pairs = [(a.seconds, b.seconds) for a, b in zip(some, full, strict=True)]
-        yield relate(f"{program}: {name} ({_shown(some)}) / {_FULL}", pairs)
+        first = relate(f"{program}: {name} ({_shown(some)}) / {_FULL}", pairs)
+        yield first.at("First result", name, program)
     for ours, peer, limit in (
         ("`pull` and plain JAX", "`s5cmd sync` and plain JAX", 1.05),
         ("`import` and plain JAX", "`tar x` and plain JAX", 1.05),
@@ -299,7 +300,9 @@ def _rows(program: str, ladder: _Ladder, rounds: int) -> Iterator[Row]:
                 (a.seconds, b.seconds) for a, b in zip(starts[ours], starts[peer], strict=True)
             ]
             more = 0.1 if limit is None else None
-            yield relate(f"{program}: {ours} / {peer}", pairs, at_most=limit, at_most_more=more)
+            asked = f"≤{limit:g}×" if limit else f"≤{more:g} s more"
+            ratio = relate(f"{program}: {ours} / {peer}", pairs, at_most=limit, at_most_more=more)
+            yield ratio.at("First result: goals", f"{ours} / {peer}, {asked}", program)
 
 
 def _median(starts: list[_Start]) -> float:

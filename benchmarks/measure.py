@@ -6,6 +6,7 @@ table; ``python -m benchmarks.run`` puts all of them into one.
 """
 
 import argparse
+import dataclasses
 import os
 import shlex
 import shutil
@@ -34,27 +35,50 @@ class Ratio:
     spread: tuple[float, float]
     """Smallest and largest of them."""
     pairs: int
-    target: str = "—"
+    target: str = ""
     """What was promised of the ratio, in words."""
     met: bool | None = None
     """Whether the median keeps it; None where nothing was promised."""
     unit: str = "s"
+    more: float | None = None
+    """The median of the differences ours - peer, if that is what was promised."""
+    cell: tuple[str, str, str] | None = None
+    """The title, row and column of its place in a table of its own, else None."""
+
+    def at(self, title: str, row: str, column: str) -> "Ratio":
+        """Return the same with a place in the table of that title."""
+        return dataclasses.replace(self, cell=(title, row, column))
 
     def row(self) -> str:
         """One line of the Markdown table."""
-        low, high = self.spread
-        verdict = {None: "", True: ": met", False: ": **missed**"}[self.met]
-        return (
-            f"| {self.claim} | {_figure(self.ours, self.unit)} | {_figure(self.peer, self.unit)} | "
-            f"{self.ratio:.3g} × ({low:.3g} to {high:.3g}) | {self.target}{verdict} |"
-        )
+        low, high = (_round(limit) for limit in self.spread)
+        measured = f"{_figure(self.ours, self.unit)}/{_figure(self.peer, self.unit)} {self.unit}"
+        ratio = f"{_round(self.ratio)}× ({low}–{high})"
+        goal = f"{self.target}: {self._verdict}" if self._verdict else ""
+        return f"| {self.claim} | {measured.rstrip()} | {ratio} | {goal} |"
+
+    def text_in_cell(self) -> str:
+        """What its cell says: with a goal whether that is met, else our figure."""
+        if self.more is not None:
+            return f"{self.more:+.2f} {self.unit} {self._verdict}"
+        if self._verdict:
+            return f"{_round(self.ratio)}× {self._verdict}"
+        return f"{_round(self.ratio)}× {self.ours:.2f} {self.unit}"
+
+    @property
+    def _verdict(self) -> str:
+        return {None: "", True: "met", False: "**missed**"}[self.met]
 
 
 def _figure(value: float, unit: str) -> str:
-    return f"{value:.3f} {unit}".rstrip()
+    return f"{value:.3f}" if unit else f"{value:g}"
 
 
-HEADER = "| ours / peer | ours | peer | ratio (range) | target |\n|---|---|---|---|---|"
+def _round(ratio: float) -> str:
+    return f"{float(f'{ratio:.3g}'):,g}"
+
+
+HEADER = "| ours / peer | measured | ratio (range) | goal |\n|---|---|---|---|"
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,22 +221,38 @@ def relate(
     ours = statistics.median(a for a, _ in measured)
     peer = statistics.median(b for _, b in measured)
     ratio = statistics.median(ratios)
-    target, met = "—", None
+    target, met, more = "", None, None
     if at_most is not None:
-        target, met = f"≤ {at_most:g} ×", ratio <= at_most
+        target, met = f"≤{at_most:g}×", ratio <= at_most
     elif at_least is not None:
-        target, met = f"≥ {at_least:g} ×", ratio >= at_least
+        target, met = f"≥{at_least:g}×", ratio >= at_least
     elif at_most_more is not None:
         more = statistics.median(a - b for a, b in measured)
         target, met = (
-            f"≤ {at_most_more:g} {unit} more (is {more:+.2f} {unit})",
+            f"≤{at_most_more:g} {unit} more (is {more:+.2f})",
             more <= at_most_more,
         )
     elif ours_at_most is not None:
-        target, met = f"≤ {ours_at_most:g} {unit}", ours <= ours_at_most
-    return Ratio(
-        claim, ours, peer, ratio, (ratios[0], ratios[-1]), len(measured), target, met, unit
-    )
+        target, met = f"≤{ours_at_most:g} {unit}", ours <= ours_at_most
+    spread = (ratios[0], ratios[-1])
+    return Ratio(claim, ours, peer, ratio, spread, len(measured), target, met, unit, more)
+
+
+def lay_out(ratios: Sequence[Ratio]) -> list[str]:
+    """Return the lines of all tables: one of the ratios without a place, one for each title."""
+    lines = [HEADER, *(each.row() for each in ratios if not each.cell)]
+    tables: dict[str, dict[str, dict[str, str]]] = {}
+    for each in ratios:
+        if each.cell:
+            title, row, column = each.cell
+            tables.setdefault(title, {}).setdefault(row, {})[column] = each.text_in_cell()
+    for title, rows in tables.items():
+        columns = list(dict.fromkeys(column for cells in rows.values() for column in cells))
+        lines += ["", f"## {title}", "", f"| | {' | '.join(columns)} |"]
+        lines.append("|---" * (len(columns) + 1) + "|")
+        for row, cells in rows.items():
+            lines.append(f"| {row} | {' | '.join(cells.get(c, '') for c in columns)} |")
+    return lines
 
 
 def print_rows(

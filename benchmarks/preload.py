@@ -33,6 +33,7 @@ _LOADS_SHARE = 0.15
 _SHORTER = 0.85
 _NO_LONGER = 1.02
 _AWAY_SECONDS = 0.02
+_TITLE = "Loading ahead"
 
 
 class _Runs:
@@ -118,27 +119,31 @@ def measure(setting: Setting) -> Iterator[Row]:
         else:
             runs = _Runs(setting, number, text, args)
             runs.fill()
-            yield from _measure_one(setting, claim, runs)
+            yield from _measure_one(setting, name, claim, runs)
     sys.path.insert(0, str(_TESTS))
     yield _on_mount(setting)
     yield _from_bucket(setting)
 
 
-def _measure_one(setting: Setting, claim: str, runs: _Runs) -> Iterator[Row]:
+def _measure_one(setting: Setting, name: str, claim: str, runs: _Runs) -> Iterator[Row]:
     share = runs.loads_share()
+    label = f"{name}, loads {share:.0%}"
     at_most = _SHORTER if share >= _LOADS_SHARE else _NO_LONGER
     both = runs.pairs(setting.pairs)
-    yield relate(f"{claim}, loads {share:.0%} of it", both, at_most=at_most)
+    whole = relate(f"{claim}, loads {share:.0%} of it", both, at_most=at_most)
+    yield whole.at(_TITLE, label, "the same program")
     pairs = range(setting.pairs)
     half = [(runs.half(live=True), runs.half(live=False)) for _ in pairs]
-    yield relate(f"{claim}, a part of the last run", half, at_most=_NO_LONGER)
+    part = relate(f"{claim}, a part of the last run", half, at_most=_NO_LONGER)
+    yield part.at(_TITLE, label, "a part of it")
     peaks = [(runs.peak_megabytes(live=True), runs.peak_megabytes(live=False)) for _ in pairs]
-    yield relate(f"{claim}, peak memory", peaks, at_most=1.1, unit="MB")
+    memory = relate(f"{claim}, peak memory", peaks, at_most=1.1, unit="MB")
+    yield memory.at(_TITLE, label, "peak memory")
     if missing("taskset"):
         yield Absent(f"{claim}, one core", "no taskset here")
         return
     one = runs.pairs(setting.pairs, ("taskset", "-c", "0"))
-    yield relate(f"{claim}, one core", one, at_most=_NO_LONGER)
+    yield relate(f"{claim}, one core", one, at_most=_NO_LONGER).at(_TITLE, label, "one core")
 
 
 def _on_mount(setting: Setting) -> Row:

@@ -1,7 +1,7 @@
 """Every benchmark, into one table of ratios against named peers.
 
 ``python -m benchmarks.run [--only NAME …] [--pairs N] [--quick] [--python JAX_PYTHON]`` prints the
-table, in the Markdown of docs/evidence, and writes it to ``build/bench/table.md`` and
+rows as they are measured, and writes the tables of docs/evidence to ``build/bench/table.md`` and
 ``table.json`` (``--out``). Wants an idle machine, some twenty minutes, and the peers on PATH; which
 of them were absent stands under the table, and how long each benchmark took.
 """
@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import jaxcache
-from benchmarks.measure import HEADER, Absent, Ratio, Row, Setting, parser, print_rows
+from benchmarks.measure import Absent, Ratio, Row, Setting, lay_out, parser, print_rows
 
 #: What can be measured, in the order of the table.
 NAMES = (
@@ -86,11 +86,11 @@ def conclude(took: dict[str, float]) -> str:
 def write_table(
     out: Path, rows: list[Row], head: dict[str, str | float], took: dict[str, float]
 ) -> None:
-    """Write the table for people and for programs."""
+    """Write the tables for people and for programs."""
     out.mkdir(parents=True, exist_ok=True)
     ratios = [row for row in rows if isinstance(row, Ratio)]
     absent = [row for row in rows if isinstance(row, Absent)]
-    lines = [introduce(head), HEADER, *(r.row() for r in ratios)]
+    lines = [introduce(head), *lay_out(ratios)]
     if absent:
         lines += ["", "Not measured:", *(f"- {a.claim}: {a.why}" for a in absent)]
     (out / "table.md").write_text("\n".join([*lines, conclude(took)]) + "\n")

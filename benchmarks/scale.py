@@ -124,21 +124,16 @@ def main() -> None:
             found.append(measure(entries, Path(directory)))
             print(f"{entries:,} entries measured", file=sys.stderr, flush=True)
     print(f"{describe_machine()}, load {os.getloadavg()[0]:.1f} at the end\n")
-    print(
-        "| command |", " | ".join(f"{n:,}" for n in sizes), "| slope, processor | slope, memory |"
-    )
-    print("|---|" + "---|" * (len(sizes) + 2))
+    print("| command |", " | ".join(f"{n:,}" for n in sizes), "| slopes |")
+    print("|---|" + "---|" * (len(sizes) + 1))
     steep = False
     for name in found[0]:
         costs = [some[name] for some in found]
-        cells = [
-            f"{c.seconds:.2f} s, {c.processor_seconds:.2f} s, {c.peak_bytes / 2**20:.0f} MiB"
-            for c in costs
-        ]
+        cells = [f"{c.processor_seconds:.2f} s, {c.peak_bytes / 2**20:.0f} MiB" for c in costs]
         time_slope = slope(sizes, [c.processor_seconds for c in costs])
         memory_slope = slope(sizes, [c.peak_bytes for c in costs])
         steep |= max(time_slope, memory_slope) > _STEEP
-        print(f"| `{name}` |", " | ".join(cells), f"| {time_slope:.2f} | {memory_slope:.2f} |")
+        print(f"| `{name}` |", " | ".join(cells), f"| {time_slope:.2f}, {memory_slope:.2f} |")
     print(f"\n{'Some are' if steep else 'None is'} steeper than {_STEEP}.")
 
 

@@ -1,7 +1,8 @@
 """Print the table of the guard: ``python -m tools.guard_table PYTHON…``.
 
-Each case of ``tests/guard/`` runs in each JAX: one row for each case, one column for each JAX. Below
-0.6 there is one case, because a guard only warns there. Exits 1 if any case is wrong.
+Each case of ``tests/guard/`` runs in each JAX: one row for each group of cases, one column for each JAX,
+then the cases by name. Below 0.6 there is one case, because a guard only warns there. Exits 1 if any
+case is wrong.
 """
 
 import json
@@ -52,19 +53,27 @@ def main(*pythons: str) -> int:
             print(f"jax {version}: {title}", file=sys.stderr, flush=True)
             for name, result in run_cases(python, program, late).items():
                 tables.setdefault(title, {}).setdefault(name, {})[version] = result
-    faults = []
+    faults: list[str] = []
+    print(f"| cases | {' | '.join(versions)} |\n|---|{'---|' * len(versions)}")
+    ratios: dict[str, str] = {}
     for title, rows in tables.items():
-        columns = [v for v in versions if any(v in row for row in rows.values())]
-        print(f"\n| {title} | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}")
-        for name, row in rows.items():
-            cells = []
-            for version in columns:
-                result = row.get(version, {"fault": "", "note": "not in this JAX"})
+        cells = []
+        for version in versions:
+            results = {name: row[version] for name, row in rows.items() if version in row}
+            wrong = [
+                f"{version}, {name}: {r['fault']}" for name, r in results.items() if r["fault"]
+            ]
+            cells.append(
+                f"**{len(wrong)} wrong**" if wrong else f"{len(results)} ok" * bool(results)
+            )
+            faults += wrong
+            for result in results.values():
                 ratio = result["note"].partition(RATIO)[2]
-                missing = "" if version in row else "—"
-                cells.append("**wrong**" if result["fault"] else missing or f"ok {ratio}".strip())
-                faults += [f"{version}, {name}: {result['fault']}"] if result["fault"] else []
-            print(f"| {name} | {' | '.join(cells)} |")
+                ratios |= {version: ratio} if ratio else {}
+        print(f"| {title} | {' | '.join(cells)} |")
+    print(f"| guarded / unguarded warm call | {' | '.join(ratios.get(v, '') for v in versions)} |")
+    for title, rows in tables.items():
+        print(f"\n**{title}**: {'; '.join(rows)}.")
     print(*("", *faults), sep="\n")
     return 1 if faults else 0
 

@@ -121,24 +121,21 @@ def read_report(path: Path) -> tuple[str, str]:
 
 
 def table(columns: Sequence[Column]) -> list[str]:
-    """Lay out capability × version as Markdown, with the reasons below."""
+    """Lay out the capabilities as Markdown, with the versions that lack or fail each."""
     known = [c for c in columns if c.cells]
+    minutes = sum(c.seconds for c in known) / 60
     lines = [
-        "| | " + " | ".join(c.version for c in known) + " |",
-        "|---" * (len(known) + 1) + "|",
-        *(
-            f"| {name} | " + " | ".join(c.cells[name] for c in known) + " |"
-            for name in CAPABILITIES
-        ),
-        "| minutes | " + " | ".join(f"{c.seconds / 60:.1f}" for c in known) + " |",
+        f"JAX {', '.join(c.version for c in known)}; {minutes:.0f} minutes.",
         "",
+        "| capability | works on | not on | why |",
+        "|---|---|---|---|",
     ]
-    lines += [
-        f"* {c.version}, {name}: {why}"
-        for c in known
-        for name, why in c.skips.items()
-        if why and c.cells[name] == "no"
-    ]
+    for name in CAPABILITIES:
+        without = [c for c in known if c.cells[name] != "yes"]
+        works = f"{len(known) - len(without)} of {len(known)}" if without else "all"
+        not_on = (c.version + f" {c.cells[name]}" * ("fail" in c.cells[name]) for c in without)
+        why = next((c.skips[name] for c in without if c.skips[name]), "")
+        lines.append(f"| {name} | {works} | {', '.join(not_on)} | {why} |")
     return lines + [f"* {c.version}: {c.moved}" for c in columns if c.moved]
 
 

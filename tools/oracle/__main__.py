@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import venv
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -189,13 +190,23 @@ def judge(trial: Trial) -> tuple[Trial, str, list[str]]:
 
 
 def print_tables(results: list[tuple[Trial, str, list[str]]]) -> None:
-    """Print one table for each kind of trial, and what is wrong below."""
+    """Print how many trials of each kind end how, then the trials by name, and what is wrong below."""
     columns = list(dict.fromkeys(trial.column for trial, _, _ in results))
+    print(f"| trials | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}")
+    tables: dict[str, dict[str, str]] = {}
     for table in dict.fromkeys(trial.table for trial, _, _ in results):
-        print(f"\n| {table} | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}")
-        marks = {(t.row, t.column): mark for t, mark, _ in results if t.table == table}
-        for row in dict.fromkeys(row for row, _ in marks):
-            print(f"| {row} | {' | '.join(marks.get((row, c), '') for c in columns)} |")
+        cells = []
+        for column in columns:
+            of_column = [
+                (t, mark) for t, mark, _ in results if (t.table, t.column) == (table, column)
+            ]
+            counts = Counter(mark.partition(" (")[0] for _, mark in of_column)
+            cells.append(", ".join(f"{count} {mark}" for mark, count in counts.items()))
+            tables.setdefault(table, {}).update({t.row: mark for t, mark in of_column})
+        print(f"| {table} | {' | '.join(cells)} |")
+    for table, rows in tables.items():
+        names = (row + mark.removeprefix("—") * mark.startswith("—") for row, mark in rows.items())
+        print(f"\n**{table}**: {'; '.join(names)}.")
     for trial, _, wrong in results:
         for line in wrong:
             print(f"\nwrong: JAX {trial.column}, {trial.table}, {trial.row}: {line}")

@@ -1,6 +1,7 @@
 """Compare what jaxcache reports of real programs with what JAX counts: ``compare.py PYTHON [NAME...]``.
 
-Prints one row for each run, as REPORTED/TRUE wherever both are known, and exits 1 if any differ.
+Prints one row for each program: what is reported, and REPORTED/TRUE if JAX counts otherwise. Exits 1
+if anything differs.
 """
 
 import json
@@ -8,7 +9,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,8 @@ NAMES = [
     "callbacks",
     "distributed",
 ]
-ROW = "{:12} {:9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>7}  {}"
+HEADER = """| program | requests | hits: cold, hot, filled | written: cold, compiled | excused |
+|---|---|---|---|---|"""
 
 
 def run_jaxcache(*arguments: Any, truth: Path) -> tuple[int, dict[str, Any]]:
@@ -52,6 +53,11 @@ def run_jaxcache(*arguments: Any, truth: Path) -> tuple[int, dict[str, Any]]:
     return done.returncode, json.loads(done.stdout)
 
 
+def show(told: int, truly: int) -> str:
+    """One number if both are equal."""
+    return str(told) if told == truly else f"**{told}/{truly}**"
+
+
 def names_in(cache: Path) -> set[str]:
     return {path.name for path in cache.glob("*-cache")}
 
@@ -62,12 +68,13 @@ class Comparison:
     def __init__(self, python: str, name: str, directory: Path) -> None:
         self._python, self._name, self._directory = python, name, directory
         self.unequal: list[str] = []
+        self._cells: dict[str, dict[str, str]] = {}
 
     def run(self, step: str, cache: Path, *options: Any, served: bool) -> None:
         """Run the program in a cache; ``served``: everything cacheable must be a hit."""
         truth = self._directory / step
         truth.mkdir(parents=True)
-        before, started = names_in(cache), time.monotonic()
+        before = names_in(cache)
         code, document = run_jaxcache(
             "warm",
             "-C",
@@ -79,7 +86,6 @@ class Comparison:
             self._name,
             truth=truth,
         )
-        seconds = time.monotonic() - started
         true: Counter[str] = Counter()
         for path in truth.iterdir():
             true.update(json.loads(path.read_text()))
@@ -102,29 +108,39 @@ class Comparison:
         )
         if served and summary["hits"] + excused != true["requests"]:
             problems.append("a miss that a cache could serve")
-        self.report(step, [f"{a}/{b}" for a, b in pairs.values()], excused, seconds, problems)
+        self._keep(step, {name: show(*pair) for name, pair in pairs.items()}, excused, problems)
 
     def compile(self, recipe: Path, cache: Path) -> None:
         """Fill a second directory from the recipe."""
-        started = time.monotonic()
         code, document = run_jaxcache(
             "compile", recipe, "-C", cache, "--python", self._python, truth=self._directory
         )
         summary = document["summary"]
-        files = f"{summary['written']}/{len(names_in(cache))}"
         problems = [f"exit code {code}"] if code or summary["failed"] else []
         if summary["written"] != len(names_in(cache)):
             problems.append("new files")
-        cells = [str(summary["requested"]), "", "", files, ""]
-        self.report("compile", cells, summary["refused"], time.monotonic() - started, problems)
+        written = show(summary["written"], len(names_in(cache)))
+        self._keep("compile", {"written": written}, summary["refused"], problems)
 
-    def report(
-        self, step: str, cells: list[str], excused: int, seconds: float, problems: list[str]
-    ) -> None:
-        """Print one row."""
-        said = "equal" if not problems else "UNEQUAL: " + ", ".join(problems)
-        print(ROW.format(self._name, step, *cells, excused, said), f"{seconds:.0f} s", flush=True)
+    def _keep(self, step: str, cells: dict[str, str], excused: int, problems: list[str]) -> None:
+        self._cells[step] = {**cells, "excused": str(excused)}
         self.unequal += [f"{self._name} {step}: {problem}" for problem in problems]
+
+    def print_row(self) -> None:
+        """Print the row of the program."""
+
+        def join(name: str, *steps: str) -> str:
+            values = [self._cells[step][name] for step in steps]
+            return values[0] if len({*values}) == 1 else ", ".join(values)
+
+        runs = ("cold", "hot", "filled")
+        cells = (
+            join("requests", *runs),
+            join("hits", *runs),
+            join("written", "cold", "compile"),
+            join("excused", *runs),
+        )
+        print(f"| {self._name} | {' | '.join(cells)} |", flush=True)
 
 
 def compare_recipes(full: Path, collected: Path) -> str:
@@ -143,11 +159,7 @@ def compare_recipes(full: Path, collected: Path) -> str:
 
 
 def main(python: str, *names: str) -> int:
-    print(
-        ROW.format(
-            "program", "run", "requests", "hits", "written", "new files", "entries", "excused", ""
-        )
-    )
+    print(HEADER)
     unequal, collected = [], []
     for name in names or NAMES:
         with tempfile.TemporaryDirectory() as temporary:
@@ -163,6 +175,7 @@ def main(python: str, *names: str) -> int:
             comparison.run("hot", first, "--record", full, served=True)
             comparison.compile(full, second)
             comparison.run("filled", second, served=True)
+            comparison.print_row()
             if name != "distributed":  # the zeros of one process would have to reach the other
                 run_jaxcache(
                     "warm",

@@ -1,6 +1,7 @@
 """Compare the phases of real programs with JAX's own events: ``phases.py PYTHON [NAME...]``.
 
-Each program runs cold and hot. Each cell is what ``run`` reports, a slash, and the truth:
+Each program runs cold and hot. A row for each run goes to standard error; each cell is what ``run``
+reports, a slash, and the truth:
 
 * ``wall``: the sum of all phases, and how long the program ran by the clock of a shell around it.
 * ``load``: the phase, and the sum of JAX's event ``cache_retrieval_time_sec``; then how many
@@ -10,7 +11,8 @@ Each program runs cold and hot. Each cell is what ``run`` reports, a slash, and 
   includes what jaxcache itself does meanwhile.
 
 A row is wrong where the first two differ by more than 5 % or 1 ms for each look-up, or where a sum
-exceeds the event that contains it. Exits 1 if any is.
+exceeds the event that contains it. Exits 1 if any is. The table on standard output has the largest
+differences, and the programs that have them.
 """
 
 import json
@@ -33,8 +35,18 @@ TIMED = 'date +%s.%N >"$TRUTH/began"; "$@"; code=$?; date +%s.%N >"$TRUTH/ended"
 ROW = "{:11} {:5} {:>13} {:>17} {:>8} {:>15} {:>15}  {}"
 
 
-def measure(python: str, name: str, step: str, directory: Path) -> list[str]:
-    """Run a program once, print its row, and return what is wrong."""
+#: Each difference that the table names, and its unit.
+KINDS = {
+    "wall": "%",
+    "`load`, over all look-ups": "ms",
+    "`load`, each look-up": "ms",
+    "`lower` below its event": "ms",
+    "`request` below its event": "ms",
+}
+
+
+def measure(python: str, name: str, step: str, directory: Path) -> tuple[list[str], list[float]]:
+    """Run a program once, print its row, and return what is wrong, and the value of each kind."""
     truth = directory / step
     truth.mkdir()
     command = ("sh", "-c", TIMED, "sh", python, PROGRAMS, name)
@@ -67,21 +79,41 @@ def measure(python: str, name: str, step: str, directory: Path) -> list[str]:
         f"{phases['lower']:.3f}/{true['lower_seconds']:.3f}",
         f"{request:.3f}/{true['request_seconds']:.3f}",
     )
-    print(
-        ROW.format(name, step, *cells, "WRONG: " + ", ".join(wrong) if wrong else "ok"), flush=True
-    )
-    return wrong
+    verdict = "WRONG: " + ", ".join(wrong) if wrong else "ok"
+    print(ROW.format(name, step, *cells, verdict), file=sys.stderr, flush=True)
+    load_difference = 1e3 * abs(phases["load"] - true["retrieval_seconds"])
+    differences = [
+        100 * abs(total - wall) / wall,
+        load_difference,
+        load_difference / max(1, lookups),
+        1e3 * (true["lower_seconds"] - phases["lower"]),
+        1e3 * (true["request_seconds"] - request),
+    ]
+    return wrong, differences
 
 
 def main(python: str, *names: str) -> int:
     os.environ.update(SETTINGS)
-    print(ROW.format("program", "run", "wall s", "load", "lookups", "lower s", "request s", ""))
-    wrong: list[str] = []
+    header = ROW.format("program", "run", "wall s", "load", "lookups", "lower s", "request s", "")
+    print(header, file=sys.stderr)
+    faults: list[str] = []
+    largest: dict[tuple[str, str], tuple[float, str]] = {}
     for name in names or ALONE:
         with tempfile.TemporaryDirectory() as temporary:
             for step in ("cold", "hot"):
-                wrong += measure(python, name, step, Path(temporary))
-    return 1 if wrong else 0
+                wrong, differences = measure(python, name, step, Path(temporary))
+                faults += [f"{name}, {step}: {', '.join(wrong)}"] if wrong else []
+                for kind, value in zip(KINDS, differences, strict=True):
+                    largest[kind, step] = max((value, name), largest.get((kind, step), (0.0, "")))
+    print("| largest difference | cold | hot |\n|---|---|---|")
+    for kind, unit in KINDS.items():
+        cells = [
+            f"{value:.2f} {unit}, {name}"
+            for value, name in (largest[kind, step] for step in ("cold", "hot"))
+        ]
+        print(f"| {kind} | {' | '.join(cells)} |")
+    print(*("", *faults), sep="\n")
+    return 1 if faults else 0
 
 
 if __name__ == "__main__":
