@@ -13,6 +13,7 @@ from schemas import SCHEMAS, check_document, command_of
 
 from jaxcache.cli.app import COMMANDS
 from tools.generate.commands import read_command
+from tools.generate.schemas import MEANINGS, field_tables
 
 NAMES = sorted(path.stem for path in SCHEMAS.iterdir())
 
@@ -31,22 +32,39 @@ def test_a_schema_is_one(name: str) -> None:
     assert schema["$id"].endswith(f"/docs/schemas/{name}.json")
 
 
-def _named(schema: Any) -> Iterator[str]:
+def _fields(schema: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each field of a schema, with its own schema."""
     if isinstance(schema, list):
         for part in schema:
-            yield from _named(part)
+            yield from _fields(part)
     if isinstance(schema, dict):
-        yield from schema.get("properties", {})
+        yield from schema.get("properties", {}).items()
         for part in schema.values():
-            yield from _named(part)
+            yield from _fields(part)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_field_of_a_schema_stands_on_the_page_on_json(name: str) -> None:
+def _all_fields() -> Iterator[tuple[str, dict[str, Any]]]:
+    for path in SCHEMAS.iterdir():
+        yield from _fields(json.loads(path.read_text("utf-8")))
+
+
+def test_every_field_has_a_meaning() -> None:
+    assert {name for name, field in _all_fields() if "description" not in field} == set()
+
+
+def test_every_meaning_is_of_a_field() -> None:
+    meanings = {(name, text) for table in MEANINGS.values() for name, text in table.items()}
+    used = {(name, field["description"]) for name, field in _all_fields()}
+    assert meanings - used == set()
+
+
+def test_the_page_on_json_links_to_each_schema_and_the_site_lists_its_fields() -> None:
     page = (REPOSITORY / "docs" / "json.md").read_text("utf-8")
-    words = set(re.findall(r"`([a-z_0-9]+)`", page))
-    schema = json.loads((SCHEMAS / f"{name}.json").read_text("utf-8"))
-    assert set(_named(schema)) - words == set()
+    same = {f"trust-{name}" for name in ("here", "keygen", "add", "remove")}
+    assert {*re.findall(r"\(schemas/([a-z-]+)\.json\)", page)} | same == set(NAMES)
+    tables = field_tables()
+    assert all(f"`{name}`" in tables for name in NAMES)
+    assert "| `summary.phases.trace_seconds` | number | " in tables
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """What the site needs beyond mkdocs.
 
-The page of all commands is written when the site is built, and links that leave ``docs/`` for the
-repository become text.
+The page of all commands and the tables of all JSON fields are written when the site is built, and
+links that leave ``docs/`` for the repository become text.
 """
 
 import re
@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from jaxcache.cli.commands import COMMANDS
 from tools.generate.commands import read_command
 from tools.generate.pages import reference
+from tools.generate.schemas import field_tables
 
 _OUTSIDE = re.compile(r"\[([^\]]+)\]\((?:\.\./)+([^)#\s]+)[^)]*\)")
 _EVIDENCE = re.compile(r"\[([^\]]+)\]\((evidence/[^)#\s]*)[^)]*\)")
@@ -28,8 +30,10 @@ def on_files(files: Files, config: Any) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Name the file instead of linking to it: the site does not know where the repository is."""
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    """Add the fields of JSON; name files outside, since the site does not know the repository."""
+    if page.file.src_uri == "json.md":
+        markdown += "\n" + field_tables()
     for pattern, directory in ((_OUTSIDE, ""), (_EVIDENCE, "docs/")):
         markdown = pattern.sub(rf"\1 (`{directory}\2` in the repository)", markdown)
     return markdown

@@ -34,7 +34,8 @@ hours ago weighs a quarter of what it weighed when it was used.
 
 The root, because old popularity fades where code is edited, and because an entry that was not used
 for some hours is mostly used again. Without a count of hits, an entry that was read after the run
-that wrote it counts as 3 hits. ``docs/eviction.md`` shows how both policies fare on traces.
+that wrote it counts as 3 hits. ``docs/evidence/eviction.md`` shows how both policies fare on
+traces.
 """
 
 from bisect import bisect_right

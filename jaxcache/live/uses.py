@@ -1,7 +1,7 @@
 """Record uses and compile times in the cache's ledger, and read back what an eviction needs.
 
 The ledger is a directory of segments, ``.jaxcache/ledger/<time_ns>-<16 hex>.jsonl``, each written
-once and whole; each line is one event with ``key``, ``kind`` and ``at_ns`` (docs/ledger.md).
+once and whole; each line is one event with ``key``, ``kind`` and ``at_ns`` (docs/entry-format.md).
 
 The tiers also record what this client uses, so that ``prune`` of a tier keeps it. Each client has
 one segment a day in the tier's ledger, ``.jaxcache/ledger/<midnight>-<client>.jsonl``. Each process

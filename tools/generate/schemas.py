@@ -1,17 +1,19 @@
 """JSON Schemas of the documents of ``--json``, from the classes that the documents are made of.
 
-``documents/`` names the type of each document. A schema admits fields and values that it does not
-name, because later releases add some (docs/promise.md).
+``documents.py`` names the type of each document, and ``meanings.toml`` what each field means. A schema
+admits fields and values that it does not name, because later releases add some (docs/promise.md).
 """
 
 import functools
 import importlib
 import json
 import pkgutil
+import tomllib
 import types
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from enum import Enum
+from pathlib import Path
 from typing import (
     Annotated,
     Any,
@@ -31,6 +33,10 @@ from tools.generate.documents import DOCUMENTS, ERROR, Metered, Time
 
 Schema = dict[str, Any]
 BASE = "https://raw.githubusercontent.com/jaxcache/jaxcache/main/docs/schemas/"
+#: By a class or command, and for ``every`` other one: what each field means.
+MEANINGS: dict[str, dict[str, str]] = tomllib.loads(
+    Path(__file__).with_name("meanings.toml").read_text("utf-8")
+)
 #: What runs in the user's Python, and needs a jax.
 _FOREIGN = (
     "jaxcache.injected",
@@ -55,18 +61,67 @@ def schemas() -> dict[str, str]:
     texts = {}
     for name, kind in {**DOCUMENTS, "error": ERROR}.items():
         file = f"{name.replace(' ', '-')}.json"
-        schema = _Maker().document(name, kind)
+        schema = _Maker(name).document(kind)
         texts[file] = json.dumps(schema, indent=1, sort_keys=True) + "\n"
     return texts
+
+
+def field_tables() -> str:
+    """Return a table of all fields for each document, as the site shows them."""
+    commands: dict[str, list[str]] = {}
+    for file, text in schemas().items():
+        schema = json.loads(text)
+        rows = "\n".join(dict.fromkeys(_rows(schema, schema["$defs"], "")))
+        commands.setdefault(rows, []).append(file.removesuffix(".json"))
+    parts = ["## Fields"]
+    for rows, names in commands.items():
+        title = ", ".join(f"`{name}`" for name in names)
+        parts.append(f"### {title}\n\n| field | type | meaning |\n|---|---|---|\n{rows}")
+    return "\n\n".join(parts) + "\n"
+
+
+def _rows(schema: Schema, definitions: Schema, path: str) -> Iterator[str]:
+    """Yield a row for each field below a schema; a class inside itself is not entered again."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        inner = {n: s for n, s in definitions.items() if n != name}
+        schema, definitions = definitions.get(name, {}), inner
+    for variant in schema.get("anyOf", ()):
+        yield from _rows(variant, definitions, path)
+    if "items" in schema:
+        yield from _rows(schema["items"], definitions, f"{path}[]")
+    if isinstance(schema.get("additionalProperties"), dict):
+        yield from _rows(schema["additionalProperties"], definitions, f"{path}.*")
+    for name, field in schema.get("properties", {}).items():
+        here = f"{path}.{name}".removeprefix(".")
+        meaning = field.get("description", "")
+        values = [*field.get("examples", ()), *field.get("items", {}).get("examples", ())]
+        if any(str(value) not in meaning for value in values):
+            meaning += f" ({', '.join(map(str, values))})"
+        meaning = meaning.replace("<", "&lt;").replace("|", "\\|")
+        yield f"| `{here}` | {_type_of(field)} | {meaning} |"
+        yield from _rows(field, definitions, here)
+
+
+def _type_of(field: Schema) -> str:
+    """Return the type of a field in words."""
+    if "anyOf" in field:
+        return " or ".join(dict.fromkeys(map(_type_of, field["anyOf"])))
+    if "const" in field:
+        return str(field["const"])
+    kind = field.get("type", "object" if "$ref" in field else "any")
+    return kind if isinstance(kind, str) else " or ".join(sorted(kind, key="null".__eq__))
 
 
 class _Maker:
     """Makes one schema, and collects the definitions that it refers to."""
 
-    def __init__(self) -> None:
+    def __init__(self, command: str) -> None:
+        self.command = command
         self.definitions: dict[str, Schema] = {}
 
-    def document(self, name: str, kind: Any) -> Schema:
+    def document(self, kind: Any) -> Schema:
+        name = self.command
         metered = [Metered] if name in REMOTE_COMMANDS else []
         variants = [self.object_of(k, *metered) for k in _members(kind)]
         for variant in variants:
@@ -74,6 +129,7 @@ class _Maker:
                 variant["properties"]["schema_version"] = {"const": SCHEMA_VERSION}
                 variant["required"] = sorted({*variant["required"], "schema_version", "cache_dir"})
                 variant["properties"].setdefault("cache_dir", {"type": ["string", "null"]})
+                variant["properties"] = self._described("document", variant["properties"])
         body = variants[0] if len(variants) == 1 else {"anyOf": variants}
         return {
             "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -123,7 +179,8 @@ class _Maker:
         for part in parts:
             if is_typeddict(part):
                 hints = get_type_hints(part, include_extras=True)
-                properties |= {name: self.schema(hint) for name, hint in hints.items()}
+                fields = {name: self.schema(hint) for name, hint in hints.items()}
+                properties |= self._described(part.__name__, fields)
                 optional |= part.__optional_keys__
             else:
                 properties |= self._fields(part)
@@ -148,7 +205,19 @@ class _Maker:
                 properties[name] = self._retype(hint, float)
             else:
                 properties[name] = self._retype(hint, int) if field.counts else self.schema(hint)
-        return properties
+        return self._described(kind.__name__, properties)
+
+    def _described(self, owner: str, properties: dict[str, Schema]) -> dict[str, Schema]:
+        """Add to each field what it means: in its class, in this command, or everywhere."""
+        tables = [MEANINGS.get(name, {}) for name in (owner, self.command, "every")]
+        return {
+            name: next(
+                ({**schema, "description": table[name]} for table in tables if name in table), schema
+            )
+            if "description" not in schema
+            else schema
+            for name, schema in properties.items()
+        }
 
     def _parts_of(self, hint: Any, shape: tuple[ShapeField, ...]) -> Schema:
         """Return the schema of an attribute of which some fields are shown, or of each in a list."""
