@@ -27,25 +27,25 @@ LIVE_TEXTS = {
     "ledger": "Record uses and compile times; `totals` records the counts alone.",
     "portable-keys": "Make the keys of JAX before 0.11 independent of the directory.",
     "every-process": "Let every process of a distributed program write its entries.",
-    "tiers": "Directories and URLs to read after the local directory, in this order; `:ro` at the end: read only.",
+    "tiers": "Directories and URLs to read after the local directory; `:ro` at the end: read only.",
     "local-dir": "The local directory if JAX's cache is a bucket.",
     "timeout": "Limit of one request to a tier.",
-    "miss-budget": "Limit of all misses and failures of a tier, before it is skipped for a while.",
+    "miss-budget": "Limit of all misses and failures of a tier, until it is skipped for a while.",
     "flush": "How long the end of the process waits for uploads.",
-    "queue": "Number of uploads that may wait in memory; the others wait as files.",
+    "queue": "Uploads that may wait in memory; the others wait as files.",
     "prefetch": "Fetch the entries of the last run as soon as JAX opens the cache.",
-    "preload": "Load the executables of the last run while this one traces (JAX 0.8 or later, on CPU, two cores).",
-    "require-signed": "Accept entries of tiers only with a signature of a trusted key.",
+    "preload": "Load the last run's executables while this one traces (JAX 0.8, CPU, two cores).",
+    "require-signed": "Accept only signed entries from tiers.",
     "signing-key": "Private key that signs uploads.",
-    "single-flight": "How long processes that miss the same key wait for the one that compiles it; 0: they do not wait.",
-    "metrics": "The file, with its directory, to which counters are written for Prometheus.",
+    "single-flight": "How long processes wait for another one that compiles the same key; 0: not.",
+    "metrics": "Path of the file to which counters for Prometheus are written.",
     "summary": "Print one line on standard error at the end.",
 }
 #: Variables of jaxcache that are not settings of the live layer.
 VARIABLE_TEXTS = {
-    "JAXCACHE_GUARD": "Refuse compiles after a warm-up, as `run --guard` does: `ON:ACTION[:SECONDS]` ([guide](guard.md)).",
+    "JAXCACHE_GUARD": "Refuse compiles after a warm-up: `ON:ACTION[:SECONDS]` ([guide](guard.md)).",
     "JAXCACHE_INSTANCE_CREDENTIALS": "`true`: get credentials for a bucket from the metadata service of the cloud.",
-    "JAXCACHE_DEBUG": "Any value: print a traceback after an error, as `--debug` does.",
+    "JAXCACHE_DEBUG": "Any value: the same as `--debug`.",
 }
 #: What jaxcache sets for the programs that it starts. A value of your own breaks their reports.
 INTERNAL = frozenset(
@@ -59,11 +59,11 @@ INTERNAL = frozenset(
 #: Variables of others that jaxcache reads.
 _OTHERS = {
     "JAX_COMPILATION_CACHE_DIR": "The cache, for JAX and for every command without `-C`.",
-    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "JAX's threshold, 1 s by default; `0` caches short compiles, too. `warm` sets it.",
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "JAX's threshold, 1 s by default; `0` caches everything. `warm` sets it.",
     "JAX_COMPILATION_CACHE_MAX_SIZE": "JAX's own cap.",
     "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "`none` makes the keys of JAX before 0.11 independent of the directory.",
     "VIRTUAL_ENV, CONDA_PREFIX": "The active environment, whose Python has jax.",
-    "XDG_CACHE_HOME, XDG_CONFIG_HOME": "In place of `~/.cache` and `~/.config`, which do not exist where `HOME` is unset and the user has no account.",
+    "XDG_CACHE_HOME, XDG_CONFIG_HOME": "In place of `~/.cache` and `~/.config`.",
     "NO_COLOR": "No colour.",
 }
 
@@ -88,9 +88,8 @@ def configuration() -> str:
         "",
         "## Files",
         "",
-        "`~/.config/jaxcache/config.toml` holds the settings of a user, and `[tool.jaxcache]` of a project's `pyproject.toml` those of",
-        "a project. Settings of a project that choose a cache or a Python, or that concern the live layer, count only after",
-        "`jaxcache trust here`; `require-signed` counts in any case.",
+        "A user's settings are in `~/.config/jaxcache/config.toml`, a project's in `[tool.jaxcache]` of its",
+        "`pyproject.toml`. A project's settings count only after `jaxcache trust here`, except `require-signed`.",
         "",
         "| setting | value | meaning |",
         "|---|---|---|",
@@ -100,8 +99,8 @@ def configuration() -> str:
         "",
         "## The live layer",
         "",
-        "Each setting is a key of `[live]` (in `pyproject.toml`: `[tool.jaxcache.live]`), a variable, and an argument of",
-        "`jaxcache.enable()` with `_` for `-`. [The live layer](live.md#settings) has what each one costs.",
+        "Each setting is a key of `[live]` (in `pyproject.toml`: `[tool.jaxcache.live]`), a variable, and an",
+        "argument of `jaxcache.enable()` with `_` for `-`. [The live layer](live.md#settings) explains them.",
         "",
         "| setting | variable | default | meaning |",
         "|---|---|---|---|",
