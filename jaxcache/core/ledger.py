@@ -1,9 +1,9 @@
 """The segments of a ledger: which of them count, and how many become one.
 
 A segment is a file ``<time_ns>-<16 hex>.jsonl`` below ``.jaxcache/ledger/`` that is written once
-and whole (docs/entry-format.md). A compaction, ``<time_ns>-c<16 hex>-<part>.jsonl``, begins with lines of
-the kind ``segment``, which name the segments that it replaces, its parts, and the sums of what it
-left out.
+and whole (docs/entry-format.md). A compaction, ``<time_ns>-c<16 hex>-<part>.jsonl``, begins with
+lines of the kind ``segment``, which name the segments that it replaces, its parts, and the sums of
+what it left out.
 """
 
 import hashlib

@@ -209,15 +209,10 @@ class _Maker:
 
     def _described(self, owner: str, properties: dict[str, Schema]) -> dict[str, Schema]:
         """Add to each field what it means: in its class, in this command, or everywhere."""
-        tables = [MEANINGS.get(name, {}) for name in (owner, self.command, "every")]
-        return {
-            name: next(
-                ({**schema, "description": table[name]} for table in tables if name in table), schema
-            )
-            if "description" not in schema
-            else schema
-            for name, schema in properties.items()
-        }
+        for table in (MEANINGS.get(name, {}) for name in (owner, self.command, "every")):
+            for name in table.keys() & properties.keys():
+                properties[name] = {"description": table[name], **properties[name]}
+        return properties
 
     def _parts_of(self, hint: Any, shape: tuple[ShapeField, ...]) -> Schema:
         """Return the schema of an attribute of which some fields are shown, or of each in a list."""
