@@ -1,1 +1,1 @@
-"""Try to break every command that changes something: ``make faults``; see ``docs/evidence/faults.md``."""
+"""Break every command that changes something: ``make faults``; see ``docs/evidence/faults.md``."""
