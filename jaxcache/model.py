@@ -44,7 +44,9 @@ class Depth(IntEnum):
     """Its ``-atime`` file."""
     OPENED = 2
     """The start of the entry itself."""
-    DECODED = 3
+    AT_HAND = 3
+    """All of it, as far as that takes no time to speak of."""
+    DECODED = 4
     """All of it."""
 
 

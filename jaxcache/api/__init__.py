@@ -12,7 +12,6 @@ Sizes are bytes, or text such as ``"10GB"``; durations are seconds, or text such
 
 import os
 from collections.abc import Iterator
-from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
@@ -55,23 +54,9 @@ if TYPE_CHECKING:
     from jaxcache.store.base import Store
 
 
-__all__ = ["Cache", "Detail", "open"]
+__all__ = ["Cache", "open"]
 #: How a pickle of protocol 2 or later begins.
 _PICKLED = b"\x80"
-
-
-class Detail(IntEnum):
-    """How much of a cache a listing shows, and so how much of it is read."""
-
-    KEYS = 0
-    ROWS = 1
-    """Compile seconds and codec, too; in a bucket only if entries are decoded anyway."""
-    RECORDS = 2
-    """What takes decoding, too; not of a bucket."""
-    SCREEN = 3
-    """The size of the directory, too."""
-    DOCUMENT = 4
-    """As records, and sums that include the compile seconds of entries beyond a limit."""
 
 
 class Cache(MovingMethods, CompilingMethods):
@@ -106,7 +91,8 @@ class Cache(MovingMethods, CompilingMethods):
         self,
         *keys: str,
         group_by: str | None = None,
-        detail: Detail | None = None,
+        depth: Depth | None = None,
+        sums: bool = True,
         options: ListOptions | None = None,
         **keywords: "Unpack[ListKeywords]",
     ) -> "Listing":
@@ -118,7 +104,9 @@ class Cache(MovingMethods, CompilingMethods):
         Args:
             keys: full keys, unique prefixes, or module globs; none for all.
             group_by: read what groups by this field need; the limit is then theirs.
-            detail: how much to read; by default ``details`` decides.
+            depth: how much of each entry to read; by default ``details`` decides. In a bucket,
+                where every read is a request, only ``details`` does.
+            sums: whether the sums include the compile seconds of entries beyond the limit.
             keywords: those of :class:`jaxcache.options.ListOptions`: ``filters=["size>1MB"]``,
                 ``sort="used:desc"``, ``limit=10``; ``details=False`` decodes no entry, which is
                 faster and leaves platform, target, signature and source unknown (the default in a
@@ -130,23 +118,17 @@ class Cache(MovingMethods, CompilingMethods):
         """
         from jaxcache.cache.listing import group_depth, list_cache
 
-        store, layout = self.readable
-        if options is None and detail is None:
-            keywords.setdefault("details", not store.remote)
+        is_near = not self.readable[0].remote
+        if options is None and depth is None:
+            keywords.setdefault("details", is_near)
         chosen = ListOptions.choose(options, keys=keys, **keywords)
-        depth = group_depth(group_by) if group_by else Depth.LISTED
-        if chosen.long or (detail and detail >= Detail.RECORDS and not store.remote):
-            depth = Depth.DECODED
-        elif detail is not Detail.KEYS and not store.remote:  # there, every read is a request
-            depth = max(depth, Depth.OPENED)
+        needed = group_depth(group_by) if group_by else Depth.LISTED
+        if is_near:
+            needed = max(needed, Depth.OPENED if depth is None else depth)
+        if group_by:
+            chosen = chosen.replace(limit=None)
         with self._reading(self.readable) as cache:
-            return list_cache(
-                cache,
-                chosen.replace(limit=None) if group_by else chosen,
-                depth=depth,
-                deep=detail is Detail.SCREEN and layout.keeps_index and not store.remote,
-                sums=detail in (None, Detail.DOCUMENT),
-            )
+            return list_cache(cache, chosen, depth=needed, sums=sums)
 
     def stats(self, *, long: bool = False) -> "Stats":
         """Count hits, misses and everything in the directory, as ``jaxcache stats`` does.

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
     from jaxcache.cache.ledger.segments import Ledger
     from jaxcache.cache.recipe import RecipeFile
-    from jaxcache.layouts import Layout, ReadCache
+    from jaxcache.cache.scan import ReadCache
+    from jaxcache.layouts import Layout
     from jaxcache.model import Progress
 
 PlaceKind = Literal["cache", "bundle", "recipe"]
@@ -319,7 +320,7 @@ class Handle:
     @contextmanager
     def _reading(self, place: "tuple[Store, Layout]") -> "Iterator[ReadCache]":
         """Show the progress of what reads the entries, and give the cache to read."""
-        from jaxcache.layouts import ReadCache
+        from jaxcache.cache.scan import ReadCache
 
         with self.progress("reading entries") as progress:
             yield ReadCache(*place, self.clock(), self.index_directory, self.workers, progress)

@@ -1,15 +1,14 @@
 """``ls`` as data: select, sort, sum up, group."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from jaxcache.cache.files import count_bytes
-from jaxcache.cache.scan import Scan, decode
+from jaxcache.cache.scan import ReadCache
 from jaxcache.errors import UsageError
-from jaxcache.layouts import ReadCache
-from jaxcache.model import Depth, Entry, Problem, ScanResult, result_repr
+from jaxcache.model import Depth, Entry, Problem, result_repr
 from jaxcache.options import ListOptions
 from jaxcache.units import format_compiling, format_count, format_duration, format_size
 
@@ -87,14 +86,14 @@ def summarize(entries: Iterable[Entry]) -> Summary:
 
 
 def list_cache(
-    cache: ReadCache, options: ListOptions, *, depth: Depth, deep: bool = False, sums: bool = True
+    cache: ReadCache, options: ListOptions, *, depth: Depth, sums: bool = True
 ) -> Listing:
     """List a cache: the entries that fit every KEY and filter, sorted, at most ``limit``.
 
     Args:
-        depth: how much must be read of the entries that are shown; of others, what a filter or the
-            order needs.
-        deep: whether to measure the whole cache, too.
+        depth: how much must be read of the entries that are shown, without ``options.long``; of
+            others, what a filter or the order needs. From what decoding shows on, a directory is
+            measured, too.
         sums: whether the summary must include facts for which every entry must be opened; if not,
             a limit in a large cache opens only those that it shows.
 
@@ -104,50 +103,40 @@ def list_cache(
     """
     store = cache.store
     layout = cache.layout
-    keys = options.keys
-    filters = options.filters
-    sort = options.sort
     limit = options.limit
+    if options.long:
+        depth = Depth.DECODED
+    elif depth >= Depth.OPENED and not layout.has_headers:
+        depth = Depth.AT_HAND
     # Imported here because a plain listing, the most frequent, needs none of it.
     selection = None
-    needed = Depth.LISTED
-    if keys or filters or sort != "key":
+    first = Depth.LISTED
+    if options.keys or options.filters or options.sort != "key":
         from jaxcache.cache.selection import Selection
 
-        selection = Selection.parse(keys, filters, sort)
-        needed = selection.scan_depth(has_headers=layout.has_headers)
-    is_opened = max(depth, needed) >= Depth.OPENED
-    first = Depth.OPENED if is_opened else Depth.DATED
-    # Only the entries that are shown are opened, and the sums leave the others out.
-    opens_shown = is_opened and not (sums or store.remote or limit is None)
-    opens_shown &= layout.keeps_index and layout.has_headers and needed < Depth.OPENED
-    at_once = depth is Depth.DECODED and limit is None and store.remote  # one request for both
-    if opens_shown:
-        first = min(selection.depth if selection else Depth.LISTED, Depth.DATED)
-    elif at_once or needed is Depth.DECODED:
-        first = Depth.DECODED
-    by_name = sort.partition(":")[0] in ("key", "used")
-    indexed = depth >= Depth.OPENED or bool(filters) or not by_name or store.remote
-    aids = cache.aids(indexed=indexed)
-    scan_result = layout.scans.scan(store, aids, first, deep=deep)
+        selection = Selection.parse(options.keys, options.filters, options.sort)
+        first = selection.scan_depth(has_headers=layout.has_headers)
+    if limit is None and not (options.keys or options.filters):  # all of them are shown
+        first = max(first, depth)
+    aids = cache.aids(max(first, depth))
+    is_measured = depth > Depth.OPENED and layout.keeps_index and not store.remote
+    scan_result = layout.scans.scan(store, aids, first, deep=is_measured)
     if selection is None:
         chosen = sorted(scan_result.entries, key=lambda e: e.key)
     else:
         chosen = selection.pick_sorted(scan_result.entries, cache.now_ns)
-    if opens_shown:
-        shown = chosen if len(chosen) <= _READ_AT_ONCE else chosen[:limit]
-        scan_result = decode(store, cast("Scan", scan_result), shown, aids, depth=Depth.OPENED)
-        chosen = _as_read(scan_result, chosen)
-    is_decoded = depth is Depth.DECODED or (is_opened and not layout.has_headers)
-    if is_decoded and first is not Depth.DECODED:
-        hurried = not (options.long or layout.has_headers)
-        scan_result = layout.scans.decode(store, scan_result, chosen[:limit], aids, hurried=hurried)
-        chosen = _as_read(scan_result, chosen)
+    is_summed = limit is not None and (sums or store.remote or len(chosen) <= _READ_AT_ONCE)
+    summed = min(depth, Depth.OPENED) if is_summed else Depth.LISTED
+    for some, needed in ((chosen, summed), (chosen[:limit], depth)):
+        if needed > first:
+            scan_result = layout.scans.decode(store, scan_result, some, aids, needed)
+            read = {entry.file: entry for entry in scan_result.entries}
+            chosen = [read[entry.file] for entry in chosen if entry.file in read]
     problems = tuple(scan_result.problems)
-    if keys or filters:
+    if options.keys or options.filters:
         files = {e.file for e in chosen}
         problems = tuple(p for p in problems if p.file in files)
-    sizes = count_bytes(scan_result.inventory.files()) if deep else (None, 0)
+    sizes = count_bytes(scan_result.inventory.files()) if is_measured else (None, 0)
     aids.keep(scan_result.entries)
     return Listing(
         cache_dir=store.url,
@@ -158,12 +147,6 @@ def list_cache(
         ledger_bytes=sizes[1],
         cache_entries=len(scan_result.entries),
     )
-
-
-def _as_read(scan_result: "ScanResult", chosen: Sequence[Entry]) -> list[Entry]:
-    """The chosen entries, as they are after more of them has been read."""
-    read = {entry.file: entry for entry in scan_result.entries}
-    return [read[entry.file] for entry in chosen if entry.file in read]
 
 
 class Group(NamedTuple):

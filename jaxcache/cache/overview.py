@@ -22,10 +22,9 @@ from jaxcache.cache.prune.removable import (
     total_bytes,
     without_suffix,
 )
-from jaxcache.cache.scan import Scan
+from jaxcache.cache.scan import ReadCache, Scan
 from jaxcache.core.eviction import POLICIES, choose_in_order, eviction_order
 from jaxcache.errors import JaxcacheError
-from jaxcache.layouts import ReadCache
 from jaxcache.model import Depth, Entry, Problem
 from jaxcache.options import PruneOptions
 

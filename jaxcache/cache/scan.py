@@ -25,8 +25,12 @@ from jaxcache.model import Depth, Entry, FileInfo, Problem, ProblemKind, Progres
 from jaxcache.store.base import MissingError, Store, StoreError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from jaxcache.cache.ledger.record import LedgerRecord
     from jaxcache.cache.ledger.segments import Ledger
+    from jaxcache.layouts import Layout
+    from jaxcache.model import ScanResult
 
 #: Fewer entries than this are read before another process has started.
 PARALLEL_ABOVE = 8_000
@@ -212,6 +216,37 @@ class Scan(NamedTuple):
     """Whether a read of an entry would show in its access time."""
 
 
+class ReadCache(NamedTuple):
+    """A cache that an operation reads, and how its entries are read."""
+
+    store: Store
+    layout: "Layout"
+    now_ns: int
+    index_directory: "Path | None" = None
+    """The directory of indexes; None: without one."""
+    workers: int = 1
+    """Processes to read with in a large directory."""
+    progress: Progress | None = None
+
+    def aids(self, depth: Depth) -> ScanAids:
+        """Return the aids of a scan, with the index of this cache where it spares reading."""
+        index = None
+        if self.index_directory is not None and (depth >= Depth.OPENED or self.store.remote):
+            index = self.layout.load_index(self.index_directory, self.store.url, now_ns=self.now_ns)
+        return ScanAids(index, self.workers, self.progress)
+
+    def scan(self, depth: Depth) -> "ScanResult":
+        """Scan the whole cache, with the files in its directories, and keep the index.
+
+        Raises:
+            NoCacheError: the directory cannot be listed.
+        """
+        aids = self.aids(depth)
+        scan_result = self.layout.scans.scan(self.store, aids, depth, deep=True)
+        aids.keep(scan_result.entries)
+        return scan_result
+
+
 def scan(
     store: Store, aids: ScanAids = NO_AIDS, depth: Depth = Depth.OPENED, *, deep: bool = False
 ) -> Scan:
@@ -232,18 +267,20 @@ def scan(
     if not aids.unfilled:
         require_objects(store, inventory.entries)
     rule = make_rule(store, inventory)
+    first = Depth.OPENED if depth is Depth.AT_HAND else depth
     entries, problems = read_entries(
-        store, inventory.entries, inventory.atimes, aids, depth, rule=rule
+        store, inventory.entries, inventory.atimes, aids, first, rule=rule
     )
     problems.extend(inventory.problems())
     ledger = load_ledger(store, inventory)
-    return Scan(
+    scan_result = Scan(
         entries=with_ledger(entries, ledger, rule),
         inventory=inventory,
         problems=tuple(problems),
         ledger=ledger,
         records_reads=store.keeps_atime and not rule.reads,
     )
+    return decode(store, scan_result, entries, aids, depth) if depth > first else scan_result
 
 
 def make_rule(store: Store, inventory: Inventory) -> eviction.LastUses:
@@ -266,21 +303,18 @@ def decode(
     scan_result: Scan,
     wanted: Iterable[Entry],
     aids: ScanAids = NO_AIDS,
-    *,
-    hurried: bool = False,
     depth: Depth = Depth.DECODED,
 ) -> Scan:
     """Read more of some entries of a scan; the others stay as they are.
 
     Args:
-        hurried: decode none of them if that takes time to speak of.
         depth: how much of them to read.
     """
-    names = {
-        e.file for e in wanted if (e.platform if depth is Depth.DECODED else e.codec) == "unknown"
-    }
-    if not names or (hurried and len(names) > _DECODED_AT_ONCE):
+    is_decoded = depth > Depth.OPENED
+    names = {e.file for e in wanted if (e.platform if is_decoded else e.codec) == "unknown"}
+    if not names or (depth is Depth.AT_HAND and len(names) > _DECODED_AT_ONCE):
         return scan_result
+    depth = Depth.DECODED if is_decoded else depth
     files = [file for file in scan_result.inventory.entries if file.info.name in names]
     rule = make_rule(store, scan_result.inventory)
     entries, problems = read_entries(
@@ -289,7 +323,7 @@ def decode(
     decoded = {entry.file: entry for entry in with_ledger(entries, scan_result.ledger, rule)}
     return scan_result._replace(
         entries=tuple(decoded.get(entry.file, entry) for entry in scan_result.entries),
-        problems=(*(p for p in scan_result.problems if p.file not in decoded), *problems),
+        problems=(*problems, *(p for p in scan_result.problems if p.file not in decoded)),
     )
 
 

@@ -280,11 +280,10 @@ class Selection(NamedTuple):
         return max([_SORTS[self.sort.partition(":")[0]].depth, *filters])
 
     def scan_depth(self, *, has_headers: bool) -> Depth:
-        """Return the depth of the scan that this selection needs, with the dates at the least."""
+        """Return the depth of the scan that this selection needs."""
         # A key may be the name of a function, which only the graphs contain.
-        if not has_headers and (self.keys or self.depth >= Depth.OPENED):
-            return Depth.DECODED
-        return max(self.depth, Depth.DATED)
+        is_inside = not has_headers and (self.keys or self.depth >= Depth.OPENED)
+        return Depth.DECODED if is_inside else self.depth
 
     def pick(
         self, entries: Sequence[Entry], now_ns: int, *, shortest_prefix: int = 1

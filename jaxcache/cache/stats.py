@@ -8,7 +8,7 @@ from enum import StrEnum
 from jaxcache.cache.files import UNCOUNTED_KINDS
 from jaxcache.cache.ledger.segments import Ledger, Uses, count_uses
 from jaxcache.cache.listing import Group, Summary, group_entries, summarize
-from jaxcache.layouts import ReadCache
+from jaxcache.cache.scan import ReadCache
 from jaxcache.model import Depth, Entry, FileInfo, result_repr
 from jaxcache.units import NS_PER_SECOND, format_size
 
@@ -85,16 +85,8 @@ def count_cache(cache: ReadCache, *, read: bool = True) -> Stats:
         NoCacheError: the directory cannot be listed.
     """
     store = cache.store
-    layout = cache.layout
-    aids = cache.aids()
-    at_once = read and store.remote  # one request for head and payload
-    depth = Depth.DECODED if at_once else Depth.OPENED if read else Depth.DATED
-    scan_result = layout.scans.scan(store, aids, depth, deep=True)
-    if read and not at_once:
-        scan_result = layout.scans.decode(
-            store, scan_result, scan_result.entries, aids, hurried=True
-        )
-    aids.keep(scan_result.entries)
+    at_once = Depth.DECODED if store.remote else Depth.AT_HAND  # one request for head and payload
+    scan_result = cache.scan(at_once if read else Depth.DATED)
     ledger: Ledger | None = getattr(scan_result, "ledger", None)
     if ledger is None:  # a bucket without one is asked nothing more
         ledger = Ledger() if store.remote else Ledger.load(store)
@@ -107,7 +99,7 @@ def count_cache(cache: ReadCache, *, read: bool = True) -> Stats:
         files=_count_files(scan_result.inventory.files()),
         by_platform=tuple(group_entries(entries, "platform")),
         by_module=tuple(group_entries(entries, "module")),
-        by_codec=tuple(group_entries(entries, "codec")) if layout.has_headers else (),
+        by_codec=tuple(group_entries(entries, "codec")) if cache.layout.has_headers else (),
         by_age=group_by_age(entries, cache.now_ns),
         sealed=sum(entry.sealed for entry in entries),
         orphan_atimes=kinds["orphan-atime"],

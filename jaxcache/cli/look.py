@@ -3,23 +3,18 @@
 import contextlib
 import os
 
-from jaxcache.api import Cache, Detail
+from jaxcache.api import Cache
 from jaxcache.api.compiling import runner_of
 from jaxcache.api.handle import kind_of_file
 from jaxcache.cli.opening import open_handle
 from jaxcache.cli.output import Format, JsonOutput, Output, emit, print_lines, write_file
 from jaxcache.errors import ExitCode, UsageError
+from jaxcache.model import Depth
 from jaxcache.options import GROUP_FIELDS, CacheLocation, ListOptions, flag, option
 from jaxcache.units import printable_lines
 
-#: How much of each entry a format shows.
-_DETAIL = {
-    Format.KEYS: Detail.KEYS,
-    Format.TSV: Detail.ROWS,
-    Format.JSONL: Detail.RECORDS,
-    Format.TABLE: Detail.SCREEN,
-    Format.JSON: Detail.DOCUMENT,
-}
+#: How much of each entry a format shows; the others show all.
+_DEPTHS = {Format.KEYS: Depth.LISTED, Format.TSV: Depth.OPENED}
 
 
 def ls(
@@ -55,7 +50,9 @@ def _list(cache: Cache, options: ListOptions, form: Format, group_by: str | None
         return
     from jaxcache.render.listing import listing_view
 
-    listing = cache.select(options=options, group_by=group_by, detail=_DETAIL[form])
+    depth = _DEPTHS.get(form, Depth.DECODED)
+    sums = form is Format.JSON
+    listing = cache.select(options=options, group_by=group_by, depth=depth, sums=sums)
     view = listing_view(
         listing,
         now_ns=cache.clock(),

@@ -5,7 +5,7 @@ Each group of functions is imported when used.
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from jaxcache.entry.names import TORCH_GRAPHS, TORCH_LOCKS, key_of, split_name
 from jaxcache.errors import UsageError
@@ -15,11 +15,10 @@ from jaxcache.store.base import MissingError, Store
 if TYPE_CHECKING:
     from jaxcache.cache.diff import DiffSide
     from jaxcache.cache.index import Index
-    from jaxcache.cache.scan import ScanAids
     from jaxcache.layouts import base
     from jaxcache.layouts.torch import TorchLayout
     from jaxcache.layouts.torch.explain import GraphDetails as GraphDetails
-    from jaxcache.model import Depth, FileInfo, Progress, ScanResult
+    from jaxcache.model import FileInfo, Progress
 
 
 class JaxLayout:
@@ -86,46 +85,12 @@ __all__ = [
     "JAX",
     "NAMES",
     "Layout",
-    "ReadCache",
     "check_layout",
     "check_not_torch",
     "choose_layout",
     "detect_layout",
     "load_layout",
 ]
-
-
-class ReadCache(NamedTuple):
-    """A cache that an operation reads, and how its entries are read."""
-
-    store: Store
-    layout: "Layout"
-    now_ns: int
-    index_directory: "Path | None" = None
-    """The directory of indexes; None: without one."""
-    workers: int = 1
-    """Processes to read with in a large directory."""
-    progress: "Progress | None" = None
-
-    def aids(self, *, indexed: bool = True) -> "ScanAids":
-        """The aids of a scan, with the index of this cache where it has one."""
-        from jaxcache.cache.scan import ScanAids
-
-        index = None
-        if indexed and self.index_directory is not None:
-            index = self.layout.load_index(self.index_directory, self.store.url, now_ns=self.now_ns)
-        return ScanAids(index, self.workers, self.progress)
-
-    def scan(self, depth: "Depth", *, indexed: bool = True) -> "ScanResult":
-        """Scan the whole cache, with the files in its directories, and keep the index.
-
-        Raises:
-            NoCacheError: the directory cannot be listed.
-        """
-        aids = self.aids(indexed=indexed)
-        scan_result = self.layout.scans.scan(self.store, aids, depth, deep=True)
-        aids.keep(scan_result.entries)
-        return scan_result
 
 
 def load_layout(name: str) -> "Layout":

@@ -81,14 +81,9 @@ class Scans(Protocol):
         scan_result: Any,
         wanted: Iterable[Entry],
         aids: "ScanAids",
-        *,
-        hurried: bool,
+        depth: Depth,
     ) -> "ScanResult":
-        """Add the details of some entries to a scan of this layout.
-
-        Args:
-            hurried: only as far as that takes no time to speak of.
-        """
+        """Read more of some entries of a scan of this layout."""
 
 
 class Checks(Protocol):

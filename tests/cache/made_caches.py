@@ -10,7 +10,8 @@ from pathlib import Path
 import zstandard
 
 from jaxcache.cache.prune.plan import PrunePlan, plan_cache_prune
-from jaxcache.layouts import ReadCache, load_layout
+from jaxcache.cache.scan import ReadCache
+from jaxcache.layouts import load_layout
 from jaxcache.options import PruneOptions
 from jaxcache.store.local import LocalStore
 

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from jaxcache.cache.index import Index
 from jaxcache.cache.listing import Listing, list_cache
+from jaxcache.cache.scan import ReadCache
 from jaxcache.cache.stats import count_cache
-from jaxcache.layouts import ReadCache, load_layout
+from jaxcache.layouts import load_layout
 from jaxcache.model import Depth
 from jaxcache.options import ListOptions
 from jaxcache.store.local import LocalStore
@@ -64,7 +65,7 @@ def listing(cache: Path, index_directory: Path, **changes: object) -> tuple[List
 
 def test_the_second_look_opens_nothing_and_sees_the_same(cache: Path, tmp_path: Path) -> None:
     first, opened = listing(cache, tmp_path / "i")
-    assert opened >= 2 * len(first.entries)
+    assert opened >= len(first.entries)
     assert {e.platform for e in first.entries} <= {"cpu", "gpu"}
     assert all(e.signature and e.source for e in first.entries)
     second, opened = listing(cache, tmp_path / "i")

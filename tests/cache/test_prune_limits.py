@@ -6,8 +6,8 @@ import pytest
 from made_caches import HOUR, JAX, NOW, cache_of, gone, key, plan, put, size_of
 
 from jaxcache.cache.prune.plan import plan_cache_prune
+from jaxcache.cache.scan import ReadCache
 from jaxcache.errors import JaxcacheError
-from jaxcache.layouts import ReadCache
 from jaxcache.options import PruneOptions
 from jaxcache.store.local import LocalStore
 

@@ -13,8 +13,8 @@ from jaxcache.cache.ledger.write import append
 from jaxcache.cache.prune.execute import remove
 from jaxcache.cache.prune.plan import plan_cache_removal
 from jaxcache.cache.prune.removable import lost_compile_seconds
+from jaxcache.cache.scan import ReadCache
 from jaxcache.errors import JaxcacheError, UsageError
-from jaxcache.layouts import ReadCache
 from jaxcache.store.local import LocalStore
 
 ENTRY = st.fixed_dictionaries(

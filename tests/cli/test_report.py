@@ -22,9 +22,9 @@ from jaxcache.cache.ledger.write import append, pin
 from jaxcache.cache.overview import forecast_sizes, make_overview
 from jaxcache.cache.prune.plan import plan_prune
 from jaxcache.cache.prune.removable import count_entries, lost_compile_seconds
-from jaxcache.cache.scan import scan
+from jaxcache.cache.scan import ReadCache, scan
 from jaxcache.core.eviction import POLICIES
-from jaxcache.layouts import ReadCache, load_layout
+from jaxcache.layouts import load_layout
 from jaxcache.options import PruneOptions
 from jaxcache.store import open_store
 from jaxcache.units import format_install, format_size

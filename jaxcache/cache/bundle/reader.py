@@ -134,7 +134,7 @@ def scan(store: BundleStore, _: Any = None, depth: Depth = Depth.OPENED, **__: A
     rule = LastUses(time.time_ns())
     scan_result = Scan(with_ledger(entries, store.ledger, rule), inventory, (), store.ledger)
     if depth is Depth.DECODED:
-        return decode(store, scan_result, scan_result.entries, hurried=False)
+        return decode(store, scan_result, scan_result.entries, None, depth)
     return scan_result
 
 
@@ -159,10 +159,10 @@ def _entry(item: bundle_format.BundleItem, origin: bundle_format.Origin) -> Entr
 
 
 def decode(
-    store: BundleStore, scan_result: Scan, wanted: Iterable[Entry], *_: Any, hurried: bool
+    store: BundleStore, scan_result: Scan, wanted: Iterable[Entry], _: Any, depth: Depth
 ) -> Scan:
     """Add the signature and source of some entries; a damaged stream is a finding."""
-    if hurried:
+    if depth is not Depth.DECODED:
         return scan_result
     decoded: dict[str, Entry] = {}
     entries = {entry.file: entry for entry in wanted}

@@ -107,7 +107,8 @@ def scan(
     """Scan a cache directory by names and by what the index knows.
 
     Args:
-        depth: whether to read the graphs that the index does not know (``DECODED``).
+        depth: whether to read the graphs that the index does not know (``DECODED``), or as many of
+            them as a plain look has time for (``AT_HAND``).
 
     Raises:
         NoCacheError: the directory cannot be listed.
@@ -121,7 +122,11 @@ def scan(
     if depth is Depth.DECODED:  # nothing in a graph is cheaper to read than all of it
         unread = [g for g in inventory.graphs if g.info.name not in facts]
         facts |= _read(store, unread, aids)
-    return make_scan(inventory, facts)
+    scan_result = make_scan(inventory, facts)
+    is_hurried = depth is Depth.AT_HAND
+    return (
+        decode(store, scan_result, scan_result.entries, aids, depth) if is_hurried else scan_result
+    )
 
 
 def decode(
@@ -129,17 +134,14 @@ def decode(
     scan_result: TorchScan,
     wanted: Iterable[Entry],
     aids: ScanAids = NO_AIDS,
-    *,
-    hurried: bool = False,
+    depth: Depth = Depth.DECODED,
 ) -> TorchScan:
-    """Read some graphs of a scan, and those that they refer to, whose seconds are needed.
-
-    Args:
-        hurried: read no more of them than a plain look has time for.
-    """
+    """Read some graphs of a scan, and those that they refer to, whose seconds are needed."""
+    if depth < Depth.AT_HAND:  # nothing in a graph is cheaper to read than all of it
+        return scan_result
     names = {e.file for e in wanted} - scan_result.facts.keys()
     unread = [g for g in scan_result.inventory.graphs if g.info.name in names]
-    facts = _read(store, unread[:_READ_AT_ONCE] if hurried else unread, aids)
+    facts = _read(store, unread[:_READ_AT_ONCE] if depth is Depth.AT_HAND else unread, aids)
     keys = {key for graph_facts in facts.values() for key in graph_facts.references}
     facts = scan_result.facts | facts
     below = [g for g in scan_result.inventory.graphs if g.key in keys and g.info.name not in facts]
