@@ -7,16 +7,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, cast
 
+from jaxcache import layouts
 from jaxcache.core.names import OWN_DIR
 from jaxcache.errors import NoCacheError
-from jaxcache.layouts import (
-    BUNDLE,
-    check_layout,
-    check_not_torch,
-    choose_layout,
-    detect_layout,
-    load_layout,
-)
 from jaxcache.store import find_store, is_remote, make_store, open_store, require_writable
 from jaxcache.store.base import Store
 from jaxcache.store.location import Location, locate_cache
@@ -52,7 +45,7 @@ def locate(cache_dir: str | None, layout: str | None = None) -> Location:
         UsageError: ``bad-layout``, ``bad-config`` or ``bad-path``.
     """
     if layout is not None:
-        chosen = load_layout(layout)
+        chosen = layouts.load_layout(layout)
         cache_dir = chosen.own_directory() if cache_dir is None else cache_dir
     return locate_cache(cache_dir)
 
@@ -159,7 +152,7 @@ class Handle:
             UsageError: ``two-layouts`` where JAX and torch share a directory.
         """
 
-        return choose_layout(self.store, self.layout_name)
+        return layouts.choose_layout(self.store, self.layout_name)
 
     @cached_property
     def compiler(self) -> str:
@@ -170,7 +163,7 @@ class Handle:
         """
         if self.layout_name is None and os.path.isdir(self.location.path):
             with suppress(NoCacheError):  # it may not be read
-                return detect_layout(open_store(self.location.path))
+                return layouts.detect_layout(open_store(self.location.path))
         return self.layout_name or "jax"
 
     @cached_property
@@ -187,7 +180,7 @@ class Handle:
         from jaxcache.cache.bundle.reader import open_as_store
 
         store = open_as_store(self.location.path)
-        return cast("Store", store), BUNDLE
+        return cast("Store", store), layouts.BUNDLE
 
     @property
     def index_directory(self) -> "Path | None":
@@ -209,7 +202,7 @@ class Handle:
             UsageError: ``other-layout``: it is a cache of torch's compilers.
         """
 
-        check_not_torch(self.store)
+        layouts.check_not_torch(self.store)
         return self.store
 
     def request_listings(self) -> None:
@@ -261,7 +254,7 @@ class Handle:
         """
         if os.path.isdir(self.location.path) and self.existing:
             self.refuse_caches_below()
-            check_layout(self.existing, compiler)
+            layouts.check_layout(self.existing, compiler)
             self.note_foreign()
 
     def require_there(self) -> None:
