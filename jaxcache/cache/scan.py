@@ -271,12 +271,11 @@ def scan(
     entries, problems = read_entries(
         store, inventory.entries, inventory.atimes, aids, first, rule=rule
     )
-    problems.extend(inventory.problems())
     ledger = load_ledger(store, inventory)
     scan_result = Scan(
         entries=with_ledger(entries, ledger, rule),
         inventory=inventory,
-        problems=tuple(problems),
+        problems=(*inventory.problems(), *problems),
         ledger=ledger,
         records_reads=store.keeps_atime and not rule.reads,
     )
@@ -323,7 +322,7 @@ def decode(
     decoded = {entry.file: entry for entry in with_ledger(entries, scan_result.ledger, rule)}
     return scan_result._replace(
         entries=tuple(decoded.get(entry.file, entry) for entry in scan_result.entries),
-        problems=(*problems, *(p for p in scan_result.problems if p.file not in decoded)),
+        problems=(*(p for p in scan_result.problems if p.file not in decoded), *problems),
     )
 
 
