@@ -491,6 +491,7 @@ class MovingMethods(Handle):
         *,
         jobs: int | None = None,
         sign: Sequence[str] = (),
+        atomic: bool = False,
         dry_run: bool = False,
     ) -> "Outcome":
         """Send what was planned; each entry is checked on the way.
@@ -501,19 +502,22 @@ class MovingMethods(Handle):
         Args:
             jobs: files under way at once.
             sign: files or names of private keys, which vouch for what the target has then.
+            atomic: all entries, or none.
 
         Raises:
             NoCacheError: a store cannot be reached; what went over until then is whole.
         """
-        from jaxcache.cache.move.sync import execute
+        from jaxcache.cache.move.execute import carry_out
+        from jaxcache.cache.move.stores import make_source
         from jaxcache.cache.trust import signing_keys
 
         with self.progress("checking" if dry_run else "copying") as progress:
-            return execute(
-                self.store,
+            return carry_out(
+                make_source(self.store, plan),
                 target.existing if dry_run else target.make(),
                 plan,
                 now_ns=self.clock(),
+                atomic=atomic,
                 jobs=jobs,
                 signers=signing_keys(sign),
                 dry_run=dry_run,
@@ -575,12 +579,11 @@ class MovingMethods(Handle):
             UntrustedError: a signature is required, and files of torch have none.
             JaxcacheError: ``conflict``, ``read-only``, ``interrupted``
         """
-        from jaxcache.cache.move import import_bundle
         from jaxcache.cache.move.bundle_file import make_temporary_bundle
         from jaxcache.cache.move.export_plan import empty_warning
+        from jaxcache.cache.move.import_bundle import after_export
         from jaxcache.cache.move.plan import MoveAction
-        from jaxcache.cache.move.stores import make_source
-        from jaxcache.cache.trust import required_signatures, signing_keys
+        from jaxcache.cache.trust import required_signatures
 
         if not self.layout.single_file_entries:
             export = self.plan_offer(options, target if lacking else None)
@@ -591,23 +594,21 @@ class MovingMethods(Handle):
                 done = target.receive(
                     bundle, options=move.ArrivalOptions.of(options), dry_run=dry_run
                 )
-            done = import_bundle.after_export(exported.outcome, done)
+            done = after_export(exported.outcome, done)
             warnings = () if export.writes else export.warnings
             digest = bundle.manifest_sha256
             return _copied(target, done, exported.left_out, warnings, digest)
         rule = options.on_conflict
         plan = self.plan_push(target, on_conflict=rule, vouched=False, options=options)
         is_empty = all(step.action is MoveAction.LEFT for step in plan.steps)
-        with resumable(), self.progress("copying") as progress:
-            done = import_bundle.receive(
-                None if dry_run else target.make(),
-                make_source(self.store, plan),
+        with resumable():
+            done = self.carry(
                 plan,
-                now_ns=self.clock(),
-                atomic=options.atomic,
+                target,
                 jobs=options.jobs,
-                signers=signing_keys(options.sign),
-                progress=progress,
+                sign=options.sign,
+                atomic=options.atomic,
+                dry_run=dry_run,
             )
         left_out = tuple(step.problem for step in done.steps if step.is_left_out)
         return _copied(target, done, left_out, (empty_warning(self.store.url),) if is_empty else ())

@@ -10,8 +10,9 @@ from bundling import first_entry, make_bundle, opened, padded, payload_of
 from ways import OLD_NS, names, old_copy
 
 from jaxcache.cache.bundle.reader import verify_bundle
+from jaxcache.cache.move.execute import carry_out
 from jaxcache.cache.move.export_plan import plan_export
-from jaxcache.cache.move.import_bundle import execute_import, plan_import, receive
+from jaxcache.cache.move.import_bundle import execute_import, plan_import
 from jaxcache.cache.move.plan import MoveAction, Outcome
 from jaxcache.cache.move.stores import make_source
 from jaxcache.cache.move.sync import plan_copy
@@ -95,6 +96,6 @@ def test_an_atomic_copy_leaves_out_what_cannot_be_read(there: Path, tmp_path: Pa
     (tmp_path / "here").mkdir()
     source, target = Unreadable(there), LocalStore(tmp_path / "here")
     plan = plan_copy(source, plan_export(source, now_ns=OLD_NS), target, cache_dir="here")
-    done = receive(target, make_source(source, plan), plan, now_ns=OLD_NS, atomic=True)
+    done = carry_out(make_source(source, plan), target, plan, now_ns=OLD_NS, atomic=True)
     assert (done.exit_code, done.rolled_back) == (3, False)
     assert names(tmp_path / "here") == names(there) - {first_entry(there).name}

@@ -23,9 +23,11 @@ from jaxcache.cache.ledger.record import HIT, Event
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.write import append, pin, unpin
 from jaxcache.cache.move.bundle_file import bundle_bytes, make_temporary_bundle, write_stream
+from jaxcache.cache.move.execute import carry_out
 from jaxcache.cache.move.export_plan import plan_export
 from jaxcache.cache.move.import_bundle import execute_import, plan_import
-from jaxcache.cache.move.sync import execute, plan_sync
+from jaxcache.cache.move.stores import make_source
+from jaxcache.cache.move.sync import plan_sync
 from jaxcache.cache.trust import add_trusted, generate_key, load_trusted
 from jaxcache.cache.verify import repair
 from jaxcache.cache.verify.repair import execute_repair, plan_repair
@@ -306,7 +308,8 @@ def test_a_new_directory_is_dated_like_the_one_it_is_filled_from(
         os.utime(file, (0, 0))
     (tmp_path / "new").mkdir()
     source, target = LocalStore(cache), LocalStore(tmp_path / "new")
-    execute(source, target, plan_sync(source, target, now_ns=LATER_NS), now_ns=LATER_NS)
+    plan = plan_sync(source, target, now_ns=LATER_NS)
+    carry_out(make_source(source, plan), target, plan, now_ns=LATER_NS)
     assert len(list(target.path.glob("*-cache"))) == 7
     for stamp in cache.glob("*-atime"):
         assert (target.path / stamp.name).read_bytes() == stamp.read_bytes()

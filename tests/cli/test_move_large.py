@@ -11,7 +11,9 @@ from conftest import RunCli
 from ways import MOVES, OLD_NS, WAYS, names, old_copy, told
 
 import jaxcache
-from jaxcache.cache.move.sync import execute, plan_sync
+from jaxcache.cache.move.execute import carry_out
+from jaxcache.cache.move.stores import make_source
+from jaxcache.cache.move.sync import plan_sync
 from jaxcache.store.local import LocalStore
 
 
@@ -52,9 +54,11 @@ def test_python_and_the_command_send_the_same_to_a_bucket(
     content = bytes(4) + padded(payload_of(entry), 300 << 20)
     entry.write_bytes(zstandard.ZstdCompressor(level=1).compress(content))
     os.utime(entry, ns=(OLD_NS, OLD_NS))
-    plan = plan_sync(LocalStore(there), Remote(there.parent), now_ns=time.time_ns())
+    source = LocalStore(there)
+    plan = plan_sync(source, Remote(there.parent), now_ns=time.time_ns())
     (there.parent / "far").mkdir()
-    done = execute(LocalStore(there), Remote(there.parent / "far"), plan, now_ns=time.time_ns())
+    far = Remote(there.parent / "far")
+    done = carry_out(make_source(source, plan), far, plan, now_ns=time.time_ns())
     assert done.complete and len(done.carried) == len(names(there))
     assert len(told(run_cli, "push", bucket, "-C", there)["carried"]) == len(names(there))
 

@@ -10,7 +10,9 @@ from bundling import SMALL
 from conftest import RunCli
 from ways import MOVES, WAYS, names, old_copy, told
 
-from jaxcache.cache.move.sync import execute, plan_sync
+from jaxcache.cache.move.execute import carry_out
+from jaxcache.cache.move.stores import make_source
+from jaxcache.cache.move.sync import plan_sync
 from jaxcache.store.base import NewFile
 from jaxcache.store.local import LocalStore
 
@@ -96,7 +98,8 @@ def test_what_an_interrupted_push_has_brought_is_signed(
     plan = plan_sync(source, target, now_ns=time.time_ns())
     with pytest.raises(KeyboardInterrupt):
         signers = [trust.read_private_key(key)]
-        execute(source, target, plan, now_ns=time.time_ns(), jobs=1, signers=signers)
+        sender = make_source(source, plan)
+        carry_out(sender, target, plan, now_ns=time.time_ns(), jobs=1, signers=signers)
     pulled = told(run_cli, "pull", here, "-C", tmp_path / "one", "--require-signed")
     assert names(tmp_path / "one") == names(here) != names(there)
     assert pulled["untrusted"] == []

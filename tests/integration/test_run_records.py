@@ -222,19 +222,21 @@ def test_nothing_private_leaves_the_cache(
     other = tmp_path / "other"
     other.mkdir()
     assert run_cli("import", "-C", other, tmp_path / "all.jxb").returncode == 0
+    copied = tmp_path / "copied"
+    assert run_cli("copy", cache, copied).returncode == 0
     with open_bundle(str(tmp_path / "all.jxb")).file as file:
         manifest = encode_manifest(read_bundle(file, "all.jxb").manifest)
     assert b'"runs":{' in manifest
     assert PASSWORD.encode() not in manifest
     (own,) = records(cache)
-    for place in (cache, shared, other):
+    for place in (cache, shared, other, copied):
         for path in (place / runs.RUNS_DIR).iterdir():
             data = path.read_bytes()
             head, _, packed = data.partition(b"\n")
             text = head + zlib.decompress(packed) if runs.is_record(path.name) else data
             for private in (PASSWORD, str(tmp_path), "API_PASSWORD"):
                 assert private.encode() not in text
-    for place in (shared, other):
+    for place in (shared, other, copied):
         assert not list((place / runs.RUNS_DIR).glob("salt*"))
         (record,) = records(place)
         assert record.travelled

@@ -22,9 +22,10 @@ from typing import Any
 from jaxcache.cache.bundle.compat import Compatibility, ForecastOutcome, Host, forecast_items
 from jaxcache.cache.bundle.format import Bundle
 from jaxcache.cache.ledger.record import fold
-from jaxcache.cache.move.import_bundle import execute_import, plan_import, receive
+from jaxcache.cache.move.execute import carry_out
+from jaxcache.cache.move.import_bundle import execute_import, plan_import
 from jaxcache.cache.move.plan import WRITES, Item, ItemFacts, MoveAction, Outcome, Step
-from jaxcache.cache.move.stores import make_source, read_records, receive_records
+from jaxcache.cache.move.stores import make_source
 from jaxcache.cache.move.sync import plan_sync
 from jaxcache.cache.verify.check import Signed
 from jaxcache.core.machine import XLA_CACHES, hashes_path
@@ -174,19 +175,21 @@ def restore_cache(
         on_conflict=None if source.remote else "keep",
     )
 
-    def receive_some(steps: tuple[Step, ...]) -> Outcome:
-        return receive(
-            None if job.options.lookup_only else target,
+    def receive(steps: tuple[Step, ...], *, runs: bool) -> Outcome:
+        return carry_out(
             make_source(source, plan),
-            replace(plan, steps=steps),
+            target,
+            replace(plan, steps=steps, runs=runs),
             now_ns=now_ns,
             jobs=job.options.jobs,
+            dry_run=job.options.lookup_only,
             progress=progress,
         )
 
+    plan = replace(plan, by_name=False, segments=())  # each payload is read, and recorded here
     entries = tuple(s for s in plan.steps if s.key is not None)
     sides = tuple(s for s in plan.steps if s.key is None)
-    done = receive_some(entries)
+    done = receive(entries, runs=False)
     if done.count(MoveAction.UNTRUSTED) and not done.count(*_FITTING, MoveAction.PRESENT):
         raise UntrustedError(
             f"no trusted key has signed anything in {source.url}",
@@ -194,9 +197,7 @@ def restore_cache(
             "jaxcache trust add NAME KEY",
         )
     if any(map(_fits, done.steps)) or done.count(MoveAction.PRESENT):
-        sides_done = receive_some(sides).steps
-        if target is not None and plan.runs and not job.options.lookup_only:
-            receive_records(target, read_records(source))
+        sides_done = receive(sides, runs=plan.runs).steps
     else:
         sides_done = tuple(map(_leave, sides))
     whole = replace(plan, steps=(*entries, *sides))

@@ -26,11 +26,11 @@ from jaxcache.cache.ledger.record import COMPILE, HIT, Event
 from jaxcache.cache.ledger.segments import Ledger, count_uses
 from jaxcache.cache.ledger.write import append, compact
 from jaxcache.cache.move.bundle_file import is_bundle_name
+from jaxcache.cache.move.execute import carry_out, events_of
 from jaxcache.cache.move.export_plan import ExportPlan, plan_export
-from jaxcache.cache.move.import_bundle import events_of
 from jaxcache.cache.move.plan import MoveAction, Outcome, Plan
-from jaxcache.cache.move.stores import read_records, receive_records
-from jaxcache.cache.move.sync import execute, plan_copy
+from jaxcache.cache.move.stores import make_source
+from jaxcache.cache.move.sync import plan_copy
 from jaxcache.cache.prune.execute import remove
 from jaxcache.cache.prune.plan import plan_prune, weighs_seconds
 from jaxcache.cache.prune.removable import removable_entries, total_bytes
@@ -494,12 +494,13 @@ def check_save(
         return SaveResult(0, 0, dry_run=True)
     allow_large = options.allow_large or is_bundle_name(plan.target)
     saving = _plan(store, target, plan, allow_large=allow_large)
-    return save_result(execute(store, target, saving, now_ns=plan.export.now_ns, dry_run=True))
+    source = make_source(store, saving)
+    return save_result(carry_out(source, target, saving, now_ns=plan.export.now_ns, dry_run=True))
 
 
 def _plan(store: Store, target: Store | None, plan: SavePlan, *, allow_large: bool) -> Plan:
     """Compare what is saved with the names in the shared cache."""
-    return plan_copy(
+    compared = plan_copy(
         store,
         plan.export,
         target,
@@ -508,6 +509,7 @@ def _plan(store: Store, target: Store | None, plan: SavePlan, *, allow_large: bo
         allow_large=allow_large or (target is not None and target.remote),
         origins=False,
     )
+    return replace(compared, runs=True)
 
 
 def save_shared(
@@ -532,8 +534,8 @@ def save_shared(
     learnt = [Event(e.key, HIT, now_ns) for e in plan.usage.used]
     if plan.saves:
         saving = _plan(store, target, plan, allow_large=options.allow_large)
-        done = execute(store, target, saving, signers=signers, now_ns=now_ns, progress=progress)
-        receive_records(target, read_records(store))
+        source = make_source(store, saving)
+        done = carry_out(source, target, saving, signers=signers, now_ns=now_ns, progress=progress)
         learnt += events_of(done.written, {}, Ledger())
         saved = save_result(done)
     append(target, learnt)

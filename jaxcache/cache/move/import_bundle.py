@@ -9,31 +9,23 @@ JAX reads an entry only under its final name, which ours get last.
 import contextlib
 import io
 import tempfile
-import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import compress
 from typing import IO, Any, BinaryIO
 
 from jaxcache.cache.archive import read_chunks
 from jaxcache.cache.bundle.format import JAX, Bundle, BundleError, ContentReader
 from jaxcache.cache.bundle.reader import verify_bundle
-from jaxcache.cache.files import remove_leftovers, staging
-from jaxcache.cache.ledger.record import PAYLOAD, Event, digest_facts
-from jaxcache.cache.ledger.segments import Ledger
-from jaxcache.cache.ledger.write import append
 from jaxcache.cache.move import export_plan
 from jaxcache.cache.move import plan as plans
-from jaxcache.cache.move.execute import is_unwritten, move
-from jaxcache.cache.move.stores import StagedTarget, StoreTarget, arrivals, receive_records
+from jaxcache.cache.move.execute import carry_out
 from jaxcache.cache.seal import LEVEL_FACT
-from jaxcache.cache.trust import make_signer
 from jaxcache.entry import zstd
 from jaxcache.entry.codec import MAX_LEVEL, compress_content
-from jaxcache.model import Codec, FileInfo, Progress
-from jaxcache.store.base import Store, StoreError
+from jaxcache.model import Codec, Progress
+from jaxcache.store.base import Store
 
 #: What JAX uses, and what makes an entry small that :func:`jaxcache.cache.seal.execute_seal` or
 #: another tool has compressed further: tried in turn until an entry is as small as it was.
@@ -92,6 +84,7 @@ def plan_import(
         steps,
         entries=len(bundle.manifest.items),
         with_atimes=export_plan.has_atimes(inventory, store, dated=dated),
+        runs=True,
     )
 
 
@@ -120,79 +113,7 @@ def execute_import(
     source = BundleSource(bundle, level=level)
     if bundle.manifest.layout != JAX and not store.remote:
         jobs = 1  # torch must never find a graph before its parts
-    done = receive(store, source, plan, atomic=atomic, jobs=jobs, progress=progress)
-    if not done.rolled_back:
-        receive_records(store, bundle.manifest.runs)
-    return done
-
-
-def receive(
-    store: Store | None,
-    source: plans.MoveSource,
-    plan: plans.Plan,
-    *,
-    now_ns: int = 0,
-    atomic: bool = False,
-    jobs: int | None = None,
-    signers: Sequence[Any] = (),
-    progress: Progress | None = None,
-) -> plans.Outcome:
-    """Carry out a plan, and add the records of the entries to the target's ledger.
-
-    Args:
-        store: None for a dry run.
-        atomic: all entries, or none.
-        jobs: files under way at once; 1 writes each after those before it.
-        signers: private keys that vouch for what the target has of the selection.
-    """
-    moving = partial(move, source, plan=plan, now_ns=now_ns, jobs=jobs, progress=progress)
-    if store is None:
-        return replace(moving(target=plans.MoveTarget()), dry_run=True)
-    remove_leftovers(store)
-    sign = make_signer(store, source, plan, signers, now_ns=now_ns)
-
-    def settle(written: Mapping[str, plans.Step], files: Mapping[str, FileInfo]) -> None:
-        _record(store, written, files)
-        sign(written)
-
-    if not atomic:
-        target = StoreTarget(store, plan, settle)
-        if jobs == 1:
-            target.batch = 1
-        # Nobody has compared what another process wrote meanwhile.
-        done = moving(target=target)
-        overtaken = done.of(plans.MoveAction.OVERTAKEN)
-        return _end_as(done, overtaken, action=plans.MoveAction.FAILED)
-    failed: StoreError | None
-    unwritten = False
-    try:
-        with staging(store) as stage:
-            staged = StagedTarget(store, plan, stage)
-            try:
-                done = moving(target=staged)
-                unwritten = any(map(is_unwritten, done))  # what cannot be read is left out
-                failed = None if unwritten else staged.commit()
-            finally:
-                staged.remove()
-    except StoreError as error:
-        failed = error
-        done = plans.Outcome(plan, plan.steps)
-    if failed is not None:
-        steps = [s for s in done.written if s.name == failed.name] or done.written[:1]
-        done = _end_as(done, steps, action=plans.MoveAction.FAILED, detail=failed.reason)
-    if done.failed and (failed is not None or unwritten):
-        done = replace(done, rolled_back=True)
-        unkept = done.of(*plans.WRITES, plans.MoveAction.OVERTAKEN)
-        return _end_as(done, unkept, action=plans.MoveAction.UNTRIED)
-    settle({step.name: step for step in done.written}, {})
-    return done
-
-
-def _end_as(done: plans.Outcome, ends: Iterable[plans.Step], **changes: Any) -> plans.Outcome:
-    """Return an outcome in which some of its steps ended differently."""
-    names = {step.name for step in ends}
-    steps = (replace(step, **changes) if step.name in names else step for step in done.steps)
-    return replace(done, steps=tuple(steps))
+    return carry_out(source, store, plan, atomic=atomic, jobs=jobs, progress=progress)
 
 
 def after_export(export: plans.Outcome, done: plans.Outcome) -> plans.Outcome:
@@ -201,36 +122,6 @@ def after_export(export: plans.Outcome, done: plans.Outcome) -> plans.Outcome:
     planned = (*compress(export.plan.steps, stays), *done.plan.steps)
     steps = (*compress(export.steps, stays), *done.steps)
     return replace(done, plan=replace(done.plan, steps=planned), steps=steps)
-
-
-def _record(store: Store, written: Mapping[str, plans.Step], files: Mapping[str, FileInfo]) -> None:
-    """Append to the ledger the digests of entries that were written, and the events with them."""
-    ledger = Ledger.load(store)
-    events = list(events_of(written.values(), files, ledger))
-    append(store, [*events, *arrivals({event.key for event in events}, ledger, events)])
-
-
-def events_of(
-    written: Iterable[plans.Step], files: Mapping[str, FileInfo], ledger: Ledger
-) -> Iterator[Event]:
-    """Yield the digests of entries, and their events where a ledger does not know the key.
-
-    Args:
-        files: the files that were written, by name.
-    """
-    now_ns = time.time_ns()
-    for step in written:
-        item = step.item
-        # Compiled code of torch has no key: its path names it.
-        key = item.key or (item.name if item.name.endswith((".so", ".cpp")) else None)
-        if key is None or item.sha256 is None or item.is_unknown:
-            continue
-        facts = {"payload_sha256": item.sha256, "file_mtime_ns": item.created_ns}
-        if step.name in files:
-            facts = digest_facts(item.sha256, files[step.name])
-        yield Event(key, PAYLOAD, item.created_ns, facts)
-        if key not in ledger:
-            yield from (e for event in item.events if (e := event.imported(now_ns)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,10 +224,16 @@ class BundleSource:
 
     remote = False
     budget_bytes = 32 << 20  # of payloads, while they are compressed
+    store = None
 
     def __init__(self, bundle: Bundle, *, level: int | None = None) -> None:
         self._level = level
+        self._runs = bundle.manifest.runs
         self._content = ContentReader(bundle)
+
+    def run_records(self) -> Mapping[str, bytes]:
+        """Return the records of programs' runs, by name."""
+        return self._runs
 
     def take(self, step: plans.Step) -> BinaryIO:
         """Read a payload from the stream; those before it that do not travel are skipped.

@@ -20,7 +20,7 @@ from jaxcache.entry.decode import decode_payload
 from jaxcache.entry.names import FileKind
 from jaxcache.errors import ExitCode
 from jaxcache.model import FileInfo, Problem, ProblemKind, result_repr
-from jaxcache.store.base import StoreError
+from jaxcache.store.base import Store, StoreError
 from jaxcache.store.concurrency import ByteBudget
 
 
@@ -236,6 +236,13 @@ class MoveSource(Protocol):
     budget_bytes: int
     """The memory that the files and payloads under way may take."""
 
+    @property
+    def store(self) -> Store | None:
+        """The cache that it is; None for a bundle."""
+
+    def run_records(self) -> Mapping[str, bytes]:
+        """Return the records of programs' runs, by name."""
+
     def take(self, step: Step) -> Any:
         """Read what must be read in order; called by one thread, in the order of the plan."""
 
@@ -315,6 +322,9 @@ class Plan(Steps):
     """Whether the records of programs' runs go, too."""
     records: bool = True
     """Whether the target's ledger records what arrives."""
+    by_name: bool = False
+    """Whether names alone were compared: what another process writes meanwhile is as good, and the
+    ledger records no digests."""
     check: "Check | None" = None
     """What each entry of a store must pass."""
 

@@ -189,10 +189,14 @@ class StoreSource:
     budget_bytes = 256 << 20
 
     def __init__(self, store: base.Store, check: plans.Check) -> None:
-        self._store = store
+        self.store = store
         self._check = check
         self._formats = UnknownFormats(store)
         self.remote = store.remote
+
+    def run_records(self) -> Mapping[str, bytes]:
+        """Return the records of programs' runs, by name."""
+        return read_records(self.store)
 
     def take(self, step: plans.Step) -> None:
         """Nothing must be read in order."""
@@ -217,10 +221,10 @@ class StoreSource:
         return StoreParcel(step, info, file, checked, changes=own)
 
     def _read(self, item: plans.Item) -> tuple[BinaryIO, FileInfo]:
-        if self._store.remote or item.size_bytes <= BUFFERED_BYTES:
-            data, info = self._store.fetch(item.name, limit=plans.MAX_ENTRY_BYTES)
+        if self.remote or item.size_bytes <= BUFFERED_BYTES:
+            data, info = self.store.fetch(item.name, limit=plans.MAX_ENTRY_BYTES)
             return io.BytesIO(data), info
-        file = self._store.open(item.name)
+        file = self.store.open(item.name)
         return file, base.file_info(item.name, os.fstat(file.fileno()))
 
 

@@ -4,20 +4,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any
 
-from jaxcache.cache.files import EntryFile, Inventory, remove_leftovers
+from jaxcache.cache.files import EntryFile, Inventory
 from jaxcache.cache.index import Index
-from jaxcache.cache.ledger.segments import Ledger
-from jaxcache.cache.ledger.write import append
 from jaxcache.cache.move import export_plan, stores
 from jaxcache.cache.move import plan as plans
-from jaxcache.cache.move.execute import move, open_step
-from jaxcache.cache.move.stores import read_records, receive_records
-from jaxcache.cache.prune.execute import remove
+from jaxcache.cache.move.execute import open_step
 from jaxcache.cache.prune.plan import plan_prune
 from jaxcache.cache.scan import Scan, ScanAids, scan
-from jaxcache.cache.trust import make_signer
 from jaxcache.cache.verify.check import ImportPolicy, Signed
 from jaxcache.model import Depth, Entry, Progress
 from jaxcache.options import PruneOptions
@@ -168,6 +162,7 @@ def plan_copy(
         steps,
         entries=sum(step.key is not None for step in export.writes),
         with_atimes=export_plan.has_atimes(inventory, target, dated=export.dated),
+        by_name=on_conflict is None,
         check=check,
     )
 
@@ -188,56 +183,6 @@ def _is_selected(options: SyncOptions, entry: Entry) -> bool:
         )
 
     return (not options.include or fits(options.include)) and not fits(options.exclude)
-
-
-def execute(
-    source: Store,
-    target: Store | None,
-    plan: plans.Plan,
-    *,
-    now_ns: int,
-    jobs: int | None = None,
-    signers: Sequence[Any] = (),
-    dry_run: bool = False,
-    progress: Progress | None = None,
-) -> plans.Outcome:
-    """Carry out a plan.
-
-    Room is made first. Signatures and ledger come last: they speak of entries that are there.
-
-    Args:
-        target: None for a dry run into a directory that does not exist.
-        jobs: files under way at once.
-        signers: private keys that vouch for what the target has of the selection.
-        dry_run: read and check what would be written. Nothing is read from a bucket.
-
-    Raises:
-        NoCacheError: a store cannot be reached any more; what was written until then is whole, and
-            another run does the rest.
-        LockedError: see :func:`jaxcache.cache.prune.execute.remove`.
-    """
-    sender = stores.make_source(source, plan)
-    moving = partial(move, sender, plan=plan, now_ns=now_ns, jobs=jobs, progress=progress)
-    if dry_run or target is None:
-        done = (
-            plans.Outcome(plan, plan.steps) if source.remote else moving(target=plans.MoveTarget())
-        )
-        return replace(done, dry_run=True, segments=len(plan.segments))
-    remove_leftovers(target)
-    removed = remove(target, plan.removals) if plan.removals else None
-    sign = make_signer(target, sender, plan, signers, now_ns=now_ns)
-    receiver = stores.StoreTarget(target, plan, lambda written, _: sign(written))
-    done = moving(target=receiver)
-    carried = {step.key for step in done.written if step.key is not None}
-    segments = (
-        stores.carry_segments(source, target, plan.segments, done.written) if plan.segments else 0
-    )
-    if plan.runs:
-        receive_records(target, read_records(source))
-    if carried and plan.records and not target.remote:  # an object has the date of its arrival
-        append(target, stores.arrivals(carried, Ledger.load(target)))
-    written_bytes = sum(file.size_bytes for file in receiver.files.values())
-    return replace(done, written_bytes=written_bytes, segments=segments, removed=removed)
 
 
 def make_room(
