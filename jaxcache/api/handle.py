@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from jaxcache.cache.ledger.segments import Ledger
+    from jaxcache.cache.listing import ReadCache
     from jaxcache.cache.recipe import RecipeFile
-    from jaxcache.cache.scan import ReadCache
     from jaxcache.layouts import Layout
     from jaxcache.model import Progress
 
@@ -313,7 +313,7 @@ class Handle:
     @contextmanager
     def _reading(self, place: "tuple[Store, Layout]") -> "Iterator[ReadCache]":
         """Show the progress of what reads the entries, and give the cache to read."""
-        from jaxcache.cache.scan import ReadCache
+        from jaxcache.cache.listing import ReadCache
 
         with self.progress("reading entries") as progress:
             yield ReadCache(*place, self.clock(), self.index_directory, self.workers, progress)

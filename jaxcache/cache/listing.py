@@ -1,19 +1,56 @@
-"""``ls`` as data: select, sort, sum up, group."""
+"""A cache that is read; and ``ls`` as data: select, sort, sum up, group."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from jaxcache.cache.files import count_bytes
-from jaxcache.cache.scan import ReadCache
+from jaxcache.cache.scan import ScanAids
 from jaxcache.errors import UsageError
-from jaxcache.model import Depth, Entry, Problem, result_repr
+from jaxcache.model import Depth, Entry, Problem, Progress, ScanResult, result_repr
 from jaxcache.options import ListOptions
+from jaxcache.store.base import Store
 from jaxcache.units import format_compiling, format_count, format_duration, format_size
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jaxcache.layouts import Layout
 
 #: Unread entries beyond a limit that are opened all the same, for the sums: 0.1 s of work.
 _READ_AT_ONCE = 2_000
+
+
+class ReadCache(NamedTuple):
+    """A cache that an operation reads, and how its entries are read."""
+
+    store: Store
+    layout: "Layout"
+    now_ns: int
+    index_directory: "Path | None" = None
+    """The directory of indexes; None: without one."""
+    workers: int = 1
+    """Processes to read with in a large directory."""
+    progress: Progress | None = None
+
+    def aids(self, depth: Depth) -> ScanAids:
+        """Return the aids of a scan, with the index of this cache where it spares reading."""
+        index = None
+        if self.index_directory is not None and (depth >= Depth.OPENED or self.store.remote):
+            index = self.layout.load_index(self.index_directory, self.store.url, now_ns=self.now_ns)
+        return ScanAids(index, self.workers, self.progress)
+
+    def scan(self, depth: Depth) -> ScanResult:
+        """Scan the whole cache, with the files in its directories, and keep the index.
+
+        Raises:
+            NoCacheError: the directory cannot be listed.
+        """
+        aids = self.aids(depth)
+        scan_result = self.layout.scans.scan(self.store, aids, depth, deep=True)
+        aids.keep(scan_result.entries)
+        return scan_result
 
 
 class Summary(NamedTuple):

@@ -12,6 +12,7 @@ from typing import Any
 from jaxcache.cache.explain.keys import Churn
 from jaxcache.cache.files import counted_bytes
 from jaxcache.cache.ledger.segments import Uses, count_uses
+from jaxcache.cache.listing import ReadCache
 from jaxcache.cache.prune.plan import plan_items
 from jaxcache.cache.prune.removable import (
     Removal,
@@ -22,7 +23,7 @@ from jaxcache.cache.prune.removable import (
     total_bytes,
     without_suffix,
 )
-from jaxcache.cache.scan import ReadCache, Scan
+from jaxcache.cache.scan import Scan
 from jaxcache.core.eviction import POLICIES, choose_in_order, eviction_order
 from jaxcache.errors import JaxcacheError
 from jaxcache.model import Depth, Entry, Problem

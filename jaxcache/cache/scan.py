@@ -25,12 +25,8 @@ from jaxcache.model import Depth, Entry, FileInfo, Problem, ProblemKind, Progres
 from jaxcache.store.base import MissingError, Store, StoreError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from jaxcache.cache.ledger.record import LedgerRecord
     from jaxcache.cache.ledger.segments import Ledger
-    from jaxcache.layouts import Layout
-    from jaxcache.model import ScanResult
 
 #: Fewer entries than this are read before another process has started.
 PARALLEL_ABOVE = 8_000
@@ -214,37 +210,6 @@ class Scan(NamedTuple):
     """The ledger, already part of the entries; None if the cache has none."""
     records_reads: bool = True
     """Whether a read of an entry would show in its access time."""
-
-
-class ReadCache(NamedTuple):
-    """A cache that an operation reads, and how its entries are read."""
-
-    store: Store
-    layout: "Layout"
-    now_ns: int
-    index_directory: "Path | None" = None
-    """The directory of indexes; None: without one."""
-    workers: int = 1
-    """Processes to read with in a large directory."""
-    progress: Progress | None = None
-
-    def aids(self, depth: Depth) -> ScanAids:
-        """Return the aids of a scan, with the index of this cache where it spares reading."""
-        index = None
-        if self.index_directory is not None and (depth >= Depth.OPENED or self.store.remote):
-            index = self.layout.load_index(self.index_directory, self.store.url, now_ns=self.now_ns)
-        return ScanAids(index, self.workers, self.progress)
-
-    def scan(self, depth: Depth) -> "ScanResult":
-        """Scan the whole cache, with the files in its directories, and keep the index.
-
-        Raises:
-            NoCacheError: the directory cannot be listed.
-        """
-        aids = self.aids(depth)
-        scan_result = self.layout.scans.scan(self.store, aids, depth, deep=True)
-        aids.keep(scan_result.entries)
-        return scan_result
 
 
 def scan(

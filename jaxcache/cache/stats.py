@@ -7,8 +7,7 @@ from enum import StrEnum
 
 from jaxcache.cache.files import UNCOUNTED_KINDS
 from jaxcache.cache.ledger.segments import Ledger, Uses, count_uses
-from jaxcache.cache.listing import Group, Summary, group_entries, summarize
-from jaxcache.cache.scan import ReadCache
+from jaxcache.cache.listing import Group, ReadCache, Summary, group_entries, summarize
 from jaxcache.model import Depth, Entry, FileInfo, result_repr
 from jaxcache.units import NS_PER_SECOND, format_size
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import zstandard
 
+from jaxcache.cache.listing import ReadCache
 from jaxcache.cache.prune.plan import PrunePlan, plan_cache_prune
-from jaxcache.cache.scan import ReadCache
 from jaxcache.layouts import load_layout
 from jaxcache.options import PruneOptions
 from jaxcache.store.local import LocalStore

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxcache.cache.index import Index
-from jaxcache.cache.listing import Listing, list_cache
-from jaxcache.cache.scan import ReadCache
+from jaxcache.cache.listing import Listing, ReadCache, list_cache
 from jaxcache.cache.stats import count_cache
 from jaxcache.layouts import load_layout
 from jaxcache.model import Depth

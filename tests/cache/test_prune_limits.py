@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from made_caches import HOUR, JAX, NOW, cache_of, gone, key, plan, put, size_of
 
+from jaxcache.cache.listing import ReadCache
 from jaxcache.cache.prune.plan import plan_cache_prune
-from jaxcache.cache.scan import ReadCache
 from jaxcache.errors import JaxcacheError
 from jaxcache.options import PruneOptions
 from jaxcache.store.local import LocalStore

@@ -10,10 +10,10 @@ from made_caches import HOUR, JAX, NOW, NS, cache_of, gone, key, plan, put, size
 
 from jaxcache.cache.ledger.record import Event
 from jaxcache.cache.ledger.write import append
+from jaxcache.cache.listing import ReadCache
 from jaxcache.cache.prune.execute import remove
 from jaxcache.cache.prune.plan import plan_cache_removal
 from jaxcache.cache.prune.removable import lost_compile_seconds
-from jaxcache.cache.scan import ReadCache
 from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.store.local import LocalStore
 

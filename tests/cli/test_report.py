@@ -19,10 +19,11 @@ from conftest import RunCli, clean_environment
 
 from jaxcache.cache.ledger.record import COMPILE, HIT, Event
 from jaxcache.cache.ledger.write import append, pin
+from jaxcache.cache.listing import ReadCache
 from jaxcache.cache.overview import forecast_sizes, make_overview
 from jaxcache.cache.prune.plan import plan_prune
 from jaxcache.cache.prune.removable import count_entries, lost_compile_seconds
-from jaxcache.cache.scan import ReadCache, scan
+from jaxcache.cache.scan import scan
 from jaxcache.core.eviction import POLICIES
 from jaxcache.layouts import load_layout
 from jaxcache.options import PruneOptions
