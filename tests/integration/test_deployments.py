@@ -238,7 +238,7 @@ def test_a_run_of_srun_says_that_other_nodes_do_not_report(
 
 
 def test_the_page_on_slurm_shows_the_file() -> None:
-    page = (REPOSITORY / "docs" / "slurm.md").read_text()
+    page = (REPOSITORY / "docs" / "hosts.md").read_text()
     assert (EXAMPLES / "slurm" / "train.sbatch").read_text() in page
 
 
