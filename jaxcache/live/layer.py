@@ -308,7 +308,7 @@ def enable(
     the tables in pyproject.toml and config.toml. Arguments that a call omits stay as an earlier
     call has set them. The result lists what was changed and what was kept; one warning names the
     arguments that the user's own settings override. Machines of several types may share a
-    directory: the CPU's or GPU's type is part of each key.
+    directory from JAX 0.8.3 on; keys of earlier ones lack the CPU, which can end in SIGILL.
 
     Args:
         cache_dir: a directory or URL; by default ``cache-dir`` of the configuration files, else
