@@ -6,7 +6,6 @@ them valid; the next ``seal`` continues where it stopped.
 
 import contextlib
 import hashlib
-import io
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -270,7 +269,7 @@ class _Worker:
             self._learn(event)
             return SkippedEntry(entry, "no-gain")
         if self._level is not None:  # else its blocks are those that were just decompressed
-            codec.check_content(io.BytesIO(new), len(new))
+            codec.decompress_whole(new, limit=len(content))
         try:
             self._store.rewrite(NewFile(entry.file, [new]), file.info, self._hold())
         except (ChangedError, MissingError):

@@ -225,7 +225,7 @@ def decode(data: bytes) -> "Record | None":
         text = unpacker.decompress(data[data.index(b"\n") + 1 :], _MAX_JSON_BYTES)
         if not unpacker.eof or unpacker.unused_data:
             return None
-        document = _parse(text)
+        document = json.loads(text)
         texts = dict(enumerate(map(_lines, _list(document["texts"], MAX_RUNS * MAX_SOURCES))))
         runs = tuple(_read_run(one, texts) for one in _list(document["runs"], MAX_RUNS))
     except (ValueError, TypeError, LookupError, AttributeError, zlib.error, RecursionError):
@@ -237,7 +237,7 @@ def read_head(start: bytes) -> "Record | None":
     """Read what a record's file begins with: its program, without the runs."""
     end = start.find(b"\n", 0, _MAX_HEADER_BYTES)
     try:
-        head = _parse(start[: max(end, 0)])
+        head = json.loads(start[: max(end, 0)])
         if head["version"] != _VERSION or type(head["travelled"]) is not bool:
             return None
         return Record(_text(head["program"]), (), head["travelled"])
@@ -247,17 +247,6 @@ def read_head(start: bytes) -> "Record | None":
 
 def _json(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
-
-
-def _parse(text: bytes) -> "dict[str, Any]":
-    value = json.loads(text, parse_constant=_refuse)
-    if not isinstance(value, dict):
-        raise TypeError("no object")
-    return value
-
-
-def _refuse(name: str) -> None:
-    raise ValueError(f"{name} instead of a number")
 
 
 def _clean(value: Any) -> Any:

@@ -230,7 +230,7 @@ def check_small(data: bytes) -> bool | None:
 
     Returns:
         Whether its frame carries a checksum, if it is sound. None if the entry is damaged, large or
-        of another codec; :func:`check_content` determines which.
+        of another codec; :func:`decompress_whole` determines which.
     """
     try:
         frame = _zstd_frame(data, len(data))
@@ -277,18 +277,6 @@ def decompress_whole(data: bytes, *, limit: int) -> bytes | None:
     content = b"".join(chunks)
     check_header(content[: names.HEADER_BYTES])
     return content
-
-
-def check_content(file: BinaryIO, size_bytes: int) -> None:
-    """Decompress a whole entry and keep nothing; see :func:`decompress_chunks`.
-
-    Raises:
-        CodecError: as there, and bad-header.
-    """
-    chunks = decompress_chunks(file, size_bytes)
-    check_header(next(chunks, b""))
-    for _ in chunks:
-        pass
 
 
 def check_header(first: bytes) -> int:

@@ -129,16 +129,12 @@ def check_entry(
 def _check_whole(
     store: Store, file: EntryFile, *, recorded: RecordedDigest | None, decode: bool
 ) -> EntryCheck:
-    problems: list[Problem] = []
     if not decode and recorded is None and file.info.size_bytes <= SMALL_BYTES:
         (data,) = store.read_many([file.info.name], limit=SMALL_BYTES + 1)
         if isinstance(data, bytes) and (sealed := codec.check_small(data)) is not None:
             return _SOUND[sealed]
     with store.open(file.info.name) as opened:
-        if not decode and recorded is None:
-            codec.check_content(opened, file.info.size_bytes)
-        else:
-            problems = _check_payload(opened, file, recorded, decode)
+        problems = _check_payload(opened, file, recorded, decode)
         opened.seek(0)
         sealed = codec.read_entry_header(opened.read(SMALL_BYTES), file.info.size_bytes).checksum
     if sealed:  # a right checksum outweighs a record
