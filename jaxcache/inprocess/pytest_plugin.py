@@ -95,9 +95,9 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 @pytest.fixture
 def compile_report() -> "Iterator[Observation]":
     """Count the compiles of the test since this fixture was set up; see ``jaxcache.watch()``."""
-    from jaxcache.inprocess.watch import watching
+    from jaxcache.inprocess.watch import Observation
 
-    with watching() as observation:
+    with Observation() as observation:
         yield observation
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from jaxcache.injected.hook import when_imported
-from jaxcache.inprocess.watch import Observation, find_listener, watching
+from jaxcache.inprocess.watch import Observation, find_listener
 from jaxcache.render.columns import count_column, seconds_column, text_column
 from jaxcache.render.typeset import set_blocks
 from jaxcache.render.view import Block, Column, Table
@@ -185,8 +185,8 @@ class PytestSession:
         self._now = Observation()
         output = getattr(session.config, "workeroutput", None)
         if output is None and self._listener is not None:
-            with watching():  # its end records this run; a worker of xdist runs a part of it
-                pass
+            # Its end records this run, of which a worker of xdist runs a part.
+            Observation().start().stop()
         if output is not None:
             output["jaxcache"] = {"outside": dict(self._outside), "trouble": [*self._trouble]}
 

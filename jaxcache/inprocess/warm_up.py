@@ -63,7 +63,7 @@ def explain_miss(function: Any, *args: Any, **kwargs: Any) -> Prediction:
 
     require_jitted(function, "explain_miss")
     earlier = watch.last_compiles()
-    with watch.watching() as observation:
+    with watch.Observation() as observation:
         listener = observation.listener
         if listener is None:
             raise NoJaxError(observation.unobserved[0], code="unknown-jax")
@@ -171,7 +171,7 @@ def warm_up(function: Any, *args: Any, execute: "str | None" = None, **kwargs: A
     require_jitted(function, "warm_up")
     if execute not in (None, "zeros"):
         raise UsageError(f'execute must be None or "zeros" (got {execute!r})')
-    with watch.watching() as observation:
+    with watch.Observation() as observation:
         started = time.monotonic()
         lowered = function.lower(*args, **kwargs)
         events_before = len(observation.compiles())

@@ -82,7 +82,9 @@ class Observation(Printable):
         self._waiting = hook.when_imported(self._listen)
         return self
 
-    def stop(self) -> None:
+    __enter__ = start
+
+    def stop(self, *_: object) -> None:
         """Stop watching; the report keeps the events until now."""
         self._stopped = True
         if self._waiting in sys.meta_path:
@@ -91,6 +93,8 @@ class Observation(Printable):
         if self._listener is not None:
             self.record()
             self._listener.remove(self.take)
+
+    __exit__ = stop
 
     def record(self) -> None:
         """Wait for the sketches, and record what was compiled: in the ledger, and of this run.
@@ -329,16 +333,6 @@ def find_listener(jax: Any, sink: Any) -> "Listener":
 
 
 @contextlib.contextmanager
-def watching() -> "Iterator[Observation]":
-    """Watch a block for the plugin or the notebook, not for ``last_misses()``."""
-    observation = Observation().start()
-    try:
-        yield observation
-    finally:
-        observation.stop()
-
-
-@contextlib.contextmanager
 def watch() -> "Iterator[Observation]":
     """Watch the compiles of a block, of this process and in all of its threads; blocks may nest.
 
@@ -360,7 +354,7 @@ def watch() -> "Iterator[Observation]":
     layer on or off, and with no cache at all. ``print(report)`` prints the table of ``jaxcache
     warm``; in a notebook it is one.
     """
-    with watching() as observation:
+    with Observation() as observation:
         remember(observation)
         yield observation
 
