@@ -60,10 +60,14 @@ def wrap(text: str, width: int, *, lead: str = "") -> list[str]:
 
 
 def _set_table(table: Table, *, width: int, color: bool) -> Iterator[str]:
-    columns = [c for c in table.columns if c.text]
     shown = table.rows[: table.limit]
-    rows = [[printable(c.text(row)) for c in columns if c.text] for row in shown]
-    rooms = _rooms(columns, rows, width)
+    columns, rows = _cells(table, shown)
+    rooms = _widths(columns, rows)
+    needed = (min(r, c.least) if c.cut == "end" else r for r, c in zip(rooms, columns, strict=True))
+    if sum(needed) + _GAP * (len(columns) - 1) > width:
+        columns, rows = _cells(table, shown, leaves_out_spare=True)
+        rooms = _widths(columns, rows)
+    rooms = _squeezed(columns, rooms, width)
 
     def set_row(cells: Sequence[str], styles: Sequence[str]) -> str:
         line = ""
@@ -91,10 +95,21 @@ def _set_table(table: Table, *, width: int, color: bool) -> Iterator[str]:
         yield f"({hidden:,} more{table.more})"
 
 
-def _rooms(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> list[int]:
-    """Return the width of each column: the elastic ones share what the others and gaps leave."""
+def _cells(
+    table: Table, rows: Sequence[Any], *, leaves_out_spare: bool = False
+) -> tuple[list[Column], list[list[str]]]:
+    columns = [c for c in table.columns if c.text and not (leaves_out_spare and c.spare)]
+    return columns, [[printable(c.text(row)) for c in columns if c.text] for row in rows]
+
+
+def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[int]:
+    """Return the width of each column that cuts nothing."""
     cells = zip(*rows, strict=True) if rows else [()] * len(columns)
-    rooms = [max(map(cell_len, (c.title, *texts))) for c, texts in zip(columns, cells, strict=True)]
+    return [max(map(cell_len, (c.title, *texts))) for c, texts in zip(columns, cells, strict=True)]
+
+
+def _squeezed(columns: Sequence[Column], rooms: list[int], width: int) -> list[int]:
+    """Return the width of each column: the elastic ones share what the others and gaps leave."""
     elastic = [i for i, column in enumerate(columns) if column.elastic]
     excess = sum(rooms) + _GAP * (len(columns) - 1) - width
     while excess > 0 and (able := [i for i in elastic if rooms[i] > columns[i].least]):

@@ -25,6 +25,7 @@ class Column(NamedTuple):
         elastic: gives way, with an ellipsis, where the width does not suffice.
         least: what it keeps in any case, while others can give way.
         cut: where the ellipsis goes; in the middle of a key it leaves both module and hash.
+        spare: left out where a column that is cut at its end would get less than ``least``.
         style: of every cell.
         styles: of the cells with these texts: what is good, what is wrong.
     """
@@ -36,6 +37,7 @@ class Column(NamedTuple):
     elastic: bool = False
     least: int = 8
     cut: Literal["middle", "end"] = "middle"
+    spare: bool = False
     style: str = ""
     styles: Mapping[str, str] = MappingProxyType({})
 

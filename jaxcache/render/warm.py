@@ -1,6 +1,7 @@
 """A run's report as a view, and how the run ended."""
 
 import math
+import re
 import os
 import shlex
 import signal
@@ -29,6 +30,7 @@ _STYLES = {
 
 #: Longer reasons are cut on most screens.
 _WHY_CHARACTERS = 40
+_PLACE = re.compile(r"\.py:\d+")
 
 #: Reasons of compiles that ``--check`` compared with their entries.
 COMPARED = ("verified", "same-hlo", "not-deterministic")
@@ -58,7 +60,7 @@ def _page(report: Report, unfolded: bool, more: str) -> Iterator[Block]:
     if shown:
         order = {outcome: rank for rank, outcome in enumerate(reversed(RUN_OUTCOMES))}
         shown.sort(key=lambda m: (order[m.outcome], -(m.compile_seconds or 0.0)))
-        yield Table(_columns(report), shown)
+        yield Table(_columns(report, shown), shown)
     if folded:
         yield _folded_line(folded, more)
     yield from _explain_line(shown, report.cache_dir)
@@ -195,7 +197,7 @@ def _folded_line(modules: Sequence[Module], more: str) -> str:
     return f"and {format_count(counts.total(), 'helper')} of JAX: {each}{seconds}{more}"
 
 
-def _columns(report: Report) -> list[Column]:
+def _columns(report: Report, shown: Sequence[Module]) -> list[Column]:
     pids = {p.process: str(p.pid) for p in report.processes}
     several = len({m.process for m in report.modules}) > 1
     first = text_column("PROCESS", lambda m: pids.get(m.process), right=True)
@@ -209,9 +211,15 @@ def _columns(report: Report) -> list[Column]:
             styles=_STYLES,
         ),
         text_column("COMPILE", _compile, right=True),
-        size_column(lambda m: m.size_bytes),
-        text_column("WHY", _why, elastic=True, cut="end"),
+        size_column(lambda m: m.size_bytes)._replace(spare=True),
+        text_column("WHY", _why, elastic=True, cut="end", least=max(map(_place_end, shown))),
     ]
+
+
+def _place_end(module: Module) -> int:
+    """Return how much of WHY must be seen: up to the line that was edited."""
+    place = _PLACE.search(_why(module))
+    return place.end() + 1 if place else 8
 
 
 def _outcome(module: Module) -> str:

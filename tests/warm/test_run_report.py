@@ -2,6 +2,7 @@
 
 import json
 import signal
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -167,3 +168,21 @@ def test_notes_about_a_start_come_with_the_longest_first() -> None:
     retraced.signatures = 2
     _, trace, load = (f for f in advise(cast(Report, report)))
     assert all("jax.lax.scan; call with fewer shapes" in f.fix for f in (trace, load))
+
+
+def test_size_gives_way_before_why_is_cut_before_its_line_number() -> None:
+    place = {**USER, "function": "train_step", "size_bytes": 50_000}
+    cause = "multiply, … → silu at train.py:1042 in `train_step.loss`"
+    report = made(written(1, place, 2.0))
+    report = replace(report, modules=tuple(replace(m, cause=cause) for m in report.modules))
+
+    def row(width: int) -> str:
+        page = report_view(report).page or ()
+        lines = set_blocks(page, width=width, color=False)
+        return next(line for line in lines if line.startswith("jit_"))
+
+    assert cause in row(140)
+    assert "50.0 kB" in row(140)
+    for width in (100, 90, 80):
+        assert "train.py:1042" in row(width)
+        assert len(row(width)) <= width
