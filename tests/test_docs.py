@@ -201,7 +201,7 @@ def test_the_reader_sees_a_difference() -> None:
 
 def test_the_first_page_shows_every_picture() -> None:
     names = {picture.name for picture in (DOCS / "pictures").iterdir()}
-    assert names == {"table.svg", "explain.svg", "report.webp", "kubernetes.svg"}
+    assert names == {"start.svg", "explain.svg", "report.webp", "kubernetes.svg"}
     page = (DOCS / "index.md").read_text("utf-8")
     assert {*re.findall(r"\]\(pictures/([^)]*)\)", page)} == names
     assert (DOCS / "pictures" / "report.webp").stat().st_size < 60_000

@@ -1,6 +1,7 @@
 """Make the pictures of the site's first page from what the commands print: ``python tools/pictures.py``.
 
-The program is the one of README.md. The pictures load no font, and nothing else, from elsewhere.
+The program is the one of README.md; of ``start`` it is ``examples/train.py``, which compiles for
+seconds. The pictures load no font, and nothing else, from elsewhere.
 """
 
 import base64
@@ -27,10 +28,15 @@ _WIDTH = 84
 _FORMAT = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
 _PULL = 'jaxcache pull "$STORE/$(jaxcache ci key)" 2>&1 | tail -n 1'
 _SERVE = "jaxcache run -- python train.py 2>&1 | head -n 3"
+_WARM = "jaxcache warm train.py"
+#: Of each report of a run in ``start`` so many lines are shown, and none of the program's own.
+_EXCERPT = 4
 #: What each picture shows; a command before it prepares and is not shown.
 _SHOWN = {
-    "table": ("true", ("jaxcache warm train.py", "jaxcache ls --sort compile --limit 4")),
-    "explain": ("sed -i s/gelu/silu/ train.py", ("jaxcache explain train.py",)),
+    "explain": (
+        f"{_WARM} > filled 2>&1; sed -i s/gelu/silu/ train.py",
+        ("jaxcache explain train.py",),
+    ),
     "kubernetes": (
         "export STORE=$PWD/store JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0; rm -r jax-cache",
         (
@@ -42,6 +48,10 @@ _SHOWN = {
             f"rm -r jax-cache; {_PULL}",
             _SERVE,
         ),
+    ),
+    "start": (
+        f"cp {ROOT}/examples/train.py train.py; rm -r jax-cache",
+        (_WARM, _WARM, "sed -i s/gelu/silu/ train.py", _WARM),
     ),
 }
 
@@ -71,13 +81,30 @@ def make(directory: Path) -> None:
                 ["bash", "--norc", "-c", "\n".join(lines)], home=home, width=_WIDTH, env=env
             )
             terminal.finish()
-            svg = draw(terminal.text.replace(name, "~").strip("\n"), picture)
+            text = terminal.text.replace(name, "~").strip("\n")
+            svg = draw(_excerpt(text) if picture == "start" else text, picture)
             (directory / f"{picture}.svg").write_text(svg, "utf-8")
         page = home / "report.html"
         subprocess.run([commands / "jaxcache", "report", page], env=env, check=True)
         page.write_text(page.read_text("utf-8").replace(name, "~"), "utf-8")
         if browser := next(filter(None, map(shutil.which, BROWSERS)), None):
             (directory / "report.webp").write_bytes(photograph(page, browser))
+
+
+def _excerpt(text: str) -> str:
+    """Return the commands of a terminal's text, and the first lines of each report of a run."""
+    lines: list[str] = []
+    left = 0
+    for line in text.splitlines():
+        if line.startswith("$ "):
+            lines.append(line)
+            left = 0
+        elif re.search(r"\d of \d+ hits", line):
+            left = _EXCERPT
+        if left:
+            lines.append(line)
+            left -= 1
+    return "\n".join(lines)
 
 
 def photograph(page: Path, program: str) -> bytes:

@@ -1,8 +1,8 @@
 """A run's report as a view, and how the run ended."""
 
 import math
-import re
 import os
+import re
 import shlex
 import signal
 from collections import Counter
