@@ -17,7 +17,10 @@ from documented import MARK, Page, missing_line, read_page
 from schemas import check_document
 from terminal import Terminal, without_style
 
+from jaxcache.cli.commands import COMMANDS
 from jaxcache.core.machine import CACHE_PATH
+from jaxcache.errors import EXIT_MEANINGS
+from tools.generate.commands import read_command
 
 DOCS = REPOSITORY / "docs"
 PAGES = [REPOSITORY / "README.md", *sorted(DOCS.rglob("*.md"))]
@@ -188,6 +191,25 @@ def test_no_printed_line_goes_on_with_a_name_that_could_not_be_made() -> None:
         and not re.search(r"(^|[\s`;])\w+=[^\s=]*\$\(jaxcache ci key", line)
     ]
     assert not lost
+
+
+def test_pages_name_options_that_their_commands_have() -> None:
+    options = {name: {n for o in read_command(name).options for n in o.names} for name in COMMANDS}
+    known = set().union(*options.values())
+    of_command = re.compile(r"(?:jaxcache |`)((?:ci |target |trust )?[a-z-]+)( [^`\n|]*)")
+    wrong = [
+        f"{path.name}: {command} {option}"
+        for path in PAGES
+        for command, words in of_command.findall(path.read_text("utf-8"))
+        for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", words.partition(" -- ")[0])
+        if command in options and option in known - options[command]
+    ]
+    assert wrong == []
+
+
+def test_the_page_on_exit_codes_has_each() -> None:
+    page = (DOCS / "exit-codes.md").read_text("utf-8")
+    assert [int(c) for c in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)] == list(EXIT_MEANINGS)
 
 
 def test_the_reader_sees_a_difference() -> None:
