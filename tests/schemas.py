@@ -51,7 +51,8 @@ def check_document(
         at = "/".join(map(str, error.absolute_path))
         raise AssertionError(
             f"docs/schemas/{name}.json at {at or 'the top'}: {error.message[:2000]}\n"
-            "a new field stands in its class or in tools/generate/documents.py; then tools/gen.py"
+            "a new field is in its class or in tools/generate/documents.py, and its meaning in "
+            "tools/generate/meanings.toml; then run tools/gen.py"
         )
 
 
