@@ -214,3 +214,7 @@ def test_a_path_in_the_key_is_named_with_the_way_to_avoid_it(
     told = re.search(r"hits only as JAX_COMPILATION_CACHE_DIR=(\S+);", said)
     assert told and told[1] == str(tmp_path / "second")
     assert "to move it, fill it with --portable" in said
+    words = ("--python", jax_python, str(script(PROGRAM)), "9", "1")
+    _, said = why("second")
+    assert " written: " in said
+    assert "hits only as" not in said
