@@ -219,7 +219,7 @@ class CiSteps:
         now_ns = self._cache.clock()
         signers = signing_keys(options.sign)
         if plan.why == "not-wanted":
-            return ci_save.SaveResult(0, 0)
+            return ci_save.SaveResult(plan)
         # So that entries in use do not age, and stats reports the seconds that this step does.
         append(
             store,
@@ -230,7 +230,7 @@ class CiSteps:
         )
         plan = replace(plan, export=with_ledger(plan.export, Ledger.load(store)))
         if plan.why == "empty" or (is_bundle and not plan.saves):
-            return ci_save.SaveResult(0, 0)
+            return ci_save.SaveResult(plan)
         with self._cache.progress("saving", in_bytes=is_bundle) as progress:
             if not is_bundle:
                 shared = make_store(plan.target)
@@ -248,9 +248,8 @@ class CiSteps:
             written = write_bundle(
                 store, plan.export, file, signers, target=target, level=level, progress=progress
             )
-            return ci_save.SaveResult(
-                len(written.manifest.items), written.size_bytes, written.left_out
-            )
+            entries = len(written.manifest.items)
+            return ci_save.SaveResult(plan, entries, written.size_bytes, written.left_out)
 
 
 def _exists(target: str) -> bool:

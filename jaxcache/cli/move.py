@@ -316,8 +316,7 @@ def ci_save(
     plan = cache.ci.plan_save(location, options)
     saved = cache.ci.save(plan, options, dry_run=dry.dry_run)
     is_unused = not (plan.usage.new or plan.usage.used)
-    step = save_step(plan, saved, options.key)
-    _report(step, output, files, plan.cache_dir if is_unused else None)
+    _report(save_step(saved), output, files, plan.cache_dir if is_unused else None)
     return ExitCode.DONE if saved.complete else ExitCode.PARTIAL
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from jaxcache import units
 from jaxcache.cache.bundle.compat import PORTABLE_FIX
 from jaxcache.cache.ci.restore import CiKey, RestoreResult, miss_reasons
-from jaxcache.cache.ci.save import THRESHOLD, DropReason, SavePlan, SaveResult, UseSource, Why
+from jaxcache.cache.ci.save import THRESHOLD, SaveResult, UseSource, Why
 from jaxcache.cache.move.plan import MoveAction
 from jaxcache.model import Entry
 from jaxcache.render.move import left_out_lines, warning_lines
@@ -50,39 +50,6 @@ class StepReport(NamedTuple):
     summary: str
 
 
-class DroppedEntry(NamedTuple):
-    """One entry that is not saved, or not kept."""
-
-    key: str
-    reason: DropReason
-
-
-class Save(NamedTuple):
-    """A save, and the prefix of the key that it has for the CI system."""
-
-    plan: SavePlan
-    done: SaveResult
-    prefix: str | None
-
-    @property
-    def key(self) -> str | None:
-        """The key; None without a prefix."""
-        return None if self.prefix is None else f"{self.prefix}-{self.plan.digest}"
-
-    @property
-    def saved(self) -> bool:
-        """Whether anything was written."""
-        return self.plan.saves and not self.done.dry_run
-
-    @property
-    def dropped(self) -> tuple[DroppedEntry, ...]:
-        """The entries that the target does not get."""
-        return (
-            *(DroppedEntry(e.key, reason) for e, reason in self.plan.dropped),
-            *(DroppedEntry(key, "cannot-hit") for key in self.plan.unusable_keys),
-        )
-
-
 def restore_step(restored: RestoreResult) -> StepReport:
     """Return the report of ``ci restore``."""
     outputs = {
@@ -98,19 +65,19 @@ def restore_step(restored: RestoreResult) -> StepReport:
     )
 
 
-def save_step(plan: SavePlan, saved: SaveResult, key: str | None) -> StepReport:
+def save_step(saved: SaveResult) -> StepReport:
     """Return the report of ``ci save``."""
-    save = Save(plan, saved, key)
+    plan = saved.plan
     outputs = {
-        "saved": _flag(save.saved),
+        "saved": _flag(saved.saved),
         "new-entries": str(len(plan.usage.new)),
         "saved-seconds": _seconds(plan.usage.saved_seconds),
     }
     if plan.saves:  # else the target has what it had
         outputs |= {"entries": str(len(plan.kept)), "digest": plan.digest}
-    if save.key is not None:
-        outputs["key"] = save.key
-    lines = list(save_lines(plan, saved))
+    if plan.key is not None:
+        outputs["key"] = plan.key
+    lines = list(save_lines(saved))
     parts = [_section("JAX compilation cache: used and saved", lines)]
     newest = sorted(plan.usage.new, key=lambda e: (-(e.compile_seconds or 0.0), e.key))
     if newest:
@@ -118,7 +85,7 @@ def save_step(plan: SavePlan, saved: SaveResult, key: str | None) -> StepReport:
         if len(newest) > _SHOWN_MODULES:
             parts.append(f"and {len(newest) - _SHOWN_MODULES} more\n")
     # The key is that of the job's cache, not of its entries.
-    view = _step_view(fields_of(save), outputs, [save.key or ""], lines)
+    view = _step_view(fields_of(saved), outputs, [plan.key or ""], lines)
     return StepReport(view, outputs, "\n".join(parts))
 
 
@@ -203,8 +170,9 @@ def restore_lines(restored: RestoreResult) -> Iterator[str]:
         yield f"not {'read' if unread else 'written'}: {step.name}: {step.detail}"
 
 
-def save_lines(plan: SavePlan, saved: SaveResult) -> Iterator[str]:
+def save_lines(saved: SaveResult) -> Iterator[str]:
     """Yield the lines about a save, for people."""
+    plan = saved.plan
     usage = plan.usage
     new = f"{len(usage.new)} new ({units.format_compiling(usage.new_seconds, len(usage.new))})"
     if usage.hits:
@@ -233,15 +201,15 @@ def save_lines(plan: SavePlan, saved: SaveResult) -> Iterator[str]:
         yield f"no compile of less than 1 s is here: JAX writes them only with {THRESHOLD}=0"
     if not plan.finished:
         yield "the job did not succeed, so entries that it did not use are kept"
-    counts = Counter(reason for _, reason in plan.dropped)
+    counts = Counter(entry.reason for entry in plan.dropped)
+    unusable = counts.pop("cannot-hit", 0)
     for reason, number in sorted(counts.items() if plan.saves else ()):
         yield f"left out: {units.format_count(number, 'entry')} ({reason})"
-    if plan.unusable_keys:
-        number = len(plan.unusable_keys)
+    if unusable:
         yield (
-            f"{plan.target} also held {units.format_count(number, 'entry')} that cannot hit here; "
-            "they are not kept. If other jobs use them, give each environment its own bundle: "
-            "$(jaxcache ci key).jxb"
+            f"{plan.target} also held {units.format_count(unusable, 'entry')} that cannot hit "
+            "here; they are not kept. If other jobs use them, give each environment its own "
+            "bundle: $(jaxcache ci key).jxb"
         )
     if not plan.saves:
         yield f"{_WHY[plan.why]}; {plan.target} is not written"

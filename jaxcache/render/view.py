@@ -156,12 +156,12 @@ SHAPES = {
     "wall_seconds} notes unobserved timed_out interrupted script_exit_code",
     "Restoration": "cache_dir dry_run restored=restored{key file size_bytes=info.size_bytes} "
     "left=left{key=entry.key file=entry.info.name reason}",
-    "Save": "cache_dir=plan.cache_dir target=plan.target dry_run=done.dry_run saved why=plan.why "
-    "finished=plan.finished key digest=plan.digest entries=#plan.kept new=plan.usage.new.key "
-    "used=plan.usage.used.key unused=plan.usage.unused.key unknown=plan.usage.unknown.key "
-    "witness=plan.usage.witness dropped saved_seconds=plan.usage.saved_seconds "
-    "new_seconds=plan.usage.new_seconds written=done.written size_bytes=done.size_bytes "
-    "pruned=done.pruned left_out=done.left_out.file failed=done.failed",
+    "SaveResult": "cache_dir=plan.cache_dir target=plan.target dry_run saved why=plan.why "
+    "finished=plan.finished key=plan.key digest=plan.digest entries=#plan.kept "
+    "new=plan.usage.new.key used=plan.usage.used.key unused=plan.usage.unused.key "
+    "unknown=plan.usage.unknown.key witness=plan.usage.witness dropped=plan.dropped "
+    "saved_seconds=plan.usage.saved_seconds new_seconds=plan.usage.new_seconds written "
+    "size_bytes pruned left_out=left_out.file failed",
     "SealResult": "sealed=sealed{key=entry.key codec=entry.codec size_bytes=entry.size_bytes "
     "size_bytes_after} skipped=skipped{key=entry.key size_bytes=entry.size_bytes reason} "
     "failed=failed{key=entry.key size_bytes=entry.size_bytes reason} problems",

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, NewType, NotRequired, TypedDict
 
 from jaxcache.cache.bundle.compat import Host
 from jaxcache.cache.ci.restore import CiKey
+from jaxcache.cache.ci.save import SaveResult
 from jaxcache.cache.diff import ContentMismatch, DiffEntry
 from jaxcache.cache.doctor.inputs import Finding
 from jaxcache.cache.doctor.run_checks import BugReport, Diagnosis, Versions
@@ -29,7 +30,6 @@ from jaxcache.core.signing import TierRefusal
 from jaxcache.layouts.torch.explain import GraphDetails
 from jaxcache.layouts.torch.scan import GraphEntry
 from jaxcache.model import Entry, Problem
-from jaxcache.render.ci import Save
 from jaxcache.warm.compiling.worker import CompileResult
 from jaxcache.warm.crosshost.target_profile import ProfileDifference, TargetCheck
 from jaxcache.warm.report.report import Report
@@ -407,7 +407,7 @@ DOCUMENTS: dict[str, Any] = {
     **dict.fromkeys(("push", "pull", "copy"), ExportDocument | ImportDocument | SyncDocument),
     "ci key": CiKey,
     "ci restore": CiRestoreDocument,
-    "ci save": Save,
+    "ci save": SaveResult,
     **dict.fromkeys(
         ("trust here", "trust keygen", "trust add", "trust list", "trust remove"), TrustDocument
     ),

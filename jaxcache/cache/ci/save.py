@@ -293,6 +293,13 @@ _UNFINISHED = ("failure", "failed", "cancelled", "canceled")
 _LEFT_OUT = (MoveAction.STRAY, MoveAction.BLOCKED, MoveAction.DAMAGED, MoveAction.UNFINISHED)
 
 
+class DroppedEntry(NamedTuple):
+    """One entry that is not saved, or not kept."""
+
+    key: str
+    reason: DropReason
+
+
 @dataclass(frozen=True, slots=True)
 class SavePlan:
     """The plan of a save."""
@@ -301,7 +308,8 @@ class SavePlan:
     target: str
     usage: Usage
     kept: tuple[Entry, ...]
-    dropped: tuple[tuple[Entry, DropReason], ...]
+    dropped: tuple[DroppedEntry, ...]
+    """The entries that the target does not get."""
     export: ExportPlan
     why: Why
     source: str
@@ -310,8 +318,8 @@ class SavePlan:
     """Whether the job came to its end; what another one did not use, it may not have got to."""
     skips_quick: bool = False
     """Whether JAX seems to write only what compiles for longer than its own threshold of 1 s."""
-    unusable_keys: tuple[str, ...] = ()
-    """Keys that the bundle holds and that cannot hit here; the new bundle lacks them."""
+    prefix: str | None = None
+    """Of the key that the saved cache has for the CI system."""
 
     @property
     def saves(self) -> bool:
@@ -323,6 +331,11 @@ class SavePlan:
         """Over the keys that are kept: the same content has the same name."""
         keys = "\n".join(sorted(e.key for e in self.kept))
         return hashlib.sha256(keys.encode("utf-8", "surrogateescape")).hexdigest()[:_DIGITS]
+
+    @property
+    def key(self) -> str | None:
+        """The key; None without a prefix."""
+        return None if self.prefix is None else f"{self.prefix}-{self.digest}"
 
 
 def parse_job_status(text: str) -> bool:
@@ -381,13 +394,16 @@ def plan_save(
         target=target,
         usage=usage,
         kept=kept,
-        dropped=tuple((e, dropped[e.file]) for e in scan_result.entries if e.file in dropped),
+        dropped=tuple(
+            DroppedEntry(e.key, dropped[e.file]) for e in scan_result.entries if e.file in dropped
+        ),
         export=plan_export(
             store, only=lambda e: e.file not in dropped, scan_result=scan_result, now_ns=now_ns
         ),
         why=_why(options.save_if, usage, kept, target_exists=target_exists),
         source=baseline.source if baseline else "",
         finished=finished,
+        prefix=options.key,
         skips_quick=THRESHOLD not in environment
         and bool(scan_result.entries or environment.get(VARIABLE))
         and all(e.compile_seconds is None or e.compile_seconds >= 1.0 for e in scan_result.entries),
@@ -401,7 +417,7 @@ def check_newer(plan: SavePlan, baseline: Baseline, held: Iterable[str]) -> Save
         held: the keys of the entries that the target holds now.
 
     Returns:
-        The plan with the keys that ``ci restore`` left there, because they cannot hit here.
+        The plan, which also drops what ``ci restore`` left there, because it cannot hit here.
 
     Raises:
         JaxcacheError: ``newer-target``.
@@ -420,7 +436,8 @@ def check_newer(plan: SavePlan, baseline: Baseline, held: Iterable[str]) -> Save
             "bucket, where parallel jobs add up",
             exit_code=ExitCode.PARTIAL,
         )
-    return replace(plan, unusable_keys=tuple(sorted(unusable)))
+    unusable_entries = (DroppedEntry(key, "cannot-hit") for key in sorted(unusable))
+    return replace(plan, dropped=(*plan.dropped, *unusable_entries))
 
 
 def _why(save_if: SaveIf, usage: Usage, kept: Sequence[Entry], *, target_exists: bool) -> Why:
@@ -456,9 +473,10 @@ def _over(
 class SaveResult:
     """The result of executing a plan."""
 
-    written: int
+    plan: SavePlan
+    written: int = 0
     """Entries in the bundle, or new in the shared cache."""
-    size_bytes: int
+    size_bytes: int = 0
     """The size of the bundle, or of the files written into the shared cache."""
     left_out: tuple[Problem, ...] = ()
     pruned: int = 0
@@ -467,19 +485,24 @@ class SaveResult:
     dry_run: bool = False
 
     @property
+    def saved(self) -> bool:
+        """Whether anything was written."""
+        return self.plan.saves and not self.dry_run
+
+    @property
     def complete(self) -> bool:
         """Whether everything was saved that was to be."""
         return not (self.left_out or self.failed)
 
 
-def save_result(done: Outcome) -> SaveResult:
+def save_result(plan: SavePlan, done: Outcome) -> SaveResult:
     """Sum up a move into a shared cache, or a dry run."""
     left_out = tuple(step.problem for step in done.of(*_LEFT_OUT))
     failed = tuple(f"{s.name}: {s.detail}" for s in done.of(MoveAction.FAILED, MoveAction.UNTRIED))
     if done.dry_run:
-        return SaveResult(0, 0, left_out, failed=failed, dry_run=True)
+        return SaveResult(plan, left_out=left_out, failed=failed, dry_run=True)
     entries = sum(step.key is not None for step in done.written)
-    return SaveResult(entries, done.written_bytes, left_out, failed=failed)
+    return SaveResult(plan, entries, done.written_bytes, left_out, failed=failed)
 
 
 def check_save(
@@ -491,11 +514,12 @@ def check_save(
         target: the shared cache; None for a bundle, or where its directory does not exist.
     """
     if not plan.saves:
-        return SaveResult(0, 0, dry_run=True)
+        return SaveResult(plan, dry_run=True)
     allow_large = options.allow_large or is_bundle_name(plan.target)
     saving = _plan(store, target, plan, allow_large=allow_large)
     source = make_source(store, saving)
-    return save_result(carry_out(source, target, saving, now_ns=plan.export.now_ns, dry_run=True))
+    now_ns = plan.export.now_ns
+    return save_result(plan, carry_out(source, target, saving, now_ns=now_ns, dry_run=True))
 
 
 def _plan(store: Store, target: Store | None, plan: SavePlan, *, allow_large: bool) -> Plan:
@@ -530,14 +554,14 @@ def save_shared(
         NoCacheError: it cannot be reached.
         JaxcacheError: ``bound-out-of-reach``; LockedError
     """
-    saved = SaveResult(0, 0)
+    saved = SaveResult(plan)
     learnt = [Event(e.key, HIT, now_ns) for e in plan.usage.used]
     if plan.saves:
         saving = _plan(store, target, plan, allow_large=options.allow_large)
         source = make_source(store, saving)
         done = carry_out(source, target, saving, signers=signers, now_ns=now_ns, progress=progress)
         learnt += events_of(done.written, {}, Ledger())
-        saved = save_result(done)
+        saved = save_result(plan, done)
     append(target, learnt)
     if len(Ledger.load(target).segments) > COMPACT_ABOVE:
         compact(target)
