@@ -22,8 +22,18 @@ LIMITS = {
     "parallel assignments, per 1,000 lines": 0.5,
     '"is no" in messages': 0,
     '"is no" in documents': 0,
+    "where for if, in documents": 4,
+    '"that of" in documents': 19,
+    "sentences over 30 words in documents": 47,
     "manual pages whose NAME line is cut": 0,
 }
+_MOST_WORDS = 30
+#: ``where`` after these is a place or a question.
+_WHERE = re.compile(
+    r"(?<!know)(?<!see)(?<!say)(?<!says)(?<!from)(?<!place)(?<!page)(?<!is)(?<!of) where\b(?! to\b)",
+    re.I,
+)
+_THAT_OF = re.compile(r"\b(?:that|those) of\b")
 _IS_NO = re.compile(r"\b(?:is|are|was) (?:no|none)\b(?! longer| more)")
 
 
@@ -60,12 +70,16 @@ def measure(root: Path) -> list[Habit]:
             if _IS_NO.search(text):
                 messages.append(f"{table.relative_to(root)}:{line}: {text}")
     names = list(LIMITS)
+    sentences = list(_sentences(root))
     return [
         Habit(names[0], participles, thousands),
         Habit(names[1], parallel, thousands),
         Habit(names[2], messages),
         Habit(names[3], list(_document_lines(root))),
-        Habit(names[4], list(_cut_pages(root))),
+        Habit(names[4], [text for text in sentences if _WHERE.search(text)]),
+        Habit(names[5], [text for text in sentences if _THAT_OF.search(text)]),
+        Habit(names[6], [text for text in sentences if len(text.split()) > _MOST_WORDS + 1]),
+        Habit(names[7], list(_cut_pages(root))),
     ]
 
 
@@ -98,9 +112,26 @@ def _texts(tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield from [(node.lineno, node.value)] if isinstance(node.value, str) else []
 
 
-def _document_lines(root: Path) -> Iterator[str]:
+def _pages(root: Path) -> list[Path]:
     pages = [root / "README.md", root / "CONTRIBUTING.md", root / "SECURITY.md"]
-    for path in [*pages, *sorted((root / "docs").rglob("*.md"))]:
+    return [*pages, *sorted((root / "docs").rglob("*.md"))]
+
+
+def _sentences(root: Path) -> Iterator[str]:
+    """Yield the sentences of the documents, with their page first: no code, headings, tables."""
+    for path in _pages(root):
+        text = re.sub(r"^```.*?^```", "", path.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+        text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
+        for block in re.split(r"\n\s*\n|\n(?=\s*(?:[*-]|\d+\.) )", text):
+            if block.lstrip().startswith(("#", "|")):
+                continue
+            words = re.sub(r"\]\([^)]*\)", "]", " ".join(block.split()))
+            for sentence in re.split(r"(?<=[.:;?!]) +(?=[A-Z`*\[])", words):
+                yield f"{path.relative_to(root)}: {sentence}"
+
+
+def _document_lines(root: Path) -> Iterator[str]:
+    for path in _pages(root):
         for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
             if _IS_NO.search(line):
                 yield f"{path.relative_to(root)}:{number}: {line.strip()}"
