@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from jaxcache import units
 from jaxcache.cache.bundle.compat import PORTABLE_FIX
-from jaxcache.cache.ci.restore import CiKey, RestoreResult, miss_reasons
+from jaxcache.cache.ci.restore import REFUSED, CiKey, RestoreResult
 from jaxcache.cache.ci.save import THRESHOLD, SaveResult, UseSource, Why
 from jaxcache.cache.move.plan import MoveAction
 from jaxcache.model import Entry
@@ -54,15 +54,13 @@ def restore_step(restored: RestoreResult) -> StepReport:
     """Return the report of ``ci restore``."""
     outputs = {
         "cache-hit": _flag(restored.hit),
-        "entries": str(len(restored.fitting) + restored.present),
+        "entries": str(restored.entries),
         "stored-seconds": _seconds(restored.stored_seconds),
     }
     keys = [item.key or "" for item in restored.fitting]
     lines = list(restore_lines(restored))
     summary = _section("JAX compilation cache: restored", lines)
-    return StepReport(
-        _step_view(_restore_document(restored), outputs, keys, lines), outputs, summary
-    )
+    return StepReport(_step_view(fields_of(restored), outputs, keys, lines), outputs, summary)
 
 
 def save_step(saved: SaveResult) -> StepReport:
@@ -99,31 +97,6 @@ def _step_view(
     return View(document, rows, (), keys, records=[versioned(document)], page=page, notes=lines)
 
 
-def _restore_document(restored: RestoreResult) -> Document:
-    outlooks = restored.outlooks
-    return {
-        "cache_dir": restored.cache_dir,
-        "source": restored.source,
-        "cache_hit": restored.hit,
-        "lookup_only": restored.done.dry_run,
-        "entries": len(restored.fitting) + restored.present,
-        "found": len(outlooks.forecasts) + restored.present,
-        "present": restored.present,
-        "written": restored.written,
-        "left_out": restored.count(MoveAction.DAMAGED, *_REFUSED),
-        "untrusted": restored.count(MoveAction.UNTRUSTED),
-        "stored_seconds": restored.stored_seconds,
-        "outlook": {o.value: n for o, n in sorted(outlooks.counts.items())},
-        "misses": [{"reason": r, "entries": n} for r, n in miss_reasons(outlooks)],
-        "trouble": restored.trouble or None,
-        "failed": [{"file": step.name, "detail": step.detail} for step in restored.done.failed],
-    }
-
-
-#: What is left out besides damaged entries.
-_REFUSED = (MoveAction.STRAY, MoveAction.BLOCKED, MoveAction.UNFINISHED)
-
-
 def restore_lines(restored: RestoreResult) -> Iterator[str]:
     """Yield the lines about a restore, for people."""
     source = restored.source
@@ -146,7 +119,7 @@ def restore_lines(restored: RestoreResult) -> Iterator[str]:
         + (f": {units.format_compiling(restored.stored_seconds, fit)}" if fit else "")
         + (f" ({unchanged} were already present)" if unchanged else "")
     )
-    for reason, number in miss_reasons(outlooks)[:_SHOWN_REASONS]:
+    for reason, number in restored.misses[:_SHOWN_REASONS]:
         yield f"left: {units.format_count(number, 'entry')}, {reason}"
     if portable := sum(f.portable for f in outlooks.forecasts):
         yield f"{PORTABLE_FIX}: without it {portable} of {forecast_count:,} will miss"
@@ -157,7 +130,7 @@ def restore_lines(restored: RestoreResult) -> Iterator[str]:
     ):
         if number := restored.count(action):
             yield what.format(units.format_count(number, "entry"))
-    refused = (step.problem for step in restored.done if step.action in _REFUSED)
+    refused = (step.problem for step in restored.done if step.action in REFUSED)
     yield from left_out_lines(refused)
     yield from warning_lines(restored.done)
     unknown = Counter(f.reason for f in outlooks.forecasts if f.unrecorded)

@@ -156,6 +156,9 @@ SHAPES = {
     "wall_seconds} notes unobserved timed_out interrupted script_exit_code",
     "Restoration": "cache_dir dry_run restored=restored{key file size_bytes=info.size_bytes} "
     "left=left{key=entry.key file=entry.info.name reason}",
+    "RestoreResult": "cache_dir source cache_hit=hit lookup_only=done.dry_run entries found "
+    "present written left_out untrusted stored_seconds outlook=outlooks.counts misses trouble "
+    "failed=done.failed{file=name detail}",
     "SaveResult": "cache_dir=plan.cache_dir target=plan.target dry_run saved why=plan.why "
     "finished=plan.finished key=plan.key digest=plan.digest entries=#plan.kept "
     "new=plan.usage.new.key used=plan.usage.used.key unused=plan.usage.unused.key "

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NewType, NotRequired, TypedDict
 
 from jaxcache.cache.bundle.compat import Host
-from jaxcache.cache.ci.restore import CiKey
+from jaxcache.cache.ci.restore import CiKey, RestoreResult
 from jaxcache.cache.ci.save import SaveResult
 from jaxcache.cache.diff import ContentMismatch, DiffEntry
 from jaxcache.cache.doctor.inputs import Finding
@@ -164,28 +164,6 @@ class SyncDocument(TypedDict):
     max_size_unmet: bool
     ledger_segments: int
     forecast: ForecastCounts | None
-
-
-class MissReason(TypedDict):
-    reason: str
-    entries: int
-
-
-class CiRestoreDocument(TypedDict):
-    source: str
-    cache_hit: bool
-    lookup_only: bool
-    entries: int
-    found: int
-    present: int
-    written: int
-    left_out: int
-    untrusted: int
-    stored_seconds: float
-    outlook: Mapping[str, int]
-    misses: list[MissReason]
-    trouble: str | None
-    failed: list[FailedFile]
 
 
 class InModules(TypedDict):
@@ -406,7 +384,7 @@ DOCUMENTS: dict[str, Any] = {
     "import": ImportDocument,
     **dict.fromkeys(("push", "pull", "copy"), ExportDocument | ImportDocument | SyncDocument),
     "ci key": CiKey,
-    "ci restore": CiRestoreDocument,
+    "ci restore": RestoreResult,
     "ci save": SaveResult,
     **dict.fromkeys(
         ("trust here", "trust keygen", "trust add", "trust list", "trust remove"), TrustDocument

@@ -95,7 +95,7 @@ class Compatibility:
     @property
     def counts(self) -> Mapping[ForecastOutcome, int]:
         """The number of entries by outlook."""
-        return Counter(f.outlook for f in self.forecasts)
+        return Counter(sorted(f.outlook for f in self.forecasts))
 
     @property
     def compatible(self) -> bool:

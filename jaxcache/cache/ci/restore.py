@@ -17,7 +17,8 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import starmap
+from typing import Any, NamedTuple
 
 from jaxcache.cache.bundle.compat import Compatibility, ForecastOutcome, Host, forecast_items
 from jaxcache.cache.bundle.format import Bundle
@@ -42,6 +43,8 @@ _FITTING = (
     MoveAction.FAILED,
     MoveAction.UNTRIED,
 )
+#: What is left out besides damaged entries.
+REFUSED = (MoveAction.STRAY, MoveAction.BLOCKED, MoveAction.UNFINISHED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,13 @@ class RestoreJob:
         return missing[0] if missing else None
 
 
+class MissReason(NamedTuple):
+    """A reason why entries cannot hit."""
+
+    reason: str
+    entries: int
+
+
 @dataclass(frozen=True, slots=True)
 class RestoreResult:
     """What became of a restore."""
@@ -72,7 +82,7 @@ class RestoreResult:
     done: Outcome
     """Without steps where the source is missing or unusable."""
     outlooks: Compatibility
-    trouble: str = ""
+    trouble: str | None = None
     """The reason why there is nothing to restore from."""
     is_missing: bool = False
     """Whether that is because the source does not exist."""
@@ -88,9 +98,38 @@ class RestoreResult:
         return self.count(MoveAction.PRESENT)
 
     @property
+    def entries(self) -> int:
+        """Entries that fit, or are here already."""
+        return len(self.fitting) + self.present
+
+    @property
+    def found(self) -> int:
+        """Entries of the source."""
+        return len(self.outlooks.forecasts) + self.present
+
+    @property
+    def left_out(self) -> int:
+        """Entries that are damaged, or cannot come in."""
+        return self.count(MoveAction.DAMAGED, *REFUSED)
+
+    @property
+    def untrusted(self) -> int:
+        """Entries that no trusted key has signed."""
+        return self.count(MoveAction.UNTRUSTED)
+
+    @property
+    def misses(self) -> tuple[MissReason, ...]:
+        """The reasons why entries cannot hit, the most frequent first."""
+        missing = (f for f in self.outlooks.forecasts if f.outlook is ForecastOutcome.MISS)
+        counts = Counter(f.reason for f in missing if f.reason)
+        return tuple(
+            sorted(starmap(MissReason, counts.items()), key=lambda m: (-m.entries, m.reason))
+        )
+
+    @property
     def hit(self) -> bool:
         """Return whether the source has anything for this job."""
-        return bool(self.fitting) or self.present > 0
+        return self.entries > 0
 
     @property
     def written(self) -> int:
@@ -222,13 +261,6 @@ def forecast_restored(done: Outcome, job: RestoreJob) -> Compatibility:
     """Forecast which of the entries that were read will hit."""
     items = (step.item for step in done.steps if step.action is not MoveAction.DAMAGED)
     return forecast_items(items, job.host, job.cache_dir)
-
-
-def miss_reasons(outlooks: Compatibility) -> Sequence[tuple[str, int]]:
-    """Return the reasons why entries cannot hit, the most frequent first."""
-    missing = (f for f in outlooks.forecasts if f.outlook is ForecastOutcome.MISS)
-    counts = Counter(f.reason for f in missing if f.reason)
-    return sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
 
 
 #: Counted up when the same environment gets another name.
