@@ -113,7 +113,6 @@ class Handle:
             NoCacheError: no directory there, not readable, all in it is of other programs, or it
                 has caches below it alone.
         """
-
         path = self.location.path
         store = self.existing = self.make() if self._creates else open_store(path)
         self.refuse_caches_below()
@@ -128,7 +127,6 @@ class Handle:
         Raises:
             NoCacheError: it exists but cannot be read, or cannot be made.
         """
-
         return find_store(self.location.path)
 
     def make(self) -> "Store":
@@ -140,7 +138,6 @@ class Handle:
         Raises:
             NoCacheError: it cannot be made.
         """
-
         self.existing = self.existing or make_store(self.location.path)
         return self.existing
 
@@ -151,7 +148,6 @@ class Handle:
         Raises:
             UsageError: ``two-layouts`` where JAX and torch share a directory.
         """
-
         return layouts.choose_layout(self.store, self.layout_name)
 
     @cached_property
@@ -201,7 +197,6 @@ class Handle:
         Raises:
             UsageError: ``other-layout``: it is a cache of torch's compilers.
         """
-
         layouts.check_not_torch(self.store)
         return self.store
 
@@ -286,7 +281,6 @@ class Handle:
         Raises:
             JaxcacheError: ``read-only``.
         """
-
         require_writable(self.store)
 
     def refuse_caches_below(self) -> None:

@@ -413,7 +413,6 @@ class MovingMethods(Handle):
             UsageError: ``other-layout``.
             NoCacheError: a store cannot be reached; what went over until then is whole.
         """
-
         chosen = move.PushOptions.read(**keywords)
         plan = self.plan_push(target, trusted=trusted, options=chosen)
         if accept is not None and not accept(plan):

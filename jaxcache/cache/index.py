@@ -242,11 +242,8 @@ class Index(FactIndex):
         summaries = columns[6:]
         for info, stamp in files:
             row = self._row(info)
-            if row is None:
-                yield None
-                continue
             mtime_inode = (-1, -1) if stamp is None else (stamp.mtime_ns, stamp.inode)
-            if mtime_inode != (stamp_mtime[row], stamp_inode[row]):
+            if row is None or mtime_inode != (stamp_mtime[row], stamp_inode[row]):
                 yield None
                 continue
             stamp_bytes = stamp and used[row].to_bytes(8, "little", signed=True)

@@ -18,10 +18,6 @@ from jaxcache.errors import LockedError, NoCacheError
 from jaxcache.model import FileInfo
 from jaxcache.store import base as stores
 
-#: O_NONBLOCK: opening a FIFO that someone put into the cache must not hang; O_NOFOLLOW: a link
-#: is never followed out of the cache.
-#: Linux: reading must not count as use. Only a file's owner may request it.
-
 
 class _Unnamed(NamedTuple):
     """A file of :meth:`LocalStore.write_many` that has no name yet."""
