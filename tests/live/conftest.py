@@ -147,7 +147,10 @@ def run_live(jax_python: str, tmp_path: Path) -> RunLive:
             )
         lines = done.stdout.splitlines()
         document = json.loads(lines[-1]) if lines and lines[-1].startswith("{") else {}
-        ran = Ran(done.returncode, done.stdout, done.stderr, document)
+        # XLA of 0.8 names tuning flags of the compiler that are no features of the CPU.
+        lines = done.stderr.splitlines(keepends=True)
+        err = "".join(line for line in lines if "cpu_aot_loader.cc" not in line)
+        ran = Ran(done.returncode, done.stdout, err, document)
         if check:
             assert done.returncode == 0, done.stderr
         return ran
