@@ -3,10 +3,10 @@
 import json
 import posixpath
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from jaxcache.core import wire
 from jaxcache.core.remote import SERVICES
@@ -33,6 +33,7 @@ _LOOSE_FLAGS = 4
 #: Larger messages are parsed each time; those of 0.12 have 4 kB.
 _MAX_REMEMBERED_BYTES = 64 << 10
 
+_T = TypeVar("_T")
 _Values = dict[int, tuple[str, ...]]
 FlagValue = str | int | float | bool | None
 
@@ -58,10 +59,8 @@ def read_options(
     """
     if options is None:
         requested = _RequestedOptions(guided=None)
-    elif len(options) <= _MAX_REMEMBERED_BYTES:
-        requested = _remembered_options(bytes(options))
     else:
-        requested = _read_requested(options, budget)
+        requested = _read_once(_read_requested, options, budget)
     debug, replicas, partitions, assignment, guided, overrides = requested
     if config is not None:
         for number, _, value in wire.walk(config, budget):
@@ -76,10 +75,7 @@ def read_options(
             replicas, partitions, assignment, {**overrides} or None, guided
         )
         return OptionFacts(compile_options, None, None, None)
-    if len(debug) <= _MAX_REMEMBERED_BYTES:
-        changed, written_in, named, like = _remembered_flags(bytes(debug))
-    else:
-        changed, written_in, named, like = _read_flags(debug, budget)
+    changed, written_in, named, like = _read_once(_read_flags, debug, budget)
     shown = {**overrides} or None if changed is None else {**changed, **overrides}
     compile_options = XlaCompileOptions(replicas, partitions, assignment, shown, guided)
     return OptionFacts(compile_options, written_in, {**named, **overrides}, like)
@@ -118,12 +114,6 @@ def _read_requested(options: memoryview, budget: Budget) -> _RequestedOptions:
     return _RequestedOptions(overrides=overrides, **values)
 
 
-@lru_cache(maxsize=64)
-def _remembered_options(options: bytes) -> _RequestedOptions:
-    """The same, once for all entries of a cache that were compiled with the same options."""
-    return _read_requested(memoryview(options), Budget())
-
-
 _Flags = tuple[dict[str, FlagValue] | None, str | None, dict[str, FlagValue], str | None]
 
 
@@ -135,10 +125,17 @@ def _read_flags(debug: memoryview, budget: Budget) -> _Flags:
     return shown, _cache_dir(values), _named(values, values), like
 
 
-@lru_cache(maxsize=64)
-def _remembered_flags(debug: bytes) -> _Flags:
-    """The same, once for all entries of a cache that were compiled with the same options."""
-    return _read_flags(memoryview(debug), Budget())
+def _read_once(read: Callable[[memoryview, Budget], _T], data: memoryview, budget: Budget) -> _T:
+    """Read a message once for all entries of a cache that were compiled with the same options."""
+    if len(data) > _MAX_REMEMBERED_BYTES:
+        return read(data, budget)
+    remembered: _T = _remembered(read, bytes(data))
+    return remembered
+
+
+@lru_cache(maxsize=128)
+def _remembered(read: Callable[[memoryview, Budget], _T], data: bytes) -> _T:
+    return read(memoryview(data), Budget())
 
 
 def _assignment(data: memoryview) -> tuple[tuple[int, ...], ...]:

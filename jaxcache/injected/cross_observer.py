@@ -40,6 +40,14 @@ class LoweringFailure(NamedTuple):
     detail: str
 
 
+#: By the error that lowering for the target raises: the outcome and its reason.
+_FAILURES: "tuple[tuple[type[Exception], tuple[RunOutcome, str]], ...]" = (
+    (NotImplementedError, ("uncacheable", "no-rule")),
+    (LookupError, ("skipped", "no-such-device")),
+    (Exception, ("error", "lowering-failed")),
+)
+
+
 class CrossLowering:
     """One lowering for the target: what came out, or why nothing did."""
 
@@ -97,16 +105,9 @@ class CrossObserver:
             failure = LoweringFailure("skipped", "platform-asked", places) if places else None
             with self._hooks.crossing():
                 return CrossLowering(lower(*args, **kwargs), failure)
-        except NotImplementedError as error:
-            return CrossLowering(None, LoweringFailure("uncacheable", "no-rule", first_line(error)))
-        except LookupError as error:
-            return CrossLowering(
-                None, LoweringFailure("skipped", "no-such-device", first_line(error))
-            )
         except Exception as error:
-            return CrossLowering(
-                None, LoweringFailure("error", "lowering-failed", first_line(error))
-            )
+            outcome, reason = next(why for kind, why in _FAILURES if isinstance(error, kind))
+            return CrossLowering(None, LoweringFailure(outcome, reason, first_line(error)))
 
     def lowered(self, module: Any, args: Any, kwargs: Any) -> None:
         """JAX has made a module for the target."""

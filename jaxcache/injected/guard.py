@@ -4,6 +4,7 @@ import asyncio
 import atexit
 import contextlib
 import contextvars
+import copy
 import functools
 import importlib.util
 import inspect
@@ -198,10 +199,7 @@ class CompileGuard(contextlib.ContextDecorator):
 
     def _recreate_cm(self) -> "CompileGuard":
         """A guard for one call, which counts together with this one."""
-        other = CompileGuard(self.on, self.action, self.threads, self.eager)
-        other.counts = self.counts
-        other.seen = self.seen
-        return other
+        return copy.copy(self)
 
     def meet(self, refused: UnexpectedCompile) -> None:
         """Do what this guard is to do about one step.

@@ -12,7 +12,6 @@ few programs, so we wait for them to do it.
 """
 
 import atexit
-import functools
 import itertools
 import os
 import sys
@@ -22,7 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..core import sketching
-from ..core.seams import UnknownJaxError, process_index, tracing
+from ..core.seams import UnknownJaxError, process_index, tracing, wrap
 from ..core.seams.cache import seal_writes
 from ..core.seams.listening import Jax, hash_component, join_processes
 from . import channel, hook, recording, undo
@@ -364,9 +363,8 @@ class Listener(ProcessObserver):
 def watch_colocated(send: Callable[[dict[str, Any]], None]) -> None:
     """Tell of every signature that a colocated function is compiled for."""
 
-    def wrap(module: Any) -> None:
-        original = getattr(module, "_compile_to_executable", None)
-        if original is None:
+    def watch(module: Any) -> None:
+        if not hasattr(module, "_compile_to_executable"):
             send(
                 {
                     "event": "remark",
@@ -376,8 +374,7 @@ def watch_colocated(send: Callable[[dict[str, Any]], None]) -> None:
             )
             return
 
-        @functools.wraps(original)
-        def compile_to_executable(*args: Any, **kwargs: Any) -> Any:
+        def around(original: Any, args: Any, kwargs: Any) -> Any:
             started = time.time()
             result = original(*args, **kwargs)
 
@@ -389,9 +386,9 @@ def watch_colocated(send: Callable[[dict[str, Any]], None]) -> None:
             safely(send, report)
             return result
 
-        module._compile_to_executable = compile_to_executable
+        wrap(module, "_compile_to_executable", around)
 
-    when_imported(wrap, "jax.experimental.colocated_python.func", "__name__")
+    when_imported(watch, "jax.experimental.colocated_python.func", "__name__")
 
 
 def _describe(args: tuple[Any, ...], kwargs: dict[str, Any], started: float) -> dict[str, Any]:

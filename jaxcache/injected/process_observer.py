@@ -282,14 +282,9 @@ class ProcessObserver:
     def __init__(self, jax: Jax) -> None:
         self._jax = jax
         self._sinks: tuple[Sink, ...] = ()
-        self._lock = threading.RLock()
-        self._lasting: dict[tuple[Any, Any], dict[str, Any]] = {}
         self._local = threading.local()
-        self._introduced = False
-        self._counters: dict[str, float] = dict.fromkeys([*_COUNTED.values(), "saved_seconds"], 0)
-        self._settings: dict[str, Any] | None = None
         self._changed: dict[str, Any] = {}
-        self._backends: dict[tuple[int, str, int], int] = {}
+        self._start_afresh()
         self._phases = PhaseSpans()
         for owner, name, phase, step in jax.measured:
             self._measure(owner, name, phase, step)
@@ -298,11 +293,11 @@ class ProcessObserver:
     def _start_afresh(self) -> None:
         """A forked child counts for itself, and no other thread of it holds the lock."""
         self._lock = threading.RLock()
-        self._counters = dict.fromkeys(self._counters, 0)
-        self._settings = None
-        self._backends = {}
-        self._lasting = {}
+        self._lasting: dict[tuple[Any, Any], dict[str, Any]] = {}
         self._introduced = False
+        self._counters: dict[str, float] = dict.fromkeys([*_COUNTED.values(), "saved_seconds"], 0)
+        self._settings: dict[str, Any] | None = None
+        self._backends: dict[tuple[int, str, int], int] = {}
 
     def _measure(self, owner: Any, name: str, phase: str, step: str) -> None:
         """Measure a function as a phase of the process, and as a step of its compile request."""

@@ -118,16 +118,14 @@ class Undo:
         subsets = [*_subsets(hashed)]
         settings = self._settings_of_options()
         own = _of_xla(tokens)
-        environments: list[tuple[str, str]] = [(own, "")]
-        for gone in subsets:
-            environments.append((_of_xla([t for n, t in enumerate(tokens) if n not in gone]), ""))
+        remaining = [[t for n, t in enumerate(tokens) if n not in gone] for gone in subsets]
+        environments = [(own, ""), *((_of_xla(kept), "") for kept in remaining)]
         environments += [(own, name) for name in settings]
         described = self._describe(backend, settings, environments)
         flags = []
-        for gone, environment in zip(subsets, environments[1:]):  # noqa: B905 - Python 3.10
+        for gone, kept, environment in zip(subsets, remaining, environments[1:]):  # noqa: B905
             if environment[0] != own and not described:
                 continue  # what XLA makes of the others is not known
-            kept = [token for n, token in enumerate(tokens) if n not in gone]
             text = "".join(sorted(flag.strip() for _, flag in kept if seams.is_hashed(flag)))
             parts = (
                 self._flag_part(source, [tokens[n] for n in gone], kept)
@@ -276,7 +274,7 @@ class Undo:
     def _topology(self, count: int) -> bytes:
         """What JAX hashes of a CPU that shows so many devices."""
         parts: list[bytes] = []
-        compiling.hash_cpus(_Recorder(parts), count)
+        compiling.hash_cpus(types.SimpleNamespace(update=parts.append), count)
         return b"".join(parts)
 
     def _device_part(self, own: int, count: int) -> _Part:
@@ -345,13 +343,6 @@ class _Attempt:
             if name != "computation":
                 hasher(digest)
         return f"{self._request.module}-{digest.hexdigest()}"
-
-
-class _Recorder:
-    """Takes what is hashed."""
-
-    def __init__(self, parts: "list[bytes]") -> None:
-        self.update = parts.append
 
 
 def _part(kind: str, name: str, value: str, undone: str, restored: "str | None" = None) -> _Part:

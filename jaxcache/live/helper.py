@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..core import remote
-from ..core.atomic import adopt_from_directory, open_below, open_directory
+from ..core.atomic import new_file, open_below, open_directory
 from .files import MAX_ENTRY_BYTES, read_file, write_whole
 
 _MAX_NAMES = 200_000
@@ -71,17 +71,14 @@ class DirectoryStore:
 
     def create(self, name: str, data: bytes) -> bool:
         """Write an object if it does not exist; return whether it was written."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        with self._directory(name, make=True) as (directory, base):
+        with (
+            self._directory(name, make=True) as (directory, base),
+            new_file(directory, [data], like=directory, durable=False) as file,
+        ):
             try:
-                fd = os.open(base, flags, 0o666, dir_fd=directory)
+                file.give_name(base, replace=False)
             except FileExistsError:
                 return False
-            try:
-                adopt_from_directory(fd, directory)
-                os.write(fd, data)
-            finally:
-                os.close(fd)
         return True
 
     def delete(self, name: str) -> None:

@@ -98,6 +98,8 @@ class Tiers:
                 continue
             decoded = self._admit(tier, key, value)
             if isinstance(decoded, str):
+                if decoded != "damaged":  # which was counted where it was decoded
+                    self._counters.count(decoded)
                 self.refusals.add(tier.url, key, decoded)
                 continue
             self.refusals.accept(tier.url, key)
@@ -120,22 +122,17 @@ class Tiers:
         is_signed_only: bool = settings["require-signed"]
         signed = self._signatures.digests(tier, name) if is_signed_only else ()
         if is_signed_only and not signed:
-            self._counters.count("unsigned")
             return "unsigned"
         decoded = self._directory.decode(key, value, tier=True)
         if decoded is None:
             return "damaged"
         if is_signed_only:
-            if decoded.digest() in signed:
-                return decoded
-            self._counters.count("unsigned")
-            return "unsigned"
+            return decoded if decoded.digest() in signed else "unsigned"
         if decoded.sealed or settings["require-seal"] == "never":
             return decoded
         digest = decoded.digest()
         if self._directory.is_recorded(key, digest) or self._is_signed(tier, name, digest):
             return decoded
-        self._counters.count("unsealed")
         return "unsealed"
 
     def _is_signed(self, tier: Tier, name: str, digest: str) -> bool:

@@ -185,14 +185,8 @@ def _read(store: Store, file: GraphFile) -> _Read:
 
 def _nearest(store: Store, scan_result: TorchScan, right: _Read) -> _Read:
     """The other FX graph that differs in the fewest parts, of the same function if there is one."""
-    others = _readable(
-        store,
-        (
-            g
-            for g in scan_result.inventory.graphs
-            if g.tier == "fxgraph" and g.key != right.file.key
-        ),
-    )
+    fx = (g for g in scan_result.inventory.graphs if g.tier == "fxgraph")
+    others = _readable(store, (g for g in fx if g.key != right.file.key))
 
     def distance(other: _Read) -> tuple[bool, int]:
         return other.graph.function != right.graph.function, len(_differing(other, right))

@@ -63,6 +63,8 @@ _SHORT_DTYPES = re.compile(r"(float|bfloat|int|uint|complex)(\d+)")
 _SHOWN_GLOBALS = 5
 #: Shown of a text from an entry, which may be as long as the entry.
 _SHOWN_CHARACTERS = 2_000
+#: Of the name of a device, such as ``cuda``.
+_DEVICE_CHARACTERS = 50
 #: Kept of a part of a key, such as the program: enough for the graph of a large model.
 _COMPONENT_CHARACTERS = 4 << 20
 
@@ -262,12 +264,13 @@ def _fx(root: pickled.PickledRecord, pickle: pickled.Pickle) -> Graph:
     runnable = _text(root.get("runnable_graph_str")) or ""
     version = _VERSION.search(runnable)
     where, function = _frame(root.get("cache_linemap"))
+    devices = (d for d in pickled.walk(root.get("device_types")) if isinstance(d, str))
     return Graph(
         tier="fxgraph",
         root=str(root.callee),
         globals=pickle.globals,
         seconds=_seconds(root.get("_time_taken_ns")),
-        devices=tuple(_texts(root.get("device_types"))),
+        devices=tuple(d for d in devices if len(d) < _DEVICE_CHARACTERS),
         guards=_guards(root),
         torch_version=version[1] if version else None,
         own_key=_text(root.get("_fx_graph_cache_key")),
@@ -375,17 +378,6 @@ def _seconds(value: Any) -> float | None:
 
 def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """The short texts in a set or list."""
-    for part in (
-        pickled.walk(value)
-        if isinstance(value, pickled.PickledRecord | pickled.PickledTable | list | tuple)
-        else ()
-    ):
-        if isinstance(part, str) and len(part) < 50:
-            yield part
 
 
 def _encode(text: str) -> bytes:

@@ -268,27 +268,19 @@ def resolve_dependencies(
     for graph in inventory.graphs:
         if graph.tier == "fxgraph":
             fx.setdefault(graph.key, []).append(graph)
-    wanted = inventory.sources.keys() if sources is None else set(sources)
     unread: dict[str, str] = {}
-    kernels = _resolve_kernels(store, inventory, sorted(wanted), unread)
-    return Dependencies({key: tuple(files) for key, files in fx.items()}, kernels, unread)
-
-
-def _resolve_kernels(
-    store: Store, inventory: TorchInventory, sources: Iterable[str], unread: dict[str, str]
-) -> dict[str, tuple[str, ...]]:
     by_text: dict[bytes, list[str]] = {}
     for key, info in inventory.kernel_sources.items():
         parts = split_source(read_code(store, info, unread))
         if parts.bindings is not None:
             by_text.setdefault(parts.digest, []).append(key)
     linked: dict[str, tuple[str, ...]] = {}
-    for key in sources:
-        source = inventory.sources.get(key)
-        if source is not None and by_text:
-            digests = map(digest_of_kernel, embedded_kernels(read_code(store, source, unread)))
-            linked[key] = tuple(dict.fromkeys(k for d in digests for k in by_text.get(d, ())))
-    return linked
+    wanted = inventory.sources.keys() if sources is None else inventory.sources.keys() & sources
+    for key in sorted(wanted) if by_text else ():
+        code = read_code(store, inventory.sources[key], unread)
+        digests = map(digest_of_kernel, embedded_kernels(code))
+        linked[key] = tuple(dict.fromkeys(k for d in digests for k in by_text.get(d, ())))
+    return Dependencies({key: tuple(files) for key, files in fx.items()}, linked, unread)
 
 
 def dependencies_of(

@@ -152,6 +152,9 @@ class PickleInterpreter:
         del self._stack[-1]
         return value
 
+    def _pop_last(self, count: int) -> list[Any]:
+        return [self._pop() for _ in range(count)][::-1]
+
     def _top(self) -> Any:
         if not self._stack or self._stack[-1] is _MARK:
             raise PickleError("pickle stack underflow")
@@ -209,13 +212,8 @@ class PickleInterpreter:
         items = self._pop_to_mark()
         self._push(items, items)
 
-    def _tuple(self, _: Any) -> None:
-        items = tuple(self._pop_to_mark())
-        self._push(items, items)
-
-    def _short_tuple(self, size: int) -> None:
-        items = tuple(self._pop() for _ in range(size))[::-1]
-        self._push(items, items)
+    def _push_tuple(self, items: list[Any]) -> None:
+        self._push(tuple(items), items)
 
     def _table(self, _: Any) -> None:
         flat = self._pop_to_mark()
@@ -224,11 +222,6 @@ class PickleInterpreter:
     def _bag(self, _: Any) -> None:
         items = self._pop_to_mark()
         self._push(PickledSet(items), items)
-
-    def _set_item(self, _: Any) -> None:
-        value = self._pop()
-        key = self._pop()
-        self._fill([key, value], PickledTable)
 
     def _fill(self, values: list[Any], kind: type[Any]) -> None:
         """Put values into the top of the stack, which is of that kind, or an object."""
@@ -244,8 +237,7 @@ class PickleInterpreter:
         self._push_global(module, name)
 
     def _stack_global(self, _: Any) -> None:
-        name = self._pop()
-        module = self._pop()
+        module, name = self._pop_last(2)
         if not isinstance(name, str) or not isinstance(module, str):
             raise PickleError("STACK_GLOBAL with a name that is not a string")
         self._push_global(module, name)
@@ -255,16 +247,9 @@ class PickleInterpreter:
         self.globals.append(reference)
         self._push(reference)
 
-    def _reduce(self, _: Any) -> None:
-        arguments = self._pop()
-        callee = self._pop()
-        self._call(callee, arguments)
-
     def _new_object_with_names(self, _: Any) -> None:
-        names = self._pop()
-        arguments = self._pop()
-        callee = self._pop()
-        self._call(callee, (arguments, names))
+        callee, *arguments = self._pop_last(3)
+        self._call(callee, tuple(arguments))
 
     def _object(self, _: Any) -> None:
         items = self._pop_to_mark()
@@ -316,7 +301,7 @@ _SHARED: dict[_Handler, str] = {
     lambda machine, number: machine._push_global("copyreg extension", str(number)): (
         "EXT1 EXT2 EXT4"
     ),
-    PickleInterpreter._reduce: "REDUCE NEWOBJ",
+    lambda machine, _: machine._call(*machine._pop_last(2)): "REDUCE NEWOBJ",
 }
 _HANDLERS: dict[str, _Handler] = {
     **{name: handler for handler, names in _SHARED.items() for name in names.split()},
@@ -328,18 +313,18 @@ _HANDLERS: dict[str, _Handler] = {
     "MEMOIZE": lambda machine, _: machine._put(len(machine._memo)),
     "LIST": PickleInterpreter._list,
     "EMPTY_LIST": lambda machine, _: machine._push([]),
-    "TUPLE": PickleInterpreter._tuple,
-    "EMPTY_TUPLE": lambda machine, _: machine._short_tuple(0),
-    "TUPLE1": lambda machine, _: machine._short_tuple(1),
-    "TUPLE2": lambda machine, _: machine._short_tuple(2),
-    "TUPLE3": lambda machine, _: machine._short_tuple(3),
+    "TUPLE": lambda machine, _: machine._push_tuple(machine._pop_to_mark()),
+    "EMPTY_TUPLE": lambda machine, _: machine._push_tuple([]),
+    "TUPLE1": lambda machine, _: machine._push_tuple(machine._pop_last(1)),
+    "TUPLE2": lambda machine, _: machine._push_tuple(machine._pop_last(2)),
+    "TUPLE3": lambda machine, _: machine._push_tuple(machine._pop_last(3)),
     "DICT": PickleInterpreter._table,
     "EMPTY_DICT": lambda machine, _: machine._push(PickledTable()),
     "FROZENSET": PickleInterpreter._bag,
     "EMPTY_SET": lambda machine, _: machine._push(PickledSet()),
-    "APPEND": lambda machine, _: machine._fill([machine._pop()], list),
+    "APPEND": lambda machine, _: machine._fill(machine._pop_last(1), list),
     "APPENDS": lambda machine, _: machine._fill(machine._pop_to_mark(), list),
-    "SETITEM": PickleInterpreter._set_item,
+    "SETITEM": lambda machine, _: machine._fill(machine._pop_last(2), PickledTable),
     "SETITEMS": lambda machine, _: machine._fill(machine._pop_to_mark(), PickledTable),
     "ADDITEMS": lambda machine, _: machine._fill(machine._pop_to_mark(), PickledSet),
     "GLOBAL": PickleInterpreter._global,

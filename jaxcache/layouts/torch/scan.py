@@ -119,14 +119,8 @@ def scan(
     index: GraphIndex | None = aids.index
     recalled = {g.info.name: index.recall(g.info) for g in inventory.graphs} if index else {}
     facts = {name: graph_facts for name, graph_facts in recalled.items() if graph_facts is not None}
-    if depth is Depth.DECODED:  # nothing in a graph is cheaper to read than all of it
-        unread = [g for g in inventory.graphs if g.info.name not in facts]
-        facts |= _read(store, unread, aids)
     scan_result = make_scan(inventory, facts)
-    is_hurried = depth is Depth.AT_HAND
-    return (
-        decode(store, scan_result, scan_result.entries, aids, depth) if is_hurried else scan_result
-    )
+    return decode(store, scan_result, scan_result.entries, aids, depth)
 
 
 def decode(
@@ -140,6 +134,8 @@ def decode(
     if depth < Depth.AT_HAND:  # nothing in a graph is cheaper to read than all of it
         return scan_result
     names = {e.file for e in wanted} - scan_result.facts.keys()
+    if not names:
+        return scan_result
     unread = [g for g in scan_result.inventory.graphs if g.info.name in names]
     facts = _read(store, unread[:_READ_AT_ONCE] if depth is Depth.AT_HAND else unread, aids)
     keys = {key for graph_facts in facts.values() for key in graph_facts.references}

@@ -230,44 +230,32 @@ def _units(
         if graph.tier == "aotautograd" or graph.key not in referred:
             below = dependencies_of(graph, scan_result.facts, needs, scan_result.inventory)
             files = {i.name: i for i in below if i.name not in duplicates}
-            item = _unit(graph, files.values(), entries, now_ns, grace_ns, protected)
-            item.alternatives = tuple(_alternatives(graph, files, scan_result))
-            yield item
-
-
-def _unit(
-    graph: GraphFile,
-    files: Collection[FileInfo],
-    entries: dict[str, GraphEntry],
-    now_ns: int,
-    grace_ns: int,
-    protected: Mapping[str, Hold],
-) -> RemovableItem:
-    entry = entries[graph.info.name]
-    infos = (graph.info, *files)
-    graphs = [entries[info.name] for info in infos if info.name in entries]
-    used_ns = min(max(g.last_used_ns for g in graphs), now_ns)
-    created_ns = max(info.mtime_ns for info in infos)
-    worthless = any(problem != "foreign-globals" for problem in entry.problems)
-    holds = [
-        *(protected.get(g.key) for g in graphs),
-        *(protect_young(info.mtime_ns, now_ns, grace_ns) for info in infos),
-    ]
-    return RemovableItem(
-        removal=_removal(graph.info, entries),
-        group=next((g.function for g in graphs if g.function), "") or "",
-        created_ns=created_ns,
-        candidate=Candidate(
-            entry.file,
-            max(1, entry.size_bytes),
-            used_ns,
-            0.0 if worthless else math.fsum(g.compile_seconds or 0.0 for g in graphs),
-            estimate_hits(0, created_ns, used_ns),
-        ),
-        used_from="fs-atime",
-        held_by=next(filter(None, holds), None),
-        parts=tuple(_removal(info, entries) for info in files),
-    )
+            infos = (graph.info, *files.values())
+            parts = [entries[info.name] for info in infos if info.name in entries]
+            used_ns = min(max(part.last_used_ns for part in parts), now_ns)
+            created_ns = max(info.mtime_ns for info in infos)
+            entry = entries[graph.info.name]
+            worthless = any(problem != "foreign-globals" for problem in entry.problems)
+            holds = [
+                *(protected.get(part.key) for part in parts),
+                *(protect_young(info.mtime_ns, now_ns, grace_ns) for info in infos),
+            ]
+            yield RemovableItem(
+                removal=_removal(graph.info, entries),
+                group=next((part.function for part in parts if part.function), "") or "",
+                created_ns=created_ns,
+                candidate=Candidate(
+                    entry.file,
+                    max(1, entry.size_bytes),
+                    used_ns,
+                    0.0 if worthless else math.fsum(p.compile_seconds or 0.0 for p in parts),
+                    estimate_hits(0, created_ns, used_ns),
+                ),
+                used_from="fs-atime",
+                held_by=next(filter(None, holds), None),
+                parts=tuple(_removal(info, entries) for info in files.values()),
+                alternatives=tuple(_alternatives(graph, files, scan_result)),
+            )
 
 
 def _alternatives(
