@@ -9,6 +9,9 @@ import hashlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from functools import cache
+from itertools import islice
+from traceback import walk_stack
 from typing import Any, NamedTuple
 
 #: Frames that are looked at; a program that recurses deeper has no call site.
@@ -48,33 +51,24 @@ def find_call_site(called: "Mapping[str, Any]", lowered: "Mapping[str, Any]") ->
     """
     kind = ""
     place = ("", 0)
-    frame = sys._getframe(1)
-    for _ in range(_MAX_FRAMES):
-        if frame is None:
-            break
+    for frame, line in islice(walk_stack(sys._getframe(1)), _MAX_FRAMES):
         code = frame.f_code
-        file = code.co_filename
-        owner = _OWNERS.get(file)
-        if owner is None:
-            owner = _OWNERS[file] = _find_owner(file)
+        owner = _find_owner(code.co_filename)
         if owner == "ad":
             kind = kind or _kind_of(code.co_name)
         elif owner == "dispatch":
             kind = kind or ("eager" if code.co_name == "apply_primitive" else "")
         elif owner == "user":
-            place = (file, frame.f_lineno or 0)
+            place = (code.co_filename, line or 0)
             break
         elif owner == "library" and not place[0]:
-            place = (file, frame.f_lineno or 0)
-        frame = frame.f_back  # type: ignore[assignment]
+            place = (code.co_filename, line or 0)
     return CallSite(kind or "primal", *place, _sign(called, lowered))
 
 
-#: Whose each file is: ``user``, ``library``, JAX's ``ad`` and ``dispatch``, or ``none``.
-_OWNERS: "dict[str, str]" = {}
-
-
+@cache
 def _find_owner(file: str) -> str:
+    """Whose a file is: ``user``, ``library``, JAX's ``ad`` and ``dispatch``, or ``none``."""
     path = file.replace("\\", "/")
     if path.endswith("/jax/_src/interpreters/ad.py"):
         return "ad"

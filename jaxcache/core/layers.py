@@ -138,9 +138,8 @@ class _Pass:
                 parts.append(node.constant)
             if node.callee:
                 parts.append(self._function(node.callee))
-            if node.regions:
-                for number, region in enumerate(node.regions):
-                    parts.append(self._block(region, environment, f"{tag}{number}/"))
+            for number, region in enumerate(node.regions):
+                parts.append(self._block(region, environment, f"{tag}{number}/"))
             last = _digest(parts)
             if node.result:
                 environment[node.result] = last

@@ -207,16 +207,16 @@ class FirstRuns:
         """Call ``over`` when an executable was executed once; never where it is not."""
         self._waiting[id(executable)] = over
 
-    def execute(self, original: Any, call: Any, *args: Any, **kwargs: Any) -> Any:
+    def execute(self, original: Any, args: Any, kwargs: Any) -> Any:
         """Execute as JAX does (``ExecuteReplicated.__call__``)."""
         over = None
         if self._waiting:
-            over = self._waiting.pop(id(getattr(call, "xla_executable", None)), None)
+            over = self._waiting.pop(id(getattr(args[0], "xla_executable", None)), None)
         if over is None:
-            return original(call, *args, **kwargs)
+            return original(*args, **kwargs)
         results: Any = ()
         try:
-            results = original(call, *args, **kwargs)
+            results = original(*args, **kwargs)
             return results
         finally:
             self._await(results, over)

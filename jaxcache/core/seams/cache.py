@@ -144,14 +144,7 @@ class Adapter:
             from jax._src.interpreters.pxla import ExecuteReplicated
         except ImportError:
             return  # a load is over when JAX has the executable
-        original = ExecuteReplicated.__call__
-        execute = layer.first_runs.execute
-
-        @functools.wraps(original)
-        def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
-            return execute(original, self, *args, **kwargs)
-
-        ExecuteReplicated.__call__ = __call__
+        wrap(ExecuteReplicated, "__call__", layer.first_runs.execute)
         self._sees_executions = True
 
     def _wrap_write(self, layer: Any) -> None:
@@ -390,14 +383,12 @@ class LoadSeam:
 
     def replace_load(self, answer: "Callable[[Any, Any, Any], Any]") -> None:
         """Have each load answered by a function of the client and its arguments, if it can."""
-        deserialize = self._deserialize
 
-        @functools.wraps(deserialize)
-        def deserialize_executable(client: Any, *args: Any, **kwargs: Any) -> Any:
-            executable = answer(client, args, kwargs)
-            return deserialize(client, *args, **kwargs) if executable is None else executable
+        def deserialize(original: Any, args: Any, kwargs: Any) -> Any:
+            executable = answer(args[0], args[1:], kwargs)
+            return original(*args, **kwargs) if executable is None else executable
 
-        self._client.Client.deserialize_executable = deserialize_executable
+        wrap(self._client.Client, "deserialize_executable", deserialize)
 
     def describe_request(
         self, key: str, args: "tuple[Any, ...]", kwargs: "dict[str, Any]"
