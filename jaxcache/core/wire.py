@@ -116,6 +116,13 @@ def select(fields: Iterable[Field], number: int) -> Iterator[memoryview]:
     return (f.value for f in fields if f.number == number and isinstance(f.value, memoryview))
 
 
+def bytes_fields(fields: Iterable[Field]) -> Iterator[tuple[int, memoryview]]:
+    """Yield number and bytes of each field that has bytes of any length."""
+    for number, wire_type, value in fields:
+        if wire_type == BYTES and isinstance(value, memoryview):
+            yield number, value
+
+
 def first_bytes(data: memoryview, number: int, budget: Budget) -> memoryview | None:
     """Return the bytes of the first field with a number; None where there is none."""
     return next(select(walk(data, budget), number), None)

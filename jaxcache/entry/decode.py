@@ -59,7 +59,7 @@ def _cpu(envelope: Envelope, budget: Budget) -> tuple[Device, int]:
     code = 0
     triple = name = None
     features: tuple[str, ...] | None = None
-    for number, value in _bytes_fields(envelope):
+    for number, value in wire.bytes_fields(envelope.executable):
         if number == 4 and value[:4] == _ELF_MAGIC:
             code += len(value)
         elif number == 8:
@@ -82,7 +82,7 @@ def _cpu_target(data: bytes) -> tuple[str | None, str | None, tuple[str, ...]]:
 def _gpu(envelope: Envelope, budget: Budget) -> tuple[Device, int]:
     code = 0
     fields: dict[str, str | None] = {}
-    for number, value in _bytes_fields(envelope):
+    for number, value in wire.bytes_fields(envelope.executable):
         if number == 3:
             code += len(value)
             if match := _PTX_TARGET.search(bytes(value[:_PTX_HEAD_BYTES])):
@@ -151,12 +151,6 @@ def describe_abi(ifrt: memoryview) -> tuple[int | None, str | None]:
     ):
         words.append(f"{label}{_text(value)}" if value else None)
     return version, " ".join(w for w in words if w)
-
-
-def _bytes_fields(envelope: Envelope) -> Iterator[tuple[int, memoryview]]:
-    for number, wire_type, value in envelope.executable:
-        if wire_type == wire.BYTES and isinstance(value, memoryview):
-            yield number, value
 
 
 def _descend(data: memoryview, path: tuple[int, ...], budget: Budget) -> Iterator[memoryview]:
@@ -279,9 +273,7 @@ class _Decoder:
         messages: dict[int, memoryview] = {}
         with self._finding("the HLO module"):
             for data in self._parts(1):
-                for number, _, value in wire.walk(data, self._budget):
-                    if isinstance(value, memoryview):
-                        messages[number] = value
+                messages.update(wire.bytes_fields(wire.walk(data, self._budget)))
         return messages.get(1), messages.get(2)
 
     def _buffers(self) -> Iterator[Any]:

@@ -320,10 +320,7 @@ def open_envelope(payload: memoryview, budget: Budget, *, check: bool = True) ->
     else:
         layers.append("proto")
         fields = wire.walk(outer, budget)
-    messages: dict[int, memoryview] = {}
-    for number, wire_type, value in fields:
-        if wire_type == wire.BYTES and isinstance(value, memoryview):
-            messages[number] = value
+    messages = dict(wire.bytes_fields(fields))
     if (executable := messages.get(1)) is None:
         raise WireError("no executable in it")
     if executable[:8] == MAGIC:

@@ -69,9 +69,7 @@ class ModuleReader:
     def _read_parts(self, data: memoryview) -> tuple[bytes, Any]:
         name = b""
         shape: Any = None
-        for number, wire_type, value in wire.walk(data, self._budget):
-            if wire_type != wire.BYTES or not isinstance(value, memoryview):
-                continue
+        for number, value in wire.bytes_fields(wire.walk(data, self._budget)):
             if number == 1:
                 name = bytes(value[:_MAX_NAME_BYTES])
             elif number == 3:
@@ -87,11 +85,10 @@ class ModuleReader:
         if len(data) <= WHOLE_BYTES:
             self._count(parse("Computation", data).instructions)
             return
-        for number, _, value in wire.walk(data, self._budget):
-            if number == 2 and isinstance(value, memoryview):
-                if len(value) > _INSTRUCTION_BYTES:
-                    value = memoryview(_without_large_fields(value, self._budget))
-                self._count((parse("Instruction", value),))
+        for value in wire.select(wire.walk(data, self._budget), 2):
+            if len(value) > _INSTRUCTION_BYTES:
+                value = memoryview(_without_large_fields(value, self._budget))
+            self._count((parse("Instruction", value),))
 
     def _count(self, instructions: Any) -> None:
         self._instructions += len(instructions)

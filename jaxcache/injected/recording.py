@@ -18,7 +18,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from ..core.seams import compiling, describe_versions
+from ..core.seams import compiling, describe_versions, wrap
 from ..core.seams.listening import describe_devices
 
 _COLLECT = "JAXCACHE_COLLECT"
@@ -95,29 +95,22 @@ class Collector:
     def _watch_values(self, array: Any) -> None:
         """Notice values that steer the program, and where."""
         for name in _STEERING:
-            original = getattr(array, name, None)
-            if original is not None:
-                setattr(array, name, self._noticing(original))
+            if hasattr(array, name):
+                wrap(array, name, self._notice)
 
-    def _noticing(self, original: Any) -> Any:
-        @functools.wraps(original)
-        def method(value: Any) -> Any:
-            if self._stubbed:
-                frame = sys._getframe(1)
-                place = _place(frame)
-                if place is not None:
-                    with self._lock:
-                        is_new = place not in self._places
-                        self._places.add(place)
-                    if is_new and len(self._places) <= _MOST_REMARKS:
-                        detail = (
-                            f"{place} reads a computed value, which is zero in this mode; modules "
-                            "that follow are marked, and some may be missing"
-                        )
-                        self._send({"event": "remark", "detail": detail})
-            return original(value)
-
-        return method
+    def _notice(self, original: Any, args: Any, kwargs: Any) -> Any:
+        place = _place(sys._getframe(2)) if self._stubbed else None
+        if place is not None:
+            with self._lock:
+                is_new = place not in self._places
+                self._places.add(place)
+            if is_new and len(self._places) <= _MOST_REMARKS:
+                detail = (
+                    f"{place} reads a computed value, which is zero in this mode; modules "
+                    "that follow are marked, and some may be missing"
+                )
+                self._send({"event": "remark", "detail": detail})
+        return original(*args, **kwargs)
 
 
 def _is_zero(value: Any) -> bool:
