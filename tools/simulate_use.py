@@ -107,7 +107,7 @@ class Machine:
             (self.tier / name).write_bytes(data)
         before = keys_in(self.root)
         settings = resolve({"max_entries": LOCAL_ENTRIES, "policy": self.policy})
-        Evictor(place, settings, None, Counters(), print).evict()
+        Evictor(place, settings, Counters(), print).evict()
         world.check_removals(place, before, keys_in(self.root))
 
 

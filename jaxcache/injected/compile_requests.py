@@ -57,11 +57,14 @@ class Compiler:
         """Describe this host, to be compared with the recorded one."""
         return {
             **describe_versions(),
-            **listening.describe_devices(self.backend, self.backend.local_devices()[0]),
+            **self._describe_devices(),
             "jaxlib_digest": listening.jaxlib_digest(),
-            "caches": self._steps.caches_for(self.backend),
             "compile_options": compiling.compile_options().hex(),
         }
+
+    def _describe_devices(self) -> "dict[str, Any]":
+        described = listening.describe_devices(self.backend, self.backend.local_devices()[0])
+        return {**described, "caches": self._steps.caches_for(self.backend)}
 
     def compile(self, request: "dict[str, Any]", bytecode: bytes, options: bytes, ask: Any) -> Any:
         """Compile one request if ``ask``, called with the key and its parts, returns True.
@@ -158,14 +161,8 @@ class CrossCompiler(Compiler):
         self.backend = self._target.client
         self.devices = {int(d.id): d for d in self._target.devices}
 
-    def describe(self) -> "dict[str, Any]":
-        return {
-            **describe_versions(),
-            **self._target.describe(),
-            "jaxlib_digest": listening.jaxlib_digest(),
-            "caches": True,
-            "compile_options": compiling.compile_options().hex(),
-        }
+    def _describe_devices(self) -> "dict[str, Any]":
+        return {**self._target.describe(), "caches": True}
 
     def compile(self, request: "dict[str, Any]", bytecode: bytes, options: bytes, ask: Any) -> Any:
         arguments = self._arguments(request, options)

@@ -58,7 +58,7 @@ class Directory:
         self._layer = layer
         self._counters = layer.counters
         settings = layer.settings
-        self.evictor = Evictor(root, settings, None, layer.counters, layer.say)
+        self.evictor = Evictor(root, settings, layer.counters, layer.say)
         self.set_cap(max_size)
         self.loading = Loading(root)
         dead = find_dead(root)

@@ -66,15 +66,10 @@ class Evictor:
     """Evicts entries of one directory that exceeds its limits."""
 
     def __init__(
-        self,
-        root: str,
-        settings: Any,
-        max_size: "int | None",
-        counters: Any,
-        say: "Callable[[str], None]",
+        self, root: str, settings: Any, counters: Any, say: "Callable[[str], None]"
     ) -> None:
         self._root = root
-        self.max_bytes = max_size
+        self.max_bytes: int | None = settings["max-size"]
         self._max_entries = settings["max-entries"]
         self._unused_seconds = settings["unused-for"]
         self._policy = settings["policy"]

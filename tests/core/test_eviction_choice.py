@@ -72,7 +72,7 @@ def write_entry(directory: Path, name: str, size: int, took: int, used: float) -
 def evict(directory: Path, max_size: int) -> None:
     """Let the live layer bring a directory to nine tenths of a size."""
     given = resolve({"max-size": max_size})
-    Evictor(str(directory), given, max_size, Counters(), print).evict()
+    Evictor(str(directory), given, Counters(), print).evict()
 
 
 def remaining(directory: Path) -> "set[str]":

@@ -37,7 +37,7 @@ def sweep(root: Path, **given: Any) -> Counters:
     """Sweep with these settings."""
     counters = Counters()
     settings = resolve(given)
-    evictor = Evictor(root.__fspath__(), settings, settings["max-size"], counters, print)
+    evictor = Evictor(root.__fspath__(), settings, counters, print)
     evictor.stamped = (root / ".lockfile").exists()
     evictor.evict()
     return counters

@@ -63,7 +63,7 @@ def state(directory: Path) -> dict[str, Any]:
 
 def use_everything(root: str) -> None:
     """Call what touches ``.jaxcache``, as a program does that goes on whatever fails."""
-    settings = {"max-entries": 1, "unused-for": None, "policy": "lru"}
+    settings = {"max-size": 1, "max-entries": 1, "unused-for": None, "policy": "lru"}
 
     def log() -> None:
         uses = UseLog(root, {})
@@ -85,7 +85,7 @@ def use_everything(root: str) -> None:
         lambda: Counters().save_totals(root),
         lambda: Leases(root, 1.0, Counters())._try(KEY),
         lambda: quarantine_entry(root, KEY),
-        lambda: Evictor(root, settings, 1, Counters(), print).evict(),
+        lambda: Evictor(root, settings, Counters(), print).evict(),
     ):
         try:
             call()
