@@ -222,7 +222,8 @@ def test_two_shapes_in_place_of_one_are_one_program_more(program: Program) -> No
     causes = {d["cause"]: d["meaning"] for c in steps for d in c["differences"]}
     assert causes.keys() == {"argument-shape", "not-cached-before"}
     assert re.fullmatch(
-        r"new since \d\d:\d\d: main\.py:20 compiles one more program", causes["not-cached-before"]
+        r"new since \d\d:\d\d: main\.py:20 compiles a program that it did not compile then",
+        causes["not-cached-before"],
     )
 
 

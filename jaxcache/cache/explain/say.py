@@ -277,9 +277,9 @@ def lost(since: str) -> Part:
 
 
 def one_more(since: str, place: str, others: int) -> str:
-    """Return that a place compiles one program more."""
-    more = f"; {others} of it hit" if others else ""
-    return f"new since {since}: {place} compiles one more program{more}"
+    """Return that a place compiles a program that it did not compile in an earlier run."""
+    more = f"; its other programs hit: {others}" if others else ""
+    return f"new since {since}: {place} compiles a program that it did not compile then{more}"
 
 
 def written_at(since: str) -> str:
