@@ -62,6 +62,8 @@ class Summary(NamedTuple):
     compile_seconds: float
     unread: int = 0
     """Entries whose compile seconds are not known, because they were not opened."""
+    is_least: bool = False
+    """Whether some took less than a second, of which plain JAX stores 0, and others more."""
 
     @property
     def compile_total(self) -> str:
@@ -75,7 +77,8 @@ class Summary(NamedTuple):
     @property
     def compiling(self) -> str:
         """The compile time, in a sentence; empty where entries were not opened for it."""
-        return "" if self.unread else format_compiling(self.compile_seconds, self.entries)
+        compiling = format_compiling(self.compile_seconds, self.entries)
+        return "" if self.unread else ("at least " if self.is_least else "") + compiling
 
     def __str__(self) -> str:
         """Return one line of sums: ``7 entries, 46.2 kB, 12 s of compiling``."""
@@ -108,7 +111,7 @@ class Listing:
 
 def summarize(entries: Iterable[Entry]) -> Summary:
     """Sum up entries in one pass."""
-    count = with_seconds = unread = size_bytes = payload_bytes = 0
+    count = with_seconds = unread = size_bytes = payload_bytes = rounded = 0
     seconds = 0.0
     for entry in entries:
         count += 1
@@ -117,9 +120,12 @@ def summarize(entries: Iterable[Entry]) -> Summary:
         if entry.compile_seconds is not None:
             with_seconds += 1
             seconds += entry.compile_seconds
+            rounded += not entry.compile_seconds
         elif not entry.problems:
             unread += 1
-    return Summary(count, size_bytes, payload_bytes, seconds, unread if with_seconds else count)
+    unread = unread if with_seconds else count
+    is_least = bool(rounded and seconds)
+    return Summary(count, size_bytes, payload_bytes, seconds, unread, is_least)
 
 
 def list_cache(

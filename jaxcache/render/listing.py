@@ -54,7 +54,7 @@ def listing_view(
             line = f"no entry matches; the cache has {format_count(listing.cache_entries, 'entry')}"
             line += f", {format_size(size_bytes)}" if size_bytes else ""
         elif size_bytes and size_bytes != listing.summary.size_bytes:
-            line += f"; cache size with other files {format_size(size_bytes)}"
+            line += f"; the whole cache has {format_size(size_bytes)}"
         if listing.ledger_bytes:
             line += f", ledger {format_size(listing.ledger_bytes)}"
         yield line

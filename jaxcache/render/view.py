@@ -176,7 +176,7 @@ SHAPES = {
     "Step": "key file=name size_bytes=item.size_bytes replaces_damaged",
     "Stats": "cache_dir total size_bytes directory_bytes sealed orphan_atimes files by_platform "
     "by_codec by_age by_module problems",
-    "Summary": "-unread",
+    "Summary": "-unread -is_least",
     "TierRefusal": "tier reason entries refused_at=at_ns",
     "TorchBreak": "reason detail file line compile_id process",
     "TorchReport": "cache_dir graphs=modules compiles graph_breaks processes summary{aotautograd "

@@ -420,5 +420,5 @@ def _written_now(report: RunReport, misses: Sequence[Any]) -> str:
     if not written:
         return ""
     is_all = written == sum(m.occurrences for m in misses)
-    cached = "They are cached now, so" if is_all else f"{written} of them are cached now, which"
+    cached = "All is cached now, so" if is_all else f"{written} of them are cached now, which"
     return f". {cached} the next run hits; with --no-write it would fail again."

@@ -221,7 +221,7 @@ def test_a_miss_that_fails_a_run(program) -> None:
     told = jax.told(name, "--fail-on-miss", "--no-write", *words, code=1)
     assert "next run hits" not in told
     told = jax.told(name, "--fail-on-miss", *words, code=1)
-    assert says(told, "They are cached now, so the next run hits")
+    assert says(told, "All is cached now, so the next run hits")
     jax.told(name, "--fail-on-miss", *words)
     assert jax.run() == Counts(2, 0, 2)
 

@@ -123,7 +123,7 @@ def test_one_size_of_a_cache_on_every_screen(run_cli: RunCli, cache: Path, tmp_p
     size = f"{size_bytes / 1000:.1f} kB"
     ledger_bytes = sum(p.stat().st_size for p in cache.rglob("ledger/*") if p.is_file())
     ledger = f"{ledger_bytes / 1000:.1f} kB"
-    assert f"; cache size with other files {size}, ledger {ledger}" in ls
+    assert f"; the whole cache has {size}, ledger {ledger}" in ls
     uncounted = f"; {ledger} of jaxcache's own records not counted"
     assert f"Cache size   {size}, as --max-size counts it{uncounted}" in stats
     assert f"cache size {size}" in prune

@@ -114,7 +114,7 @@ const heading = () => {
   element("where").textContent =
     `${data.cache_dir} · ${new Date(data.made * 1000).toISOString().replace(".000Z", "Z")}`;
   const facts = [["entries", number(t.entries)], ["modules", number(t.modules)],
-    ["size of entries", bytes(t.size)], ["directory without its ledger", bytes(t.directory)],
+    ["size of entries", bytes(t.size)], ["cache size", bytes(t.directory)],
     ["compile time", t.unknown === t.entries && t.entries
       ? (all.seconds.includes(null) ? "not recorded" : "under 1 s each")
       : `${t.unknown ? "at least " : ""}${duration(t.seconds)}`],
