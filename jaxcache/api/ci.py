@@ -13,7 +13,7 @@ from jaxcache.cache.bundle.reader import verify_bundle
 from jaxcache.cache.ci import restore as ci_restore
 from jaxcache.cache.ci import save as ci_save
 from jaxcache.cache.ci.restore import CiKey, describe_environment, hash_files
-from jaxcache.cache.ci.save import read_baseline, take_baseline, write_baseline
+from jaxcache.cache.ci.usage import read_baseline, take_baseline, write_baseline
 from jaxcache.cache.ledger.record import HIT, Event
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.write import append

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 from jaxcache import units
 from jaxcache.cache.bundle.compat import PORTABLE_FIX
 from jaxcache.cache.ci.restore import REFUSED, CiKey, RestoreResult
-from jaxcache.cache.ci.save import THRESHOLD, SaveResult, UseSource, Why
+from jaxcache.cache.ci.save import THRESHOLD, SaveResult, Why
+from jaxcache.cache.ci.usage import UseSource
 from jaxcache.cache.move.plan import MoveAction
 from jaxcache.model import Entry
 from jaxcache.render.move import left_out_lines, warning_lines

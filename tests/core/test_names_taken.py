@@ -9,7 +9,7 @@ import pytest
 from conftest import RunCli
 
 from jaxcache.cache.bundle.format import is_bundle
-from jaxcache.cache.ci.save import records_reads
+from jaxcache.cache.ci.usage import records_reads
 from jaxcache.cache.trust import load_trusted
 from jaxcache.cli.output import write_file
 from jaxcache.errors import JaxcacheError, UntrustedError
