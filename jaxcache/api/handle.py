@@ -258,7 +258,7 @@ class Handle:
         >>> cache.require_there()
 
         Raises:
-            NoCacheError
+            NoCacheError: nothing is there.
         """
         from jaxcache.cache.files import nothing_there
 

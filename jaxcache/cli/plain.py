@@ -87,7 +87,9 @@ class _Reader:
                 if ":" in word:  # perhaps a function, whose options are ours
                     raise _NotPlainError
             names = (*self._options, *_SHARED)
-            if any(w.partition("=")[0] in names or w.startswith(_ASSERTING) for w in words):
+            if word != "-m" and words[:1] == ["--"] and "script" in self._values:
+                words.pop(0)  # what follows is the script's, as explain takes it
+            elif any(w.partition("=")[0] in names or w.startswith(_ASSERTING) for w in words):
                 raise _NotPlainError  # the parser notes whose they are
             arguments += words
             break

@@ -421,4 +421,4 @@ def _written_now(report: RunReport, misses: Sequence[Any]) -> str:
         return ""
     is_all = written == sum(m.occurrences for m in misses)
     cached = "All is cached now, so" if is_all else f"{written} of them are cached now, which"
-    return f". {cached} the next run hits; with --no-write it would fail again."
+    return f". {cached} the next run with this cache hits; with --no-write it would fail again."

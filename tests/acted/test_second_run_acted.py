@@ -15,7 +15,7 @@ CHANGING = {
     "constant": "c = np.frombuffer(os.urandom(8), np.uint32); jax.jit(lambda x: x + c)(np.ones(2))",
     "address": "a = id(object()) % 997 + os.getpid(); jax.jit(lambda x: x * a)(np.ones(3))",
 }
-PROMISES = ("the next run saves", "the next run hits", "the next one finds")
+PROMISES = ("the next run saves", "the next run with this cache hits", "the next one finds")
 SET = "jax.config.update('jax_compilation_cache_dir', os.path.abspath('other'))"
 
 
@@ -214,14 +214,14 @@ def test_compiles_below_the_threshold(cure: str, program) -> None:
     assert jax.run().hits == 2
 
 
-@acts_on("the next run hits; with --no-write it would fail again")
+@acts_on("the next run with this cache hits; with --no-write it would fail again")
 def test_a_miss_that_fails_a_run(program) -> None:
     jax = program()
     name, *words = jax.ways["warm"]
     told = jax.told(name, "--fail-on-miss", "--no-write", *words, code=1)
     assert "next run hits" not in told
     told = jax.told(name, "--fail-on-miss", *words, code=1)
-    assert says(told, "All is cached now, so the next run hits")
+    assert says(told, "All is cached now, so the next run with this cache hits")
     jax.told(name, "--fail-on-miss", *words)
     assert jax.run() == Counts(2, 0, 2)
 

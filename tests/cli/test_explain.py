@@ -188,6 +188,8 @@ def test_an_option_that_is_not_ours_is_the_scripts(run_cli: RunCli, tmp_path: Pa
     done = run_cli("explain", script, *spelt, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "['--width=8', '-n', '2', '--json']" in done.stdout + done.stderr
+    done = run_cli("warm", "-C", tmp_path / "c", script, "--", "--json", cwd=tmp_path)
+    assert "['--json']" in done.stdout  # and not --, as explain, which takes the same words
     for words in (("--jsn", script), ("a.json", "b.json", "--jsn")):
         done = run_cli("explain", *words)
         assert (done.returncode, "No such option: --jsn" in done.stderr) == (2, True)
