@@ -376,19 +376,19 @@ class CompilingMethods(Handle):
             file: the profile, or the directory of those of a pod.
             python: the Python with jax.
         """
+        from jaxcache.cache.bundle.compat import forecast_path
         from jaxcache.cache.scan import scan
-        from jaxcache.warm.crosshost.target_profile import (
-            capture_profile,
-            check_target,
-            read_profiles,
-        )
+        from jaxcache.warm.crosshost import target_profile as profiles
 
-        profiles = read_profiles(file)
-        keys = [entry.key for entry in scan(self.store, depth=Depth.LISTED).entries]
+        targets = profiles.read_profiles(file)
+        entries = scan(self.store, depth=Depth.LISTED).entries
+        keys = [entry.key for entry in entries]
         ledger = self.ledger
         records = [record for key in keys if (record := ledger.record(key))]
-        here = capture_profile(python, now_ns=self.clock(), pod=len(profiles) > 1)
-        return check_target(profiles, here, keys, records)
+        here = profiles.capture_profile(python, now_ns=self.clock(), pod=len(targets) > 1)
+        path = self.location.path
+        bound = forecast_path(self.store, entries, ledger, path, may_hash=here.may_hash_path)
+        return profiles.check_target(targets, here, keys, records, bound)
 
     def examine(
         self,

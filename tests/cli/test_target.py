@@ -1,16 +1,19 @@
 """``target``: what a host's keys depend on, as a file."""
 
 import contextlib
+import itertools
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import RunCli
+from conftest import RunCli, clean_environment
 from hypothesis import given
 from hypothesis import strategies as st
+from plain_jax import count_plain
 
 from jaxcache.cache.ledger.record import LedgerRecord
 from jaxcache.options.run import CompileOptions
@@ -66,6 +69,9 @@ HERE = replace(
     codec="zlib",
     environment={},
 )
+
+
+NO_XLA_CACHES = {"JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"}
 
 
 def test_a_profile_survives_its_file(tmp_path: Path) -> None:
@@ -229,6 +235,31 @@ def test_capture_and_show(run_cli: RunCli, each_jax_python: str, tmp_path: Path)
     assert [d["component"] for d in json.loads(same.stdout)["differences"]] == prevents
     components = {d["component"] for d in json.loads(other.stdout)["differences"]}
     assert components >= {"accelerator_config", "XLA flags", "environment"}
+
+
+@pytest.mark.jax
+def test_check_counts_what_plain_jax_hits(
+    run_cli: RunCli, each_jax_python: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "small.py"
+    script.write_text("import jax; jax.jit(lambda x: x + 1)(1.0); jax.jit(lambda x: x * 3)(2.0)")
+    python = ("--python", each_jax_python)
+    assert run_cli("target", "capture", "here.json", *python).returncode == 0
+    if read_profile(str(tmp_path / "here.json")).topology_fingerprint is None:
+        pytest.skip("the ledger knows for which devices an entry is since JAX 0.10")
+    for options, name in (((), "own"), (("--portable",), "portable")):
+        run_cli("warm", *python, *options, "-C", name, script)
+    shutil.copytree(tmp_path / "own", tmp_path / "moved")
+    for name, xla_caches in itertools.product(("own", "moved", "portable"), ({}, NO_XLA_CACHES)):
+        done = run_cli("target", "check", "here.json", *python, "-C", name, "--json", env=xla_caches)
+        env = clean_environment(tmp_path) | xla_caches
+        counts = count_plain(
+            each_jax_python, script, env | {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / name)}
+        )
+        assert counts is not None
+        checked = json.loads(done.stdout)
+        assert (checked["for_target"], checked["looked_up"]) == (2, counts.hits), (name, xla_caches)
+        assert (done.returncode, bool(checked["differences"])) == (not counts.hits,) * 2
 
 
 def test_without_jax_it_is_explained_all_the_same(run_cli: RunCli, tmp_path: Path) -> None:

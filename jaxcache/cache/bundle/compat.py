@@ -21,7 +21,7 @@ from jaxcache.cache.move.plan import Item, Outcome, Step, bundle_items
 from jaxcache.core.machine import DIFFERS, SAME, UNKNOWN, FactDifference, Machine, hashes_path
 from jaxcache.entry.codec import CodecError
 from jaxcache.entry.decode import decode_payload, read_payload
-from jaxcache.model import Problem
+from jaxcache.model import Entry, Problem
 from jaxcache.store.base import Store, StoreError
 from jaxcache.units import format_count, join_some
 
@@ -170,9 +170,21 @@ def forecast_steps(store: Store, steps: Sequence[Step], cache_dir: str | None) -
     for step in steps[:: -(-len(steps) // _LOOKED_AT) or 1]:
         key = step.key or ""
         facts = step.item.facts
-        origin = (facts and facts.origin) or _read_origin(store, step)
+        origin = (facts and facts.origin) or _read_origin(store, step.name, step.item.size_bytes)
         parts.append(_known(key, origin, ledger.record(key) or LedgerRecord(key)))
     return _forecast_all(parts, None, cache_dir, len(steps))
+
+
+def forecast_path(
+    store: Store, entries: Iterable[Entry], ledger: Ledger, cache_dir: str, *, may_hash: bool
+) -> tuple[Forecast, ...]:
+    """Return the forecasts of the entries that miss in a directory because of the path in keys."""
+    parts = []
+    for entry in entries if may_hash else ():
+        origin = _read_origin(store, entry.file, entry.size_bytes)
+        parts.append(_known(entry.key, origin, ledger.record(entry.key) or LedgerRecord(entry.key)))
+    found = _forecast_all(parts, None, cache_dir, len(parts)).forecasts
+    return tuple(f for f in found if f.portable or f.outlook is ForecastOutcome.MISS)
 
 
 def _known(key: str, origin: Origin, record: LedgerRecord, *, codec: str | None = None) -> _Known:
@@ -193,10 +205,10 @@ def _known(key: str, origin: Origin, record: LedgerRecord, *, codec: str | None 
     return _Known(key, origin, machine)
 
 
-def _read_origin(store: Store, step: Step) -> Origin:
+def _read_origin(store: Store, name: str, size_bytes: int) -> Origin:
     try:
-        with store.open(step.name) as opened:
-            payload = read_payload(opened, step.item.size_bytes)
+        with store.open(name) as opened:
+            payload = read_payload(opened, size_bytes)
         return make_origin(decode_payload(payload, parts="origin"))
     except (CodecError, StoreError):
         return Origin()

@@ -19,9 +19,11 @@ from jaxcache.cache.allow_lists import (
     is_allowed_variable,
     kept_flags,
 )
+from jaxcache.cache.bundle.compat import PORTABLE_FIX, Forecast
 from jaxcache.cache.doctor.inputs import read_rules
 from jaxcache.cache.ledger.record import LedgerRecord
 from jaxcache.cache.untrusted_json import Base64, Text, build, parse_json
+from jaxcache.core.machine import XLA_CACHES, hashes_path
 from jaxcache.core.system import open_regular
 from jaxcache.errors import UsageError, system_errors_as
 from jaxcache.units import rfc3339
@@ -101,6 +103,12 @@ class TargetProfile:
     def is_complete(self) -> bool:
         """Whether the topology can be rebuilt elsewhere: from JAX 0.11 on."""
         return self.topology is not None and self.topology_fingerprint is not None
+
+    @property
+    def may_hash_path(self) -> bool:
+        """Whether keys there may contain the path of the cache."""
+        caches = self.settings.get(XLA_CACHES)
+        return hashes_path(self.jax_version) or hashes_path(self.jax_version, caches)
 
     @property
     def devices(self) -> str:
@@ -431,12 +439,14 @@ def check_target(
     here: TargetProfile,
     keys: Iterable[str],
     records: Iterable[LedgerRecord],
+    bound: Sequence[Forecast] = (),
 ) -> TargetCheck:
     """Count the entries that this host would look up, from their records in the ledger.
 
     Args:
         targets: one profile, or one for each process of a pod.
         keys: of the entries that are there.
+        bound: of the entries that miss here because of the cache's path in keys.
 
     Raises:
         ProfileError: ``mixed-pod`` where the pod here has another number of processes.
@@ -451,7 +461,8 @@ def check_target(
     here = replace(here, environment=_with_kept_flags(here))
     expected = replace(target, environment=_with_kept_flags(target))
     present = set(keys)
-    for_target = sum(_is_made_for(r, target) for r in records if r.key in present)
+    made = {r.key for r in records if r.key in present and _is_made_for(r, target)}
+    lost = [f for f in bound if f.key in made]
     differences = tuple(
         replace(
             d,
@@ -462,7 +473,12 @@ def check_target(
         for d in _differences(expected, here)
         if d.component in _IN_KEYS and d.here
     )
-    return TargetCheck(len(present), for_target, 0 if differences else for_target, differences)
+    looked_up = 0 if differences else len(made) - len(lost)
+    for (reason, portable), count in Counter((f.reason or "", f.portable) for f in lost).items():
+        meaning = f"so for {count:,} of the keys: this host looks for other entries"
+        fix = PORTABLE_FIX if portable else None
+        differences += (ProfileDifference("cache path", reason, "", meaning, fix),)
+    return TargetCheck(len(present), len(made), looked_up, differences)
 
 
 def _is_made_for(record: LedgerRecord, profile: TargetProfile) -> bool:
@@ -474,8 +490,10 @@ def _is_made_for(record: LedgerRecord, profile: TargetProfile) -> bool:
 
 
 def _with_kept_flags(profile: TargetProfile) -> dict[str, str]:
-    """The environment with the flags that enter keys only."""
+    """The environment with the flags that enter keys only, and without the path of caches."""
     environment = dict(profile.environment)
+    if not hashes_path("0.11", environment.get(XLA_CACHES.upper())):  # entries show the others
+        environment.pop(XLA_CACHES.upper(), None)
     flags = kept_flags(environment.pop("XLA_FLAGS", "").split())
     return environment | ({"XLA_FLAGS": " ".join(flags)} if flags else {})
 
