@@ -251,7 +251,9 @@ def test_check_counts_what_plain_jax_hits(
         run_cli("warm", *python, *options, "-C", name, script)
     shutil.copytree(tmp_path / "own", tmp_path / "moved")
     for name, xla_caches in itertools.product(("own", "moved", "portable"), ({}, NO_XLA_CACHES)):
-        done = run_cli("target", "check", "here.json", *python, "-C", name, "--json", env=xla_caches)
+        done = run_cli(
+            "target", "check", "here.json", *python, "-C", name, "--json", env=xla_caches
+        )
         env = clean_environment(tmp_path) | xla_caches
         counts = count_plain(
             each_jax_python, script, env | {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / name)}

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import subprocess
 from dataclasses import dataclass, field
@@ -249,6 +250,22 @@ def test_a_run_that_writes_nothing_names_the_path_in_its_keys(
         assert module["cause"].startswith("cache path: none (--portable) → ")
     else:
         assert module["outcome"] == "hit"
+
+
+def test_after_a_run_that_was_too_fast_to_be_written_the_cause_is_the_path_or_the_threshold(
+    run_cli: RunCli, tmp_path: Path, each_jax_python: str
+) -> None:
+    (tmp_path / "x.py").write_text(ADDING.format(2))
+    hashes_path = CACHE_PATH.holds(".".join(map(str, jax_version(each_jax_python))))
+    for name, option in (("same", "--all"), ("portable", "--portable")):
+        place = ("-C", tmp_path / name, "--json")
+        assert run_cli("run", *place, "--", each_jax_python, "x.py").returncode == 0
+        warmed = run_cli("warm", *place, "--python", each_jax_python, option, "x.py")
+        (module,) = json.loads(warmed.stdout)["modules"]
+        then = r"at \d\d:\d\d it was compiled too fast to be written"
+        path = f"cache path: {tmp_path / name} → none (--portable)"
+        is_other_key = hashes_path and name == "portable"
+        assert re.fullmatch(re.escape(path) if is_other_key else then, module["cause"])
 
 
 @pytest.mark.parametrize("is_recorded", [True, False])

@@ -16,6 +16,8 @@ from command_line import run_in_process
 from conftest import RunCli, clean_environment
 from plain_jax import run_plain
 
+from jaxcache.cache.explain.say import NOT_KNOWN
+
 pytestmark = pytest.mark.jax
 
 PROGRAM = """
@@ -169,7 +171,7 @@ def test_beside_entries_of_jax_alone_the_reason_is_not_known(
     assert done.returncode == 0, done.stderr
     lines = done.stderr.splitlines()
     (row,) = [line for line in lines if line.startswith("jit_train")]
-    assert row.endswith("not known: the earlier program was not recorded; runs under jaxcache are")
+    assert row.endswith(f"  {NOT_KNOWN}")
     words = ["warm", "-C", cache, "--python", jax_python, path, "16"]
     assert run_in_process(words, env=env, cwd=tmp_path).returncode == 0
     words = ["explain", "-C", cache, "--python", jax_python, path, "--", "16"]

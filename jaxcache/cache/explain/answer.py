@@ -282,6 +282,9 @@ class Answers:
         if names is None or _OF_ENTRIES.intersection(names):
             old = self._complete(chosen.row)
             new = self._new.complete(new, max_bytes=self._max_bytes) if self._new else new
+        if names is None and (run := chosen.past.old):  # which may have written nothing
+            jax, jaxlib = map(run.versions.get, ("jax", "jaxlib"))
+            old = replace(old, cache_path=run.cache_path, jax_version=jax, jaxlib_version=jaxlib)
         differences = compare(old, new, past=chosen.past)
         is_other_program = names == [COMPONENTS[0]]
         if is_other_program and self._run and is_unstable(row, self._run, self._history):
@@ -322,14 +325,15 @@ class Answers:
     def _unkept(self, new: Compile, run: Run | None, row: CompileRow | None) -> Comparison:
         """Describe a key that was compiled before: its entry was never written, or is gone."""
         old = self._complete(CompileRow(new.module, new.key or ""))
+        is_unwritten = row is not None and not row.written and row.outcome != "hit"
         if row:
-            is_unwritten = not row.written and row.outcome != "hit"
             outcome = "skipped" if is_unwritten else row.outcome or None
             old = replace(old, outcome=outcome, reason=row.reason, rule=row.reason)  # type: ignore[arg-type]
         # A run that fills the cache has written the entry by now.
         is_fresh = self._new is self._cache
         is_there = not is_fresh and self._cache is not None and self._cache.has(new.key or "")
-        since = show_time(row.written) if row and row.written else ""
+        written = show_time(row.written) if row and row.written else ""
+        since = Past(run).since if is_unwritten else written
         difference = compare_entry(old, new, since=since, is_there=is_there)
         return Comparison(old, new, (difference,), Past(run).name)
 

@@ -403,7 +403,7 @@ def compare_entry(
     """Return why one key missed that was compiled before: it depends on its entry alone.
 
     Args:
-        since: when the entry was written, as far as that is recorded.
+        since: when the entry was written, or not written, as far as that is recorded.
         is_there: the cache has the entry now.
     """
     if old.unreadable:
@@ -413,7 +413,7 @@ def compare_entry(
     if old.is_damaged:
         return _of_entry(say.DAMAGED, old, new, fix=say.REPAIR)
     if old.outcome in ("skipped", "uncacheable"):
-        return _never_written(old, new)
+        return _never_written(old, new, since)
     if is_there:
         return _of_entry(say.UNUSED, old, new)
     lost = _of_entry(say.lost(since), old, new)
@@ -421,7 +421,7 @@ def compare_entry(
     return replace(lost, left=written, brief=lost.meaning, evidence=Evidence.PROVED)
 
 
-def _never_written(old: Compile, new: Compile) -> Difference:
+def _never_written(old: Compile, new: Compile, since: str) -> Difference:
     unwritten = old if old.reason else new
     if unwritten.rule == WriteRule.HOST_CALLBACKS:
         return _callbacks(old, new)
@@ -433,10 +433,10 @@ def _never_written(old: Compile, new: Compile) -> Difference:
     detail = next((f": {text}" for text in (before, now) if text not in (None, unwritten.rule)), "")
     difference = differ(
         setting,
-        say.below_threshold(title),
+        say.below_threshold(title, since),
         Cause.BELOW_THRESHOLD,
         (before, now),
-        brief=title + detail,
+        brief=(f"at {since} it was {title}" if since else title) + detail,
     )
     fix = say.set_variable(setting.upper(), value)
     return replace(difference, fix=fix, evidence=Evidence.PROVED)

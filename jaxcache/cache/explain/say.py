@@ -14,7 +14,7 @@ from jaxcache.units import format_count, format_duration, join_some
 _SHOWN_NAMES = 4
 
 FIRST_TIME = "first time"
-NOT_KNOWN = "not known: the earlier program was not recorded; runs under jaxcache are"
+NOT_KNOWN = "not known: the earlier program was not recorded; those that jaxcache sees written are"
 ALONE_NO_HIT = "undoing this alone brings no hit"
 NEVER_HITS = "never hits: a name, pointer or constant is another one in each process"
 NOTHING_DIFFERS = "not known: the keys differ, and nothing that is recorded of the program does"
@@ -309,9 +309,10 @@ def verdict(title: str, count: int, seconds: float, hits: int, total: int, cure:
     return f"{format_count(count, 'compile')}{took}: {title}"
 
 
-def below_threshold(what: str) -> Part:
+def below_threshold(what: str, since: str) -> Part:
     """Return that a threshold of JAX's kept an entry from being written."""
-    return Part(what, f"the same key, but it was {what}")
+    then = f"at {since} it was" if since else "it was"
+    return Part(what, f"the same key, but {then} {what}")
 
 
 def not_written_because(reason: str) -> str:

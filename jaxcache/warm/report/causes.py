@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from jaxcache.cache.bundle.format import make_origin
 from jaxcache.cache.explain.answer import Answers
-from jaxcache.cache.explain.say import NEVER_HITS
+from jaxcache.cache.explain.say import FIRST_TIME, NEVER_HITS
 from jaxcache.cache.explain.sides import (
     CachedFacts,
     Cause,
@@ -32,7 +32,7 @@ from jaxcache.store import open_store
 from jaxcache.store.base import StoreError
 from jaxcache.warm.report.builder import COMPILED_AHEAD, ReportBuilder
 from jaxcache.warm.report.events import ProcessStarted
-from jaxcache.warm.report.report import FIRST_TIME, LOST
+from jaxcache.warm.report.report import LOST
 from jaxcache.warm.report.run_records import DescribedRun, describe_runs, hashed_path
 
 #: What a difference in the path of the cache begins with.

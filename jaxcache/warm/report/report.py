@@ -9,6 +9,7 @@ from heapq import nlargest
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
+from jaxcache.cache.explain.say import FIRST_TIME, NOT_KNOWN
 from jaxcache.cache.explain.sides import is_helper
 from jaxcache.cache.ledger.segments import hit_rate, is_miss
 from jaxcache.core.compile_event import (
@@ -28,11 +29,9 @@ from jaxcache.warm.report.events import Configured, JaxLoaded, ProcessStarted
 #: Reasons whose cause is in the cache.
 FAULTS = ("cache-not-opened", "read-error", "write-error")
 #: How causes of a miss begin that no other entry explains.
-FIRST_TIME = "first time"
-UNKNOWN_CHANGE = "not known: the earlier program was not recorded; runs under jaxcache are"
 LOST = "its entry was removed or quarantined"
 EVICTED = "JAX evicted its entry, because the cap is too small"
-UNCOMPARED = (FIRST_TIME, LOST, EVICTED, UNKNOWN_CHANGE)
+UNCOMPARED = (FIRST_TIME, LOST, EVICTED, NOT_KNOWN)
 
 
 @dataclass(frozen=True, slots=True)
