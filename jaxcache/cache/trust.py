@@ -67,6 +67,8 @@ class Verdict:
     """Public keys whose signatures are valid, but which are not trusted here."""
     unchecked: int = 0
     """Signatures that could not be checked: the ``sign`` extra is not installed."""
+    maker: str = "export"
+    """The command that makes such bundles."""
 
     @property
     def warning(self) -> str | None:
@@ -83,7 +85,7 @@ class Verdict:
     def remedy(self) -> str:
         """What makes a trusted key vouch for it."""
         if not self.unknown:
-            return "have it made again with: jaxcache export --sign KEY FILE"
+            return f"have it made again with: jaxcache {self.maker} --sign KEY FILE"
         key = shlex.quote(self.unknown[0])
         return f"if it is the key of somebody that you trust: jaxcache trust add NAME {key}"
 
@@ -286,11 +288,14 @@ def changing_alone(path: Path) -> Iterator[Callable[[Iterable[bytes]], None]]:
                 yield lambda chunks: atomic.replace_file(path, chunks, mode=0o600)
 
 
-def check_signatures(bundle: Bundle, trusted: Sequence[TrustedKey], *, required: bool) -> Verdict:
+def check_signatures(
+    bundle: Bundle, trusted: Sequence[TrustedKey], *, required: bool, maker: str = "export"
+) -> Verdict:
     """Check every signature of a bundle.
 
     Args:
         required: refuse what no trusted key has signed.
+        maker: the command that makes such bundles.
 
     Raises:
         UntrustedError: a signature does not hold, whether or not one is required; or none of a
@@ -313,7 +318,7 @@ def check_signatures(bundle: Bundle, trusted: Sequence[TrustedKey], *, required:
             key_names.append(names[public_key])
         else:
             unknown.append(public_key_text(public_key))
-    verdict = Verdict(tuple(key_names), tuple(unknown), unchecked)
+    verdict = Verdict(tuple(key_names), tuple(unknown), unchecked, maker)
     if required and verdict.warning:
         raise UntrustedError(
             f"{bundle.name}: {verdict.warning}, and require-signed is set",

@@ -229,7 +229,7 @@ def test_a_key_that_others_read(run_cli: RunCli, filled: Path, tmp_path: Path) -
     assert run_cli(*words).returncode == 0
 
 
-@acts_on("have it made again with: jaxcache export --sign KEY FILE")
+@acts_on("have it made again with: jaxcache … --sign KEY FILE")
 @acts_on("if it is the key of somebody that you trust: jaxcache trust add NAME …")
 def test_a_bundle_that_must_be_signed(run_cli: RunCli, filled: Path, tmp_path: Path) -> None:
     run_cli("trust", "keygen", "ci")

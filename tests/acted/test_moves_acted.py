@@ -48,7 +48,7 @@ def test_a_copy_of_a_bundle_with_a_damaged_entry(run_cli: RunCli, tmp_path: Path
     )
 
 
-@acts_on("have it made again with: jaxcache export --sign KEY FILE")
+@acts_on("have it made again with: jaxcache … --sign KEY FILE")
 @acts_on("if it is the key of somebody that you trust: jaxcache trust add NAME …")
 def test_the_warning_of_an_import(run_cli: RunCli, filled: Path, tmp_path: Path) -> None:
     run_cli("trust", "keygen", "ci")
@@ -63,6 +63,18 @@ def test_the_warning_of_an_import(run_cli: RunCli, filled: Path, tmp_path: Path)
     assert "signed by an unknown key" in told.stderr
     assert act(told.stderr, tmp_path, {"NAME": "ci"}).returncode == 0
     assert "warning:" not in run_cli(*words).stderr
+
+
+@acts_on("have it made again with: jaxcache … --sign KEY FILE")
+def test_the_warning_of_a_restore(run_cli: RunCli, filled: Path, tmp_path: Path) -> None:
+    run_cli("trust", "keygen", "ci")
+    run_cli("ci", "save", "c.jxb", "-C", filled)
+    words = ("ci", "restore", "c.jxb", "-C", tmp_path / "job")
+    told = run_cli(*words)
+    assert "jaxcache ci save --sign KEY FILE" in told.stderr
+    env = {"JAX_COMPILATION_CACHE_DIR": str(filled)}
+    assert act(told.stderr, tmp_path, {"KEY": "ci", "FILE": "c.jxb"}, **env).returncode == 0
+    assert "signed by an unknown key" in run_cli(*words).stderr
 
 
 @acts_on("trust the key here: jaxcache trust add NAME KEY")
