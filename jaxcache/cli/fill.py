@@ -127,7 +127,7 @@ def warm(
     if placed.jax_cache_dir is None and place.layout in (None, "jax"):
         note(
             "note: this run fills nothing and exits with 1 unless the program sets a cache "
-            "directory; export JAX_COMPILATION_CACHE_DIR=DIR before it, or add -C DIR"
+            "directory; export JAX_COMPILATION_CACHE_DIR=DIR, or add -C DIR before the script"
         )
     return _carry_out(program, placed, runner, wanted, form, extent, fills=True)
 

@@ -169,7 +169,7 @@ def check_layout(store: Store, layout: str) -> None:
         raise UsageError(
             f"{store.url} is a cache of {other}",
             code="other-layout",
-            hint="name another directory with --cache-dir",
+            hint="name another directory",
         )
 
 

@@ -395,6 +395,6 @@ def no_cache(path: Path, error: OSError) -> NoCacheError:
         return NoCacheError(
             f"no permission to read {path}",
             code="permission-denied",
-            hint="ask its owner, or name another directory with --cache-dir",
+            hint="ask its owner, or name another directory",
         )
     return NoCacheError(f"cannot read {path}: {os.strerror(error.errno or 0).lower()}")

@@ -190,8 +190,11 @@ def test_a_program_that_crashes_after_a_hit(program, tmp_path: Path) -> None:
 def test_a_warm_without_a_directory(program, tmp_path: Path) -> None:
     jax = program()
     del jax.env["JAX_COMPILATION_CACHE_DIR"]
-    told = jax.told(*jax.ways["warm"], code=1)
+    place = ("-C", str(tmp_path / "other"))
+    told = jax.told(*jax.ways["warm"], *place, code=1)  # the program's own options
     assert says(told, "note: this run fills nothing and exits with 1")
+    assert "or add -C DIR before the script" in " ".join(told.split())
+    jax.told("warm", *place, *jax.ways["warm"][1:])
     jax.env |= {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "DIR")}
     assert "JAX_COMPILATION_CACHE_DIR" in with_settings(told, {})
     jax.told(*jax.ways["warm"])

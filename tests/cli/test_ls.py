@@ -311,6 +311,8 @@ def test_unreadable_files_are_findings_and_directories_errors(cache: Path, tmp_p
     problems = json.loads(done.stdout.splitlines()[-1])["problems"]
     assert [(p["kind"], p["detail"]) for p in problems] == [("unreadable", "permission denied")]
     assert "permission-denied" in done.stderr
+    # ``push`` and ``pull`` name the directory without an option.
+    assert "hint: ask its owner, or name another directory\n" in done.stderr
 
 
 def test_a_reader_that_leaves_early_is_no_error(cache: Path, tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def settings_notes(
     elif settings and not last and not cache_dir:
         yield (
             "JAX has no cache directory: export JAX_COMPILATION_CACHE_DIR=DIR, which plain Python "
-            "needs, too, or name one with -C DIR"
+            "needs, too, or name one with -C DIR before the program"
         )
     elif settings and not last:
         yield (
