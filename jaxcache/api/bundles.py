@@ -44,18 +44,13 @@ def open_input(file: str) -> "Iterator[Bundle]":
 
 
 def check_signed(
-    bundle: "Bundle",
-    trusted: str | os.PathLike[str] | None = None,
-    *,
-    required: bool = False,
-    maker: str = "export",
+    bundle: "Bundle", trusted: str | os.PathLike[str] | None = None, *, required: bool = False
 ) -> "Verdict":
     """Check the signatures of a bundle.
 
     Args:
         trusted: the directory of the list of keys; by default the user's.
         required: refuse what no trusted key has signed, as a configuration file can, too.
-        maker: the command that makes such bundles.
 
     Raises:
         UntrustedError
@@ -63,7 +58,7 @@ def check_signed(
     from jaxcache.cache.trust import check_signatures, load_trusted
 
     required = required or trusted is not None or config_is_set("require-signed")
-    return check_signatures(bundle, load_trusted(trusted), required=required, maker=maker)
+    return check_signatures(bundle, load_trusted(trusted), required=required)
 
 
 def rewrite_bundle(bundle: "Bundle", file: str) -> "WrittenBundle":

@@ -25,11 +25,7 @@ if TYPE_CHECKING:
     from jaxcache.cache.explain.sides import Explanation
     from jaxcache.options.keywords import CompileKeywords, DoctorKeywords, RunKeywords, WarmKeywords
     from jaxcache.warm.compiling.worker import CompileReport
-    from jaxcache.warm.crosshost.target_profile import (
-        ProfileDifference,
-        TargetCheck,
-        TargetProfile,
-    )
+    from jaxcache.warm.crosshost.target_profile import ProfileDifference, TargetCheck, TargetProfile
     from jaxcache.warm.programs import WarmProgram
     from jaxcache.warm.report.report import Report
     from jaxcache.warm.where import Use as Use
@@ -148,20 +144,16 @@ def compare_target(
     Raises:
         NoJaxError: the Python that is named has none.
     """
-    from jaxcache.warm.crosshost.target_profile import (
-        capture_profile,
-        compare_profiles,
-        read_profile,
-    )
+    from jaxcache.warm.crosshost import target_profile as profiles
 
-    profile = read_profile(file)
+    profile = profiles.read_profile(file)
     try:
-        here = capture_profile(python, now_ns=time.time_ns())
+        here = profiles.capture_profile(python, now_ns=time.time_ns())
     except NoJaxError as error:
         if python is not None:
             raise
         return profile, None, error.message
-    return profile, compare_profiles(profile, here), ""
+    return profile, profiles.compare_profiles(profile, here), ""
 
 
 RunOptionsT = TypeVar("RunOptionsT", bound=options_run.RunOptions)
@@ -378,17 +370,18 @@ class CompilingMethods(Handle):
         """
         from jaxcache.cache.bundle.compat import forecast_path
         from jaxcache.cache.scan import scan
+        from jaxcache.core.machine import XLA_CACHES, hashes_path
         from jaxcache.warm.crosshost import target_profile as profiles
 
         targets = profiles.read_profiles(file)
         entries = scan(self.store, depth=Depth.LISTED).entries
-        keys = [entry.key for entry in entries]
         ledger = self.ledger
-        records = [record for key in keys if (record := ledger.record(key))]
+        records = [record for entry in entries if (record := ledger.record(entry.key))]
         here = profiles.capture_profile(python, now_ns=self.clock(), pod=len(targets) > 1)
-        path = self.location.path
-        bound = forecast_path(self.store, entries, ledger, path, may_hash=here.may_hash_path)
-        return profiles.check_target(targets, here, keys, records, bound)
+        caches = (None, here.settings.get(XLA_CACHES))
+        may_miss = any(hashes_path(here.jax_version, chosen) for chosen in caches)
+        bound = forecast_path(self.store, entries if may_miss else (), ledger, self.location.path)
+        return profiles.check_target(targets, here, len(entries), records, bound)
 
     def examine(
         self,

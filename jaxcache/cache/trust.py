@@ -288,14 +288,11 @@ def changing_alone(path: Path) -> Iterator[Callable[[Iterable[bytes]], None]]:
                 yield lambda chunks: atomic.replace_file(path, chunks, mode=0o600)
 
 
-def check_signatures(
-    bundle: Bundle, trusted: Sequence[TrustedKey], *, required: bool, maker: str = "export"
-) -> Verdict:
+def check_signatures(bundle: Bundle, trusted: Sequence[TrustedKey], *, required: bool) -> Verdict:
     """Check every signature of a bundle.
 
     Args:
         required: refuse what no trusted key has signed.
-        maker: the command that makes such bundles.
 
     Raises:
         UntrustedError: a signature does not hold, whether or not one is required; or none of a
@@ -318,7 +315,7 @@ def check_signatures(
             key_names.append(names[public_key])
         else:
             unknown.append(public_key_text(public_key))
-    verdict = Verdict(tuple(key_names), tuple(unknown), unchecked, maker)
+    verdict = Verdict(tuple(key_names), tuple(unknown), unchecked, bundle.maker)
     if required and verdict.warning:
         raise UntrustedError(
             f"{bundle.name}: {verdict.warning}, and require-signed is set",

@@ -191,19 +191,18 @@ def test_check_counts_what_the_host_looks_up() -> None:
     }
     records = [
         LedgerRecord("a", **facts),
-        LedgerRecord("gone", **facts),
         LedgerRecord("b", jaxlib_version="0.1"),
     ]
-    keys = ["a", "b", "unknown"]
-    there = check_target([H200], H200, keys, records)
+    entries = 3
+    there = check_target([H200], H200, entries, records)
     assert (there.entries, there.for_target, there.looked_up) == (3, 1, 1)
     assert there.differences == ()
     # A flag that JAX leaves out of keys matters not; another driver does.
     counted = {"XLA_FLAGS": f"{H200.environment['XLA_FLAGS']} --xla_dump_to=/tmp/x"}
-    assert check_target([replace(H200, environment=counted)], H200, [], []).differences == ()
-    (flags,) = check_target([H200], replace(H200, environment={}), [], []).differences
+    assert check_target([replace(H200, environment=counted)], H200, 0, []).differences == ()
+    (flags,) = check_target([H200], replace(H200, environment={}), 0, []).differences
     assert flags.component == "XLA flags"
-    other = check_target([H200], replace(H200, platform_version="cuda 13010"), keys, records)
+    other = check_target([H200], replace(H200, platform_version="cuda 13010"), entries, records)
     assert (other.for_target, other.looked_up) == (1, 0)
     assert [d.component for d in other.differences] == ["backend version"]
     view = check_view(other, "/cache")
@@ -365,7 +364,7 @@ def test_the_profiles_of_a_pod_go_together(tmp_path: Path, run_cli: RunCli) -> N
     assert (done.returncode, "process 1 of 2" in done.stderr) == (2, True)
     assert "process" in shown(one, None) and "1 of 2" in shown(one, None)
     with pytest.raises(ProfileError, match="of 2 processes, and here are 1"):
-        check_target([zero, one], H200, [], [])
+        check_target([zero, one], H200, 0, [])
 
 
 def test_portable_keys_for_a_target_hold_no_path_of_its_caches(

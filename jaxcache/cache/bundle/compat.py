@@ -14,15 +14,13 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxcache.cache.allow_lists import kept_flags
-from jaxcache.cache.bundle.format import Manifest, Origin, make_origin
+from jaxcache.cache.bundle.format import Manifest, Origin, read_origin
 from jaxcache.cache.ledger.record import LedgerRecord, fold
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.move.plan import Item, Outcome, Step, bundle_items
 from jaxcache.core.machine import DIFFERS, SAME, UNKNOWN, FactDifference, Machine, hashes_path
-from jaxcache.entry.codec import CodecError
-from jaxcache.entry.decode import decode_payload, read_payload
 from jaxcache.model import Entry, Problem
-from jaxcache.store.base import Store, StoreError
+from jaxcache.store.base import Store
 from jaxcache.units import format_count, join_some
 
 if TYPE_CHECKING:
@@ -170,19 +168,19 @@ def forecast_steps(store: Store, steps: Sequence[Step], cache_dir: str | None) -
     for step in steps[:: -(-len(steps) // _LOOKED_AT) or 1]:
         key = step.key or ""
         facts = step.item.facts
-        origin = (facts and facts.origin) or _read_origin(store, step.name, step.item.size_bytes)
+        origin = (facts and facts.origin) or read_origin(store, step.name)
         parts.append(_known(key, origin, ledger.record(key) or LedgerRecord(key)))
     return _forecast_all(parts, None, cache_dir, len(steps))
 
 
 def forecast_path(
-    store: Store, entries: Iterable[Entry], ledger: Ledger, cache_dir: str, *, may_hash: bool
+    store: Store, entries: Iterable[Entry], ledger: Ledger, cache_dir: str
 ) -> tuple[Forecast, ...]:
     """Return the forecasts of the entries that miss in a directory because of the path in keys."""
     parts = []
-    for entry in entries if may_hash else ():
-        origin = _read_origin(store, entry.file, entry.size_bytes)
-        parts.append(_known(entry.key, origin, ledger.record(entry.key) or LedgerRecord(entry.key)))
+    for entry in entries:
+        record = ledger.record(entry.key) or LedgerRecord(entry.key)
+        parts.append(_known(entry.key, read_origin(store, entry.file), record))
     found = _forecast_all(parts, None, cache_dir, len(parts)).forecasts
     return tuple(f for f in found if f.portable or f.outlook is ForecastOutcome.MISS)
 
@@ -203,15 +201,6 @@ def _known(key: str, origin: Origin, record: LedgerRecord, *, codec: str | None 
         jax_version=record.jax_version,
     )
     return _Known(key, origin, machine)
-
-
-def _read_origin(store: Store, name: str, size_bytes: int) -> Origin:
-    try:
-        with store.open(name) as opened:
-            payload = read_payload(opened, size_bytes)
-        return make_origin(decode_payload(payload, parts="origin"))
-    except (CodecError, StoreError):
-        return Origin()
 
 
 def _forecast_all(
@@ -340,10 +329,8 @@ def _other_build(origin: Origin, host: Host) -> str | None:
     version = host.machine.jaxlib_version
     if origin.like_jaxlib and mine.like_jaxlib and origin.like_jaxlib != mine.like_jaxlib:
         return f"compiled by a jaxlib like {origin.like_jaxlib}, and this is {version}"
-    if origin.platform == mine.platform != "unknown" and (
-        origin.ifrt_version,
-        origin.container,
-    ) != (mine.ifrt_version, mine.container):
+    formats = [(side.ifrt_version, side.container) for side in (origin, mine)]
+    if origin.platform == mine.platform != "unknown" and formats[0] != formats[1]:
         return f"packed as no executable of jaxlib {version} is ({origin.container})"
     return None
 

@@ -29,6 +29,7 @@ from jaxcache.entry.codec import CodecError, decompress_chunks
 from jaxcache.entry.contents import Contents
 from jaxcache.errors import system_errors_as
 from jaxcache.model import Codec, result_repr
+from jaxcache.store.base import Store, StoreError
 from jaxcache.units import printable
 
 #: The layout that a manifest without one means.
@@ -104,6 +105,17 @@ def make_origin(contents: Contents) -> Origin:
     if changed is not None:
         flags = tuple(sorted(kept_flags(printable(f"--{n}={v}") for n, v in changed.items())))
     return Origin(**facts, kernel_cache=contents.kernel_cache or None, xla_flags=flags)
+
+
+def read_origin(store: Store, name: str) -> Origin:
+    """Read from an entry which compiler made it, as far as it can be read."""
+    from jaxcache.entry.decode import read_contents  # which reading a manifest does without
+
+    try:
+        with store.open(name) as opened:
+            return make_origin(read_contents(opened, store.info(name).size_bytes, parts="origin"))
+    except StoreError:
+        return Origin()
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,6 +358,8 @@ class Bundle:
     stream_bytes: int
     refused: Mapping[str, str] | None = None
     """Files that must not come in, and why; None until every byte of the bundle was checked."""
+    maker: str = "export"
+    """The command that makes such bundles."""
 
     @property
     def stream_at(self) -> int:

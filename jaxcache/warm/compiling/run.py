@@ -15,13 +15,7 @@ from jaxcache.store import make_store
 from jaxcache.store.location import absolute_location
 from jaxcache.warm.child.child import find_python
 from jaxcache.warm.compiling import worker
-from jaxcache.warm.compiling.pool import (
-    Pool,
-    Session,
-    compile_on_cluster,
-    key_notes,
-    version_notes,
-)
+from jaxcache.warm.compiling.pool import Pool, Session, compile_on_cluster, key_notes, version_notes
 from jaxcache.warm.crosshost.cross_target import CrossTarget, Delivery, read_cross
 
 

@@ -35,11 +35,7 @@ from jaxcache.model import Codec, FileInfo
 from jaxcache.options.run import TargetOptions
 from jaxcache.store import make_store
 from jaxcache.store.base import ChangedError, ExistsError, Store, StoreError
-from jaxcache.warm.crosshost.target_profile import (
-    CACHE_DIR,
-    TargetProfile,
-    read_profiles,
-)
+from jaxcache.warm.crosshost.target_profile import CACHE_DIR, TargetProfile, read_profiles
 
 
 class Delivery:

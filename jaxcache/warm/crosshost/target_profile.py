@@ -105,12 +105,6 @@ class TargetProfile:
         return self.topology is not None and self.topology_fingerprint is not None
 
     @property
-    def may_hash_path(self) -> bool:
-        """Whether keys there may contain the path of the cache."""
-        caches = self.settings.get(XLA_CACHES)
-        return hashes_path(self.jax_version) or hashes_path(self.jax_version, caches)
-
-    @property
     def devices(self) -> str:
         """The devices in words: ``8 × NVIDIA H200``."""
         kinds = Counter(self.device_kinds)
@@ -437,7 +431,7 @@ class TargetCheck:
 def check_target(
     targets: Sequence[TargetProfile],
     here: TargetProfile,
-    keys: Iterable[str],
+    entries: int,
     records: Iterable[LedgerRecord],
     bound: Sequence[Forecast] = (),
 ) -> TargetCheck:
@@ -445,7 +439,8 @@ def check_target(
 
     Args:
         targets: one profile, or one for each process of a pod.
-        keys: of the entries that are there.
+        entries: how many are there.
+        records: of those that the ledger knows.
         bound: of the entries that miss here because of the cache's path in keys.
 
     Raises:
@@ -460,8 +455,7 @@ def check_target(
     target = targets[here.process_index]
     here = replace(here, environment=_with_kept_flags(here))
     expected = replace(target, environment=_with_kept_flags(target))
-    present = set(keys)
-    made = {r.key for r in records if r.key in present and _is_made_for(r, target)}
+    made = {r.key for r in records if _is_made_for(r, target)}
     lost = [f for f in bound if f.key in made]
     differences = tuple(
         replace(
@@ -478,7 +472,7 @@ def check_target(
         meaning = f"so for {count:,} of the keys: this host looks for other entries"
         fix = PORTABLE_FIX if portable else None
         differences += (ProfileDifference("cache path", reason, "", meaning, fix),)
-    return TargetCheck(len(present), len(made), looked_up, differences)
+    return TargetCheck(entries, len(made), looked_up, differences)
 
 
 def _is_made_for(record: LedgerRecord, profile: TargetProfile) -> bool:

@@ -6,7 +6,7 @@ import shlex
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from jaxcache.cache.bundle.format import make_origin
+from jaxcache.cache.bundle.format import read_origin
 from jaxcache.cache.explain.answer import Answers
 from jaxcache.cache.explain.say import FIRST_TIME, NEVER_HITS
 from jaxcache.cache.explain.sides import (
@@ -24,12 +24,9 @@ from jaxcache.core.machine import hashes_path
 from jaxcache.core.names import CACHE_SUFFIX
 from jaxcache.core.runs import find_writer, read_records
 from jaxcache.core.sketch import PassedArgument, read_sketch
-from jaxcache.entry.codec import CodecError
-from jaxcache.entry.decode import decode_payload, read_payload
 from jaxcache.entry.names import key_of
 from jaxcache.errors import NoCacheError
 from jaxcache.store import open_store
-from jaxcache.store.base import StoreError
 from jaxcache.warm.report.builder import COMPILED_AHEAD, ReportBuilder
 from jaxcache.warm.report.events import ProcessStarted
 from jaxcache.warm.report.report import LOST
@@ -53,12 +50,8 @@ def path_note(modules: Iterable[CompileFinished], jax_version: str | None) -> It
     written = (d for d in modules if d.outcome == "written" and d.key and d.size_bytes)
     done = min(written, key=lambda d: d.size_bytes or 0, default=None)
     if done and done.local_directory:
-        with contextlib.suppress(CodecError, StoreError, NoCacheError):
-            store = open_store(done.local_directory)
-            name = f"{done.key}{CACHE_SUFFIX}"
-            with store.open(name) as opened:  # it may be sealed meanwhile, so read its size again
-                payload = read_payload(opened, store.info(name).size_bytes)
-            origin = make_origin(decode_payload(payload, parts="origin"))
+        with contextlib.suppress(NoCacheError):
+            origin = read_origin(open_store(done.local_directory), f"{done.key}{CACHE_SUFFIX}")
             hashed = jax_version and hashes_path(jax_version, kernel_cache=origin.kernel_cache)
             if hashed and (path := origin.written_in_cache_dir):
                 release = ".".join((jax_version or "").split(".")[:2])
