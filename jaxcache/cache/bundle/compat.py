@@ -181,8 +181,8 @@ def forecast_path(
     for entry in entries:
         record = ledger.record(entry.key) or LedgerRecord(entry.key)
         parts.append(_known(entry.key, read_origin(store, entry.file), record))
-    found = _forecast_all(parts, None, cache_dir, len(parts)).forecasts
-    return tuple(f for f in found if f.portable or f.outlook is ForecastOutcome.MISS)
+    forecasts = _forecast_all(parts, None, cache_dir, len(parts)).forecasts
+    return tuple(f for f in forecasts if f.portable or f.outlook is ForecastOutcome.MISS)
 
 
 def _known(key: str, origin: Origin, record: LedgerRecord, *, codec: str | None = None) -> _Known:

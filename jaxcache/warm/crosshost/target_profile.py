@@ -455,8 +455,8 @@ def check_target(
     target = targets[here.process_index]
     here = replace(here, environment=_with_kept_flags(here))
     expected = replace(target, environment=_with_kept_flags(target))
-    made = {r.key for r in records if _is_made_for(r, target)}
-    lost = [f for f in bound if f.key in made]
+    target_keys = {r.key for r in records if _is_made_for(r, target)}
+    missing = [f for f in bound if f.key in target_keys]
     differences = tuple(
         replace(
             d,
@@ -467,12 +467,12 @@ def check_target(
         for d in _differences(expected, here)
         if d.component in _IN_KEYS and d.here
     )
-    looked_up = 0 if differences else len(made) - len(lost)
-    for (reason, portable), count in Counter((f.reason or "", f.portable) for f in lost).items():
+    looked_up = 0 if differences else len(target_keys) - len(missing)
+    for (reason, portable), count in Counter((f.reason or "", f.portable) for f in missing).items():
         meaning = f"so for {count:,} of the keys: this host looks for other entries"
         fix = PORTABLE_FIX if portable else None
         differences += (ProfileDifference("cache path", reason, "", meaning, fix),)
-    return TargetCheck(entries, len(made), looked_up, differences)
+    return TargetCheck(entries, len(target_keys), looked_up, differences)
 
 
 def _is_made_for(record: LedgerRecord, profile: TargetProfile) -> bool:
