@@ -18,9 +18,13 @@ from jaxcache.cache.move.plan import WRITES, MoveAction, Outcome, Step
 from jaxcache.cache.prune.removable import Removal, freed_bytes
 from jaxcache.cache.trust import Verdict
 from jaxcache.model import Problem
-from jaxcache.render.columns import key_column, size_column, text_column
+from jaxcache.render.columns import key_column, short_name, size_column, text_column
 from jaxcache.render.view import Column, Document, Table, View, fields_of
 from jaxcache.units import format_count, format_size
+
+_Pair = tuple[Step, Forecast | None]
+#: So many entries of which the same is said have a row each.
+_MOST_ROWS = 3
 
 _MISS_REASONS = 3
 
@@ -145,16 +149,16 @@ def import_view(arrival: Arrival) -> View:
             if row.action in WRITES
         }
     columns = [
-        text_column("ACTION", lambda row: actions.get(row[0].name, row[0].action.value)),
-        text_column("FORECAST", lambda row: _outlook(row[1])),
-        key_column(lambda row: row[0].name),
-        Column(
-            "WHY",
-            lambda row: _reason(*row),
-            lambda row: _short_reason(*row),
-            elastic=True,
-            cut="end",
-        ),
+        Column("ACTION", lambda row: actions.get(row[0].name, row[0].action.value)),
+        Column("FORECAST", lambda row: _outlook(row[1])),
+        Column("KEY", lambda row: row[0].name),
+        Column("WHY", lambda row: _reason(*row)),
+    ]
+    shown_columns = [
+        text_column("ACTION", lambda group: group[0][0].action.value),
+        text_column("FORECAST", lambda group: _outlook(group[0][1])),
+        text_column("KEY", _shown_keys, elastic=True, least=16),
+        text_column("WHY", lambda group: _short_reason(*group[0]), elastic=True, cut="end"),
     ]
     listed_actions = (MoveAction.DAMAGED, MoveAction.UNTRUSTED, MoveAction.LEFT)
     notes = [f"{s.name}: {s.detail}" for s in rows if s.differs or s.action in listed_actions]
@@ -164,9 +168,24 @@ def import_view(arrival: Arrival) -> View:
         columns,
         [step.key for step in done.written],
         records=entries,
-        page=[Table(columns, pairs)] if done.dry_run and pairs else (),
+        page=[Table(shown_columns, _grouped(pairs))] if done.dry_run and pairs else (),
         notes=[*notes, *warning_lines(done), _import_summary(done, rows, len(written))],
     )
+
+
+def _grouped(pairs: Iterable[_Pair]) -> list[list[_Pair]]:
+    """Return the rows of a terminal: those that say the same are one, if they are many."""
+    groups: dict[tuple[str, ...], list[_Pair]] = {}
+    for pair in pairs:
+        same = (pair[0].action.value, _outlook(pair[1]), _short_reason(*pair))
+        groups.setdefault(same, []).append(pair)
+    rows = ([g] if len(g) > _MOST_ROWS else [[pair] for pair in g] for g in groups.values())
+    return [row for group in rows for row in group]
+
+
+def _shown_keys(group: Sequence[_Pair]) -> str:
+    first = short_name(group[0][0].name)
+    return first if len(group) == 1 else f"{first} and {len(group) - 1:,} more"
 
 
 def _rows(done: Outcome) -> Iterator[Step]:
