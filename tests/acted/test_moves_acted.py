@@ -69,9 +69,9 @@ def test_the_warning_of_an_import(run_cli: RunCli, filled: Path, tmp_path: Path)
 def test_the_warning_of_a_restore(run_cli: RunCli, filled: Path, tmp_path: Path) -> None:
     run_cli("trust", "keygen", "ci")
     run_cli("ci", "save", "c.jxb", "-C", filled)
-    words = ("ci", "restore", "c.jxb", "-C", tmp_path / "job")
+    words = ("ci", "restore", "c.jxb", "-C", filled)  # so that nothing is new
     told = run_cli(*words)
-    assert "jaxcache ci save --sign KEY FILE" in told.stderr
+    assert "jaxcache ci save --save-if always --sign KEY FILE" in told.stderr
     env = {"JAX_COMPILATION_CACHE_DIR": str(filled)}
     assert act(told.stderr, tmp_path, {"KEY": "ci", "FILE": "c.jxb"}, **env).returncode == 0
     assert "signed by an unknown key" in run_cli(*words).stderr

@@ -14,7 +14,9 @@ from jaxcache.units import format_count, format_duration, join_some
 _SHOWN_NAMES = 4
 
 FIRST_TIME = "first time"
-NOT_KNOWN = "not known: the earlier program was not recorded; those that jaxcache sees written are"
+NOT_KNOWN = (
+    "not known: the earlier program was not recorded; those that run or warm sees written are"
+)
 ALONE_NO_HIT = "undoing this alone brings no hit"
 NEVER_HITS = "never hits: a name, pointer or constant is another one in each process"
 NOTHING_DIFFERS = "not known: the keys differ, and nothing that is recorded of the program does"
@@ -248,8 +250,10 @@ def command_line(old: Sequence[str], new: Sequence[str]) -> str:
 
 def first_time(program: str, others: Sequence[str]) -> str:
     """Return that nothing of a program is recorded."""
+    if program in ("", "-"):
+        return FIRST_TIME
     elsewhere = f" ({list_names(others)} has one of that name)" if others else ""
-    return f"first time: no run of {program} is recorded{elsewhere}" if program else FIRST_TIME
+    return f"{FIRST_TIME}: no run of {program} is recorded{elsewhere}"
 
 
 def new_signature(since: str, place: str, now: str, earlier: str) -> str:
@@ -317,4 +321,5 @@ def below_threshold(what: str, since: str) -> Part:
 
 def not_written_because(reason: str) -> str:
     """Return JAX's own reason for writing no entry."""
-    return f"the same key, but it was not written: {reason}"
+    why = "a guard refused the compile" if reason == "guard" else reason
+    return f"the same key, but it was not written: {why}"
