@@ -515,14 +515,13 @@ def read_records(root: str) -> "Iterator[Record]":
 
 
 def find_writer(records: "Iterable[Record]", key: str) -> "tuple[Run, list[Run]] | None":
-    """Return the run that made a key, with the earlier runs of its program, if there are any."""
+    """Return the run that made a key, with the earlier runs of its program."""
     for record in records:
         runs = [run for run in record.runs if any(row.key == key for row in run.rows)]
         if runs:
             written = max((r.written for run in runs for r in run.rows if r.key == key), default=0)
             writer = next((run for run in runs if run.at == written), runs[-1])
-            earlier = [run for run in record.runs if run.at < writer.at]
-            return (writer, earlier) if earlier else None
+            return writer, [run for run in record.runs if run.at < writer.at]
     return None
 
 

@@ -350,3 +350,18 @@ def test_a_directory_that_the_program_changes_to_has_its_own_history(program: Pr
     done = program.run_cli("explain", *words, env=BASE, cwd=program.directory)
     difference = only(json.loads(done.stdout))
     assert (difference["cause"], difference["left"], difference["right"]) == ("constant", "4", "5")
+
+
+def test_the_first_key_is_not_explained_by_a_later_one(program: Program) -> None:
+    program.first_warm()
+    (first,) = (m["key"] for m in program.warm()["modules"] if m["module"] == "jit_step")
+    program.write(("tanh", "sin"))
+    (second,) = (m["key"] for m in program.warm()["modules"] if m["module"] == "jit_step")
+    assert first != second
+    meanings = []
+    for key in (first, second):
+        done = program.run_cli("explain", "--json", key, "-C", program.cache)
+        assert done.returncode == 0, done.stderr
+        meanings.append(only(json.loads(done.stdout))["meaning"])
+    assert meanings[0] == "first time: no earlier run of main.py is recorded"
+    assert "was edited" in meanings[1]

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice, pairwise
 
-from jaxcache.cache.explain import sides
+from jaxcache.cache.explain import say, sides
 from jaxcache.cache.explain.answer import Answers
-from jaxcache.cache.explain.parts import compare
+from jaxcache.cache.explain.parts import compare, first_time
 from jaxcache.cache.scan import Scan, scan
 from jaxcache.core.runs import find_writer, read_records
 from jaxcache.errors import JaxcacheError
@@ -43,7 +43,8 @@ def explain_keys(keys: Sequence[str], url: str) -> sides.Explanation:
         before = keys[0]
     else:
         comparisons = [recorded.explain(new, recorded.key_before(new)) for new in news]
-        before = comparisons[0].compared_with or "another key of the module"
+        nearest = "another key of the module" if comparisons[0].left else "no earlier run"
+        before = comparisons[0].compared_with or nearest
     differing = tuple(c.in_cache(url) for c in comparisons if c.differences)
     return sides.Explanation(before, keys[-1], len(comparisons) - len(differing), differing)
 
@@ -61,10 +62,13 @@ class _RecordedKeys:
         Raises:
             JaxcacheError: ``no-match``: there is neither.
         """
-        writer = find_writer(self._records, new.key or "")
-        if writer:
+        writer, earlier = find_writer(self._records, new.key or "") or (None, [])
+        if earlier:
             new = self.cache.complete(new)
-            return Answers(self.cache, [new], *writer).explain([new])[0]
+            return Answers(self.cache, [new], writer, earlier).explain([new])[0]
+        if writer and self.cache.keys_of(new.module)[-1:] == [new.key]:  # its program's first run
+            meaning = say.first_run(writer.program)
+            return sides.Comparison(None, new, (first_time(new, meaning),))
         if before is None:
             raise JaxcacheError(
                 f"{new.key} is the only key of its module",

@@ -256,6 +256,11 @@ def first_time(program: str, others: Sequence[str]) -> str:
     return f"{FIRST_TIME}: no run of {program} is recorded{elsewhere}"
 
 
+def first_run(program: str) -> str:
+    """Return that no run before the one that made a key is recorded."""
+    return f"{FIRST_TIME}: no earlier run of {program} is recorded"
+
+
 def new_signature(since: str, place: str, now: str, earlier: str) -> str:
     """Return that a call uses one more signature."""
     return f"new since {since}: {place} uses {now}; {earlier} hits"

@@ -197,7 +197,7 @@ def explain_hits(
     for done in hits:
         new = cache.complete(as_compile(done, recorder), max_bytes=_MAX_ENTRY_BYTES)
         writer = find_writer(records, done.key or "")
-        if writer is None:
+        if writer is None or not writer[1]:
             yield Comparison(None, new, ())
             continue
         yield from Answers(cache, [new], *writer, max_bytes=_MAX_ENTRY_BYTES).explain([new])
