@@ -216,6 +216,13 @@ def test_a_path_in_the_key_is_named_with_the_way_to_avoid_it(
     told = re.search(r"hits only as JAX_COMPILATION_CACHE_DIR=(\S+);", said)
     assert told and told[1] == str(tmp_path / "second")
     assert "to move it, fill it with --portable" in said
+    twice = "import sys, jax, runpy\nrunpy.run_path(sys.argv[3])\njax.clear_caches()\n" * 2
+    again = tmp_path / "twice.py"
+    again.write_text(twice)  # hits what it has written itself
+    line = ("warm", "-C", tmp_path / "third", "--python", jax_python, again, "8", "1")
+    done = run_cli(*line, script(PROGRAM))
+    assert re.match(r"[1-9]\d* of \d+ hits", done.stderr), done.stderr
+    assert "hits only as" in done.stderr
     words = ("--python", jax_python, str(script(PROGRAM)), "9", "1")
     _, said = why("second")
     assert " written: " in said

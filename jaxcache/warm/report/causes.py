@@ -42,10 +42,11 @@ _SHOWN_CHARACTERS = 40
 def path_note(modules: Iterable[CompileFinished], jax_version: str | None) -> Iterator[str]:
     """Say where the entries that were written hit, if their keys contain that path.
 
-    A run that hits began no cache: an earlier run said it.
+    A run that hits what an earlier one wrote began no cache: that run said it.
     """
     modules = [*modules]
-    if any(d.outcome == "hit" for d in modules):
+    own_keys = {d.key for d in modules if d.outcome == "written"}
+    if any(d.outcome == "hit" and d.key not in own_keys for d in modules):
         return
     written = (d for d in modules if d.outcome == "written" and d.key and d.size_bytes)
     done = min(written, key=lambda d: d.size_bytes or 0, default=None)
