@@ -100,7 +100,7 @@ ORACLE ?= 3.11:0.6.2 3.11:0.10.2 3.12:0.12.0.1
 oracle: $(STAMP)
 	MATRIX_TABLE=tools.oracle tools/test_matrix.sh $(BIN)/python $(ORACLE)
 
-# Every case of tests/guard in each JAX: what a guard refuses and names, and what it leaves behind.
+# Every case of tools/guard_cases in each JAX: what a guard refuses and names, and what it leaves behind.
 GUARDED ?= 3.11:0.5.3 3.11:0.6.2 3.11:0.8.3 3.11:0.10.2 3.12:0.12.0.1
 guard-table: $(STAMP)
 	MATRIX_TABLE=tools.guard_table tools/test_matrix.sh $(BIN)/python $(GUARDED)
@@ -139,9 +139,9 @@ test-tpu: $(STAMP)
 # Kills, failing calls, full disks, wrong clocks, stopped locks, two commands at once; Linux only.
 FAULTS ?=
 faults: $(STAMP)
-	PYTHONPATH=.:tests $(BIN)/python -m faults $(FAULTS)
-	PYTHONPATH=.:tests $(BIN)/python -m faults.with_jax $(BIN)/python
-	PYTHONPATH=.:tests $(BIN)/python -m faults.with_live
+	$(BIN)/python -m tools.faults $(FAULTS)
+	$(BIN)/python -m tools.faults.with_jax $(BIN)/python
+	$(BIN)/python -m tools.faults.with_live
 
 # The tests of commands, entries, stores and bundles with the lowest versions of what we need, and with
 # the newest; completions, manual and help come out the same. Wants uv.

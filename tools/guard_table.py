@@ -1,6 +1,6 @@
 """Print the table of the guard: ``python -m tools.guard_table PYTHON…``.
 
-Each case of ``tests/guard/`` runs in each JAX: one row for each group of cases, one column for each JAX,
+Each case of ``tools/guard_cases/`` runs in each JAX: one row for each group of cases, one column for each JAX,
 then the cases by name. Below 0.6 there is one case, because a guard only warns there. Exits 1 if any
 case is wrong.
 """
@@ -27,7 +27,7 @@ def run_cases(python: str, program: str, late: str) -> dict[str, dict[str, str]]
     """Run one program of cases: the fault and the note of each."""
     environment = {name: value for name, value in os.environ.items() if "JAX" not in name}
     environment |= {"JAX_ENABLE_COMPILATION_CACHE": "false", "LATE": late, "PYTHONPATH": str(ROOT)}
-    command = [python, str(ROOT / "tests" / "guard" / f"{program}.py")]
+    command = [python, str(ROOT / "tools" / "guard_cases" / f"{program}.py")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         return {program: {"fault": done.stderr[-2000:], "note": ""}}

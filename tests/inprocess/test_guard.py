@@ -14,7 +14,7 @@ from tests.inprocess.conftest import RunInside
 pytestmark = pytest.mark.jax
 
 #: Programs whose cases raise where the guard is wrong; ``make guard-table`` prints all of them.
-CASES = Path(__file__).parents[1] / "guard"
+CASES = Path(__file__).parents[2] / "tools" / "guard_cases"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Run trials and count: ``python -m faults [--sample N] [--only ROW] [KIND…]``."""
+"""Run trials and count: ``python -m tools.faults [--sample N] [--only ROW] [KIND…]``."""
 
 import argparse
 import errno
@@ -14,10 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from faults import places, process, trials, world
-from faults.commands import ROWS, Row
-from faults.intercept import why_not
-from faults.promises import Failure, Plan
+from tools.faults import places, process, trials, world
+from tools.faults.commands import ROWS, Row
+from tools.faults.intercept import why_not
+from tools.faults.promises import Failure, Plan
 
 KINDS = (
     *("kill", "interrupt", "signal", "eio", "eacces", "full", "read", "disk"),
@@ -58,7 +58,7 @@ def _parse() -> argparse.Namespace:
 
 def _run_parts(jobs: int) -> tuple[int, int]:
     """Share the rows out among processes; pass on what they print and sum up."""
-    command = [sys.executable, "-m", "faults", *sys.argv[1:], "--jobs", str(jobs)]
+    command = [sys.executable, "-m", "tools.faults", *sys.argv[1:], "--jobs", str(jobs)]
     totals: list[tuple[int, int]] = []
 
     def follow(part: int) -> None:

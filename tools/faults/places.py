@@ -8,10 +8,10 @@ import signal
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from faults.process import run_cli
-from faults.promises import Failure, Plan, after_fault, afterwards, judge
-from faults.trials import Lab
-from faults.world import look
+from tools.faults.process import run_cli
+from tools.faults.promises import Failure, Plan, after_fault, afterwards, judge
+from tools.faults.trials import Lab
+from tools.faults.world import look
 
 #: Room on the disk beyond what the world takes, in blocks.
 ROOMS = (0, 1, 2, 3, 5, 8, 12, 18, 26)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from faults.intercept import Decide, Supervised, go_on, start
+from tools.faults.intercept import Decide, Supervised, go_on, start
 
 DAY_NS = 86_400 * 10**9
 #: The time in the world: that of the machine, because files get theirs from it.

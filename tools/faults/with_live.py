@@ -1,6 +1,6 @@
 """Kill a program with the live layer at its writing calls, and let calls of it fail.
 
-``python -m faults.with_live [N]`` makes N kills and N faults with the Python that runs it, which
+``python -m tools.faults.with_live [N]`` makes N kills and N faults with the Python that runs it, which
 has jax and jaxcache. The calls are those of the program and of the process that serves its tier.
 """
 
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from faults.intercept import (
+from tools.faults.intercept import (
     Call,
     Decide,
     Verdict,
@@ -30,7 +30,7 @@ from faults.intercept import (
     why_not,
 )
 
-PROGRAM = Path(__file__).parents[1] / "conformance" / "compile_program.py"
+PROGRAM = Path(__file__).parents[2] / "tests" / "conformance" / "compile_program.py"
 #: Entries that no program uses, with which the cache exceeds its limit.
 _BALLAST = "jit_ballast"
 _BALLAST_BYTES = 150_000

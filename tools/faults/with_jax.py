@@ -1,6 +1,6 @@
 """Kill commands, then let a real JAX use what is left.
 
-``python -m faults.with_jax PYTHON [N [ROW…]]``: N times each, all rows by default.
+``python -m tools.faults.with_jax PYTHON [N [ROW…]]``: N times each, all rows by default.
 """
 
 import json
@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from faults import process
-from faults.commands import ROWS, Row
-from faults.intercept import Verdict, adopt_orphans, wait_for_orphans, why_not
-from faults.process import DAY_NS, NOW_NS, run_cli
-from faults.with_live import is_sealed
+from tools.faults import process
+from tools.faults.commands import ROWS, Row
+from tools.faults.intercept import Verdict, adopt_orphans, wait_for_orphans, why_not
+from tools.faults.process import DAY_NS, NOW_NS, run_cli
+from tools.faults.with_live import PROGRAM, is_sealed
 
 #: Their parents write, too, while children compile; %s is the Python that has jax.
 _COMPILING = {
@@ -27,7 +27,6 @@ _COMPILING = {
     "compile": "compile made.jxr -C cache --python %s",
     "compile into nothing": "compile made.jxr -C new --jobs 2 --python %s",
 }
-PROGRAM = Path(__file__).parents[1] / "conformance" / "compile_program.py"
 _ROWS = (
     "seal",
     "verify --fix",

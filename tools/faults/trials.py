@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from faults.commands import Row
-from faults.intercept import Call, Decide, Verdict, go_on
-from faults.process import DAY_NS, Clock, later, run_cli, start_cli
-from faults.promises import (
+from tools.faults.commands import Row
+from tools.faults.intercept import Call, Decide, Verdict, go_on
+from tools.faults.process import DAY_NS, Clock, later, run_cli, start_cli
+from tools.faults.promises import (
     Failure,
     Plan,
     after_fault,
@@ -26,7 +26,7 @@ from faults.promises import (
     same_records,
     whole,
 )
-from faults.world import State, copy_of, look
+from tools.faults.world import State, copy_of, look
 
 #: Calls that take room on the disk.
 _TAKES_ROOM = frozenset(

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-#: Entries of the world that commands are told to take; see :mod:`faults.world`.
+#: Entries of the world that commands are told to take; see :mod:`tools.faults.world`.
 _ENTRY, _PINNED = "jit_sharded_sum", "jit_loss-1ffb"
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from faults.commands import Row
-from faults.process import CompileFinished, later, run_cli
-from faults.world import State, look
+from tools.faults.commands import Row
+from tools.faults.process import CompileFinished, later, run_cli
+from tools.faults.world import State, look
 
 #: Exit codes of the command line's contract, without those of signals and of mistakes.
 _CODES = frozenset({0, 1, 2, 3, 10, 11, 12, 13, 130})

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from faults.world import copy_of
+from tools.faults.world import copy_of
 
-TESTS = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[1]
 
 
 def run_python(*args: str) -> "subprocess.CompletedProcess[str]":
     """In a process of its own, because trials fork."""
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join((str(TESTS.parent), str(TESTS)))}
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, *args], env=env, capture_output=True, text=True, timeout=1_800, check=False
     )
@@ -30,7 +30,7 @@ def run_python(*args: str) -> "subprocess.CompletedProcess[str]":
 )
 def test_commands_keep_every_entry(rows: tuple[str, ...], least: int) -> None:
     only = [word for row in rows for word in ("--only", row)]
-    done = run_python("-m", "faults", "--sample", "1", *only)
+    done = run_python("-m", "tools.faults", "--sample", "1", *only)
     assert done.returncode == 0, done.stdout + done.stderr
     assert int(done.stdout.splitlines()[-1].split()[0]) > least
 
@@ -49,7 +49,7 @@ def test_every_copy_of_a_world_has_the_same_access_times(tmp_path: Path) -> None
 #: A store that writes in place, as JAX does.
 CARELESS = """
 import sys
-from faults import __main__, process
+from tools.faults import __main__, process
 process.preload()
 from jaxcache.store.local import LocalStore
 def write(self, name, chunks, *, mtime_ns=None, replace=True):
@@ -84,7 +84,7 @@ def test_a_store_that_writes_in_place_is_found_out() -> None:
     ids=["some", "all"],
 )
 def test_jax_runs_right_on_what_a_kill_leaves(jax_python: str, rows: tuple[str, ...]) -> None:
-    done = run_python("-m", "faults.with_jax", jax_python, "1", *rows)
+    done = run_python("-m", "tools.faults.with_jax", jax_python, "1", *rows)
     assert done.returncode == 0, done.stdout + done.stderr
     assert int(done.stdout.splitlines()[-1].split()[0]) >= (len(rows) or 11)
 
@@ -93,5 +93,5 @@ def test_jax_runs_right_on_what_a_kill_leaves(jax_python: str, rows: tuple[str, 
 def test_the_live_layer_loses_nothing(jax_python: str) -> None:
     if os.path.abspath(jax_python) != sys.executable:
         pytest.skip("runs in the Python of the tests")
-    done = run_python("-m", "faults.with_live", "2")
+    done = run_python("-m", "tools.faults.with_live", "2")
     assert done.returncode == 0, done.stdout + done.stderr

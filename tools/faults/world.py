@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from faults.process import COMPACT_ABOVE, DAY_NS, NOW_NS, run_cli
+from tools.faults.process import COMPACT_ABOVE, DAY_NS, NOW_NS, run_cli
 
-CORPUS = Path(__file__).parents[1] / "data" / "corpus"
+CORPUS = Path(__file__).parents[2] / "tests" / "data" / "corpus"
 _DATED, _UNDATED = "0.12.0.1-cpu-zstd-maxsize", "0.12.0.1-cpu-zstd"
 _OLDER, _OLDEST, _GPU, _OTHER_GPU = (
     "0.10.2-cpu-zstd",
