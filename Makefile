@@ -53,7 +53,7 @@ bench: $(STAMP)
 
 # Stores, caches, layouts and commands without what Linux alone has, as on macOS; root, on Linux.
 test-other-systems: $(STAMP)
-	$(BIN)/python tests/refuse_calls.py linux $(BIN)/python -m pytest -q -n 2 --dist worksteal \
+	$(BIN)/python tests/helpers/refuse_calls.py linux $(BIN)/python -m pytest -q -n 2 --dist worksteal \
 		-m "not slow and not jax" \
 		tests/store tests/core tests/cache tests/layouts tests/cli $(TESTS)
 
@@ -145,8 +145,8 @@ faults: $(STAMP)
 
 # The tests of commands, entries, stores and bundles with the lowest versions of what we need, and with
 # the newest; completions, manual and help come out the same. Wants uv.
-DEPENDENT ?= $(addprefix tests/cli/test_,app.py generated.py start.py ls.py show.py terminal.py screens.py explain.py explain_churn.py) \
-	tests/entry $(addprefix tests/cache/test_,containers.py trusted_keys.py signatures.py) tests/test_golden.py
+DEPENDENT ?= $(addprefix tests/cli/test_,app.py start.py ls.py show.py terminal.py screens.py explain.py explain_churn.py) \
+	tests/entry tests/lint/test_generated.py $(addprefix tests/cache/test_,containers.py trusted_keys.py signatures.py) tests/test_golden.py
 test-lowest: $(STAMP)
 	tools/test_dependencies.sh $(BIN)/python lowest-direct $(DEPENDENT) $(TESTS)
 

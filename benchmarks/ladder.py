@@ -259,7 +259,7 @@ def _can_mount() -> bool:
 
 def measure(setting: Setting) -> Iterator[Row]:
     """Yield a row for each way to start each program, then ours against those that do the same."""
-    sys.path.insert(0, str(_TESTS))
+    sys.path.insert(0, str(_TESTS / "helpers"))
     if not setting.has_jax:
         yield Absent("the ladder", "no jax: name an interpreter that has it with --python")
         return

@@ -189,7 +189,7 @@ def measure(setting: Setting) -> Iterator[Row]:
 def _from_bucket(setting: Setting) -> Row:
     """The example program: prefetched from a bucket 20 ms away, and from its local directory."""
     claim = "live layer: the example from a bucket 20 ms away / from its own directory"
-    sys.path.insert(0, str(_TESTS))
+    sys.path.insert(0, str(_TESTS / "helpers"))
     try:
         from object_server import CREDENTIALS, make_bucket, run_proxy, run_s3_server
     except ImportError as error:

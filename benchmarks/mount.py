@@ -1,9 +1,10 @@
 """A mounted bucket as JAX's cache directory, next to a tier and to ``pull``; all 20 ms away.
 
 ``python -m benchmarks.mount`` mounts a directory through ``/dev/fuse``, which only root may do, and
-waits 20 ms wherever a mount of a bucket sends a request (``tests/mount_without_links.py``). The
-bucket of the tier is moto's server, each of whose answers waits as long. The program is the example
-at sixty lengths, with every module in the cache. Each start has a local directory of its own.
+waits 20 ms wherever a mount of a bucket sends a request (``mount_without_links.py`` of
+``tests/helpers``). The bucket of the tier is moto's server, each of whose answers waits as long.
+The program is the example at sixty lengths, with every module in the cache. Each start has a local
+directory of its own.
 """
 
 import shutil
@@ -22,7 +23,7 @@ _CLAIM = "a mount 20 ms away"
 
 def measure(setting: Setting) -> Iterator[Row]:
     """Starts with a full cache behind each way, in turn."""
-    sys.path.insert(0, str(_TESTS))
+    sys.path.insert(0, str(_TESTS / "helpers"))
     try:
         from mount_without_links import can_mount, mounted_without_links
         from object_server import CREDENTIALS, make_bucket, run_proxy, run_s3_server

@@ -120,7 +120,7 @@ def measure(setting: Setting) -> Iterator[Row]:
             runs = _Runs(setting, number, text, args)
             runs.fill()
             yield from _measure_one(setting, name, claim, runs)
-    sys.path.insert(0, str(_TESTS))
+    sys.path.insert(0, str(_TESTS / "helpers"))
     yield _on_mount(setting)
     yield _from_bucket(setting)
 

@@ -57,7 +57,7 @@ def measure(setting: Setting) -> Iterator[Row]:
     """Push into empty buckets, pull into empty directories."""
     directory = setting.scratch("remote")
     process = subprocess.Popen(
-        [sys.executable, str(_TESTS / "s3_process.py")],
+        [sys.executable, str(_TESTS / "helpers" / "s3_process.py")],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -200,7 +200,7 @@ class _Bench:
             yield from self._requests(ours, peers["s5cmd"])
 
     def _requests(self, ours: Commands, peer: Commands) -> Iterator[Row]:
-        sys.path.insert(0, str(_TESTS))
+        sys.path.insert(0, str(_TESTS / "helpers"))
         from object_server import run_proxy
 
         with run_proxy(self._endpoint) as proxy:

@@ -18,6 +18,7 @@ from rich.text import Text
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
 
 from browser import BROWSERS, open_browser
 from terminal import Terminal

@@ -2,7 +2,7 @@
 
 ``python tools/sentences.py`` prints each sentence that no test acts upon;
 ``--all`` prints all, with the tests. A test says ``@acts_on("part of the sentence")``, where ``…``
-stands for what is filled in; ``tests/acting.py`` fails a test that did not act upon what it says.
+stands for what is filled in; ``tests/helpers/acting.py`` fails a test that did not act upon what it says.
 """
 
 import argparse

@@ -44,7 +44,7 @@ class Words(NamedTuple):
 class FunctionGroup(Generic[T]):
     """A group of functions: a module, imported on first use.
 
-    ``tests/typed_layouts.py`` has mypy hold each module to the group's protocol.
+    ``tests/lint/typed_layouts.py`` has mypy hold each module to the group's protocol.
     """
 
     def __init__(self, module: str) -> None:

@@ -24,7 +24,7 @@ from jaxcache.store.object import store as object_store
 def hostile(request: pytest.FixtureRequest) -> Iterator[str]:
     """The endpoint of a server that does what the mode says."""
     process = subprocess.Popen(
-        [sys.executable, REPOSITORY / "tests" / "hostile_bucket.py", request.param],
+        [sys.executable, REPOSITORY / "tests" / "helpers" / "hostile_bucket.py", request.param],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

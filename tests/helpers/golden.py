@@ -28,7 +28,7 @@ from jaxcache import __version__
 from jaxcache.cache.ledger.record import COMPILE, HIT, PAYLOAD, PIN, Event
 from jaxcache.core.names import OWN_DIR
 
-GOLDEN = Path(__file__).parent / "data" / "golden"
+GOLDEN = Path(__file__).parents[1] / "data" / "golden"
 INPUTS = GOLDEN / "inputs"
 #: Whoever repacks a payload gets the bytes of this library; sizes differ with any other.
 ZSTD = ".".join(map(str, zstandard.ZSTD_VERSION))

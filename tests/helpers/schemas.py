@@ -9,7 +9,7 @@ from typing import Any
 from jsonschema import Draft202012Validator, FormatChecker
 from jsonschema.exceptions import best_match
 
-SCHEMAS = Path(__file__).parents[1] / "docs" / "schemas"
+SCHEMAS = Path(__file__).parents[2] / "docs" / "schemas"
 #: Longer documents hold more of the same, and take seconds.
 _MAX_CHARACTERS = 200_000
 

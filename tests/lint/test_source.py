@@ -1,0 +1,173 @@
+"""What holds of the source of the package: imports, names, private names of JAX, Python 3.10."""
+
+import ast
+import re
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY
+
+from jaxcache.render.view import SHAPES
+
+PACKAGE = REPOSITORY / "jaxcache"
+
+#: The top package names for type checkers what it imports when asked for.
+_TOP = "jaxcache"
+
+
+def _modules() -> dict[str, Path]:
+    paths = PACKAGE.rglob("*.py")
+    names = {".".join(path.relative_to(REPOSITORY).with_suffix("").parts): path for path in paths}
+    return {name.removesuffix(".__init__"): path for name, path in names.items()}
+
+
+def _imports(name: str, modules: dict[str, Path]) -> set[str]:
+    imported: set[str] = set()
+    package = f"{name}.x" if modules[name].name == "__init__.py" else name
+    for node in ast.walk(ast.parse(modules[name].read_text())):
+        if isinstance(node, ast.Import):
+            imported.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.rsplit(".", node.level)[:1] if node.level else []
+            source = ".".join([*above, *filter(None, [node.module])])
+            names = [f"{source}.{alias.name}" for alias in node.names]
+            imported.update(name if name in modules else source for name in names)
+    return (imported & modules.keys()) - {name}
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    modules = _modules()
+    graph = {name: _imports(name, modules) for name in modules.keys() - {_TOP}}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))
+
+
+def _types(module: ast.Module) -> Iterator[str]:
+    """Yield the names of a module's classes and type aliases, such as ``Guard = Callable[…]``."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.ClassDef):
+            yield node.name
+    for node in module.body:
+        if isinstance(node, ast.Assign) and not isinstance(node.value, ast.Call):
+            names = (t.id for t in node.targets if isinstance(t, ast.Name))
+            yield from (name for name in names if name[0].isupper() and not name.isupper())
+
+
+def test_no_public_type_has_the_name_of_another() -> None:
+    names = Counter(
+        name
+        for path in PACKAGE.rglob("*.py")
+        for name in _types(ast.parse(path.read_text()))
+        if not name.startswith("_")
+    )
+    assert not {name for name, count in names.items() if count > 1}
+    assert set(SHAPES) <= set(names)
+
+
+#: Files by subject. No file is added here.
+_NAMES = ("__init__", "cache", "compiling", "listening", "targets", "tracing")
+_SEAMS = {f"core/seams/{name}.py" for name in _NAMES}
+_IMPORT = re.compile(r'^\s*(?:from|import) jax\._src|["\']jax\._src\.', re.MULTILINE)
+
+
+def test_private_names_are_in_the_files_that_are_for_them() -> None:
+    sources = {str(p.relative_to(PACKAGE)): p.read_text("utf-8") for p in PACKAGE.rglob("*.py")}
+    assert {name for name, source in sources.items() if _IMPORT.search(source)} == _SEAMS
+
+
+def test_each_of_them_names_the_versions_it_was_tried_on() -> None:
+    for name in _SEAMS:
+        assert re.search(r"\b0\.4\.\d\d|\b0\.1[12]\b", (PACKAGE / name).read_text("utf-8")), name
+
+
+#: Names of the standard library that came with 3.11 to 3.14 ("What's New" of each), by module.
+NEWER = {
+    "tomllib": {"*"},
+    "compression": {"*"},
+    "annotationlib": {"*"},
+    "asyncio": {"timeout", "timeout_at", "TaskGroup", "Runner", "Barrier"},
+    "contextlib": {"chdir"},
+    "copy": {"replace"},
+    "datetime": {"UTC"},
+    "enum": {"StrEnum", "ReprEnum", "EnumCheck", "member", "nonmember", "verify"},
+    "hashlib": {"file_digest"},
+    "inspect": {"getmembers_static", "markcoroutinefunction"},
+    "itertools": {"batched"},
+    "logging": {"getLevelNamesMapping"},
+    "math": {"cbrt", "exp2", "sumprod", "fma"},
+    "os": {"process_cpu_count", "listdrives"},
+    "sys": {"exception", "monitoring", "activate_stack_trampoline"},
+    "threading": {"setprofile_all_threads", "settrace_all_threads"},
+    "typing": {"Self", "Never", "LiteralString", "Required", "NotRequired", "Unpack", "override"}
+    | {"assert_never", "assert_type", "reveal_type", "dataclass_transform", "TypeVarTuple"},
+    "warnings": {"deprecated"},
+}
+BUILTIN = {"ExceptionGroup", "BaseExceptionGroup", "PythonFinalizationError"}
+METHODS = {"add_note", "uncancel"}
+
+FILES = sorted(
+    p
+    for part in ("core", "injected", "live")
+    for p in (REPOSITORY / "jaxcache" / part).rglob("*.py")
+)
+
+
+def newer_names(tree: ast.AST) -> Iterator[str]:
+    """Yield what a file uses that Python 3.10 lacks, but for imports that are only tried."""
+    tried = {n for t in ast.walk(tree) if isinstance(t, ast.Try) for n in t.body}
+    for node in ast.walk(tree):
+        if node in tried:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (a.name for a in node.names if "*" in NEWER.get(a.name.split(".")[0], ()))
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            newer = NEWER.get(str(node.module).split(".")[0], set())
+            yield from (a.name for a in node.names if "*" in newer or a.name in newer)
+        elif isinstance(node, ast.Attribute):
+            owner = node.value.id if isinstance(node.value, ast.Name) else ""
+            if node.attr in NEWER.get(owner, ()) or node.attr in METHODS:
+                yield f"{owner}.{node.attr}"
+        elif isinstance(node, ast.Name) and node.id in BUILTIN:
+            yield node.id
+
+
+def test_what_runs_in_the_users_python_keeps_to_310() -> None:
+    newer = {
+        str(path): [*newer_names(ast.parse(path.read_text("utf-8"), feature_version=(3, 10)))]
+        for path in FILES
+    }
+    assert {path: names for path, names in newer.items() if names} == {}
+
+
+def test_newer_names_are_seen() -> None:
+    text = "from enum import StrEnum\nimport tomllib, datetime\ndatetime.UTC\nExceptionGroup\n"
+    assert list(newer_names(ast.parse(text))) == [
+        "StrEnum",
+        "tomllib",
+        "datetime.UTC",
+        "ExceptionGroup",
+    ]
+    with pytest.raises(SyntaxError):
+        ast.parse("try: pass\nexcept* OSError: pass\n", feature_version=(3, 10))
+
+
+def test_python_310_itself_compiles_it(tmp_path: Path) -> None:
+    python = shutil.which("python3.10")
+    if python is None or subprocess.run([python, "-c", ""], check=False).returncode:
+        pytest.skip("Python not found: 3.10 here")
+    code = "import sys\nfor p in sys.argv[1:]: compile(open(p, encoding='utf-8').read(), p, 'exec')"
+    done = subprocess.run(
+        [python, "-W", "error", "-c", code, *map(str, FILES)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
