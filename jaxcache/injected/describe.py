@@ -24,11 +24,9 @@ _FEATURE = re.compile(rb"(?<![\w-])[+-][a-z0-9][a-z0-9.-]*")
 def features() -> "list[str] | None":
     """Return LLVM's features of this CPU, such as ``+avx2`` and ``-xop``; None if not known.
 
-    Switches JAX's cache off in this process, because it may compile. If ``XLA_FLAGS`` limits the
-    instruction set, the features of the CPU are unknown.
+    Those that jaxlib compiles for: ``--xla_cpu_max_isa`` in ``XLA_FLAGS`` limits them. Switches
+    JAX's cache off in this process, because it may compile.
     """
-    if "xla_cpu_max_isa" in os.environ.get("XLA_FLAGS", ""):
-        return None
     try:
         import jax
 

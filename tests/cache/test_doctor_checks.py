@@ -23,6 +23,7 @@ from jaxcache.cache.doctor.inputs import (
     read_rules,
 )
 from jaxcache.cache.doctor.run_checks import collect_cache_facts, filesystem_of
+from jaxcache.cache.ledger.record import LedgerRecord
 from jaxcache.core.machine import read_release
 from jaxcache.entry.contents import Device, XlaCompileOptions
 from jaxcache.layouts.torch import doctor as torch_doctor
@@ -85,20 +86,39 @@ def with_cpu(seen: CacheFacts, *features: str) -> Facts:
 
 def test_cpu_features(seen: CacheFacts) -> None:
     facts = with_cpu(seen, "+avx2", "-avx512f", "-prefer-no-gather")
-    (finding,) = directory.find_cpu_features(facts)
-    assert finding.seen == "7 entries need features that this CPU does not have: avx512f"
+    (finding,) = directory.find_other_cpus(facts)
+    assert finding.seen.endswith("another CPU (rocketlake), with avx512f")
     assert len(finding.files) == 7
+
+
+def test_a_cpu_that_has_more_than_the_entries_were_compiled_for(seen: CacheFacts) -> None:
+    (finding,) = directory.find_other_cpus(with_cpu(seen, "+avx2", "+xop"))
+    assert finding.seen == "7 entries compiled for another CPU (rocketlake), without xop"
 
 
 def test_cpu_features_are_silent_where_the_cpu_has_them(seen: CacheFacts) -> None:
     (compiled_for,) = {c.device.cpu_features for c in seen.contents.values()}
-    assert not list(directory.find_cpu_features(with_cpu(seen, *(compiled_for or ()))))
+    assert not list(directory.find_other_cpus(with_cpu(seen, *(compiled_for or ()))))
 
 
 def test_cpu_features_are_silent_about_what_this_jaxlib_does_not_list(seen: CacheFacts) -> None:
-    assert not list(directory.find_cpu_features(with_cpu(seen, "+avx2", "-xop")))
-    assert not list(directory.find_cpu_features(Facts(seen, interpreter=python("0.12.0.1"))))
-    assert not list(directory.find_cpu_features(Facts(seen)))
+    assert not list(directory.find_other_cpus(with_cpu(seen, "+avx2", "-xop")))
+    assert not list(directory.find_other_cpus(Facts(seen, interpreter=python("0.12.0.1"))))
+    assert not list(directory.find_other_cpus(Facts(seen)))
+
+
+def test_keys_without_the_cpu_matter_where_a_cache_moves(seen: CacheFacts) -> None:
+    key = next(iter(seen.contents))
+    moved = replace(seen, records={key: LedgerRecord(key, arrived_ns=1)})
+    shared = Facts(seen, interpreter=python("0.8.2"), host=HostFacts(filesystem="nfs4"))
+    for facts in (Facts(moved, interpreter=python("0.6.2")), shared):
+        (finding,) = directory.find_cpu_not_in_key(facts)
+        assert "SIGILL" in finding.cost
+    for facts in (
+        Facts(moved, interpreter=python("0.8.3")),
+        Facts(seen, interpreter=python("0.6.2")),
+    ):
+        assert not list(directory.find_cpu_not_in_key(facts))
 
 
 def test_foreign_owner_of_the_directory(seen: CacheFacts) -> None:
@@ -130,12 +150,12 @@ def python(version: str, **facts: Any) -> Interpreter:
 
 
 def test_hosts_that_share_a_path_and_not_a_cpu(seen: CacheFacts) -> None:
-    assert not list(directory.find_mixed_cpus(Facts(seen)))
+    assert not list(directory.find_other_cpus(Facts(seen)))
     other = with_device(
         seen,
         device=Device("cpu", cpu_name="haswell", cpu_features=("+avx", "-avx512f", "+evex512")),
     )
-    (finding,) = directory.find_mixed_cpus(Facts(other))
+    (finding,) = directory.find_other_cpus(Facts(other))
     assert "2 kinds of CPU" in finding.seen
     assert "avx512f" in finding.seen
     assert finding.fix.endswith(

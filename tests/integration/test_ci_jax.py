@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import shutil
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 from acting import act, acts_on, says
-from conftest import RunCli, clean_environment
+from conftest import RunCli, clean_environment, jax_version
 from plain_jax import run_plain
 
 from jaxcache.cache.ledger.record import HIT, Event
@@ -134,6 +135,49 @@ def test_three_jobs(run_cli: RunCli, each_jax_python: str, tmp_path: Path) -> No
     assert (told["saved"], len(told["new"])) == (True, 1)
     if records_reads:
         assert (len(told["unused"]), told["written"]) == (cold["cache_misses"], 1)
+
+
+@acts_on(
+    "the CPU, as --xla_cpu_max_isa in XLA_FLAGS may limit it, is part of the key: these never hit"
+)
+def test_each_kind_of_cpu_has_its_own_bundle_and_doctor_names_the_wrong_one(
+    run_cli: RunCli, each_jax_python: str, tmp_path: Path
+) -> None:
+    if jax_version(each_jax_python) < (0, 8, 3) or platform.machine() != "x86_64":
+        pytest.skip("needs a CPU whose features XLA limits, in keys")
+    cache, store = tmp_path / "cache", tmp_path / "store"
+    here = ("-C", cache, "--python", each_jax_python)
+    kinds = {isa: {"XLA_FLAGS": f"--xla_cpu_max_isa={isa}"} for isa in ("AVX", "AVX2")}
+    bundles: dict[str, Path] = {}
+    for isa, env in kinds.items():
+        bundles[isa] = store / f"{ci(run_cli, 'key', *here, env=env)['key']}.jxb"
+        assert ci(run_cli, "restore", bundles[isa], *here, env=env)["cache_hit"] is False
+        compiled = run_jax(each_jax_python, cache, tmp_path, env)["cache_misses"]
+        assert ci(run_cli, "save", bundles[isa], "-C", cache, env=env)["entries"] == compiled
+        shutil.rmtree(cache)
+
+    for isa, other in (("AVX", "AVX2"), ("AVX2", "AVX")):
+        wrong = ci(run_cli, "restore", bundles[other], *here, env=kinds[isa])
+        assert (wrong["entries"], wrong["found"]) == (0, compiled)
+        assert "CPU" in wrong["misses"][0]["reason"]
+        assert run_cli("import", bundles[other], "-C", cache).returncode == 0
+        examined = run_cli("doctor", "--json", *here, env=kinds[isa])
+        found = {f["trap"]: f for f in json.loads(examined.stdout)["findings"]}["cpu-features"]
+        word = "with" if other == "AVX2" else "without"
+        assert found["seen"].endswith(f", {word} avx2, fma"), found
+        says(found["cost"])
+        judged = run_jax(each_jax_python, cache, tmp_path, kinds[isa])
+        assert (judged["cache_hits"], judged["cache_misses"]) == (0, compiled)
+        shutil.rmtree(cache)
+
+        key = ci(run_cli, "key", *here, env=kinds[isa])["key"]
+        restored = ci(run_cli, "restore", store / f"{key}.jxb", *here, env=kinds[isa])
+        assert restored["entries"] == compiled
+        examined = run_cli("doctor", "--json", *here, env=kinds[isa])
+        assert "cpu-features" not in examined.stdout
+        judged = run_jax(each_jax_python, cache, tmp_path, kinds[isa])
+        assert (judged["cache_hits"], judged["cache_misses"]) == (compiled, 0)
+        shutil.rmtree(cache)
 
 
 def entries(cache: Path) -> set[str]:

@@ -4,15 +4,16 @@ import shlex
 import stat
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from jaxcache.cache.doctor.inputs import Facts, Finding
 from jaxcache.core.eviction import is_possible
+from jaxcache.core.ledger import IMPORTED
 from jaxcache.core.names import KERNEL_CACHE
 from jaxcache.core.signing import describe_refusal, refusal_fix
 from jaxcache.entry.names import FileKind
 from jaxcache.model import FileInfo
-from jaxcache.units import format_count, format_size
+from jaxcache.units import format_count, format_size, join_some
 
 #: Types of mounts that reach another machine, as Linux names them.
 _NETWORK = """
@@ -28,33 +29,33 @@ _PREFERENCES_IGNORED = (0, 10, 2)
 _LOADS_ON_MACOS = (0, 10)
 #: One of 2,107 kernels was reported to crash; the bound depends on the stack.
 _MANY_INSTRUCTIONS = 1_000
-#: Preferences of LLVM among its features, not instructions that a CPU needs.
-_PREFERENCE = "prefer-"
+#: The first release whose keys and entries have the CPU's features.
+_CPU_IN_KEY = (0, 8, 3)
+_SHOWN_FEATURES = 4
 
 
-def find_cpu_features(facts: Facts) -> Iterator[Finding]:
-    """Entries for a CPU that has what this one lacks, as the user's jaxlib reports it."""
-    mine = facts.interpreter
-    if mine is None or mine.cpu_features is None:
-        return
-    absent = {name[1:] for name in mine.cpu_features if name[:1] == "-"}
-    lacking = {file: features & absent for file, features in _cpu_needs(facts).items()}
-    if files := [file for file, lacks in lacking.items() if lacks]:
-        names = ", ".join(sorted(set().union(*lacking.values())))
-        per_machine = _directory_per_machine(facts)
-        yield facts.finding("cpu-features", files, lacking=names, per_machine=per_machine)
-
-
-def find_mixed_cpus(facts: Facts) -> Iterator[Finding]:
-    """Hosts of several kinds fill one directory."""
+def find_other_cpus(facts: Facts) -> Iterator[Finding]:
+    """Entries for other CPUs than this one as the user's jaxlib reports it, or for several."""
+    entries = [(f, c.device) for f, c in facts.decoded("cpu") if c.device.cpu_features]
+    mine = facts.interpreter.cpu_features if facts.interpreter else None
     # Each LLVM has its own list: only features that all of them list distinguish CPUs.
-    listed = [
-        {name[1:] for name in contents.device.cpu_features}
-        for _, contents in facts.decoded("cpu")
-        if contents.device.cpu_features
-    ]
+    lists = [features for _, device in entries if (features := device.cpu_features)]
+    listed = [{name[1:] for name in features} for features in (*lists, *([mine] if mine else ()))]
     common = set.intersection(*listed) if listed else set()
-    kinds = Counter(needs & common for needs in _cpu_needs(facts).values())
+    kinds = Counter(_enabled(features) & common for features in lists)
+    if mine and kinds and (here := _enabled(mine) & common) not in kinds:
+        with_, without = frozenset.union(*kinds) - here, here - frozenset.intersection(*kinds)
+        yield facts.finding(
+            "cpu-features",
+            (file for file, _ in entries),
+            cpu=", ".join(sorted({str(device.cpu_name) for _, device in entries})),
+            differing=" and ".join(
+                f"{word} {join_some(sorted(names), _SHOWN_FEATURES)}"
+                for word, names in (("with", with_), ("without", without))
+                if names
+            ),
+            per_machine=_directory_per_machine(facts),
+        )
     if len(kinds) > 1:
         differing = sorted(frozenset.union(*kinds) - frozenset.intersection(*kinds))
         yield facts.finding(
@@ -66,17 +67,19 @@ def find_mixed_cpus(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _cpu_needs(facts: Facts) -> dict[str, frozenset[str]]:
-    """The features that each entry for a CPU was compiled with."""
-    return {
-        file: frozenset(
-            name[1:]
-            for name in contents.device.cpu_features
-            if name[:1] == "+" and not name[1:].startswith(_PREFERENCE)
-        )
-        for file, contents in facts.decoded("cpu")
-        if contents.device.cpu_features
-    }
+def find_cpu_not_in_key(facts: Facts) -> Iterator[Finding]:
+    """A cache that reaches several machines, under a JAX whose entries and keys lack the CPU."""
+    release = facts.jax_release
+    records = facts.cache.records.values()
+    moves = facts.cache.remote or facts.host.filesystem in NETWORK_FILESYSTEMS
+    moves = moves or any(r.arrived_ns or IMPORTED in r.extra for r in records)
+    if release is not None and release < _CPU_IN_KEY and moves and any(facts.decoded("cpu")):
+        yield facts.finding("cpu-not-in-key", per_machine=_directory_per_machine(facts))
+
+
+def _enabled(features: Iterable[str]) -> frozenset[str]:
+    """Return the instructions among features; a preference of LLVM is none."""
+    return frozenset(f[1:] for f in features if f[:1] == "+" and not f.startswith("+prefer-"))
 
 
 def _directory_per_machine(facts: Facts) -> str:
