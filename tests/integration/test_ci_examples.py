@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest import PYTHONPATH, REPOSITORY, find_jax_pythons
+from conftest import PYTHONPATH, REPOSITORY, RunCli, find_jax_pythons, has_modules, jax_version
 
 pytest.importorskip("yaml")
 from tools.ci.caches import CacheStore
@@ -190,6 +190,78 @@ def test_gitlab(env: dict[str, str], project: Project, tmp_path: Path) -> None:
     project.text = TRAIN.replace("tanh", "sinh")
     assert counted(job("feature")) == (True, True)
     assert counted(job("main")) == (True, True), "main has not seen what a branch compiled"
+
+
+IN_PYTEST = """\
+import json, pathlib, runpy
+def test_train():
+    counts = runpy.run_path("train.py")["counts"]
+    pathlib.Path("counts.json").write_text(json.dumps(counts))
+"""
+
+
+class Fleet:
+    """The two files for a fleet, on runners that differ in the CPU that XLA may use."""
+
+    def __init__(self, service: str, env: dict[str, str], project: Project, top: Path) -> None:
+        self.service, self.env, self.project = service, env, project
+        self.caches = CacheStore(top / "caches")
+
+    def job(self, name: str, isa: str, profile: str = "{}") -> Run:
+        directory = self.project.check_out()
+        (directory / "test_train.py").write_text(IN_PYTEST)
+        (directory / "gpu.json").write_text(profile)
+        env = self.env | {"XLA_FLAGS": f"--xla_cpu_max_isa={isa}", "JAX_PLATFORMS": "cpu"}
+        if self.service == "github":
+            runner = GitHub(directory, self.caches, env)
+            return runner.run(EXAMPLES / "ci" / "github-fleet.yml", name)
+        variables = {
+            "RUNNER": "pool",
+            "CI_COMMIT_REF_SLUG": "main",
+            "CI_DEFAULT_BRANCH": "main",
+        }
+        file = EXAMPLES / "ci" / "gitlab-fleet.yml"
+        return run_gitlab(file, name, directory, self.caches, env | variables)
+
+
+@pytest.fixture(params=["github", "gitlab"])
+def fleet(
+    env: dict[str, str], project: Project, tmp_path: Path, request: pytest.FixtureRequest
+) -> Fleet:
+    return Fleet(request.param, env, project, tmp_path)
+
+
+def test_each_kind_of_cpu_in_a_fleet_hits_its_own(fleet: Fleet) -> None:
+    """Also where runners of one label, and of one cache of GitLab, differ."""
+    if not has_modules(sys.executable, "xdist"):
+        pytest.skip("pytest-xdist is not installed")
+    for expected in ({"cache_hits": 0, "cache_misses": 2}, {"cache_hits": 2, "cache_misses": 0}):
+        for isa in ("AVX", "AVX2"):
+            run = fleet.job("cpu", isa)
+            assert not run.failed, run.failed[0].output
+            counts = json.loads((fleet.project.directory / "counts.json").read_text())
+            assert counts == expected, (isa, [step.output for step in run.steps])
+
+
+def test_a_runner_fills_the_cache_of_another_kind(
+    fleet: Fleet, run_cli: RunCli, tmp_path: Path
+) -> None:
+    """Another CPU is in the place of the GPU, which is not here."""
+    pythons = [p for p in find_jax_pythons() if jax_version(p) >= (0, 11)]
+    if not pythons:
+        pytest.skip("needs JAX 0.11 or newer: set JAXCACHE_TEST_JAX_PYTHONS")
+    python = tmp_path / "bin" / "python"
+    python.write_text(f'#!/bin/sh\nexec {pythons[0]} "$@"\n')
+    fleet.env["VIRTUAL_ENV"] = str(Path(pythons[0]).parents[1])
+    host = {"XLA_FLAGS": "--xla_cpu_max_isa=AVX2", "JAX_PLATFORMS": "cpu"}
+    words = ("target", "capture", tmp_path / "gpu.json", "--python", pythons[0])
+    assert run_cli(*words, env=host).returncode == 0
+    profile = (tmp_path / "gpu.json").read_text()
+    filled = fleet.job("fill", "AVX", profile)
+    assert not filled.failed, filled.failed[0].output
+    assert counted(fleet.job("gpu", "AVX2", profile)) == (True, False)
+    (failed,) = fleet.job("gpu", "SSE4_2", profile).failed
+    assert "xla_cpu_max_isa=SSE4_2" in failed.output
 
 
 def reach(s3: "Proxy", bucket: str, example: str, directory: Path) -> tuple[Path, dict[str, str]]:

@@ -11,7 +11,10 @@ step of every job. What is modelled, and how:
   is taken is not saved again; the path is part of what is looked up.
 * ``actions/checkout`` and ``actions/setup-python``: nothing. The workspace is there, and the
   Python is the one that ``PATH`` finds.
+* ``actions/upload-artifact`` and ``/download-artifact``: one file by the artifact's name.
 * the action of this repository: its steps, with its inputs and outputs.
+
+A matrix, ``needs`` and the labels of runners are the caller's: it names the jobs to run.
 """
 
 import argparse
@@ -69,13 +72,15 @@ class GitHub:
         }
         (self._temp / "temp").mkdir(parents=True)
 
-    def run(self, workflow: Path) -> Run:
-        """Run every job of a workflow, one after the other."""
+    def run(self, workflow: Path, only: str = "") -> Run:
+        """Run every job of a workflow, one after the other, or only one of them."""
         document = yaml.safe_load(workflow.read_text())
         run = Run()
-        for job in document["jobs"].values():
-            env = {k: self._fill(v) for k, v in (job.get("env") or {}).items()}
-            self._env |= env
+        for name, job in document["jobs"].items():
+            if only not in ("", name):
+                continue
+            env = (document.get("env") or {}) | (job.get("env") or {})
+            self._env |= {k: self._fill(v) for k, v in env.items()}
             for step in job["steps"]:
                 self._step(step, run, self._contexts)
         run.outputs = {k: v["outputs"] for k, v in self._contexts["steps"].items()}
@@ -171,6 +176,15 @@ class GitHub:
         elif uses.startswith("actions/cache/save@"):
             saved = self.caches.save(self.workspace / given["path"], given["key"])
             run.steps.append(Step(uses, output=f"saved {given['key']}: {saved}"))
+        elif uses.startswith("actions/upload-artifact@"):
+            artifact = self.caches.directory / f"artifact {given['name']}"
+            artifact.mkdir(parents=True)
+            shutil.copy(self.workspace / given["path"], artifact)
+            run.steps.append(Step(uses))
+        elif uses.startswith("actions/download-artifact@"):
+            artifact = self.caches.directory / f"artifact {given['name']}"
+            shutil.copytree(artifact, self.workspace, dirs_exist_ok=True)
+            run.steps.append(Step(uses))
         elif re.fullmatch(r"[\w-]+/jaxcache@\S+", uses):
             self._composite(given, run, outputs)
         else:

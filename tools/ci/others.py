@@ -1,11 +1,13 @@
 """Run the steps of GitLab and Buildkite files, as far as the examples need it.
 
 GitLab: ``before_script`` and ``script`` in one bash, ``cache`` with ``fallback_keys``, which a
-successful job writes anew, and the report of dotenv. Buildkite: ``commands`` in one bash, after
+successful job writes anew, files of ``artifacts`` for the jobs that ``needs`` them, and the report
+of dotenv; ``parallel`` and ``tags`` are the caller's. Buildkite: ``commands`` in one bash, after
 ``pipeline upload`` has replaced ``$NAME`` and ``${NAME}``, and ``$$`` by ``$``.
 """
 
 import re
+import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,11 +20,14 @@ from tools.ci.steps import Run, Step, read_commands
 
 def run_gitlab(file: Path, job: str, project: Path, caches: CacheStore, env: dict[str, str]) -> Run:
     """Run one job of a GitLab file."""
-    document = yaml.safe_load(file.read_text())[job]
+    whole = yaml.safe_load(file.read_text())
+    document = whole[job]
     env = env | {"CI_PROJECT_DIR": str(project)}
-    for name, value in document.get("variables", {}).items():
+    for name, value in (whole.get("variables", {}) | document.get("variables", {})).items():
         env[name] = _expand(str(value), env)
-    cache = document["cache"]
+    for needed in document.get("needs", ()):
+        shutil.copytree(caches.directory / f"artifacts {needed}", project, dirs_exist_ok=True)
+    cache = document.get("cache", {"key": "", "paths": ()})
     keys = [_expand(k, env) for k in (cache["key"], *cache.get("fallback_keys", ()))]
     paths = [project / p.rstrip("/") for p in cache["paths"]]
     for path in paths:
@@ -34,6 +39,11 @@ def run_gitlab(file: Path, job: str, project: Path, caches: CacheStore, env: dic
     if not run.failed:
         for path in paths:
             caches.save(path, keys[0], replace=True)
+        for name in document.get("artifacts", {}).get("paths", ()):
+            kept = caches.directory / f"artifacts {job}" / name
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            if (project / name).exists():
+                shutil.copy(project / name, kept)
     report = document.get("artifacts", {}).get("reports", {}).get("dotenv")
     if report and (project / report).exists():
         run.outputs["dotenv"] = read_commands((project / report).read_text())
