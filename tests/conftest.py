@@ -74,7 +74,6 @@ def clean_environment(home: Path) -> dict[str, str]:
 _SPAWNING = {
     "store",
     "test_mount",
-    "test_push_at_work",
     "test_shared_directory",
 }
 

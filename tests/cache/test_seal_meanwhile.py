@@ -1,6 +1,12 @@
 """Sealing beside others: what changes, vanishes or is being written under its hands."""
 
+import hashlib
+import io
+import random
 import shutil
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +19,9 @@ from jaxcache.cache.ledger.record import Event, digest_facts
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.write import append
 from jaxcache.cache.seal import SealResult, execute_seal, plan_seal
+from jaxcache.entry.codec import decompress_chunks
 from jaxcache.options import SealOptions
+from jaxcache.store import open_store
 from jaxcache.store.base import StoreError
 from jaxcache.store.local import LocalStore
 
@@ -154,3 +162,79 @@ def test_progress_ends_with_the_last_entry(corpus: Path, tmp_path: Path) -> None
     sizes = {s.entry.file: s.size_bytes_after for s in done.sealed}
     assert sizes == {n: (tmp_path / "seven" / n).stat().st_size for n in sizes} and len(sizes) == 7
     assert done.saved_bytes == sum(s.entry.size_bytes for s in done.sealed) - sum(sizes.values())
+
+
+# kill -9 at random instants while entries are sealed.
+
+
+#: Seals the whole cache over and over, at levels that give different bytes.
+_SEALER = """
+import sys, time
+from jaxcache.cache.seal import execute_seal, plan_seal
+from jaxcache.options import SealOptions
+from jaxcache.store import open_store
+for n in range(10_000):
+    if n == 1:
+        print("ready", flush=True)
+    store = open_store(sys.argv[1])
+    plan = plan_seal(store, SealOptions(recompress=(None, 1, 9, 19)[n % 4]))
+    # Levels that gain nothing are skipped, so every other turn starts from unsealed entries.
+    execute_seal(store, plan, jobs=2, now_ns=time.time_ns())
+    for name, data in ORIGINALS.items():
+        store.write(name, [data])
+"""
+
+
+def payloads(kill_cache: Path) -> dict[str, str]:
+    found = {}
+    for path in kill_cache.glob("*-cache"):
+        data = path.read_bytes()
+        content = b"".join(decompress_chunks(io.BytesIO(data), len(data)))
+        found[path.name] = hashlib.sha256(content).hexdigest()
+    return found
+
+
+def temporaries(kill_cache: Path) -> list[Path]:
+    return list(kill_cache.rglob(".jaxcache-tmp-*"))
+
+
+def kill_while_sealing(kill_cache: Path, times: int, seed: int) -> int:
+    """Kill a sealer that many times; returns how often it left a temporary file behind."""
+    before = payloads(kill_cache)
+    originals = {p.name: p.read_bytes() for p in kill_cache.glob("*-cache")}
+    source = f"ORIGINALS = {originals!r}\n{_SEALER}"
+    script = kill_cache.parent / "sealer.py"
+    script.write_text(source)
+    chance = random.Random(seed)
+    dirty = 0
+    for _ in range(times):
+        process = subprocess.Popen([sys.executable, script, kill_cache], stdout=subprocess.PIPE)
+        with process:
+            assert process.stdout and process.stdout.readline() == b"ready\n"
+            time.sleep(chance.uniform(0, 0.25))
+            process.kill()
+        assert process.returncode == -signal.SIGKILL  # it was at work until then
+        assert payloads(kill_cache) == before
+        dirty += bool(temporaries(kill_cache))
+    store = open_store(str(kill_cache))
+    execute_seal(store, plan_seal(store), jobs=2, now_ns=time.time_ns())
+    assert not temporaries(kill_cache)
+    assert payloads(kill_cache) == before
+    assert not plan_seal(store).todo
+    return dirty
+
+
+@pytest.fixture
+def kill_cache(corpus: Path, tmp_path: Path) -> Path:
+    copy = tmp_path / "cache"
+    shutil.copytree(corpus / "0.12.0.1-cpu-zstd-maxsize", copy)
+    return copy
+
+
+def test_killed_seals_lose_nothing(kill_cache: Path) -> None:
+    kill_while_sealing(kill_cache, 5, seed=1)
+
+
+@pytest.mark.slow
+def test_two_hundred_killed_seals_lose_nothing(kill_cache: Path) -> None:
+    assert kill_while_sealing(kill_cache, 200, seed=2) > 0

@@ -122,3 +122,59 @@ def test_a_new_entry_is_not_held_to_the_digest_of_its_damaged_one(cache: Path) -
     path.unlink()
     opened.restore()  # keeps its time, so it is reported again
     assert [p.kind for p in opened.verify().failures] == ["digest-mismatch"]
+
+
+# ``verify`` in several processes finds what it finds in one.
+
+
+@pytest.fixture
+def spread_cache(corpus: Path, tmp_path: Path) -> Path:
+    copied = Path(shutil.copytree(corpus / "0.12.0.1-cpu-zstd", tmp_path / "cache"))
+    paths = sorted(copied.glob("*-cache"))
+    data = bytearray(paths[0].read_bytes())
+    data[len(data) // 2] ^= 0x40
+    paths[0].write_bytes(data)
+    paths[1].write_bytes(paths[1].read_bytes()[:-3])
+    facts = digest_facts("0" * 64, LocalStore(copied).info(paths[2].name))
+    append(LocalStore(copied), [Event(paths[2].name.removesuffix("-cache"), PAYLOAD, 5, facts)])
+    return copied
+
+
+def test_processes_find_the_same(spread_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = verify(LocalStore(spread_cache), JAX, VerifyOptions(jobs=1), now_ns=NOW_NS)
+    assert {p.kind for p in alone.failures} >= {"truncated", "digest-mismatch"}
+    monkeypatch.setattr("jaxcache.cache.verify.check.SPREAD_ABOVE", 2)
+    # Whatever is checked in this process would end it.
+    monkeypatch.setattr("jaxcache.cache.verify.check.check_entry", None)
+    told: list[tuple[int, int]] = []
+    spread = verify(
+        LocalStore(spread_cache),
+        JAX,
+        VerifyOptions(jobs=2),
+        now_ns=NOW_NS,
+        progress=lambda *n: told.append(n),
+    )
+    assert spread == alone
+    assert told[-1] == (alone.checked, alone.checked)
+
+
+def test_where_no_process_can_be_had_one_does_it_all(
+    spread_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = verify(LocalStore(spread_cache), JAX, VerifyOptions(jobs=1), now_ns=NOW_NS)
+    monkeypatch.setattr("jaxcache.cache.verify.check.SPREAD_ABOVE", 2)
+
+    def refused(*args: object, **options: object) -> None:
+        raise OSError(os.strerror(11))
+
+    monkeypatch.setattr("concurrent.futures.ProcessPoolExecutor", refused)
+    assert verify(LocalStore(spread_cache), JAX, VerifyOptions(jobs=2), now_ns=NOW_NS) == alone
+
+
+def test_entries_that_grow_beyond_a_bound_stay_with_the_threads(
+    spread_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jaxcache.cache.verify.check.SPREAD_ABOVE", 1)
+    monkeypatch.setattr("jaxcache.cache.verify.check.MAX_FILE_BYTES", 10)
+    monkeypatch.setattr("jaxcache.cache.verify.check.spread", None)
+    assert verify(LocalStore(spread_cache), JAX, VerifyOptions(jobs=2), now_ns=NOW_NS).checked == 7

@@ -4,22 +4,29 @@ What a job does to its cache is done by hand here: a read is an access time, set
 it, because not every file system that these tests run on records reads.
 """
 
+import fcntl
 import json
 import os
 import re
 import shutil
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest import RunCli
+import zstandard
+from conftest import CORPUS, RunCli, clean_environment
 from ways import names
 
 from jaxcache.cache.ci.save import parse_job_status
+from jaxcache.cache.files import scratch_directory
 from jaxcache.cache.ledger.record import Event
 from jaxcache.cache.ledger.write import append
+from jaxcache.store import open_store
 from jaxcache.store.local import LocalStore
 
 FIRST, SECOND = "0.10.2-cpu-zstd", "0.8.3-cpu-zstd"
@@ -373,3 +380,444 @@ def test_a_baseline_of_absurdly_many_values_is_none(
     document = json.loads(path.read_text())
     path.write_text(json.dumps({**document, "more": [[]] * (5 << 20)}))
     assert len(step("save", bundle)["new"]) == 7
+
+
+# ``ci restore`` and ``ci save`` against a real S3 server, and through a proxy that fails.
+
+
+if TYPE_CHECKING:
+    from object_server import Proxy
+
+
+@pytest.fixture
+def job(corpus: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(corpus / FIRST, tmp_path / "job"))
+
+
+def step_of(run_cli: RunCli, verb: str, place: str, job: Path, *options: str) -> Any:
+    everything = ["--everything"] if verb == "restore" else []
+    done = run_cli("ci", verb, place, "-C", job, "--json", *everything, *options)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_there_and_back(
+    run_cli: RunCli, s3: "Proxy", bucket: str, job: Path, corpus: Path, tmp_path: Path
+) -> None:
+    told = step_of(run_cli, "save", bucket, job)
+    assert (told["saved"], told["written"]) == (True, 7)
+    fresh = tmp_path / "fresh"
+    told = step_of(run_cli, "restore", bucket, fresh)
+    assert (told["cache_hit"], told["written"], told["entries"]) == (True, 7, 7)
+    assert names(fresh) == names(job)
+    verified = json.loads(run_cli("verify", "-C", fresh, "--grace", "0s", "--json").stdout)
+    assert (verified["ok"], verified["problems"]) == (7, [])
+    (new,) = (corpus / SECOND).glob("jit_mlp-*-cache")
+    shutil.copyfile(new, fresh / new.name)
+    told = step_of(run_cli, "save", bucket, fresh)
+    assert (told["why"], told["written"]) == ("new", 1)
+    listed = json.loads(run_cli("ls", "-C", bucket, "--json").stdout)["entries"]
+    assert {e["file"] for e in listed} == names(job) | {new.name}
+    told = step_of(run_cli, "restore", bucket, fresh)
+    assert (told["cache_hit"], told["present"], told["written"]) == (True, 8, 0)
+
+
+def test_what_is_here_is_not_fetched(run_cli: RunCli, s3: "Proxy", bucket: str, job: Path) -> None:
+    step_of(run_cli, "save", bucket, job)
+    s3.forget()
+    step_of(run_cli, "restore", bucket, job)
+    assert not [s for s in s3.seen if s.name.endswith("-cache")]
+    s3.forget()
+    assert step_of(run_cli, "save", bucket, job)["saved"] is False
+    assert not [s for s in s3.seen if s.name.endswith("-cache")], "nothing new, nothing sent"
+
+
+def test_a_bundle_as_one_object(
+    run_cli: RunCli, s3: "Proxy", bucket: str, job: Path, tmp_path: Path
+) -> None:
+    url = f"{bucket}/main.jxb"
+    assert step_of(run_cli, "restore", url, tmp_path / "fresh")["cache_hit"] is False
+    told = step_of(run_cli, "save", url, job)
+    assert (told["why"], told["written"]) == ("new", 7)
+    looked = run_cli("ci", "restore", url, "-C", tmp_path / "fresh", "--lookup-only")
+    assert f"warning: {url}: it is not signed" in looked.stderr
+    assert step_of(run_cli, "restore", url, tmp_path / "fresh")["written"] == 7
+    assert names(tmp_path / "fresh") == names(job)
+    told = step_of(run_cli, "save", url, tmp_path / "fresh")
+    assert (told["saved"], told["why"]) == (False, "nothing-new")
+
+
+def test_a_bucket_out_of_reach_is_a_miss(
+    run_cli: RunCli, bucket: str, job: Path, tmp_path: Path
+) -> None:
+    env = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}
+    done = run_cli("ci", "restore", bucket, "-C", tmp_path / "fresh", "--json", env=env)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["cache_hit"], bool(told["trouble"])) == (False, True)
+    assert run_cli("ci", "save", bucket, "-C", job, env=env).returncode in (3, 10)
+
+
+def test_damage_in_a_bucket_stays_there(
+    run_cli: RunCli, bucket: str, job: Path, tmp_path: Path
+) -> None:
+    step_of(run_cli, "save", bucket, job)
+    victim = min(job.glob("*-cache"))
+    open_store(bucket).write(victim.name, [victim.read_bytes()[:-20]])
+    told = step_of(run_cli, "restore", bucket, tmp_path / "fresh")
+    assert (told["entries"], told["left_out"]) == (6, 1)
+    assert victim.name not in names(tmp_path / "fresh")
+
+
+def test_an_entry_that_cannot_be_read_is_not_called_damaged(
+    run_cli: RunCli, s3: "Proxy", bucket: str, job: Path, tmp_path: Path
+) -> None:
+    step_of(run_cli, "save", bucket, job)
+    victim = min(job.glob("*-cache")).name
+    s3.fault = lambda seen: 400 if seen.name.endswith(victim) else None
+    told = step_of(run_cli, "restore", bucket, tmp_path / "fresh")
+    assert (told["left_out"], [f["file"] for f in told["failed"]]) == (0, [victim])
+    assert names(tmp_path / "fresh") == names(job) - {victim}
+
+
+def test_a_shared_cache_needs_no_bucket_for_jax(run_cli: RunCli, bucket: str) -> None:
+    done = run_cli("ci", "restore", bucket, "-C", bucket)
+    assert (done.returncode, "[not-local]" in done.stderr) == (2, True)
+
+
+# ``ci`` as the steps of a job: their order, the places they take, what they tell the next step.
+
+
+def test_compiles_that_jax_does_not_write_are_told(
+    run_cli: RunCli, corpus: Path, tmp_path: Path
+) -> None:
+    note = "no compile of less than 1 s is here: JAX writes them only with "
+    job = tmp_path / "job"
+    job.mkdir()
+    for known, environment, told in (
+        (0, {}, False),
+        (3, {}, True),
+        (3, {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}, False),
+    ):
+        entry = next((corpus / FIRST).glob("jit_loss-*-cache"))
+        content = zstandard.ZstdDecompressor().decompressobj().decompress(entry.read_bytes())
+        shutil.copy(entry, job)
+        (job / entry.name).write_bytes(
+            zstandard.ZstdCompressor().compress(known.to_bytes(4, "big") + content[4:])
+        )
+        done = run_cli("ci", "save", tmp_path / "x.jxb", "-C", job, "-n", env=environment)
+        assert (done.returncode, note in done.stderr) == (0, told), done.stderr
+
+
+def test_stats_reports_the_seconds_that_a_save_reports(
+    run_cli: RunCli, corpus: Path, tmp_path: Path
+) -> None:
+    source, job, bundle = tmp_path / "source", tmp_path / "job", tmp_path / "cache.jxb"
+    source.mkdir()
+    entry = next((corpus / FIRST).glob("jit_loss-*-cache"))
+    content = zstandard.ZstdDecompressor().decompressobj().decompress(entry.read_bytes())
+    compressed = zstandard.ZstdCompressor().compress((3).to_bytes(4, "big") + content[4:])
+    (source / entry.name).write_bytes(compressed)
+    assert run_cli("export", bundle, "-C", source).returncode == 0
+    assert run_cli("ci", "restore", bundle, "-C", job, "--everything").returncode == 0
+    restored = job / entry.name
+    status = restored.stat()
+    os.utime(restored, ns=(status.st_atime_ns + 10**9, status.st_mtime_ns))  # it was read
+    saved = json.loads(run_cli("ci", "save", bundle, "-C", job, "--json").stdout)
+    stats = json.loads(run_cli("stats", "-C", job, "--json").stdout)
+    assert (saved["saved_seconds"], stats["saved_seconds"]) == (3.0, 3.0)
+
+
+@pytest.mark.parametrize("named", [None, "elsewhere", "job", "./x/../job"])
+def test_a_step_says_what_plain_python_needs(
+    run_cli: RunCli, tmp_path: Path, named: str | None
+) -> None:
+    told = f"plain Python needs JAX_COMPILATION_CACHE_DIR={tmp_path / 'job'}"
+    env = {"JAX_COMPILATION_CACHE_DIR": named} if named else {}
+    (tmp_path / "x").mkdir()
+    for line in ("ci restore none.jxb -C job", "ci save none.jxb -C job"):
+        done = run_cli(*line.split(), env=env)
+        assert done.returncode == 0, done.stderr
+        assert (told in done.stderr) == (named in (None, "elsewhere"))
+    # Without the variable, JAX's threshold is not why the cache is empty.
+    assert ("no compile of less than 1 s" in done.stderr) == bool(named)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["ci save {} -C cache", "push {} -C cache", "copy cache {}", "pull cache -C {}"],
+)
+@pytest.mark.parametrize("name", ["out.txt", "place.tar", "logs.ZIP", "-"])
+def test_a_name_for_a_file_is_no_directory(
+    run_cli: RunCli, cache: Path, tmp_path: Path, line: str, name: str
+) -> None:
+    for dry in ((), ("--dry-run",)):
+        done = run_cli(*line.format(name).split(), *dry)
+        assert (done.returncode, (tmp_path / name).exists()) == (2, False), done.stderr
+    if name != "-":
+        done = run_cli(*line.format(f"{name}/").split())
+        assert (done.returncode, (tmp_path / name).is_dir()) == (0, True), done.stderr
+
+
+def test_a_bundle_by_its_name(run_cli: RunCli, cache: Path, tmp_path: Path) -> None:
+    for number, line in enumerate(("ci save {} -C cache", "copy cache {}", "export {} -C cache")):
+        name = f"{number}.jxb"
+        assert run_cli(*line.format(name).split()).returncode == 0
+        assert (tmp_path / name).read_bytes()[:4] == (tmp_path / "0.jxb").read_bytes()[:4]
+    done = run_cli("push", "9.jxb", "-C", cache)
+    assert (done.returncode, "as FILE.jxb" in done.stderr) == (2, True)
+
+
+def test_a_state_that_no_job_has(run_cli: RunCli, cache: Path, tmp_path: Path) -> None:
+    for status in ("", "running", "-1"):
+        done = run_cli("ci", "save", tmp_path / "b.jxb", "-C", cache, "--job-status", status)
+        assert (done.returncode, "[bad-job-status]" in done.stderr) == (2, True)
+
+
+def test_the_cache_is_no_place_to_save_it(run_cli: RunCli, cache: Path) -> None:
+    for verb in ("restore", "save"):
+        done = run_cli("ci", verb, cache, "-C", cache)
+        assert (done.returncode, "[same-directory]" in done.stderr) == (2, True)
+
+
+def runner_files(directory: Path) -> dict[str, str]:
+    return {
+        "GITHUB_OUTPUT": str(directory / "output"),
+        "GITHUB_STEP_SUMMARY": str(directory / "summary"),
+    }
+
+
+def parse_github_outputs(text: str) -> dict[str, str]:
+    """Read the file as the runner does: ``name<<delimiter``, lines, the delimiter."""
+    found, lines = {}, iter(text.splitlines())
+    for line in lines:
+        name, _, delimiter = line.partition("<<")
+        value = []
+        while (inner := next(lines)) != delimiter:
+            value.append(inner)
+        found[name] = "\n".join(value)
+    return found
+
+
+def test_outputs_for_the_steps_that_follow(
+    run_cli: RunCli, bundle: Path, corpus: Path, tmp_path: Path
+) -> None:
+    env, job = runner_files(tmp_path), tmp_path / "job"
+    done = run_cli("ci", "restore", bundle, "-C", job, "--everything", env=env)
+    assert done.stdout.splitlines()[:2] == ["cache-hit\ttrue", "entries\t7"]
+    assert parse_github_outputs((tmp_path / "output").read_text())["cache-hit"] == "true"
+    new = next((corpus / "0.8.3-cpu-zstd").glob("jit_mlp-*-cache"))
+    shutil.copyfile(new, job / new.name)
+    done = run_cli(
+        "ci", "save", bundle, "-C", job, "--key", "k", "--outputs", tmp_path / "env", env=env
+    )
+    assert done.returncode == 0, done.stderr
+    told = parse_github_outputs((tmp_path / "output").read_text())
+    assert (told["saved"], told["new-entries"]) == ("true", "1")
+    assert told["key"] == f"k-{told['digest']}"
+    assert float(told["saved-seconds"]) >= 0
+    lines = (tmp_path / "env").read_text().splitlines()
+    assert "JAXCACHE_SAVED=true" in lines
+    assert all(line.replace("_", "").partition("=")[0].isalnum() for line in lines)
+    summary = (tmp_path / "summary").read_text()
+    assert summary.count("### ") == 2
+    assert "| jit&#95;mlp |" in summary
+
+
+def test_names_from_a_cache_are_text_in_a_summary(
+    run_cli: RunCli, cache: Path, tmp_path: Path
+) -> None:
+    source = min(cache.glob("*-cache"))
+    hostile = "<img src=x>|`[a](http:__www.b.de)*#\x1b[31m\n## pwned"
+    shutil.copyfile(source, cache / f"{hostile}-{source.name[-70:]}")
+    env = runner_files(tmp_path)
+    done = run_cli("ci", "save", tmp_path / "b.jxb", "-C", cache, env=env)
+    assert "\x1b" not in done.stdout + done.stderr
+    summary = (tmp_path / "summary").read_text()
+    assert not {"<", "`", "[", "*", "\x1b"} & set(summary)
+    assert [line for line in summary.splitlines() if line.startswith("#")] == [
+        "### JAX compilation cache: used and saved"
+    ]
+    assert all(line.count("|") == 4 for line in summary.splitlines() if line.startswith("|"))
+
+
+_KILLED = """
+import os
+from jaxcache.cache.files import scratch_directory
+with scratch_directory("probe") as directory:
+    open(f"{directory}/entry", "w").close()
+    os.kill(os.getpid(), 9)
+"""
+
+
+def test_the_next_command_removes_what_a_killed_one_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    env = clean_environment(tmp_path) | {"TMPDIR": str(temporary)}
+    done = subprocess.run([sys.executable, "-c", _KILLED], env=env, check=False)
+    assert done.returncode == -signal.SIGKILL
+    (left,) = temporary.iterdir()
+    stranger, alive = temporary / "jaxcache-ci-mine", temporary / f"{left.name}-alive"
+    for directory in (stranger, alive):
+        directory.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    lock = os.open(alive, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    with scratch_directory("probe"):
+        assert left.exists(), "it may be so young that nobody has locked it yet"
+    for directory in (left, stranger, alive):
+        os.utime(directory, (1, 1))
+    with scratch_directory("probe"):
+        pass
+    assert set(temporary.iterdir()) == {stranger, alive}
+    os.close(lock)
+
+
+def test_the_help_shows_the_steps_in_their_order(run_cli: RunCli, tmp_path: Path) -> None:
+    """Pasted into a shell, they do as they say; ``key`` alone needs a jax."""
+    said = run_cli("ci", "--help", env={"COLUMNS": "80"}).stdout
+    assert "keys of JAX before 0.11 contain the cache's path: give it the same" in said
+    assert "does not cache compiles shorter than 1 s" in said
+    lines = [
+        x.strip() for x in said.partition("in this order:\n")[2].partition("\n\n")[0].split("\n")
+    ]
+    words = [line.partition("=")[0].replace('"store/$key.jxb"', "…") for line in lines]
+    assert words == [
+        "export JAX_COMPILATION_CACHE_DIR",
+        "export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS",
+        "key",
+        "jaxcache ci restore …",
+        "python train.py",
+        "jaxcache ci save …",
+    ]
+    script = "\n".join(["set -e", 'jaxcache() { "$PYTHON" -m jaxcache "$@"; }', *lines])
+    script = script.replace("$(jaxcache ci key)", "abc").replace(
+        "python train.py", 'mkdir -p jax-cache; cp "$ENTRY" jax-cache'
+    )
+    entry = next((CORPUS / FIRST).glob("jit_loss-*-cache"))
+    env = clean_environment(tmp_path) | {"PYTHON": sys.executable, "ENTRY": str(entry)}
+    done = subprocess.run(
+        ["sh", "-c", script], env=env, cwd=tmp_path, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "store" / "abc.jxb").is_file()
+
+
+def test_where_outputs_cannot_go(run_cli: RunCli, bundle: Path, tmp_path: Path) -> None:
+    env = {"GITHUB_OUTPUT": str(tmp_path / "no" / "where")}
+    done = run_cli("ci", "restore", bundle, "-C", tmp_path / "job", "--everything", env=env)
+    assert (done.returncode, "[cannot-write]" in done.stderr) == (2, True)
+
+
+# ``ci restore``: what comes, what does not, and what a job is told of it.
+
+
+Restore = Callable[..., Any]
+
+
+@pytest.fixture
+def restore(run_cli: RunCli, tmp_path: Path) -> Restore:
+    """Run ``ci restore`` in a job's directory and return its document."""
+
+    def run(place: Path, *options: str | Path) -> Any:
+        words = ("-C", tmp_path / "job", "--json", "--everything")
+        done = run_cli("ci", "restore", place, *words, *options)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return run
+
+
+def test_a_missing_or_damaged_source_is_a_miss(
+    run_cli: RunCli, restore: Restore, bundle: Path, tmp_path: Path
+) -> None:
+    damaged, empty = tmp_path / "damaged.jxb", tmp_path / "empty.jxb"
+    data = bytearray(bundle.read_bytes())
+    data[-20] ^= 1
+    damaged.write_bytes(data)
+    empty.write_bytes(b"")
+    for source in (tmp_path / "none.jxb", damaged, empty, tmp_path / "no" / "directory"):
+        told = restore(source)
+        assert (told["cache_hit"], told["entries"], bool(told["trouble"])) == (False, 0, True)
+        assert names(tmp_path / "job") == set()
+        failed = run_cli("ci", "restore", source, "-C", tmp_path / "job", "--fail-on-cache-miss")
+        assert (failed.returncode, "[cache-miss]" in failed.stderr) == (1, True)
+        assert "cache-hit\tfalse" in failed.stdout
+        (said,) = (s for s in failed.stderr.splitlines() if s.startswith("nothing restored"))
+        assert said.count(str(source)) == 1
+        missing = not source.exists()
+        assert ("jaxcache ci key --json shows what" in failed.stderr) == missing
+
+
+def test_what_was_restored_before_is_told(run_cli: RunCli, bundle: Path, tmp_path: Path) -> None:
+    words = ("ci", "restore", bundle, "-C", tmp_path / "job", "--everything")
+    assert "already present" not in run_cli(*words).stderr
+    assert "7 of 7 entries restored" in (again := run_cli(*words).stderr)
+    assert "under 1 s of compiling per entry (7 were already present)" in again
+
+
+def test_a_bundle_that_is_there_may_have_any_name(
+    restore: Restore, bundle: Path, tmp_path: Path
+) -> None:
+    assert restore(bundle.rename(tmp_path / "saved"))["written"] == 7
+
+
+def test_lookup_only(restore: Restore, bundle: Path, tmp_path: Path) -> None:
+    told = restore(bundle, "--lookup-only", "--fail-on-cache-miss")
+    assert (told["cache_hit"], told["written"], told["lookup_only"]) == (True, 0, True)
+    assert not (tmp_path / "job").exists()
+
+
+def test_damaged_entries_of_a_directory_stay_there(
+    restore: Restore, cache: Path, tmp_path: Path
+) -> None:
+    victim = min(cache.glob("*-cache"))
+    victim.write_bytes(victim.read_bytes()[:-8])
+    told = restore(cache)
+    assert (told["entries"], told["left_out"]) == (6, 1)
+    assert victim.name not in names(tmp_path / "job")
+
+
+def test_a_cache_that_cannot_be_written_is_said(
+    run_cli: RunCli, corpus: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    source = corpus / "0.12.0.1-cpu-zstd"
+    # Once as the user who can read every module that it imports.
+    assert run_cli("ci", "restore", source, "-C", tmp_path / "new", "--everything").returncode == 0
+    directory = request.getfixturevalue("unprivileged")
+    cache = shutil.copytree(source, directory / "cache", copy_function=shutil.copyfile)
+    shutil.copytree(cache, directory / "source")
+    cache.chmod(0o555)
+    line = ("ci", "restore", directory / "source", "-C", cache, "--everything")
+    done = run_cli(*line, cwd=directory)
+    assert done.returncode == 10, done.stderr
+    assert f"{cache} cannot be written [read-only]" in done.stderr
+    assert run_cli(*line, "--lookup-only", cwd=directory).returncode == 0
+
+
+def test_signed_bundles_and_nothing_else(
+    run_cli: RunCli, restore: Restore, cache: Path, corpus: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("cryptography")
+    public = run_cli("trust", "keygen", "ci").stdout.strip().partition("\t")[2]
+    config = tmp_path / ".config" / "jaxcache" / "config.toml"
+    config.write_text("require-signed = true\n")
+    signed, unsigned = tmp_path / "signed.jxb", tmp_path / "unsigned.jxb"
+    assert run_cli("ci", "save", signed, "-C", cache, "--sign", "ci").returncode == 0
+    assert run_cli("ci", "save", unsigned, "-C", cache).returncode == 0
+    assert run_cli("ci", "save", tmp_path / "dir", "-C", cache, "--sign", "ci").returncode == 0
+    for source in (signed, unsigned, tmp_path / "dir", cache):
+        refused = run_cli("ci", "restore", source, "-C", tmp_path / "job", "--everything")
+        assert refused.returncode == 12
+        assert not (tmp_path / "job").exists()
+    assert run_cli("trust", "add", "builders", public).returncode == 0
+    assert restore(signed)["entries"] == 7
+    assert run_cli("ci", "restore", unsigned, "-C", tmp_path / "job").returncode == 12
+    shutil.rmtree(tmp_path / "job")
+    (stranger,) = (corpus / "0.8.3-cpu-zstd").glob("jit_mlp-*-cache")
+    shutil.copyfile(stranger, tmp_path / "dir" / stranger.name)
+    told = restore(tmp_path / "dir")
+    assert (told["written"], told["untrusted"]) == (7, 1)
+    assert stranger.name not in names(tmp_path / "job")

@@ -3,15 +3,19 @@
 import contextlib
 import json
 import os
+import re
+import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import pytest
 import zstandard
-from bundling import first_entry, forged, make_bundle, padded, payload_of
-from conftest import RunCli
+from bundling import SMALL, first_entry, forged, make_bundle, padded, payload_of
+from command_line import run_in_process
+from conftest import CORPUS, RunCli, clean_environment
 from object_server import S3Server
 from ways import MOVES, OLD_NS, WAYS, names, old_copy, told
 
@@ -20,7 +24,11 @@ from jaxcache.cache.bundle.format import open_bundle
 from jaxcache.cache.ledger.record import HIT, PAYLOAD, Event, digest_facts
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.write import append, pinned_keys
+from jaxcache.cache.move.execute import carry_out
 from jaxcache.cache.move.plan import MoveTarget
+from jaxcache.cache.move.stores import make_source
+from jaxcache.cache.move.sync import plan_sync
+from jaxcache.core.names import AUTOTUNE_DIR, KERNEL_CACHE
 from jaxcache.entry.names import key_of
 from jaxcache.model import FileInfo
 from jaxcache.store.base import NewFile, StoreError
@@ -301,3 +309,338 @@ def test_an_entry_of_the_target_that_the_disk_cannot_read_stops_no_other(
     assert blocked == {entry.name: "input/output error"}
     assert document["summary"]["written"] == 2
     assert names(here) == names(there)
+
+
+# Autotuning results travel in every way in which entries move, and kernel caches in none.
+
+
+@pytest.fixture
+def tuned(there: Path) -> Path:
+    """A cache with autotuning results of both formats, and everything that must not travel."""
+    device = "a4baa03864db7cfb"
+    files = {
+        f"{AUTOTUNE_DIR}/QUJD.textproto": b"tile",
+        f"{AUTOTUNE_DIR}/{device}/{'1' * 32}.pb": b"tile",
+        f"{AUTOTUNE_DIR}/{device}/0.12.0/{'2' * 32}.pb": b"tile",
+        f"{AUTOTUNE_DIR}/empty.textproto": b"",
+        f"{AUTOTUNE_DIR}/tmp_results_123": b"half",
+        f"{AUTOTUNE_DIR}/{device}/.tmp_{'1' * 32}_7_9": b"half",
+        f"{AUTOTUNE_DIR}/evil.sh": b"rm",
+        KERNEL_CACHE: b"kernels",
+    }
+    for name, data in files.items():
+        (there / name).parent.mkdir(parents=True, exist_ok=True)
+        (there / name).write_bytes(data)
+        os.utime(there / name, ns=(OLD_NS, OLD_NS))
+    young = there / AUTOTUNE_DIR / "young.textproto"
+    young.write_bytes(b"tile")
+    return there
+
+
+@pytest.mark.parametrize("way", [*WAYS, "import"])
+def test_autotuning_results_of_both_formats_travel_and_nothing_else(
+    run_cli: RunCli, tuned: Path, tmp_path: Path, way: str
+) -> None:
+    here, bundle = tmp_path / "here", tmp_path / "b.jxb"
+    words = WAYS[way](tuned, here) if way in WAYS else ("import", bundle, "-C", here)
+    if way == "import":
+        assert run_cli("export", bundle, "-C", tuned).returncode == 0
+    assert run_cli(*words).returncode == 0
+    if Path(f"{here}.jxb").exists():
+        assert run_cli("import", f"{here}.jxb", "-C", here).returncode == 0
+    found = {
+        str(p.relative_to(here))
+        for p in here.rglob("*")
+        if p.is_file() and (AUTOTUNE_DIR in str(p) or p.name == KERNEL_CACHE)
+    }
+    device = f"{AUTOTUNE_DIR}/a4baa03864db7cfb"
+    assert found == {
+        f"{AUTOTUNE_DIR}/QUJD.textproto",
+        f"{device}/{'1' * 32}.pb",
+        f"{device}/0.12.0/{'2' * 32}.pb",
+    }
+
+
+def test_an_old_bundle_keeps_the_kernel_cache_to_itself_and_says_why(
+    run_cli: RunCli, tmp_path: Path
+) -> None:
+    def with_kernels(document: dict[str, Any]) -> None:
+        document["entries"] = []
+        document["files"] = [
+            {
+                "name": KERNEL_CACHE,
+                "size_bytes": 7,
+                "sha256": "239f59ed55e737c77147cf55ad0c1b030b6d7ee748a7426952f9b852d5a935e5",
+                "created_ns": OLD_NS,
+            }
+        ]
+
+    (tmp_path / "old.jxb").write_bytes(forged(with_kernels))
+    done = run_cli("import", tmp_path / "old.jxb", "-C", tmp_path / "here", "--json")
+    assert done.returncode == 0, done.stderr
+    (entry,) = json.loads(done.stdout)["entries"]
+    assert (entry["action"], "any GPU" in entry["detail"]) == ("left", True)
+    assert not (tmp_path / "here" / KERNEL_CACHE).exists()
+
+
+# Entries that inflate far come only where that is allowed, in every way in which entries move.
+
+
+@pytest.mark.parametrize("way", [*MOVES, "restore", "save"])
+def test_an_entry_that_inflates_far_comes_only_where_that_is_allowed(
+    run_cli: RunCli, there: Path, tmp_path: Path, way: str
+) -> None:
+    large = first_entry(there)
+    content = bytes(4) + padded(payload_of(large), 300 << 20)
+    large.write_bytes(zstandard.ZstdCompressor(level=1).compress(content))
+    os.utime(large, ns=(OLD_NS, OLD_NS))
+    words = WAYS[way](there, tmp_path / "here")
+    assert run_cli(*words).returncode == (0 if way == "restore" else 3)
+    assert names(tmp_path / "here") == names(there) - {large.name}
+    done = run_cli(*words, "--allow-large")
+    assert (done.returncode, names(tmp_path / "here")) == (0, names(there)), done.stderr
+
+
+def test_a_dry_save_into_a_bundle_takes_a_large_entry_as_the_real_one_does(
+    run_cli: RunCli, there: Path, tmp_path: Path
+) -> None:
+    content = bytes(4) + padded(payload_of(first_entry(there)), 300 << 20)
+    first_entry(there).write_bytes(zstandard.ZstdCompressor(level=1).compress(content))
+    os.utime(first_entry(there), ns=(OLD_NS, OLD_NS))
+    for dry in (("--dry-run",), ()):
+        assert run_cli("ci", "save", tmp_path / "b.jxb", "-C", there, *dry).returncode == 0
+
+
+def test_python_and_the_command_send_the_same_to_a_bucket(
+    run_cli: RunCli, there: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = first_entry(there)
+    content = bytes(4) + padded(payload_of(entry), 300 << 20)
+    entry.write_bytes(zstandard.ZstdCompressor(level=1).compress(content))
+    os.utime(entry, ns=(OLD_NS, OLD_NS))
+    source = LocalStore(there)
+    plan = plan_sync(source, Remote(there.parent), now_ns=time.time_ns())
+    (there.parent / "far").mkdir()
+    far = Remote(there.parent / "far")
+    done = carry_out(make_source(source, plan), far, plan, now_ns=time.time_ns())
+    assert done.complete and len(done.carried) == len(names(there))
+    assert len(told(run_cli, "push", bucket, "-C", there)["carried"]) == len(names(there))
+
+
+class Remote(LocalStore):
+    """A directory that counts as a bucket."""
+
+    remote = True
+
+
+def test_python_takes_what_a_directory_refuses_only_if_told_so(there: Path, tmp_path: Path) -> None:
+    entry = first_entry(there)
+    content = bytes(4) + padded(payload_of(entry), 300 << 20)
+    entry.write_bytes(zstandard.ZstdCompressor(level=1).compress(content))
+    os.utime(entry, ns=(OLD_NS, OLD_NS))
+    here = jaxcache.open(tmp_path / "here", create=True)
+    refused = jaxcache.open(there).push(here)
+    assert refused is not None and [p.file for p in refused.damaged] == [entry.name]
+    allowed = jaxcache.open(there).push(here, allow_large=True)
+    assert allowed is not None and [s.name for s in allowed.carried] == [entry.name]
+
+
+# Signatures on every way in which entries move: what is required, and what is signed there.
+
+
+class Interrupted(LocalStore):
+    """A store that is interrupted after some entries were written."""
+
+    left = 3
+
+    def write_many(self, files: Sequence[NewFile]) -> Any:
+        for file in files:
+            if file.name.endswith("-cache"):
+                self.left -= 1
+                if self.left < 0:
+                    raise KeyboardInterrupt
+            yield from super().write_many([file])
+
+
+@pytest.mark.parametrize("way", [*MOVES, "restore", "import", "restore-bundle"])
+def test_only_what_a_trusted_key_has_signed_comes_where_that_is_required(
+    run_cli: RunCli, there: Path, tmp_path: Path, way: str
+) -> None:
+    pytest.importorskip("cryptography")
+    here, bundle = tmp_path / "here", tmp_path / "b.jxb"
+    ways = {
+        **WAYS,
+        "import": lambda there, here: ("import", bundle, "-C", here),
+        "restore-bundle": lambda there, here: ("ci", "restore", bundle, "-C", here, "--everything"),
+    }
+    public = run_cli("trust", "keygen", "me").stdout.partition("\t")[2].strip()
+    assert run_cli("export", bundle, "-C", there).returncode == 0
+    words = (*ways[way](there, here), "--require-signed")
+    assert run_cli(*words).returncode == 12
+    assert not names(here)
+    assert run_cli("trust", "add", "me", public).returncode == 0
+    assert run_cli("push", there, "-C", SMALL, "--sign", "me").returncode == 0
+    assert run_cli("export", bundle, "-C", there, "--sign", "me").returncode == 0
+    done = run_cli(*words)
+    assert (done.returncode, names(here)) == (0, names(there)), done.stderr
+
+
+@pytest.mark.parametrize("way", [*MOVES, "save"])
+@pytest.mark.parametrize("before", [False, True])
+def test_what_is_signed_on_its_way_is_taken_where_signatures_are_required(
+    run_cli: RunCli, there: Path, tmp_path: Path, way: str, before: bool
+) -> None:
+    pytest.importorskip("cryptography")
+    here = tmp_path / "here"
+    public = run_cli("trust", "keygen", "me").stdout.partition("\t")[2].strip()
+    assert run_cli("trust", "add", "me", public).returncode == 0
+    if before:
+        assert run_cli(*WAYS[way](there, here)).returncode == 0
+    assert run_cli(*WAYS[way](there, here), "--sign", "me").returncode == 0
+    done = run_cli("pull", here, "-C", tmp_path / "last", "--require-signed")
+    assert (done.returncode, names(tmp_path / "last")) == (0, names(there)), done.stderr
+
+
+def test_a_configured_requirement_of_signatures_binds_a_pull_that_signs(
+    run_cli: RunCli, there: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("cryptography")
+    assert run_cli("trust", "keygen", "me").returncode == 0
+    (tmp_path / ".config/jaxcache/config.toml").write_text("require-signed = true\n")
+    done = run_cli("pull", there, "-C", tmp_path / "here", "--sign", "me")
+    assert (done.returncode, names(tmp_path / "here")) == (12, set())
+
+
+def test_what_an_interrupted_push_has_brought_is_signed(
+    run_cli: RunCli, there: Path, tmp_path: Path
+) -> None:
+    trust = pytest.importorskip("jaxcache.cache.trust")
+    pytest.importorskip("cryptography")
+    public = trust.public_key_text(trust.generate_key(tmp_path / "me.key"))
+    trust.add_trusted(tmp_path / ".config" / "jaxcache", "me", public)
+    here = tmp_path / "here"
+    here.mkdir()
+    target, source, key = Interrupted(here), LocalStore(there), tmp_path / "me.key"
+    plan = plan_sync(source, target, now_ns=time.time_ns())
+    with pytest.raises(KeyboardInterrupt):
+        signers = [trust.read_private_key(key)]
+        sender = make_source(source, plan)
+        carry_out(sender, target, plan, now_ns=time.time_ns(), jobs=1, signers=signers)
+    pulled = told(run_cli, "pull", here, "-C", tmp_path / "one", "--require-signed")
+    assert names(tmp_path / "one") == names(here) != names(there)
+    assert pulled["untrusted"] == []
+    assert run_cli("push", here, "-C", there, "--sign", key).returncode == 0
+    assert told(run_cli, "pull", here, "-C", tmp_path / "two", "--require-signed")
+    assert names(tmp_path / "two") == names(there)
+
+
+def test_what_was_there_unsigned_is_signed_by_the_next_push(
+    run_cli: RunCli, there: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("cryptography")
+    made = run_cli("trust", "keygen", "me").stdout.split("\t")[1].strip()
+    assert run_cli("trust", "add", "me", made).returncode == 0
+    here = tmp_path / "here"
+    assert run_cli("push", here, "-C", there).returncode == 0
+    assert told(run_cli, "push", here, "-C", there, "--sign", "me")["carried"] == []
+    signatures = set((here / ".jaxcache" / "signatures").iterdir())
+    assert run_cli("push", here, "-C", there, "--sign", "me").returncode == 0
+    assert set((here / ".jaxcache" / "signatures").iterdir()) == signatures
+    done = told(run_cli, "pull", here, "-C", tmp_path / "place", "--require-signed")
+    assert len(done["carried"]) == len(names(there))
+
+
+# What moves entries says first which of them will not hit where they go, and the cure.
+
+
+BOUND, FREE = CORPUS / "0.10.2-cpu-zstd", CORPUS / "0.12.0.1-cpu-zstd"
+REASON = "keys of jax 0.10 contain the cache's path, /tmp/fmt/corpus/0.10.2-cpu-zstd. "
+CURE = (
+    "Use that path, or fill the cache again without the path in its keys: jaxcache warm "
+    "--portable -C {} SCRIPT (where plain JAX uses it, set "
+    "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none)"
+)
+MOVES = (
+    "copy CACHE elsewhere",
+    "copy CACHE elsewhere --dry-run",
+    "copy CACHE out.jxb",
+    "copy in.jxb elsewhere",
+    "copy in.jxb out.jxb",
+    "export out.jxb -C CACHE",
+    "import in.jxb -C elsewhere --dry-run",
+    "import in.jxb -C elsewhere",
+    "push elsewhere -C CACHE --dry-run",
+    "push elsewhere -C CACHE",
+    "pull CACHE -C elsewhere --dry-run",
+    "pull CACHE -C elsewhere",
+)
+
+
+def words(line: str, cache: Path, tmp_path: Path) -> list[str]:
+    return [
+        str(cache) if w == "CACHE" else str(tmp_path / w) if "elsewhere" in w or ".jxb" in w else w
+        for w in line.split()
+    ]
+
+
+@pytest.fixture
+def bundles(run_cli: RunCli, tmp_path: Path) -> None:
+    assert run_cli("export", tmp_path / "in.jxb", "-C", BOUND).returncode == 0
+
+
+@pytest.mark.parametrize("line", MOVES)
+@pytest.mark.usefixtures("bundles")
+def test_the_forecast_comes_first(run_cli: RunCli, tmp_path: Path, line: str) -> None:
+    done = run_cli(*words(line, BOUND, tmp_path))
+    said = [s for s in done.stderr.splitlines() if "machine code" not in s]
+    if line == "import in.jxb -C elsewhere --dry-run":  # the jax of this Python was asked
+        assert said[0].startswith("0 of 7 will hit here"), done.stderr
+        assert REASON + CURE.format(tmp_path / "elsewhere") in said[0] or "compiled" in said[0]
+        return
+    leaves = line.startswith(("push", "export")) or line.endswith("out.jxb")
+    where, place = ("at another path", "DIR") if leaves else ("here", tmp_path / "elsewhere")
+    assert said[0] == f"0 of 7 will hit {where}: {REASON}" + CURE.format(place), done.stderr
+
+
+@pytest.mark.parametrize("line", MOVES)
+@pytest.mark.usefixtures("bundles")
+def test_as_json(run_cli: RunCli, tmp_path: Path, line: str) -> None:
+    done = run_cli(*words(line, BOUND, tmp_path), "--json")
+    forecast = json.loads(done.stdout)["forecast"]
+    assert (forecast["looked_at"], forecast["hit"], forecast["miss"]) == (7, 0, 7)
+    assert forecast["message"].startswith("0 of 7 will hit ")
+
+
+@pytest.mark.parametrize("line", [m for m in MOVES if "in.jxb" not in m])
+def test_nothing_is_said_of_keys_without_a_path(run_cli: RunCli, tmp_path: Path, line: str) -> None:
+    done = run_cli(*words(line, FREE, tmp_path))
+    assert done.returncode == 0
+    assert "will" not in done.stderr
+
+
+@pytest.mark.usefixtures("bundles")
+def test_on_a_terminal_entries_that_miss_for_one_reason_are_one_row(tmp_path: Path) -> None:
+    line = words("import in.jxb -C elsewhere --dry-run", BOUND, tmp_path)
+    env = clean_environment(tmp_path) | {"COLUMNS": "120", "NO_COLOR": "1"}
+    done = run_in_process(line, env=env, cwd=tmp_path, one_stream=True)
+    (row,) = [row for row in done.stdout.splitlines() if row.startswith("write   miss  ")]
+    _, _, keys, why = re.split(" {2,}", row)
+    assert keys.endswith(" and 6 more"), done.stdout
+    assert why, done.stdout
+
+
+def test_the_same_path_is_no_move(run_cli: RunCli, tmp_path: Path) -> None:
+    """Entries that are brought back to where they were written."""
+    there = Path("/tmp/fmt/corpus/0.10.2-cpu-zstd")
+    done = run_cli("copy", BOUND, there, "--dry-run")
+    assert "will" not in done.stderr
+
+
+def test_a_large_cache_is_looked_at_in_part(run_cli: RunCli, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    (entry,) = BOUND.glob("jit_loss-*-cache")
+    for number in range(100):
+        shutil.copy(entry, cache / f"jit_loss-{number:064x}-cache")
+    done = run_cli("push", tmp_path / "elsewhere", "-C", cache, "--dry-run")
+    assert done.stderr.startswith("0 of 25 entries looked at (of 100) will hit at another path: ")

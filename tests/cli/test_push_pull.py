@@ -1,9 +1,13 @@
 """``push`` and ``pull``: what goes over, what stays behind, and what neither ever does."""
 
+import itertools
 import json
 import os
 import shutil
+import signal
 import subprocess
+import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -11,7 +15,7 @@ from typing import Any
 import pytest
 import zstandard
 from bundling import padded, payload_of
-from conftest import CORPUS, RunCli
+from conftest import CORPUS, RunCli, clean_environment
 from object_server import Proxy, S3Server
 from ways import names
 
@@ -19,6 +23,7 @@ from jaxcache.cache.ledger.record import Event
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.write import append
 from jaxcache.core.names import LEDGER_DIR
+from jaxcache.entry.codec import seal_entry
 from jaxcache.store import open_store
 
 ENTRIES = 7
@@ -347,3 +352,270 @@ def test_the_hint_about_a_directory_names_no_url(run_cli: RunCli, tmp_path: Path
     assert done.returncode == 10
     fill = f"jaxcache push {tmp_path}/absent -C DIR"
     assert f"hint: check the path, or fill it: {fill}" in done.stderr
+
+
+# What a pull makes of a bucket that is slow, torn, cut short or pruned meanwhile.
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object is too slow after seconds, at less than 200 bytes."""
+    from jaxcache.store.object import retry
+
+    monkeypatch.setattr(retry, "SPEED_SECONDS", 2.0)
+    monkeypatch.setattr(retry, "SLOWEST_BYTES", 200)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_an_object_that_arrives_too_slowly_stays_behind(
+    run_cli: RunCli, local: Path, bucket: str, s3: Proxy, tmp_path: Path
+) -> None:
+    assert run_cli("push", bucket, "-C", local).returncode == 0
+    slow = min(names(local))
+    s3.fault = lambda seen: "drip" if seen.verb == "get" and seen.name.endswith(slow) else None
+    done = run_cli("pull", bucket, "-C", tmp_path / "new")
+    assert done.returncode == 3, done.stderr
+    assert "arrives too slowly" in done.stdout + done.stderr
+    assert names(tmp_path / "new") == names(local) - {slow}
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(("command", "code"), [("pull", 10), ("verify", 10), ("ci restore", 0)])
+def test_a_bucket_of_slow_objects_is_given_up(
+    run_cli: RunCli,
+    local: Path,
+    bucket: str,
+    s3: Proxy,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    code: int,
+) -> None:
+    """A job of CI goes on without its cache."""
+    from jaxcache.store.object import retry
+
+    monkeypatch.setattr(retry, "SLOW_OBJECTS", 3)
+    assert run_cli("push", bucket, "-C", local).returncode == 0
+    s3.forget()
+    s3.fault = lambda seen: "drip" if seen.verb == "get" else None
+    places = (bucket,) if command != "verify" else ()
+    into = bucket if command == "verify" else tmp_path / "new"
+    done = run_cli(*command.split(), *places, "-C", into)
+    assert done.returncode == code, done.stderr
+    assert "were too slow; the last one" in done.stderr
+    assert s3.counts()["get"] <= 2 * ENTRIES
+
+
+def test_pull_verifies_and_heals_and_keeps(
+    run_cli: RunCli, remote: str, local: Path, tmp_path: Path, s3_server: S3Server
+) -> None:
+    torn, rotten, other, *_ = sorted(names(local))
+    here = Path(shutil.copytree(local, tmp_path / "here"))
+    data = (here / torn).read_bytes()
+    (here / torn).write_bytes(data[: len(data) // 2])
+    os.utime(here / torn, ns=(10**18, 10**18))
+    (here / rotten).unlink()
+    s3_server.put(remote, rotten, b"\x28\xb5\x2f\xfdnot an entry at all")
+    s3_server.put(remote, other, (local / rotten).read_bytes())
+    kept = (here / other).read_bytes()
+    done = run_cli("pull", remote, "-C", here, "--json")
+    assert done.returncode == 3
+    told_ = json.loads(done.stdout)
+    assert [(c["file"], c["replaces_damaged"]) for c in told_["carried"]] == [(torn, True)]
+    assert [p["file"] for p in told_["left_out"]] == [rotten]
+    assert (here / torn).read_bytes() == seal_entry(data)
+    assert (here / other).read_bytes() == kept
+    assert not (here / rotten).exists()
+
+
+def test_what_is_pruned_under_a_pull_is_gone_and_not_there_already(
+    spawn_cli: RunCli, remote: str, s3: Proxy, s3_server: S3Server, local: Path, tmp_path: Path
+) -> None:
+    direct = {"AWS_ENDPOINT_URL": s3_server.endpoint}
+    pruned: list[str] = []
+
+    def fault(seen: Any) -> None:
+        if seen.verb == "get" and seen.name.endswith("-cache") and not pruned:
+            done = spawn_cli(
+                "prune",
+                "-C",
+                remote,
+                "--max-entries",
+                "0",
+                "--grace",
+                "0s",
+                "-y",
+                "--json",
+                env=direct,
+            )
+            pruned.extend(r["key"] for r in told(done)["removed"])
+
+    s3.fault = fault
+    done = told(spawn_cli("pull", remote, "-C", tmp_path / "here", "-j", "1", "--json"))
+    assert len(pruned) == ENTRIES
+    assert len(done["gone"]) == ENTRIES
+    assert (done["present"], done["failed"], done["left_out"]) == (0, [], [])
+
+
+def test_an_answer_that_is_cut_off_and_says_nothing_of_it(
+    run_cli: RunCli, remote: str, s3: Proxy, tmp_path: Path
+) -> None:
+    """A cache in between that kept half an object serves it with a length that fits."""
+    victim = min(e["file"] for e in told(run_cli("ls", "-C", remote, "--json"))["entries"])
+    s3.fault = lambda seen: "shorten" if seen.name.endswith(victim) else None
+    done = told(run_cli("pull", remote, "-C", tmp_path / "here", "--json"), 3)
+    assert [f["file"] for f in done["failed"]] == [victim]
+    assert not (tmp_path / "here" / victim).exists()
+    assert len(names(tmp_path / "here")) == ENTRIES - 1
+
+
+# Push and pull that are killed, that meet each other, and that run beside a writer.
+
+
+@pytest.fixture
+def fifty(corpus: Path, tmp_path: Path) -> Path:
+    """Some fifty entries."""
+    directory = tmp_path / "local"
+    for version in ("0.12.0.1-cpu-zstd", "0.10.2-cpu-zstd", "0.12.0.1-cuda13-h200-zstd"):
+        shutil.copytree(corpus / version, directory, dirs_exist_ok=True)
+    for number in range(30):
+        source = min(directory.glob("jit_mlp-*-cache"))
+        shutil.copy2(source, directory / f"jit_mlp-{number:064x}-cache")
+    return directory
+
+
+def start(home: Path, *args: str | Path) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "jaxcache", *map(str, args)],
+        env=clean_environment(home),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def interrupt_at(s3: Proxy, verb: str, count: int, send: int, started: threading.Event) -> None:
+    """Have the process that announces itself signalled when it makes its ``count``-th request."""
+    numbers = itertools.count(1)
+
+    def fault(request: object) -> str | None:
+        if request.verb != verb:  # type: ignore[attr-defined]
+            return None
+        if next(numbers) == count:
+            started.wait()
+            os.kill(s3.process, send)  # type: ignore[attr-defined]
+        return "slow"
+
+    s3.fault = fault
+
+
+def run_interrupted(
+    s3: Proxy, verb: str, send: int, home: Path, *args: str | Path
+) -> tuple[int, str]:
+    started = threading.Event()
+    interrupt_at(s3, verb, 20, send, started)
+    process = start(home, *args, "--jobs", "4")
+    s3.process = process.pid  # type: ignore[attr-defined]
+    started.set()
+    _, said = process.communicate(timeout=120)
+    time.sleep(0.5)  # what was under way arrives, as it would at a real server
+    s3.forget()
+    return process.returncode, said
+
+
+ENDS = [(signal.SIGKILL, -9), (signal.SIGINT, 130)]
+
+
+@pytest.mark.parametrize(("send", "code"), ENDS, ids=["kill", "interrupt"])
+def test_an_interrupted_push_resumes(
+    spawn_cli: RunCli, fifty: Path, bucket: str, s3: Proxy, tmp_path: Path, send: int, code: int
+) -> None:
+    ended, said = run_interrupted(s3, "put", send, tmp_path, "push", bucket, "-C", fifty)
+    assert ended == code
+    assert "Traceback" not in said
+    if send == signal.SIGINT:
+        assert "it skips the files that are complete" in said
+    there = {i.name for i in open_store(bucket).list()}
+    everything = {p.name for p in fifty.iterdir()}
+    assert there
+    assert there < everything
+    s3.forget()
+    done = spawn_cli("push", bucket, "-C", fifty, "--json")
+    assert done.returncode == 0, done.stderr
+    assert {n.rpartition("/")[2] for n in s3.names("put")} == everything - there
+    assert s3.counts()["put"] == len(everything - there)
+    assert s3.counts()["get"] == 0
+    assert spawn_cli("diff", fifty, bucket).returncode == 0
+
+
+@pytest.mark.parametrize(("send", "code"), ENDS, ids=["kill", "interrupt"])
+def test_an_interrupted_pull_resumes(
+    spawn_cli: RunCli, fifty: Path, bucket: str, s3: Proxy, tmp_path: Path, send: int, code: int
+) -> None:
+    assert spawn_cli("push", bucket, "-C", fifty).returncode == 0
+    here = tmp_path / "here"
+    ended, said = run_interrupted(s3, "get", send, tmp_path, "pull", bucket, "-C", here)
+    assert ended == code
+    assert "Traceback" not in said
+    there = {p.name for p in here.glob("*-cache")}
+    assert there
+    for name in there:
+        assert (here / name).read_bytes() == seal_entry((fifty / name).read_bytes())
+    done = spawn_cli("pull", bucket, "-C", here, "--json")
+    assert done.returncode == 0, done.stderr
+    assert s3.counts()["get"] == len(list(fifty.iterdir())) - len(there)
+    assert spawn_cli("diff", fifty, here).returncode == 0
+
+
+def test_two_pushers_end_up_with_what_both_have(
+    spawn_cli: RunCli, fifty: Path, bucket: str, tmp_path: Path
+) -> None:
+    names = sorted(p.name for p in fifty.iterdir())
+    directories = [tmp_path / "one", tmp_path / "two"]
+    for directory, some in zip(directories, (names[:40], names[10:]), strict=True):
+        directory.mkdir()
+        for name in some:
+            shutil.copy2(fifty / name, directory / name)
+    pushers = [
+        start(tmp_path, "push", bucket, "-C", directory, "--json") for directory in directories
+    ]
+    told = []
+    for pusher in pushers:
+        out, said = pusher.communicate(timeout=120)
+        assert pusher.returncode == 0, said
+        told.append(json.loads(out))
+    assert sum(len(t["carried"]) for t in told) >= len(names)
+    assert not any(t["failed"] for t in told)
+    assert spawn_cli("diff", fifty, bucket).returncode == 0
+
+
+WRITER = """
+import pathlib, sys, time
+source, target = map(pathlib.Path, sys.argv[1:])
+for path in sorted(source.iterdir()):
+    data = path.read_bytes()
+    with open(target / path.name, "wb", buffering=0) as file:  # as JAX does: in place
+        for start in range(0, len(data), 1 + len(data) // 8):
+            file.write(data[start : start + 1 + len(data) // 8])
+            time.sleep(0.002)
+"""
+
+
+def test_a_pusher_beside_a_writer_sends_nothing_torn(
+    spawn_cli: RunCli, fifty: Path, bucket: str, tmp_path: Path
+) -> None:
+    target = tmp_path / "written"
+    target.mkdir()
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(fifty), str(target)])
+    pushes = 0
+    while writer.poll() is None or pushes == 0:
+        done = spawn_cli("push", bucket, "-C", target, "--json")
+        assert done.returncode == 0, done.stderr  # torn ones are young, and wait
+        pushes += 1
+    assert writer.returncode == 0
+    store = open_store(bucket)
+    for info in store.list():
+        assert store.read(info.name, limit=1 << 24) == seal_entry((fifty / info.name).read_bytes())
+    assert spawn_cli("push", bucket, "-C", target).returncode == 0
+    assert spawn_cli("diff", fifty, bucket).returncode == 0

@@ -1,14 +1,18 @@
 """``jaxcache verify``: every kind of damage is named, put away, and comes back if asked."""
 
+import hashlib
 import json
 import os
 import shutil
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import zstandard
-from conftest import CORPUS
+from conftest import CORPUS, RunCli
+from ways import WAYS, names, old_copy
 
 from jaxcache.cache.ledger.record import PAYLOAD, Event, digest_facts
 from jaxcache.cache.ledger.write import append
@@ -405,3 +409,189 @@ def test_unusable_combinations(run_cli, cache: Path) -> None:
         assert run_cli("verify", "-C", cache, *args).returncode == 2
     done = run_cli("verify", "-C", cache, "--level", "load", "--python", "/bin/false")
     assert done.returncode == 13
+
+
+# Commands over GPU entries where cramjam, which decompresses parts of them, is not installed.
+
+
+def test_without_cramjam_a_snappy_entry_is_unreadable_and_stays(
+    run_cli: RunCli, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = shutil.copytree(corpus / "0.12.0.1-cuda13-h200-zstd", tmp_path / "cache")
+    for path in cache.iterdir():
+        os.utime(path, (1.7e9, 1.7e9))
+    with monkeypatch.context() as blocked:
+        blocked.setitem(sys.modules, "cramjam", None)
+        done = run_cli("verify", "--fix", "-C", cache, "--json")
+        problems = json.loads(done.stdout)["problems"]
+        assert (done.returncode, {p["kind"] for p in problems}) == (1, {"unreadable"})
+        assert all("jaxcache[gpu]" in p["detail"] for p in problems)
+        listed = json.loads(run_cli("ls", "-C", cache, "--json").stdout)["entries"]
+        assert [e["problems"] for e in listed] == [["unreadable"]] * 8
+        shown = run_cli("show", "jit_mlp*", "-C", cache, "--json")
+        assert (shown.returncode, json.loads(shown.stdout)["program"]) == (1, None)
+        refused = run_cli("show", "jit_mlp*", "-C", cache, "--hlo")
+        assert (refused.returncode, "jaxcache[gpu]" in refused.stderr) == (1, True)
+    # Nothing of this is remembered.
+    listed = json.loads(run_cli("ls", "-C", cache, "--json").stdout)["entries"]
+    assert [(e["platform"], e["problems"]) for e in listed] == [("gpu", [])] * 8
+
+
+def test_without_cramjam_snappy_entries_are_copied_as_they_are(
+    run_cli: RunCli, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = corpus / "0.12.0.1-cuda13-h200-zstd"
+    bundle = tmp_path / "cache.jxb"
+    with monkeypatch.context() as blocked:
+        blocked.setitem(sys.modules, "cramjam", None)
+        assert run_cli("export", bundle, "-C", cache).returncode == 0
+        assert run_cli("import", bundle, "-C", tmp_path / "imported").returncode == 0
+        assert run_cli("push", tmp_path / "pushed", "-C", cache).returncode == 0
+    for copy in ("imported", "pushed"):
+        assert run_cli("diff", cache, tmp_path / copy).returncode == 0
+        assert run_cli("verify", "-C", tmp_path / copy).returncode == 0
+
+
+# Entries in a format that a newer JAX may write are named, and neither moved away nor left out.
+
+
+#: What a format that is not known may make of an entry.
+FORMATS: dict[str, Callable[[bytes], bytes]] = {
+    "a signature before it": lambda entry: hashlib.sha256(entry).digest() + entry,
+    "another codec": lambda entry: b"JXC2" + bytes(byte ^ 0x5A for byte in entry),
+}
+HINT = "in a format that jaxcache does not know, left as it is: a newer JAX may have written it"
+
+
+@pytest.fixture(params=FORMATS)
+def unknown(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A cache whose entries are all in one unknown format."""
+    return write_in(old_copy(tmp_path / "unknown"), FORMATS[request.param])
+
+
+def write_in(cache: Path, change: Callable[[bytes], bytes], most: int = 100) -> Path:
+    for path in sorted(cache.glob("*-cache"))[:most]:
+        status = path.stat()
+        path.write_bytes(change(path.read_bytes()))
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    return cache
+
+
+def entries_of(cache: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in cache.glob("*-cache")}
+
+
+@pytest.mark.parametrize(
+    "options", [[], ["--fix"], ["--level", "quick"], ["--fix", "--delete", "--yes"]]
+)
+def test_verify_names_and_leaves_them(options: list[str], run_cli: RunCli, unknown: Path) -> None:
+    before = entries_of(unknown)
+    done = run_cli("verify", "-C", unknown, "--json", *options)
+    document = json.loads(done.stdout)
+    found = {p["file"]: (p["kind"], p["action"]) for p in document["problems"]}
+    assert found == dict.fromkeys(before, ("unknown-format", None))
+    assert (done.returncode, document["ok"]) == (0, 0)
+    assert entries_of(unknown) == before
+    told = run_cli("verify", "-C", unknown, *options).stderr
+    assert f"{len(before)} in a format that jaxcache does not know" in told
+    assert HINT in told.replace("\n", " ")
+
+
+def test_a_zlib_stream_after_a_signature(run_cli: RunCli, tmp_path: Path) -> None:
+    cache = Path(shutil.copytree(CORPUS / "0.4.38-cpu-zlib", tmp_path / "cache"))
+    write_in(cache, FORMATS["a signature before it"], most=1)
+    document = json.loads(run_cli("verify", "-C", cache, "--json").stdout)
+    assert [p["kind"] for p in document["problems"]].count("unknown-format") == 1
+
+
+@pytest.mark.parametrize(
+    ("most", "change"),
+    [
+        (1, lambda entry: bytes([entry[0] ^ 4]) + entry[1:]),
+        (9, lambda entry: bytes([entry[0] ^ 4]) + entry[1:]),
+        (1, FORMATS["another codec"]),
+        (1, lambda entry: bytes(len(entry))),
+        (9, lambda entry: bytes(len(entry))),
+    ],
+    ids=["a flipped magic", "every magic", "one alone", "a file of zeros", "files of zeros"],
+)
+def test_damage_is_damage(
+    most: int, change: Callable[[bytes], bytes], run_cli: RunCli, tmp_path: Path
+) -> None:
+    cache = write_in(old_copy(tmp_path / "cache"), change, most)
+    done = run_cli("verify", "-C", cache, "--json")
+    assert done.returncode == 1
+    kinds = [p["kind"] for p in json.loads(done.stdout)["problems"]]
+    assert kinds.count("bad-codec") == min(most, len(names(cache)))
+    assert run_cli("verify", "--fix", "-C", cache).returncode == 0
+
+
+def test_one_is_compared_with_those_that_are_not_chosen(run_cli: RunCli, tmp_path: Path) -> None:
+    cache = write_in(old_copy(tmp_path / "cache"), FORMATS["another codec"], most=2)
+    for file in sorted(names(cache))[:2]:
+        done = run_cli("verify", "--fix", "-C", cache, file.removesuffix("-cache"), "--json")
+        assert [p["kind"] for p in json.loads(done.stdout)["problems"]] == ["unknown-format"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_they_travel_as_they_are(way: str, run_cli: RunCli, unknown: Path, tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    done = run_cli(*WAYS[way](unknown, here))
+    assert done.returncode == 0, done.stderr
+    if Path(f"{here}.jxb").exists():
+        done = run_cli("import", f"{here}.jxb", "-C", here)
+        assert done.returncode == 0, done.stderr
+    told = done.stderr.replace("\n", " ")
+    assert HINT in told or way == "save"
+    assert entries_of(here) == entries_of(unknown)
+    assert run_cli("verify", "-C", here).returncode == 0
+
+
+@pytest.mark.parametrize("way", ["copy", "pull", "push", "import"])
+def test_what_the_target_has_is_not_damaged(
+    way: str, run_cli: RunCli, unknown: Path, tmp_path: Path
+) -> None:
+    source = old_copy(tmp_path / "source")
+    command = ("import", f"{source}.jxb", "-C", unknown)
+    if way == "import":
+        assert run_cli("export", f"{source}.jxb", "-C", source).returncode == 0
+    else:
+        command = WAYS[way](source, unknown)
+    before = entries_of(unknown)
+    assert run_cli(*command).returncode == 0
+    assert entries_of(unknown) == before
+
+
+def test_a_bundle_cannot_call_a_known_format_unknown(run_cli: RunCli, tmp_path: Path) -> None:
+    from jaxcache.cache.verify.check import check_unknown_pieces
+
+    frame = memoryview(b"\x28\xb5\x2f\xfd" + bytes(90))
+    assert check_unknown_pieces(iter([frame[:2], frame[2:]])) is not None
+    assert check_unknown_pieces(iter([memoryview(b"JX"), frame])) is None
+
+
+def test_the_other_commands(run_cli: RunCli, unknown: Path) -> None:
+    before = entries_of(unknown)
+    listed = json.loads(run_cli("ls", "-C", unknown, "--long", "--json").stdout)["entries"]
+    assert {tuple(e["problems"]) for e in listed} == {("unknown-format",)}
+    stats = json.loads(run_cli("stats", "-C", unknown, "--json").stdout)
+    assert stats["problems"] == {"unknown-format": len(before)}
+    shown = json.loads(run_cli("show", listed[0]["key"], "-C", unknown, "--json").stdout)
+    assert [p["kind"] for p in shown["problems"]] == ["unknown-format"]
+    findings = json.loads(run_cli("doctor", "-C", unknown, "--json").stdout)["findings"]
+    assert "damaged-entries" not in {f["trap"] for f in findings}
+    sealed = run_cli("seal", "-C", unknown, "--json")
+    assert sealed.returncode == 0
+    assert {s["reason"] for s in json.loads(sealed.stdout)["skipped"]} == {"unknown-format"}
+    assert entries_of(unknown) == before
+
+
+def test_they_come_back_from_quarantine(run_cli: RunCli, unknown: Path) -> None:
+    before = entries_of(unknown)
+    place = unknown / ".jaxcache/quarantine/20260101T000000Z-000000000"
+    place.mkdir(parents=True)
+    for path in unknown.glob("*-cache"):
+        path.rename(place / path.name)
+    assert run_cli("verify", "--restore", "-C", unknown).returncode == 0
+    assert entries_of(unknown) == before

@@ -94,7 +94,7 @@ FILLED_BY_ROOT = f"{KEEP}test_what_root_fills_belongs_to_the_owner_of_an_odd_dir
 BESIDE_TORCH = f"{KEEP}test_torch_in_the_same_directory_is_left_alone"
 ODD_TIER = f"{PROGRAM}test_an_odd_directory_with_the_live_layer_and_a_tier"
 ODD_BUNDLE = f"{PROGRAM}test_an_odd_directory_in_a_bundle_of_an_odd_name"
-OTHER_LAYOUT = "cli/test_layouts.py::test_what_is_for_caches_of_jax_refuses_those_of_torch"
+OTHER_LAYOUT = "cli/test_opening.py::test_what_is_for_caches_of_jax_refuses_those_of_torch"
 REFUSED_BY_TORCH = "warm/test_torch_report.py::test_options_of_jax_are_refused"
 SHARED_WITH_JAX = (
     "integration/test_shared_with_jax.py::test_jax_hits_all_after_root_has_changed_a_cache"
@@ -200,11 +200,11 @@ ROWS: dict[Feature, dict[Feature, Cell]] = {
         F.NAMES: held(ODD_TIER),
     },
     F.BUCKET: {
-        F.BUNDLE: held("cli/test_ci_bucket.py::test_a_bundle_as_one_object"),
+        F.BUNDLE: held("cli/test_ci.py::test_a_bundle_as_one_object"),
         F.SIGNATURES: held("cli/test_push_pull.py::test_only_what_a_trusted_key_has_signed"),
         F.SEAL: held("cli/test_remote.py::test_seal_and_pins_in_a_bucket"),
         F.PRUNE: held("cli/test_push_pull.py::test_prune_remote_asks_and_never_takes_a_pin"),
-        F.CI: held("cli/test_ci_bucket.py::test_there_and_back"),
+        F.CI: held("cli/test_ci.py::test_there_and_back"),
         F.PORTABLE: held("integration/test_push_pull_jax.py::test_pushed_here_pulled_there"),
         F.TORCH: held("layouts/test_torch_bundle.py::test_a_bucket_holds_the_same_files"),
         F.CAP: held(
@@ -217,7 +217,7 @@ ROWS: dict[Feature, dict[Feature, Cell]] = {
         F.NAMES: held("cli/test_push_pull.py::test_odd_names_travel_as_they_are"),
     },
     F.BUNDLE: {
-        F.SIGNATURES: held("cli/test_import_policy.py::test_what_a_trusted_key_signed_comes_in"),
+        F.SIGNATURES: held("cli/test_import.py::test_what_a_trusted_key_signed_comes_in"),
         F.SEAL: held("cli/test_move.py::test_what_travels_arrives_sealed_with_the_same_blocks"),
         F.PRUNE: held(
             "cache/test_foreign_records.py::test_an_arrival_is_a_use_where_no_hit_came_along"
@@ -235,7 +235,7 @@ ROWS: dict[Feature, dict[Feature, Cell]] = {
     F.SIGNATURES: {
         F.SEAL: held(SIGNED_AND_CHANGED),
         F.PRUNE: held(SIGNED_AND_CHANGED),
-        F.CI: held("cli/test_ci_restore.py::test_signed_bundles_and_nothing_else"),
+        F.CI: held("cli/test_ci.py::test_signed_bundles_and_nothing_else"),
         F.PORTABLE: held(SIGNED_AND_CHANGED),
         F.TORCH: held(
             f"{KEEP}test_a_signed_bundle_of_torch_is_taken_where_signatures_are_required"
@@ -250,7 +250,7 @@ ROWS: dict[Feature, dict[Feature, Cell]] = {
             "cache/test_foreign_records.py"
             "::test_an_entry_that_was_compiled_again_is_not_held_to_an_older_record"
         ),
-        F.CI: held("cli/test_ci_restore.py::test_damaged_entries_of_a_directory_stay_there"),
+        F.CI: held("cli/test_ci.py::test_damaged_entries_of_a_directory_stay_there"),
         F.PORTABLE: held(f"{KEEP}test_a_capped_cache_is_pruned_and_sealed"),
         F.TORCH: held(OTHER_LAYOUT, BESIDE_TORCH),
         F.CAP: held(f"{KEEP}test_a_capped_cache_is_pruned_and_sealed"),
@@ -281,7 +281,7 @@ ROWS: dict[Feature, dict[Feature, Cell]] = {
         F.CAP: held(f"{KEEP}test_a_capped_cache_goes_through_a_job_of_ci"),
         F.VERSIONS: held(f"{KEEP}test_ci_restores_the_version_that_runs_and_keeps_the_other"),
         F.USERS: held(FILLED_BY_ROOT),
-        F.NAMES: held("cli/test_ci_restore.py::test_a_bundle_that_is_there_may_have_any_name"),
+        F.NAMES: held("cli/test_ci.py::test_a_bundle_that_is_there_may_have_any_name"),
     },
     F.PORTABLE: {
         F.TORCH: held(REFUSED_BY_TORCH),

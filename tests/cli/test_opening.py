@@ -1,0 +1,373 @@
+"""Which directory a command takes for its cache, and what it says of one that is none."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import CORPUS, REPOSITORY, RunCli
+from terminal import run_all, without_style
+from ways import MOVES, WAYS
+
+import jaxcache
+
+#: Where each cache below the directory is, and which of the corpus it is.
+CACHES = {
+    "cpu-old": "0.10.2-cpu-zstd",
+    "machines/cpu-new": "0.12.0.1-cpu-zstd",
+    "machines/gpu": "0.8.3-cuda13-h200-zstd",
+}
+
+
+@pytest.fixture
+def above(tmp_path: Path, corpus: Path) -> Path:
+    """A directory above three caches and one directory of notes."""
+    path = tmp_path / "above"
+    for name, source in CACHES.items():
+        shutil.copytree(corpus / source, path / name)
+    (path / "notes").mkdir()
+    return path
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    files = sorted(path for path in directory.rglob("*") if path.is_file())
+    return {str(path.relative_to(directory)): path.read_bytes() for path in files}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "ls",
+        "show jit",
+        "stats",
+        "report out.html",
+        "warm train.py",
+        "run true",
+        "compile train.recipe",
+        "explain jit",
+        "explain --churn",
+        "doctor",
+        "verify",
+        "verify --fix",
+        "verify --restore",
+        "seal",
+        "prune --max-size 1 --yes",
+        "rm jit --yes",
+        "pin jit",
+        "export out.jxb",
+        "import small.jxb",
+        "push elsewhere",
+        "pull cache",
+        "ci restore small.jxb --everything",
+        "ci save other.jxb",
+    ],
+)
+def test_the_caches_below_are_named_and_stay_as_they_are(
+    run_cli: RunCli, above: Path, tmp_path: Path, corpus: Path, command: str
+) -> None:
+    shutil.copytree(corpus / "0.10.2-cpu-zstd", tmp_path / "cache")
+    shutil.copy(Path(__file__).parents[1] / "data" / "golden" / "inputs" / "small.jxb", tmp_path)
+    before = contents(above)
+    done = run_cli("-C", above, *command.split())
+    assert done.returncode == 10, done.stderr
+    names = ", ".join(sorted(CACHES))
+    assert f"no cache in {above}; caches below it: {names} [no-cache]" in done.stderr
+    assert f"name one with -C, such as -C {above}/cpu-old" in done.stderr
+    assert contents(above) == before
+
+
+@pytest.mark.parametrize("command", ["copy cache", "push", "ci save"])
+def test_a_target_above_caches_is_refused(
+    run_cli: RunCli, above: Path, tmp_path: Path, corpus: Path, command: str
+) -> None:
+    shutil.copytree(corpus / "0.10.2-cpu-zstd", tmp_path / "cache")
+    before = contents(above)
+    place = [] if command.startswith("copy") else ["-C", tmp_path / "cache"]
+    done = run_cli(*command.split(), above, *place)
+    assert (done.returncode, "caches below it: cpu-old, " in done.stderr) == (10, True)
+    assert contents(above) == before
+
+
+def test_the_python_interface_names_them_too(above: Path) -> None:
+    with pytest.raises(jaxcache.JaxcacheError, match="caches below it: cpu-old, ") as caught:
+        jaxcache.open(above)
+    assert caught.value.code == "no-cache"
+
+
+def test_of_many_caches_five_are_named(run_cli: RunCli, tmp_path: Path, corpus: Path) -> None:
+    for number in range(7):
+        shutil.copytree(corpus / "0.10.2-cpu-zstd", tmp_path / "above" / f"cache-{number}")
+    done = run_cli("ls", "-C", tmp_path / "above")
+    assert "cache-3, cache-4, and 2 more [no-cache]" in done.stderr
+
+
+def test_an_entry_of_its_own_makes_a_directory_a_cache(run_cli: RunCli, above: Path) -> None:
+    entry = next((above / "cpu-old").glob("*-cache"))
+    shutil.copy(entry, above)
+    listed = json.loads(run_cli("ls", "-C", above, "--json").stdout)
+    assert [row["file"] for row in listed["entries"]] == [entry.name]
+
+
+def test_a_link_to_a_cache_is_not_followed(run_cli: RunCli, above: Path, tmp_path: Path) -> None:
+    shutil.move(above / "cpu-old", tmp_path / "outside")
+    (above / "cpu-old").symlink_to(tmp_path / "outside")
+    done = run_cli("ls", "-C", above)
+    assert "caches below it: machines/cpu-new, machines/gpu [no-cache]" in done.stderr
+
+
+# Which directory a command takes for its cache, and what it says where there is none.
+
+
+def test_where_the_cache_is_looked_for(run_cli: RunCli, corpus: Path, tmp_path: Path) -> None:
+    def where(env: dict[str, str] | None = None, cwd: Path | None = None) -> str:
+        done = run_cli("ls", "--json", env=env, cwd=cwd)
+        assert done.returncode == 0, done.stderr
+        return str(json.loads(done.stdout)["cache_dir"])
+
+    for name in ("by-default", "xdg", "project", "user"):
+        (tmp_path / name / "jax").mkdir(parents=True)
+    (tmp_path / ".cache").mkdir()
+    (tmp_path / ".cache" / "jax").mkdir()
+    assert where() == str(tmp_path / ".cache" / "jax")
+    assert where({"XDG_CACHE_HOME": str(tmp_path / "xdg")}) == str(tmp_path / "xdg" / "jax")
+    config = tmp_path / ".config" / "jaxcache"
+    config.mkdir(parents=True)
+    (config / "config.toml").write_text(f'cache-dir = "{tmp_path}/user/jax"\n')
+    assert where() == str(tmp_path / "user" / "jax")
+    project = tmp_path / "project"
+    (project / "pyproject.toml").write_text('[tool.jaxcache]\ncache-dir = "jax"\n')
+    assert run_cli("trust", "here", "--yes", cwd=project).returncode == 0
+    (project / "deep").mkdir()
+    assert where(cwd=project / "deep") == str(project / "jax")
+    cache = corpus / "0.12.0.1-cpu-zstd"
+    env = {"JAX_COMPILATION_CACHE_DIR": str(cache)}
+    assert where(env, cwd=project) == str(cache)
+    done = run_cli("ls", "--json", "-C", tmp_path / "user" / "jax", env=env)
+    assert json.loads(done.stdout)["cache_dir"] == str(tmp_path / "user" / "jax")
+    (project / "~" / "jax").mkdir(parents=True)  # what JAX makes of it where no shell expands it
+    env = {"JAX_COMPILATION_CACHE_DIR": "~/jax"}
+    assert where(env, cwd=project) == str(project / "~" / "jax")
+    (project / "pyproject.toml").write_text("[tool.jaxcache\n")
+    assert run_cli("ls", cwd=project).returncode == 2
+
+
+@pytest.mark.parametrize(
+    "line", ["ls", "stats", "prune --max-entries 1 --yes", "rm x --yes", "pin"]
+)
+def test_no_cache_is_exit_10(run_cli: RunCli, tmp_path: Path, line: str) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "loop").symlink_to("loop")
+    for name, code in (("gone", "no-cache"), ("file", "not-a-directory"), ("loop", "no-cache")):
+        done = run_cli(*line.split(), "--json", "-C", tmp_path / name)
+        error = json.loads(done.stderr)["error"]
+        assert (done.returncode, error["exit_code"], error["code"]) == (10, 10, code)
+        assert set(error) == {"code", "message", "hint", "exit_code"}
+
+
+@pytest.mark.parametrize(("name", "command"), [("x.jxb", "import"), ("train.py", "warm -C DIR")])
+def test_a_file_as_a_cache_leads_to_the_command_for_it(
+    run_cli: RunCli, tmp_path: Path, name: str, command: str
+) -> None:
+    (tmp_path / name).write_text("")
+    done = run_cli("verify", "-C", tmp_path / name)
+    assert done.returncode == 10
+    assert f"jaxcache {command} {tmp_path / name}" in done.stderr
+
+
+@pytest.mark.parametrize("options", [(), ("--fix",), ("--level", "quick", "--dry-run")])
+def test_a_directory_without_a_cache_has_no_problems(
+    run_cli: RunCli, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "README.md").write_text("a project")
+    done = run_cli("verify", "-C", tmp_path, *options)
+    assert (done.returncode, done.stdout) == (10, "")
+    assert f"{tmp_path} is not a cache" in done.stderr
+    assert "--fix" not in done.stderr
+
+
+# A directory of another program below a cache is listed with its bytes, and left alone.
+
+
+NAME = "levanter_kernel_autotune"
+OLD_NS = 10**18
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    path = tmp_path / "cache"
+    shutil.copytree(CORPUS / "0.12.0.1-cpu-zstd", path, copy_function=shutil.copyfile)
+    sizes = path / NAME / "deeper" / "block_sizes_v1.json"
+    sizes.parent.mkdir(parents=True)
+    sizes.write_bytes(bytes(5000))
+    (path / NAME / ".jaxcache-tmp-1-theirs").write_bytes(b"")
+    for file in path.rglob("*"):
+        os.utime(file, ns=(OLD_NS, OLD_NS))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("ls",), f"{NAME}: 5.0 kB in 2 files of another program"),
+        (("stats",), "unknown-directory\t2\t5000"),
+        (("verify",), f"unknown-directory\t{NAME}\t\t5.0 kB in 2 files of another program"),
+        (("doctor", "--python", "/bin/false"), f"{NAME} holds 5.0 kB in 2 files of another"),
+    ],
+    ids=["ls", "stats", "verify", "doctor"],
+)
+def test_it_is_listed_with_its_bytes_and_is_no_problem(
+    run_cli: RunCli, cache: Path, words: tuple[str, ...], text: str
+) -> None:
+    done = run_cli(*words, "-C", cache)
+    output = done.stdout + done.stderr
+    assert (done.returncode, text in output) == (0, True), output
+    assert "stray" not in output
+    assert "problem" not in output
+
+
+def test_a_limit_on_the_size_does_not_count_it(run_cli: RunCli, cache: Path) -> None:
+    before = json.loads(run_cli("stats", "-C", cache, "--json").stdout)["size_bytes"]
+    shutil.rmtree(cache / NAME)
+    assert json.loads(run_cli("stats", "-C", cache, "--json").stdout)["size_bytes"] == before
+
+
+def test_on_a_terminal_its_bytes_are_not_taken_for_the_ledger(cache: Path, tmp_path: Path) -> None:
+    ((_, screen),) = run_all([["stats", "-C", cache]], home=tmp_path, width=120)
+    assert "directories of other programs" in without_style(screen)
+    assert "of ledger" not in without_style(screen)
+
+
+@pytest.mark.parametrize("way", [*MOVES, "restore", "save"])
+def test_it_is_not_carried(run_cli: RunCli, cache: Path, tmp_path: Path, way: str) -> None:
+    done = run_cli(*WAYS[way](cache, tmp_path / "other"))
+    assert done.returncode == 0, done.stderr
+    assert len([*(tmp_path / "other").glob("*-cache")]) == len([*cache.glob("*-cache")])
+    assert not (tmp_path / "other" / NAME).exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (
+            "prune",
+            "--max-size",
+            "0",
+            "--orphans",
+            "--legacy",
+            "--quarantine",
+            "--side-caches",
+            "-y",
+        ),
+        ("verify", "--fix", "--delete", "--yes"),
+        ("rm", "*", "--yes"),
+    ],
+    ids=["prune", "verify", "rm"],
+)
+def test_it_is_not_removed(run_cli: RunCli, cache: Path, words: tuple[str, ...]) -> None:
+    before = sorted((cache / NAME).rglob("*"))
+    done = run_cli(*words, "-C", cache)
+    assert done.returncode in (0, 3), done.stderr
+    assert sorted((cache / NAME).rglob("*")) == before
+
+
+# One compiler's cache is not mistaken for another's: what is for JAX's says so of torch's.
+
+
+CPU = "0.10.2-cpu-zstd"
+
+
+@pytest.fixture
+def local(corpus: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(corpus / CPU, tmp_path / "local"))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["seal"],
+        ["ci", "save", "x.jxb"],
+    ],
+    ids=" ".join,
+)
+def test_what_is_for_caches_of_jax_refuses_those_of_torch(
+    run_cli: RunCli, torch_cache: Path, words: list[str]
+) -> None:
+    done = run_cli(*words, "-C", torch_cache, "--json")
+    assert (done.returncode, done.stdout) == (2, "")
+    error = json.loads(done.stderr)["error"]
+    assert (error["code"], "JAX's caches alone" in error["hint"]) == ("other-layout", True)
+
+
+@pytest.mark.parametrize(
+    ("words", "sign"),
+    [
+        (("doctor",), "TORCHINDUCTOR_CACHE_DIR"),
+        (("run", "--", "true"), "no torch activity was observed"),
+        (("warm", "--portable", "none.py"), "--portable is for JAX's cache, not for torch"),
+        (("explain", "--", "true"), "name a script for torch"),
+    ],
+)
+def test_commands_that_run_programs_detect_the_layout(
+    run_cli: RunCli, torch_cache: Path, local: Path, words: tuple[str, ...], sign: str
+) -> None:
+    done = run_cli(words[0], "-C", torch_cache, *words[1:])
+    assert sign in done.stdout + done.stderr
+    assert "threshold" not in done.stdout
+    shutil.copytree(local, torch_cache, dirs_exist_ok=True)
+    both = run_cli(words[0], "-C", torch_cache, *words[1:])
+    assert (both.returncode, "two-layouts" in both.stderr) == (2, True)
+
+
+def test_nothing_of_one_is_put_into_the_other(
+    run_cli: RunCli, local: Path, torch_cache: Path, tmp_path: Path
+) -> None:
+    bundle, torch_bundle = tmp_path / "local.jxb", tmp_path / "torch.jxb"
+    assert run_cli("export", bundle, "-C", local).returncode == 0
+    assert run_cli("export", torch_bundle, "-C", torch_cache).returncode == 0
+    before = contents(local), contents(torch_cache)
+    for words in (
+        ["copy", local, torch_cache],
+        ["copy", bundle, torch_cache],
+        ["copy", torch_cache, local],
+        ["copy", torch_bundle, local],
+        ["pull", local, "-C", torch_cache],
+        ["push", torch_cache, "-C", local],
+        ["pull", torch_cache, "-C", local],
+        ["push", local, "-C", torch_cache],
+        ["import", bundle, "-C", torch_cache],
+        ["import", torch_bundle, "-C", local],
+        ["ci", "save", torch_cache, "-C", local],
+        ["ci", "restore", bundle, "--everything", "-C", torch_cache],
+    ):
+        done = run_cli(*words)
+        assert (done.returncode, "[other-layout]" in done.stderr) == (2, True), (words, done.stderr)
+    assert (contents(local), contents(torch_cache)) == before
+
+
+def test_torch_s_cache_takes_no_entries_of_jax(
+    run_cli: RunCli, local: Path, tmp_path: Path
+) -> None:
+    theirs = tmp_path / "torch"
+    (theirs / "fxgraph").mkdir(parents=True)
+    commands = (
+        ("push", theirs, "-C", local),
+        ("pull", local, "-C", theirs),
+        ("ci", "save", theirs, "-C", local),
+        ("compile", REPOSITORY / "tests/data/golden/inputs/some.recipe", "-C", theirs),
+    )
+    for command in commands:
+        done = run_cli(*command)
+        assert (done.returncode, "[other-layout]" in done.stderr) == (2, True)
+    assert not list(theirs.glob("*-cache"))
+
+
+def test_shared_screens_speak_of_the_compiler_whose_cache_it_is(
+    run_cli: RunCli, torch_cache: Path
+) -> None:
+    graph = min(p for p in (torch_cache / "fxgraph").rglob("*") if p.is_file())
+    graph.write_bytes(graph.read_bytes()[:-40])
+    fixed = run_cli("verify", "--fix", "--grace", "0s", "-C", torch_cache)
+    assert "torch compiles quarantined entries again when it needs them" in fixed.stderr
+    assert "JAX" not in fixed.stderr
