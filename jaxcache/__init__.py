@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from jaxcache.api import Cache as Cache
     from jaxcache.api import open as open  # noqa: A004
+    from jaxcache.entry.summary import Entry as Entry
     from jaxcache.errors import JaxcacheError as JaxcacheError
     from jaxcache.injected.guard import UnexpectedCompileError as UnexpectedCompileError
     from jaxcache.injected.guard import guard as guard
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from jaxcache.live.layer import counters as counters
     from jaxcache.live.layer import enable as enable
     from jaxcache.live.settings import ConfigError as ConfigError
-    from jaxcache.model import Entry as Entry
     from jaxcache.options import PruneOptions as PruneOptions
 
 __version__ = "1.0.0rc2"
@@ -48,7 +48,7 @@ __version__ = "1.0.0rc2"
 _HOMES = {
     "Cache": "jaxcache.api",
     "ConfigError": "jaxcache.live.settings",
-    "Entry": "jaxcache.model",
+    "Entry": "jaxcache.entry.summary",
     "JaxcacheError": "jaxcache.errors",
     "PruneOptions": "jaxcache.options",
     "UnexpectedCompileError": "jaxcache.injected.guard",

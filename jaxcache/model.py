@@ -1,11 +1,8 @@
 """The words of the rest of the program: files, entries, problems. Frozen, stdlib only."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
 from enum import IntEnum, StrEnum
 from typing import Any, Literal, NamedTuple, Protocol
-
-from jaxcache.core.eviction import LastUsedFrom
 
 Codec = Literal["zstd", "zlib", "unknown"]
 Platform = Literal["cpu", "gpu", "tpu", "unknown"]
@@ -76,6 +73,8 @@ class FileInfo(NamedTuple):
 
 def result_repr(result: Any) -> str:
     """Return the repr of a result: what is long is counted, and what is empty is left out."""
+    from dataclasses import fields  # which a start of a program does without
+
     shown = []
     for name in (f.name for f in fields(result)):
         value = getattr(result, name)
@@ -114,51 +113,6 @@ class Problem(NamedTuple):
     key: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One cache entry, as far as a scan read it.
-
-    Times are nanoseconds since the epoch, sizes are bytes. A fact that was not read, or cannot be
-    known, is None. The facts from ``platform`` on, but for ``problems``, need the entry decoded.
-    """
-
-    key: str
-    """``<module>-<hash>``, or the bare hash of JAX before 0.4.17."""
-    module: str
-    hash: str
-    file: str
-    size_bytes: int
-    payload_bytes: int | None
-    """Decompressed executable without the 4-byte header; from the frame header if that has it."""
-    codec: Codec
-    sealed: bool
-    """The codec itself detects corruption: a zstd content checksum, or zlib's Adler-32."""
-    compile_seconds: float | None
-    created_ns: int
-    """The file's mtime: JAX writes an entry once and never touches it again."""
-    last_used_ns: int
-    last_used_from: LastUsedFrom
-    platform: Platform = "unknown"
-    target: str | None = None
-    problems: tuple[ProblemKind, ...] = ()
-    signature: str | None = None
-    """``f32[8,16] → f32[8]``; like platform and target only where entries are decoded."""
-    source: str | None = None
-    """``FILE:LINE`` that most of its instructions came from."""
-    tuning: str | None = None
-    """``tuned`` or ``untuned``, for an entry that was compiled without its GPU."""
-    jaxlib: str | None = None
-    """The version of jaxlib that wrote it, where the ledger records it."""
-
-    def __repr__(self) -> str:
-        seconds = "" if self.compile_seconds is None else f"{self.compile_seconds:g} s to compile"
-        if self.compile_seconds == 0:  # JAX records whole seconds, rounded down
-            seconds = "<1 s to compile"
-        target = f"{self.platform} {self.target or ''}".rstrip()
-        size = f"{self.size_bytes:,} bytes"
-        return short_repr(type(self).__name__, self.key, self.hash, size, seconds, target)
-
-
 class Files(Protocol):
     """Every file of a cache under what it is; nothing has been opened."""
 
@@ -170,14 +124,3 @@ class Files(Protocol):
 
     def trusted(self) -> Iterator[tuple[FileInfo, str | None]]:
         """Yield the files that whoever can write them could have run, with their keys."""
-
-
-class ScanResult(Protocol):
-    """A cache as it was seen."""
-
-    @property
-    def entries(self) -> Sequence[Entry]: ...
-    @property
-    def inventory(self) -> Files: ...
-    @property
-    def problems(self) -> Sequence[Problem]: ...

@@ -3,8 +3,8 @@
 import os
 import re
 import sys
+import time
 from collections.abc import Sequence
-from datetime import datetime, timedelta
 
 from jaxcache.core.configuration import DURATIONS, SIZES, read_seconds, read_size_bytes
 from jaxcache.errors import UsageError
@@ -202,12 +202,10 @@ def rfc3339(time_ns: int) -> str:
     """
     whole, nanoseconds = divmod(time_ns, NS_PER_SECOND)
     whole = min(max(whole, 0), _LAST_SECOND)
-    moment = _EPOCH + timedelta(0, whole, nanoseconds // 1000)
-    return f"{moment.isoformat(timespec='microseconds')}Z"
+    return time.strftime(f"%Y-%m-%dT%H:%M:%S.{nanoseconds // 1000:06}Z", time.gmtime(whole))
 
 
-_EPOCH = datetime(1970, 1, 1)  # in UTC
-_LAST_SECOND = 253_402_300_799  # 9999-12-31T23:59:59Z, the last that datetime holds
+_LAST_SECOND = 253_402_300_799  # 9999-12-31T23:59:59Z
 
 
 def join_some(texts: Sequence[str], most: int, separator: str = ", ") -> str:

@@ -48,12 +48,12 @@ def test_every_copy_of_a_world_has_the_same_access_times(tmp_path: Path) -> None
 
 #: A store that writes in place, as JAX does.
 CARELESS = """
-import sys
+import pathlib, sys
 from tools.faults import __main__, process
 process.preload()
 from jaxcache.store.local import LocalStore
 def write(self, name, chunks, *, mtime_ns=None, replace=True):
-    path = self.path / name
+    path = pathlib.Path(self.url, name)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb", buffering=0) as file:
         for chunk in chunks:

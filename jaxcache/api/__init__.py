@@ -22,7 +22,7 @@ from jaxcache.api.moving import MovingMethods
 from jaxcache.entry.names import FileKind
 from jaxcache.errors import UsageError
 from jaxcache.layouts import load_layout
-from jaxcache.model import Depth, Entry
+from jaxcache.model import Depth
 from jaxcache.options import ListOptions, PruneOptions, RemovalOptions, SealOptions, VerifyOptions
 from jaxcache.store import open_store
 
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from jaxcache.cache.verify.repair import Repair as Repair
     from jaxcache.cache.verify.repair import RepairPlan, Restoration
     from jaxcache.cache.verify.run_checks import Verification as Verification
+    from jaxcache.entry.summary import Entry
     from jaxcache.layouts import GraphDetails, Layout
     from jaxcache.options.keywords import (
         ListKeywords,
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
     from jaxcache.store.base import Store
 
 
-__all__ = ["Cache", "open"]
 #: How a pickle of protocol 2 or later begins.
 _PICKLED = b"\x80"
 
@@ -80,7 +80,7 @@ class Cache(MovingMethods, CompilingMethods):
     # Looking
 
     def entries(self) -> "Iterator[Entry]":
-        """Yield every entry, by key; see :class:`jaxcache.model.Entry`.
+        """Yield every entry, by key; see :class:`jaxcache.Entry`.
 
         >>> next(cache.entries()).module
         'jit__fun'

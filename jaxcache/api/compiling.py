@@ -5,7 +5,6 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jaxcache import __version__
@@ -401,6 +400,8 @@ class CompilingMethods(Handle):
         Raises:
             UsageError: ``not-a-directory``: it is a bundle.
         """
+        from dataclasses import replace
+
         from jaxcache.warm.report.notes import judge_run
         from jaxcache.warm.where import find_where
 

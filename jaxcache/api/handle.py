@@ -15,8 +15,6 @@ from jaxcache.store.base import Store
 from jaxcache.store.location import Location, locate_cache
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from jaxcache.cache.ledger.segments import Ledger
     from jaxcache.cache.listing import ReadCache
     from jaxcache.cache.recipe import RecipeFile
@@ -77,7 +75,7 @@ class Handle:
         progress: MakeProgress = show_nothing,
         note: Callable[..., None] = lambda *_: None,
         workers: int = 1,
-        index_directory: "Path | None" = None,
+        index_directory: str | None = None,
         clock: Callable[[], int] | None = None,
     ) -> None:
         self.location = location
@@ -179,7 +177,7 @@ class Handle:
         return cast("Store", store), layouts.BUNDLE
 
     @property
-    def index_directory(self) -> "Path | None":
+    def index_directory(self) -> str | None:
         """The directory of its index; None without one."""
         return self._index_directory if self.readable[1].keeps_index else None
 

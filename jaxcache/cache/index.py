@@ -17,7 +17,6 @@ import zlib
 from array import array
 from collections.abc import Iterable, Iterator
 from itertools import accumulate, chain
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from jaxcache.cache.scan import HeaderFacts
@@ -32,17 +31,17 @@ _CRC_BYTES = 4
 _LONGEST_NAME = 200
 
 
-def _index_path(directory: Path, url: str) -> Path:
+def _index_path(directory: str, url: str) -> str:
     """Return the path of the index of the cache at ``url``."""
     name = url.replace("%", "%25").replace("/", "%2F")
     if "://" in url or len(os.fsencode(name)) > _LONGEST_NAME:
         import hashlib  # takes OpenSSL along
 
         name = hashlib.sha256(os.fsencode(url)).hexdigest()[:32]
-    return directory / f"{name}.idx"
+    return os.path.join(directory, f"{name}.idx")
 
 
-def read_checked(path: Path, magic: bytes) -> memoryview:
+def read_checked(path: str, magic: bytes) -> memoryview:
     """Return the bytes between the magic number and the checksum of an intact file.
 
     Raises:
@@ -58,23 +57,24 @@ def read_checked(path: Path, magic: bytes) -> memoryview:
     return body[len(magic) :]
 
 
-def write_checked(path: Path, magic: bytes, parts: Iterable[bytes]) -> None:
+def write_checked(path: str, magic: bytes, parts: Iterable[bytes]) -> None:
     """Write a file that :func:`read_checked` reads; where it cannot be written, do nothing."""
     with contextlib.suppress(OSError):
-        make_private_directory(str(path.parent))
-        is_new = not path.exists()
+        directory = os.path.dirname(path)
+        make_private_directory(directory)
+        is_new = not os.path.exists(path)
         replace_file(path, _with_checksum(chain([magic], parts)), mode=0o600, durable=False)
         if is_new:
-            _remove_files_of_gone_caches(path.parent)
+            _remove_files_of_gone_caches(directory)
 
 
-def _remove_files_of_gone_caches(directory: Path) -> None:
+def _remove_files_of_gone_caches(directory: str) -> None:
     """Remove the files of local caches that no longer exist; hashed names cannot be checked."""
     for name in os.listdir(directory):
         cache = name.rpartition(".")[0].replace("%2F", "/").replace("%25", "%")
         if cache.startswith("/") and not os.path.lexists(cache):
             with contextlib.suppress(OSError):
-                os.unlink(directory / name)
+                os.unlink(os.path.join(directory, name))
 
 
 def _with_checksum(parts: Iterable[bytes]) -> Iterator[bytes]:
@@ -103,7 +103,7 @@ class FactIndex:
     texts: ClassVar[frozenset[str]]
     """The columns of :attr:`facts` that number a text."""
 
-    def __init__(self, path: Path, *, now_ns: int) -> None:
+    def __init__(self, path: str, *, now_ns: int) -> None:
         self.path = path
         self._settled_ns = now_ns - _SETTLED_NS
         self._rows: dict[str, int] = {}
@@ -113,7 +113,7 @@ class FactIndex:
         self._learnt = 0
 
     @classmethod
-    def load(cls, directory: Path, url: str, *, now_ns: int) -> Self:
+    def load(cls, directory: str, url: str, *, now_ns: int) -> Self:
         """Open the index of the cache at ``url``; an empty one if none can be trusted.
 
         Args:
@@ -228,7 +228,7 @@ class Index(FactIndex):
     texts = frozenset({"codec", "head_kind", "head_detail", *facts[9:]})
     magic = b"jaxcache-index 3 %08x\n" % zlib.crc32(repr(facts).encode())
 
-    def __init__(self, path: Path, *, now_ns: int) -> None:
+    def __init__(self, path: str, *, now_ns: int) -> None:
         super().__init__(path, now_ns=now_ns)
         self._headers: dict[tuple[int, ...], tuple[EntryHeader | None, Any]] = {}
         self._summaries: dict[tuple[int, ...], EntrySummary] = {}

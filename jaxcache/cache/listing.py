@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from jaxcache.cache.files import count_bytes
 from jaxcache.cache.scan import ScanAids
+from jaxcache.entry.summary import Entry, ScanResult
 from jaxcache.errors import UsageError
-from jaxcache.model import Depth, Entry, Problem, Progress, ScanResult, result_repr
+from jaxcache.model import Depth, Problem, Progress, result_repr
 from jaxcache.options import ListOptions
 from jaxcache.store.base import Store
 from jaxcache.units import format_compiling, format_count, format_duration, format_size
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from jaxcache.layouts import Layout
 
 #: Unread entries beyond a limit that are opened all the same, for the sums: 0.1 s of work.
@@ -28,7 +27,7 @@ class ReadCache(NamedTuple):
     store: Store
     layout: "Layout"
     now_ns: int
-    index_directory: "Path | None" = None
+    index_directory: str | None = None
     """The directory of indexes; None: without one."""
     workers: int = 1
     """Processes to read with in a large directory."""

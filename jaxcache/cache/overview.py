@@ -24,10 +24,11 @@ from jaxcache.cache.prune.removable import (
     without_suffix,
 )
 from jaxcache.cache.scan import Scan
-from jaxcache.core.eviction import POLICIES, choose_in_order, eviction_order
+from jaxcache.core.eviction import choose_in_order, eviction_order
+from jaxcache.entry.summary import Entry
 from jaxcache.errors import JaxcacheError
-from jaxcache.model import Depth, Entry, Problem
-from jaxcache.options import PruneOptions
+from jaxcache.model import Depth, Problem
+from jaxcache.options import POLICIES, PruneOptions
 
 #: Modules whose churn is explained: finding a cause decodes several entries of each.
 _EXPLAINED_MODULES = 15

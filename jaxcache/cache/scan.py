@@ -20,8 +20,8 @@ from jaxcache.core import eviction
 from jaxcache.core.names import ATIME_SUFFIX, HEADER_BYTES, ZSTD_MAGIC
 from jaxcache.entry import codec
 from jaxcache.entry.names import FileKind, key_of
-from jaxcache.entry.summary import EntrySummary, read_summary
-from jaxcache.model import Depth, Entry, FileInfo, Problem, ProblemKind, Progress
+from jaxcache.entry.summary import Entry, EntrySummary, read_summary
+from jaxcache.model import Depth, FileInfo, Problem, ProblemKind, Progress
 from jaxcache.store.base import MissingError, Store, StoreError
 
 if TYPE_CHECKING:

@@ -28,6 +28,7 @@ from jaxcache.cache.verify.check import (
 )
 from jaxcache.core.names import HEADER_BYTES
 from jaxcache.entry import codec
+from jaxcache.entry.summary import Entry
 from jaxcache.options import SealOptions
 from jaxcache.store.base import ChangedError, MissingError, NewFile, Store, StoreError, same_file
 from jaxcache.store.concurrency import ByteBudget
@@ -53,14 +54,14 @@ LEVEL_FACT = "seal_level"
 class SkippedEntry(NamedTuple):
     """One entry that is left as it is."""
 
-    entry: model.Entry
+    entry: Entry
     reason: SealReason
 
 
 class SealFailure(NamedTuple):
     """One entry that could not be written, and is as it was."""
 
-    entry: model.Entry
+    entry: Entry
     reason: str
     """The system's."""
 
@@ -74,7 +75,7 @@ class SealPlan:
     cache_dir: str
     level: int | None
     """The compression level of ``--recompress``; None adds checksums only."""
-    todo: tuple[model.Entry, ...]
+    todo: tuple[Entry, ...]
     skipped: tuple[SkippedEntry, ...]
     scan: Scan
 
@@ -93,7 +94,7 @@ class SealPlan:
 class SealedEntry:
     """One entry that was rewritten."""
 
-    entry: model.Entry
+    entry: Entry
     size_bytes_after: int | None
     """None in a plan."""
 
@@ -132,7 +133,7 @@ def plan_seal(
     selection = Selection.parse(options.keys, options.filters)
     scan_result = scan(store, ScanAids(progress=progress), max(selection.depth, model.Depth.OPENED))
     ledger = scan_result.ledger or Ledger()
-    todo: list[model.Entry] = []
+    todo: list[Entry] = []
     skipped: list[SkippedEntry] = []
     for entry in selection.pick(scan_result.entries, time.time_ns()):
         if "unknown-format" in entry.problems:
@@ -149,7 +150,7 @@ def plan_seal(
     return SealPlan(store.url, options.recompress, tuple(todo), tuple(skipped), scan_result)
 
 
-def _is_cut(store: Store, entry: model.Entry) -> bool:
+def _is_cut(store: Store, entry: Entry) -> bool:
     """Return whether an entry ends elsewhere than its start says, which spoils its checksum."""
     if store.remote:  # a request for each block
         return False
@@ -161,7 +162,7 @@ def _is_cut(store: Store, entry: model.Entry) -> bool:
     return False
 
 
-def _wants_level(entry: model.Entry, record: LedgerRecord | None, level: int | None) -> bool:
+def _wants_level(entry: Entry, record: LedgerRecord | None, level: int | None) -> bool:
     """Return whether a sealed entry is to be compressed again."""
     if level is None or record is None or record.file_mtime_ns != entry.created_ns:
         return level is not None
@@ -225,7 +226,7 @@ class _Worker:
         self._events: list[Event] = []
         self.stopped = False
 
-    def seal(self, entry: model.Entry) -> _Outcome:
+    def seal(self, entry: Entry) -> _Outcome:
         """Seal one entry, or return why not."""
         if self.stopped:
             return []
@@ -245,7 +246,7 @@ class _Worker:
                 problem = model.Problem(entry.file, "unreadable", error.reason, entry.key)
             return self._report(entry, problem)
 
-    def _seal(self, entry: model.Entry, file: EntryFile) -> _Outcome:
+    def _seal(self, entry: Entry, file: EntryFile) -> _Outcome:
         if entry.size_bytes > MAX_DECODED_BYTES or (entry.payload_bytes or 0) > MAX_DECODED_BYTES:
             return SkippedEntry(entry, "too-large")
         frame = self._store.read(entry.file, limit=entry.size_bytes)
@@ -285,7 +286,7 @@ class _Worker:
         with self._swaps, self._store.lock(timeout_seconds=LOCK_TIMEOUT_SECONDS):
             yield
 
-    def _report(self, entry: model.Entry, *problems: model.Problem) -> _Outcome:
+    def _report(self, entry: Entry, *problems: model.Problem) -> _Outcome:
         """Return what is wrong with an entry, unless it was replaced after the plan was made."""
         with contextlib.suppress(StoreError):
             now = find(self._store, entry.file)

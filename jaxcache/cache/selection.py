@@ -7,8 +7,9 @@ from fnmatch import fnmatchcase
 from operator import eq, ge, gt, le, lt, ne
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from jaxcache.entry.summary import Entry
 from jaxcache.errors import JaxcacheError, UsageError
-from jaxcache.model import Depth, Entry
+from jaxcache.model import Depth
 from jaxcache.units import NS_PER_SECOND, parse_duration_seconds, parse_size_bytes
 
 AnyEntry = TypeVar("AnyEntry", bound=Entry)

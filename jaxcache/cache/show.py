@@ -16,9 +16,9 @@ from jaxcache.entry.codec import CodecError
 from jaxcache.entry.contents import ArrayType, Contents
 from jaxcache.entry.decode import OpenPayload, find_hlo_module, read_contents, read_payload
 from jaxcache.entry.names import FileKind, split_name
-from jaxcache.entry.summary import summarize_contents
+from jaxcache.entry.summary import Entry, summarize_contents
 from jaxcache.errors import JaxcacheError
-from jaxcache.model import Depth, Entry, FileInfo, Problem, result_repr
+from jaxcache.model import Depth, FileInfo, Problem, result_repr
 from jaxcache.store.base import Store, StoreError
 from jaxcache.units import differing_columns
 

@@ -8,7 +8,8 @@ from enum import StrEnum
 from jaxcache.cache.files import UNCOUNTED_KINDS
 from jaxcache.cache.ledger.segments import Ledger, Uses, count_uses
 from jaxcache.cache.listing import Group, ReadCache, Summary, group_entries, summarize
-from jaxcache.model import Depth, Entry, FileInfo, result_repr
+from jaxcache.entry.summary import Entry
+from jaxcache.model import Depth, FileInfo, result_repr
 from jaxcache.units import NS_PER_SECOND, format_size
 
 _DAY_SECONDS = 86_400

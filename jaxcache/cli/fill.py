@@ -1,7 +1,6 @@
 """`jaxcache warm`, `run` and `compile`, and the profiles of `target`."""
 
 import contextlib
-import json
 import sys
 from collections.abc import Iterator, Sequence
 
@@ -71,6 +70,8 @@ def _carry_out(
                 else:
                     print_blocks(view.page or (), sys.stderr)
             if extent.trace is not None:
+                import json
+
                 write_text(extent.trace, json.dumps(report.trace))
     except ReportError as error:
         requested = (wanted.fail_on_miss, placed.guard, placed.record, extent.trace)

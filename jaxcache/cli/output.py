@@ -7,12 +7,14 @@ import sys
 from collections.abc import Iterable
 from enum import StrEnum
 from itertools import chain
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from jaxcache.cli.terminal import name_cache, terminal_width, wants_color
 from jaxcache.errors import JaxcacheError, UsageError, system_errors_as
 from jaxcache.options import Options, flag
-from jaxcache.render.view import Block, Line, Table, View, to_document, versioned
+
+if TYPE_CHECKING:
+    from jaxcache.render.view import Block, View
 
 
 class Format(StrEnum):
@@ -121,8 +123,10 @@ def write_text(path: str, text: str, mode: str = "w") -> None:
         file.write(text)
 
 
-def emit(form: Format, view: View) -> None:
+def emit(form: Format, view: "View") -> None:
     """Print a result in the requested format; for people, with its notes."""
+    from jaxcache.render.view import Table, to_document, versioned
+
     if form is Format.JSON:
         print_json(versioned(to_document(view.document)))
     elif form is Format.JSONL:
@@ -144,23 +148,16 @@ def emit(form: Format, view: View) -> None:
             note(block)
 
 
-def print_blocks(blocks: Iterable[Block], stream: TextIO | None = None) -> None:
+def print_blocks(blocks: "Iterable[Block]", stream: TextIO | None = None) -> None:
     """Print for people, on standard output by default; a pipe gets no line broken."""
     from jaxcache.render.typeset import set_blocks
 
     out = stream or sys.stdout
     width = terminal_width() if out.isatty() else None
-    named = map(_name_cache_in, blocks)
-    for line in set_blocks(named, width=width, color=wants_color(out)):
+    for line in set_blocks(blocks, width=width, color=wants_color(out), rename=name_cache):
         print(line, file=out)
 
 
-def _name_cache_in(block: Block) -> Block:
-    if isinstance(block, Line):
-        return block._replace(text=name_cache(block.text))
-    return name_cache(block) if isinstance(block, str) else block
-
-
-def note(*blocks: Block) -> None:
+def note(*blocks: "Block") -> None:
     """Print notes about the result on standard error."""
     print_blocks(blocks, sys.stderr)

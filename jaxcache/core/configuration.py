@@ -27,6 +27,8 @@ MAX_BYTES = 1 << 20
 RESTRICTING = frozenset({"require-signed"})
 _RESTRICTING_LIVE = {"require-signed": True, "require-seal": "always"}
 _DIGEST = "sha256:"
+#: ``tool.jaxcache``, or the table ``tool`` that ``jaxcache`` may be a key of.
+_OWN_TABLE = rb"""tool["']?\s*(\.\s*["']?jaxcache|\]|=)"""
 #: Every setting that decides what is cached, and JAX's default (jax/_src/config.py, 0.4.30 to
 #: 0.12). The environment's name is the same in upper case.
 JAX_DEFAULTS: "dict[str, Any]" = {
@@ -109,7 +111,9 @@ class ConfigFile:  # a dataclass takes 2 ms to make, in every process that has j
 
         A file that another user may have written is not parsed before it is trusted.
         """
-        return (b"tool.jaxcache" if self.unsafe else b"jaxcache") in self.text
+        # To parse a project's file takes longer than all else before a program starts.
+        table = rb"tool\.jaxcache" if self.unsafe else _OWN_TABLE
+        return b"jaxcache" in self.text and re.search(table, self.text) is not None
 
     @property
     def counts(self) -> bool:
@@ -138,7 +142,7 @@ class ConfigFile:  # a dataclass takes 2 ms to make, in every process that has j
 
     def select(self, table: "dict[str, Any]") -> "tuple[dict[str, Any], list[str]]":
         """Return the settings of the file that count, and the names of those that do not."""
-        if self.is_trusted:
+        if not table or self.is_trusted:
             return table, []
         counting: dict[str, Any] = {}
         ignored = []

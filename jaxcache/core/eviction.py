@@ -102,11 +102,6 @@ def rank_by_value(
     return recency(candidate, now_ns), value / scale, candidate.last_used_ns, candidate.name
 
 
-#: Every policy, by the name that ``--policy`` takes. ``cost`` needs compile seconds, and keeps
-#: entries whose removal the bound does not need.
-POLICIES = ("lru", "cost")
-
-
 def eviction_order(
     candidates: Iterable[Candidate], policy: str, now_ns: int, *, per_byte: bool = True
 ) -> list[Candidate]:

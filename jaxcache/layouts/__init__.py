@@ -4,7 +4,6 @@ Each group of functions is imported when used.
 """
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from jaxcache.entry.names import TORCH_GRAPHS, TORCH_LOCKS, key_of, split_name
@@ -42,7 +41,7 @@ class JaxLayout:
     #: The key in a file's name.
     key_of = staticmethod(key_of)
 
-    def load_index(self, directory: Path, url: str, *, now_ns: int) -> "Index":
+    def load_index(self, directory: str, url: str, *, now_ns: int) -> "Index":
         """Open the index."""
         from jaxcache.cache.index import Index
 
@@ -79,18 +78,6 @@ JAX: "Layout" = JaxLayout()
 #: A bundle of JAX's entries, which can be looked at and no more.
 BUNDLE = cast("Layout", BundleLayout())
 NAMES = ("jax", "torch")
-
-__all__ = [
-    "BUNDLE",
-    "JAX",
-    "NAMES",
-    "Layout",
-    "check_layout",
-    "check_not_torch",
-    "choose_layout",
-    "detect_layout",
-    "load_layout",
-]
 
 
 def load_layout(name: str) -> "Layout":

@@ -5,14 +5,14 @@ compiler's cache can do (sealing, loading) has no method here. Functions come in
 module that is imported when it is asked for; mypy holds the module to the group's protocol.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from __future__ import annotations  # the protocols import nothing when a program starts
+
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
-from jaxcache.model import Depth, Entry, FileInfo, Problem, ScanResult
-from jaxcache.store.base import FileLock, Store
-
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
     from jaxcache.cache.bundle.format import Bundle
     from jaxcache.cache.diff import DiffSide
     from jaxcache.cache.explain.keys import Churn
@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from jaxcache.cache.scan import ScanAids
     from jaxcache.cache.show import EntryDetails
     from jaxcache.cache.verify.check import EntryCheck
+    from jaxcache.entry.summary import Entry, ScanResult
     from jaxcache.layouts.torch.explain import GraphDetails
-    from jaxcache.model import Depth, Progress
+    from jaxcache.model import Depth, FileInfo, Problem, Progress
     from jaxcache.options import PruneOptions, VerifyOptions
+    from jaxcache.store.base import FileLock, Store
 
 
 T = TypeVar("T")
@@ -64,7 +66,7 @@ class CheckableFile(Protocol):
 class Scans(Protocol):
     """Takes inventory of a cache, with the facts of every entry."""
 
-    def scan(self, store: Store, aids: "ScanAids", depth: Depth, *, deep: bool) -> "ScanResult":
+    def scan(self, store: Store, aids: ScanAids, depth: Depth, *, deep: bool) -> ScanResult:
         """Scan a cache.
 
         Args:
@@ -80,9 +82,9 @@ class Scans(Protocol):
         store: Store,
         scan_result: Any,
         wanted: Iterable[Entry],
-        aids: "ScanAids",
+        aids: ScanAids,
         depth: Depth,
-    ) -> "ScanResult":
+    ) -> ScanResult:
         """Read more of some entries of a scan of this layout."""
 
 
@@ -90,8 +92,8 @@ class Checks(Protocol):
     """Verifies files."""
 
     def files_to_check(
-        self, store: Store, scan_result: Any, chosen: Collection[str], options: "VerifyOptions"
-    ) -> "Sequence[CheckableFile]":
+        self, store: Store, scan_result: Any, chosen: Collection[str], options: VerifyOptions
+    ) -> Sequence[CheckableFile]:
         """Return the files to verify.
 
         Args:
@@ -103,16 +105,16 @@ class Checks(Protocol):
         """
 
     def check(
-        self, store: Store, scan_result: Any, files: Sequence[Any], options: "VerifyOptions"
-    ) -> "Iterator[tuple[str, EntryCheck]]":
+        self, store: Store, scan_result: Any, files: Sequence[Any], options: VerifyOptions
+    ) -> Iterator[tuple[str, EntryCheck]]:
         """Check each file by itself, by name, in any order."""
 
     def check_beside(
         self,
         scan_result: Any,
         files: Sequence[Any],
-        checks: "Mapping[str, EntryCheck]",
-        options: "VerifyOptions",
+        checks: Mapping[str, EntryCheck],
+        options: VerifyOptions,
     ) -> Iterator[Problem]:
         """Yield the problems of files that were checked which only others show."""
 
@@ -121,7 +123,7 @@ class Removals(Protocol):
     """Plan removals: which items, in which order, under which lock."""
 
     @property
-    def file_lock(self) -> "FileLock | None":
+    def file_lock(self) -> FileLock | None:
         """The locks of single files; None where JAX's lock is for all."""
 
     @property
@@ -132,11 +134,11 @@ class Removals(Protocol):
         self,
         store: Store,
         scan_result: Any,
-        options: "PruneOptions | None",
+        options: PruneOptions | None,
         *,
         now_ns: int,
         keep: Collection[str],
-    ) -> "RemovableSet":
+    ) -> RemovableSet:
         """Return what a plan could remove: which files form one unit, and what protects them.
 
         Args:
@@ -155,11 +157,11 @@ class Exports(Protocol):
         *,
         keys: Sequence[str],
         filters: Sequence[str],
-        since: "DiffSide | None",
+        since: DiffSide | None,
         side_caches: bool | None,
         now_ns: int,
-        progress: "Progress | None",
-    ) -> "ExportPlan":
+        progress: Progress | None,
+    ) -> ExportPlan:
         """Plan a bundle.
 
         Args:
@@ -173,23 +175,23 @@ class Imports(Protocol):
     def plan_import(
         self,
         store: Store | None,
-        bundle: "Bundle",
+        bundle: Bundle,
         *,
         cache_dir: str,
         on_conflict: str,
         side_caches: bool,
-        progress: "Progress | None",
-    ) -> "Plan":
+        progress: Progress | None,
+    ) -> Plan:
         """Look at what is there already, and decide for each file of a verified bundle."""
 
 
 class Sides(Protocol):
     """Reads the content of every entry, for a comparison."""
 
-    def read_side(self, store: Store, progress: "Progress | None") -> "DiffSide":
+    def read_side(self, store: Store, progress: Progress | None) -> DiffSide:
         """Read that of a cache."""
 
-    def read_bundle(self, bundle: "Bundle") -> "DiffSide":
+    def read_bundle(self, bundle: Bundle) -> DiffSide:
         """Read that of a bundle.
 
         Raises:
@@ -200,20 +202,20 @@ class Sides(Protocol):
 class Shows(Protocol):
     """Decodes entries."""
 
-    def show(self, store: Any, wanted: str, /) -> "Iterable[EntryDetails | GraphDetails]":
+    def show(self, store: Any, wanted: str, /) -> Iterable[EntryDetails | GraphDetails]:
         """Decode the entries that a KEY means."""
 
-    def show_file(self, store: Store, name: str, /) -> "Iterable[EntryDetails | GraphDetails]":
+    def show_file(self, store: Store, name: str, /) -> Iterable[EntryDetails | GraphDetails]:
         """Decode the file of that name."""
 
 
 class Explains(Protocol):
     """Says why keys differ, and what is compiled again and again."""
 
-    def explain_keys(self, keys: Sequence[str], url: str, /) -> "Explanation":
+    def explain_keys(self, keys: Sequence[str], url: str, /) -> Explanation:
         """Compare two keys of the cache at ``url``, or one with the nearest other."""
 
     def find_churn(
         self, store: Store, *, explained: int | None = None, scan_result: Any = None
-    ) -> "tuple[Churn, ...]":
+    ) -> tuple[Churn, ...]:
         """Find what has several keys, and why."""

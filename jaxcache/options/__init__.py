@@ -9,10 +9,8 @@ import os
 import sys
 import time
 from collections.abc import Callable, Collection
-from datetime import UTC, datetime
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
-from jaxcache.core.eviction import POLICIES
 from jaxcache.errors import UsageError
 from jaxcache.units import NS_PER_SECOND, parse_duration_seconds, parse_size_bytes
 
@@ -42,12 +40,17 @@ class Kind(NamedTuple):
     """From text; other values from Python are taken as they are."""
 
 
-def read_time_ns(value: str | datetime) -> int:
+def read_time_ns(value: Any) -> int:
     """Read a time: a duration before now, RFC 3339 (UTC unless it has an offset), or a file.
+
+    Args:
+        value: a text or a datetime.
 
     Raises:
         UsageError: ``bad-time``.
     """
+    from datetime import UTC, datetime  # which a command without a time does without
+
     if isinstance(value, str):
         try:
             return time.time_ns() - int(parse_duration_seconds(value) * NS_PER_SECOND)
@@ -65,7 +68,7 @@ def read_time_ns(value: str | datetime) -> int:
                     hint="write 2h, 2026-01-31T12:00:00Z, or the path of a marker file",
                 ) from error
         value = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return int(value.timestamp()) * NS_PER_SECOND + value.microsecond * 1000
+    return int(value.timestamp()) * NS_PER_SECOND + int(value.microsecond) * 1000
 
 
 def choice(name: str, *values: str) -> Kind:
@@ -134,7 +137,7 @@ class Option:
             one = isinstance(value, str | os.PathLike)
             return tuple(map(os.fspath, [value] if one else value or ()))
         value = os.fspath(value) if isinstance(value, os.PathLike) else value
-        readable = isinstance(value, str | datetime)
+        readable = isinstance(value, str) or hasattr(value, "timestamp")  # a datetime
         return self.kind.parse(value) if self.kind.parse and readable else value
 
 
@@ -363,6 +366,9 @@ class RemovalOptions(EntryChoice):
 SORT_FIELDS = ("used", "key", "size", "payload", "compile", "created", "platform")
 #: The fields that ``ls`` groups by.
 GROUP_FIELDS = ("module", "function", "platform", "target", "codec")
+#: Every policy of ``prune``. ``cost`` needs compile seconds, and keeps entries whose removal the
+#: limit does not need.
+POLICIES = ("lru", "cost")
 
 
 class ListOptions(EntryChoice):

@@ -123,8 +123,8 @@ class RunOptions(TargetOptions, panel=None):
     stdout_to_stderr: bool = False
     scratch: str | None = None
     """A directory that takes what would be written; the cache and its ledger stay as they are."""
-    undo: tuple[str, ...] | None = None
-    """Undo parts of the key of each miss, to find an entry; the paths that the cache had."""
+    undo: str | None = None
+    """Undo parts of the key of each miss, to find an entry; the paths of the cache, as JSON."""
     processes: int | None = option(
         "--processes", "Run as N JAX processes on this machine.", COUNT, min=1
     )

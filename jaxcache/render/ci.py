@@ -10,7 +10,7 @@ from jaxcache.cache.ci.restore import REFUSED, CiKey, RestoreResult
 from jaxcache.cache.ci.save import THRESHOLD, SaveResult, Why
 from jaxcache.cache.ci.usage import UseSource
 from jaxcache.cache.move.plan import MoveAction
-from jaxcache.model import Entry
+from jaxcache.entry.summary import Entry
 from jaxcache.render.move import left_out_lines, warning_lines
 from jaxcache.render.view import Document, Line, View, fields_of, to_document, versioned
 

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from jaxcache.cache.listing import Listing, group_entries
-from jaxcache.model import UNTUNED, Entry
+from jaxcache.entry.summary import Entry
+from jaxcache.model import UNTUNED
 from jaxcache.render import columns as render_columns
 from jaxcache.render.view import Block, Column, Table, View, fields_of
 from jaxcache.store import is_remote

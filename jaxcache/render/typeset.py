@@ -1,6 +1,6 @@
 """Blocks as lines of a terminal, or as HTML for a notebook; all text is escaped here."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from html import escape
 from typing import Any, Literal
 
@@ -17,12 +17,15 @@ _STYLES = {"bold": 1, "red": 31, "green": 32, "yellow": 33, "cyan": 36}
 _GLUE = "\xa0"
 
 
-def set_blocks(blocks: Iterable[Block], *, width: int | None, color: bool) -> Iterator[str]:
+def set_blocks(
+    blocks: Iterable[Block], *, width: int | None, color: bool, rename: Callable[[str], str] = str
+) -> Iterator[str]:
     """Set blocks as lines.
 
     Args:
         width: in terminal columns; None breaks no line.
         color: whether to emit ANSI styles.
+        rename: changes each text; not in tables, and no lead.
     """
     for block in blocks:
         if isinstance(block, Table):
@@ -30,7 +33,7 @@ def set_blocks(blocks: Iterable[Block], *, width: int | None, color: bool) -> It
             continue
         line = Line(block) if isinstance(block, str) else block
         lead = printable(line.lead)
-        text = printable(line.text)
+        text = printable(rename(line.text))
         lines = [lead + text] if line.whole or width is None else wrap(text, width, lead=lead)
         if line.lead_style and color:
             lines[0] = _styled(lead, line.lead_style, color) + lines[0][len(lead) :]

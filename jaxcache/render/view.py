@@ -7,7 +7,6 @@ terminal, is escaped as ``\\xNN``. :data:`SHAPES` holds the exceptions.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
 from math import isfinite
 from operator import attrgetter
 from types import MappingProxyType
@@ -200,7 +199,7 @@ def to_document(value: Any) -> Any:
         return printable(value)
     if isinstance(value, Mapping):
         return {printable(str(k)): to_document(v) for k, v in value.items()}
-    if kind.__name__ in SHAPES or hasattr(kind, "_fields") or is_dataclass(value):
+    if kind.__name__ in SHAPES or hasattr(kind, "_fields") or hasattr(kind, "__dataclass_fields__"):
         return {n: to_document(v) for n, v in fields_of(value).items()}
     return [to_document(v) for v in value]
 
@@ -222,6 +221,8 @@ def shape_of(kind: type) -> tuple[ShapeField, ...]:
     """Return the fields of the document of a class."""
     text = SHAPES.get(kind.__name__, "-")
     if text.startswith("-"):
+        from dataclasses import fields  # which text alone does without
+
         out = {word[1:] for word in text.split()}
         names = getattr(kind, "_fields", None) or [f.name for f in fields(kind)]
         return tuple(

@@ -72,15 +72,15 @@ def check_made(path: str) -> None:
     Raises:
         NoCacheError: ``io-error``.
     """
-    import tempfile
-
     from jaxcache.core.names import TEMP_PREFIX
 
     above = os.path.abspath(path)
     while not os.path.isdir(above):
         above = os.path.dirname(above)
+    probe = os.path.join(above, f"{TEMP_PREFIX}{os.urandom(8).hex()}")
     with system_errors_as(NoCacheError, f"cannot make {path}", code="io-error"):
-        os.rmdir(tempfile.mkdtemp(prefix=TEMP_PREFIX, dir=above))
+        os.mkdir(probe, 0o700)
+        os.rmdir(probe)
 
 
 def make_store(location: str) -> "Store":

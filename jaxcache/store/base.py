@@ -43,7 +43,6 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from jaxcache.errors import JaxcacheError, NoCacheError
@@ -367,18 +366,19 @@ def cannot_make(path: str) -> str | None:
     return None if os.access(above, os.W_OK | os.X_OK) else f"{above} cannot be written"
 
 
-def no_cache(path: Path, error: OSError) -> NoCacheError:
+def no_cache(path: str, error: OSError) -> NoCacheError:
     """Say why a directory cannot be opened as a cache."""
-    from shlex import quote  # which a command that finds its cache does without
+    from pathlib import PurePath  # which a command that finds its cache does without
+    from shlex import quote
 
-    name = quote(str(path))
+    name = quote(path)
     if error.errno == errno.ENOENT:
         hint = f"check the path, or fill it: jaxcache warm -C {name} SCRIPT"
-        if cannot_make(str(path)):
+        if cannot_make(path):
             hint = "name a directory of your own with -C"
-        if any(part.startswith("~") for part in path.parts):
+        if any(part.startswith("~") for part in PurePath(path).parts):
             hint = 'JAX does not expand ~: write "$HOME/…"'
-        if "file:" in path.parts:
+        if "file:" in PurePath(path).parts:
             hint = "JAX uses a directory named file:; write the path without file://"
         return NoCacheError(f"no such cache directory: {path}", hint=hint)
     if error.errno == errno.ENOTDIR:
@@ -389,7 +389,7 @@ def no_cache(path: Path, error: OSError) -> NoCacheError:
         return NoCacheError(
             f"{path} is a file, not a cache directory",
             code="not-a-directory",
-            hint=hints.get(path.suffix, "name a directory"),
+            hint=hints.get(PurePath(path).suffix, "name a directory"),
         )
     if error.errno == errno.EACCES:
         return NoCacheError(

@@ -7,7 +7,6 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from jaxcache.core import atomic
@@ -39,11 +38,12 @@ class LocalStore:
     remote = False  # a mounted file system counts as near
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(os.path.abspath(path))
+        #: The absolute path of the directory.
+        self.url = os.path.abspath(path)
         try:
-            self._fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._fd = os.open(self.url, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            raise stores.no_cache(self.path, error) from error
+            raise stores.no_cache(self.url, error) from error
 
     def __del__(self) -> None:
         if (fd := getattr(self, "_fd", None)) is not None:
@@ -51,17 +51,12 @@ class LocalStore:
                 os.close(fd)
 
     def __repr__(self) -> str:
-        return f"LocalStore({str(self.path)!r})"
-
-    @property
-    def url(self) -> str:
-        """The absolute path of the directory."""
-        return str(self.path)
+        return f"LocalStore({self.url!r})"
 
     @property
     def writable(self) -> bool:
         """Whether the process may create files here (false on a read-only mount)."""
-        return os.access(self.path, os.W_OK | os.X_OK)
+        return os.access(self.url, os.W_OK | os.X_OK)
 
     @property
     def keeps_atime(self) -> bool:
@@ -86,7 +81,7 @@ class LocalStore:
                     yield stores.file_info(lead + item.name, status)
         except OSError as error:
             if not prefix or error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-                raise stores.no_cache(self.path / lead, error) from error
+                raise stores.no_cache(os.path.normpath(f"{self.url}/{lead}"), error) from error
 
     def walk(self, prefix: str) -> Iterator[FileInfo]:
         """Yield every file and link below a directory; unreadable directories are left out."""
@@ -300,7 +295,7 @@ class LocalStore:
                 taken = held.enter_context(lock)
             if not taken:
                 raise LockedError(
-                    f"another process holds {self.path / LOCKFILE}",
+                    f"another process holds {os.path.join(self.url, LOCKFILE)}",
                     hint="a JAX process with a size cap is writing; try again in a moment",
                 )
             yield

@@ -2,23 +2,18 @@
 
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from jaxcache.core import configuration
 from jaxcache.core.system import expand_home, user_directory
 from jaxcache.errors import UsageError, system_errors_as
 from jaxcache.store import check_location, local_path
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-def index_directory() -> "Path | None":
+def index_directory() -> str | None:
     """Return ``$XDG_CACHE_HOME/jaxcache/index``, of the indexes; None without a home directory."""
-    from pathlib import Path  # which a completion does without
-
     try:
-        return Path(user_directory("XDG_CACHE_HOME", "~/.cache"), "jaxcache", "index")
+        return os.path.join(user_directory("XDG_CACHE_HOME", "~/.cache"), "jaxcache", "index")
     except FileNotFoundError:
         return None
 

@@ -1,6 +1,7 @@
 """``explain SCRIPT``: run it, and compare each miss with what the cache had before."""
 
 import contextlib
+import json
 import math
 import os
 from collections import defaultdict
@@ -42,7 +43,7 @@ def explain_script(
     cache = open_cached_facts(options.cache_dir)
     recorder = ReportBuilder(options.cache_dir)
     with scratch_directory("explain") as scratch:
-        past_paths = cache.past_paths() if cache else ()
+        past_paths = json.dumps(cache.past_paths() if cache else ())
         run_options = options.replace(components=True, scratch=scratch, undo=past_paths)
         watch = RunCallbacks(on_event=recorder.add)
         if command:

@@ -11,14 +11,10 @@ so it leaves them as the user has them, unless the run writes nothing that stays
 """
 
 import contextlib
-import json
 import os
 import re
-import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxcache.core.configuration import JAX_DEFAULTS, read_setting, read_switch
 from jaxcache.errors import UsageError, system_errors_as
@@ -82,7 +78,7 @@ def run_environment(
     own = {
         "JAXCACHE_FORCE_CACHE_DIR": options.force_cache_dir and (directory or options.cache_dir),
         "JAXCACHE_SCRATCH": options.scratch,
-        "JAXCACHE_UNDO": None if options.undo is None else json.dumps(options.undo),
+        "JAXCACHE_UNDO": options.undo,
         "JAXCACHE_NO_WRITE": "1" if options.no_write else None,
         "JAXCACHE_LIVE": "1" if has_live_layer else None,
         "JAXCACHE_LIVE_LEDGER": "totals" if has_live_layer else None,  # the run records uses
@@ -131,26 +127,24 @@ _STDIN = "-"
 _START_BYTES = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """One call that is lowered and compiled, not made."""
 
     function: str
     """``MODULE:FUNCTION``, or ``FILE.py:FUNCTION``."""
-    args: tuple[Node, ...] = ()
-    kwargs: Mapping[str, Node] = field(default_factory=dict)
-    static: Mapping[str, Node] = field(default_factory=dict)
+    args: tuple[Node, ...]
+    kwargs: Mapping[str, Node]
+    static: Mapping[str, Node]
     """By keyword, and static where the function is not jitted yet."""
-    committed: bool = False
+    committed: bool
     """Whether the arrays are committed to the first device, as after ``device_put(x, device)``."""
 
     def to_json(self) -> dict[str, Any]:
         """The call as the child reads it."""
-        return {**asdict(self), "args": list(self.args)}
+        return {**self._asdict(), "args": list(self.args)}
 
 
-@dataclass(frozen=True, slots=True)
-class WarmProgram:
+class WarmProgram(NamedTuple):
     """One Python script, module or function to warm, as the command line names it."""
 
     script: str = ""
@@ -193,16 +187,17 @@ def is_script(name: str) -> bool:
 
 def is_program(name: str) -> bool:
     """Whether a name is that of a program: standard input, a directory, an archive or a script."""
-    if name == _STDIN or is_script(name) or (Path(name) / "__main__.py").is_file():
+    import zipfile
+
+    if name == _STDIN or is_script(name) or os.path.isfile(os.path.join(name, "__main__.py")):
         return True
-    path = Path(name)
-    if name.endswith(SAVED_RUNS) or not path.is_file():
+    if name.endswith(SAVED_RUNS) or not os.path.isfile(name):
         return False
     with system_errors_as(UsageError, f"cannot read {name}", code="no-script"):
-        with path.open("rb") as file:
+        with open(name, "rb") as file:
             start = file.read(_START_BYTES).lstrip()
         is_text = not (start.startswith(b"{") or b"\0" in start)
-        is_named_so = not path.suffix or start.startswith(b"#!")
+        is_named_so = not os.path.splitext(name)[1] or start.startswith(b"#!")
         return zipfile.is_zipfile(name) or (is_text and is_named_so)
 
 
@@ -341,6 +336,8 @@ def _read_value(value: Any, place: str) -> Node:
 
 def _as_it_is(value: Any, place: str) -> Node:
     """A value that is not an array; a date of TOML has no JSON."""
+    import json
+
     try:
         json.dumps(value)
     except TypeError as error:
@@ -360,27 +357,29 @@ def _read_marked(mark: str, inner: Any, place: str) -> Node:
     return {"call": call.to_json()}
 
 
-_RUN_PROGRAM = Path(__file__).parents[1] / "injected" / "run_program.py"
+_RUN_PROGRAM = os.path.abspath(f"{__file__}/../../injected/run_program.py")
 
 
 def words_of(program: WarmProgram) -> tuple[str, ...]:
     """The arguments that the Python is started with."""
     if program.call is not None:
-        return str(_RUN_PROGRAM), "call", json.dumps(program.call.to_json())
+        import json
+
+        return _RUN_PROGRAM, "call", json.dumps(program.call.to_json())
     if program.module:
         return "-m", program.module, *program.arguments
     if program.script == _STDIN:
         return _STDIN, *program.arguments
-    path = Path(program.script)
-    if not (path.is_file() or (path / "__main__.py").is_file()):
-        what = "no __main__.py in" if path.is_dir() else "no script"
+    path = program.script or "."
+    if not (os.path.isfile(path) or os.path.isfile(os.path.join(path, "__main__.py"))):
+        what = "no __main__.py in" if os.path.isdir(path) else "no script"
         raise UsageError(
             f"there is {what} {path}",
             code="no-script",
             hint="name a Python file, a notebook, or a function as MODULE:FUNCTION",
         )
-    if path.suffix == ".ipynb":
-        return str(_RUN_PROGRAM), "notebook", program.script, *program.arguments
+    if path.endswith(".ipynb"):
+        return _RUN_PROGRAM, "notebook", program.script, *program.arguments
     return program.script, *program.arguments
 
 

@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -43,6 +42,8 @@ def warm_program(
     launches = [*_launches(program, options, cross)]
     if options.jobs == 1 or program.call or cross or options.collect is not None:
         return _run(launches, options, cross, callbacks or RunCallbacks())
+    from dataclasses import replace  # which imports much, and the program may start before
+
     started = time.monotonic()
     try:
         notes, ahead, stopped = _compile_ahead(launches, options)
@@ -78,7 +79,7 @@ def _compile_ahead(
     with scratch_directory("ahead") as directory:
         recipe = os.path.join(directory, "program.recipe")
         run_options = {"record": recipe, "collect": _COLLECTED, "check_contents": False}
-        silent = [replace(launch, aside=True, silent=True) for launch in launches]
+        silent = [launch._replace(aside=True, silent=True) for launch in launches]
         collected = _run(silent, options.replace(**run_options), None, RunCallbacks())
         if collected.interrupted or collected.timed_out:
             return [], {}, collected
@@ -97,6 +98,8 @@ def _compile_ahead(
         )
         compiled = compile_recipe(recipe, first.cache_dir, compile_options)
     if compiled.interrupted:
+        from dataclasses import replace
+
         return [], {}, replace(collected, interrupted=True)
     written = _written_seconds(compiled)
     collecting, compiling = map(format_duration, (collected.wall_seconds, compiled.wall_seconds))
@@ -122,6 +125,8 @@ def run_command(
     launch = Launch(tuple(command), env, needs=live_modules(env), unset=_unset(cross))
     processes = cross.processes if cross else options.processes
     report = _run([*_together(launch, processes)], options, cross, callbacks or RunCallbacks())
+    from dataclasses import replace
+
     return replace(report, notes=(*report.notes, *_other_nodes_notes(command[0])))
 
 
@@ -163,7 +168,7 @@ def _together(launch: Launch, processes: int | None) -> Iterator[Launch]:
     env = {"JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo", **launch.env}
     for number in range(processes):
         own = {**env, "JAXCACHE_TOGETHER": f"{address},{processes},{number}"}
-        yield replace(launch, env=own, aside=number > 0)
+        yield launch._replace(env=own, aside=number > 0)
 
 
 def _run(
@@ -204,7 +209,7 @@ def _run(
             ):
                 account().begin_check()
                 second = _listen(_with(launches, _CHECKED), options, account)
-                ended = replace(second, wall_seconds=ended.wall_seconds + second.wall_seconds)
+                ended = second._replace(wall_seconds=ended.wall_seconds + second.wall_seconds)
             return account().close(ended, started_ns)
 
 
@@ -227,7 +232,7 @@ def _listen(
 
 def _with(launches: Sequence[Launch], env: Mapping[str, str]) -> Sequence[Launch]:
     """The same launches with more in their environment."""
-    return [replace(launch, env={**launch.env, **env}) for launch in launches]
+    return [launch._replace(env={**launch.env, **env}) for launch in launches]
 
 
 #: How long a program that fills a bucket waits for its uploads; one that fails ends the wait.

@@ -67,7 +67,7 @@ class Watched(LocalStore):
         self.entries = {p.name for p in path.glob("*-cache")}
 
     def _watch(self) -> None:
-        assert self.entries <= {p.name for p in self.path.glob("*-cache")}
+        assert self.entries <= {p.name for p in Path(self.url).glob("*-cache")}
 
     def write(self, *args: Any, **options: Any) -> Any:
         done = super().write(*args, **options)
@@ -137,7 +137,7 @@ class Overtaken(LocalStore):
 
     def delete(self, name: str, **options: Any) -> bool:
         if options:
-            (self.path / name).write_bytes(b"anew")
+            Path(self.url, name).write_bytes(b"anew")
         return super().delete(name, **options)
 
 
@@ -310,9 +310,9 @@ def test_a_new_directory_is_dated_like_the_one_it_is_filled_from(
     source, target = LocalStore(cache), LocalStore(tmp_path / "new")
     plan = plan_sync(source, target, now_ns=LATER_NS)
     carry_out(make_source(source, plan), target, plan, now_ns=LATER_NS)
-    assert len(list(target.path.glob("*-cache"))) == 7
+    assert len(list((tmp_path / "new").glob("*-cache"))) == 7
     for stamp in cache.glob("*-atime"):
-        assert (target.path / stamp.name).read_bytes() == stamp.read_bytes()
+        assert Path(target.url, stamp.name).read_bytes() == stamp.read_bytes()
 
 
 def test_what_the_system_refuses_is_not_called_a_mistake_of_ours(

@@ -80,7 +80,7 @@ class ReplacedLate(LocalStore):
     def read(self, name: str, *, limit: int) -> bytes:
         data = super().read(name, limit=limit)
         if name.endswith("-cache"):
-            (self.path / name).write_bytes(b"theirs")
+            Path(self.url, name).write_bytes(b"theirs")
         return data
 
 

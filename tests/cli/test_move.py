@@ -298,7 +298,7 @@ def test_an_entry_of_the_target_that_the_disk_cannot_read_stops_no_other(
     unreadable = LocalStore("/proc/self")
 
     def fail(store: LocalStore, name: str) -> BinaryIO:
-        broken = str(store.path) == str(here) and name == entry.name
+        broken = store.url == str(here) and name == entry.name
         return open_(unreadable, "mem") if broken else open_(store, name)
 
     monkeypatch.setattr(LocalStore, "open", fail)

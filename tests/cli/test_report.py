@@ -24,9 +24,8 @@ from jaxcache.cache.overview import forecast_sizes, make_overview
 from jaxcache.cache.prune.plan import plan_prune
 from jaxcache.cache.prune.removable import count_entries, lost_compile_seconds
 from jaxcache.cache.scan import scan
-from jaxcache.core.eviction import POLICIES
 from jaxcache.layouts import load_layout
-from jaxcache.options import PruneOptions
+from jaxcache.options import POLICIES, PruneOptions
 from jaxcache.store import open_store
 from jaxcache.units import format_install, format_size
 

@@ -11,7 +11,7 @@ from command_line import run_in_process
 from conftest import clean_environment
 
 from jaxcache.cache.trust import load_trusted
-from jaxcache.core.configuration import find_config_files, read_trusted_projects
+from jaxcache.core.configuration import ConfigFile, find_config_files, read_trusted_projects
 from jaxcache.core.names import live_directory
 from jaxcache.core.remote import connection, has_credentials
 from jaxcache.errors import NoJaxError
@@ -119,3 +119,18 @@ def test_packages_are_looked_up_without_a_home(clone: Path) -> None:
     (clone / "bin").mkdir()
     (clone / "bin" / "python").symlink_to(os.path.realpath(sys.executable))
     assert not has_package(str(clone / "bin" / "python"), "no_such_package")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[tool.jaxcache]\npython = 'p'",
+        "[ tool . 'jaxcache' ]\npython = 'p'",
+        "[\"tool\"]\njaxcache = {python = 'p'}",
+        "tool.jaxcache.python = 'p'",
+        "tool = {jaxcache = {python = 'p'}}",
+    ],
+)
+def test_each_spelling_of_the_table_in_a_project_is_found(text: str) -> None:
+    file = ConfigFile("/p/pyproject.toml", text.encode(), "")
+    assert (file.names_jaxcache, file.parse()) == (True, {"python": "p"})

@@ -27,9 +27,10 @@ from jaxcache.cache.stats import Stats
 from jaxcache.cache.trust import TrustedKey, TrustedProject
 from jaxcache.cache.verify.repair import Restoration
 from jaxcache.core.signing import TierRefusal
+from jaxcache.entry.summary import Entry
 from jaxcache.layouts.torch.explain import GraphDetails
 from jaxcache.layouts.torch.scan import GraphEntry
-from jaxcache.model import Entry, Problem
+from jaxcache.model import Problem
 from jaxcache.warm.compiling.worker import CompileResult
 from jaxcache.warm.crosshost.target_profile import ProfileDifference, TargetCheck
 from jaxcache.warm.report.report import Report

@@ -19,7 +19,8 @@ from jaxcache.cache.ledger.record import LedgerRecord, fold
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.move.plan import Item, Outcome, Step, bundle_items
 from jaxcache.core.machine import DIFFERS, SAME, UNKNOWN, FactDifference, Machine, hashes_path
-from jaxcache.model import Entry, Problem
+from jaxcache.entry.summary import Entry
+from jaxcache.model import Problem
 from jaxcache.store.base import Store
 from jaxcache.units import format_count, join_some
 

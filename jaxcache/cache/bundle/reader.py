@@ -24,9 +24,9 @@ from jaxcache.core.eviction import LastUses
 from jaxcache.core.names import max_payload_bytes, parse_key
 from jaxcache.entry.decode import decode_payload
 from jaxcache.entry.names import split_name
-from jaxcache.entry.summary import summarize_contents
+from jaxcache.entry.summary import Entry, summarize_contents
 from jaxcache.errors import ExitCode, JaxcacheError, UsageError
-from jaxcache.model import Depth, Entry, FileInfo, Problem, Progress
+from jaxcache.model import Depth, FileInfo, Problem, Progress
 
 
 def verify_bundle(

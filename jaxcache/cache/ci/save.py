@@ -25,8 +25,9 @@ from jaxcache.cache.prune.removable import removable_entries, total_bytes
 from jaxcache.cache.scan import Scan, ScanAids, scan
 from jaxcache.core.eviction import choose_for_room
 from jaxcache.core.ledger import COMPACT_ABOVE
+from jaxcache.entry.summary import Entry
 from jaxcache.errors import ExitCode, JaxcacheError, UsageError
-from jaxcache.model import Depth, Entry, Problem, Progress
+from jaxcache.model import Depth, Problem, Progress
 from jaxcache.options import PruneOptions
 from jaxcache.options.move import SaveIf, SaveOptions
 from jaxcache.store import is_remote

@@ -25,7 +25,8 @@ from jaxcache.cache.untrusted_json import Many, ManyNamed, Seconds, build, parse
 from jaxcache.core.ledger import sum_uses
 from jaxcache.core.names import OWN_DIR
 from jaxcache.entry.names import FileKind
-from jaxcache.model import Entry, FileInfo
+from jaxcache.entry.summary import Entry
+from jaxcache.model import FileInfo
 from jaxcache.store.base import Store, StoreError
 
 BASELINE = f"{OWN_DIR}/ci.json"

@@ -17,7 +17,8 @@ from jaxcache.core.signing import TierRefusal
 from jaxcache.entry.contents import Contents
 from jaxcache.entry.names import FileKind
 from jaxcache.entry.options import nearest_version, same_generation
-from jaxcache.model import Entry, FileInfo, Problem
+from jaxcache.entry.summary import Entry
+from jaxcache.model import FileInfo, Problem
 from jaxcache.units import format_count
 
 SettingValue = str | int | float | bool | None

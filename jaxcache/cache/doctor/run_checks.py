@@ -21,8 +21,9 @@ from jaxcache.core.names import LOCKFILE
 from jaxcache.core.system import require_flock
 from jaxcache.entry.contents import Contents
 from jaxcache.entry.decode import read_contents
+from jaxcache.entry.summary import Entry
 from jaxcache.errors import NoCacheError
-from jaxcache.model import Entry, Progress, result_repr
+from jaxcache.model import Progress, result_repr
 from jaxcache.store import is_remote, open_store
 from jaxcache.store.base import StoreError
 from jaxcache.units import add_cache

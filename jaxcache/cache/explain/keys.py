@@ -12,8 +12,8 @@ from jaxcache.cache.explain.answer import Answers
 from jaxcache.cache.explain.parts import compare, first_time
 from jaxcache.cache.scan import Scan, scan
 from jaxcache.core.runs import find_writer, read_records
+from jaxcache.entry.summary import Entry
 from jaxcache.errors import JaxcacheError
-from jaxcache.model import Entry
 from jaxcache.store import open_store
 from jaxcache.store.base import Store
 

@@ -19,8 +19,9 @@ from jaxcache.core.ledger import PINNING
 from jaxcache.core.names import ATIME_SUFFIX, AUTOTUNE_DIR, KERNEL_CACHE
 from jaxcache.entry.codec import CodecError, check_frame
 from jaxcache.entry.names import FileKind
+from jaxcache.entry.summary import Entry
 from jaxcache.errors import JaxcacheError, UsageError
-from jaxcache.model import GRACE_NS, Depth, Entry, FileInfo, Progress
+from jaxcache.model import GRACE_NS, Depth, FileInfo, Progress
 from jaxcache.store.base import MissingError, Store, StoreError
 from jaxcache.store.concurrency import map_ordered
 

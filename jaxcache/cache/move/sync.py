@@ -13,7 +13,8 @@ from jaxcache.cache.move.execute import open_step
 from jaxcache.cache.prune.plan import plan_prune
 from jaxcache.cache.scan import Scan, ScanAids, scan
 from jaxcache.cache.verify.check import ImportPolicy, Signed
-from jaxcache.model import Depth, Entry, Progress
+from jaxcache.entry.summary import Entry
+from jaxcache.model import Depth, Progress
 from jaxcache.options import PruneOptions
 from jaxcache.options.move import SyncOptions
 from jaxcache.store.base import Store

@@ -19,6 +19,7 @@ from jaxcache.cache.files import find_leftovers
 from jaxcache.cache.scan import NO_AIDS, UnknownFormats
 from jaxcache.cache.selection import Selection
 from jaxcache.cache.verify.check import EntryCheck
+from jaxcache.entry.summary import Entry, ScanResult
 from jaxcache.layouts import Layout
 from jaxcache.options import Level, VerifyOptions
 from jaxcache.store.base import MissingError, Store, StoreError, same_file
@@ -71,7 +72,7 @@ class Verification:
     problems: tuple[model.Problem, ...]
     files: Mapping[str, model.FileInfo] = field(default_factory=dict)
     """Every file with a problem, as it was looked at."""
-    entries: Mapping[str, model.Entry] = field(default_factory=dict)
+    entries: Mapping[str, Entry] = field(default_factory=dict)
     """Every entry with a problem, by file."""
     young: frozenset[str] = frozenset()
     """Files with a problem that may still be being written."""
@@ -217,7 +218,7 @@ def _look_again(store: Store, file: Any) -> Any:
         return file
 
 
-def _about_directory(store: Store, scan_result: model.ScanResult) -> Iterator[model.Problem]:
+def _about_directory(store: Store, scan_result: ScanResult) -> Iterator[model.Problem]:
     """Yield the problems of files that are not entries, and of write permissions."""
     problems = list(scan_result.inventory.problems())
     yield from problems
@@ -243,7 +244,7 @@ def _about_directory(store: Store, scan_result: model.ScanResult) -> Iterator[mo
 
 
 def _infos(
-    store: Store, scan_result: model.ScanResult, files: Sequence[Any], names: AbstractSet[str]
+    store: Store, scan_result: ScanResult, files: Sequence[Any], names: AbstractSet[str]
 ) -> dict[str, model.FileInfo]:
     """The files of those names, as they were looked at."""
     infos = (

@@ -3,7 +3,6 @@
 Each group of functions is imported when used.
 """
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxcache.layouts.base import FunctionGroup, Words
@@ -26,7 +25,7 @@ class TorchLayout:
     own_directory = staticmethod(names.own_directory)
     key_of = staticmethod(names.key_of)
 
-    def load_index(self, directory: Path, url: str, *, now_ns: int) -> "GraphIndex":
+    def load_index(self, directory: str, url: str, *, now_ns: int) -> "GraphIndex":
         """Open the index."""
         from jaxcache.layouts.torch.scan import GraphIndex
 

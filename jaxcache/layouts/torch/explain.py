@@ -16,13 +16,14 @@ from typing import NamedTuple
 from jaxcache.cache.explain.keys import Churn, rank_churn
 from jaxcache.cache.explain.sides import Cause, Comparison, Compile, Difference, Explanation
 from jaxcache.cache.selection import select_by_keys
+from jaxcache.entry.summary import Entry
 from jaxcache.errors import JaxcacheError
 from jaxcache.layouts.torch.graph import Component, Graph, GraphFacts, read_graph, read_graph_file
 from jaxcache.layouts.torch.inventory import TorchInventory, dependencies_of, resolve_dependencies
 from jaxcache.layouts.torch.names import GraphFile, digest_of, parse_path
 from jaxcache.layouts.torch.pickled import MAX_BYTES
 from jaxcache.layouts.torch.scan import GraphEntry, TorchScan, make_scan, scan
-from jaxcache.model import Depth, Entry, FileInfo, Problem
+from jaxcache.model import Depth, FileInfo, Problem
 from jaxcache.store import open_store
 from jaxcache.store.base import MissingError, Store
 

@@ -20,11 +20,12 @@ from jaxcache.cache.index import FactIndex
 from jaxcache.cache.scan import NO_AIDS, ScanAids
 from jaxcache.cache.untrusted_json import build
 from jaxcache.core.eviction import FileDates, LastUses
+from jaxcache.entry.summary import Entry
 from jaxcache.layouts.torch.graph import GraphFacts, read_graph, read_graph_file
 from jaxcache.layouts.torch.inventory import TorchInventory, take_inventory
 from jaxcache.layouts.torch.names import GraphFile, as_graph
 from jaxcache.layouts.torch.pickled import MAX_BYTES
-from jaxcache.model import Depth, Entry, FileInfo, Platform, Problem, Progress
+from jaxcache.model import Depth, FileInfo, Platform, Problem, Progress
 from jaxcache.store.base import MissingError, Store
 from jaxcache.store.concurrency import spread
 

@@ -15,38 +15,45 @@ import shlex
 import signal
 import socket
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxcache.errors import UsageError, reporting
 
 if TYPE_CHECKING:
     from jaxcache.core.compile_event import RunEvent
 
-_MAX_TEMP_PATH_BYTES = 70
+#: What a socket's address leaves of 107 bytes (Linux) for its directory.
+_MAX_DIRECTORY_BYTES = 100
 
 
-def socket_directory() -> "tempfile.TemporaryDirectory[str]":
-    """Make a private directory whose path leaves room for a socket's name (107 bytes on Linux).
+@contextlib.contextmanager
+def socket_directory() -> Iterator[str]:
+    """Make a private directory for a socket, and remove it at the end.
 
     A socket needs no space for contents, so a full disk does not keep the program from starting.
+    :mod:`tempfile` would take longer to import than all that is done here.
 
     Raises:
         OSError: it cannot be made in any directory for temporary files.
     """
-    tops = ["/tmp", "/dev/shm"]  # noqa: S108
-    with contextlib.suppress(OSError):  # where it cannot write a file
-        tops.insert(0, tempfile.gettempdir())
-    for top in tops:
-        if len(os.fsencode(top)) <= _MAX_TEMP_PATH_BYTES:
+    named = filter(None, map(os.environ.get, ("TMPDIR", "TEMP", "TMP")))
+    for top in (*named, "/tmp", "/var/tmp", "/dev/shm"):  # noqa: S108
+        directory = os.path.abspath(f"{top}/jaxcache-{os.urandom(8).hex()}")
+        if len(os.fsencode(directory)) <= _MAX_DIRECTORY_BYTES:
             with contextlib.suppress(OSError):
-                return tempfile.TemporaryDirectory(prefix="jaxcache-", dir=top)
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), tops[0])
+                os.mkdir(directory, 0o700)
+                break
+    else:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/tmp")  # noqa: S108
+    try:
+        yield directory
+    finally:
+        import shutil
+
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 class EventServer:
@@ -133,7 +140,7 @@ class EventServer:
             self.wake()
 
 
-STARTUP = Path(__file__).parents[2] / "injected" / "startup"
+STARTUP = os.path.abspath(f"{__file__}/../../../injected/startup")
 #: How long processes that outlive the command may go on reporting.
 _LINGER_SECONDS = 1.0
 _KILL_AFTER_SECONDS = 10.0
@@ -143,8 +150,7 @@ _GRACE_SECONDS = 10.0
 _TICK_SECONDS = 0.25
 
 
-@dataclass(frozen=True, slots=True)
-class RunCallbacks:
+class RunCallbacks(NamedTuple):
     """Functions to call while it runs."""
 
     on_start: Callable[[], None] | None = None
@@ -152,12 +158,11 @@ class RunCallbacks:
     on_event: "Callable[[RunEvent], None] | None" = None
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(NamedTuple):
     """One command to run."""
 
     command: tuple[str, ...]
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = {}
     """Over the caller's environment."""
     needs: tuple[str, ...] = ()
     """Modules that the command must have if it is a Python; without one of them it stops with exit
@@ -181,8 +186,7 @@ def _hint_to_run(command: Sequence[str]) -> str | None:
     return f"make it executable, and name it with its directory: ./{os.path.relpath(path)}"
 
 
-@dataclass(frozen=True, slots=True)
-class RunResult:
+class RunResult(NamedTuple):
     """The end of the commands."""
 
     exit_code: int
@@ -205,8 +209,7 @@ def listening_environment(launch: Launch, *, events: str) -> dict[str, str]:
     """The command's environment: the caller's, its own over it, and the listener's."""
     own = {name: value for name, value in os.environ.items() if name not in launch.unset}
     env = {**own, **launch.env, "JAXCACHE_EVENTS": events}
-    path = [str(STARTUP), *filter(None, [env.get("PYTHONPATH")])]
-    env["PYTHONPATH"] = os.pathsep.join(path)
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, (STARTUP, env.get("PYTHONPATH"))))
     env["JAXCACHE_PARENT"] = str(os.getpid())
     if launch.needs:
         env["JAXCACHE_NEEDS"] = " ".join(launch.needs)
